@@ -1,0 +1,298 @@
+"""One frozen dataclass is flag, JSON and file attribute at once."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args
+
+from landscape.errors import ConfigError, FileError, suggest
+
+Task = Literal["add", "sub", "mul", "div", "squares"]
+Model = Literal["embedding", "onehot", "scalar"]
+Activation = Literal["relu", "gelu", "tanh", "quadratic"]
+Sampler = Literal["uniform", "random", "skewed", "zipf", "frequency_aware"]
+
+BLOCKS: dict[str, tuple[str, ...]] = {
+    "E": ("E",),
+    "W": ("W",),
+    "V": ("V",),
+    "E,W": ("E", "W"),
+    "W,V": ("W", "V"),
+    "E,V": ("E", "V"),
+    "all": ("E", "W", "b1", "V", "b2"),
+}
+PAIRS = ("E,W", "W,V", "E,V")
+DEFAULT_BLOCKS = ("E", "W", "E,W", "W,V", "all")
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainConfig:
+    """One grokking run: everything that decides its numbers."""
+
+    task: Task = "add"
+    """Operation mod p: a+b, a-b, a*b, a/b (b != 0) or a^2+b^2."""
+    p: int = 97
+    """Modulus."""
+    tokens: Literal[2, 4] = 4
+    """Input form: `a b` (2) or `a op b =` (4)."""
+    model: Model = "embedding"
+    """Input of the first layer: learned embeddings, one-hot tokens, or the tokens' numbers."""
+    embed_dim: int = 128
+    """Embedding dimension d."""
+    hidden: int = 512
+    """Width h of the hidden layer."""
+    activation: Activation = "relu"
+    """Activation of the hidden layer; quadratic is x^2."""
+    bias: bool = True
+    """Biases b1 and b2."""
+    init_scale_E: float = 1.0
+    """Factor on PyTorch's default initialisation of E, N(0, 1)."""
+    init_scale_W: float = 1.0
+    """Factor on PyTorch's default initialisation of W."""
+    freeze: Literal["none", "E", "W"] = "none"
+    """Matrix that stays at its initial value."""
+    optimizer: Literal["sgd", "adam", "adamw"] = "adam"
+    """sgd and adam couple the weight decay (L2); adamw decouples it."""
+    lr: float = 0.01
+    """Learning rate of every parameter but E."""
+    lr_ratio: float | Literal["prop41", "curvature"] = 1.0
+    """c = lr_E / lr_W: a number, Proposition 4.1 measured during training, or
+    sqrt(lambda_max(H_WW)/lambda_max(H_EE))."""
+    lr_ratio_every: int = 50
+    """Steps between two updates of a measured lr_ratio."""
+    momentum: float = 0.0
+    """Momentum of sgd."""
+    weight_decay: float = 0.001
+    """Weight decay."""
+    batch_size: int | Literal["full"] = 512
+    """Pairs per step; full: the whole training set."""
+    sampler: Sampler = "random"
+    """How training pairs are chosen; frequency_aware also re-weights the batches."""
+    skew: float = 0.35
+    """Exponent of sampler skewed: token probability ~ rank^-skew (zipf: exponent 1)."""
+    sampler_every: int = 100
+    """Steps between two refreshes of the frequency_aware probabilities."""
+    train_fraction: float = 0.3
+    """Share of all pairs that is trained on."""
+    test_fraction: float | None = None
+    """Share of all pairs that is tested on; None: all that is not trained on."""
+    steps: int = 5000
+    """Optimiser steps at most."""
+    stop_test_accuracy: float | None = None
+    """Stop once the test accuracy reaches this."""
+    extra_steps: int = 0
+    """Steps to go on after stop_test_accuracy was reached."""
+    seed: int = 0
+    """Seed of split, initialisation and batches."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to train."""
+    dtype: Literal["float32", "float64"] = "float32"
+    """Precision of training and of the stored checkpoints."""
+    checkpoint_every: int = 0
+    """A checkpoint every so many steps; 0: none by this rule."""
+    checkpoint_log: int = 8
+    """Log-spaced checkpoints per decade of steps; 0: none by this rule."""
+    checkpoint_at: tuple[int, ...] = ()
+    """Further steps to store. The first and the last step always are."""
+    metrics_every: int = 25
+    """Steps between two rows of metrics."""
+
+    def __post_init__(self) -> None:
+        for name in ("lr", "weight_decay", "momentum", "skew", "init_scale_E", "init_scale_W"):
+            _check(name, getattr(self, name), lambda x: x >= 0, "a number >= 0")
+        for name in ("embed_dim", "hidden", "metrics_every", "lr_ratio_every", "sampler_every"):
+            _check(name, getattr(self, name), lambda x: x >= 1, "an integer >= 1")
+        for name in ("steps", "extra_steps", "checkpoint_every", "checkpoint_log", "seed"):
+            _check(name, getattr(self, name), lambda x: x >= 0, "an integer >= 0")
+        for name in ("train_fraction", "test_fraction", "stop_test_accuracy"):
+            inside = (lambda x: 0 < x <= 1) if name == "stop_test_accuracy" else (lambda x: 0 < x < 1)
+            if getattr(self, name) is not None:
+                _check(name, getattr(self, name), inside, "a fraction between 0 and 1")
+        if self.train_fraction + (self.test_fraction or 0) > 1:
+            raise ConfigError(
+                f"train_fraction {self.train_fraction} + test_fraction {self.test_fraction} exceeds 1",
+                "the two sets are disjoint: lower one of them",
+            )
+        if self.batch_size != "full":
+            _check("batch_size", self.batch_size, lambda x: x >= 1, "an integer >= 1, or full")
+        if not isinstance(self.lr_ratio, str):
+            _check("lr_ratio", self.lr_ratio, lambda x: x > 0, "a number > 0, prop41 or curvature")
+        if any(step < 0 or step > self.steps for step in self.checkpoint_at):
+            raise ConfigError(
+                f"checkpoint_at {list(self.checkpoint_at)} leaves the run's steps 0 to {self.steps}",
+                "name steps inside the run, or raise --steps",
+            )
+        if self.p < 2:
+            raise ConfigError(f"p is {self.p}; arithmetic mod p needs p >= 2", "pick a prime such as 59 or 97")
+        if self.task == "div" and not is_prime(self.p):
+            raise ConfigError(
+                f"p is {self.p}, not a prime; division mod p needs one",
+                f"the nearest prime is {min(filter(is_prime, range(2, 2 * self.p)), key=self._distance)}",
+            )
+        if self.model != "embedding" and (
+            self.freeze == "E" or isinstance(self.lr_ratio, str) or self.sampler == "frequency_aware"
+        ):
+            raise ConfigError(
+                f"model {self.model} has no E, but freeze, lr_ratio or sampler asks for one",
+                "use --model embedding, or --freeze none, a number for --lr-ratio and another --sampler",
+            )
+        if self.freeze != "none" and isinstance(self.lr_ratio, str):
+            raise ConfigError(
+                f"lr_ratio {self.lr_ratio} balances E against W, but {self.freeze} is frozen",
+                "use a number for --lr-ratio, or --freeze none",
+            )
+
+    def _distance(self, q: int) -> int:
+        return abs(q - self.p)
+
+    @property
+    def vocabulary(self) -> int:
+        """V: the p operands, and with four tokens the operator and `=`."""
+        return self.p + (2 if self.tokens == 4 else 0)
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "quick": {
+        "p": 59,
+        "tokens": 2,
+        "embed_dim": 16,
+        "hidden": 64,
+        "train_fraction": 0.4,
+        "steps": 6000,
+        "stop_test_accuracy": 0.95,
+        "extra_steps": 1000,
+        "checkpoint_every": 50,
+    },
+    "mid": {
+        "p": 59,
+        "embed_dim": 64,
+        "hidden": 256,
+        "train_fraction": 0.4,
+        "test_fraction": 0.2,
+        "steps": 6000,
+        "stop_test_accuracy": 0.95,
+        "extra_steps": 1000,
+        "checkpoint_every": 100,
+    },
+    "paper": {
+        "test_fraction": 0.2,
+        "steps": 10000,
+        "stop_test_accuracy": 0.95,
+        "extra_steps": 1000,
+        "checkpoint_every": 200,
+        "metrics_every": 50,
+    },
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class HessianConfig:
+    """One analysis of a run: which blocks at which steps, and how exactly."""
+
+    steps: str = "auto"
+    """auto: about a dozen, log-spaced, and the memorise and grok steps; all; or a list such as 0,100."""
+    blocks: tuple[str, ...] = DEFAULT_BLOCKS
+    """Blocks of the Hessian, from E W V E,W W,V E,V all."""
+    k: int = 10
+    """Eigenvalues at each end."""
+    method: Literal["auto", "dense", "lanczos"] = "auto"
+    """dense up to dense_limit parameters and lanczos above; or one of them throughout."""
+    dense_limit: int = 8000
+    """Largest block that method auto treats as a dense matrix."""
+    objective: Literal["data", "regularised"] = "data"
+    """The data loss, or the data loss + weight_decay/2 |theta|^2 (runs with coupled decay)."""
+    tol: float = 1e-6
+    """Residual |Hv - lambda v| / |H| at which Lanczos takes an eigenvalue as converged."""
+    tau: float | None = None
+    """Relative tolerance of the saddle index; None: 1e-8 for dense blocks, 1e-3 for matrix-free ones."""
+    max_products: int = 3000
+    """Hessian-vector products per block at most."""
+    chunk_size: int = 8192
+    """Samples per Hessian-vector product at once; bounds memory."""
+    seed: int = 0
+    """Seed of the random start vectors."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where the products run; always in float64."""
+
+    def __post_init__(self) -> None:
+        for name in ("k", "dense_limit", "max_products", "chunk_size"):
+            _check(name, getattr(self, name), lambda x: x >= 1, "an integer >= 1")
+        _check("tol", self.tol, lambda x: 0 < x < 1, "a number between 0 and 1")
+        if self.tau is not None:
+            _check("tau", self.tau, lambda x: 0 < x < 1, "a number between 0 and 1")
+        for block in self.blocks:
+            if block not in BLOCKS:
+                raise ConfigError(f"unknown block {block!r}", suggest(block, BLOCKS))
+        if not self.blocks or len(set(self.blocks)) != len(self.blocks):
+            raise ConfigError(f"blocks {list(self.blocks)}: none, or one named twice", "name each block once")
+        if self.steps not in ("auto", "all") and not all(s.strip().isdigit() for s in self.steps.split(",")):
+            raise ConfigError(f"steps {self.steps!r} is no list of steps", "use auto, all, or e.g. 0,100,2000")
+
+
+Config = TypeVar("Config", TrainConfig, HessianConfig)
+
+
+def preset(name: str) -> TrainConfig:
+    """The preset `quick`, `mid` or `paper` (arXiv 2505.15624's set-up)."""
+    if name not in PRESETS:
+        raise ConfigError(f"unknown preset {name!r}", suggest(name, PRESETS))
+    return TrainConfig(**PRESETS[name])
+
+
+def load(path: Path, base: TrainConfig) -> TrainConfig:
+    """`base` with the keys of a JSON file; unknown keys and wrong types are refused."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise FileError(f"cannot read {path}: {error.strerror}", "check the path of --config") from error
+    except ValueError as error:
+        raise ConfigError(f"{path} is not JSON: {error}", 'write {"p": 59, "lr": 0.01} and the like') from error
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path} holds no JSON object", 'write {"p": 59, "lr": 0.01} and the like')
+    return replace(base, data)
+
+
+def replace(base: Config, data: dict[str, Any]) -> Config:
+    """`base` with some fields replaced by values from JSON, checked by name and type."""
+    fields = {f.name: f for f in dataclasses.fields(base)}
+    for key, value in data.items():
+        if key not in fields:
+            raise ConfigError(f"unknown config key {key!r}", suggest(key, fields))
+        if not _fits(value, fields[key].type):
+            raise ConfigError(f"config key {key!r} cannot be {value!r}", f"it takes {fields[key].type}")
+    values = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
+    return dataclasses.replace(base, **values)
+
+
+def to_json(config: TrainConfig | HessianConfig) -> str:
+    """The config as one JSON object, keys in declaration order."""
+    return json.dumps(dataclasses.asdict(config))
+
+
+def is_prime(n: int) -> bool:
+    """Whether n is a prime, by trial division."""
+    return n >= 2 and all(n % q for q in range(2, math.isqrt(n) + 1))
+
+
+def _check(name: str, value: Any, good: Any, wanted: str) -> None:
+    if not math.isfinite(value) or not good(value):
+        flag = "--" + name.replace("_", "-")
+        raise ConfigError(f"{name} is {value}", f"{flag} takes {wanted}")
+
+
+def _fits(value: Any, annotation: Any) -> bool:
+    """Whether a JSON value has the annotated type (annotations are strings here)."""
+    kind = eval(annotation, globals()) if isinstance(annotation, str) else annotation
+    if kind is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if isinstance(kind, type) and kind is not tuple and not hasattr(kind, "__origin__"):
+        return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+    origin = getattr(kind, "__origin__", None)
+    if origin is Literal:
+        return value in get_args(kind)
+    if origin is tuple:
+        return isinstance(value, list | tuple) and all(_fits(v, get_args(kind)[0]) for v in value)
+    return any(_fits(value, part) for part in get_args(kind))

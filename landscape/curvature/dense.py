@@ -1,0 +1,200 @@
+"""Exact dense Hessian blocks of the embedding-coupled MLP in closed form (theory.md, section 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+_CHUNK_BYTES = 1 << 28
+
+
+class EmbeddingMLP:
+    """Second derivatives of mean cross-entropy for logits = V phi(sum_k W_k E[x_k] + b1) + b2.
+
+    params: E (token, d), W (h, s d), V (C, h) and optionally b1 (h,), b2 (C,), all of one precision;
+    tokens (N, s), labels (N,); `activation` elementwise and twice differentiable almost everywhere.
+    """
+
+    def __init__(
+        self,
+        params: Mapping[str, Tensor],
+        tokens: Tensor,
+        labels: Tensor,
+        activation: Callable[[Tensor], Tensor],
+    ) -> None:
+        self.params, self.tokens, self.labels, self.activation = dict(params), tokens, labels, activation
+        self.E, self.W, self.V = params["E"], params["W"], params["V"]
+        self.slots = tokens.shape[1]
+        (self.vocabulary, self.d), self.h, self.C = self.E.shape, len(self.W), len(self.V)
+
+    def hessian(self, names: Sequence[str]) -> Tensor:
+        """The Hessian block over the named parameters, in their order. Cost: N times the block's entries / C or h."""
+        parts = [p for p, members in _PARTS.items() if any(m in names for m in members)]
+        full = self._assemble(parts)
+        order = {}
+        offset = 0
+        for part in parts:
+            for name, index in self._layout(part).items():
+                order[name] = index + offset
+            offset += self._size(part)
+        pick = torch.cat([order[n] for n in names])
+        return full[pick][:, pick]
+
+    def table_gradient(self) -> Tensor:
+        """G = [dL/dT_1^T; ...; dL/dT_s^T], shape (s h, token), of F14."""
+        G = self.E.new_zeros(self.slots, self.vocabulary, self.h)
+        for c in self._chunks():
+            for k in range(self.slots):
+                G[k].index_add_(0, c["x"][:, k], c["dpre"])
+        return G.transpose(1, 2).reshape(self.slots * self.h, self.vocabulary)
+
+    def _assemble(self, parts: Sequence[str]) -> Tensor:
+        """The Hessian over whole parts: E, W with b1 as its last column, V with b2 as its last column."""
+        shape = {p: self._shape(p) for p in parts}
+        blocks = {(p, q): self._zeros(*shape[p], *shape[q]) for i, p in enumerate(parts) for q in parts[i:]}
+        for c in self._chunks():
+            for (p, q), H in blocks.items():
+                getattr(self, f"_add_{p}{q}")(H, c)
+        sizes = [self._size(p) for p in parts]
+        full = self._zeros(sum(sizes), sum(sizes))
+        starts = dict(zip(parts, torch.tensor([0, *sizes]).cumsum(0).tolist(), strict=False))
+        for (p, q), H in blocks.items():
+            rows, cols = slice(starts[p], starts[p] + self._size(p)), slice(starts[q], starts[q] + self._size(q))
+            full[rows, cols] = H.reshape(self._size(p), self._size(q))
+            if p != q:
+                full[cols, rows] = full[rows, cols].T
+        # Sums in another order leave the last bit asymmetric.
+        return full.add_(full.T.clone()).mul_(0.5)
+
+    def _chunks(self) -> Iterator[dict[str, Tensor]]:
+        """Per chunk of samples n, the ingredients of section 4: x, z, phi, r, D, B = A V D, M, dL/dpre."""
+        N = len(self.tokens)
+        row_bytes = 8 * (3 * self.C * self.h + 2 * self.h**2 + self.C**2)
+        step = max(1, _CHUNK_BYTES // row_bytes)
+        for start in range(0, N, step):
+            x, y = self.tokens[start : start + step], self.labels[start : start + step]
+            z = self.E[x].flatten(1)
+            pre = z @ self.W.T + self.params.get("b1", 0.0)
+            phi, D, second = _derivatives(self.activation, pre)
+            p = (phi @ self.V.T + self.params.get("b2", 0.0)).softmax(1)
+            r = p.clone()
+            r[torch.arange(len(x)), y] = -_others(p, y)
+            r = r / N
+            back = r @ self.V
+            VD = self.V * D[:, None, :]
+            B = p[:, :, None] * (VD - torch.einsum("nc,ncj->nj", p, VD)[:, None, :]) / N
+            M = torch.einsum("cj,ncl->njl", self.V, B) * D[:, :, None]
+            M.diagonal(dim1=1, dim2=2).add_(back * second)
+            A = torch.diag_embed(p / N) - p[:, :, None] * p[:, None, :] / N
+            ones = z.new_ones(len(x), 1)
+            yield {
+                "x": x,
+                "z": torch.cat([z, ones], 1) if "b1" in self.params else z,
+                "phi": torch.cat([phi, ones], 1) if "b2" in self.params else phi,
+                "r": r,
+                "D": D,
+                "A": A,
+                "B": B,
+                "M": M,
+                "dpre": back * D,
+            }
+
+    def _add_EE(self, H: Tensor, c: dict[str, Tensor]) -> None:
+        pairs = self._zeros(self.vocabulary**2, self.d, self.d)
+        for k in range(self.slots):
+            WM = torch.einsum("ji,njl->nil", self._slot(k), c["M"])
+            for m in range(self.slots):
+                pairs.index_add_(0, c["x"][:, k] * self.vocabulary + c["x"][:, m], WM @ self._slot(m))
+        H += pairs.view(self.vocabulary, self.vocabulary, self.d, self.d).transpose(1, 2)
+
+    def _add_EW(self, H: Tensor, c: dict[str, Tensor]) -> None:
+        d = self.d
+        i = torch.arange(d, device=H.device)
+        for k in range(self.slots):
+            WM = torch.einsum("ji,njl->nil", self._slot(k), c["M"])
+            G = self._zeros(self.vocabulary, self.h).index_add_(0, c["x"][:, k], c["dpre"])
+            H[:, i, :, k * d + i] += G
+            for t, at in self._by_token(c, k):
+                H[t] += torch.einsum("nij,na->ija", WM[at], c["z"][at])
+
+    def _add_EV(self, H: Tensor, c: dict[str, Tensor]) -> None:
+        for k in range(self.slots):
+            W_k = self._slot(k)
+            BW = c["B"] @ W_k
+            for t, at in self._by_token(c, k):
+                H[t] += torch.einsum("nci,nj->icj", BW[at], c["phi"][at])
+                rD = torch.einsum("nc,nj->cj", c["r"][at], c["D"][at])
+                H[t, :, :, : self.h] += rD * W_k.T[:, None, :]
+
+    def _add_WW(self, H: Tensor, c: dict[str, Tensor]) -> None:
+        H += _outer(c["M"], c["z"])
+
+    def _add_VV(self, H: Tensor, c: dict[str, Tensor]) -> None:
+        H += _outer(c["A"], c["phi"])
+
+    def _add_WV(self, H: Tensor, c: dict[str, Tensor]) -> None:
+        """H [hidden j, input a, class c, hidden l]."""
+        both = torch.einsum("nl,na->nla", c["phi"], c["z"]).flatten(1)
+        mixed = (c["B"].flatten(1).T @ both).view(self.C, self.h, c["phi"].shape[1], c["z"].shape[1])
+        H += mixed.permute(1, 3, 0, 2)
+        j = torch.arange(self.h, device=H.device)
+        H[j, :, :, j] += torch.einsum("nc,nj,na->jac", c["r"], c["D"], c["z"])
+
+    def _by_token(self, c: dict[str, Tensor], k: int) -> Iterator[tuple[int, Tensor]]:
+        """Tokens that occur in slot k with the samples that hold them."""
+        for t in c["x"][:, k].unique().tolist():
+            yield t, (c["x"][:, k] == t).nonzero()[:, 0]
+
+    def _slot(self, k: int) -> Tensor:
+        return self.W[:, k * self.d : (k + 1) * self.d]
+
+    def _shape(self, part: str) -> tuple[int, int]:
+        if part == "E":
+            return self.vocabulary, self.d
+        if part == "W":
+            return self.h, self.slots * self.d + ("b1" in self.params)
+        return self.C, self.h + ("b2" in self.params)
+
+    def _size(self, part: str) -> int:
+        rows, columns = self._shape(part)
+        return rows * columns
+
+    def _layout(self, part: str) -> dict[str, Tensor]:
+        """Where a part's parameters lie among its entries."""
+        at = torch.arange(self._size(part), device=self.E.device).view(self._shape(part))
+        bias = _PARTS[part][-1]
+        if bias == part or bias not in self.params:
+            return {part: at.reshape(-1)}
+        return {part: at[:, :-1].reshape(-1), bias: at[:, -1]}
+
+    def _zeros(self, *shape: int) -> Tensor:
+        return self.E.new_zeros(*shape)
+
+
+_PARTS = {"E": ("E",), "W": ("W", "b1"), "V": ("V", "b2")}
+
+
+def _outer(weight: Tensor, x: Tensor) -> Tensor:
+    """sum_n weight[n, j, l] x[n, a] x[n, b] as [j, a, l, b]."""
+    m, a = weight.shape[1], x.shape[1]
+    summed = weight.flatten(1).T @ torch.einsum("na,nb->nab", x, x).flatten(1)
+    return summed.view(m, m, a, a).transpose(1, 2)
+
+
+def _others(p: Tensor, y: Tensor) -> Tensor:
+    """1 - p_y without cancellation: the sum of all other probabilities."""
+    return p.scatter(1, y[:, None], 0.0).sum(1)
+
+
+def _derivatives(phi: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """phi, phi' and phi'' elementwise."""
+    x = x.detach().requires_grad_()
+    value = phi(x)
+    (first,) = torch.autograd.grad(value.sum(), x, create_graph=True)
+    second = torch.zeros_like(x)
+    if first.requires_grad:
+        (found,) = torch.autograd.grad(first.sum(), x, allow_unused=True)
+        second = second if found is None else found
+    return value.detach(), first.detach(), second

@@ -1,0 +1,237 @@
+"""Extreme eigenvalues with residuals: LAPACK for dense blocks, block thick-restart Lanczos for the rest."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal, cast
+
+import numpy as np
+import scipy.linalg
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from landscape.curvature.operators import LinearMap, Operator
+
+Which = Literal["both", "lowest", "highest"]
+Method = Literal["auto", "dense", "lanczos"]
+DENSE_LIMIT = 8000
+BLOCK = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class EigenResult:
+    """Extreme eigenpairs of a symmetric operator, outermost first.
+
+    values, residuals, converged (end, k); vectors (end, n, k): one end for "lowest" or "highest", lowest and
+    highest for "both". residuals are |Hv - lambda v|_2 for the unit vectors returned, recomputed at the end.
+    ritz: every eigenvalue if method is "dense", else every eigenvalue of the last projection, ascending.
+    operator_norm: max |ritz|. orthonormality: max |V^T V - I| over the returned vectors.
+    """
+
+    values: NDArray[np.float64]
+    vectors: Tensor
+    residuals: NDArray[np.float64]
+    converged: NDArray[np.bool_]
+    num_products: int
+    method: str
+    ritz: NDArray[np.float64]
+    operator_norm: float
+    orthonormality: float
+
+
+def eigsh(
+    op: LinearMap,
+    k: int,
+    which: Which = "both",
+    method: Method = "auto",
+    tol: float = 1e-6,
+    seed: int = 0,
+    v0: Tensor | None = None,
+    max_products: int = 3000,
+) -> EigenResult:
+    """The k lowest and/or k highest eigenvalues of a symmetric operator, at most n.
+
+    tol: an eigenpair is converged once its residual is at most tol * |H|. v0 (n, m): start vectors, such as the
+    eigenvectors of a neighbouring checkpoint; the rest of the start block is random (`seed`). `auto` is dense up to
+    8000 rows. Raises ValueError for a rectangular operator.
+    """
+    n, columns = op.shape
+    if n != columns:
+        raise ValueError(f"eigenvalues of a {n} x {columns} operator: take a diagonal block")
+    k = min(k, n)
+    if method == "dense" or (method == "auto" and n <= DENSE_LIMIT):
+        matrix = cast(Operator, op).dense()
+        ritz, low, high = _dense(matrix, k)
+        return _result(matrix, which, k, tol, ritz, low, high, 0, "dense")
+    search = _Search(op, k, which, tol, seed, max_products)
+    low, high = search.run(v0)
+    return _result(op, which, k, tol, search.theta, low, high, search.products, "lanczos")
+
+
+def _dense(matrix: Tensor, k: int) -> tuple[NDArray[np.float64], Tensor, Tensor]:
+    """All eigenvalues, and the k lowest and k highest eigenvectors, outermost first."""
+    n = len(matrix)
+    if matrix.is_cuda or n < 64:
+        values, vectors = torch.linalg.eigh(matrix)
+        return values.double().cpu().numpy(), vectors[:, :k], vectors[:, n - k :].flip(1)
+    # One reduction to tridiagonal form serves all eigenvalues and the few vectors: 3x cheaper than eigh.
+    lapack = scipy.linalg.lapack
+    a = matrix.double().cpu().numpy()
+    lwork = int(lapack.dsytrd_lwork(n, lower=1)[0])
+    c, d, e, tau, _ = lapack.dsytrd(a.T, lower=1, lwork=lwork)
+    values = scipy.linalg.eigvalsh_tridiagonal(d, e)
+    ends = [
+        scipy.linalg.eigh_tridiagonal(d, e, select="i", select_range=r)[1] for r in ((0, k - 1), (n - k, n - 1))
+    ]
+    z = np.asfortranarray(np.concatenate(ends, axis=1))
+    reflectors, lower = np.asfortranarray(c[1:, :-1]), np.asfortranarray(z[1:])
+    lwork = int(lapack.dormqr("L", "N", reflectors, tau, lower, -1)[1][0])
+    z[1:] = lapack.dormqr("L", "N", reflectors, tau, lower, lwork)[0]
+    vectors = torch.from_numpy(z).to(matrix)
+    return values, vectors[:, :k], vectors[:, k:].flip(1)
+
+
+def _result(
+    op: LinearMap | Tensor,
+    which: Which,
+    k: int,
+    tol: float,
+    ritz: NDArray[np.float64],
+    low: Tensor,
+    high: Tensor,
+    products: int,
+    method: str,
+) -> EigenResult:
+    """Rayleigh quotients and true residuals of the vectors found."""
+    ends = {"both": (low, high), "lowest": (low,), "highest": (high,)}[which]
+    values, residuals, defects = [], [], []
+    norm = max(abs(ritz[0]), abs(ritz[-1]))
+    for vectors in ends:
+        image = op @ vectors
+        products += vectors.shape[1] if method == "lanczos" else 0
+        theta = (vectors * image).sum(0)
+        residuals.append((image - vectors * theta).norm(dim=0))
+        values.append(theta)
+        defects.append((vectors.T @ vectors - torch.eye(k).to(vectors)).abs().max())
+    residual = torch.stack(residuals).double().cpu().numpy()
+    return EigenResult(
+        values=torch.stack(values).double().cpu().numpy(),
+        vectors=torch.stack(ends),
+        residuals=residual,
+        converged=residual <= tol * norm,
+        num_products=products,
+        method=method,
+        ritz=ritz,
+        operator_norm=float(norm),
+        orthonormality=float(torch.stack(defects).max()),
+    )
+
+
+class _Search:
+    """Block thick-restart Lanczos: Rayleigh-Ritz on a basis Q that is always fully orthogonalised.
+
+    H Q is kept beside Q, so that T = Q^T H Q is the true projection and every residual a true one, also after
+    restarts. A restart keeps the Ritz vectors at the wanted ends. Once the wanted pairs converge, a fresh random
+    block goes in; only when it brings nothing new are they accepted, because Krylov spaces of few vectors can miss
+    copies of a multiple eigenvalue.
+    """
+
+    def __init__(self, op: LinearMap, k: int, which: Which, tol: float, seed: int, max_products: int) -> None:
+        self.op, self.n, self.k, self.which = op, op.shape[0], k, which
+        self.tol, self.max_products = tol, max_products
+        ends = 2 if which == "both" else 1
+        self.size = min(self.n, max(ends * (3 * k + 2 * BLOCK), 48))
+        self.generator = torch.Generator(device="cpu").manual_seed(seed)
+        self.Q = torch.zeros(self.n, self.size, dtype=op.dtype, device=op.device)
+        self.HQ = torch.zeros_like(self.Q)
+        self.filled = self.products = 0
+        self.theta: NDArray[np.float64] = np.zeros(0)
+        self.S = self.Q[:0, :0]
+
+    def run(self, v0: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The k lowest and the k highest Ritz vectors, outermost first."""
+        block = self._random(BLOCK) if v0 is None else self._start(v0)
+        accepted: NDArray[np.float64] | None = None
+        while True:
+            following = self._fill(block)
+            wanted = self._ends(self.k)
+            S = self.S[:, wanted]
+            theta = torch.from_numpy(self.theta[wanted]).to(S)
+            residual = (self._basis(self.HQ) @ S - self._basis(self.Q) @ (S * theta)).norm(dim=0)
+            limit = self.tol * float(np.abs(self.theta).max())
+            converged = bool((residual <= 0.5 * limit).all())
+            found = self.theta[wanted]
+            confirmed = converged and accepted is not None and bool(np.all(abs(found - accepted) <= limit))
+            if confirmed or self.filled == self.n or self.products >= self.max_products:
+                return self._vectors()
+            accepted = found if converged else accepted
+            self._shrink(self.k if converged else self.k + self.k // 2 + BLOCK)
+            block = self._random(BLOCK) if converged else following
+
+    def _fill(self, block: Tensor) -> Tensor:
+        """Grow the basis from `block` to its full size and project; returns the block that would come next."""
+        while True:
+            start, stop = self.filled, self.filled + block.shape[1]
+            self.Q[:, start:stop] = block
+            self.HQ[:, start:stop] = image = self.op @ block
+            self.filled, self.products = stop, self.products + block.shape[1]
+            scale = float(image.norm(dim=0).max())
+            rest = self._orthogonal(image.clone())
+            block = self._orthonormal(rest, scale)[:, : self.size - stop] if stop < self.size else rest
+            if block.shape[1] == 0 or stop == self.size:
+                T = self._basis(self.Q).T @ self._basis(self.HQ)
+                theta, self.S = torch.linalg.eigh((T + T.T) / 2)
+                self.theta = theta.double().cpu().numpy()
+                return self._orthonormal(rest, scale)
+
+    def _orthogonal(self, x: Tensor, beside: Tensor | None = None) -> Tensor:
+        """x without its part in the basis (and in `beside`): two passes."""
+        for _ in range(2):
+            x = x - self._basis(self.Q) @ (self._basis(self.Q).T @ x)
+            if beside is not None:
+                x = x - beside @ (beside.T @ x)
+        return x
+
+    def _orthonormal(self, x: Tensor, scale: float) -> Tensor:
+        """At most BLOCK orthonormal columns spanning x; directions lost to breakdown are replaced at random."""
+        U, s, _ = torch.linalg.svd(x, full_matrices=False)
+        breakdown = 10 * self.n**0.5 * torch.finfo(x.dtype).eps * scale
+        width = min(BLOCK, self.n - self.filled)
+        U = U[:, : min(width, int((s > breakdown).sum()))]
+        # What is left of a nearly dependent column has lost digits: orthogonalise it against the basis again.
+        U = torch.linalg.qr(self._orthogonal(U))[0]
+        return torch.cat([U, self._random(width - U.shape[1], U)], dim=1)
+
+    def _random(self, width: int, beside: Tensor | None = None) -> Tensor:
+        """Random orthonormal columns, orthogonal to the basis and to `beside`."""
+        x = torch.randn(self.n, width, generator=self.generator, dtype=torch.float64).to(self.Q)
+        for _ in range(2):
+            x = torch.linalg.qr(self._orthogonal(x, beside))[0]
+        return x
+
+    def _start(self, v0: Tensor) -> Tensor:
+        """The start vectors given, and random ones beside them."""
+        given = torch.linalg.qr(v0.to(self.Q).reshape(self.n, -1)[:, : self.size // 2])[0]
+        return torch.cat([given, self._random(min(BLOCK, self.n - given.shape[1]), given)], dim=1)
+
+    def _ends(self, count: int) -> NDArray[np.int64]:
+        """Indices of the `count` Ritz values at each wanted end."""
+        m = len(self.theta)
+        low = np.arange(min(count, m)) if self.which != "highest" else np.zeros(0, np.int64)
+        high = np.arange(max(0, m - count), m) if self.which != "lowest" else np.zeros(0, np.int64)
+        return np.union1d(low, high)
+
+    def _shrink(self, count: int) -> None:
+        """Keep only the Ritz vectors at the wanted ends."""
+        S = self.S[:, self._ends(count)]
+        for store in (self.Q, self.HQ):
+            store[:, : S.shape[1]] = self._basis(store) @ S
+        self.filled = S.shape[1]
+
+    def _basis(self, store: Tensor) -> Tensor:
+        return store[:, : self.filled]
+
+    def _vectors(self) -> tuple[Tensor, Tensor]:
+        Q = self._basis(self.Q)
+        return Q @ self.S[:, : self.k], Q @ self.S[:, -self.k :].flip(1)

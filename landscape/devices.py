@@ -1,0 +1,44 @@
+"""Which device to use and whether dense work fits in its memory."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from landscape.errors import DeviceError, DoesNotFitError
+
+LAPACK_LIMIT = 32_000
+"""Above this order LAPACK's 32-bit indices overflow."""
+
+
+def pick_device(name: str) -> torch.device:
+    """`auto`: the GPU if there is one. Raises DeviceError for `cuda` without one."""
+    if name == "cuda" and not torch.cuda.is_available():
+        raise DeviceError("--device cuda, but no CUDA device is to be had", "use --device cpu or auto")
+    use_cuda = name == "cuda" or (name == "auto" and torch.cuda.is_available())
+    return torch.device("cuda" if use_cuda else "cpu")
+
+
+def require_dense(block: str, n: int, device: torch.device) -> None:
+    """Raise DoesNotFitError before the eigenvalues of a dense n x n block are asked for in vain."""
+    # The matrix, the copy LAPACK overwrites, the reflectors, and the parts it is assembled from.
+    needed, free = 5 * 8 * n * n, free_memory(device)
+    if needed > free:
+        raise DoesNotFitError(
+            f"block {block} as a dense matrix ({n:,} parameters) needs {needed / 1e9:.1f} GB; "
+            f"{free / 1e9:.1f} GB are free",
+            "use --method lanczos, or leave the block out of --blocks",
+        )
+    if n > LAPACK_LIMIT:
+        raise DoesNotFitError(
+            f"block {block} has {n:,} parameters; LAPACK's 32-bit indices end at {LAPACK_LIMIT:,}",
+            "use --method lanczos, or leave the block out of --blocks",
+        )
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that can still be allocated on a device."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

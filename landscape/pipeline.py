@@ -1,0 +1,118 @@
+"""Checkpoints -> curvature -> file: what `landscape hessian` runs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from landscape.config import HessianConfig, TrainConfig, replace, to_json
+from landscape.errors import FileError, StepError
+from landscape.measure import Measurement
+from landscape.provenance import provenance
+from landscape.storage.files import make_folder, sha256, sole_writer
+from landscape.storage.runs import GROKKED, MEMORISED, RunReader
+from landscape.storage.spectra import SpectrumReader, SpectrumWriter
+
+
+def default_output(run: Path) -> Path:
+    """RUN.h5 -> RUN.hessian.h5, beside it."""
+    return run.with_name(f"{run.stem}.hessian.h5")
+
+
+def analyse(
+    run: Path, config: HessianConfig, out: Path | None = None, overwrite: bool = False, quiet: bool = False
+) -> SpectrumReader:
+    """Measure the Hessian of a run's checkpoints; returns the finished file.
+
+    A file that belongs to this run and config is gone on with, or returned if complete; any other file in the way is
+    an error unless `overwrite`. Raises LandscapeError kinds for all that a user can mend.
+    """
+    out = out or default_output(run)
+    with RunReader(run) as reader:
+        if out.resolve() == run.resolve():
+            raise FileError(f"{out} is the run file itself", "choose another --out")
+        train_config = replace(TrainConfig(), reader.config)
+        steps = choose_steps(reader, config.steps)
+        measurement = Measurement(train_config, config, reader.data())
+        attrs = {
+            "parent_run_id": reader.attrs["run_id"],
+            "parent_sha256": sha256(run),
+            "parent_config": reader.attrs["config"],
+            "config": to_json(config),
+            "objective": config.objective,
+            "dtype": "float64",
+            "method": config.method,
+            "memorise_step": -1 if (s := reader.first_step("train_accuracy", MEMORISED)) is None else s,
+            "grok_step": -1 if (s := reader.first_step("test_accuracy", GROKKED)) is None else s,
+        }
+        make_folder(out.parent)
+        with sole_writer(out):
+            if out.exists() and _belongs(out, attrs):
+                writer = SpectrumWriter(out)
+            elif out.exists() and not overwrite:
+                raise FileError(
+                    f"{out} exists, of another run or with other settings",
+                    "use --overwrite to replace it, or another --out",
+                )
+            else:
+                writer = SpectrumWriter.create(
+                    out,
+                    {**attrs, "status": "running", **provenance(str(measurement.device))},
+                    len(steps),
+                    list(config.blocks),
+                    config.k,
+                    {b: measurement.size(b) for b in config.blocks if measurement.is_dense(b)},
+                )
+            with writer:
+                todo = [s for s in steps if s not in writer.steps]
+                with tqdm(todo, unit="checkpoint", disable=quiet, file=sys.stderr) as bar:
+                    for step in bar:
+                        bar.set_postfix(step=step)
+                        values, spectra = measurement.run(reader.checkpoint(step), update_frequency(reader, step))
+                        writer.append(step, values, spectra)
+                if todo:
+                    writer.finish()
+    return SpectrumReader(out)
+
+
+def choose_steps(reader: RunReader, wanted: str) -> list[int]:
+    """Stored steps to analyse. auto: ten log-spaced ones and those where train hits 99 %, test 95 %."""
+    stored = reader.steps
+    if wanted == "all":
+        return stored
+    if wanted != "auto":
+        chosen = sorted({int(s) for s in wanted.split(",")})
+        for step in chosen:
+            reader.checkpoint(step)
+        return chosen
+    if not stored:
+        raise StepError(f"{reader.path} holds no checkpoint", "train it first, or go on with --resume")
+    first, last = stored[1 if len(stored) > 1 else 0], stored[-1]
+    targets = [0.0, *np.geomspace(max(first, 1), max(last, 1), 9)]
+    for name, threshold in (("train_accuracy", MEMORISED), ("test_accuracy", GROKKED)):
+        event = reader.first_step(name, threshold)
+        if event is not None:
+            targets.append(event)
+    return sorted({min(stored, key=lambda s, t=target: abs(s - t)) for target in targets})  # type: ignore[misc]
+
+
+def update_frequency(reader: RunReader, step: int) -> float:
+    """f_E at a stored step: mean over operand tokens of the share of steps whose batch held the token."""
+    tokens = reader.tokens()
+    count = tokens["count"][tokens["step"] == step][:, : reader.config["p"]]
+    return float(count.mean() / step) if step else float("nan")
+
+
+def _belongs(path: Path, attrs: dict[str, Any]) -> bool:
+    """Whether a Hessian file was made from the same run file with the same settings."""
+    found = SpectrumReader(path).attrs
+    ignored = {"device"}
+    same = [
+        {k: v for k, v in json.loads(a["config"]).items() if k not in ignored} for a in (found, attrs)
+    ]
+    return same[0] == same[1] and found["parent_sha256"] == attrs["parent_sha256"]

@@ -1,0 +1,47 @@
+"""Where a file comes from, as one flat dict of attributes."""
+
+from __future__ import annotations
+
+import datetime
+import platform
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import landscape
+
+
+def provenance(device: str) -> dict[str, str | int]:
+    """Code, versions, machine and command of this process; values are strings or integers."""
+    import h5py
+
+    commit, dirty = _git()
+    return {
+        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "landscape_version": landscape.__version__,
+        "git_commit": commit,
+        "git_dirty": dirty,
+        "python_version": platform.python_version(),
+        "torch_version": metadata.version("torch"),
+        "numpy_version": metadata.version("numpy"),
+        "h5py_version": h5py.version.version,
+        "hdf5_version": h5py.version.hdf5_version,
+        "device": device,
+        "hostname": platform.node(),
+        "argv": " ".join(sys.argv),
+    }
+
+
+def _git() -> tuple[str, int]:
+    """Commit of the source tree and whether it has changes; ("unknown", 0) outside a checkout."""
+    root = Path(__file__).resolve().parent.parent
+    if not (root / ".git").exists():
+        return "unknown", 0
+    run = lambda *args: subprocess.run(  # noqa: E731
+        ["git", "-C", str(root), *args], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    try:
+        return run("rev-parse", "HEAD"), int(bool(run("status", "--porcelain", "--untracked-files=no")))
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown", 0

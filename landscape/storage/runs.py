@@ -1,0 +1,230 @@
+"""The run file: written once by the trainer, read by everybody."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import h5py
+import numpy as np
+
+from landscape.errors import FileError, NumericsError, StepError
+from landscape.storage import schema
+from landscape.storage.files import open_file, open_for_writing, temporary_file
+from landscape.storage.table import (
+    Scales,
+    TableWriter,
+    add_dataset,
+    committed_rows,
+    copy_rows,
+    create_table,
+    read_row,
+)
+
+Arrays = dict[str, np.ndarray[Any, Any]]
+MEMORISED, GROKKED = 0.99, 0.95
+"""Training accuracy of the memorise step, test accuracy of the grok step."""
+
+
+class RunWriter:
+    """Appends to a run file that `create` made; every call returns only once its row is committed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = open_for_writing(path)
+        self._tables = {t.group: TableWriter(self._file[t.group], t.row) for t in schema.RUN_TABLES}
+
+    @classmethod
+    def create(
+        cls,
+        path: Path,
+        attrs: Mapping[str, Any],
+        data: Arrays,
+        scales: Scales,
+        parameters: tuple[str, ...],
+        dtype: str,
+        capacity: Mapping[str, int],
+    ) -> RunWriter:
+        """Allocate a file for `capacity` rows of checkpoints and metrics, then move it into place."""
+        attrs = {"run_id": uuid.uuid4().hex, **attrs}
+        with _new_file(path, attrs, data, scales, parameters, dtype, capacity):
+            pass
+        return cls(path)
+
+    @classmethod
+    def extend(cls, path: Path, attrs: Mapping[str, Any], capacity: Mapping[str, int]) -> RunWriter:
+        """Reopen an unfinished or shorter run with room for `capacity` rows in all."""
+        _rewrite(path, attrs, capacity)
+        return cls(path)
+
+    def checkpoint(self, step: int, parameters: Arrays, tokens: Arrays) -> None:
+        """Commit a checkpoint and its token statistics; a step already stored is left as it is."""
+        steps = self._file["checkpoints/step"][: self._tables["checkpoints"].size]
+        if step not in steps:
+            if self._tables["tokens"].size == len(steps):
+                self._tables["tokens"].append(step, tokens)
+            self._tables["checkpoints"].append(step, parameters)
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        """Commit a row of metrics; a step already stored is left as it is."""
+        table = self._tables["metrics"]
+        if step not in self._file["metrics/metric_step"][: table.size]:
+            table.append(step, values)
+
+    def save_resume(self, state: Mapping[str, Any]) -> None:
+        """Replace the older resume slot."""
+        group = self._file["resume"]
+        age = np.where(group["crc32"][()] > 0, group["step"][()], -1)
+        slot = int(age.argmin())
+        self._tables["resume"].write(slot, slot, state)
+
+    def finish(self, status: str) -> None:
+        """Trim the file to its committed rows and set its status."""
+        self.close()
+        _rewrite(self.path, {"status": status}, {})
+
+    def close(self) -> None:
+        """Close the file as it is."""
+        self._file.close()
+
+    def __enter__(self) -> RunWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class RunReader:
+    """A run file, opened beside a live writer too; only committed rows are served."""
+
+    def __init__(self, path: Path | str) -> None:
+        """Raises FileError for what is missing, broken, of another schema or too new."""
+        self.path = Path(path)
+        self._file = open_file(self.path, schema.RUN)
+        self.attrs: dict[str, Any] = dict(self._file.attrs)
+        self.config: dict[str, Any] = json.loads(self.attrs["config"])
+        written = np.flatnonzero(self._file["checkpoints/crc32"][()])
+        self._row_of = {int(self._file["checkpoints/step"][i]): int(i) for i in written}
+
+    @property
+    def steps(self) -> list[int]:
+        """Stored steps, ascending."""
+        return sorted(self._row_of)
+
+    def checkpoint(self, step: int) -> Arrays:
+        """The parameters at a stored step. Raises StepError, FileError (checksum), NumericsError (NaN)."""
+        if step not in self._row_of:
+            near = sorted(self._row_of, key=lambda s: abs(s - step))[:2]
+            raise StepError(
+                f"{self.path} holds no step {step}",
+                f"the nearest stored steps: {', '.join(map(str, sorted(near)))}",
+            )
+        values = read_row(self._file["checkpoints"], "step", self._row_of[step])
+        if values is None:
+            raise FileError(
+                f"{self.path}: the checkpoint of step {step} fails its checksum",
+                "leave this step out, or copy the file again from its source",
+            )
+        for name, array in values.items():
+            bad = int(np.size(array) - np.isfinite(array).sum())
+            if bad:
+                raise NumericsError(
+                    f"{self.path}: {name} at step {step} has {bad} non-finite values",
+                    "the run diverged: analyse earlier steps, or train with a lower --lr",
+                )
+        return values
+
+    def metrics(self) -> Arrays:
+        """All committed metrics by name, `metric_step` among them."""
+        return self._columns("metrics", "metric_step")
+
+    def first_step(self, metric: str, threshold: float) -> int | None:
+        """First step with a row of metrics at which `metric` is at least `threshold`."""
+        metrics = self.metrics()
+        reached = metrics["metric_step"][metrics[metric] >= threshold]
+        return int(reached.min()) if len(reached) else None
+
+    def tokens(self) -> Arrays:
+        """All committed token statistics by name, `step` among them."""
+        return self._columns("tokens", "step")
+
+    def data(self) -> Arrays:
+        """tokens (sample, slot), labels (sample), split (sample: 0 train, 1 test, 2 unused)."""
+        return {f.name: self._file["data"][f.name][()] for f in schema.DATA}
+
+    def resume_state(self) -> dict[str, Any]:
+        """The newest valid resume slot. Raises FileError if there is none."""
+        group = self._file["resume"]
+        slots = [row for i in (0, 1) if (row := read_row(group, "resume_slot", i)) is not None]
+        if not slots:
+            raise FileError(f"{self.path} holds no valid resume slot", "train again with --overwrite")
+        return max(slots, key=lambda row: int(row["step"]))
+
+    def _columns(self, group: str, row: str) -> Arrays:
+        table = self._file[group]
+        rows = np.flatnonzero(table["crc32"][()])
+        names = [row, *str(table["crc32"].attrs["fields"]).split()]
+        return {name: table[name][()][rows] for name in names}
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def __enter__(self) -> RunReader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+@contextlib.contextmanager
+def _new_file(
+    path: Path,
+    attrs: Mapping[str, Any],
+    data: Arrays,
+    scales: Scales,
+    parameters: tuple[str, ...],
+    dtype: str,
+    capacity: Mapping[str, int],
+) -> Iterator[h5py.File]:
+    """A new run file under a temporary name; renamed to `path` when the block ends without an error."""
+    with temporary_file(path) as file:
+        file.attrs.update({"schema": schema.RUN, "schema_version": schema.VERSION, **attrs})
+        for table in schema.RUN_TABLES:
+            rows = 2 if table is schema.RESUME else capacity[table.group]
+            create_table(file, table.present(parameters), rows, scales, dtype)
+        group = file.create_group("data")
+        for field in schema.DATA:
+            array = data[field.name]
+            add_dataset(group, field, field.dims, array.shape, scales, dtype)[...] = array
+        yield file
+
+
+def _rewrite(path: Path, attrs: Mapping[str, Any], capacity: Mapping[str, int]) -> None:
+    """Copy a run file's committed rows into a new one of `capacity` rows (default: just those), in place."""
+    with h5py.File(path, "r", locking=False) as old:
+        rows = {t.group: committed_rows(old[t.group], t.row) for t in schema.RUN_TABLES}
+        rows["tokens"] = rows["tokens"][: len(rows["checkpoints"])]
+        room = {g: max(capacity.get("checkpoints" if g == "tokens" else g, 0), len(r)) for g, r in rows.items()}
+        fields = {f.name: f for t in schema.RUN_TABLES for f in (*t.fields, *schema.DATA)}
+        scales: dict[str, Any] = {}
+        for group in old.values():
+            for name, data in group.items():
+                dims = fields[name].dims if name in fields else ()
+                for dim in dims:
+                    scales[dim] = group[dim][()]
+        parameters = tuple(f.name for f in schema.PARAMETERS if f.name in old["checkpoints"])
+        data = {f.name: old["data"][f.name][()] for f in schema.DATA}
+        dtype = old["checkpoints/W"].dtype.str.lstrip("<>=")
+        with _new_file(path, {**old.attrs, **attrs}, data, scales, parameters, dtype, room) as new:
+            for table in schema.RUN_TABLES:
+                copy_rows(old[table.group], new[table.group], table.row, rows[table.group])

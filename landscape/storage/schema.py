@@ -1,0 +1,230 @@
+"""The two file formats as data: every dataset with its axes, type, units and meaning."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection
+
+VERSION = "1.0"
+RUN = "landscape.run"
+HESSIAN = "landscape.hessian"
+PARAM = "param"
+"""Stands for the run's own precision, f4 or f8."""
+
+SPLIT = {"flag_values": [0, 1, 2], "flag_meanings": "train test unused"}
+LEVEL = {"flag_values": [0, 1, 2, 3], "flag_meanings": "none estimated bracketed certified"}
+LEVELS = LEVEL["flag_meanings"].split()  # type: ignore[attr-defined]
+
+
+@dataclasses.dataclass(frozen=True)
+class Field:
+    """One dataset: `dims` beyond the row axis of its table, storage type and description."""
+
+    name: str
+    dims: tuple[str, ...]
+    dtype: str
+    long_name: str
+    units: str = "1"
+    formula: str = ""
+    attrs: dict[str, object] = dataclasses.field(default_factory=dict)
+    needs: str = ""
+    """Parameter without which the dataset is left out."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """A group of datasets that share a first axis, `row`, and are committed row by row."""
+
+    group: str
+    row: str
+    fields: tuple[Field, ...]
+
+    def present(self, parameters: Collection[str]) -> Table:
+        """The table of a model that has only these parameters."""
+        kept = tuple(f for f in self.fields if not f.needs or f.needs in parameters)
+        return dataclasses.replace(self, fields=kept)
+
+
+PARAMETERS = (
+    Field("E", ("token", "embed"), PARAM, "embedding matrix", needs="E"),
+    Field("W", ("hidden", "slot_embed"), PARAM, "weight of the first linear layer", needs="W"),
+    Field("b1", ("hidden",), PARAM, "bias of the first linear layer", needs="b1"),
+    Field("V", ("class", "hidden"), PARAM, "weight of the output layer", needs="V"),
+    Field("b2", ("class",), PARAM, "bias of the output layer", needs="b2"),
+)
+CHECKPOINTS = Table("checkpoints", "step", PARAMETERS)
+
+METRICS = Table(
+    "metrics",
+    "metric_step",
+    (
+        Field("train_loss", (), "f8", "mean cross-entropy over the training set", "nat"),
+        Field("test_loss", (), "f8", "mean cross-entropy over the test set", "nat"),
+        Field("train_accuracy", (), "f8", "share of training pairs answered rightly"),
+        Field("test_accuracy", (), "f8", "share of test pairs answered rightly"),
+        Field("grad_norm_E", (), "f8", "gradient norm of E", formula="|dL/dE|_F, whole training set", needs="E"),
+        Field("grad_norm_W", (), "f8", "gradient norm of W", formula="|dL/dW|_F, whole training set"),
+        Field("grad_norm_V", (), "f8", "gradient norm of V", formula="|dL/dV|_F, whole training set"),
+        Field("weight_norm_E", (), "f8", "norm of E", formula="|E|_F", needs="E"),
+        Field("weight_norm_W", (), "f8", "norm of W", formula="|W|_F"),
+        Field("weight_norm_V", (), "f8", "norm of V", formula="|V|_F"),
+        Field("sigma_max_E", (), "f8", "largest singular value of E", needs="E"),
+        Field("sigma_max_W", (), "f8", "largest singular value of W"),
+        Field("lr_E", (), "f8", "learning rate of E", needs="E"),
+        Field("lr_W", (), "f8", "learning rate of W and of all that is not E"),
+        Field(
+            "prop41_ratio",
+            (),
+            "f8",
+            "lr_E / lr_W that Proposition 4.1 asks for",
+            formula="(sigma_max_E / sigma_max_W) * (f_W / f_E) with f_W = 1; NaN before the first batch",
+            needs="E",
+        ),
+        Field(
+            "f_E",
+            (),
+            "f8",
+            "update frequency of operand tokens",
+            formula="mean over operand tokens of the share of steps so far whose batch held the token",
+            needs="E",
+        ),
+    ),
+)
+
+TOKENS = Table(
+    "tokens",
+    "step",
+    (
+        Field("count", ("token",), "i8", "steps so far whose batch held the token"),
+        Field("embedding_norm", ("token",), "f8", "norm of the token's embedding", formula="|E[token]|_2", needs="E"),
+        Field(
+            "grad_norm",
+            ("token",),
+            "f8",
+            "gradient norm of the token's embedding, accumulated",
+            formula="sum over steps so far of |dL_batch/dE[token]|_2",
+            needs="E",
+        ),
+    ),
+)
+
+DATA = (
+    Field("tokens", ("sample", "slot"), "i4", "input tokens"),
+    Field("labels", ("sample",), "i4", "right answer"),
+    Field("split", ("sample",), "i1", "use of the pair", attrs=SPLIT),
+)
+
+RESUME = Table(
+    "resume",
+    "resume_slot",
+    (
+        Field("step", (), "i8", "optimiser steps done"),
+        *PARAMETERS,
+        *(
+            dataclasses.replace(f, name=f"{moment}_{f.name}", long_name=f"{text} of {f.name}")
+            for moment, text in (("m", "first moment or momentum"), ("v", "second moment"))
+            for f in PARAMETERS
+        ),
+        Field("rng", ("rng_word",), "u8", "state of the batch generator (PCG64)"),
+        Field("order", ("train_sample",), "i8", "order of the training pairs in this epoch"),
+        Field("position", (), "i8", "pairs of this epoch already used"),
+        Field("count", ("token",), "i8", "steps so far whose batch held the token"),
+        Field("grad_norm", ("token",), "f8", "accumulated gradient norm of the token's embedding", needs="E"),
+        Field("token_probability", ("token",), "f8", "sampling probability of operand tokens"),
+        Field("lr_ratio", (), "f8", "lr_E / lr_W in force"),
+        Field("stop_step", (), "i8", "step at which the run will stop early; -1: not decided"),
+    ),
+)
+
+RUN_TABLES = (CHECKPOINTS, METRICS, TOKENS, RESUME)
+COMMIT = Field(
+    "crc32",
+    (),
+    "u8",
+    "commit record",
+    formula="2^32 + CRC-32 of the row's bytes, row label first and then the datasets in the order of the "
+    "attribute `fields`; 0: not written",
+)
+
+HESSIAN_ROOT = Table(
+    "/",
+    "step",
+    (
+        Field("eigenvalues", ("block", "end", "rank"), "f8", "extreme eigenvalues, outermost first"),
+        Field("residual_norm", ("block", "end", "rank"), "f8", "residual", formula="|H v - lambda v|_2, |v| = 1"),
+        Field("converged", ("block", "end", "rank"), "i1", "residual within tolerance (1) or not (0)"),
+        Field("num_products", ("block",), "i8", "Hessian-vector products used; 0: assembled in closed form"),
+        Field("seconds", ("block",), "f8", "wall time of the block", "s"),
+        Field(
+            "inertia",
+            ("block", "sign"),
+            "i8",
+            "eigenvalues below -tolerance, within it, above it; -1: only the bracket is known",
+        ),
+        Field("inertia_lower", ("block",), "i8", "lower bound of the saddle index"),
+        Field("inertia_upper", ("block",), "i8", "upper bound of the saddle index"),
+        Field("inertia_level", ("block",), "i1", "how the saddle index is known", attrs=LEVEL),
+        Field("inertia_tolerance", ("block",), "f8", "tolerance tau of the saddle index"),
+        Field("operator_norm", ("block",), "f8", "norm of the block", formula="max |lambda|"),
+        Field("grad_norm", ("block",), "f8", "gradient norm of the block's parameters"),
+        Field("bottom_mass", ("block", "part"), "f8", "mass of the lowest eigenvector on each matrix"),
+        Field("train_loss", (), "f8", "data loss on the training set", "nat"),
+        Field("curvature_ratio", (), "f8", "curvature ratio", formula="lambda_max(H_WW) / lambda_max(H_EE)"),
+        Field(
+            "curvature_ratio_predicted",
+            (),
+            "f8",
+            "curvature ratio of a bilinear least-squares model",
+            formula="(sigma_max(E) / sigma_max(W))^2",
+        ),
+        Field("gradient_ratio", (), "f8", "gradient ratio", formula="|dL/dW|_F / |dL/dE|_F"),
+        Field(
+            "gradient_ratio_predicted",
+            (),
+            "f8",
+            "gradient ratio of arXiv 2505.15624, eq. 22",
+            formula="sigma_max(E) / sigma_max(W)",
+        ),
+        Field(
+            "prop41_ratio",
+            (),
+            "f8",
+            "lr_E / lr_W that Proposition 4.1 asks for",
+            formula="(sigma_max(E) / sigma_max(W)) * (f_W / f_E)",
+        ),
+        Field(
+            "coupling_strength",
+            ("pair",),
+            "f8",
+            "coupling strength",
+            formula="|H_12|_2 / sqrt(|H_11|_2 |H_22|_2)",
+        ),
+        Field(
+            "coupling_ratios",
+            ("pair", "rank"),
+            "f8",
+            "coupling ratios kappa_1 >= kappa_2 >= ...",
+            formula="singular values of (H_11 + tau)^(-1/2) H_12 (H_22 + tau)^(-1/2), tau of the joint block",
+        ),
+        Field(
+            "coupling_index",
+            ("pair",),
+            "i8",
+            "coupling ratios above 1, the saddle index of the joint block; -1: not computed",
+        ),
+        Field(
+            "saddle_bound",
+            (),
+            "f8",
+            "saddle bound: lambda_min(H_[E,W]) >= -sigma_max(G) for piecewise-linear activations",
+            formula="sigma_max(G), G = [dL/dT_1^T; ...; dL/dT_s^T]",
+        ),
+        Field("saddle_rank_bound", (), "i8", "bound on the saddle index of E,W", formula="d * rank(G); -1: none"),
+    ),
+)
+
+
+def spectrum_table(blocks: tuple[str, ...]) -> Table:
+    """The full spectra of those blocks whose every eigenvalue is computed."""
+    fields = tuple(Field(b, (f"param_row_{b}",), "f8", f"all eigenvalues of block {b}, ascending") for b in blocks)
+    return Table("spectrum", "step", fields)

@@ -1,0 +1,75 @@
+"""The three networks: learned embeddings, one-hot tokens, and the tokens' numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from landscape.config import TrainConfig
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": torch.relu,
+    "gelu": nn.functional.gelu,
+    "tanh": torch.tanh,
+    "quadratic": torch.square,
+}
+
+
+class MLP(nn.Module):
+    """tokens (sample, slot) -> logits (sample, class); parameters named E, W, b1, V, b2 as in the files."""
+
+    def __init__(self, config: TrainConfig) -> None:
+        super().__init__()
+        self.kind, self.activation = config.model, ACTIVATIONS[config.activation]
+        self.slots, vocabulary, p, h = config.tokens, config.vocabulary, config.p, config.hidden
+        generator = torch.Generator().manual_seed(config.seed)
+        dtype = getattr(torch, config.dtype)
+
+        def uniform(*shape: int, fan_in: int) -> nn.Parameter:
+            # Drawn in float64 whatever the precision, so that both precisions start at the same point.
+            draw = torch.rand(*shape, generator=generator, dtype=torch.float64)
+            return nn.Parameter(((2 * draw - 1) / math.sqrt(fan_in)).to(dtype))
+
+        width = {"embedding": config.embed_dim, "onehot": vocabulary, "scalar": 1}[config.model]
+        if config.model == "embedding":
+            normal = torch.randn(vocabulary, width, generator=generator, dtype=torch.float64)
+            self.E = nn.Parameter((normal * config.init_scale_E).to(dtype))
+        fan_in = self.slots * width
+        self.W = uniform(h, fan_in, fan_in=fan_in)
+        with torch.no_grad():
+            self.W *= config.init_scale_W
+        self.b1 = uniform(h, fan_in=fan_in) if config.bias else None
+        self.V = uniform(p, h, fan_in=h)
+        self.b2 = uniform(p, fan_in=h) if config.bias else None
+        if config.freeze != "none":
+            getattr(self, config.freeze).requires_grad_(False)
+
+    def tables(self) -> Tensor:
+        """T_k = E W_k^T, shape (slot, token, hidden): the first layer of every possible input token."""
+        W = self.W.unflatten(1, (self.slots, -1))
+        if self.kind == "embedding":
+            return torch.einsum("td,hkd->kth", self.E, W)
+        return W.permute(1, 2, 0)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        if self.kind == "scalar":
+            pre = tokens.to(self.W.dtype) @ self.W.T
+        else:
+            tables = self.tables()
+            pre = nn.functional.embedding(tokens[:, 0], tables[0])
+            for k in range(1, self.slots):
+                pre = pre + nn.functional.embedding(tokens[:, k], tables[k])
+        if self.b1 is not None:
+            pre = pre + self.b1
+        return nn.functional.linear(self.activation(pre), self.V, self.b2)
+
+
+def load_model(config: TrainConfig, parameters: Mapping[str, Tensor]) -> MLP:
+    """A model at stored parameters, in their precision and on their device, every parameter trainable."""
+    model = MLP(config)
+    for name, value in parameters.items():
+        setattr(model, name, nn.Parameter(value))
+    return model

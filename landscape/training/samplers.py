@@ -1,0 +1,102 @@
+"""Which pairs are trained on, and in which batches (arXiv 2505.15624, section 4).
+
+`uniform`, `random`, `skewed` and `zipf` choose the training pairs; their batches are shuffled epochs.
+`frequency_aware` chooses at random and draws its batches by token probabilities that follow the gradients.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from landscape.config import TrainConfig
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+def choose_pairs(config: TrainConfig, a: Ints, b: Ints, count: int, rng: np.random.Generator) -> Ints:
+    """Indices of `count` pairs, chosen without replacement by the config's sampler."""
+    if config.sampler == "uniform":
+        return _spread_evenly(a, b, count, rng)
+    exponent = {"skewed": config.skew, "zipf": 1.0}.get(config.sampler, 0.0)
+    weight = token_weights(config.p, exponent, rng)
+    # Efraimidis and Spirakis (2006): the largest u^(1/w) are a weighted sample without replacement.
+    key = np.log(rng.random(len(a))) / (weight[a] * weight[b])
+    return np.argsort(-key)[:count]
+
+
+def token_weights(p: int, exponent: float, rng: np.random.Generator) -> Floats:
+    """Probability of each operand ~ rank^-exponent, ranks dealt out at random so that size tells nothing."""
+    weight = np.arange(1, p + 1, dtype=float) ** -exponent
+    shuffled: Floats = rng.permutation(weight / weight.sum())
+    return shuffled
+
+
+def _spread_evenly(a: Ints, b: Ints, count: int, rng: np.random.Generator) -> Ints:
+    """Take pairs from shuffled diagonals of the table, each of which holds every operand once in each slot."""
+    p = int(max(a.max(), b.max())) + 1
+    row, column, diagonal = (rng.permutation(p) for _ in range(3))
+    return np.lexsort((row[a], diagonal[(column[b] - row[a]) % p]))[:count]
+
+
+class BatchSampler:
+    """Draws batches of training-pair indices; its whole state can be stored and restored."""
+
+    def __init__(self, config: TrainConfig, tokens: NDArray[np.int32], batch_size: int) -> None:
+        self.p, self.operands = config.p, tokens[:, [0, 2] if config.tokens == 4 else [0, 1]]
+        self.batch_size = batch_size
+        self.weighted = config.sampler == "frequency_aware"
+        self.rng = np.random.default_rng([config.seed, 1])
+        self.probability: Floats = np.full(config.vocabulary, 1.0 / config.p)
+        self.probability[config.p :] = 0.0
+        self.order: Ints = np.arange(len(tokens))
+        self.position = len(tokens)
+
+    def refresh(self, gradient_norm: Floats) -> None:
+        """p_i ~ softmax(|grad_i|^2 / gamma), gamma the mean of |grad_i|^2 (the paper gives no value)."""
+        score = gradient_norm[: self.p] ** 2
+        score = score / max(score.mean(), np.finfo(float).tiny)
+        weight = np.exp(score - score.max())
+        self.probability[: self.p] = weight / weight.sum()
+
+    def draw(self) -> Ints | None:
+        """Indices of the next batch; None for the whole training set."""
+        size = len(self.order)
+        if self.weighted:
+            share = self.probability[self.operands].prod(axis=1)
+            cumulative = np.cumsum(share)
+            at = self.rng.random(self.batch_size) * cumulative[-1]
+            return np.searchsorted(cumulative, at, side="right").clip(max=size - 1)
+        if self.batch_size >= size:
+            return None
+        if self.position + self.batch_size > size:
+            self.order, self.position = self.rng.permutation(size), 0
+        self.position += self.batch_size
+        return self.order[self.position - self.batch_size : self.position]
+
+    def state(self) -> dict[str, Any]:
+        """What `restore` needs, as fixed-size arrays."""
+        state = self.rng.bit_generator.state
+        inner = state["state"]
+        words = [inner[k] >> shift & (2**64 - 1) for k in ("state", "inc") for shift in (0, 64)]
+        return {
+            "rng": np.array([*words, state["has_uint32"], state["uinteger"]], dtype=np.uint64),
+            "order": self.order,
+            "position": self.position,
+            "token_probability": self.probability,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on exactly where `state` was taken."""
+        w = [int(x) for x in state["rng"]]
+        self.rng.bit_generator.state = {
+            "bit_generator": "PCG64",
+            "state": {"state": w[0] | w[1] << 64, "inc": w[2] | w[3] << 64},
+            "has_uint32": w[4],
+            "uinteger": w[5],
+        }
+        self.order, self.position = state["order"].copy(), int(state["position"])
+        self.probability = state["token_probability"].copy()

@@ -1,0 +1,73 @@
+"""Arithmetic mod p: pairs, labels, input tokens and the split into training and test pairs."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+from numpy.typing import NDArray
+
+from landscape.config import TrainConfig
+from landscape.errors import ConfigError
+from landscape.training.samplers import choose_pairs
+
+TRAIN, TEST, UNUSED = 0, 1, 2
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskData:
+    """All pairs of a task: tokens (sample, slot), labels (sample), split (sample: 0 train, 1 test, 2 unused)."""
+
+    tokens: NDArray[np.int32]
+    labels: NDArray[np.int32]
+    split: NDArray[np.int8]
+
+    def subset(self, part: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Tokens and labels of one part of the split."""
+        return self.tokens[self.split == part], self.labels[self.split == part]
+
+
+def make_data(config: TrainConfig) -> TaskData:
+    """Every pair (a, b) with its answer, split by the config's seed, fractions and sampler."""
+    p = config.p
+    a, b = (grid.ravel() for grid in np.meshgrid(np.arange(p), np.arange(p), indexing="ij"))
+    if config.task == "div":
+        a, b = a[b != 0], b[b != 0]
+    columns = [a, np.full_like(a, p), b, np.full_like(a, p + 1)] if config.tokens == 4 else [a, b]
+    tokens = np.stack(columns, axis=1).astype(np.int32)
+    return TaskData(tokens, _answers(config.task, a, b, p).astype(np.int32), _split(config, a, b))
+
+
+def _answers(task: str, a: NDArray[np.int64], b: NDArray[np.int64], p: int) -> NDArray[np.int64]:
+    match task:
+        case "add":
+            return (a + b) % p
+        case "sub":
+            return (a - b) % p
+        case "mul":
+            return (a * b) % p
+        case "div":
+            inverse = np.array([pow(int(x), -1, p) if x else 0 for x in range(p)])
+            return (a * inverse[b]) % p
+        case _:
+            return (a * a + b * b) % p
+
+
+def _split(config: TrainConfig, a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.int8]:
+    """Test pairs first and blindly, where their share is given, so that no sampler touches the test set."""
+    rng = np.random.default_rng([config.seed, 0])
+    split = np.full(len(a), UNUSED, np.int8)
+    if config.test_fraction is not None:
+        split[rng.permutation(len(a))[: round(config.test_fraction * len(a))]] = TEST
+    free = np.flatnonzero(split == UNUSED)
+    count = min(round(config.train_fraction * len(a)), len(free))
+    split[free[choose_pairs(config, a[free], b[free], count, rng)]] = TRAIN
+    if config.test_fraction is None:
+        split[split == UNUSED] = TEST
+    for part, name in ((TRAIN, "train_fraction"), (TEST, "test_fraction")):
+        if not (split == part).any():
+            raise ConfigError(
+                f"{name} {getattr(config, name)} of {len(a)} pairs leaves none",
+                f"raise --{name.replace('_', '-')} or --p",
+            )
+    return split
