@@ -1,1 +1,43 @@
+"""Direct Hessian measurements of the loss landscape of networks that grok."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
 __version__ = "0.1.0"
+
+# Looked up on first use, so that `landscape --help` does not import torch.
+_HOMES = {
+    "TrainConfig": "landscape.config",
+    "HessianConfig": "landscape.config",
+    "preset": "landscape.config",
+    "train": "landscape.training.trainer",
+    "analyse": "landscape.pipeline",
+    "write_report": "landscape.report",
+    "open_run": "landscape.storage.views",
+    "open_hessian": "landscape.storage.views",
+    "RunReader": "landscape.storage.runs",
+    "SpectrumReader": "landscape.storage.spectra",
+    "Objective": "landscape.curvature.objective",
+    "HessianOperator": "landscape.curvature.operators",
+    "MatrixOperator": "landscape.curvature.operators",
+    "eigsh": "landscape.curvature.lanczos",
+    "EigenResult": "landscape.curvature.lanczos",
+    "saddle_index": "landscape.curvature.inertia",
+    "Inertia": "landscape.curvature.inertia",
+    "coupling": "landscape.curvature.coupling",
+    "CouplingResult": "landscape.curvature.coupling",
+    "LandscapeError": "landscape.errors",
+}
+__all__ = ["__version__", *_HOMES]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'landscape' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -193,7 +193,9 @@ class HessianConfig:
     """One analysis of a run: which blocks at which steps, and how exactly."""
 
     steps: str = "auto"
-    """auto: about a dozen, log-spaced, and the memorise and grok steps; all; or a list such as 0,100."""
+    """auto: log-spaced ones, and the memorise and grok steps; all; or a list such as 0,100,2000."""
+    num_steps: int = 12
+    """How many steps auto chooses."""
     blocks: tuple[str, ...] = DEFAULT_BLOCKS
     """Blocks of the Hessian, from E W V E,W W,V E,V all."""
     k: int = 10
@@ -218,7 +220,7 @@ class HessianConfig:
     """Where the products run; always in float64."""
 
     def __post_init__(self) -> None:
-        for name in ("k", "dense_limit", "max_products", "chunk_size"):
+        for name in ("k", "dense_limit", "max_products", "chunk_size", "num_steps"):
             _check(name, getattr(self, name), lambda x: x >= 1, "an integer >= 1")
         _check("tol", self.tol, lambda x: 0 < x < 1, "a number between 0 and 1")
         if self.tau is not None:

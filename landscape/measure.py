@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from landscape.config import BLOCKS, PAIRS, HessianConfig, TrainConfig
-from landscape.curvature.coupling import coupling, coupling_strength, saddle_bound
+from landscape.curvature.coupling import coupling, coupling_strength, saddle_bound, spectral_norm
 from landscape.curvature.dense import EmbeddingMLP
 from landscape.curvature.inertia import inertia_of
 from landscape.curvature.lanczos import EigenResult, eigsh
 from landscape.curvature.objective import Objective
-from landscape.curvature.operators import HessianOperator, MatrixOperator
+from landscape.curvature.operators import HessianOperator, MatrixOperator, Operator
 from landscape.devices import pick_device, require_dense
 from landscape.errors import ConfigError, NumericsError
 from landscape.storage.schema import LEVELS
@@ -85,7 +85,8 @@ class Measurement:
             found[block], rows[block] = self._block(point, block)
         row: Row = {name: np.array([rows[b][name] for b in self.config.blocks]) for name in next(iter(rows.values()))}
         row.update(self._scalars(point, found, f_E))
-        row.update(self._couplings(point, {b: float(r["inertia_tolerance"]) for b, r in rows.items()}))
+        tolerance = {b: float(r["inertia_tolerance"]) for b, r in rows.items()}
+        row.update(self._couplings(point, found, tolerance))
         return row, {b: found[b].ritz for b in self.config.blocks if self.is_dense(b)}
 
     def _block(self, point: _Point, block: str) -> tuple[EigenResult, Row]:
@@ -150,7 +151,9 @@ class Measurement:
         row["saddle_rank_bound"] = point.bound.rank_bound if point.bound else -1
         return row
 
-    def _couplings(self, point: _Point, tolerance: Mapping[str, float]) -> Row:
+    def _couplings(
+        self, point: _Point, found: Mapping[str, EigenResult], tolerance: Mapping[str, float]
+    ) -> Row:
         """Coupling ratios and strength of every pair whose joint block was analysed."""
         ratios = np.full((len(PAIRS), self.config.k), np.nan)
         index, strength = np.full(len(PAIRS), -1), np.full(len(PAIRS), np.nan)
@@ -160,19 +163,19 @@ class Measurement:
             first, second = self.names(pair)
             if self.is_dense(pair):
                 H, at = point.matrix(pair)[0], self.sizes[first]
-                H_11, H_12, H_22 = H[:at, :at], H[:at, at:], H[at:, at:]
-                strength[i] = coupling_strength(*map(MatrixOperator, (H_11, H_12, H_22)))
+                H_11, H_12, H_22 = (M.contiguous() for M in (H[:at, :at], H[:at, at:], H[at:, at:]))
+                ops: tuple[Operator, ...] = tuple(map(MatrixOperator, (H_11, H_12, H_22)))
                 result = coupling(H_11, H_12, H_22, tolerance[pair])
                 if result:
                     index[i] = result.index
                     ratios[i] = _pad(result.ratios[None, : self.config.k], self.config.k)[0]
             else:
-                strength[i] = coupling_strength(
-                    *(
-                        point.hessian.block(rows, cols)
-                        for rows, cols in (([first], [first]), ([first], [second]), ([second], [second]))
-                    )
-                )
+                ops = tuple(point.hessian.block([r], [c]) for r, c in ((first, first), (first, second), (second, second)))
+            norms = [
+                found[name].operator_norm if name in found else spectral_norm(op)
+                for name, op in ((first, ops[0]), (second, ops[2]))
+            ]
+            strength[i] = coupling_strength(ops[1], *norms)
         return {"coupling_ratios": ratios, "coupling_index": index, "coupling_strength": strength}
 
     def _masses(self, block: str, vector: Tensor) -> list[float]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from tqdm import tqdm
 
 from landscape.config import HessianConfig, TrainConfig, replace, to_json
@@ -37,7 +37,7 @@ def analyse(
         if out.resolve() == run.resolve():
             raise FileError(f"{out} is the run file itself", "choose another --out")
         train_config = replace(TrainConfig(), reader.config)
-        steps = choose_steps(reader, config.steps)
+        steps = choose_steps(reader, config.steps, config.num_steps)
         measurement = Measurement(train_config, config, reader.data())
         attrs = {
             "parent_run_id": reader.attrs["run_id"],
@@ -80,8 +80,12 @@ def analyse(
     return SpectrumReader(out)
 
 
-def choose_steps(reader: RunReader, wanted: str) -> list[int]:
-    """Stored steps to analyse. auto: ten log-spaced ones and those where train hits 99 %, test 95 %."""
+def choose_steps(reader: RunReader, wanted: str, count: int = 12) -> list[int]:
+    """Stored steps to analyse.
+
+    auto: at most `count`: step 0, the steps where train hits 99 % and test 95 %, the last, and log-spaced ones.
+    Raises StepError for a step that is not stored.
+    """
     stored = reader.steps
     if wanted == "all":
         return stored
@@ -92,13 +96,29 @@ def choose_steps(reader: RunReader, wanted: str) -> list[int]:
         return chosen
     if not stored:
         raise StepError(f"{reader.path} holds no checkpoint", "train it first, or go on with --resume")
-    first, last = stored[1 if len(stored) > 1 else 0], stored[-1]
-    targets = [0.0, *np.geomspace(max(first, 1), max(last, 1), 9)]
-    for name, threshold in (("train_accuracy", MEMORISED), ("test_accuracy", GROKKED)):
-        event = reader.first_step(name, threshold)
-        if event is not None:
-            targets.append(event)
-    return sorted({min(stored, key=lambda s, t=target: abs(s - t)) for target in targets})  # type: ignore[misc]
+    events = [
+        reader.first_step(metric, threshold)
+        for metric, threshold in (("train_accuracy", MEMORISED), ("test_accuracy", GROKKED))
+    ]
+    chosen_steps = {stored[0]} | {_nearest(stored, e) for e in events if e is not None}
+    # Far apart first, so that a small count still spans the run.
+    for target in _bisected(max(stored[min(1, len(stored) - 1)], 1), max(stored[-1], 1)):
+        if len(chosen_steps) >= min(count, len(stored)):
+            break
+        chosen_steps.add(_nearest(stored, target))
+    return sorted(chosen_steps)
+
+
+def _nearest(stored: list[int], target: float) -> int:
+    return min(stored, key=lambda s: abs(s - target))
+
+
+def _bisected(first: int, last: int) -> Iterator[float]:
+    """Log-spaced points from first to last: the ends, the middle, the quarters, the eighths, ..."""
+    yield from (last, first)
+    for level in range(1, 12):
+        for i in range(1, 2**level, 2):
+            yield first * (last / first) ** (i / 2**level)
 
 
 def update_frequency(reader: RunReader, step: int) -> float:

@@ -46,9 +46,9 @@ def coupling(H_11: Tensor, H_12: Tensor, H_22: Tensor, tolerance: float) -> Coup
     return CouplingResult(ratios, int((ratios > 1).sum()), tolerance)
 
 
-def coupling_strength(H_11: Operator, H_12: Operator, H_22: Operator) -> float:
+def coupling_strength(H_12: Operator, norm_1: float, norm_2: float) -> float:
     """|H_12|_2 / sqrt(|H_11|_2 |H_22|_2), to 1e-6; NaN where a diagonal block is zero."""
-    diagonal = spectral_norm(H_11) * spectral_norm(H_22)
+    diagonal = norm_1 * norm_2
     return spectral_norm(H_12) / diagonal**0.5 if diagonal > 0 else float("nan")
 
 

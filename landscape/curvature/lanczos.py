@@ -6,7 +6,6 @@ import dataclasses
 from typing import Literal, cast
 
 import numpy as np
-import scipy.linalg
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -17,6 +16,8 @@ Which = Literal["both", "lowest", "highest"]
 Method = Literal["auto", "dense", "lanczos"]
 DENSE_LIMIT = 8000
 BLOCK = 4
+SMALL = 256
+"""Order up to which all eigenvectors are as quick as a few."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,24 +73,49 @@ def eigsh(
 def _dense(matrix: Tensor, k: int) -> tuple[NDArray[np.float64], Tensor, Tensor]:
     """All eigenvalues, and the k lowest and k highest eigenvectors, outermost first."""
     n = len(matrix)
-    if matrix.is_cuda or n < 64:
-        values, vectors = torch.linalg.eigh(matrix)
-        return values.double().cpu().numpy(), vectors[:, :k], vectors[:, n - k :].flip(1)
-    # One reduction to tridiagonal form serves all eigenvalues and the few vectors: 3x cheaper than eigh.
-    lapack = scipy.linalg.lapack
-    a = matrix.double().cpu().numpy()
-    lwork = int(lapack.dsytrd_lwork(n, lower=1)[0])
-    c, d, e, tau, _ = lapack.dsytrd(a.T, lower=1, lwork=lwork)
-    values = scipy.linalg.eigvalsh_tridiagonal(d, e)
-    ends = [
-        scipy.linalg.eigh_tridiagonal(d, e, select="i", select_range=r)[1] for r in ((0, k - 1), (n - k, n - 1))
-    ]
-    z = np.asfortranarray(np.concatenate(ends, axis=1))
-    reflectors, lower = np.asfortranarray(c[1:, :-1]), np.asfortranarray(z[1:])
-    lwork = int(lapack.dormqr("L", "N", reflectors, tau, lower, -1)[1][0])
-    z[1:] = lapack.dormqr("L", "N", reflectors, tau, lower, lwork)[0]
-    vectors = torch.from_numpy(z).to(matrix)
-    return values, vectors[:, :k], vectors[:, k:].flip(1)
+    if not matrix.is_cuda and n > SMALL:
+        # LAPACK finds eigenvalues alone several times faster than eigenvectors; k of those per end suffice.
+        values = torch.linalg.eigvalsh(matrix)
+        low, high = _end_vectors(matrix, values, k), _end_vectors(-matrix, -values.flip(0), k)
+        if low is not None and high is not None:
+            return values.double().cpu().numpy(), low, high
+    values, vectors = torch.linalg.eigh(matrix)
+    return values.double().cpu().numpy(), vectors[:, :k], vectors[:, n - k :].flip(1)
+
+
+def _end_vectors(matrix: Tensor, values: Tensor, k: int) -> Tensor | None:
+    """The k lowest eigenvectors by Lanczos on the inverse of the matrix shifted to be positive definite.
+
+    values: all eigenvalues, ascending. None unless the vectors reproduce the k lowest, multiplicities and all.
+    """
+    norm = float(values.abs().max())
+    shifted = matrix.clone()
+    shifted.diagonal().add_(max(0.1 * float(values[k - 1] - values[0]), 1e-6 * norm) - float(values[0]))
+    factor, failed = torch.linalg.cholesky_ex(shifted)
+    if int(failed) != 0:
+        return None
+    inverse = _Inverse(factor)
+    _, vectors = _Search(inverse, k, "highest", 1e-10, seed=0, max_products=100 * k).run(None)
+    # One more inverse iteration and a Rayleigh-Ritz step in H itself sharpen the vectors to rounding.
+    Q = torch.linalg.qr(inverse @ vectors)[0]
+    image = matrix @ Q
+    theta, S = torch.linalg.eigh(Q.T @ image)
+    residual = (image @ S - Q @ S * theta).norm(dim=0)
+    good = (residual <= 1e-9 * norm).all() and ((theta - values[:k]).abs() <= 1e-11 * norm).all()
+    return Q @ S if bool(good) else None
+
+
+class _Inverse:
+    """The inverse of L L^T."""
+
+    def __init__(self, factor: Tensor) -> None:
+        self.factor, self.dtype, self.device = factor, factor.dtype, factor.device
+        self.shape = (len(factor), len(factor))
+
+    def __matmul__(self, vectors: Tensor) -> Tensor:
+        # torch.cholesky_solve would copy the whole factor at every call.
+        half = torch.linalg.solve_triangular(self.factor, vectors, upper=False)
+        return torch.linalg.solve_triangular(self.factor.mT, half, upper=True)
 
 
 def _result(
@@ -176,14 +202,13 @@ class _Search:
             self.Q[:, start:stop] = block
             self.HQ[:, start:stop] = image = self.op @ block
             self.filled, self.products = stop, self.products + block.shape[1]
-            scale = float(image.norm(dim=0).max())
-            rest = self._orthogonal(image.clone())
-            block = self._orthonormal(rest, scale)[:, : self.size - stop] if stop < self.size else rest
-            if block.shape[1] == 0 or stop == self.size:
+            # Never cut to fit: a dropped direction of the last block would end the Krylov relation.
+            block = self._orthonormal(self._orthogonal(image), float(image.norm(dim=0).max()))
+            if block.shape[1] == 0 or stop + block.shape[1] > self.size:
                 T = self._basis(self.Q).T @ self._basis(self.HQ)
                 theta, self.S = torch.linalg.eigh((T + T.T) / 2)
                 self.theta = theta.double().cpu().numpy()
-                return self._orthonormal(rest, scale)
+                return block
 
     def _orthogonal(self, x: Tensor, beside: Tensor | None = None) -> Tensor:
         """x without its part in the basis (and in `beside`): two passes."""

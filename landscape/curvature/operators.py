@@ -44,7 +44,10 @@ class MatrixOperator:
         self.shape = (matrix.shape[0], matrix.shape[1])
 
     def __matmul__(self, vectors: Tensor) -> Tensor:
-        return self.matrix @ vectors
+        if vectors.ndim == 1:
+            return self.matrix @ vectors
+        # (A V)^T = V^T A^T: with few columns the BLAS is several times faster in this order.
+        return torch.nn.functional.linear(vectors.T.contiguous(), self.matrix).T
 
     @property
     def T(self) -> MatrixOperator:

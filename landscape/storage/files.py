@@ -28,7 +28,7 @@ def open_file(path: Path, wanted: str) -> h5py.File:
     if path.is_dir():
         raise FileError(f"{path} is a folder", "name the .h5 file in it")
     try:
-        file = h5py.File(path, "r", locking=False)
+        file = h5py.File(path, "r")
     except OSError as error:
         if not os.access(path, os.R_OK):
             raise FileError(f"{path} cannot be read: permission denied", "ask its owner") from error

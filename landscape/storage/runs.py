@@ -211,7 +211,7 @@ def _new_file(
 
 def _rewrite(path: Path, attrs: Mapping[str, Any], capacity: Mapping[str, int]) -> None:
     """Copy a run file's committed rows into a new one of `capacity` rows (default: just those), in place."""
-    with h5py.File(path, "r", locking=False) as old:
+    with h5py.File(path, "r") as old:
         rows = {t.group: committed_rows(old[t.group], t.row) for t in schema.RUN_TABLES}
         rows["tokens"] = rows["tokens"][: len(rows["checkpoints"])]
         room = {g: max(capacity.get("checkpoints" if g == "tokens" else g, 0), len(r)) for g, r in rows.items()}

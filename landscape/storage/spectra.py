@@ -104,6 +104,12 @@ class SpectrumReader:
         """All eigenvalues of each dense block at one step, ascending."""
         return self._spectra[self.steps.index(step)]
 
+    def converged(self, step: int, block: int | None = None) -> bool:
+        """Whether every eigenvalue of a block (default: of all blocks) converged at a step."""
+        row, at = self.row(step), slice(None) if block is None else block
+        values: np.ndarray[Any, Any] = row["eigenvalues"][at]
+        return bool(row["converged"][at][~np.isnan(values)].all())
+
 
 def _labels(file: h5py.File, name: str) -> list[str]:
     return [x.decode() for x in file[name][()]]

@@ -1,0 +1,88 @@
+"""Results as terminal tables and as JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from landscape.storage.spectra import SpectrumReader
+    from landscape.verify import Verification
+
+
+def measurements(result: SpectrumReader) -> str:
+    """The measurements by step and block, then by step, each beside its prediction."""
+    blocks = [["step", "block", "lambda_min", "lambda_max", "saddle index", "level", "tau", "|grad|", "E/W/V mass"]]
+    steps = [
+        ["step", "loss", "W/E curv.", "pred.", "W/E grad.", "pred.", "prop41", "kappa_1", "kappa>1", "coupling",
+         "lmin(E,W)", "-s_max(G)", "n-(E,W)", "d rank(G)"]
+    ]  # fmt: skip
+    levels = ("none", "estimated", "bracketed", "certified")
+    for step in result.steps:
+        row = result.row(step)
+        for i, block in enumerate(result.blocks):
+            negative, low, high = row["inertia"][i, 0], row["inertia_lower"][i], row["inertia_upper"][i]
+            star = "" if result.converged(step, i) else "*"
+            blocks.append(
+                [
+                    str(step), block, f"{row['eigenvalues'][i, 0, 0]:.6g}{star}",
+                    f"{row['eigenvalues'][i, 1, 0]:.6g}{star}",
+                    str(negative) if negative >= 0 else f"{low}..{high}", levels[row["inertia_level"][i]],
+                    f"{row['inertia_tolerance'][i]:.1e}", f"{row['grad_norm'][i]:.3g}",
+                    "/".join(f"{m:.2f}" for m in row["bottom_mass"][i, :3]),
+                ]
+            )  # fmt: skip
+        joint = result.blocks.index("E,W") if "E,W" in result.blocks else None
+        steps.append(
+            [
+                str(step), _cell(row["train_loss"]), _cell(row["curvature_ratio"]),
+                _cell(row["curvature_ratio_predicted"]), _cell(row["gradient_ratio"]),
+                _cell(row["gradient_ratio_predicted"]), _cell(row["prop41_ratio"]),
+                _cell(row["coupling_ratios"][0, 0]), _count(row["coupling_index"][0]),
+                _cell(row["coupling_strength"][0]),
+                "-" if joint is None else _cell(row["eigenvalues"][joint, 0, 0]), _cell(-row["saddle_bound"]),
+                "-" if joint is None else _count(row["inertia"][joint, 0]), _count(row["saddle_rank_bound"]),
+            ]
+        )  # fmt: skip
+    note = f"objective: {result.attrs['objective']}; an index belongs to a critical point: mind |grad|"
+    if any("*" in cell for line in blocks for cell in line):
+        note += "\n* not every eigenvalue converged (see converged in the file)"
+    return f"{_align(blocks)}\n\n{_align(steps)}\n\n{note}"
+
+
+def verification(opinions: Sequence[Verification]) -> str:
+    """PyHessian and the dense Hessian beside the file; empty for no opinions."""
+    if not opinions:
+        return ""
+    lines = [["step", "block", "landscape", "PyHessian", "dense: max difference / |H|"]]
+    for o in opinions:
+        dense = "does not fit" if o.dense_difference is None else f"{o.dense_difference:.1e}"
+        lines.append([str(o.step), o.block, f"{o.largest:.8g}", f"{o.pyhessian:.8g}", dense])
+    return f"\neigenvalue of largest magnitude, and all reported ones against a dense Hessian\n{_align(lines)}\n"
+
+
+def _cell(x: float) -> str:
+    return "-" if math.isnan(x) else f"{x:.4g}"
+
+
+def _count(x: int) -> str:
+    return "-" if x < 0 else str(x)
+
+
+def _align(lines: Sequence[Sequence[str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join("  ".join(c.rjust(w) for c, w in zip(line, widths, strict=True)) for line in lines)
+
+
+def jsonable(x: Any) -> Any:
+    """NumPy values as JSON; NaN as null."""
+    if isinstance(x, dict):
+        return {k: jsonable(v) for k, v in x.items()}
+    if isinstance(x, list | tuple):
+        return [jsonable(v) for v in x]
+    if hasattr(x, "tolist"):
+        return jsonable(x.tolist())
+    if isinstance(x, float) and not math.isfinite(x):
+        return None
+    return x

@@ -1,0 +1,43 @@
+"""Runs that many tests read: small, real and made once a session."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from landscape.config import HessianConfig, TrainConfig
+from landscape.pipeline import analyse
+from landscape.storage.spectra import SpectrumReader
+from landscape.training.trainer import train
+
+torch.set_num_threads(1)
+
+TINY = TrainConfig(
+    p=7,
+    tokens=2,
+    embed_dim=4,
+    hidden=8,
+    batch_size=16,
+    train_fraction=0.6,
+    steps=60,
+    checkpoint_every=20,
+    metrics_every=10,
+    device="cpu",
+)
+
+
+@pytest.fixture(scope="session")
+def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of 7 * 4 + 8 * 8 + 8 + 7 * 8 + 7 parameters. Read only."""
+    path = tmp_path_factory.mktemp("runs") / "tiny.h5"
+    train(TINY, path, quiet=True)
+    return path
+
+
+@pytest.fixture(scope="session")
+def tiny_hessian(tiny_run: Path) -> SpectrumReader:
+    """The analysis of `tiny_run`, all blocks, beside it. Read only."""
+    blocks = ("E", "W", "V", "E,W", "W,V", "E,V", "all")
+    return analyse(tiny_run, HessianConfig(blocks=blocks, device="cpu"), quiet=True)
