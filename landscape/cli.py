@@ -94,8 +94,13 @@ def run(argv: Sequence[str]) -> int:
         return 0
     try:
         args = _parse(argv)
-        command = {Train: _train, Hessian: _hessian, Report: _report}[type(args)]
-        return command(args)
+        match args:
+            case Train():
+                return _train(args)
+            case Hessian():
+                return _hessian(args)
+            case _:
+                return _report(args)
     except LandscapeError as error:
         print(f"error: {error}\nhint: {error.hint}", file=sys.stderr)
         return error.exit_code
@@ -104,20 +109,21 @@ def run(argv: Sequence[str]) -> int:
         return INTERRUPTED
 
 
-def _parse(argv: Sequence[str]) -> Any:
+def _parse(argv: Sequence[str]) -> Train | Hessian | Report:
     base = _base_config(argv)
-    commands = (
-        Annotated[Train, tyro.conf.subcommand("train", default=Train(base))]  # type: ignore[valid-type]
+    commands: Any = (
+        Annotated[Train, tyro.conf.subcommand("train", default=Train(base))]
         | Annotated[Hessian, tyro.conf.subcommand("hessian")]
         | Annotated[Report, tyro.conf.subcommand("report")]
     )
-    return tyro.cli(
+    parsed: Train | Hessian | Report = tyro.cli(
         commands,
         prog="landscape",
         description="Direct Hessian measurements of the loss landscape of networks that grok.",
         args=list(argv),
         config=(tyro.conf.OmitArgPrefixes,),
     )
+    return parsed
 
 
 def _base_config(argv: Sequence[str]) -> TrainConfig:

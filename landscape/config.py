@@ -265,7 +265,7 @@ def replace(base: Config, data: dict[str, Any]) -> Config:
             raise ConfigError(f"unknown config key {key!r}", suggest(key, fields))
         if not _fits(value, fields[key].type):
             raise ConfigError(f"config key {key!r} cannot be {value!r}", f"it takes {fields[key].type}")
-    values = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
+    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
     return dataclasses.replace(base, **values)
 
 

@@ -56,7 +56,8 @@ class Measurement:
             if missing and block != "all":
                 has = [b for b, names in BLOCKS.items() if b == "all" or set(names) <= set(self.sizes)]
                 raise ConfigError(
-                    f"block {block}: a {train.model} model has no {missing[0]}", f"choose from {' '.join(has)}"
+                    f"block {block}: a {train.model} model has no {missing[0]}",
+                    f"choose from {' '.join(has)}",
                 )
             if self.is_dense(block):
                 require_dense(block, self.size(block), self.device)
@@ -151,9 +152,7 @@ class Measurement:
         row["saddle_rank_bound"] = point.bound.rank_bound if point.bound else -1
         return row
 
-    def _couplings(
-        self, point: _Point, found: Mapping[str, EigenResult], tolerance: Mapping[str, float]
-    ) -> Row:
+    def _couplings(self, point: _Point, found: Mapping[str, EigenResult], tolerance: Mapping[str, float]) -> Row:
         """Coupling ratios and strength of every pair whose joint block was analysed."""
         ratios = np.full((len(PAIRS), self.config.k), np.nan)
         index, strength = np.full(len(PAIRS), -1), np.full(len(PAIRS), np.nan)
@@ -170,7 +169,9 @@ class Measurement:
                     index[i] = result.index
                     ratios[i] = _pad(result.ratios[None, : self.config.k], self.config.k)[0]
             else:
-                ops = tuple(point.hessian.block([r], [c]) for r, c in ((first, first), (first, second), (second, second)))
+                ops = tuple(
+                    point.hessian.block([r], [c]) for r, c in ((first, first), (first, second), (second, second))
+                )
             norms = [
                 found[name].operator_norm if name in found else spectral_norm(op)
                 for name, op in ((first, ops[0]), (second, ops[2]))
@@ -220,9 +221,9 @@ class _Point:
         for known, (whole, error) in self._dense.items():
             if set(names) <= set(known):
                 offsets = dict(zip(known, np.cumsum([0, *(self.owner.sizes[n] for n in known)]), strict=False))
-                pick = torch.cat(
-                    [torch.arange(offsets[n], offsets[n] + self.owner.sizes[n]) for n in names]
-                ).to(whole.device)
+                pick = torch.cat([torch.arange(offsets[n], offsets[n] + self.owner.sizes[n]) for n in names]).to(
+                    whole.device
+                )
                 return (whole if names == known else whole[pick][:, pick]), error, 0
         op = self.hessian.block(names)
         if self.closed_form is None:
@@ -246,7 +247,7 @@ class _Point:
                 f"{float(difference.norm() / expected.norm()):.1e} relative",
                 "this is a defect of landscape: please report it with the run file; --method lanczos avoids it",
             )
-        return float(difference.norm()) / probes.shape[1] ** 0.5
+        return float(difference.norm() / probes.shape[1] ** 0.5)
 
 
 def _parameter_sizes(train: TrainConfig) -> dict[str, int]:

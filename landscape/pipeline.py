@@ -132,7 +132,5 @@ def _belongs(path: Path, attrs: dict[str, Any]) -> bool:
     """Whether a Hessian file was made from the same run file with the same settings."""
     found = SpectrumReader(path).attrs
     ignored = {"device"}
-    same = [
-        {k: v for k, v in json.loads(a["config"]).items() if k not in ignored} for a in (found, attrs)
-    ]
+    same = [{k: v for k, v in json.loads(a["config"]).items() if k not in ignored} for a in (found, attrs)]
     return same[0] == same[1] and found["parent_sha256"] == attrs["parent_sha256"]

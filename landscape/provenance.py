@@ -38,9 +38,11 @@ def _git() -> tuple[str, int]:
     root = Path(__file__).resolve().parent.parent
     if not (root / ".git").exists():
         return "unknown", 0
-    run = lambda *args: subprocess.run(  # noqa: E731
-        ["git", "-C", str(root), *args], capture_output=True, text=True, check=True
-    ).stdout.strip()
+
+    def run(*args: str) -> str:
+        command = ["git", "-C", str(root), *args]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
     try:
         return run("rev-parse", "HEAD"), int(bool(run("status", "--porcelain", "--untracked-files=no")))
     except (OSError, subprocess.CalledProcessError):

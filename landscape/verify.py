@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,12 @@ AGREEMENT = 1e-9
 
 @dataclasses.dataclass(frozen=True)
 class Verification:
-    """One block at one step. largest: the eigenvalue of largest magnitude in the file (F13: it is what power iteration
-    finds); pyhessian: PyHessian's top eigenvalue; dense_difference: max |lambda - lambda_dense| / |H| over all
-    reported eigenvalues, None where the dense matrix does not fit."""
+    """One block at one step, beside two second opinions.
+
+    largest: the file's eigenvalue of largest magnitude, which is what power iteration finds (F13); pyhessian:
+    PyHessian's top eigenvalue; dense_difference: max |lambda - lambda_dense| / |H| over all reported eigenvalues,
+    None where the dense matrix does not fit.
+    """
 
     step: int
     block: str
@@ -43,7 +46,7 @@ class Verification:
 
 
 def verify(run: Path, result: SpectrumReader) -> list[Verification]:
-    """Compare a Hessian file with PyHessian and with a dense Hessian, both made from the run file's parameters alone."""
+    """Compare a Hessian file with PyHessian and a dense Hessian, both made from the run's parameters alone."""
     try:
         from pyhessian import hessian as pyhessian
     except ImportError as error:
@@ -62,16 +65,15 @@ def verify(run: Path, result: SpectrumReader) -> list[Verification]:
                 names = [n for n in BLOCKS[block] if n in named]
                 for name, parameter in named.items():
                     parameter.requires_grad_(name in names)
-                criterion = _criterion(train, config, list(named.values()))
+                decay = train.weight_decay if config.objective == "regularised" else 0.0
+                criterion = functools.partial(_regularised, decay, list(named.values()))
                 row = result.row(step)
                 ends = row["eigenvalues"][i]
                 torch.manual_seed(config.seed)
                 with warnings.catch_warnings():
                     # PyHessian keeps its graph through backward(); the gradients are cleared below.
                     warnings.filterwarnings("ignore", message="Using backward.. with create_graph")
-                    solver = pyhessian(
-                        model, criterion, data=(tokens, labels), cuda=device.type == "cuda"
-                    )
+                    solver = pyhessian(model, criterion, data=(tokens, labels), cuda=device.type == "cuda")
                 (top,), _ = solver.eigenvalues(maxIter=200, tol=1e-6, top_n=1)
                 found.append(
                     Verification(
@@ -79,7 +81,7 @@ def verify(run: Path, result: SpectrumReader) -> list[Verification]:
                         block,
                         float(max(ends[:, 0], key=abs)),
                         float(top),
-                        _dense_difference(model, named, names, criterion, tokens, labels, ends, row["operator_norm"][i]),
+                        _dense_difference(model, named, names, decay, tokens, labels, ends, row["operator_norm"][i]),
                     )
                 )
                 model.zero_grad()
@@ -88,7 +90,7 @@ def verify(run: Path, result: SpectrumReader) -> list[Verification]:
 
 def plain_model(
     train: TrainConfig, parameters: dict[str, np.ndarray[Any, Any]], device: torch.device
-) -> tuple[nn.Module, dict[str, nn.Parameter]]:
+) -> tuple[nn.Module, dict[str, Tensor]]:
     """The network as its users write it, in float64: input layer, flatten, Linear, activation, Linear."""
 
     class Input(nn.Module):
@@ -102,15 +104,16 @@ def plain_model(
             return ACTIVATIONS[train.activation](x)
 
     tensors = {n: torch.from_numpy(a).double() for n, a in parameters.items()}
+    named: dict[str, Tensor] = {}
     first: nn.Module = Input()
     if train.model == "embedding":
-        first = nn.Embedding.from_pretrained(tensors["E"], freeze=False)
+        first = nn.Embedding(train.vocabulary, train.embed_dim, dtype=torch.float64)
+        named["E"] = first.weight
     hidden, inputs = tensors["W"].shape
     layers = [
         nn.Linear(inputs, hidden, bias=train.bias, dtype=torch.float64),
         nn.Linear(hidden, len(tensors["V"]), bias=train.bias, dtype=torch.float64),
     ]
-    named = {"E": first.weight} if isinstance(first, nn.Embedding) else {}
     for layer, weight, bias in zip(layers, ("W", "V"), ("b1", "b2"), strict=True):
         named[weight] = layer.weight
         if train.bias:
@@ -121,23 +124,16 @@ def plain_model(
     return nn.Sequential(first, nn.Flatten(), layers[0], Activation(), layers[1]).to(device), named
 
 
-def _criterion(
-    train: TrainConfig, config: HessianConfig, parameters: list[nn.Parameter]
-) -> Callable[[Tensor, Tensor], Tensor]:
-    decay = train.weight_decay if config.objective == "regularised" else 0.0
-
-    def loss(logits: Tensor, labels: Tensor) -> Tensor:
-        penalty = sum(p.square().sum() for p in parameters)
-        return nn.functional.cross_entropy(logits, labels) + 0.5 * decay * penalty
-
-    return loss
+def _regularised(decay: float, parameters: list[Tensor], logits: Tensor, labels: Tensor) -> Tensor:
+    penalty = torch.stack([p.square().sum() for p in parameters]).sum()
+    return nn.functional.cross_entropy(logits, labels) + 0.5 * decay * penalty
 
 
 def _dense_difference(
     model: nn.Module,
-    named: dict[str, nn.Parameter],
+    named: dict[str, Tensor],
     names: list[str],
-    criterion: Callable[[Tensor, Tensor], Tensor],
+    decay: float,
     tokens: Tensor,
     labels: Tensor,
     ends: np.ndarray[Any, Any],
@@ -152,10 +148,10 @@ def _dense_difference(
 
     def loss(vector: Tensor) -> Tensor:
         pieces = {
-            keys[id(named[name])]: v.view_as(named[name])
-            for name, v in zip(names, vector.split(sizes), strict=True)
+            keys[id(named[name])]: v.view_as(named[name]) for name, v in zip(names, vector.split(sizes), strict=True)
         }
-        return criterion(torch.func.functional_call(model, pieces, (tokens,)), labels)
+        logits = torch.func.functional_call(model, pieces, (tokens,))
+        return nn.functional.cross_entropy(logits, labels) + 0.5 * decay * vector.square().sum()
 
     at = torch.cat([named[name].detach().reshape(-1) for name in names])
     dense = torch.func.jacrev(torch.func.grad(loss), chunk_size=64)(at)

@@ -61,7 +61,10 @@ class EmbeddingMLP:
         full = self._zeros(sum(sizes), sum(sizes))
         starts = dict(zip(parts, torch.tensor([0, *sizes]).cumsum(0).tolist(), strict=False))
         for (p, q), H in blocks.items():
-            rows, cols = slice(starts[p], starts[p] + self._size(p)), slice(starts[q], starts[q] + self._size(q))
+            rows, cols = (
+                slice(starts[p], starts[p] + self._size(p)),
+                slice(starts[q], starts[q] + self._size(q)),
+            )
             full[rows, cols] = H.reshape(self._size(p), self._size(q))
             if p != q:
                 full[cols, rows] = full[rows, cols].T

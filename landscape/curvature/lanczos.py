@@ -115,7 +115,8 @@ class _Inverse:
     def __matmul__(self, vectors: Tensor) -> Tensor:
         # torch.cholesky_solve would copy the whole factor at every call.
         half = torch.linalg.solve_triangular(self.factor, vectors, upper=False)
-        return torch.linalg.solve_triangular(self.factor.mT, half, upper=True)
+        solved: Tensor = torch.linalg.solve_triangular(self.factor.mT, half, upper=True)
+        return solved
 
 
 def _result(

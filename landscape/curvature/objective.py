@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import torch
@@ -62,9 +63,9 @@ class Objective:
     def terms(self) -> Iterator[Callable[[Parameters], Tensor]]:
         """Functions of the parameters that sum to the objective, one per chunk of samples and one for L2."""
         for start in range(0, len(self.inputs), self._chunk_size):
-            yield lambda params, at=slice(start, start + self._chunk_size): self._chunk(params, at)
+            yield functools.partial(self._chunk, slice(start, start + self._chunk_size))
         if self.weight_decay:
-            yield lambda params: 0.5 * self.weight_decay * sum(p.square().sum() for p in params.values())
+            yield self._penalty
 
     def gradient(self, params: Parameters) -> dict[str, Tensor]:
         """Gradient by parameter name."""
@@ -80,8 +81,11 @@ class Objective:
         with torch.no_grad():
             return sum(float(term(params)) for term in self.terms())
 
-    def _chunk(self, params: Parameters, at: slice) -> Tensor:
+    def _chunk(self, at: slice, params: Parameters) -> Tensor:
         return self._loss(self._model(params, self.inputs[at]), self.targets[at]).sum() / len(self.inputs)
+
+    def _penalty(self, params: Parameters) -> Tensor:
+        return 0.5 * self.weight_decay * torch.stack([p.square().sum() for p in params.values()]).sum()
 
 
 def gradients(
@@ -106,6 +110,4 @@ def gradients(
         allow_unused=True,
         is_grads_batched=batched,
     )
-    return [
-        x.new_zeros(*lead, *x.shape) if g is None else g for g, x in zip(found, inputs, strict=True)
-    ]
+    return [x.new_zeros(*lead, *x.shape) if g is None else g for g, x in zip(found, inputs, strict=True)]

@@ -142,9 +142,7 @@ class HessianOperator:
         """Gradient by the columns with its graph. Kept between products where there is but one term."""
         if self._graph is not None:
             return self._graph
-        pieces = gradients(
-            self._terms[term](self._params), [self._params[n] for n in self.cols], create_graph=True
-        )
+        pieces = gradients(self._terms[term](self._params), [self._params[n] for n in self.cols], create_graph=True)
         flat = torch.cat([g.reshape(-1) for g in pieces])
         if len(self._terms) == 1:
             self._graph = flat

@@ -22,19 +22,7 @@ _KIND = {schema.RUN: "a run file", schema.HESSIAN: "a Hessian file"}
 
 def open_file(path: Path, wanted: str) -> h5py.File:
     """Open a file of the schema `wanted` for reading, beside a live writer too; refuse everything else."""
-    if not path.exists():
-        near = sorted(p.name for p in path.parent.glob("*.h5")) if path.parent.is_dir() else []
-        raise FileError(f"{path} does not exist", f"here are: {', '.join(near)}" if near else "check the path")
-    if path.is_dir():
-        raise FileError(f"{path} is a folder", "name the .h5 file in it")
-    try:
-        file = h5py.File(path, "r")
-    except OSError as error:
-        if not os.access(path, os.R_OK):
-            raise FileError(f"{path} cannot be read: permission denied", "ask its owner") from error
-        if "truncated" in str(error):
-            raise FileError(f"{path} is truncated: {error}", "copy it again from its source") from error
-        raise FileError(f"{path} is not an HDF5 file", "name a file that `landscape` wrote") from error
+    file = _open_hdf5(path)
     found = file.attrs.get("schema")
     if found != wanted:
         file.close()
@@ -53,6 +41,29 @@ def open_file(path: Path, wanted: str) -> h5py.File:
             "upgrade landscape",
         )
     return file
+
+
+def file_schema(path: Path) -> str | None:
+    """The schema that a file names, None if it names none. Raises FileError if it is no HDF5 file."""
+    with _open_hdf5(path) as file:
+        found = file.attrs.get("schema")
+        return None if found is None else str(found)
+
+
+def _open_hdf5(path: Path) -> h5py.File:
+    if not path.exists():
+        near = sorted(p.name for p in path.parent.glob("*.h5")) if path.parent.is_dir() else []
+        raise FileError(f"{path} does not exist", f"here are: {', '.join(near)}" if near else "check the path")
+    if path.is_dir():
+        raise FileError(f"{path} is a folder", "name the .h5 file in it")
+    try:
+        return h5py.File(path, "r")
+    except OSError as error:
+        if not os.access(path, os.R_OK):
+            raise FileError(f"{path} cannot be read: permission denied", "ask its owner") from error
+        if "truncated" in str(error):
+            raise FileError(f"{path} is truncated: {error}", "copy it again from its source") from error
+        raise FileError(f"{path} is not an HDF5 file", "name a file that `landscape` wrote") from error
 
 
 def open_for_writing(path: Path) -> h5py.File:
@@ -88,9 +99,7 @@ def make_folder(folder: Path) -> None:
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise FileError(
-            f"cannot write in {folder}: {error.strerror}", "choose another place with --out"
-        ) from error
+        raise FileError(f"cannot write in {folder}: {error.strerror}", "choose another place with --out") from error
 
 
 def sha256(path: Path) -> str:

@@ -218,7 +218,7 @@ def _rewrite(path: Path, attrs: Mapping[str, Any], capacity: Mapping[str, int]) 
         fields = {f.name: f for t in schema.RUN_TABLES for f in (*t.fields, *schema.DATA)}
         scales: dict[str, Any] = {}
         for group in old.values():
-            for name, data in group.items():
+            for name in group:
                 dims = fields[name].dims if name in fields else ()
                 for dim in dims:
                     scales[dim] = group[dim][()]

@@ -11,9 +11,9 @@ HESSIAN = "landscape.hessian"
 PARAM = "param"
 """Stands for the run's own precision, f4 or f8."""
 
-SPLIT = {"flag_values": [0, 1, 2], "flag_meanings": "train test unused"}
-LEVEL = {"flag_values": [0, 1, 2, 3], "flag_meanings": "none estimated bracketed certified"}
-LEVELS = LEVEL["flag_meanings"].split()  # type: ignore[attr-defined]
+SPLIT: dict[str, object] = {"flag_values": [0, 1, 2], "flag_meanings": "train test unused"}
+LEVEL: dict[str, object] = {"flag_values": [0, 1, 2, 3], "flag_meanings": "none estimated bracketed certified"}
+LEVELS = str(LEVEL["flag_meanings"]).split()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +96,14 @@ TOKENS = Table(
     "step",
     (
         Field("count", ("token",), "i8", "steps so far whose batch held the token"),
-        Field("embedding_norm", ("token",), "f8", "norm of the token's embedding", formula="|E[token]|_2", needs="E"),
+        Field(
+            "embedding_norm",
+            ("token",),
+            "f8",
+            "norm of the token's embedding",
+            formula="|E[token]|_2",
+            needs="E",
+        ),
         Field(
             "grad_norm",
             ("token",),

@@ -62,9 +62,7 @@ def add_dataset(
 def add_scale(group: h5py.Group, name: str, labels: np.ndarray[Any, Any] | list[str]) -> None:
     """The labels of one axis, as a dimension scale."""
     is_text = isinstance(labels, list)
-    scale = group.create_dataset(
-        name, data=labels, dtype=h5py.string_dtype() if is_text else None, track_times=False
-    )
+    scale = group.create_dataset(name, data=labels, dtype=h5py.string_dtype() if is_text else None, track_times=False)
     scale.attrs.update({"units": "1", "long_name": f"{name.replace('_', ' ')} {'name' if is_text else 'index'}"})
     scale.make_scale(name)
 

@@ -40,7 +40,7 @@ class MLP(nn.Module):
         fan_in = self.slots * width
         self.W = uniform(h, fan_in, fan_in=fan_in)
         with torch.no_grad():
-            self.W *= config.init_scale_W
+            self.W.mul_(config.init_scale_W)
         self.b1 = uniform(h, fan_in=fan_in) if config.bias else None
         self.V = uniform(p, h, fan_in=h)
         self.b2 = uniform(p, fan_in=h) if config.bias else None
@@ -49,9 +49,10 @@ class MLP(nn.Module):
 
     def tables(self) -> Tensor:
         """T_k = E W_k^T, shape (slot, token, hidden): the first layer of every possible input token."""
-        W = self.W.unflatten(1, (self.slots, -1))
+        W = self.W.view(len(self.W), self.slots, -1)
         if self.kind == "embedding":
-            return torch.einsum("td,hkd->kth", self.E, W)
+            tables: Tensor = torch.einsum("td,hkd->kth", self.E, W)
+            return tables
         return W.permute(1, 2, 0)
 
     def forward(self, tokens: Tensor) -> Tensor:

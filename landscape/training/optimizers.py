@@ -19,14 +19,14 @@ def make_optimizer(config: TrainConfig, model: MLP) -> torch.optim.Optimizer:
         {"params": [p for n, p in trainable.items() if n == "E"]},
         {"params": [p for n, p in trainable.items() if n != "E"]},
     ]
-    decay = {"lr": config.lr, "weight_decay": config.weight_decay}
+    lr, decay = config.lr, config.weight_decay
     match config.optimizer:
         case "sgd":
-            return torch.optim.SGD(groups, momentum=config.momentum, **decay)
+            return torch.optim.SGD(groups, lr=lr, momentum=config.momentum, weight_decay=decay)
         case "adam":
-            return torch.optim.Adam(groups, **decay)
+            return torch.optim.Adam(groups, lr=lr, weight_decay=decay)
         case _:
-            return torch.optim.AdamW(groups, **decay)
+            return torch.optim.AdamW(groups, lr=lr, weight_decay=decay)
 
 
 def set_lr_ratio(optimizer: torch.optim.Optimizer, lr: float, ratio: float) -> None:
@@ -41,9 +41,7 @@ def prop41_ratio(E: Tensor, W: Tensor, f_E: float) -> float:
     return sigma[0] / sigma[1] / f_E
 
 
-def next_lr_ratio(
-    config: TrainConfig, model: MLP, f_E: float, curvatures: Callable[[], tuple[float, float]]
-) -> float:
+def next_lr_ratio(config: TrainConfig, model: MLP, f_E: float, curvatures: Callable[[], tuple[float, float]]) -> float:
     """c = lr_E / lr_W under the config's policy; `curvatures` gives lambda_max of H_EE and of H_WW.
 
     The curvature policy equalises lr^2 * lambda_max, the second-order loss change of a step of size lr. In a
@@ -68,9 +66,7 @@ def moments(optimizer: torch.optim.Optimizer, model: MLP) -> dict[str, np.ndarra
     return result
 
 
-def restore_moments(
-    optimizer: torch.optim.Optimizer, model: MLP, stored: dict[str, np.ndarray], step: int
-) -> None:
+def restore_moments(optimizer: torch.optim.Optimizer, model: MLP, stored: dict[str, np.ndarray], step: int) -> None:
     """Put stored moments back, as after `step` optimiser steps."""
     if step == 0:
         return

@@ -69,7 +69,8 @@ class BatchSampler:
             share = self.probability[self.operands].prod(axis=1)
             cumulative = np.cumsum(share)
             at = self.rng.random(self.batch_size) * cumulative[-1]
-            return np.searchsorted(cumulative, at, side="right").clip(max=size - 1)
+            drawn: Ints = np.searchsorted(cumulative, at, side="right").clip(max=size - 1)
+            return drawn
         if self.batch_size >= size:
             return None
         if self.position + self.batch_size > size:

@@ -48,7 +48,8 @@ def _answers(task: str, a: NDArray[np.int64], b: NDArray[np.int64], p: int) -> N
             return (a * b) % p
         case "div":
             inverse = np.array([pow(int(x), -1, p) if x else 0 for x in range(p)])
-            return (a * inverse[b]) % p
+            quotient: NDArray[np.int64] = (a * inverse[b]) % p
+            return quotient
         case _:
             return (a * a + b * b) % p
 

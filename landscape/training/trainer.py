@@ -283,14 +283,10 @@ class _Loop:
         """Take the state of a run file's newest resume slot and make room for the steps to come."""
         with RunReader(path) as reader:
             state = reader.resume_state()
-            same_stop = all(
-                reader.config[k] == getattr(self.config, k) for k in ("stop_test_accuracy", "extra_steps")
-            )
+            same_stop = all(reader.config[k] == getattr(self.config, k) for k in ("stop_test_accuracy", "extra_steps"))
         self.step, self.lr_ratio = int(state["step"]), float(state["lr_ratio"])
         if self.step > self.config.steps:
-            raise ConfigError(
-                f"{path} is at step {self.step}, beyond --steps {self.config.steps}", "raise --steps"
-            )
+            raise ConfigError(f"{path} is at step {self.step}, beyond --steps {self.config.steps}", "raise --steps")
         self.stop_step = int(state["stop_step"]) if same_stop else -1
         self.count = state["count"].copy()
         if "grad_norm" in state:
@@ -349,7 +345,10 @@ def _clip_batch(config: TrainConfig) -> TrainConfig:
     size = int((make_data(config).split == TRAIN).sum())
     if config.batch_size == "full" or config.batch_size <= size:
         return config
-    print(f"warning: batch_size {config.batch_size} exceeds the {size} training pairs; using {size}", file=sys.stderr)
+    print(
+        f"warning: batch_size {config.batch_size} exceeds the {size} training pairs; using {size}",
+        file=sys.stderr,
+    )
     return dataclasses.replace(config, batch_size=size)
 
 

@@ -1,0 +1,42 @@
+# python >= 3.11 and make are all that is needed; everything else goes into .venv
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+TEST_INSTALLED := $(VENV)/.installed-test
+# Steps that `make demo` trains at most, and checkpoints that it analyses.
+DEMO_STEPS ?= 6000
+DEMO_CHECKPOINTS ?= 7
+
+.PHONY: install demo test lint clean
+
+install: $(INSTALLED)
+
+$(VENV)/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "landscape needs Python 3.11 or newer, not " + sys.version)'
+	$(PYTHON) -m venv $(VENV)
+
+$(INSTALLED): $(VENV)/bin/python pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	touch $@
+
+$(TEST_INSTALLED): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
+	touch $@
+
+# Repeated, this goes on where it stopped, and finished parts are not done again.
+demo: $(INSTALLED)
+	$(BIN)/landscape train --preset quick --steps $(DEMO_STEPS) --out checkpoints/quick.h5 --resume
+	$(BIN)/landscape hessian --ckpt checkpoints/quick.h5 --num-steps $(DEMO_CHECKPOINTS) --overwrite
+	$(BIN)/landscape report checkpoints/quick.h5 --out reports/quick --overwrite
+
+lint: $(TEST_INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy landscape
+
+test: lint
+	$(BIN)/python -m pytest
+
+clean:
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,47 @@
+"""The figure families: each reads opened files and returns a figure, its data, a caption and its key numbers."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from landscape.errors import LandscapeError
+from landscape.figures import coupling, spectrum, training
+from landscape.figures.sources import Drawn, NotDrawnError, Source, open_sources
+from landscape.plotting import save_figure, style
+
+FAMILIES: dict[str, Callable[[Sequence[Source]], Drawn]] = {
+    "training_curves": training.training_curves,
+    "extreme_eigenvalues": spectrum.extreme_eigenvalues,
+    "spectra": spectrum.spectra,
+    "saddle_index": spectrum.saddle_index,
+    "coupling_ratios": coupling.coupling_ratios,
+    "ratios": coupling.ratios,
+    "prop41_ratio": training.prop41_ratio,
+    "embedding_norms": training.embedding_norms,
+}
+
+
+def main(family: str, claim: str | None) -> None:
+    """Draw one family from the files named on the command line, print its numbers and the paths written."""
+    parser = argparse.ArgumentParser(description=claim)
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="run files or Hessian files")
+    parser.add_argument("--out", type=Path, default=Path("reports/analyses"), help="folder to write to")
+    args = parser.parse_args()
+    try:
+        with style():
+            drawn = FAMILIES[family](open_sources(args.files))
+            paths = save_figure(drawn.figure, drawn.data, args.out, family)
+    except LandscapeError as error:
+        print(f"error: {error}\nhint: {error.hint}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    print(drawn.caption)
+    for name, value in drawn.numbers.items():
+        print(f"{name}: {value}")
+    for path in paths:
+        print(path)
+
+
+__all__ = ["FAMILIES", "Drawn", "NotDrawnError", "Source", "main", "open_sources"]

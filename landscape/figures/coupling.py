@@ -1,0 +1,158 @@
+"""Figures of the coupling of E and W: coupling ratios, and ratios against their predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from landscape.figures.sources import Drawn, NotDrawnError, Source, having, what_was_run
+from landscape.figures.spectrum import step_axis
+from landscape.plotting import block_colours, new_figure
+
+PREDICTED = {
+    "curvature_ratio": "(σ_max(E)/σ_max(W))²",
+    "gradient_ratio": "σ_max(E)/σ_max(W)",
+}
+MEASURED = {
+    "curvature_ratio": "λ_max(H_WW)/λ_max(H_EE)",
+    "gradient_ratio": "‖∂L/∂W‖/‖∂L/∂E‖",
+}
+
+
+def coupling_ratios(sources: Sequence[Source]) -> Drawn:
+    """The leading coupling ratios of E,W and of the control pair over steps, with the line at 1."""
+    kept = having(sources, "measured", "coupling_ratios")
+    colours = block_colours()
+    found = [
+        pair
+        for pair in ("E,W", "W,V", "E,V")
+        if any(np.isfinite(_ratios(source, pair)).any() for source in kept)
+    ]
+    if not found:
+        raise NotDrawnError("no pair was small enough for exact coupling ratios")
+    figure = new_figure(len(found) + 1, height=2.9)
+    *panels, counts = figure.axes
+    rows, numbers = [], {}
+    for source in kept:
+        data = source.measured
+        assert data is not None
+        step = data["step"].values
+        for axis, pair in zip(panels, found, strict=True):
+            ratios, part = _ratios(source, pair), data.sel(pair=pair)
+            for rank in range(ratios.shape[1]):
+                fade = 1.0 - 0.75 * rank / ratios.shape[1]
+                axis.plot(step, ratios[:, rank], color=colours[pair], alpha=fade, linewidth=1.6 if rank == 0 else 0.9)
+            count = np.where(part["coupling_index"] >= 0, part["coupling_index"], np.nan)
+            counts.plot(
+                step, count, "o-", markersize=3, color=colours[pair], label=pair if source is kept[0] else None
+            )
+            axis.axhline(1, color="black", linewidth=0.9, linestyle="--")
+            axis.set(title=f"pair {pair}", yscale="log")
+            numbers[f"{source.label}, {pair}"] = (
+                f"κ_1 {ratios[0, 0]:.4g} at step {step[0]}, {ratios[-1, 0]:.4g} at step {step[-1]}; above 1: "
+                f"{int(part['coupling_index'][0])} and {int(part['coupling_index'][-1])}; coupling strength "
+                f"{float(part['coupling_strength'][0]):.3g} and {float(part['coupling_strength'][-1]):.3g}"
+            )
+            table = {f"kappa_{rank + 1}": ratios[:, rank] for rank in range(ratios.shape[1])}
+            rows.append(
+                pd.DataFrame(
+                    {
+                        "run": source.label,
+                        "step": step,
+                        "pair": pair,
+                        **table,
+                        "coupling_index": part["coupling_index"].values,
+                        "coupling_strength": part["coupling_strength"].values,
+                    }
+                )
+            )
+        for axis in figure.axes:
+            step_axis(axis, int(step[-1]))
+    panels[0].set_ylabel("coupling ratio κ_i")
+    counts.set(title="κ_i above 1", ylabel="saddle index of the pair", yscale="symlog")
+    counts.set_ylim(bottom=0)
+    counts.legend()
+    caption = (
+        f"{what_was_run(kept)} The {len(kept[0].measured['rank'])} largest coupling ratios "  # type: ignore[index]
+        "κ_i of each pair, darkest first, with both diagonal blocks shifted by the tolerance τ of the joint block; each "
+        "ratio above 1 is one direction of negative curvature of the joint block (F0). Ratios far above 1 mark directions "
+        "with next to no curvature of their own. W,V is the control."
+    )
+    return Drawn("Coupling ratios", figure, pd.concat(rows), caption, numbers)
+
+
+def ratios(sources: Sequence[Source]) -> Drawn:
+    """Curvature ratio and gradient ratio against their predictions, with log-log slope and R^2."""
+    import seaborn as sns
+
+    kept = having(sources, "measured", *PREDICTED, *(f"{name}_predicted" for name in PREDICTED))
+    figure = new_figure(2, height=3.2)
+    rows = []
+    for source in kept:
+        data = source.measured
+        assert data is not None
+        columns = {n: data[n].values for name in PREDICTED for n in (name, f"{name}_predicted")}
+        rows.append(pd.DataFrame({"run": source.label, "step": data["step"].values, **columns}))
+    table = pd.concat(rows)
+    if not np.isfinite(table[list(PREDICTED)].to_numpy()).any():
+        raise NotDrawnError("no curvature or gradient ratio was measured: blocks E and W are needed")
+    numbers = {}
+    scatter = None
+    for axis, name in zip(figure.axes, PREDICTED, strict=True):
+        x, y = table[f"{name}_predicted"].to_numpy(), table[name].to_numpy()
+        order = np.log10(np.maximum(table["step"].to_numpy(), 1))
+        scatter = axis.scatter(x, y, c=order, cmap=sns.color_palette("viridis", as_cmap=True), s=22, zorder=3)
+        good = np.isfinite(x) & np.isfinite(y)
+        both = np.concatenate([x[good], y[good]])
+        ends = np.array([both.min() / 1.5, both.max() * 1.5])
+        axis.plot(ends, ends, color="0.6", linestyle="--", linewidth=1, label="prediction")
+        fit = power_law(x[good], y[good])
+        if fit is not None:
+            line = np.array([x[good].min(), x[good].max()])
+            axis.plot(line, fit.factor * line**fit.slope, color="black", linewidth=1.2, label=f"slope {fit.slope:.2f}")
+        numbers[name] = "fewer than three points: no fit" if fit is None else str(fit)
+        axis.set(xscale="log", yscale="log", xlabel=PREDICTED[name], ylabel=MEASURED[name])
+        axis.set_title(name.replace("_", " "))
+        axis.legend()
+    figure.colorbar(scatter, ax=figure.axes, label="log₁₀ step")
+    caption = (
+        f"{what_was_run(kept)} One point a checkpoint; the dashed line is the prediction, the solid one a least-squares "
+        f"fit of the logarithms. {'; '.join(f'{k}: {v}' for k, v in numbers.items())}. Checkpoints of one run are not "
+        "independent, so the intervals are too narrow for a claim about runs."
+    )
+    return Drawn("Curvature and gradient ratios against their predictions", figure, table, caption, numbers)
+
+
+class PowerLaw:
+    """y = factor * x^slope by least squares of the logarithms, with a 95 % interval of the slope and R^2."""
+
+    def __init__(self, x: NDArray[np.float64], y: NDArray[np.float64]) -> None:
+        from scipy import stats
+
+        fit = stats.linregress(np.log(x), np.log(y))
+        self.slope, self.factor, self.r_squared = float(fit.slope), float(np.exp(fit.intercept)), float(fit.rvalue**2)
+        self.half_width = float(stats.t.ppf(0.975, len(x) - 2) * fit.stderr)
+        self.points = len(x)
+
+    def __str__(self) -> str:
+        low, high = self.slope - self.half_width, self.slope + self.half_width
+        return (
+            f"slope {self.slope:.3f} (95 % interval {low:.3f} to {high:.3f}), factor {self.factor:.3g}, "
+            f"R² {self.r_squared:.3f}, {self.points} points"
+        )
+
+
+def power_law(x: NDArray[np.float64], y: NDArray[np.float64]) -> PowerLaw | None:
+    """The fit, or None for fewer than three points or no spread in x."""
+    good = (x > 0) & (y > 0)
+    x, y = x[good], y[good]
+    return PowerLaw(x, y) if len(x) >= 3 and np.ptp(np.log(x)) > 0 else None
+
+
+def _ratios(source: Source, pair: str) -> NDArray[np.float64]:
+    assert source.measured is not None
+    values: NDArray[np.float64] = source.measured["coupling_ratios"].sel(pair=pair).values
+    return values

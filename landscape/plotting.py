@@ -1,0 +1,70 @@
+"""One look for all figures, and one way to save them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+WIDTH, HEIGHT = 7.0, 2.9
+"""Inches of a one-row figure; legible at half size."""
+FORMATS = ("png", "pdf", "svg")
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """Matplotlib and seaborn settings of every figure."""
+    import matplotlib
+    import seaborn as sns
+
+    settings = {
+        **sns.axes_style("ticks"),
+        **sns.plotting_context("paper", font_scale=1.05),
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.titlesize": "medium",
+        "lines.linewidth": 1.6,
+        "legend.frameon": False,
+        "svg.hashsalt": "landscape",
+        "figure.dpi": 110,
+    }
+    with matplotlib.rc_context(settings):
+        yield
+
+
+def new_figure(columns: int, height: float = HEIGHT, rows: int = 1) -> Figure:
+    """An empty figure of the house width, laid out so that nothing is clipped; call inside `style()`."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH, height * rows), layout="constrained")
+    figure.subplots(rows, columns, squeeze=False)
+    return figure
+
+
+def block_colours() -> dict[str, tuple[float, float, float]]:
+    """The colour of each block: seaborn's colour-blind palette, the same in every figure."""
+    import seaborn as sns
+
+    palette = sns.color_palette("colorblind", 10)
+    order = {"E": 0, "W": 1, "V": 4, "E,W": 3, "W,V": 2, "E,V": 5, "all": 7}
+    return {block: palette[i] for block, i in order.items()}
+
+
+def save_figure(figure: Figure, data: pd.DataFrame, folder: Path, name: str) -> list[Path]:
+    """Write NAME.png, .pdf, .svg and, with exactly what is drawn, .csv; returns their paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for form in FORMATS:
+        path = folder / f"{name}.{form}"
+        # Without a date the same data give the same bytes.
+        undated = {"png": {"Software": None}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}[form]
+        figure.savefig(path, metadata=undated)
+        paths.append(path)
+    csv = folder / f"{name}.csv"
+    data.to_csv(csv, index=False)
+    return [*paths, csv]
