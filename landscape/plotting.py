@@ -55,6 +55,10 @@ def block_colours() -> dict[str, tuple[float, float, float]]:
     return {block: palette[i] for block, i in order.items()}
 
 
+MARKERS = {"E": "o", "W": "x", "V": "P", "E,W": "s", "W,V": "^", "E,V": "v", "all": "D"}
+"""A marker a block, so that lines that coincide and colours that look alike are still told apart."""
+
+
 def save_figure(figure: Figure, data: pd.DataFrame, folder: Path, name: str) -> list[Path]:
     """Write NAME.png, .pdf, .svg and, with exactly what is drawn, .csv; returns their paths."""
     folder.mkdir(parents=True, exist_ok=True)

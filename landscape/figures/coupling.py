@@ -9,16 +9,16 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from landscape.figures.sources import Drawn, NotDrawnError, Source, having, what_was_run
-from landscape.figures.spectrum import step_axis
+from landscape.figures.spectrum import marker, step_axis
 from landscape.plotting import block_colours, new_figure
 
 PREDICTED = {
-    "curvature_ratio": "(σ_max(E)/σ_max(W))²",
-    "gradient_ratio": "σ_max(E)/σ_max(W)",
+    "curvature_ratio": r"$(\sigma_{\max}(E)/\sigma_{\max}(W))^2$",
+    "gradient_ratio": r"$\sigma_{\max}(E)/\sigma_{\max}(W)$",
 }
 MEASURED = {
-    "curvature_ratio": "λ_max(H_WW)/λ_max(H_EE)",
-    "gradient_ratio": "‖∂L/∂W‖/‖∂L/∂E‖",
+    "curvature_ratio": r"$\lambda_{\max}(H_{WW})/\lambda_{\max}(H_{EE})$",
+    "gradient_ratio": r"$\|\partial L/\partial W\|_F\,/\,\|\partial L/\partial E\|_F$",
 }
 
 
@@ -26,11 +26,7 @@ def coupling_ratios(sources: Sequence[Source]) -> Drawn:
     """The leading coupling ratios of E,W and of the control pair over steps, with the line at 1."""
     kept = having(sources, "measured", "coupling_ratios")
     colours = block_colours()
-    found = [
-        pair
-        for pair in ("E,W", "W,V", "E,V")
-        if any(np.isfinite(_ratios(source, pair)).any() for source in kept)
-    ]
+    found = [pair for pair in ("E,W", "W,V", "E,V") if any(np.isfinite(_ratios(source, pair)).any() for source in kept)]
     if not found:
         raise NotDrawnError("no pair was small enough for exact coupling ratios")
     figure = new_figure(len(found) + 1, height=2.9)
@@ -46,9 +42,8 @@ def coupling_ratios(sources: Sequence[Source]) -> Drawn:
                 fade = 1.0 - 0.75 * rank / ratios.shape[1]
                 axis.plot(step, ratios[:, rank], color=colours[pair], alpha=fade, linewidth=1.6 if rank == 0 else 0.9)
             count = np.where(part["coupling_index"] >= 0, part["coupling_index"], np.nan)
-            counts.plot(
-                step, count, "o-", markersize=3, color=colours[pair], label=pair if source is kept[0] else None
-            )
+            label = pair if source is kept[0] else None
+            counts.plot(step, count, color=colours[pair], label=label, **marker(pair))
             axis.axhline(1, color="black", linewidth=0.9, linestyle="--")
             axis.set(title=f"pair {pair}", yscale="log")
             numbers[f"{source.label}, {pair}"] = (
@@ -71,15 +66,15 @@ def coupling_ratios(sources: Sequence[Source]) -> Drawn:
             )
         for axis in figure.axes:
             step_axis(axis, int(step[-1]))
-    panels[0].set_ylabel("coupling ratio κ_i")
-    counts.set(title="κ_i above 1", ylabel="saddle index of the pair", yscale="symlog")
-    counts.set_ylim(bottom=0)
+    panels[0].set_ylabel(r"coupling ratio $\kappa_i$")
+    counts.set(title=r"$\kappa_i$ above 1", ylabel="saddle index of the pair", yscale="symlog")
+    counts.set_ylim(0, 2 * counts.get_ylim()[1])
     counts.legend()
     caption = (
         f"{what_was_run(kept)} The {len(kept[0].measured['rank'])} largest coupling ratios "  # type: ignore[index]
-        "κ_i of each pair, darkest first, with both diagonal blocks shifted by the tolerance τ of the joint block; each "
-        "ratio above 1 is one direction of negative curvature of the joint block (F0). Ratios far above 1 mark directions "
-        "with next to no curvature of their own. W,V is the control."
+        "κ_i of each pair, darkest first, with both diagonal blocks shifted by the tolerance τ of the joint block; "
+        "each ratio above 1 is one direction of negative curvature of the joint block (F0). Ratios far above 1 mark "
+        "directions with next to no curvature of their own. W,V is the control."
     )
     return Drawn("Coupling ratios", figure, pd.concat(rows), caption, numbers)
 
@@ -100,8 +95,8 @@ def ratios(sources: Sequence[Source]) -> Drawn:
     if not np.isfinite(table[list(PREDICTED)].to_numpy()).any():
         raise NotDrawnError("no curvature or gradient ratio was measured: blocks E and W are needed")
     numbers = {}
-    scatter = None
-    for axis, name in zip(figure.axes, PREDICTED, strict=True):
+    panels = list(figure.axes)
+    for axis, name in zip(panels, PREDICTED, strict=True):
         x, y = table[f"{name}_predicted"].to_numpy(), table[name].to_numpy()
         order = np.log10(np.maximum(table["step"].to_numpy(), 1))
         scatter = axis.scatter(x, y, c=order, cmap=sns.color_palette("viridis", as_cmap=True), s=22, zorder=3)
@@ -117,10 +112,10 @@ def ratios(sources: Sequence[Source]) -> Drawn:
         axis.set(xscale="log", yscale="log", xlabel=PREDICTED[name], ylabel=MEASURED[name])
         axis.set_title(name.replace("_", " "))
         axis.legend()
-    figure.colorbar(scatter, ax=figure.axes, label="log₁₀ step")
+    figure.colorbar(scatter, ax=panels, label=r"$\log_{10}$ step")
     caption = (
-        f"{what_was_run(kept)} One point a checkpoint; the dashed line is the prediction, the solid one a least-squares "
-        f"fit of the logarithms. {'; '.join(f'{k}: {v}' for k, v in numbers.items())}. Checkpoints of one run are not "
+        f"{what_was_run(kept)} One point a checkpoint; the dashed line is the prediction, the solid one a "
+        f"least-squares fit of the logarithms. {'; '.join(f'{k}: {v}' for k, v in numbers.items())}. Checkpoints of one run are not "
         "independent, so the intervals are too narrow for a claim about runs."
     )
     return Drawn("Curvature and gradient ratios against their predictions", figure, table, caption, numbers)

@@ -9,6 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from landscape.errors import FileError, LandscapeError
 from landscape.storage import schema
 from landscape.storage.files import file_schema, open_file, sha256
@@ -86,6 +89,17 @@ class Source:
     def spectra(self) -> xarray.Dataset | None:
         """Full spectra of the dense blocks by step."""
         return _group(self.hessian, "spectrum")
+
+    @functools.cached_property
+    def pairs_of_token(self) -> NDArray[np.int64]:
+        """Number of training pairs that hold each token."""
+        import xarray
+
+        assert self.run is not None
+        with xarray.open_dataset(self.run, group="data", engine="h5netcdf") as data:
+            tokens = data["tokens"].values[data["split"].values == 0]
+        holds = [np.unique(row) for row in tokens]
+        return np.bincount(np.concatenate(holds), minlength=int(tokens.max()) + 1)
 
     def event(self, metric: str, threshold: float) -> int | None:
         """First step with a row of metrics at which a metric reaches a threshold."""

@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 from landscape.figures.sources import Drawn, Source, having, what_was_run
-from landscape.plotting import block_colours, new_figure
+from landscape.plotting import MARKERS, block_colours, new_figure
 from landscape.storage.schema import LEVELS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 STEPS_SHOWN = 4
+CURVE_POINTS = 400
+"""Points of a drawn cumulative distribution; every eigenvalue is in the Hessian file."""
 
 
 def step_axis(axis: Axes, last: int) -> None:
     """Steps on an axis that is linear up to 1 and logarithmic above, so that step 0 is seen."""
     axis.set_xscale("symlog", linthresh=1, linscale=0.4)
-    axis.set(xlabel="step", xlim=(-0.1, last * 1.3))
-    axis.set_xticks([0, *(10**i for i in range(len(str(last))))])
+    axis.set(xlabel="step", xlim=(-0.1, max(last, 1) * 1.3))
+    axis.set_xticks([0, *(10**i for i in range(1, len(str(last))))])
+
+
+def marker(block: str) -> dict[str, Any]:
+    """Line style of a block; E is hollow and large, so that W shows inside it where the two coincide."""
+    size = {"E": 6.0, "W": 4.5}.get(block, 3.0)
+    return {"marker": MARKERS[block], "markersize": size, "markerfacecolor": "none" if block == "E" else None}
 
 
 def extreme_eigenvalues(sources: Sequence[Source]) -> Drawn:
@@ -31,6 +39,8 @@ def extreme_eigenvalues(sources: Sequence[Source]) -> Drawn:
     colours = block_colours()
     figure = new_figure(2, height=3.2)
     left, right = figure.axes
+    shown: set[str] = set()
+    indefinite: set[str] = set()
     rows, numbers = [], {}
     for source in kept:
         data = source.measured
@@ -40,35 +50,39 @@ def extreme_eigenvalues(sources: Sequence[Source]) -> Drawn:
             values = data["eigenvalues"].sel(block=block, rank=0)
             low, high = values.sel(end="lowest").values, values.sel(end="highest").values
             label = block if source is kept[0] else None
-            left.plot(step, high, "o-", markersize=3, color=colours[block], label=label)
+            left.plot(step, high, color=colours[block], label=label, **marker(block))
             norm = data["operator_norm"].sel(block=block).values
             # Rounding noise of a semidefinite block is no negative curvature.
             negative = np.where(low < -1e-12 * norm, -low, np.nan)
+            shown.add(block)
             if np.isfinite(negative).any():
-                right.plot(step, negative, "o-", markersize=3, color=colours[block], label=label)
+                indefinite.add(block)
+                right.plot(step, negative, color=colours[block], label=label, **marker(block))
             rows.append(
                 pd.DataFrame({"run": source.label, "step": step, "block": block, "lambda_min": low, "lambda_max": high})
             )
             numbers[f"{source.label}, {block}"] = f"lambda_min from {low[0]:.4g} to {low[-1]:.4g}"
         bound = data["saddle_bound"].values
         if np.isfinite(bound).any():
-            label = "σ_max(G), bound of E,W" if source is kept[0] else None
+            label = r"$\sigma_{\max}(G)$, bound of E,W" if source is kept[0] else None
             right.plot(step, bound, "--", color=colours["E,W"], linewidth=1.1, label=label)
             rows.append(
                 pd.DataFrame({"run": source.label, "step": step, "block": "saddle_bound", "lambda_min": -bound})
             )
         step_axis(left, int(step[-1]))
         step_axis(right, int(step[-1]))
-    left.set(ylabel="λ_max", yscale="log")
-    right.set(ylabel="−λ_min where negative", yscale="log")
+    left.set(ylabel=r"$\lambda_{\max}$", yscale="log")
+    right.set(ylabel=r"$-\lambda_{\min}$ where negative", yscale="log")
     for axis in figure.axes:
         axis.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3)
+    table = pd.concat(rows)
+    semidefinite = [block for block in colours if block in shown and block not in indefinite]
     caption = (
-        f"{what_was_run(kept)} Objective: {kept[0].hessian_attrs['objective']}, float64, whole training set. A block that "
-        "is missing on the right has λ_min ≥ −1e-12·‖H‖ at every step: negative curvature sits in the couplings only. "
-        "W,V is the control beside the claim about E,W; −σ_max(G) bounds λ_min of E,W from below."
+        f"{what_was_run(kept)} Objective: {kept[0].hessian_attrs['objective']}, float64, whole training set. "
+        f"λ_min ≥ −1e-12·‖H‖ at every step: {', '.join(semidefinite) or 'no block'}. W,V is the control beside the "
+        "claim about E,W; −σ_max(G) bounds λ_min of E,W from below (F14, ReLU and data loss only)."
     )
-    return Drawn("Extreme eigenvalues per block", figure, pd.concat(rows), caption, numbers)
+    return Drawn("Extreme eigenvalues per block", figure, table, caption, numbers)
 
 
 def spectra(sources: Sequence[Source]) -> Drawn:
@@ -91,8 +105,10 @@ def spectra(sources: Sequence[Source]) -> Drawn:
     for axis, block in zip(figure.axes, blocks, strict=False):
         for i, colour in zip(shown, palette, strict=True):
             values = data[block].values[i]
-            axis.step(values, np.arange(1, len(values) + 1) / len(values), color=colour, label=f"step {step[i]}")
-            rows.append(pd.DataFrame({"run": source.label, "block": block, "step": step[i], "eigenvalue": values}))
+            at = np.unique(np.linspace(0, len(values) - 1, CURVE_POINTS).round().astype(int))
+            curve = {"eigenvalue": values[at], "share_below": (at + 1) / len(values)}
+            axis.step(curve["eigenvalue"], curve["share_below"], color=colour, label=f"step {step[i]}")
+            rows.append(pd.DataFrame({"run": source.label, "block": block, "step": step[i], **curve}))
             numbers[f"{block}, step {step[i]}"] = f"{len(values)} eigenvalues in [{values[0]:.4g}, {values[-1]:.4g}]"
         axis.axvline(0, color="0.7", linewidth=0.8, zorder=0)
         axis.set_xscale("symlog", linthresh=threshold)
@@ -108,8 +124,8 @@ def spectra(sources: Sequence[Source]) -> Drawn:
     figure.legend(handles, labels, loc="outside lower center", ncols=len(shown))
     caption = (
         f"{what_was_run(kept)} {source.label}: every eigenvalue of each dense block, objective "
-        f"{source.hessian_attrs['objective']}. The axis is linear within ±{threshold:.1e}. What lies left of 0 is negative "
-        "curvature; the saddle index counts it beyond a tolerance."
+        f"{source.hessian_attrs['objective']}. The axis is linear within ±{threshold:.1e}. "
+        "What lies left of 0 is negative curvature; the saddle index counts it beyond a tolerance."
     )
     return Drawn("Full spectra", figure, pd.concat(rows), caption, numbers)
 
@@ -131,11 +147,11 @@ def saddle_index(sources: Sequence[Source]) -> Drawn:
             lower, upper = part["inertia_lower"].values, part["inertia_upper"].values
             label = block if source is kept[0] else None
             known = np.where(count >= 0, count, np.nan)
-            index.plot(step, known, "o-", markersize=3, color=colours[block], label=label)
+            index.plot(step, known, color=colours[block], label=label, **marker(block))
             if (count < 0).any():
                 index.fill_between(step, lower, upper, color=colours[block], alpha=0.2, linewidth=0)
-            tolerance.plot(step, part["inertia_tolerance"].values, "o-", markersize=3, color=colours[block])
-            gradient.plot(step, part["grad_norm"].values, "o-", markersize=3, color=colours[block])
+            tolerance.plot(step, part["inertia_tolerance"].values, color=colours[block], **marker(block))
+            gradient.plot(step, part["grad_norm"].values, color=colours[block], **marker(block))
             levels = [LEVELS[i] for i in part["inertia_level"].values]
             rows.append(
                 pd.DataFrame(
@@ -159,17 +175,17 @@ def saddle_index(sources: Sequence[Source]) -> Drawn:
             )
         for axis in figure.axes:
             step_axis(axis, int(step[-1]))
-    index.set_ylabel("saddle index n₋")
+    index.set_ylabel(r"saddle index $n_-$")
     index.set_yscale("symlog", linthresh=1)
-    index.set_ylim(bottom=-0.15)
-    tolerance.set(ylabel="tolerance τ", yscale="log")
+    index.set_ylim(-0.3, 2 * index.get_ylim()[1])
+    tolerance.set(ylabel=r"tolerance $\tau$", yscale="log")
     gradient.set(ylabel="gradient norm of the block", yscale="log")
     handles, labels = index.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
     smallest = min(float(s.measured["grad_norm"].min()) for s in kept if s.measured is not None)
     caption = (
-        f"{what_was_run(kept)} Eigenvalues below −τ, objective {kept[0].hessian_attrs['objective']}; shaded where only a "
-        f"bracket is known. These are points on a training path, not critical points: the smallest gradient norm of a "
+        f"{what_was_run(kept)} Eigenvalues below −τ, objective {kept[0].hessian_attrs['objective']}; shaded where only "
+        f"a bracket is known. These are points on a training path, not critical points: the smallest gradient norm of a "
         f"block is {smallest:.2g}."
     )
     return Drawn("Saddle index", figure, pd.concat(rows), caption, numbers)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from landscape.figures.sources import Drawn, NotDrawnError, Source, having, what_was_run
+from landscape.figures.sources import Drawn, Source, having, what_was_run
 from landscape.plotting import new_figure
 from landscape.storage.runs import GROKKED, MEMORISED
 
@@ -27,7 +27,9 @@ def training_curves(sources: Sequence[Source]) -> Drawn:
         step = data["metric_step"].values
         for axis, quantity in zip(figure.axes, ("loss", "accuracy"), strict=True):
             for part, colour in (("train", blue), ("test", orange)):
-                axis.plot(step, data[f"{part}_{quantity}"].values, color=colour, label=part if source is kept[0] else None)
+                axis.plot(
+                    step, data[f"{part}_{quantity}"].values, color=colour, label=part if source is kept[0] else None
+                )
         memorise, grok = source.event("train_accuracy", MEMORISED), source.event("test_accuracy", GROKKED)
         for axis in figure.axes:
             for event, colour in ((memorise, blue), (grok, orange)):
@@ -40,8 +42,7 @@ def training_curves(sources: Sequence[Source]) -> Drawn:
         columns = ("train_loss", "test_loss", "train_accuracy", "test_accuracy")
         rows.append(pd.DataFrame({"run": source.label, "step": step, **{c: data[c].values for c in columns}}))
     for axis, quantity in zip(figure.axes, ("cross-entropy (nat)", "accuracy"), strict=True):
-        axis.set(xlabel="step", ylabel=quantity, xscale="symlog", xlim=(0, None))
-        axis.xaxis.get_transform().linthresh = 100  # type: ignore[attr-defined]
+        axis.set(xlabel="step", ylabel=quantity, xlim=(0, None))
         axis.set_xscale("symlog", linthresh=100)
     figure.axes[0].set_yscale("log")
     figure.axes[1].set_ylim(-0.03, 1.03)
@@ -71,8 +72,10 @@ def prop41_ratio(sources: Sequence[Source]) -> Drawn:
         left.plot(step, data["prop41_ratio"].values, color=blue, label="Proposition 4.1" if first else None)
         left.plot(step, used, color=orange, linestyle="--", label="in use" if first else None)
         for name, colour in (("sigma_max_E", blue), ("sigma_max_W", green)):
-            right.plot(step, data[name].values, color=colour, label=name.replace("_", " ", 1) if first else None)
-        right.plot(step, data["f_E"].values, color="0.45", linestyle=":", label="f_E" if first else None)
+            right.plot(
+                step, data[name].values, color=colour, label=rf"$\sigma_{{\max}}({name[-1]})$" if first else None
+            )
+        right.plot(step, data["f_E"].values, color="0.45", linestyle=":", label=r"$f_E$" if first else None)
         finite = data["prop41_ratio"].values[np.isfinite(data["prop41_ratio"].values)]
         if len(finite):
             numbers[source.label] = (
@@ -81,10 +84,11 @@ def prop41_ratio(sources: Sequence[Source]) -> Drawn:
             )
         columns = ("prop41_ratio", "sigma_max_E", "sigma_max_W", "f_E", "lr_E", "lr_W")
         rows.append(pd.DataFrame({"run": source.label, "step": step, **{c: data[c].values for c in columns}}))
-    left.set(xlabel="step", ylabel="lr_E / lr_W", yscale="log")
-    right.set(xlabel="step", ylabel="its factors", yscale="log")
+    left.set(xlabel="step", ylabel="lr_E / lr_W")
+    right.set(xlabel="step", ylabel="its factors")
     for axis in figure.axes:
         axis.set_xlim(left=0)
+        axis.set_ylim(bottom=0)
         axis.legend()
     caption = (
         f"{what_was_run(kept)} Proposition 4.1's ratio is (σ_max(E)/σ_max(W))·(f_W/f_E) with f_W = 1 and f_E measured "
@@ -94,7 +98,7 @@ def prop41_ratio(sources: Sequence[Source]) -> Drawn:
 
 
 def embedding_norms(sources: Sequence[Source]) -> Drawn:
-    """Embedding norms and accumulated gradients of operand tokens by how often they were in a batch."""
+    """Embedding norms of operand tokens by the number of training pairs that hold them."""
     import seaborn as sns
 
     kept = having(sources, "tokens", "embedding_norm", "grad_norm")
@@ -105,38 +109,30 @@ def embedding_norms(sources: Sequence[Source]) -> Drawn:
     for source in kept:
         data = source.tokens
         assert data is not None
-        data = data.isel(token=slice(0, source.config["p"]))
-        step, count = data["step"].values, data["count"].values
-        if step[-1] == 0:
-            raise NotDrawnError(f"{source.label} holds only step 0: no token has been drawn")
-        share = count[-1] / step[-1]
-        groups = np.array_split(np.argsort(share, kind="stable"), 3)
-        for group, name, colour in zip(groups, ("rare", "middle", "frequent"), palette, strict=True):
+        p = source.config["p"]
+        data = data.isel(token=slice(0, p))
+        step, pairs = data["step"].values, source.pairs_of_token[:p]
+        groups = np.array_split(np.argsort(pairs, kind="stable"), 3)
+        for group, name, colour, sign in zip(groups, ("rare", "middle", "frequent"), palette, "ox^", strict=True):
             label = f"{name} third" if source is kept[0] else None
             left.plot(step, data["embedding_norm"].values[:, group].mean(axis=1), color=colour, label=label)
-            right.scatter(share[group], data["embedding_norm"].values[-1, group], color=colour, s=14)
-        spread = f"{share.min():.4f} to {share.max():.4f}"
-        equal = ", so the thirds differ by chance only" if share.max() - share.min() < 0.01 else ""
-        numbers[source.label] = f"share of batches that hold a token {spread}{equal}"
-        for i, s in enumerate(step):
-            rows.append(
-                pd.DataFrame(
-                    {
-                        "run": source.label,
-                        "step": s,
-                        "token": data["token"].values,
-                        "count": count[i],
-                        "embedding_norm": data["embedding_norm"].values[i],
-                        "grad_norm": data["grad_norm"].values[i],
-                    }
-                )
-            )
-    left.set(xlabel="step", ylabel="mean ‖e_i‖", xlim=(0, None))
+            right.scatter(pairs[group], data["embedding_norm"].values[-1, group], color=colour, s=16, marker=sign)
+        steps = max(int(step[-1]), 1)
+        share = data["count"].values[-1] / steps
+        numbers[source.label] = (
+            f"{pairs.min()} to {pairs.max()} training pairs hold a token; share of batches with it "
+            f"{share.min():.4f} to {share.max():.4f}"
+        )
+        columns = {name: data[name].values.ravel() for name in ("count", "embedding_norm", "grad_norm")}
+        token, at = np.tile(data["token"].values, len(step)), np.repeat(step, p)
+        pairs_column = np.tile(pairs, len(step))
+        rows.append(pd.DataFrame({"run": source.label, "step": at, "token": token, "pairs": pairs_column, **columns}))
+    left.set(xlabel="step", ylabel=r"mean $\|e_i\|$", xlim=(0, None))
     left.set_ylim(bottom=0)
-    right.set(xlabel="share of batches that hold the token", ylabel="‖e_i‖ at the last step")
+    right.set(xlabel="training pairs that hold the token", ylabel=r"$\|e_i\|$ at the last step")
     left.legend()
     caption = (
-        f"{what_was_run(kept)} Operand tokens in thirds by how often a batch held them. "
+        f"{what_was_run(kept)} Operand tokens in thirds by the number of training pairs that hold them. "
         f"{'; '.join(f'{k}: {v}' for k, v in numbers.items())}."
     )
     return Drawn("Embedding norms by token frequency", figure, pd.concat(rows), caption, numbers)

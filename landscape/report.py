@@ -1,0 +1,175 @@
+"""One HTML and one Markdown page from run files and Hessian files."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+import landscape
+from landscape.errors import ConfigError
+from landscape.figures import FAMILIES, NotDrawnError, Source, open_sources
+from landscape.plotting import save_figure, style
+from landscape.storage.files import make_folder, refuse_existing, sha256
+from landscape.storage.runs import GROKKED, MEMORISED
+from landscape.storage.schema import LEVELS
+
+
+@dataclasses.dataclass(frozen=True)
+class Section:
+    """One figure of the page, or the reason why it is not drawn."""
+
+    name: str
+    title: str
+    caption: str
+    png: str
+    """Base64; empty where nothing is drawn."""
+
+
+def write_report(files: Sequence[Path], out: Path, overwrite: bool = False, quiet: bool = False) -> Path:
+    """Write report.html, report.md and figures/ into the folder `out`; returns the path of report.html.
+
+    files: run files, Hessian files or both; the missing half is looked for beside each. Raises FileError for broken
+    files and for an `out` that exists (unless `overwrite`, and then only a report is replaced).
+    """
+    sources = open_sources(files)
+    if out.exists() and not (out / "report.html").exists() and any(out.iterdir() if out.is_dir() else [out]):
+        raise ConfigError(f"{out} exists and is no report", "choose another --out")
+    if not overwrite:
+        refuse_existing(out, "use --overwrite to replace it, or another --out")
+    make_folder(out.parent)
+    draft = out.with_name(f".{out.name}.{os.getpid()}.tmp")
+    try:
+        sections = _draw(sources, draft / "figures", quiet)
+        _write_pages(sources, sections, draft)
+        if out.exists():
+            shutil.rmtree(out)
+        draft.rename(out)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return out / "report.html"
+
+
+def _draw(sources: Sequence[Source], folder: Path, quiet: bool) -> list[Section]:
+    sections = []
+    with style(), tqdm(FAMILIES.items(), unit="figure", disable=quiet, file=sys.stderr) as bar:
+        for name, family in bar:
+            bar.set_postfix_str(name)
+            try:
+                drawn = family(sources)
+            except NotDrawnError as reason:
+                sections.append(Section(name, name.replace("_", " "), f"Not drawn: {reason}.", ""))
+                continue
+            png, *_ = save_figure(drawn.figure, drawn.data, folder, name)
+            encoded = base64.b64encode(png.read_bytes()).decode()
+            sections.append(Section(name, drawn.title, drawn.caption, encoded))
+    return sections
+
+
+def _write_pages(sources: Sequence[Source], sections: Sequence[Section], folder: Path) -> None:
+    import jinja2
+
+    folder.mkdir(parents=True, exist_ok=True)
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("landscape"),
+        autoescape=jinja2.select_autoescape(["html.j2"]),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    content = {
+        "version": landscape.__version__,
+        "runs": [_run_facts(s) for s in sources],
+        "tables": [{"label": s.label, "rows": _measurements(s)} for s in sources if s.measured is not None],
+        "sections": sections,
+        "notes": _notes(sources),
+    }
+    for page in ("report.html", "report.md"):
+        (folder / page).write_text(environment.get_template(f"{page}.j2").render(**content), encoding="utf-8")
+
+
+def _run_facts(source: Source) -> dict[str, str]:
+    """What was run, by name."""
+    c = source.config
+    attrs = source.run_attrs or source.hessian_attrs
+    facts = {
+        "run": source.label,
+        "task": f"{c['task']} mod {c['p']}, {c['tokens']} tokens",
+        "model": f"{c['model']}, d = {c['embed_dim']}, h = {c['hidden']}, {c['activation']}"
+        if c["model"] == "embedding"
+        else f"{c['model']}, h = {c['hidden']}, {c['activation']}",
+        "optimiser": f"{c['optimizer']}, lr {c['lr']:g}, lr_E/lr_W {c['lr_ratio']}, weight decay {c['weight_decay']:g}",
+        "batch": f"{c['batch_size']}, sampler {c['sampler']}",
+        "training share": f"{c['train_fraction']:g}",
+        "seed": str(c["seed"]),
+    }
+    if source.metrics is not None and source.metrics.sizes["metric_step"]:
+        last = source.metrics.isel(metric_step=-1)
+        facts |= {
+            "status": str(source.run_attrs["status"]),
+            "last step": str(int(last["metric_step"])),
+            "train accuracy": f"{float(last['train_accuracy']):.4f}",
+            "test accuracy": f"{float(last['test_accuracy']):.4f}",
+            "train 99 % at step": str(source.event("train_accuracy", MEMORISED)),
+            "test 95 % at step": str(source.event("test_accuracy", GROKKED)),
+        }
+    run_id = source.run_attrs.get("run_id", source.hessian_attrs.get("parent_run_id"))
+    digest = sha256(source.run) if source.run else source.hessian_attrs["parent_sha256"]
+    return facts | {
+        "run id": str(run_id),
+        "SHA-256 of the run file": str(digest),
+        "made by": f"landscape {attrs['landscape_version']}, commit {str(attrs['git_commit'])[:12]}"
+        f"{' with changes' if attrs['git_dirty'] else ''}, torch {attrs['torch_version']}, {attrs['device']}",
+    }
+
+
+def _measurements(source: Source) -> list[dict[str, str]]:
+    """One row a step and block: extreme eigenvalues and the saddle index with all that gives it meaning."""
+    data: Any = source.measured
+    rows = []
+    for step in data["step"].values:
+        for block in map(str, data["block"].values):
+            at = data.sel(step=step, block=block)
+            low, high = int(at["inertia_lower"]), int(at["inertia_upper"])
+            ends = at["eigenvalues"].isel(rank=0)
+            converged = bool(at["converged"].isel(rank=0).all())
+            rows.append(
+                {
+                    "step": str(int(step)),
+                    "block": block,
+                    "lambda_min": f"{float(ends.sel(end='lowest')):.6g}",
+                    "lambda_max": f"{float(ends.sel(end='highest')):.6g}",
+                    "converged": "yes" if converged else "no",
+                    "saddle index": str(low) if low == high else f"{low} to {high}",
+                    "level": LEVELS[int(at["inertia_level"])],
+                    "tolerance": f"{float(at['inertia_tolerance']):.1e}",
+                    "gradient norm": f"{float(at['grad_norm']):.3g}",
+                }
+            )
+    return rows
+
+
+def _notes(sources: Sequence[Source]) -> list[str]:
+    """What a reader must know before quoting a number."""
+    seeds = len({s.config["seed"] for s in sources})
+    notes = [
+        f"{len(sources)} run{'s' if len(sources) > 1 else ''}, {seeds} seed{'s' if seeds > 1 else ''}: "
+        + ("no general claim rests on one seed." if seeds == 1 else "see each figure for the spread."),
+        *(s.mismatch for s in sources if s.mismatch),
+    ]
+    objectives = sorted({str(s.hessian_attrs["objective"]) for s in sources if s.hessian_attrs})
+    if objectives:
+        notes += [
+            f"Objective of the Hessian: {', '.join(objectives)}. float64, the whole training set.",
+            "The checkpoints lie on a training path and are not critical points; the gradient norm stands beside "
+            "every saddle index for this reason.",
+            "The pair W,V is shown beside E,W as a control: it, too, is a product of two factors.",
+        ]
+    return notes
