@@ -115,8 +115,8 @@ def ratios(sources: Sequence[Source]) -> Drawn:
     figure.colorbar(scatter, ax=panels, label=r"$\log_{10}$ step")
     caption = (
         f"{what_was_run(kept)} One point a checkpoint; the dashed line is the prediction, the solid one a "
-        f"least-squares fit of the logarithms. {'; '.join(f'{k}: {v}' for k, v in numbers.items())}. Checkpoints of one run are not "
-        "independent, so the intervals are too narrow for a claim about runs."
+        f"least-squares fit of the logarithms. {'; '.join(f'{k}: {v}' for k, v in numbers.items())}. "
+        "Checkpoints of one run are not independent, so the intervals are too narrow for a claim about runs."
     )
     return Drawn("Curvature and gradient ratios against their predictions", figure, table, caption, numbers)
 

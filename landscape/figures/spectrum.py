@@ -185,7 +185,7 @@ def saddle_index(sources: Sequence[Source]) -> Drawn:
     smallest = min(float(s.measured["grad_norm"].min()) for s in kept if s.measured is not None)
     caption = (
         f"{what_was_run(kept)} Eigenvalues below −τ, objective {kept[0].hessian_attrs['objective']}; shaded where only "
-        f"a bracket is known. These are points on a training path, not critical points: the smallest gradient norm of a "
-        f"block is {smallest:.2g}."
+        "a bracket is known. These are points on a training path, not critical points: the smallest gradient norm of "
+        f"a block is {smallest:.2g}."
     )
     return Drawn("Saddle index", figure, pd.concat(rows), caption, numbers)

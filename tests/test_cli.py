@@ -1,0 +1,344 @@
+"""The command line: every mistake ends in one `error:` and one `hint:` line, an exit code, and no harm."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from conftest import TINY
+
+from landscape import cli
+from landscape.config import PRESETS, TrainConfig, preset, to_json
+from landscape.storage.spectra import SpectrumReader
+from landscape.storage.table import TableWriter
+from landscape.training.models import MLP
+
+FLAGS = ["--p", "7", "--embed-dim", "4", "--hidden", "8", "--batch-size", "16", "--steps", "20", "--quiet"]
+
+
+@pytest.fixture
+def run_file(tiny_run: Path, tmp_path: Path) -> Path:
+    """A copy of a finished run that a test may break."""
+    return Path(shutil.copy(tiny_run, tmp_path / "run.h5"))
+
+
+@pytest.fixture
+def fails(capsys: pytest.CaptureFixture[str]) -> Callable[..., None]:
+    """Run a command that must fail with this code and these words, one line each, and touch no file."""
+
+    def check(argv: list[str], code: int, error: str, hint: str, unharmed: tuple[Path, ...] = ()) -> None:
+        before = [p.read_bytes() for p in unharmed]
+        assert cli.run([str(a) for a in argv]) == code
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        lines = captured.err.splitlines()
+        assert len(lines) == 2, captured.err
+        assert lines[0].startswith("error: ")
+        assert error in lines[0]
+        assert lines[1].startswith("hint: ")
+        assert hint in lines[1]
+        assert [p.read_bytes() for p in unharmed] == before
+
+    return check
+
+
+def test_missing_file(fails: Callable[..., None], run_file: Path) -> None:
+    """A missing file is named, and so are its neighbours."""
+    missing = run_file.with_name("other.h5")
+    fails(["hessian", "--ckpt", missing], 1, f"{missing} does not exist", "here are: run.h5")
+
+
+def test_not_hdf5(fails: Callable[..., None], tmp_path: Path) -> None:
+    """A text file is not read."""
+    path = tmp_path / "notes.h5"
+    path.write_text("hello")
+    fails(["hessian", "--ckpt", path], 1, "is not an HDF5 file", "name a file that", (path,))
+    fails(["report", path, "--out", tmp_path / "r"], 1, "is not an HDF5 file", "name a file that", (path,))
+
+
+def test_truncated(fails: Callable[..., None], run_file: Path) -> None:
+    """A file cut short is called truncated."""
+    run_file.write_bytes(run_file.read_bytes()[:-4000])
+    fails(["hessian", "--ckpt", run_file], 1, "is truncated", "copy it again", (run_file,))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "error", "hint"),
+    [
+        ("schema", "other.thing", "of schema 'other.thing', not a run file", "landscape train"),
+        ("schema_version", "9.0", "has schema version 9.0; this landscape reads up to 1.0", "upgrade landscape"),
+    ],
+)
+def test_other_schemas(
+    fails: Callable[..., None], run_file: Path, name: str, value: str, error: str, hint: str
+) -> None:
+    """Another schema and a newer version are refused."""
+    with h5py.File(run_file, "r+") as file:
+        file.attrs[name] = value
+    fails(["hessian", "--ckpt", run_file], 1, error, hint, (run_file,))
+
+
+def test_hdf5_of_another_program(fails: Callable[..., None], tmp_path: Path) -> None:
+    """HDF5 without our schema is not guessed at."""
+    path = tmp_path / "other.h5"
+    with h5py.File(path, "w") as file:
+        file["x"] = 1
+    fails(["hessian", "--ckpt", path], 1, "an HDF5 file of another program", "landscape train", (path,))
+    fails(["report", path, "--out", tmp_path / "r"], 1, "is no file of landscape", "run files or Hessian", (path,))
+
+
+def test_hessian_file_where_a_run_is_wanted(
+    fails: Callable[..., None], tiny_run: Path, tiny_hessian: SpectrumReader
+) -> None:
+    """A Hessian file is told apart from a run."""
+    path = tiny_run.with_name("tiny.hessian.h5")
+    fails(["hessian", "--ckpt", path], 1, "is a Hessian file, not a run file", "name the run it was made from", (path,))
+
+
+def test_step_not_stored(fails: Callable[..., None], run_file: Path) -> None:
+    """The nearest stored steps are named."""
+    fails(["hessian", "--ckpt", run_file, "--steps", "55"], 1, "holds no step 55", "56, 60", (run_file,))
+    fails(["hessian", "--ckpt", run_file, "--steps", "x"], 2, "steps 'x' is no list of steps", "0,100,2000")
+
+
+def test_unknown_block(fails: Callable[..., None], run_file: Path) -> None:
+    """An unknown block gets the nearest known ones."""
+    fails(["hessian", "--ckpt", run_file, "--blocks", "E,w"], 2, "unknown block 'E,w'", "E,W")
+
+
+@pytest.mark.parametrize(
+    ("flags", "error", "hint"),
+    [
+        (["--task", "div", "--p", "15"], "p is 15, not a prime", "the nearest prime is 13"),
+        (["--p", "1"], "p is 1; arithmetic mod p needs p >= 2", "59 or 97"),
+        (["--train-fraction", "1.5"], "train_fraction is 1.5", "a fraction between 0 and 1"),
+        (["--train-fraction", "0"], "train_fraction is 0.0", "a fraction between 0 and 1"),
+        (["--test-fraction", "-0.1"], "test_fraction is -0.1", "a fraction between 0 and 1"),
+        (["--test-fraction", "0.9"], "train_fraction 0.4 + test_fraction 0.9 exceeds 1", "lower one"),
+        (["--lr", "-1"], "lr is -1.0", "--lr takes a number >= 0"),
+        (["--lr", "nan"], "lr is nan", "--lr takes a number >= 0"),
+        (["--batch-size", "0"], "batch_size is 0", "an integer >= 1, or full"),
+        (["--lr-ratio", "0"], "lr_ratio is 0.0", "prop41 or curvature"),
+        (["--checkpoint-at", "9999"], "checkpoint_at [9999] leaves the run's steps", "raise --steps"),
+        (["--model", "onehot", "--lr-ratio", "prop41"], "model onehot has no E", "--model embedding"),
+        (["--freeze", "W", "--lr-ratio", "prop41"], "but W is frozen", "--freeze none"),
+        (["--preset", "quikc"], "unknown preset 'quikc'", "did you mean quick?"),
+    ],
+)
+def test_values_no_run_can_have(
+    fails: Callable[..., None], tmp_path: Path, flags: list[str], error: str, hint: str
+) -> None:
+    """Bad values end before anything is written, with exit code 2."""
+    fails(["train", "--out", tmp_path / "run.h5", *flags], 2, error, hint)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
+def test_cuda_without_a_device(fails: Callable[..., None], run_file: Path, tmp_path: Path) -> None:
+    """--device cuda is an error where there is none, in both commands."""
+    for argv in (["train", "--out", tmp_path / "x.h5"], ["hessian", "--ckpt", run_file]):
+        fails([*argv, "--device", "cuda"], 1, "no CUDA device is to be had", "--device cpu or auto")
+
+
+def test_nan_in_a_checkpoint(fails: Callable[..., None], run_file: Path) -> None:
+    """Non-finite parameters are named with their step, even if their checksum is right."""
+    with h5py.File(run_file, "r+") as file:
+        group = file["checkpoints"]
+        row = list(group["step"][()]).index(20)
+        values = {n: group[n][row] for n in ("E", "W", "b1", "V", "b2")}
+        values["W"][3, 1] = np.nan
+        TableWriter(group, "step").write(row, 20, values)
+    argv = ["hessian", "--ckpt", run_file, "--steps", "20", "--quiet"]
+    fails(argv, 1, "W at step 20 has 1 non-finite values", "lower --lr", (run_file,))
+
+
+def test_run_file_that_exists(fails: Callable[..., None], run_file: Path) -> None:
+    """A run is never overwritten unasked."""
+    fails(["train", "--out", run_file], 1, f"{run_file} exists", "--resume", (run_file,))
+
+
+def test_hessian_file_of_other_settings(
+    fails: Callable[..., None], run_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A Hessian file with other settings stays; --overwrite replaces it; the run itself is never the output."""
+    base = ["hessian", "--ckpt", str(run_file), "--blocks", "E", "--quiet", "--steps"]
+    assert cli.run([*base, "0"]) == 0
+    capsys.readouterr()
+    path = tmp_path / "run.hessian.h5"
+    fails([*base, "60"], 1, "exists, of another run or with other settings", "--overwrite", (path, run_file))
+    assert cli.run([*base, "60", "--overwrite"]) == 0
+    assert SpectrumReader(path).steps == [60]
+    capsys.readouterr()
+    fails([*base, "0", "--out", str(run_file)], 1, "is the run file itself", "another --out", (run_file,))
+
+
+def test_report_folder_that_exists(fails: Callable[..., None], run_file: Path, tmp_path: Path) -> None:
+    """A folder that is no report is never replaced, a report only with --overwrite."""
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "thesis.tex").write_text("precious")
+    argv = ["report", run_file, "--quiet", "--out", folder]
+    fails([*argv, "--overwrite"], 2, "exists and is no report", "another --out", (folder / "thesis.tex",))
+
+
+def test_folder_that_cannot_be_written(fails: Callable[..., None], run_file: Path) -> None:
+    """A folder that cannot be made is an error before training."""
+    inside = run_file / "sub" / "x.h5"
+    fails(["train", "--out", inside], 1, f"cannot write in {inside.parent}", "--out", (run_file,))
+    fails(["hessian", "--ckpt", run_file, "--out", inside], 1, "cannot write in", "--out", (run_file,))
+
+
+def test_dense_block_that_does_not_fit(
+    fails: Callable[..., None], run_file: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What a dense block needs and what there is are said before the work."""
+    from landscape import devices
+
+    monkeypatch.setattr(devices, "free_memory", lambda device: 10_000)
+    argv = ["hessian", "--ckpt", run_file, "--blocks", "W", "--method", "dense"]
+    fails(argv, 1, "block W as a dense matrix (64 parameters) needs 0.0 GB; 0.0 GB are free", "--method lanczos")
+    assert not (tmp_path / "run.hessian.h5").exists()
+
+
+def test_blocks_beyond_lapack(
+    fails: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """LAPACK's 32-bit limit is said before the work, however much memory there is."""
+    from landscape import devices
+
+    run = tmp_path / "wide.h5"
+    sizes = ["--embed-dim", "64", "--hidden", "256", "--tokens", "4", "--p", "13", "--steps", "1"]
+    assert cli.run(["train", "--out", str(run), *sizes, "--batch-size", "full", "--quiet"]) == 0
+    capsys.readouterr()
+    monkeypatch.setattr(devices, "free_memory", lambda device: 10**15)
+    argv = ["hessian", "--ckpt", run, "--blocks", "W", "--method", "dense"]
+    fails(argv, 1, "block W has 65,536 parameters; LAPACK's 32-bit indices end at 32,000", "--method lanczos", (run,))
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "hint"),
+    [
+        ('{"hiden": 3}', "unknown config key 'hiden'", "did you mean hidden?"),
+        ('{"lr": "fast"}', "config key 'lr' cannot be 'fast'", "it takes float"),
+        ('{"batch_size": true}', "config key 'batch_size' cannot be True", "full"),
+        ("{", "is not JSON", '{"p": 59'),
+        ("[1]", "holds no JSON object", '{"p": 59'),
+    ],
+)
+def test_bad_config_files(fails: Callable[..., None], tmp_path: Path, text: str, error: str, hint: str) -> None:
+    """A config file with a typo, a wrong type or no JSON is refused."""
+    path = tmp_path / "c.json"
+    path.write_text(text)
+    fails(["train", "--config", path, "--out", tmp_path / "x.h5"], 2, error, hint, (path,))
+
+
+def test_missing_config(fails: Callable[..., None], tmp_path: Path) -> None:
+    """A config file that is not there."""
+    fails(["train", "--config", tmp_path / "none.json"], 1, "cannot read", "check the path of --config")
+
+
+def test_resume_refuses_another_config(fails: Callable[..., None], run_file: Path) -> None:
+    """A resumed run keeps what decides its numbers."""
+    argv = ["train", "--out", run_file, "--resume", "--lr", "0.02"]
+    fails(argv, 2, "lr is 0.02, but the run was started with 0.01", "--resume can change only", (run_file,))
+
+
+def test_batch_larger_than_the_split_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The batch is clipped to the training set, and said so."""
+    argv = ["train", "--out", str(tmp_path / "r.h5"), *FLAGS, "--batch-size", "999"]
+    assert cli.run(argv) == 0
+    assert "warning: batch_size 999 exceeds the 20 training pairs; using 20" in capsys.readouterr().err
+
+
+def test_json_is_one_document(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """--json prints one document and nothing else on stdout; NaN becomes null."""
+    run = str(tmp_path / "r.h5")
+    assert cli.run(["train", "--out", run, *FLAGS, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["steps"] == 20
+    assert cli.run(["hessian", "--ckpt", run, "--steps", "0,20", "--json", "--quiet"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [s["step"] for s in document["steps"]] == [0, 20]
+    assert document["steps"][0]["prop41_ratio"] is None
+    assert document["blocks"] == ["E", "W", "E,W", "W,V", "all"]
+
+
+def test_table_shows_what_the_file_holds(run_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The terminal table prints the file's eigenvalues and indices, and a bracket where only that is known."""
+    assert cli.run(["hessian", "--ckpt", str(run_file), "--steps", "60", "--blocks", "E,W", "--quiet"]) == 0
+    row = SpectrumReader(run_file.with_name("run.hessian.h5")).row(60)
+    cells = capsys.readouterr().out.splitlines()[1].split()
+    assert cells[:6] == [
+        "60",
+        "E,W",
+        f"{row['eigenvalues'][0, 0, 0]:.6g}",
+        f"{row['eigenvalues'][0, 1, 0]:.6g}",
+        str(row["inertia"][0, 0]),
+        "certified",
+    ]
+
+
+def test_not_converged_is_exit_code_3(run_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A budget of products that is too small finishes, marks the values and exits with 3."""
+    argv = ["hessian", "--ckpt", str(run_file), "--steps", "60", "--blocks", "all", "--method", "lanczos"]
+    assert cli.run([*argv, "--max-products", "8", "--tol", "1e-12", "--quiet"]) == 3
+    assert "* not every eigenvalue converged" in capsys.readouterr().out
+
+
+def test_presets_are_the_papers() -> None:
+    """Sizes of quick, mid and paper; flags win over the config file, which wins over the preset."""
+    count = {n: sum(p.numel() for p in MLP(preset(n)).parameters()) for n in PRESETS}
+    assert count == {"quick": 6891, "mid": 84_859, "paper": 325_089}
+    paper = preset("paper")
+    assert (paper.p, paper.vocabulary, paper.embed_dim, paper.hidden) == (97, 99, 128, 512)
+    assert (paper.train_fraction, paper.test_fraction, paper.optimizer) == (0.3, 0.2, "adam")
+    assert (paper.lr, paper.weight_decay, paper.batch_size) == (0.01, 0.001, 512)
+
+
+def test_flags_over_config_over_preset(tmp_path: Path) -> None:
+    """Precedence of the three sources of options, as written into the run file."""
+    config = tmp_path / "c.json"
+    config.write_text('{"lr": 0.5, "hidden": 8, "seed": 3}')
+    run = tmp_path / "r.h5"
+    assert cli.run(["train", "--config", str(config), "--out", str(run), *FLAGS, "--seed", "4"]) == 0
+    with h5py.File(run) as file:
+        stored = json.loads(file.attrs["config"])
+    assert (stored["lr"], stored["hidden"], stored["seed"], stored["weight_decay"]) == (0.5, 8, 4, 0.001)
+    assert stored["embed_dim"] == 4
+
+
+def test_config_round_trip() -> None:
+    """A config written to JSON is read back the same."""
+    config = dataclasses.replace(TINY, checkpoint_at=(3, 5), lr_ratio="prop41", batch_size="full")
+    from landscape.config import replace
+
+    assert replace(TrainConfig(), json.loads(to_json(config))) == config
+
+
+def test_help_is_quick_and_light() -> None:
+    """--help and --version answer in under a second and do not import torch."""
+    code = "import sys, landscape.cli as c\ntry: c.run(['train', '--help'])\nexcept SystemExit: pass\n"
+    started = time.monotonic()
+    result = subprocess.run([sys.executable, "-c", code + "assert 'torch' not in sys.modules"], capture_output=True)
+    assert result.returncode == 0, result.stderr
+    assert time.monotonic() - started < 2
+    for flag in (b"--lr-ratio", b"--checkpoint-every", b"--sampler", b"--resume"):
+        assert flag in result.stdout
+    version = subprocess.run([sys.executable, "-m", "landscape", "--version"], capture_output=True, text=True)
+    assert version.stdout == "landscape 0.1.0\n"
+
+
+def test_usage_errors_exit_2() -> None:
+    """An unknown flag is a usage error."""
+    result = subprocess.run([sys.executable, "-m", "landscape", "train", "--hiden", "3"], capture_output=True)
+    assert result.returncode == 2
+    assert b"Traceback" not in result.stderr

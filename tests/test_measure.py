@@ -1,0 +1,206 @@
+"""The Hessian file against matrices made independently from the run file's own parameters."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from conftest import TINY
+from torch import Tensor, nn
+
+from landscape import verify
+from landscape.config import BLOCKS, HessianConfig, TrainConfig
+from landscape.errors import ConfigError, NumericsError
+from landscape.measure import Measurement
+from landscape.pipeline import analyse
+from landscape.storage.spectra import SpectrumReader
+from landscape.training.trainer import train
+
+ALL_BLOCKS = tuple(BLOCKS)
+
+
+def read_with_h5py(path: Path, step: int) -> tuple[dict[str, Tensor], Tensor, Tensor, dict[str, Any]]:
+    """Parameters at a step, training tokens and labels, config: by h5py alone."""
+    with h5py.File(path) as file:
+        row = list(file["checkpoints/step"][()]).index(step)
+        group = file["checkpoints"]
+        params = {n: torch.from_numpy(group[n][row]).double() for n in ("E", "W", "b1", "V", "b2") if n in group}
+        rows = file["data/split"][()] == 0
+        tokens, labels = (torch.from_numpy(file["data"][n][rows]).long() for n in ("tokens", "labels"))
+        return params, tokens, labels, json.loads(file.attrs["config"])
+
+
+def dense_hessian(path: Path, step: int, decay: float = 0.0) -> tuple[Tensor, Tensor, dict[str, slice]]:
+    """Hessian and gradient over all parameters, by autograd of an ordinary PyTorch forward pass."""
+    params, tokens, labels, config = read_with_h5py(path, step)
+    sizes = [p.numel() for p in params.values()]
+
+    def loss(flat: Tensor) -> Tensor:
+        P = dict(zip(params, (v.view_as(p) for v, p in zip(flat.split(sizes), params.values())), strict=True))
+        if config["model"] == "embedding":
+            z = nn.functional.embedding(tokens, P["E"])
+        elif config["model"] == "onehot":
+            z = nn.functional.one_hot(tokens, config["p"]).double()
+        else:
+            z = tokens.double()[:, :, None]
+        hidden = torch.relu(nn.functional.linear(z.flatten(1), P["W"], P["b1"]))
+        logits = nn.functional.linear(hidden, P["V"], P["b2"])
+        return nn.functional.cross_entropy(logits, labels) + decay / 2 * flat.square().sum()
+
+    at = torch.cat([p.reshape(-1) for p in params.values()])
+    ends = np.cumsum([0, *sizes])
+    where = {n: slice(a, b) for n, a, b in zip(params, ends, ends[1:], strict=False)}
+    return torch.autograd.functional.hessian(loss, at), torch.func.grad(loss)(at), where
+
+
+def pick(where: dict[str, slice], block: str) -> Tensor:
+    return torch.cat([torch.arange(where[n].start, where[n].stop) for n in BLOCKS[block] if n in where])
+
+
+@pytest.mark.parametrize("step", [0, 20, 60])
+def test_every_eigenvalue_agrees_with_an_independent_dense_hessian(
+    tiny_run: Path, tiny_hessian: SpectrumReader, step: int
+) -> None:
+    """Every reported eigenvalue of every block, the full spectra, inertia and norms, to 1e-9 relative."""
+    H, g, where = dense_hessian(tiny_run, step)
+    row = tiny_hessian.row(step)
+    for i, block in enumerate(tiny_hessian.blocks):
+        at = pick(where, block)
+        values, vectors = np.linalg.eigh(H[at][:, at].numpy())
+        norm = np.abs(values).max()
+        k = row["eigenvalues"].shape[2]
+        np.testing.assert_allclose(row["eigenvalues"][i], [values[:k], values[::-1][:k]], atol=1e-9 * norm, rtol=0)
+        np.testing.assert_allclose(tiny_hessian.spectra(step)[block], values, atol=1e-9 * norm, rtol=0)
+        tau = row["inertia_tolerance"][i]
+        assert tau == pytest.approx(1e-8 * norm, rel=1e-6)
+        counts = [(values < -tau).sum(), (abs(values) <= tau).sum(), (values > tau).sum()]
+        assert row["inertia"][i].tolist() == counts
+        assert row["inertia_lower"][i] == row["inertia_upper"][i] == counts[0]
+        assert row["grad_norm"][i] == pytest.approx(float(g[at].norm()), rel=1e-10)
+        assert row["residual_norm"][i].max() <= 1e-12 * norm
+        if values[1] - values[0] > 1e-6 * norm:
+            masses = dict.fromkeys(("E", "W", "V", "bias"), 0.0)
+            at_list = at.tolist()
+            for name, span in where.items():
+                inside = [j for j, a in enumerate(at_list) if span.start <= a < span.stop]
+                masses[name if name in masses else "bias"] += float((vectors[inside, 0] ** 2).sum())
+            np.testing.assert_allclose(row["bottom_mass"][i], list(masses.values()), atol=1e-6)
+
+
+@pytest.mark.parametrize("step", [0, 60])
+def test_ratios_and_couplings_recomputed(tiny_run: Path, tiny_hessian: SpectrumReader, step: int) -> None:
+    """Curvature, gradient and Proposition 4.1 ratios, coupling strength and ratios, each from its definition."""
+    H, g, where = dense_hessian(tiny_run, step)
+    params, _, _, _ = read_with_h5py(tiny_run, step)
+    row = tiny_hessian.row(step)
+    sub = lambda a, b: H[where[a], where[b]].numpy()  # noqa: E731
+    top = lambda a: np.linalg.norm(sub(a, a), 2)  # noqa: E731
+    sigma = {n: np.linalg.norm(params[n].numpy(), 2) for n in ("E", "W")}
+    assert row["curvature_ratio"] == pytest.approx(top("W") / top("E"), rel=1e-9)
+    assert row["curvature_ratio_predicted"] == pytest.approx((sigma["E"] / sigma["W"]) ** 2, rel=1e-9)
+    assert row["gradient_ratio"] == pytest.approx(float(g[where["W"]].norm() / g[where["E"]].norm()), rel=1e-9)
+    assert row["gradient_ratio_predicted"] == pytest.approx(sigma["E"] / sigma["W"], rel=1e-9)
+    if step:
+        with h5py.File(tiny_run) as file:
+            count = file["tokens/count"][list(file["tokens/step"][()]).index(step)]
+        assert row["prop41_ratio"] == pytest.approx(sigma["E"] / sigma["W"] / (count.mean() / step), rel=1e-9)
+    else:
+        assert np.isnan(row["prop41_ratio"])
+    for i, (a, b) in enumerate((("E", "W"), ("W", "V"), ("E", "V"))):
+        strength = np.linalg.norm(sub(a, b), 2) / np.sqrt(top(a) * top(b))
+        assert row["coupling_strength"][i] == pytest.approx(strength, rel=1e-5)
+        tau = row["inertia_tolerance"][tiny_hessian.blocks.index(f"{a},{b}")]
+        root = [np.linalg.inv(np.linalg.cholesky(sub(x, x) + tau * np.eye(len(sub(x, x))))) for x in (a, b)]
+        kappa = np.linalg.svd(root[0] @ sub(a, b) @ root[1].T, compute_uv=False)
+        leading = row["coupling_ratios"][i]
+        np.testing.assert_allclose(leading, kappa[: len(leading)], rtol=1e-5)
+        # F0 on a trained net.
+        assert row["coupling_index"][i] == row["inertia"][tiny_hessian.blocks.index(f"{a},{b}")][0]
+    # F14 in the file.
+    joint = tiny_hessian.blocks.index("E,W")
+    assert -row["saddle_bound"] <= row["eigenvalues"][joint, 0, 0] < 0
+    assert row["inertia"][joint, 0] <= row["saddle_rank_bound"]
+
+
+def test_regularised_objective_shifts_by_the_decay(tiny_run: Path, tmp_path: Path) -> None:
+    """L + wd/2 |theta|^2 has every eigenvalue wd higher; its gradient has wd theta more."""
+    config = HessianConfig(steps="60", objective="regularised", blocks=("E", "all"))
+    row = analyse(tiny_run, config, tmp_path / "r.h5", quiet=True).row(60)
+    H, g, where = dense_hessian(tiny_run, 60, decay=TINY.weight_decay)
+    for i, block in enumerate(("E", "all")):
+        at = pick(where, block)
+        values = np.linalg.eigvalsh(H[at][:, at].numpy())
+        np.testing.assert_allclose(row["eigenvalues"][i, 0], values[:10], atol=1e-10)
+        assert row["grad_norm"][i] == pytest.approx(float(g[at].norm()), rel=1e-10)
+
+
+def test_matrix_free_agrees_with_dense(tiny_run: Path, tiny_hessian: SpectrumReader, tmp_path: Path) -> None:
+    """method lanczos finds the dense eigenvalues within its residuals; its bracket holds the certified index."""
+    config = HessianConfig(steps="60", method="lanczos", blocks=ALL_BLOCKS, k=5, chunk_size=7)
+    result = analyse(tiny_run, config, tmp_path / "l.h5", quiet=True)
+    row, dense = result.row(60), tiny_hessian.row(60)
+    for i, block in enumerate(ALL_BLOCKS):
+        j = tiny_hessian.blocks.index(block)
+        norm = dense["operator_norm"][j]
+        np.testing.assert_allclose(row["eigenvalues"][i], dense["eigenvalues"][j][:, :5], atol=2e-6 * norm, rtol=0)
+        assert result.converged(60, i)
+        assert row["num_products"][i] > 0
+        spectrum = tiny_hessian.spectra(60)[block]
+        true_index = (spectrum < -row["inertia_tolerance"][i]).sum()
+        assert row["inertia_lower"][i] <= true_index <= row["inertia_upper"][i]
+        assert row["inertia"][i].tolist() == [-1, -1, -1]
+    np.testing.assert_allclose(row["coupling_strength"], dense["coupling_strength"], rtol=1e-5)
+    assert np.isnan(row["coupling_ratios"]).all()
+    assert result.spectra(60) == {}
+
+
+@pytest.mark.parametrize("model", ["onehot", "scalar"])
+def test_models_without_an_embedding(model: Any, tmp_path: Path) -> None:
+    """One-hot and scalar inputs have blocks W, V, W,V and all; block E is refused with those named."""
+    run = tmp_path / "run.h5"
+    train(dataclasses.replace(TINY, model=model, p=5, hidden=6), run, quiet=True)
+    blocks = ("W", "V", "W,V", "all")
+    result = analyse(run, HessianConfig(steps="60", blocks=blocks), quiet=True)
+    H, _, where = dense_hessian(run, 60)
+    for i, block in enumerate(blocks):
+        at = pick(where, block)
+        values = np.linalg.eigvalsh(H[at][:, at].numpy())
+        k = min(10, len(values))
+        norm = np.abs(values).max()
+        np.testing.assert_allclose(result.row(60)["eigenvalues"][i, 0, :k], values[:k], atol=1e-9 * norm)
+    with pytest.raises(ConfigError, match=f"block E: a {model} model has no E"):
+        analyse(run, HessianConfig(blocks=("E",)), tmp_path / "x.h5", quiet=True)
+
+
+def test_verify_agrees_and_notices_a_wrong_number(tiny_run: Path, tmp_path: Path) -> None:
+    """PyHessian's top eigenvalue and a plain model's dense Hessian confirm the file, and not an altered one."""
+    config = HessianConfig(steps="60", blocks=("E", "E,W"), objective="regularised")
+    result = analyse(tiny_run, config, tmp_path / "h.h5", quiet=True)
+    for opinion in verify.verify(tiny_run, result):
+        assert opinion.agrees
+        assert opinion.dense_difference is not None
+        assert opinion.pyhessian == pytest.approx(opinion.largest, rel=1e-3)
+    result.row(60)["eigenvalues"][0, 0, 3] *= 1 + 1e-6
+    assert [o.agrees for o in verify.verify(tiny_run, result)] == [False, True]
+
+
+def test_a_wrong_closed_form_is_caught(tiny_run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Every closed-form block is compared with Hessian-vector products before it is used."""
+    from landscape.curvature import dense
+
+    monkeypatch.setattr(dense.EmbeddingMLP, "_add_WV", lambda *args: None)
+    with pytest.raises(NumericsError, match="closed form and Hessian-vector products differ by"):
+        analyse(tiny_run, HessianConfig(blocks=("W,V",)), tmp_path / "h.h5", quiet=True)
+
+
+def test_adamw_has_no_regularised_objective() -> None:
+    """Decoupled decay is no term of the loss; asking for its Hessian is an error."""
+    data = {"tokens": np.zeros((1, 2), np.int32), "labels": np.zeros(1, np.int32), "split": np.zeros(1, np.int8)}
+    with pytest.raises(ConfigError, match="adamw decouples its decay"):
+        Measurement(TrainConfig(optimizer="adamw"), HessianConfig(objective="regularised"), data)

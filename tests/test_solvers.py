@@ -1,0 +1,183 @@
+"""Solvers on matrices whose spectrum is prescribed: clusters, multiplicities, scales, zeros; NumPy and SciPy beside."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse.linalg
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from landscape.curvature.coupling import saddle_bound, spectral_norm
+from landscape.curvature.inertia import inertia_of, saddle_index
+from landscape.curvature.lanczos import eigsh
+from landscape.curvature.operators import MatrixOperator
+from landscape.errors import NumericsError
+
+METHODS = ["dense", "lanczos"]
+
+
+def matrix(values: NDArray[np.float64] | list[float], seed: int = 0) -> Tensor:
+    """A symmetric matrix with these eigenvalues and random eigenvectors."""
+    generator = torch.Generator().manual_seed(seed)
+    n = len(values)
+    Q = torch.linalg.qr(torch.randn(n, n, generator=generator, dtype=torch.float64))[0]
+    A = Q @ torch.diag(torch.as_tensor(np.asarray(values), dtype=torch.float64)) @ Q.T
+    return (A + A.T) / 2
+
+
+class Counted:
+    """An operator without `.dense()` that counts its columns, as a solver may see it."""
+
+    def __init__(self, A: Tensor) -> None:
+        self.A, self.shape, self.dtype, self.device, self.columns = A, A.shape, A.dtype, A.device, 0
+
+    def __matmul__(self, V: Tensor) -> Tensor:
+        self.columns += 1 if V.ndim == 1 else V.shape[1]
+        return self.A @ V
+
+
+def ends(values: NDArray[np.float64], k: int) -> NDArray[np.float64]:
+    values = np.sort(values)
+    return np.stack([values[:k], values[::-1][:k]])
+
+
+def spectra() -> dict[str, NDArray[np.float64]]:
+    rng = np.random.default_rng(0)
+    low_rank = np.zeros(300)
+    low_rank[:10] = [5, 4, 3, 2, 1, -1, -2, -3, -4, -5]
+    return {
+        "clusters": np.concatenate([np.linspace(-1, 1, 300), -2 + 1e-9 * np.arange(6), 3 - 1e-9 * np.arange(6)]),
+        "multiple": np.concatenate([np.full(10, -1.0), np.linspace(0, 2, 300)]),
+        "low rank": low_rank,
+        "both signs": np.concatenate([[5, -4.95, 3, -2.9], np.zeros(296)]),
+        "positive": np.sort(rng.exponential(size=400)) ** 4,
+        "identity": np.ones(280),
+        "zero": np.zeros(280),
+    }
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1.0, 1e6])
+@pytest.mark.parametrize("name", spectra())
+@pytest.mark.parametrize("method", METHODS)
+def test_prescribed_spectra(method: str, name: str, scale: float) -> None:
+    """Both ends come back to the tolerance, multiplicities and all, at every scale; residuals are true."""
+    values = spectra()[name] * scale
+    A = matrix(values)
+    result = eigsh(MatrixOperator(A), 6, method=method, tol=1e-8)
+    norm = np.abs(values).max()
+    right = np.abs(result.values - ends(values, 6)) <= 1e-8 * norm
+    assert right[result.converged].all()
+    # The low end of "positive" is a cluster of a hundred eigenvalues within 2e-6 |H|: not converged, and said so.
+    assert result.converged.all() or (method, name) == ("lanczos", "positive")
+    for end in range(2):
+        V = result.vectors[end]
+        theta = torch.from_numpy(result.values[end])
+        np.testing.assert_allclose((A @ V - V * theta).norm(dim=0), result.residuals[end], atol=1e-14 * norm)
+    assert result.orthonormality < 1e-10
+
+
+@pytest.mark.slow
+def test_a_tenfold_eigenvalue_is_found_ten_times_over_100_seeds() -> None:
+    """-1 ten times: 10 of 10 for every start, where single-vector Lanczos finds 1 to 3."""
+    A = MatrixOperator(matrix(np.concatenate([np.full(10, -1.0), np.linspace(0, 2, 190)])))
+    for seed in range(100):
+        found = eigsh(A, 12, which="lowest", method="lanczos", seed=seed).values[0]
+        assert (np.abs(found + 1) < 1e-5).sum() == 10, seed
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 63, 64, 65, 257, 300])
+@pytest.mark.parametrize("method", METHODS)
+def test_small_orders_and_k_beyond_n(method: str, n: int) -> None:
+    """Orders around every switch, and k > n, give all that there is."""
+    A = matrix(np.random.default_rng(n).standard_normal(n), seed=n)
+    k = min(8, n)
+    result = eigsh(MatrixOperator(A), 8 if n > 5 else 10, method=method, tol=1e-9)
+    expected = ends(np.linalg.eigvalsh(A.numpy()), k if n > 5 else n)
+    np.testing.assert_allclose(result.values, expected, atol=1e-8)
+
+
+def test_scipy_agrees_on_one_end() -> None:
+    """SciPy's ARPACK finds the same highest eigenvalues; `which` returns one end only."""
+    A = matrix(np.random.default_rng(1).standard_normal(300))
+    theirs = np.sort(scipy.sparse.linalg.eigsh(A.numpy(), 5, which="LA", rng=0)[0])[::-1]
+    result = eigsh(MatrixOperator(A), 5, which="highest", method="lanczos", tol=1e-9)
+    assert result.values.shape == (1, 5)
+    np.testing.assert_allclose(result.values[0], theirs, atol=1e-9)
+
+
+def test_products_are_counted_and_bounded() -> None:
+    """num_products is what the operator saw; too small a budget is reported as not converged."""
+    A = matrix(np.random.default_rng(2).standard_normal(600))
+    counted = Counted(A)
+    result = eigsh(counted, 4, method="lanczos")
+    assert result.num_products == counted.columns
+    assert result.converged.all()
+    short = eigsh(Counted(A), 4, method="lanczos", tol=1e-12, max_products=60)
+    assert not short.converged.all()
+    assert short.num_products < 200
+
+
+def test_warm_start_saves_products() -> None:
+    """Eigenvectors of a neighbouring matrix as start vectors need fewer products than a random start."""
+    A = matrix(np.random.default_rng(3).standard_normal(600) ** 3)
+    cold = eigsh(Counted(A), 4, method="lanczos")
+    start = torch.cat(list(cold.vectors), dim=1)
+    warm = eigsh(Counted(A + 1e-6 * matrix(np.ones(600))), 4, method="lanczos", v0=start)
+    assert warm.converged.all()
+    assert warm.num_products < cold.num_products
+
+
+def test_rectangular_operators_are_refused() -> None:
+    """Eigenvalues of an off-diagonal block make no sense."""
+    with pytest.raises(ValueError, match="eigenvalues of a 2 x 3 operator: take a diagonal block"):
+        eigsh(MatrixOperator(torch.zeros(2, 3)), 1)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_certified_index(seed: int) -> None:
+    """The dense index counts eigenvalues below -tau, zeros are zeros, and the level says certified."""
+    values = np.concatenate([-np.geomspace(1e-6, 1, 17), np.zeros(16), np.geomspace(1e-6, 2, 40)])
+    found = saddle_index(MatrixOperator(matrix(values, seed)))
+    assert (found.negative, found.zero, found.positive, found.level) == (17, 16, 40, "certified")
+    assert found.lower == found.upper == 17
+    assert found.tolerance == pytest.approx(2e-8, rel=1e-9)
+
+
+def test_an_eigenvalue_at_the_tolerance_is_bracketed() -> None:
+    """Where rounding could change the count only a bracket is given."""
+    result = eigsh(MatrixOperator(matrix([-1.0, -0.5, 0.1, 1.0])), 2)
+    found = inertia_of(result, 4, tau=0.5)
+    assert (found.level, found.negative, found.lower, found.upper) == ("bracketed", -1, 1, 2)
+
+
+def test_a_tolerance_below_the_error_is_refused() -> None:
+    """The message names the smallest tolerance that would be honest."""
+    result = eigsh(MatrixOperator(matrix([-1.0, 0.0, 1.0])), 1)
+    with pytest.raises(NumericsError, match="tau 1.0e-08 is below the error of the computed Hessian, 1.0e-06") as error:
+        inertia_of(result, 3, error=1e-6)
+    assert error.value.hint == "use tau >= 2.0e-06"
+
+
+def test_matrix_free_index_is_a_bracket() -> None:
+    """Without the matrix the projection gives a lower bound and theory the upper one."""
+    values = np.concatenate([-np.linspace(0.1, 1, 30), np.linspace(0, 2, 300)])
+    result = eigsh(MatrixOperator(matrix(values)), 5, method="lanczos")
+    found = inertia_of(result, 330, upper=64)
+    assert found.level == "bracketed"
+    assert found.negative == found.zero == found.positive == -1
+    assert 5 <= found.lower <= 30 <= found.upper == 64
+    assert inertia_of(result, 330).upper == 330
+
+
+def test_norms_and_saddle_bound() -> None:
+    """spectral_norm equals NumPy's 2-norm on either shape; the rank in the saddle bound ignores rounding."""
+    rng = np.random.default_rng(0)
+    for shape in ((5, 40), (90, 30)):
+        A = torch.from_numpy(rng.standard_normal(shape))
+        assert spectral_norm(MatrixOperator(A)) == pytest.approx(np.linalg.norm(A.numpy(), 2), rel=1e-6)
+    G = torch.from_numpy(rng.standard_normal((20, 3)) @ rng.standard_normal((3, 9)))
+    bound = saddle_bound(G, embed_dim=4)
+    assert bound.rank_bound == 12
+    assert bound.sigma_max == pytest.approx(np.linalg.norm(G.numpy(), 2), rel=1e-12)
