@@ -52,15 +52,18 @@ def analyse(
         }
         make_folder(out.parent)
         with sole_writer(out):
-            if out.exists() and _belongs(out, attrs):
-                writer = SpectrumWriter(out)
-            elif out.exists() and not overwrite:
+            mine = out.exists() and _belongs(out, attrs)
+            if mine and SpectrumReader(out).attrs["status"] == "complete":
+                return SpectrumReader(out)
+            if out.exists() and not mine and not overwrite:
                 raise FileError(
                     f"{out} exists, of another run or with other settings",
                     "use --overwrite to replace it, or another --out",
                 )
-            else:
-                writer = SpectrumWriter.create(
+            writer = (
+                SpectrumWriter(out)
+                if mine
+                else SpectrumWriter.create(
                     out,
                     {**attrs, "status": "running", **provenance(str(measurement.device))},
                     len(steps),
@@ -68,15 +71,14 @@ def analyse(
                     config.k,
                     {b: measurement.size(b) for b in config.blocks if measurement.is_dense(b)},
                 )
-            with writer:
-                todo = [s for s in steps if s not in writer.steps]
-                with tqdm(todo, unit="checkpoint", disable=quiet, file=sys.stderr) as bar:
-                    for step in bar:
-                        bar.set_postfix(step=step)
-                        values, spectra = measurement.run(reader.checkpoint(step), update_frequency(reader, step))
-                        writer.append(step, values, spectra)
-                if todo:
-                    writer.finish()
+            )
+            with writer, tqdm(unit="checkpoint", total=len(steps), disable=quiet, file=sys.stderr) as bar:
+                for step in steps:
+                    bar.set_postfix(step=step)
+                    if step not in writer.steps:
+                        writer.append(step, *measurement.run(reader.checkpoint(step), update_frequency(reader, step)))
+                    bar.update()
+                writer.finish()
     return SpectrumReader(out)
 
 
@@ -130,7 +132,10 @@ def update_frequency(reader: RunReader, step: int) -> float:
 
 def _belongs(path: Path, attrs: dict[str, Any]) -> bool:
     """Whether a Hessian file was made from the same run file with the same settings."""
-    found = SpectrumReader(path).attrs
+    try:
+        found = SpectrumReader(path).attrs
+    except FileError:
+        return False
     ignored = {"device"}
     same = [{k: v for k, v in json.loads(a["config"]).items() if k not in ignored} for a in (found, attrs)]
     return same[0] == same[1] and found["parent_sha256"] == attrs["parent_sha256"]

@@ -42,7 +42,9 @@ def dense_hessian(path: Path, step: int, decay: float = 0.0) -> tuple[Tensor, Te
     sizes = [p.numel() for p in params.values()]
 
     def loss(flat: Tensor) -> Tensor:
-        P = dict(zip(params, (v.view_as(p) for v, p in zip(flat.split(sizes), params.values())), strict=True))
+        P = dict(
+            zip(params, (v.view_as(p) for v, p in zip(flat.split(sizes), params.values(), strict=True)), strict=True)
+        )
         if config["model"] == "embedding":
             z = nn.functional.embedding(tokens, P["E"])
         elif config["model"] == "onehot":

@@ -43,7 +43,9 @@ def reference(model: nn.Module, objective: Objective, decay: float = 0.0) -> Ten
     sizes = [p.numel() for p in params.values()]
 
     def loss(flat: Tensor) -> Tensor:
-        split = dict(zip(params, (v.view_as(p) for v, p in zip(flat.split(sizes), params.values())), strict=True))
+        split = dict(
+            zip(params, (v.view_as(p) for v, p in zip(flat.split(sizes), params.values(), strict=True)), strict=True)
+        )
         logits = torch.func.functional_call(model, split, (objective.inputs,))
         return nn.functional.cross_entropy(logits, objective.targets) + decay / 2 * flat.square().sum()
 

@@ -34,6 +34,6 @@ def _open(path: Path, kind: str, groups: tuple[str, ...]) -> xarray.Dataset:
             (row,) = part["crc32"].dims
             part = part.isel({row: part["crc32"].values > 0}).drop_vars("crc32")
         parts.append(part)
-    merged = xarray.merge(parts, combine_attrs="drop")
+    merged = xarray.merge(parts, join="inner", combine_attrs="drop")
     merged.attrs = xarray.open_dataset(path, engine="h5netcdf").attrs
     return merged

@@ -1,0 +1,134 @@
+"""The house: arrows run one way, modules stay small, and nothing heavy is imported at start-up."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+# Each room with the floor it stands on; an import may only go down, or stay inside its room.
+FLOORS = {
+    "cli": 6,
+    "pipeline": 5,
+    "report": 5,
+    "tables": 5,
+    "training.trainer": 4,
+    "measure": 4,
+    "verify": 4,
+    "figures": 4,
+    "training": 3,
+    "curvature": 2,
+    "storage": 2,
+    "plotting": 2,
+    "devices": 1,
+    "provenance": 1,
+    "config": 1,
+    "errors": 0,
+}
+
+
+def room(module: str) -> str:
+    name = module.removeprefix("landscape.")
+    return next((r for r in FLOORS if name == r or name.startswith(r + ".")), "")
+
+
+def modules() -> list[Path]:
+    return sorted((ROOT / "landscape").rglob("*.py"))
+
+
+def imports(path: Path) -> set[str]:
+    """Every module of landscape that a file imports, wherever in the file."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("landscape"):
+            names = {f"{node.module}.{a.name}" for a in node.names}
+            found |= {n for n in names if (ROOT / (n.replace(".", "/") + ".py")).exists()} or {node.module}
+        elif isinstance(node, ast.Import):
+            found |= {a.name for a in node.names if a.name.startswith("landscape.")}
+    return found - {"landscape"}
+
+
+def outside(path: Path) -> set[str]:
+    """Top-level names of all packages that a file imports."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {a.name.split(".")[0] for a in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module.split(".")[0])
+    return found
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(ROOT)))
+def test_arrows_run_one_way(path: Path) -> None:
+    """An import goes to a lower floor or stays in its room; no two rooms of one floor know each other."""
+    name = str(path.relative_to(ROOT).with_suffix("")).replace("/", ".").removesuffix(".__init__")
+    here = room(name)
+    if not here:
+        assert name in ("landscape", "landscape.__main__")
+        return
+    for target in imports(path):
+        there = room(target)
+        assert there, f"{name} imports {target}, which has no floor"
+        assert FLOORS[there] < FLOORS[here] or there == here, f"{name} imports {target}"
+
+
+def test_a_room_has_no_circle() -> None:
+    """Modules of one room do not import each other in circles."""
+    graph = {str(p.relative_to(ROOT).with_suffix("")).replace("/", "."): imports(p) for p in modules()}
+    done: set[str] = set()
+
+    def visit(name: str, path: tuple[str, ...]) -> None:
+        assert name not in path, " -> ".join((*path, name))
+        if name not in done:
+            for target in graph.get(name, ()):
+                visit(target, (*path, name))
+            done.add(name)
+
+    for name in graph:
+        visit(name, ())
+
+
+@pytest.mark.parametrize(
+    ("room", "forbidden"),
+    [("curvature", {"h5py", "xarray"}), ("storage", {"torch"}), ("figures", {"torch", "h5py"})],
+)
+def test_rooms_keep_to_their_tools(room: str, forbidden: set[str]) -> None:
+    """curvature sees no file, storage no torch, figures read files as outsiders do."""
+    for path in (ROOT / "landscape" / room).glob("*.py"):
+        assert not outside(path) & forbidden, path
+
+
+def test_only_storage_writes_hdf5() -> None:
+    """h5py is imported by storage alone (and asked for its version by provenance)."""
+    users = {p.parent.name if p.parent.name != "landscape" else p.stem for p in modules() if "h5py" in outside(p)}
+    assert users == {"storage", "provenance"}
+
+
+def test_analyses_never_import_training() -> None:
+    """Analyses read files like anybody else."""
+    scripts = list((ROOT / "analyses").glob("*.py"))
+    assert len(scripts) == 8
+    assert all("training" not in module for path in scripts for module in imports(path))
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(ROOT)))
+def test_no_file_over_400_lines(path: Path) -> None:
+    """A module fits in the head."""
+    assert len(path.read_text().splitlines()) <= 400
+
+
+def test_import_is_light() -> None:
+    """`import landscape` brings neither torch nor matplotlib; the public names are all there."""
+    code = "import sys, landscape; assert not {'torch', 'matplotlib', 'h5py'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    import landscape
+
+    for name in landscape.__all__:
+        assert getattr(landscape, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = landscape.nothing
