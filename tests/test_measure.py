@@ -142,6 +142,16 @@ def test_regularised_objective_shifts_by_the_decay(tiny_run: Path, tmp_path: Pat
         assert row["grad_norm"][i] == pytest.approx(float(g[at].norm()), rel=1e-10)
 
 
+@pytest.mark.parametrize(("activation", "objective"), [("gelu", "data"), ("relu", "regularised")])
+def test_no_saddle_bound_where_f14_does_not_hold(activation: Any, objective: Any, tmp_path: Path) -> None:
+    """The bound is for ReLU and the data loss; elsewhere the file says that there is none."""
+    run = tmp_path / "run.h5"
+    train(dataclasses.replace(TINY, activation=activation), run, quiet=True)
+    row = analyse(run, HessianConfig(steps="60", blocks=("E,W",), objective=objective), quiet=True).row(60)
+    assert np.isnan(row["saddle_bound"])
+    assert row["saddle_rank_bound"] == -1
+
+
 def test_matrix_free_agrees_with_dense(tiny_run: Path, tiny_hessian: SpectrumReader, tmp_path: Path) -> None:
     """method lanczos finds the dense eigenvalues within its residuals; its bracket holds the certified index."""
     config = HessianConfig(steps="60", method="lanczos", blocks=ALL_BLOCKS, k=5, chunk_size=7)

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from landscape.curvature import lanczos
 from landscape.curvature.coupling import saddle_bound, spectral_norm
 from landscape.curvature.inertia import inertia_of, saddle_index
 from landscape.curvature.lanczos import eigsh
@@ -75,7 +76,7 @@ def test_prescribed_spectra(method: str, name: str, scale: float) -> None:
         V = result.vectors[end]
         theta = torch.from_numpy(result.values[end])
         np.testing.assert_allclose((A @ V - V * theta).norm(dim=0), result.residuals[end], atol=1e-14 * norm)
-    assert result.orthonormality < 1e-10
+    assert result.orthonormality < 1e-13
 
 
 @pytest.mark.slow
@@ -96,6 +97,15 @@ def test_small_orders_and_k_beyond_n(method: str, n: int) -> None:
     result = eigsh(MatrixOperator(A), 8 if n > 5 else 10, method=method, tol=1e-9)
     expected = ends(np.linalg.eigvalsh(A.numpy()), k if n > 5 else n)
     np.testing.assert_allclose(result.values, expected, atol=1e-8)
+
+
+def test_end_vectors_are_never_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the search behind the dense path returned other vectors, the answer would still be LAPACK's."""
+    A = matrix(np.random.default_rng(4).standard_normal(300))
+    wrong = torch.eye(300, dtype=torch.float64)[:, :3]
+    monkeypatch.setattr(lanczos._Search, "run", lambda self, v0: (wrong, wrong))
+    result = eigsh(MatrixOperator(A), 3, method="dense")
+    np.testing.assert_allclose(result.values, ends(np.linalg.eigvalsh(A.numpy()), 3), atol=1e-12)
 
 
 def test_scipy_agrees_on_one_end() -> None:
@@ -152,6 +162,14 @@ def test_an_eigenvalue_at_the_tolerance_is_bracketed() -> None:
     assert (found.level, found.negative, found.lower, found.upper) == ("bracketed", -1, 1, 2)
 
 
+def test_the_assembly_error_widens_the_bracket() -> None:
+    """Eigenvalues within the error of -tau on either side count in the upper bound only; theory may cap it."""
+    result = eigsh(MatrixOperator(matrix([-1.0, -0.505, -0.495, 1.0])), 2)
+    found = inertia_of(result, 4, tau=0.5, error=0.01)
+    assert (found.level, found.lower, found.upper) == ("bracketed", 1, 3)
+    assert inertia_of(result, 4, tau=0.5, error=0.01, upper=2).upper == 2
+
+
 def test_a_tolerance_below_the_error_is_refused() -> None:
     """The message names the smallest tolerance that would be honest."""
     result = eigsh(MatrixOperator(matrix([-1.0, 0.0, 1.0])), 1)
@@ -169,6 +187,7 @@ def test_matrix_free_index_is_a_bracket() -> None:
     assert found.negative == found.zero == found.positive == -1
     assert 5 <= found.lower <= 30 <= found.upper == 64
     assert inertia_of(result, 330).upper == 330
+    assert found.tolerance == pytest.approx(1e-3 * 2, rel=1e-6)
 
 
 def test_norms_and_saddle_bound() -> None:
