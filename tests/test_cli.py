@@ -33,7 +33,7 @@ def run_file(tiny_run: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def fails(capsys: pytest.CaptureFixture[str]) -> Callable[..., None]:
+def expect_failure(capsys: pytest.CaptureFixture[str]) -> Callable[..., None]:
     """Run a command that must fail with this code and these words, one line each, and touch no file."""
 
     def check(argv: list[str], code: int, error: str, hint: str, unharmed: tuple[Path, ...] = ()) -> None:
@@ -52,24 +52,24 @@ def fails(capsys: pytest.CaptureFixture[str]) -> Callable[..., None]:
     return check
 
 
-def test_missing_file(fails: Callable[..., None], run_file: Path) -> None:
+def test_missing_file(expect_failure: Callable[..., None], run_file: Path) -> None:
     """A missing file is named, and so are its neighbours."""
     missing = run_file.with_name("other.h5")
-    fails(["hessian", "--ckpt", missing], 1, f"{missing} does not exist", "here are: run.h5")
+    expect_failure(["hessian", "--ckpt", missing], 1, f"{missing} does not exist", "here are: run.h5")
 
 
-def test_not_hdf5(fails: Callable[..., None], tmp_path: Path) -> None:
+def test_not_hdf5(expect_failure: Callable[..., None], tmp_path: Path) -> None:
     """A text file is not read."""
     path = tmp_path / "notes.h5"
     path.write_text("hello")
-    fails(["hessian", "--ckpt", path], 1, "is not an HDF5 file", "name a file that", (path,))
-    fails(["report", path, "--out", tmp_path / "r"], 1, "is not an HDF5 file", "name a file that", (path,))
+    expect_failure(["hessian", "--ckpt", path], 1, "is not an HDF5 file", "name a file that", (path,))
+    expect_failure(["report", path, "--out", tmp_path / "r"], 1, "is not an HDF5 file", "name a file that", (path,))
 
 
-def test_truncated(fails: Callable[..., None], run_file: Path) -> None:
+def test_truncated(expect_failure: Callable[..., None], run_file: Path) -> None:
     """A file cut short is called truncated."""
     run_file.write_bytes(run_file.read_bytes()[:-4000])
-    fails(["hessian", "--ckpt", run_file], 1, "is truncated", "copy it again", (run_file,))
+    expect_failure(["hessian", "--ckpt", run_file], 1, "is truncated", "copy it again", (run_file,))
 
 
 @pytest.mark.parametrize(
@@ -80,40 +80,44 @@ def test_truncated(fails: Callable[..., None], run_file: Path) -> None:
     ],
 )
 def test_other_schemas(
-    fails: Callable[..., None], run_file: Path, name: str, value: str, error: str, hint: str
+    expect_failure: Callable[..., None], run_file: Path, name: str, value: str, error: str, hint: str
 ) -> None:
     """Another schema and a newer version are refused."""
     with h5py.File(run_file, "r+") as file:
         file.attrs[name] = value
-    fails(["hessian", "--ckpt", run_file], 1, error, hint, (run_file,))
+    expect_failure(["hessian", "--ckpt", run_file], 1, error, hint, (run_file,))
 
 
-def test_hdf5_of_another_program(fails: Callable[..., None], tmp_path: Path) -> None:
+def test_hdf5_of_another_program(expect_failure: Callable[..., None], tmp_path: Path) -> None:
     """HDF5 without our schema is not guessed at."""
     path = tmp_path / "other.h5"
     with h5py.File(path, "w") as file:
         file["x"] = 1
-    fails(["hessian", "--ckpt", path], 1, "an HDF5 file of another program", "landscape train", (path,))
-    fails(["report", path, "--out", tmp_path / "r"], 1, "is no file of landscape", "run files or Hessian", (path,))
+    expect_failure(["hessian", "--ckpt", path], 1, "an HDF5 file of another program", "landscape train", (path,))
+    expect_failure(
+        ["report", path, "--out", tmp_path / "r"], 1, "is no file of landscape", "run files or Hessian", (path,)
+    )
 
 
 def test_hessian_file_where_a_run_is_wanted(
-    fails: Callable[..., None], tiny_run: Path, tiny_hessian: SpectrumReader
+    expect_failure: Callable[..., None], tiny_run: Path, tiny_hessian: SpectrumReader
 ) -> None:
     """A Hessian file is told apart from a run."""
     path = tiny_run.with_name("tiny.hessian.h5")
-    fails(["hessian", "--ckpt", path], 1, "is a Hessian file, not a run file", "name the run it was made from", (path,))
+    expect_failure(
+        ["hessian", "--ckpt", path], 1, "is a Hessian file, not a run file", "name the run it was made from", (path,)
+    )
 
 
-def test_step_not_stored(fails: Callable[..., None], run_file: Path) -> None:
+def test_step_not_stored(expect_failure: Callable[..., None], run_file: Path) -> None:
     """The nearest stored steps are named."""
-    fails(["hessian", "--ckpt", run_file, "--steps", "55"], 1, "holds no step 55", "56, 60", (run_file,))
-    fails(["hessian", "--ckpt", run_file, "--steps", "x"], 2, "steps 'x' is no list of steps", "0,100,2000")
+    expect_failure(["hessian", "--ckpt", run_file, "--steps", "55"], 1, "holds no step 55", "56, 60", (run_file,))
+    expect_failure(["hessian", "--ckpt", run_file, "--steps", "x"], 2, "steps 'x' is no list of steps", "0,100,2000")
 
 
-def test_unknown_block(fails: Callable[..., None], run_file: Path) -> None:
+def test_unknown_block(expect_failure: Callable[..., None], run_file: Path) -> None:
     """An unknown block gets the nearest known ones."""
-    fails(["hessian", "--ckpt", run_file, "--blocks", "E,w"], 2, "unknown block 'E,w'", "E,W")
+    expect_failure(["hessian", "--ckpt", run_file, "--blocks", "E,w"], 2, "unknown block 'E,w'", "E,W")
 
 
 @pytest.mark.parametrize(
@@ -136,21 +140,21 @@ def test_unknown_block(fails: Callable[..., None], run_file: Path) -> None:
     ],
 )
 def test_values_no_run_can_have(
-    fails: Callable[..., None], tmp_path: Path, flags: list[str], error: str, hint: str
+    expect_failure: Callable[..., None], tmp_path: Path, flags: list[str], error: str, hint: str
 ) -> None:
     """Bad values end before anything is written, with exit code 2."""
-    fails(["train", "--out", tmp_path / "run.h5", *flags], 2, error, hint)
+    expect_failure(["train", "--out", tmp_path / "run.h5", *flags], 2, error, hint)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
-def test_cuda_without_a_device(fails: Callable[..., None], run_file: Path, tmp_path: Path) -> None:
+def test_cuda_without_a_device(expect_failure: Callable[..., None], run_file: Path, tmp_path: Path) -> None:
     """--device cuda is an error where there is none, in both commands."""
     for argv in (["train", "--out", tmp_path / "x.h5"], ["hessian", "--ckpt", run_file]):
-        fails([*argv, "--device", "cuda"], 1, "no CUDA device is to be had", "--device cpu or auto")
+        expect_failure([*argv, "--device", "cuda"], 1, "no CUDA device is to be had", "--device cpu or auto")
 
 
-def test_nan_in_a_checkpoint(fails: Callable[..., None], run_file: Path) -> None:
+def test_nan_in_a_checkpoint(expect_failure: Callable[..., None], run_file: Path) -> None:
     """Non-finite parameters are named with their step, even if their checksum is right."""
     with h5py.File(run_file, "r+") as file:
         group = file["checkpoints"]
@@ -159,59 +163,64 @@ def test_nan_in_a_checkpoint(fails: Callable[..., None], run_file: Path) -> None
         values["W"][3, 1] = np.nan
         TableWriter(group, "step").write(row, 20, values)
     argv = ["hessian", "--ckpt", run_file, "--steps", "20", "--quiet"]
-    fails(argv, 1, "W at step 20 has 1 non-finite values", "lower --lr", (run_file,))
+    expect_failure(argv, 1, "W at step 20 has 1 non-finite values", "lower --lr", (run_file,))
 
 
-def test_run_file_that_exists(fails: Callable[..., None], run_file: Path) -> None:
+def test_run_file_that_exists(expect_failure: Callable[..., None], run_file: Path) -> None:
     """A run is never overwritten unasked."""
-    fails(["train", "--out", run_file], 1, f"{run_file} exists", "--resume", (run_file,))
+    expect_failure(["train", "--out", run_file], 1, f"{run_file} exists", "--resume", (run_file,))
 
 
 def test_hessian_file_of_other_settings(
-    fails: Callable[..., None], run_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    expect_failure: Callable[..., None], run_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A Hessian file with other settings stays; --overwrite replaces it; the run itself is never the output."""
     base = ["hessian", "--ckpt", str(run_file), "--blocks", "E", "--quiet", "--steps"]
     assert cli.run([*base, "0"]) == 0
     capsys.readouterr()
     path = tmp_path / "run.hessian.h5"
-    fails([*base, "60"], 1, "exists, of another run or with other settings", "--overwrite", (path, run_file))
+    expect_failure([*base, "60"], 1, "exists, of another run or with other settings", "--overwrite", (path, run_file))
     assert cli.run([*base, "60", "--overwrite"]) == 0
     assert SpectrumReader(path).steps == [60]
     capsys.readouterr()
-    fails([*base, "0", "--out", str(run_file)], 1, "is the run file itself", "another --out", (run_file,))
+    expect_failure([*base, "0", "--out", str(run_file)], 1, "is the run file itself", "another --out", (run_file,))
 
 
-def test_report_folder_that_exists(fails: Callable[..., None], run_file: Path, tmp_path: Path) -> None:
+def test_report_folder_that_exists(expect_failure: Callable[..., None], run_file: Path, tmp_path: Path) -> None:
     """A folder that is no report is never replaced, a report only with --overwrite."""
     folder = tmp_path / "mine"
     folder.mkdir()
     (folder / "thesis.tex").write_text("precious")
     argv = ["report", run_file, "--quiet", "--out", folder]
-    fails([*argv, "--overwrite"], 2, "exists and is no report", "another --out", (folder / "thesis.tex",))
+    expect_failure([*argv, "--overwrite"], 2, "exists and is no report", "another --out", (folder / "thesis.tex",))
 
 
-def test_folder_that_cannot_be_written(fails: Callable[..., None], run_file: Path) -> None:
+def test_folder_that_cannot_be_written(expect_failure: Callable[..., None], run_file: Path) -> None:
     """A folder that cannot be made is an error before training."""
     inside = run_file / "sub" / "x.h5"
-    fails(["train", "--out", inside], 1, f"cannot write in {inside.parent}", "--out", (run_file,))
-    fails(["hessian", "--ckpt", run_file, "--out", inside], 1, "cannot write in", "--out", (run_file,))
+    expect_failure(["train", "--out", inside], 1, f"cannot write in {inside.parent}", "--out", (run_file,))
+    expect_failure(["hessian", "--ckpt", run_file, "--out", inside], 1, "cannot write in", "--out", (run_file,))
 
 
 def test_dense_block_that_does_not_fit(
-    fails: Callable[..., None], run_file: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    expect_failure: Callable[..., None], run_file: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """What a dense block needs and what there is are said before the work."""
     from landscape import devices
 
     monkeypatch.setattr(devices, "free_memory", lambda device: 10_000)
     argv = ["hessian", "--ckpt", run_file, "--blocks", "W", "--method", "dense"]
-    fails(argv, 1, "block W as a dense matrix (64 parameters) needs 0.0 GB; 0.0 GB are free", "--method lanczos")
+    expect_failure(
+        argv, 1, "block W as a dense matrix (64 parameters) needs 0.0 GB; 0.0 GB are free", "--method lanczos"
+    )
     assert not (tmp_path / "run.hessian.h5").exists()
 
 
 def test_blocks_beyond_lapack(
-    fails: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    expect_failure: Callable[..., None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """LAPACK's 32-bit limit is said before the work, however much memory there is."""
     from landscape import devices
@@ -222,7 +231,9 @@ def test_blocks_beyond_lapack(
     capsys.readouterr()
     monkeypatch.setattr(devices, "free_memory", lambda device: 10**15)
     argv = ["hessian", "--ckpt", run, "--blocks", "W", "--method", "dense"]
-    fails(argv, 1, "block W has 65,536 parameters; LAPACK's 32-bit indices end at 32,000", "--method lanczos", (run,))
+    expect_failure(
+        argv, 1, "block W has 65,536 parameters; LAPACK's 32-bit indices end at 32,000", "--method lanczos", (run,)
+    )
 
 
 @pytest.mark.parametrize(
@@ -235,22 +246,24 @@ def test_blocks_beyond_lapack(
         ("[1]", "holds no JSON object", '{"p": 59'),
     ],
 )
-def test_bad_config_files(fails: Callable[..., None], tmp_path: Path, text: str, error: str, hint: str) -> None:
+def test_bad_config_files(
+    expect_failure: Callable[..., None], tmp_path: Path, text: str, error: str, hint: str
+) -> None:
     """A config file with a typo, a wrong type or no JSON is refused."""
     path = tmp_path / "c.json"
     path.write_text(text)
-    fails(["train", "--config", path, "--out", tmp_path / "x.h5"], 2, error, hint, (path,))
+    expect_failure(["train", "--config", path, "--out", tmp_path / "x.h5"], 2, error, hint, (path,))
 
 
-def test_missing_config(fails: Callable[..., None], tmp_path: Path) -> None:
+def test_missing_config(expect_failure: Callable[..., None], tmp_path: Path) -> None:
     """A config file that is not there."""
-    fails(["train", "--config", tmp_path / "none.json"], 1, "cannot read", "check the path of --config")
+    expect_failure(["train", "--config", tmp_path / "none.json"], 1, "cannot read", "check the path of --config")
 
 
-def test_resume_refuses_another_config(fails: Callable[..., None], run_file: Path) -> None:
+def test_resume_refuses_another_config(expect_failure: Callable[..., None], run_file: Path) -> None:
     """A resumed run keeps what decides its numbers."""
     argv = ["train", "--out", run_file, "--resume", "--lr", "0.02"]
-    fails(argv, 2, "lr is 0.02, but the run was started with 0.01", "--resume can change only", (run_file,))
+    expect_failure(argv, 2, "lr is 0.02, but the run was started with 0.01", "--resume can change only", (run_file,))
 
 
 def test_batch_larger_than_the_split_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
