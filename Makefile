@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/.installed
 TEST_INSTALLED := $(VENV)/.installed-test
 # Steps that `make demo` trains at most, and checkpoints that it analyses.
 DEMO_STEPS ?= 6000
-DEMO_CHECKPOINTS ?= 7
+DEMO_CHECKPOINTS ?= 6
 
 .PHONY: install demo test lint clean
 

@@ -126,7 +126,7 @@ def plain_model(
 
 def _regularised(decay: float, parameters: list[Tensor], logits: Tensor, labels: Tensor) -> Tensor:
     penalty = torch.stack([p.square().sum() for p in parameters]).sum()
-    return nn.functional.cross_entropy(logits, labels) + 0.5 * decay * penalty
+    return _cross_entropy(logits, labels) + 0.5 * decay * penalty
 
 
 def _dense_difference(
@@ -151,7 +151,7 @@ def _dense_difference(
             keys[id(named[name])]: v.view_as(named[name]) for name, v in zip(names, vector.split(sizes), strict=True)
         }
         logits = torch.func.functional_call(model, pieces, (tokens,))
-        return nn.functional.cross_entropy(logits, labels) + 0.5 * decay * vector.square().sum()
+        return _cross_entropy(logits, labels) + 0.5 * decay * vector.square().sum()
 
     at = torch.cat([named[name].detach().reshape(-1) for name in names])
     dense = torch.func.jacrev(torch.func.grad(loss), chunk_size=64)(at)
@@ -159,3 +159,9 @@ def _dense_difference(
     k = min(ends.shape[1], n)
     difference = max(np.abs(ends[0, :k] - values[:k]).max(), np.abs(ends[1, :k] - values[::-1][:k]).max())
     return float(difference / norm) if norm else float(difference)
+
+
+def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """log(1 + sum of exp(z_c - z_y) over the wrong classes): log_softmax has no digits left at low loss."""
+    others = logits - logits.gather(1, labels[:, None])
+    return others.scatter(1, labels[:, None], -torch.inf).exp().sum(1).log1p().mean()

@@ -86,11 +86,15 @@ class EmbeddingMLP:
             r[torch.arange(len(x)), y] = -_others(p, y)
             r = r / N
             back = r @ self.V
-            VD = self.V * D[:, None, :]
+            # Logits count only by their differences: relative to the likeliest class nothing cancels at any loss.
+            top = p.argmax(1)
+            VD = (self.V - self.V[top][:, None, :]) * D[:, None, :]
             B = p[:, :, None] * (VD - torch.einsum("nc,ncj->nj", p, VD)[:, None, :]) / N
             M = torch.einsum("cj,ncl->njl", self.V, B) * D[:, :, None]
             M.diagonal(dim1=1, dim2=2).add_(back * second)
-            A = torch.diag_embed(p / N) - p[:, :, None] * p[:, None, :] / N
+            A = -p[:, :, None] * p[:, None, :] / N
+            rest = (1 - p).scatter(1, top[:, None], _others(p, top)[:, None])
+            A.diagonal(dim1=1, dim2=2).copy_(p * rest / N)
             ones = z.new_ones(len(x), 1)
             yield {
                 "x": x,

@@ -20,7 +20,8 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """
     right = logits.gather(1, labels[:, None])
     margin = logits.scatter(1, labels[:, None], -torch.inf).logsumexp(1) - right[:, 0]
-    return torch.logaddexp(margin, torch.zeros_like(margin))
+    wrong = margin > 0
+    return torch.where(wrong, -margin, margin).exp().log1p() + torch.where(wrong, margin, 0.0)
 
 
 def mse(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -51,7 +52,7 @@ class Objective:
         if isinstance(model, nn.Module):
             module = model
             self._model: Callable[[Parameters, Tensor], Tensor] = lambda params, x: torch.func.functional_call(
-                module, dict(params), (x,)
+                module, {**{n: b.clone() for n, b in module.named_buffers()}, **params}, (x,)
             )
         else:
             self._model = model

@@ -1,0 +1,551 @@
+"""Hessian-vector products, closed forms and the loss against automatic differentiation and other libraries."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from landscape.curvature.dense import EmbeddingMLP
+from landscape.curvature.objective import Objective, cross_entropy, mse
+from landscape.curvature.operators import HessianOperator, MatrixOperator
+from landscape.training.models import ACTIVATIONS
+
+Point = dict[str, Tensor]
+MeanLoss = Callable[[Tensor, Tensor], Tensor]
+PER_SAMPLE = {nn.functional.cross_entropy: cross_entropy, nn.functional.mse_loss: mse}
+
+
+def draw(*shape: int, seed: int = 0) -> Tensor:
+    """Standard normal numbers in float64."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+class Attention(nn.Module):
+    """One head of self-attention between two LayerNorms, and a linear readout of the last position."""
+
+    def __init__(self, affine: bool) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(5, 4)
+        self.before, self.after = (nn.LayerNorm(4, elementwise_affine=affine) for _ in range(2))
+        self.qkv, self.out = nn.Linear(4, 12), nn.Linear(4, 5)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embed(tokens)
+        q, k, v = self.qkv(self.before(x)).chunk(3, -1)
+        x = x + (q @ k.mT / 2).softmax(-1) @ v
+        return self.out(self.after(x)[:, -1])
+
+
+def make(kind: str) -> tuple[nn.Module, Tensor, Tensor, MeanLoss, list[str]]:
+    """A module in float64, 13 inputs and targets, the mean loss as torch has it, and two parameters to pair up."""
+    generator = torch.Generator().manual_seed(1)
+    if kind == "mlp":
+        module = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2)).double()
+        data, loss, pair = (draw(13, 3, seed=2), draw(13, 2, seed=3)), nn.functional.mse_loss, ["0.weight", "2.weight"]
+    else:
+        module = Attention(kind == "attention").double()
+        tokens = torch.randint(0, 5, (13, 3), generator=generator)
+        data, loss, pair = (tokens, tokens.sum(1) % 5), nn.functional.cross_entropy, ["embed.weight", "qkv.weight"]
+    with torch.no_grad():
+        for i, p in enumerate(module.parameters()):
+            p.copy_(draw(*p.shape, seed=50 + i) / 2)
+    return module, *data, loss, pair
+
+
+def point_of(module: nn.Module) -> Point:
+    """A module's parameters by name."""
+    return {n: p.detach().clone() for n, p in module.named_parameters()}
+
+
+def operator_of(kind: str, block: list[str] | None = None, **settings: object) -> HessianOperator:
+    """The Hessian operator of a test problem."""
+    module, x, y, loss, _ = make(kind)
+    return HessianOperator(Objective(module, x, y, PER_SAMPLE[loss], **settings), point_of(module), block)
+
+
+def reference(kind: str) -> tuple[Tensor, dict[str, slice]]:
+    """The whole Hessian of the plain mean loss by torch.func, and each parameter's place in it.
+
+    Reverse over reverse: torch.func.hessian, forward over reverse, is wrong for the weight of a LayerNorm.
+    """
+    module, x, y, loss, _ = make(kind)
+    point = point_of(module)
+    sizes = [p.numel() for p in point.values()]
+    ends = np.cumsum([0, *sizes]).tolist()
+
+    def mean_loss(vector: Tensor) -> Tensor:
+        pieces = {n: v.view_as(p) for (n, p), v in zip(point.items(), vector.split(sizes), strict=True)}
+        return loss(torch.func.functional_call(module, pieces, (x,)), y)
+
+    whole = torch.func.jacrev(torch.func.grad(mean_loss))(torch.cat([p.reshape(-1) for p in point.values()]))
+    assert float((whole - whole.T).abs().max()) <= 1e-13 * float(whole.abs().max())
+    return whole, {n: slice(a, b) for n, a, b in zip(point, ends, ends[1:], strict=False)}
+
+
+def pick(whole: Tensor, at: dict[str, slice], rows: list[str], cols: list[str]) -> Tensor:
+    """The block of a whole Hessian over named rows and columns, in their order."""
+    return torch.cat([torch.cat([whole[at[r], at[c]] for c in cols], 1) for r in rows])
+
+
+def assert_close(found: Tensor, expected: Tensor, relative: float = 1e-13) -> None:
+    """Equal within `relative` of the largest entry."""
+    assert found.shape == expected.shape
+    assert float((found - expected).abs().max()) <= relative * float(expected.abs().max())
+
+
+KINDS = ["mlp", "attention"]
+
+
+# --- products against torch.func and torch.autograd -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("which", ["first", "second", "joint", "reversed", "all"])
+def test_diagonal_blocks_equal_torch(kind: str, which: str) -> None:
+    """A block over any parameters, in any order, is that block of the whole Hessian by torch.func."""
+    whole, at = reference(kind)
+    a, b = make(kind)[-1]
+    names = {"first": [a], "second": [b], "joint": [a, b], "reversed": [b, a], "all": list(at)}[which]
+    operator = operator_of(kind, None if which == "all" else names)
+    expected = pick(whole, at, names, names)
+    assert operator.shape == expected.shape
+    assert_close(operator.dense(), expected)
+    assert_close(operator_of(kind).block(names).dense(), expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_off_diagonal_blocks_equal_torch(kind: str) -> None:
+    """`block(rows, cols)` is the coupling of two sets of parameters; T is its transpose."""
+    whole, at = reference(kind)
+    a, b = make(kind)[-1]
+    last = list(at)[-1]
+    for rows, cols in (([a], [b]), ([b], [a]), ([a], [b, last]), ([a, b], [b])):
+        block = operator_of(kind).block(rows, cols)
+        expected = pick(whole, at, rows, cols)
+        assert_close(block.dense(), expected)
+        assert_close(block.T.dense(), expected.T)
+        assert block.T.shape == (block.shape[1], block.shape[0])
+
+
+def test_block_equals_autograd_hessian() -> None:
+    """A single-parameter block is torch.autograd.functional.hessian by that parameter."""
+    module, x, y, loss, (name, _) = make("attention")
+    point = point_of(module)
+    expected = torch.autograd.functional.hessian(
+        lambda p: loss(torch.func.functional_call(module, {**point, name: p}, (x,)), y), point[name]
+    )
+    n = point[name].numel()
+    assert_close(operator_of("attention", [name]).dense(), expected.reshape(n, n))
+
+
+@pytest.mark.parametrize("chunk_size", [None, 5])
+@pytest.mark.parametrize("kind", KINDS)
+def test_several_vectors_at_once(kind: str, chunk_size: int | None) -> None:
+    """A product with a matrix is the product with each of its columns, and a vector's shape is kept."""
+    operator = operator_of(kind, chunk_size=chunk_size)
+    n = operator.shape[1]
+    vectors = draw(n, 3, seed=7)
+    image = operator @ vectors
+    assert image.shape == (n, 3)
+    for j in range(3):
+        assert (operator @ vectors[:, j]).shape == (n,)
+        assert torch.equal(operator @ vectors[:, j], image[:, j])
+    assert_close(image, reference(kind)[0] @ vectors, 1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("chunk_size", [1, 4, 5, 12, 13, 100])
+def test_ragged_chunks_are_weighted_by_their_samples(kind: str, chunk_size: int) -> None:
+    """Chunks of unequal size (13 samples) give the Hessian, value and gradient of the one mean."""
+    operator = operator_of(kind, chunk_size=chunk_size)
+    assert len(list(operator.objective.terms())) == math.ceil(13 / chunk_size)
+    assert_close(operator.dense(), reference(kind)[0])
+    module, x, y, loss, _ = make(kind)
+    value = loss(module(x), y)
+    assert operator.objective.value(point_of(module)) == pytest.approx(value.item(), rel=1e-14)
+    expected = torch.autograd.grad(value, list(module.parameters()))
+    for found, g in zip(operator.objective.gradient(point_of(module)).values(), expected, strict=True):
+        assert float((found - g).abs().max()) <= 1e-14
+
+
+@pytest.mark.parametrize("chunk_size", [None, 5])
+@pytest.mark.parametrize("kind", KINDS)
+def test_weight_decay_adds_a_multiple_of_the_identity(kind: str, chunk_size: int | None) -> None:
+    """The regularised Hessian is H + wd I on diagonal blocks; off the diagonal it is H; the gradient gains wd theta."""
+    decay = 0.37
+    plain, decayed = (operator_of(kind, chunk_size=chunk_size, weight_decay=w) for w in (0.0, decay))
+    difference = decayed.dense() - plain.dense()
+    assert float((difference - decay * torch.eye(len(difference), dtype=torch.float64)).abs().max()) <= 1e-13
+    a, b = make(kind)[-1]
+    assert torch.equal(decayed.block([a], [b]).dense(), plain.block([a], [b]).dense())
+    point = point_of(make(kind)[0])
+    gradients = [operator.objective.gradient(point) for operator in (plain, decayed)]
+    for name, p in point.items():
+        assert float((gradients[1][name] - gradients[0][name] - decay * p).abs().max()) <= 1e-14
+    squares = sum(float(p.square().sum()) for p in point.values())
+    values = [operator.objective.value(point) for operator in (plain, decayed)]
+    assert values[1] - values[0] == pytest.approx(decay / 2 * squares, rel=1e-12)
+
+
+def test_single_precision_agrees_within_its_rounding() -> None:
+    """An objective in float32 gives float32 products near the float64 ones."""
+    module, x, y, loss, _ = make("mlp")
+    operator = HessianOperator(
+        Objective(module.float(), x, y, PER_SAMPLE[loss], dtype=torch.float32), point_of(module.float())
+    )
+    assert operator.dtype == operator.dense().dtype == torch.float32
+    assert_close(operator.dense().double(), reference("mlp")[0], 1e-5)
+
+
+# --- parameters that carry no curvature -----------------------------------------------------------------------
+
+
+def test_unused_parameters_give_zeros() -> None:
+    """A parameter the loss never reads has zero rows and columns, alone, joint and off the diagonal."""
+    whole, at = reference("mlp")
+    module, x, y, loss, _ = make("mlp")
+    point = {**point_of(module), "unused": draw(4)}
+    operator = HessianOperator(Objective(module, x, y, PER_SAMPLE[loss]), point)
+    n = len(whole)
+    assert_close(operator.dense()[:n, :n], whole)
+    assert not operator.dense()[n:].any()
+    assert not operator.block(["unused"]).dense().any()
+    assert not operator.block(["unused"], ["0.weight"]).dense().any()
+    assert operator.block(["0.weight"], ["unused"]).dense().shape == (15, 4)
+
+
+def test_objective_without_curvature_gives_zeros() -> None:
+    """A loss that is linear in the parameters, or does not depend on them, has the zero Hessian."""
+    x, y, point = draw(6, 3), torch.zeros(6), {"w": draw(3)}
+    for model in (lambda P, x: x @ P["w"], lambda P, x: x.sum(1)):
+        H = HessianOperator(Objective(model, x, y, loss=lambda out, _: out), point).dense()
+        assert torch.equal(H, torch.zeros(3, 3, dtype=torch.float64))
+
+
+def test_frozen_parameters_have_their_true_hessian() -> None:
+    """requires_grad of a module says how it is trained, not what its curvature is."""
+    module, x, y, loss, (a, _) = make("mlp")
+    module.get_parameter(a).requires_grad_(False)
+    operator = HessianOperator(Objective(module, x, y, PER_SAMPLE[loss]), dict(module.named_parameters()))
+    assert_close(operator.dense(), reference("mlp")[0])
+    assert not module.get_parameter(a).requires_grad
+
+
+# --- side effects, determinism and errors ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_of_the_module_changes(kind: str, training: bool) -> None:
+    """Products leave .grad, the mode, requires_grad and every parameter as they were."""
+    module, x, y, loss, (a, b) = make(kind)
+    module.train(training)
+    module.get_parameter(b).requires_grad_(False)
+    module.get_parameter(a).grad = torch.ones_like(module.get_parameter(a))
+    before = point_of(module)
+    objective = Objective(module, x, y, PER_SAMPLE[loss], weight_decay=0.1, chunk_size=5)
+    operator = HessianOperator(objective, dict(module.named_parameters()))
+    first = operator @ draw(operator.shape[1])
+    again = HessianOperator(objective, dict(module.named_parameters()))
+    assert torch.equal(again @ draw(operator.shape[1]), first)
+    objective.gradient(dict(module.named_parameters()))
+    objective.value(dict(module.named_parameters()))
+    assert all(m.training == training for m in module.modules())
+    for name, p in module.named_parameters():
+        assert torch.equal(p, before[name])
+        assert p.requires_grad == (name != b)
+        assert p.grad is None or (name == a and bool((p.grad == 1).all()))
+    assert module.get_parameter(a).grad is not None
+
+
+def test_buffers_of_the_module_do_not_change() -> None:
+    """Products through BatchNorm in training mode leave its running statistics as they were."""
+    module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)).double().train()
+    before = {n: b.clone() for n, b in module.named_buffers()}
+    objective = Objective(module, draw(9, 3), torch.arange(9) % 3)
+    operator = HessianOperator(objective, dict(module.named_parameters()))
+    assert bool((operator @ draw(operator.shape[1])).any())
+    for name, b in module.named_buffers():
+        assert torch.equal(b, before[name]), name
+
+
+@pytest.mark.parametrize("chunk_size", [None, 5])
+@pytest.mark.parametrize("kind", KINDS)
+def test_products_are_deterministic(kind: str, chunk_size: int | None) -> None:
+    """The same product twice, and of two operators, is equal to the last bit."""
+    operator, other = (operator_of(kind, chunk_size=chunk_size) for _ in range(2))
+    v = draw(operator.shape[1], 2, seed=3)
+    first = operator @ v
+    assert torch.equal(operator @ v, first)
+    assert torch.equal(other @ v, first)
+    assert torch.equal(operator.dense(), operator.dense().T)
+
+
+def test_errors_name_what_is_wrong() -> None:
+    """Unknown parameters, vectors of a wrong length and unpaired targets are refused by name and number."""
+    operator = operator_of("mlp")
+    with pytest.raises(ValueError, match=r"no parameter 'nonesuch'; the objective has 0\.weight, 0\.bias, 2\.weight"):
+        operator.block(["nonesuch"])
+    with pytest.raises(ValueError, match="no parameter 'nonesuch'"):
+        operator.block(["0.weight"], ["nonesuch"])
+    for wrong in (torch.ones(31).double(), torch.ones(31, 2).double()):
+        with pytest.raises(ValueError, match=r"vectors of length 31; this operator takes 32"):
+            operator @ wrong
+    block = operator.block(["0.weight"], ["2.weight"])
+    with pytest.raises(ValueError, match=r"vectors of length 15; this operator takes 10"):
+        block @ torch.ones(15).double()
+    with pytest.raises(ValueError, match=r"3 inputs and 2 targets: give one target per input"):
+        Objective(nn.Linear(2, 2), torch.ones(3, 2), torch.zeros(2).long())
+    with pytest.raises(ValueError, match=r"0 inputs and 0 targets"):
+        Objective(nn.Linear(2, 2), torch.ones(0, 2), torch.zeros(0).long())
+
+
+# --- other libraries ------------------------------------------------------------------------------------------
+
+
+def test_scipy_operator_agrees() -> None:
+    """to_scipy: matvec, matmat, rmatvec and dtype are those of the block and of its transpose."""
+    whole, at = reference("mlp")
+    a, b = make("mlp")[-1]
+    operator = operator_of("mlp")
+    for block, expected in (
+        (operator, whole.numpy()),
+        (operator.block([a], [b]), pick(whole, at, [a], [b]).numpy()),
+    ):
+        linear = block.to_scipy()
+        assert linear.shape == expected.shape
+        assert linear.dtype == np.float64
+        rows, cols = draw(expected.shape[0]).numpy(), draw(expected.shape[1], 3).numpy()
+        np.testing.assert_allclose(linear.matvec(cols[:, 0]), expected @ cols[:, 0], atol=1e-13)
+        np.testing.assert_allclose(linear.matmat(cols), expected @ cols, atol=1e-13)
+        np.testing.assert_allclose(linear.rmatvec(rows), expected.T @ rows, atol=1e-13)
+        np.testing.assert_allclose(linear @ np.float32([1] * expected.shape[1]), expected.sum(1), atol=1e-13)
+
+
+def test_matrix_operator_is_its_matrix() -> None:
+    """A dense matrix as an operator: products with a vector and with several, transpose and itself."""
+    A, V = draw(4, 6, seed=1), draw(6, 3, seed=2)
+    operator = MatrixOperator(A)
+    assert_close(operator @ V, A @ V, 1e-15)
+    assert_close(operator @ V[:, 0], A @ V[:, 0], 1e-15)
+    assert torch.equal(operator.T.dense(), A.T)
+    assert (operator.shape, operator.T.shape) == ((4, 6), (6, 4))
+
+
+@pytest.mark.parametrize("kind", ["mlp", "attention without affine"])
+def test_curvlinops_agrees(kind: str) -> None:
+    """curvlinops' HessianLinearOperator, over ragged batches, gives the same products."""
+    from curvlinops import HessianLinearOperator
+
+    module, x, y, _, _ = make(kind)
+    loss = nn.MSELoss() if kind == "mlp" else nn.CrossEntropyLoss()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        other = HessianLinearOperator(
+            module, loss, list(module.parameters()), list(zip(x.split(5), y.split(5), strict=True))
+        )
+        v = draw(sum(p.numel() for p in module.parameters()), 2)
+        expected = other @ v
+    assert_close(operator_of(kind, chunk_size=4) @ v, expected, 1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pyhessian_agrees(kind: str) -> None:
+    """PyHessian's top eigenvalue is the one of largest magnitude, and its product is ours."""
+    from pyhessian import hessian as pyhessian
+    from pyhessian.utils import hessian_vector_product
+
+    module, x, y, loss, _ = make(kind)
+    torch.manual_seed(0)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Using backward.. with create_graph")
+        solver = pyhessian(module, loss, data=(x, y), cuda=False)
+    vectors = [draw(*p.shape, seed=i) for i, p in enumerate(module.parameters())]
+    expected = torch.cat([g.reshape(-1) for g in hessian_vector_product(solver.gradsH, solver.params, vectors)])
+    (top,), _ = solver.eigenvalues(maxIter=1000, tol=1e-10, top_n=1)
+    module.zero_grad()
+    operator = operator_of(kind)
+    assert_close(operator @ torch.cat([v.reshape(-1) for v in vectors]), expected, 1e-12)
+    values = np.linalg.eigvalsh(operator.dense().numpy())
+    assert top == pytest.approx(max(values, key=abs), rel=1e-4)
+
+
+# --- the closed form ------------------------------------------------------------------------------------------
+
+
+def embedding_net(
+    activation: str, bias: bool, tokens: int, scale: float = 1.0
+) -> tuple[Point, Tensor, Tensor, Objective]:
+    """A random embedding-coupled network with repeated tokens among its inputs; `scale` multiplies V."""
+    p, d, h, C = 5, 3, 6, 4
+    generator = torch.Generator().manual_seed(tokens)
+    x = torch.randint(0, p, (23, tokens), generator=generator)
+    x[:4, -1] = x[:4, 0]
+    point = {"E": draw(p, d, seed=1), "W": draw(h, tokens * d, seed=2) / 2, "V": scale * draw(C, h, seed=3)}
+    if bias:
+        point |= {"b1": draw(h, seed=4), "b2": draw(C, seed=5)}
+    phi = ACTIVATIONS[activation]
+
+    def model(P: Point, x: Tensor) -> Tensor:
+        return phi(P["E"][x].flatten(1) @ P["W"].T + P.get("b1", 0.0)) @ P["V"].T + P.get("b2", 0.0)
+
+    y = x.sum(1) % C
+    return point, x, y, Objective(model, x, y)
+
+
+@pytest.mark.parametrize("tokens", [2, 4])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("activation", list(ACTIVATIONS))
+def test_closed_form_equals_products(activation: str, bias: bool, tokens: int) -> None:
+    """The closed-form Hessian and all its sub-blocks, in any order, are those of the products."""
+    point, x, y, objective = embedding_net(activation, bias, tokens)
+    closed = EmbeddingMLP(point, x, y, ACTIVATIONS[activation])
+    operator = HessianOperator(objective, point)
+    names = ["E", "W", "V", *(["b1", "b2"] if bias else [])]
+    pairs = [list(pair) for pair in itertools.permutations(names, 2)]
+    for block in (*([n] for n in names), *pairs, names, names[::-1]):
+        found, expected = closed.hessian(block), operator.block(block).dense()
+        assert_close(found, expected, 1e-12)
+        assert torch.equal(found, found.T)
+
+
+def test_closed_form_over_several_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Working through the samples a few at a time changes nothing but rounding."""
+    point, x, y, _ = embedding_net("gelu", True, 4)
+    closed = EmbeddingMLP(point, x, y, ACTIVATIONS["gelu"])
+    expected, G = closed.hessian(list(point)), closed.table_gradient()
+    monkeypatch.setattr("landscape.curvature.dense._CHUNK_BYTES", 5000)
+    assert 1 < len(list(closed._chunks())) < len(x)
+    assert_close(closed.hessian(list(point)), expected, 1e-14)
+    assert_close(closed.table_gradient(), G, 1e-14)
+
+
+@pytest.mark.parametrize("tokens", [2, 4])
+@pytest.mark.parametrize("activation", list(ACTIVATIONS))
+def test_table_gradient_is_the_gradient_by_the_tables(activation: str, tokens: int) -> None:
+    """G = [dL/dT_1^T; ...] of T_k = E W_k^T, by automatic differentiation through the tables."""
+    point, x, y, _ = embedding_net(activation, True, tokens)
+    tables = [(point["E"] @ W_k.T).requires_grad_() for W_k in point["W"].split(3, 1)]
+    pre = torch.stack([T[x[:, k]] for k, T in enumerate(tables)]).sum(0) + point["b1"]
+    logits = ACTIVATIONS[activation](pre) @ point["V"].T + point["b2"]
+    expected = torch.cat([g.T for g in torch.autograd.grad(nn.functional.cross_entropy(logits, y), tables)])
+    G = EmbeddingMLP(point, x, y, ACTIVATIONS[activation]).table_gradient()
+    assert_close(G, expected, 1e-13)
+
+
+@pytest.mark.parametrize("right", [True, False])
+@pytest.mark.parametrize("margin", [1.0, 10.0, 20.0, 30.0, 45.0, 70.0])
+def test_closed_form_keeps_its_digits_at_any_loss(margin: float, right: bool) -> None:
+    """Where all samples are right (loss down to 1e-30) or wrong by a margin, the closed form still equals products."""
+    point, x, _, _ = embedding_net("relu", False, 2)
+    logits = torch.relu(point["E"][x].flatten(1) @ point["W"].T) @ point["V"].T
+    best = logits.topk(2, 1)
+    gap = best.values[:, 0] - best.values[:, 1]
+    target = float(gap.median())
+    kept = (gap > 0.7 * target) & (gap < 1.6 * target)
+    assert int(kept.sum()) >= 3
+    x, y = x[kept], best.indices[kept, 0 if right else 1]
+    point["V"] *= margin / target
+    model = embedding_net("relu", False, 2)[3]._model
+    # Where all are wrong, the single layers' own curvature is lost in the rounding of the products themselves.
+    for block in (["V"], ["E"], ["W"], ["E", "W", "V"]) if right else (["E", "W", "V"],):
+        expected = HessianOperator(Objective(model, x, y), point, block).dense()
+        assert_close(EmbeddingMLP(point, x, y, torch.relu).hessian(block), expected, 1e-9)
+
+
+# --- cross-entropy --------------------------------------------------------------------------------------------
+
+
+def margin_derivatives(margin: float, dtype: torch.dtype) -> tuple[float, float, float]:
+    """Loss of two classes at z_wrong - z_right = margin, and its first two derivatives by the margin."""
+    m = torch.tensor(margin, dtype=dtype, requires_grad=True)
+    loss = cross_entropy(torch.stack([m.new_zeros(()), m])[None], torch.tensor([0]))[0]
+    (first,) = torch.autograd.grad(loss, m, create_graph=True)
+    (second,) = torch.autograd.grad(first, m)
+    return loss.item(), first.item(), second.item()
+
+
+@pytest.mark.parametrize(
+    ("margin", "dtype", "relative"),
+    [
+        *((m, torch.float64, 1e-13) for m in (-700.0, -69.0, -37.0, -20.0, -5.0, 0.0, 0.3, 5.0)),
+        *((m, torch.float64, 1e-6) for m in (20.5, 21.0)),
+        *((m, torch.float32, 3e-6) for m in (-80.0, -25.3, -17.0, -5.0, 0.0, 0.3)),
+    ],
+)
+def test_cross_entropy_keeps_its_digits(margin: float, dtype: torch.dtype, relative: float) -> None:
+    """Loss, gradient and curvature against log1p(e^m), p and p (1 - p), from loss 1e-304 to a margin of 21 wrong."""
+    m = float(torch.tensor(margin, dtype=dtype))
+    e = math.exp(-abs(m))
+    loss = max(m, 0.0) + math.log1p(e)
+    first = e / (1 + e) if m < 0 else 1 / (1 + e)
+    found = margin_derivatives(margin, dtype)
+    assert found == pytest.approx((loss, first, e / (1 + e) ** 2), rel=relative, abs=0)
+
+
+@pytest.mark.parametrize(
+    ("margin", "dtype"),
+    [(-720.0, torch.float64), (-2000.0, torch.float64), (-90.0, torch.float32), (800, torch.float64)],
+)
+def test_cross_entropy_beyond_the_range_of_exp_is_finite(margin: float, dtype: torch.dtype) -> None:
+    """A sample classified (or missed) by more than exp can hold has no curvature left; it must not give NaN."""
+    loss, first, second = margin_derivatives(margin, dtype)
+    assert loss == pytest.approx(max(margin, 0.0), abs=1e-30)
+    assert first == pytest.approx(1.0 if margin > 0 else 0.0, abs=1e-30)
+    assert second == pytest.approx(0.0, abs=1e-30)
+
+
+@pytest.mark.parametrize("classes", [2, 3, 11])
+def test_cross_entropy_is_torch_cross_entropy_at_ordinary_loss(classes: int) -> None:
+    """Value, gradient and Hessian of random logits are those of torch's log-softmax form."""
+    z, y = 3 * draw(5, classes, seed=classes), torch.arange(5) % classes
+    pairs = []
+    for loss in (lambda z: cross_entropy(z, y).sum(), lambda z: nn.functional.cross_entropy(z, y, reduction="sum")):
+        pairs.append((loss(z), torch.func.grad(loss)(z), torch.func.hessian(loss)(z)))
+    for ours, torchs in zip(*pairs, strict=True):
+        assert float((ours - torchs).abs().max()) <= 1e-14
+    assert cross_entropy(z, y).shape == (5,)
+
+
+@pytest.mark.parametrize("margin", [21.0, 40.0, 300.0])
+def test_large_wrong_margins_keep_the_curvature_of_the_other_classes(margin: float) -> None:
+    """Two wrong classes tied far above the right one share the curvature 1/4, beyond softplus' linear threshold."""
+    z = torch.tensor([[0.0, margin, margin]], dtype=torch.float64)
+    H = torch.func.hessian(lambda z: cross_entropy(z, torch.tensor([0])).sum())(z)[0, :, 0]
+    expected = torch.tensor([[0.0, 0, 0], [0, 0.25, -0.25], [0, -0.25, 0.25]], dtype=torch.float64)
+    assert float((H - expected).abs().max()) <= 1e-9
+    p = torch.softmax(z[0], 0)
+    assert float((H - (torch.diag(p) - p[:, None] * p)).abs().max()) <= 1e-15
+
+
+def test_float32_hessian_at_low_loss() -> None:
+    """Loss 1e-11 in float32: the Hessian keeps 3e-6 of relative precision, where torch's cross-entropy has none."""
+    x, y = draw(9, 3, seed=1), torch.zeros(9).long()
+    point = {"w": torch.tensor([[25.0, 25.0, 25.0], [0.0, 0.0, 0.0]], dtype=torch.float64)}
+    x = 0.33 + x.abs() / 100
+    found = {}
+    for loss in (cross_entropy, lambda z, y: nn.functional.cross_entropy(z, y, reduction="none")):
+        for dtype in (torch.float32, torch.float64):
+            objective = Objective(lambda P, x: x @ P["w"].T, x, y, loss, dtype=dtype)
+            found[loss, dtype] = HessianOperator(objective, point).dense().double()
+            value = objective.value({"w": point["w"].to(dtype)})
+            if loss is cross_entropy:
+                assert 1e-12 < value < 1e-10
+    mine = found[cross_entropy, torch.float64]
+    assert float(mine.norm()) > 1e-13
+    # The logits themselves carry float32 rounding of about 25 eps, which shifts every probability alike.
+    assert float((found[cross_entropy, torch.float32] - mine).norm()) <= 3e-6 * float(mine.norm())
+
+
+def test_mse_is_the_mean_over_outputs() -> None:
+    """Squared error of each sample, averaged over all its outputs."""
+    out, target = draw(4, 3, 2, seed=1), draw(4, 3, 2, seed=2)
+    assert mse(out, target).shape == (4,)
+    assert mse(out, target).mean().item() == pytest.approx(nn.functional.mse_loss(out, target).item(), rel=1e-14)
