@@ -1,8 +1,10 @@
-"""Hessian-vector products against autograd, curvlinops and PyHessian, and what they must not do."""
+"""Hessian-vector products, closed forms and the loss against automatic differentiation and other libraries."""
 
 from __future__ import annotations
 
+import math
 import warnings
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -10,147 +12,363 @@ import torch
 from torch import Tensor, nn
 
 from landscape.curvature.objective import Objective, cross_entropy, mse
-from landscape.curvature.operators import HessianOperator
+from landscape.curvature.operators import HessianOperator, MatrixOperator
+
+Point = dict[str, Tensor]
+MeanLoss = Callable[[Tensor, Tensor], Tensor]
+PER_SAMPLE = {nn.functional.cross_entropy: cross_entropy, nn.functional.mse_loss: mse}
+
+
+def draw(*shape: int, seed: int = 0) -> Tensor:
+    """Standard normal numbers in float64."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 class Attention(nn.Module):
-    """A small transformer block, with a parameter that nothing uses."""
+    """One head of self-attention between two LayerNorms, and a linear readout of the last position."""
 
-    def __init__(self) -> None:
+    def __init__(self, affine: bool) -> None:
         super().__init__()
-        self.project = nn.Linear(3, 4)
-        self.norm = nn.LayerNorm(4)
-        self.query, self.key, self.value = (nn.Linear(4, 4, bias=False) for _ in range(3))
-        self.head = nn.Linear(4, 3)
-        self.unused = nn.Parameter(torch.ones(2))
+        self.embed = nn.Embedding(5, 4)
+        self.before, self.after = (nn.LayerNorm(4, elementwise_affine=affine) for _ in range(2))
+        self.qkv, self.out = nn.Linear(4, 12), nn.Linear(4, 5)
 
-    def forward(self, x: Tensor) -> Tensor:
-        z = self.norm(self.project(x.unflatten(1, (2, 3))))
-        weights = (self.query(z) @ self.key(z).transpose(1, 2)).softmax(-1)
-        return self.head((weights @ self.value(z)).mean(1))
-
-
-def problem(kind: str, weight_decay: float = 0.0, chunk: int | None = None) -> tuple[nn.Module, Objective]:
-    torch.manual_seed(0)
-    model = {"mlp": nn.Sequential(nn.Linear(6, 5), nn.GELU(), nn.Linear(5, 3)), "attention": Attention()}[kind].double()
-    x, y = torch.randn(70, 6), torch.randint(0, 3, (70,))
-    return model, Objective(model, x, y, weight_decay=weight_decay, chunk_size=chunk)
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embed(tokens)
+        q, k, v = self.qkv(self.before(x)).chunk(3, -1)
+        x = x + (q @ k.mT / 2).softmax(-1) @ v
+        return self.out(self.after(x)[:, -1])
 
 
-def reference(model: nn.Module, objective: Objective, decay: float = 0.0) -> Tensor:
-    """The whole Hessian by autograd with torch's own cross-entropy (torch.func.hessian is wrong for LayerNorm)."""
-    params = {n: p.detach() for n, p in model.named_parameters()}
-    sizes = [p.numel() for p in params.values()]
-
-    def loss(flat: Tensor) -> Tensor:
-        split = dict(
-            zip(params, (v.view_as(p) for v, p in zip(flat.split(sizes), params.values(), strict=True)), strict=True)
-        )
-        logits = torch.func.functional_call(model, split, (objective.inputs,))
-        return nn.functional.cross_entropy(logits, objective.targets) + decay / 2 * flat.square().sum()
-
-    return torch.autograd.functional.hessian(loss, torch.cat([p.reshape(-1) for p in params.values()]))
-
-
-@pytest.mark.parametrize("kind", ["mlp", "attention"])
-@pytest.mark.parametrize(("decay", "chunk"), [(0.0, None), (0.1, None), (0.1, 64)])
-def test_equals_autograd(kind: str, decay: float, chunk: int | None) -> None:
-    """Dense, single and several products equal autograd's Hessian; ragged chunks are weighted by samples."""
-    model, objective = problem(kind, decay, chunk)
-    expected = reference(model, objective, decay)
-    H = HessianOperator(objective, dict(model.named_parameters()))
-    torch.testing.assert_close(H.dense(), expected, atol=1e-14, rtol=1e-10)
-    V = torch.randn(len(expected), 3, dtype=torch.float64)
-    torch.testing.assert_close(H @ V, expected @ V, atol=1e-13, rtol=1e-10)
-    torch.testing.assert_close(H @ V[:, 0], expected @ V[:, 0], atol=1e-13, rtol=1e-10)
+def make(kind: str) -> tuple[nn.Module, Tensor, Tensor, MeanLoss, list[str]]:
+    """A module in float64, 13 inputs and targets, the mean loss as torch has it, and two parameters to pair up."""
+    generator = torch.Generator().manual_seed(1)
+    if kind == "mlp":
+        module = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2)).double()
+        data, loss, pair = (draw(13, 3, seed=2), draw(13, 2, seed=3)), nn.functional.mse_loss, ["0.weight", "2.weight"]
+    else:
+        module = Attention(kind == "attention").double()
+        tokens = torch.randint(0, 5, (13, 3), generator=generator)
+        data, loss, pair = (tokens, tokens.sum(1) % 5), nn.functional.cross_entropy, ["embed.weight", "qkv.weight"]
+    with torch.no_grad():
+        for i, p in enumerate(module.parameters()):
+            p.copy_(draw(*p.shape, seed=50 + i) / 2)
+    return module, *data, loss, pair
 
 
-def test_blocks_in_any_order() -> None:
-    """Diagonal, joint and off-diagonal blocks are the matching parts of the whole; T and to_scipy agree."""
-    model, objective = problem("mlp")
-    params = dict(model.named_parameters())
-    whole = HessianOperator(objective, params)
-    H = whole.dense()
-    ends = np.cumsum([0, *(p.numel() for p in params.values())])
-    at = {n: slice(a, b) for n, a, b in zip(params, ends, ends[1:], strict=False)}
-    torch.testing.assert_close(whole.block(["2.weight"]).dense(), H[at["2.weight"], at["2.weight"]])
-    off = whole.block(["0.weight"], ["2.weight"])
-    torch.testing.assert_close(off.dense(), H[at["0.weight"], at["2.weight"]])
-    torch.testing.assert_close(off.T.dense(), off.dense().T)
-    joint = whole.block(["2.weight", "0.weight"]).dense()
-    torch.testing.assert_close(joint[15:, :15], H[at["0.weight"], at["2.weight"]])
-    scipy_off = off.to_scipy()
-    np.testing.assert_allclose(scipy_off @ np.eye(15), off.dense().numpy(), atol=1e-14)
-    np.testing.assert_allclose(scipy_off.rmatvec(np.ones(30)), off.dense().numpy().T @ np.ones(30), atol=1e-13)
+def point_of(module: nn.Module) -> Point:
+    """A module's parameters by name."""
+    return {n: p.detach().clone() for n, p in module.named_parameters()}
 
 
-def test_unused_parameters_have_no_curvature() -> None:
-    """A parameter that the loss does not see gives zeros, not a crash; so does a frozen one its curvature."""
-    model, objective = problem("attention")
-    model.head.weight.requires_grad_(False)
-    H = HessianOperator(objective, dict(model.named_parameters()))
-    assert torch.equal(H.block(["unused"]).dense(), torch.zeros(2, 2, dtype=torch.float64))
-    assert float(H.block(["head.weight"]).dense().norm()) > 0
+def operator_of(kind: str, block: list[str] | None = None, **settings: object) -> HessianOperator:
+    """The Hessian operator of a test problem."""
+    module, x, y, loss, _ = make(kind)
+    return HessianOperator(Objective(module, x, y, PER_SAMPLE[loss], **settings), point_of(module), block)
 
 
-def test_no_side_effects_and_deterministic() -> None:
-    """Products change no .grad, mode, requires_grad or value, and come out the same, bit for bit, twice."""
-    model, objective = problem("mlp")
-    model.eval()
-    model[0].weight.requires_grad_(False)
-    for p in model.parameters():
-        p.grad = torch.full_like(p, 7.0)
-    before = [p.detach().clone() for p in model.parameters()]
-    v = torch.ones(sum(p.numel() for p in model.parameters()), dtype=torch.float64)
-    first = HessianOperator(objective, dict(model.named_parameters())) @ v
-    second = HessianOperator(objective, dict(model.named_parameters())) @ v
-    assert torch.equal(first, second)
-    assert not model.training
-    assert [p.requires_grad for p in model.parameters()] == [False, True, True, True]
-    assert all(bool((p.grad == 7).all()) for p in model.parameters() if p.grad is not None)
-    assert all(torch.equal(p, q) for p, q in zip(model.parameters(), before, strict=True))
+def reference(kind: str) -> tuple[Tensor, dict[str, slice]]:
+    """The whole Hessian of the plain mean loss by torch.func, and each parameter's place in it.
+
+    Reverse over reverse: torch.func.hessian, forward over reverse, is wrong for the weight of a LayerNorm.
+    """
+    module, x, y, loss, _ = make(kind)
+    point = point_of(module)
+    sizes = [p.numel() for p in point.values()]
+    ends = np.cumsum([0, *sizes]).tolist()
+
+    def mean_loss(vector: Tensor) -> Tensor:
+        pieces = {n: v.view_as(p) for (n, p), v in zip(point.items(), vector.split(sizes), strict=True)}
+        return loss(torch.func.functional_call(module, pieces, (x,)), y)
+
+    whole = torch.func.jacrev(torch.func.grad(mean_loss))(torch.cat([p.reshape(-1) for p in point.values()]))
+    assert float((whole - whole.T).abs().max()) <= 1e-13 * float(whole.abs().max())
+    return whole, {n: slice(a, b) for n, a, b in zip(point, ends, ends[1:], strict=False)}
 
 
-def test_mse_is_torch_mse() -> None:
-    """The squared error is normalised as torch's MSELoss."""
-    a, b = torch.randn(7, 3, dtype=torch.float64), torch.randn(7, 3, dtype=torch.float64)
-    assert float(mse(a, b).mean()) == pytest.approx(float(nn.functional.mse_loss(a, b)), rel=1e-14)
-    y = torch.randint(0, 3, (7,))
-    assert float(cross_entropy(a, y).mean()) == pytest.approx(float(nn.functional.cross_entropy(a, y)), rel=1e-14)
+def pick(whole: Tensor, at: dict[str, slice], rows: list[str], cols: list[str]) -> Tensor:
+    """The block of a whole Hessian over named rows and columns, in their order."""
+    return torch.cat([torch.cat([whole[at[r], at[c]] for c in cols], 1) for r in rows])
 
 
-def test_second_libraries() -> None:
-    """curvlinops and PyHessian see the same Hessian."""
-    from curvlinops import HessianLinearOperator
-    from pyhessian import hessian as pyhessian
+def assert_close(found: Tensor, expected: Tensor, relative: float = 1e-13) -> None:
+    """Equal within `relative` of the largest entry."""
+    assert found.shape == expected.shape
+    assert float((found - expected).abs().max()) <= relative * float(expected.abs().max())
 
-    model, objective = problem("mlp")
-    params = dict(model.named_parameters())
-    H = HessianOperator(objective, params)
-    dense = H.dense()
-    theirs = HessianLinearOperator(
-        model,
-        nn.CrossEntropyLoss(),
-        list(model.parameters()),
-        [(objective.inputs, objective.targets)],
-        check_deterministic=False,
+
+KINDS = ["mlp", "attention"]
+
+
+# --- products against torch.func and torch.autograd -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("which", ["first", "second", "joint", "reversed", "all"])
+def test_diagonal_blocks_equal_torch(kind: str, which: str) -> None:
+    """A block over any parameters, in any order, is that block of the whole Hessian by torch.func."""
+    whole, at = reference(kind)
+    a, b = make(kind)[-1]
+    names = {"first": [a], "second": [b], "joint": [a, b], "reversed": [b, a], "all": list(at)}[which]
+    operator = operator_of(kind, None if which == "all" else names)
+    expected = pick(whole, at, names, names)
+    assert operator.shape == expected.shape
+    assert_close(operator.dense(), expected)
+    assert_close(operator_of(kind).block(names).dense(), expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_off_diagonal_blocks_equal_torch(kind: str) -> None:
+    """`block(rows, cols)` is the coupling of two sets of parameters; T is its transpose."""
+    whole, at = reference(kind)
+    a, b = make(kind)[-1]
+    last = list(at)[-1]
+    for rows, cols in (([a], [b]), ([b], [a]), ([a], [b, last]), ([a, b], [b])):
+        block = operator_of(kind).block(rows, cols)
+        expected = pick(whole, at, rows, cols)
+        assert_close(block.dense(), expected)
+        assert_close(block.T.dense(), expected.T)
+        assert block.T.shape == (block.shape[1], block.shape[0])
+
+
+def test_block_equals_autograd_hessian() -> None:
+    """A single-parameter block is torch.autograd.functional.hessian by that parameter."""
+    module, x, y, loss, (name, _) = make("attention")
+    point = point_of(module)
+    expected = torch.autograd.functional.hessian(
+        lambda p: loss(torch.func.functional_call(module, {**point, name: p}, (x,)), y), point[name]
     )
-    v = torch.randn(len(dense), dtype=torch.float64)
-    torch.testing.assert_close(theirs @ v, H @ v, atol=1e-13, rtol=1e-10)
+    n = point[name].numel()
+    assert_close(operator_of("attention", [name]).dense(), expected.reshape(n, n))
+
+
+@pytest.mark.parametrize("chunk_size", [None, 5])
+@pytest.mark.parametrize("kind", KINDS)
+def test_several_vectors_at_once(kind: str, chunk_size: int | None) -> None:
+    """A product with a matrix is the product with each of its columns, and a vector's shape is kept."""
+    operator = operator_of(kind, chunk_size=chunk_size)
+    n = operator.shape[1]
+    vectors = draw(n, 3, seed=7)
+    image = operator @ vectors
+    assert image.shape == (n, 3)
+    for j in range(3):
+        assert (operator @ vectors[:, j]).shape == (n,)
+        assert torch.equal(operator @ vectors[:, j], image[:, j])
+    assert_close(image, reference(kind)[0] @ vectors, 1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("chunk_size", [1, 4, 5, 12, 13, 100])
+def test_ragged_chunks_are_weighted_by_their_samples(kind: str, chunk_size: int) -> None:
+    """Chunks of unequal size (13 samples) give the Hessian, value and gradient of the one mean."""
+    operator = operator_of(kind, chunk_size=chunk_size)
+    assert len(list(operator.objective.terms())) == math.ceil(13 / chunk_size)
+    assert_close(operator.dense(), reference(kind)[0])
+    module, x, y, loss, _ = make(kind)
+    value = loss(module(x), y)
+    assert operator.objective.value(point_of(module)) == pytest.approx(value.item(), rel=1e-14)
+    expected = torch.autograd.grad(value, list(module.parameters()))
+    for found, g in zip(operator.objective.gradient(point_of(module)).values(), expected, strict=True):
+        assert float((found - g).abs().max()) <= 1e-14
+
+
+@pytest.mark.parametrize("chunk_size", [None, 5])
+@pytest.mark.parametrize("kind", KINDS)
+def test_weight_decay_adds_a_multiple_of_the_identity(kind: str, chunk_size: int | None) -> None:
+    """The regularised Hessian is H + wd I on diagonal blocks; off the diagonal it is H; the gradient gains wd theta."""
+    decay = 0.37
+    plain, decayed = (operator_of(kind, chunk_size=chunk_size, weight_decay=w) for w in (0.0, decay))
+    difference = decayed.dense() - plain.dense()
+    assert float((difference - decay * torch.eye(len(difference), dtype=torch.float64)).abs().max()) <= 1e-13
+    a, b = make(kind)[-1]
+    assert torch.equal(decayed.block([a], [b]).dense(), plain.block([a], [b]).dense())
+    point = point_of(make(kind)[0])
+    gradients = [operator.objective.gradient(point) for operator in (plain, decayed)]
+    for name, p in point.items():
+        assert float((gradients[1][name] - gradients[0][name] - decay * p).abs().max()) <= 1e-14
+    squares = sum(float(p.square().sum()) for p in point.values())
+    values = [operator.objective.value(point) for operator in (plain, decayed)]
+    assert values[1] - values[0] == pytest.approx(decay / 2 * squares, rel=1e-12)
+
+
+def test_single_precision_agrees_within_its_rounding() -> None:
+    """An objective in float32 gives float32 products near the float64 ones."""
+    module, x, y, loss, _ = make("mlp")
+    operator = HessianOperator(
+        Objective(module.float(), x, y, PER_SAMPLE[loss], dtype=torch.float32), point_of(module.float())
+    )
+    assert operator.dtype == operator.dense().dtype == torch.float32
+    assert_close(operator.dense().double(), reference("mlp")[0], 1e-5)
+
+
+# --- parameters that carry no curvature -----------------------------------------------------------------------
+
+
+def test_unused_parameters_give_zeros() -> None:
+    """A parameter the loss never reads has zero rows and columns, alone, joint and off the diagonal."""
+    whole, at = reference("mlp")
+    module, x, y, loss, _ = make("mlp")
+    point = {**point_of(module), "unused": draw(4)}
+    operator = HessianOperator(Objective(module, x, y, PER_SAMPLE[loss]), point)
+    n = len(whole)
+    assert_close(operator.dense()[:n, :n], whole)
+    assert not operator.dense()[n:].any()
+    assert not operator.block(["unused"]).dense().any()
+    assert not operator.block(["unused"], ["0.weight"]).dense().any()
+    assert operator.block(["0.weight"], ["unused"]).dense().shape == (15, 4)
+
+
+def test_objective_without_curvature_gives_zeros() -> None:
+    """A loss that is linear in the parameters, or does not depend on them, has the zero Hessian."""
+    x, y, point = draw(6, 3), torch.zeros(6), {"w": draw(3)}
+    for model in (lambda P, x: x @ P["w"], lambda P, x: x.sum(1)):
+        H = HessianOperator(Objective(model, x, y, loss=lambda out, _: out), point).dense()
+        assert torch.equal(H, torch.zeros(3, 3, dtype=torch.float64))
+
+
+def test_frozen_parameters_have_their_true_hessian() -> None:
+    """requires_grad of a module says how it is trained, not what its curvature is."""
+    module, x, y, loss, (a, _) = make("mlp")
+    module.get_parameter(a).requires_grad_(False)
+    operator = HessianOperator(Objective(module, x, y, PER_SAMPLE[loss]), dict(module.named_parameters()))
+    assert_close(operator.dense(), reference("mlp")[0])
+    assert not module.get_parameter(a).requires_grad
+
+
+# --- side effects, determinism and errors ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_of_the_module_changes(kind: str, training: bool) -> None:
+    """Products leave .grad, the mode, requires_grad and every parameter as they were."""
+    module, x, y, loss, (a, b) = make(kind)
+    module.train(training)
+    module.get_parameter(b).requires_grad_(False)
+    module.get_parameter(a).grad = torch.ones_like(module.get_parameter(a))
+    before = point_of(module)
+    objective = Objective(module, x, y, PER_SAMPLE[loss], weight_decay=0.1, chunk_size=5)
+    operator = HessianOperator(objective, dict(module.named_parameters()))
+    first = operator @ draw(operator.shape[1])
+    again = HessianOperator(objective, dict(module.named_parameters()))
+    assert torch.equal(again @ draw(operator.shape[1]), first)
+    objective.gradient(dict(module.named_parameters()))
+    objective.value(dict(module.named_parameters()))
+    assert all(m.training == training for m in module.modules())
+    for name, p in module.named_parameters():
+        assert torch.equal(p, before[name])
+        assert p.requires_grad == (name != b)
+        assert p.grad is None or (name == a and bool((p.grad == 1).all()))
+    assert module.get_parameter(a).grad is not None
+
+
+def test_buffers_of_the_module_do_not_change() -> None:
+    """Products through BatchNorm in training mode leave its running statistics as they were."""
+    module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)).double().train()
+    before = {n: b.clone() for n, b in module.named_buffers()}
+    objective = Objective(module, draw(9, 3), torch.arange(9) % 3)
+    operator = HessianOperator(objective, dict(module.named_parameters()))
+    assert bool((operator @ draw(operator.shape[1])).any())
+    for name, b in module.named_buffers():
+        assert torch.equal(b, before[name]), name
+
+
+@pytest.mark.parametrize("chunk_size", [None, 5])
+@pytest.mark.parametrize("kind", KINDS)
+def test_products_are_deterministic(kind: str, chunk_size: int | None) -> None:
+    """The same product twice, and of two operators, is equal to the last bit."""
+    operator, other = (operator_of(kind, chunk_size=chunk_size) for _ in range(2))
+    v = draw(operator.shape[1], 2, seed=3)
+    first = operator @ v
+    assert torch.equal(operator @ v, first)
+    assert torch.equal(other @ v, first)
+    assert torch.equal(operator.dense(), operator.dense().T)
+
+
+def test_errors_name_what_is_wrong() -> None:
+    """Unknown parameters, vectors of a wrong length and unpaired targets are refused by name and number."""
+    operator = operator_of("mlp")
+    with pytest.raises(ValueError, match=r"no parameter 'nonesuch'; the objective has 0\.weight, 0\.bias, 2\.weight"):
+        operator.block(["nonesuch"])
+    with pytest.raises(ValueError, match="no parameter 'nonesuch'"):
+        operator.block(["0.weight"], ["nonesuch"])
+    for wrong in (torch.ones(31).double(), torch.ones(31, 2).double()):
+        with pytest.raises(ValueError, match=r"vectors of length 31; this operator takes 32"):
+            operator @ wrong
+    block = operator.block(["0.weight"], ["2.weight"])
+    with pytest.raises(ValueError, match=r"vectors of length 15; this operator takes 10"):
+        block @ torch.ones(15).double()
+    with pytest.raises(ValueError, match=r"3 inputs and 2 targets: give one target per input"):
+        Objective(nn.Linear(2, 2), torch.ones(3, 2), torch.zeros(2).long())
+    with pytest.raises(ValueError, match=r"0 inputs and 0 targets"):
+        Objective(nn.Linear(2, 2), torch.ones(0, 2), torch.zeros(0).long())
+
+
+# --- other libraries ------------------------------------------------------------------------------------------
+
+
+def test_scipy_operator_agrees() -> None:
+    """to_scipy: matvec, matmat, rmatvec and dtype are those of the block and of its transpose."""
+    whole, at = reference("mlp")
+    a, b = make("mlp")[-1]
+    operator = operator_of("mlp")
+    for block, expected in (
+        (operator, whole.numpy()),
+        (operator.block([a], [b]), pick(whole, at, [a], [b]).numpy()),
+    ):
+        linear = block.to_scipy()
+        assert linear.shape == expected.shape
+        assert linear.dtype == np.float64
+        rows, cols = draw(expected.shape[0]).numpy(), draw(expected.shape[1], 3).numpy()
+        np.testing.assert_allclose(linear.matvec(cols[:, 0]), expected @ cols[:, 0], atol=1e-13)
+        np.testing.assert_allclose(linear.matmat(cols), expected @ cols, atol=1e-13)
+        np.testing.assert_allclose(linear.rmatvec(rows), expected.T @ rows, atol=1e-13)
+        np.testing.assert_allclose(linear @ np.float32([1] * expected.shape[1]), expected.sum(1), atol=1e-13)
+
+
+def test_matrix_operator_is_its_matrix() -> None:
+    """A dense matrix as an operator: products with a vector and with several, transpose and itself."""
+    A, V = draw(4, 6, seed=1), draw(6, 3, seed=2)
+    operator = MatrixOperator(A)
+    assert_close(operator @ V, A @ V, 1e-15)
+    assert_close(operator @ V[:, 0], A @ V[:, 0], 1e-15)
+    assert torch.equal(operator.T.dense(), A.T)
+    assert (operator.shape, operator.T.shape) == ((4, 6), (6, 4))
+
+
+@pytest.mark.parametrize("kind", ["mlp", "attention without affine"])
+def test_curvlinops_agrees(kind: str) -> None:
+    """curvlinops' HessianLinearOperator, over ragged batches, gives the same products."""
+    from curvlinops import HessianLinearOperator
+
+    module, x, y, _, _ = make(kind)
+    loss = nn.MSELoss() if kind == "mlp" else nn.CrossEntropyLoss()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        other = HessianLinearOperator(
+            module, loss, list(module.parameters()), list(zip(x.split(5), y.split(5), strict=True))
+        )
+        v = draw(sum(p.numel() for p in module.parameters()), 2)
+        expected = other @ v
+    assert_close(operator_of(kind, chunk_size=4) @ v, expected, 1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pyhessian_agrees(kind: str) -> None:
+    """PyHessian's top eigenvalue is the one of largest magnitude, and its product is ours."""
+    from pyhessian import hessian as pyhessian
+    from pyhessian.utils import hessian_vector_product
+
+    module, x, y, loss, _ = make(kind)
+    torch.manual_seed(0)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Using backward.. with create_graph")
-        solver = pyhessian(model, nn.CrossEntropyLoss(), data=(objective.inputs, objective.targets), cuda=False)
-        (top,), _ = solver.eigenvalues(maxIter=500, tol=1e-10)
-    assert top == pytest.approx(float(torch.linalg.eigvalsh(dense)[-1]), rel=1e-5)
-
-
-def test_errors_name_the_value() -> None:
-    """Unknown parameters, wrong lengths and unpaired data are refused."""
-    model, objective = problem("mlp")
-    H = HessianOperator(objective, dict(model.named_parameters()))
-    with pytest.raises(ValueError, match=r"no parameter 'w'; the objective has 0.weight, 0.bias"):
-        H.block(["w"])
-    with pytest.raises(ValueError, match="vectors of length 5; this operator takes 53"):
-        H @ torch.zeros(5, dtype=torch.float64)
-    with pytest.raises(ValueError, match="3 inputs and 2 targets"):
-        Objective(model, torch.zeros(3, 6), torch.zeros(2))
+        solver = pyhessian(module, loss, data=(x, y), cuda=False)
+    vectors = [draw(*p.shape, seed=i) for i, p in enumerate(module.parameters())]
+    expected = torch.cat([g.reshape(-1) for g in hessian_vector_product(solver.gradsH, solver.params, vectors)])
+    (top,), _ = solver.eigenvalues(maxIter=1000, tol=1e-10, top_n=1)
+    module.zero_grad()
+    operator = operator_of(kind)
+    assert_close(operator @ torch.cat([v.reshape(-1) for v in vectors]), expected, 1e-12)
+    values = np.linalg.eigvalsh(operator.dense().numpy())
+    assert top == pytest.approx(max(values, key=abs), rel=1e-4)
