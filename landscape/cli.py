@@ -9,14 +9,17 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
 import landscape
 from landscape import tables
-from landscape.config import HessianConfig, TrainConfig, load, preset, replace
+from landscape.config import AnalysisConfig, HessianConfig, SliceConfig, TrainConfig, load, preset, replace
 from landscape.errors import ConfigError, LandscapeError
+
+if TYPE_CHECKING:
+    from landscape.storage.spectra import SpectrumReader
 
 NOT_CONVERGED, INTERRUPTED = 3, 130
 
@@ -62,6 +65,55 @@ class Hessian:
 
 
 @dataclasses.dataclass(frozen=True)
+class Critical:
+    """The critical point of the objective nearest to a checkpoint, and the Hessian there."""
+
+    ckpt: Path
+    """Run file to start from."""
+    step: int
+    """Stored step to start from."""
+    # A saddle index belongs to a critical point of what was minimised.
+    analysis: AnalysisConfig = AnalysisConfig(objective="regularised")
+    out: Path | None = None
+    """Hessian file to write, with the refined parameters; None: RUN.critical-STEP.h5 beside the run."""
+    grad_tol: float = 1e-10
+    """Gradient norm at which a point counts as critical."""
+    search_products: int = 60_000
+    """Hessian-vector products of the search at most."""
+    resume: bool = False
+    """Go on where an earlier search ended."""
+    overwrite: bool = False
+    """Replace an existing file."""
+    json: bool = False
+    """Print everything measured as one JSON document."""
+    quiet: bool = False
+    """No progress bar."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Slice:
+    """The loss along unit eigenvectors of a checkpoint, and on the plane of the lowest and the highest."""
+
+    slice: SliceConfig
+    ckpt: Path
+    """Run file to slice."""
+    step: int
+    """Stored step to slice at."""
+    out: Path | None = None
+    """Folder to write; None: reports/RUN-slices-STEP."""
+    objective: Literal["data", "regularised"] = "data"
+    """The data loss, or the data loss + weight_decay/2 |theta|^2 (runs with coupled decay)."""
+    method: Literal["auto", "dense", "lanczos"] = "auto"
+    """How the eigenvectors are found."""
+    max_products: int = 3000
+    """Hessian-vector products at most."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where the products run."""
+    overwrite: bool = False
+    """Replace existing figures."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Report:
     """Figures and a page from run files and Hessian files."""
 
@@ -73,6 +125,9 @@ class Report:
     """Replace an existing report."""
     quiet: bool = False
     """No progress bar."""
+
+
+Command = Train | Hessian | Critical | Slice | Report
 
 
 def main() -> None:
@@ -99,6 +154,10 @@ def run(argv: Sequence[str]) -> int:
                 return _train(args)
             case Hessian():
                 return _hessian(args)
+            case Critical():
+                return _critical(args)
+            case Slice():
+                return _slice(args)
             case _:
                 return _report(args)
     except LandscapeError as error:
@@ -109,14 +168,16 @@ def run(argv: Sequence[str]) -> int:
         return INTERRUPTED
 
 
-def _parse(argv: Sequence[str]) -> Train | Hessian | Report:
+def _parse(argv: Sequence[str]) -> Command:
     base = _base_config(argv)
     commands: Any = (
         Annotated[Train, tyro.conf.subcommand("train", default=Train(base))]
         | Annotated[Hessian, tyro.conf.subcommand("hessian")]
+        | Annotated[Critical, tyro.conf.subcommand("critical")]
+        | Annotated[Slice, tyro.conf.subcommand("slice")]
         | Annotated[Report, tyro.conf.subcommand("report")]
     )
-    parsed: Train | Hessian | Report = tyro.cli(
+    parsed: Command = tyro.cli(
         commands,
         prog="landscape",
         description="Direct Hessian measurements of the loss landscape of networks that grok.",
@@ -172,24 +233,70 @@ def _hessian(args: Hessian) -> int:
         from landscape.verify import verify
 
         opinions = verify(args.ckpt, result)
+    out = args.out or default_output(args.ckpt)
     if args.json:
-        document = {
-            "file": str(args.out or default_output(args.ckpt)),
-            "attributes": result.attrs,
-            "blocks": result.blocks,
-            "pairs": result.pairs,
-            "steps": [{"step": step, **result.row(step)} for step in result.steps],
-            "verify": [dataclasses.asdict(o) for o in opinions],
-        }
-        print(json.dumps(tables.jsonable(document)))
+        _print_json(out, result, verify=[dataclasses.asdict(o) for o in opinions])
     else:
         print(tables.measurements(result))
         print(tables.verification(opinions), end="")
-        print(f"written: {args.out or default_output(args.ckpt)}")
+        print(f"written: {out}")
     if not all(o.agrees for o in opinions):
         print("error: the dense Hessian disagrees\nhint: please report this with the run file", file=sys.stderr)
         return 1
     return 0 if all(map(result.converged, result.steps)) else NOT_CONVERGED
+
+
+def _print_json(out: Path, result: SpectrumReader, **more: Any) -> None:
+    document = {
+        "file": str(out),
+        "attributes": result.attrs,
+        "blocks": result.blocks,
+        "pairs": result.pairs,
+        "steps": [{"step": step, **result.row(step)} for step in result.steps],
+        **more,
+    }
+    print(json.dumps(tables.jsonable(document)))
+
+
+def _critical(args: Critical) -> int:
+    from landscape.refine import STATUS, default_output, refine
+
+    out = args.out or default_output(args.ckpt, args.step)
+    result = refine(
+        args.ckpt,
+        args.step,
+        args.analysis,
+        out,
+        args.grad_tol,
+        args.search_products,
+        args.resume,
+        args.overwrite,
+        args.quiet,
+    )
+    point = result.critical_point(args.step)
+    status = STATUS[point["status"]]
+    if args.json:
+        _print_json(out, result, critical_point={"status": status, **{n: v for n, v in point.items() if n != "status"}})
+    else:
+        print(tables.critical_point(status, point))
+        print(f"\n{tables.measurements(result)}\nwritten: {out}")
+    return 0 if status == "critical" and all(map(result.converged, result.steps)) else NOT_CONVERGED
+
+
+def _slice(args: Slice) -> int:
+    from landscape.sections import slice_checkpoint
+
+    analysis = AnalysisConfig(
+        objective=args.objective, method=args.method, max_products=args.max_products, device=args.device
+    )
+    out = args.out or Path("reports") / f"{args.ckpt.stem}-slices-{args.step}"
+    drawn, paths = slice_checkpoint(args.ckpt, args.step, args.slice, analysis, out, args.overwrite)
+    print(drawn.caption)
+    for name, value in drawn.numbers.items():
+        print(f"{name}: {value}")
+    for path in paths:
+        print(path)
+    return 0
 
 
 def _report(args: Report) -> int:

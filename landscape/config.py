@@ -101,6 +101,7 @@ class TrainConfig:
     """Steps between two rows of metrics."""
 
     def __post_init__(self) -> None:
+        _check_types(self)
         for name in ("lr", "weight_decay", "momentum", "skew", "init_scale_E", "init_scale_W"):
             _check(name, getattr(self, name), lambda x: x >= 0, "a number >= 0")
         for name in ("embed_dim", "hidden", "metrics_every", "lr_ratio_every", "sampler_every"):
@@ -189,13 +190,9 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 @dataclasses.dataclass(frozen=True)
-class HessianConfig:
-    """One analysis of a run: which blocks at which steps, and how exactly."""
+class AnalysisConfig:
+    """What is measured at a point: which blocks, and how exactly."""
 
-    steps: str = "auto"
-    """auto: log-spaced ones, and the memorise and grok steps; all; or a list such as 0,100,2000."""
-    num_steps: int = 12
-    """How many steps auto chooses."""
     blocks: tuple[str, ...] = DEFAULT_BLOCKS
     """Blocks of the Hessian, from E W V E,W W,V E,V all."""
     k: int = 10
@@ -212,6 +209,14 @@ class HessianConfig:
     """Relative tolerance of the saddle index; None: 1e-8 for dense blocks, 1e-3 for matrix-free ones."""
     max_products: int = 3000
     """Hessian-vector products per block at most."""
+    probes: int = 8
+    """Gaussian probes of matrix-free blocks, for densities, traces and estimates of the saddle index."""
+    probe_steps: int = 80
+    """Hessian-vector products per probe."""
+    bandwidth: float = 0.01
+    """Smoothing of the spectral densities: standard deviation relative to the largest |H| of the step."""
+    eigenvectors: bool = False
+    """Store the eigenvectors too."""
     chunk_size: int = 8192
     """Samples per Hessian-vector product at once; bounds memory."""
     seed: int = 0
@@ -220,8 +225,11 @@ class HessianConfig:
     """Where the products run; always in float64."""
 
     def __post_init__(self) -> None:
-        for name in ("k", "dense_limit", "max_products", "chunk_size", "num_steps"):
+        _check_types(self)
+        for name in ("k", "dense_limit", "max_products", "chunk_size", "probe_steps"):
             _check(name, getattr(self, name), lambda x: x >= 1, "an integer >= 1")
+        _check("probes", self.probes, lambda x: x >= 2, "an integer >= 2")
+        _check("bandwidth", self.bandwidth, lambda x: 0 < x < 1, "a number between 0 and 1")
         _check("tol", self.tol, lambda x: 0 < x < 1, "a number between 0 and 1")
         if self.tau is not None:
             _check("tau", self.tau, lambda x: 0 < x < 1, "a number between 0 and 1")
@@ -230,8 +238,47 @@ class HessianConfig:
                 raise ConfigError(f"unknown block {block!r}", suggest(block, BLOCKS))
         if not self.blocks or len(set(self.blocks)) != len(self.blocks):
             raise ConfigError(f"blocks {list(self.blocks)}: none, or one named twice", "name each block once")
+
+
+@dataclasses.dataclass(frozen=True)
+class HessianConfig(AnalysisConfig):
+    """One analysis of a run: which blocks at which steps, and how exactly."""
+
+    steps: str = "auto"
+    """auto: log-spaced ones, and the memorise and grok steps; all; or a list such as 0,100,2000."""
+    num_steps: int = 12
+    """How many steps auto chooses."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check("num_steps", self.num_steps, lambda x: x >= 1, "an integer >= 1")
         if self.steps not in ("auto", "all") and not all(s.strip().isdigit() for s in self.steps.split(",")):
             raise ConfigError(f"steps {self.steps!r} is no list of steps", "use auto, all, or e.g. 0,100,2000")
+
+
+@dataclasses.dataclass(frozen=True)
+class SliceConfig:
+    """Which directions are sliced, how far and how finely."""
+
+    block: str = "E,W"
+    """Block whose eigenvectors are taken, from E W V E,W W,V E,V all."""
+    k: int = 2
+    """Eigenvectors at each end."""
+    radius: float | None = None
+    """Reach of t; None: where lambda t^2 / 2 of the largest |lambda| equals the objective."""
+    points: int = 101
+    """Points of a line."""
+    plane_points: int = 41
+    """Points of the plane along each direction."""
+
+    def __post_init__(self) -> None:
+        _check_types(self)
+        for name in ("k", "points", "plane_points"):
+            _check(name, getattr(self, name), lambda x: x >= 1, "an integer >= 1")
+        if self.radius is not None:
+            _check("radius", self.radius, lambda x: x > 0, "a number > 0")
+        if self.block not in BLOCKS:
+            raise ConfigError(f"unknown block {self.block!r}", suggest(self.block, BLOCKS))
 
 
 Config = TypeVar("Config", TrainConfig, HessianConfig)
@@ -260,16 +307,14 @@ def load(path: Path, base: TrainConfig) -> TrainConfig:
 def replace(base: Config, data: dict[str, Any]) -> Config:
     """`base` with some fields replaced by values from JSON, checked by name and type."""
     fields = {f.name: f for f in dataclasses.fields(base)}
-    for key, value in data.items():
+    for key in data:
         if key not in fields:
             raise ConfigError(f"unknown config key {key!r}", suggest(key, fields))
-        if not _fits(value, fields[key].type):
-            raise ConfigError(f"config key {key!r} cannot be {value!r}", f"it takes {fields[key].type}")
     values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
     return dataclasses.replace(base, **values)
 
 
-def to_json(config: TrainConfig | HessianConfig) -> str:
+def to_json(config: TrainConfig | AnalysisConfig) -> str:
     """The config as one JSON object, keys in declaration order."""
     return json.dumps(dataclasses.asdict(config))
 
@@ -277,6 +322,13 @@ def to_json(config: TrainConfig | HessianConfig) -> str:
 def is_prime(n: int) -> bool:
     """Whether n is a prime, by trial division."""
     return n >= 2 and all(n % q for q in range(2, math.isqrt(n) + 1))
+
+
+def _check_types(config: TrainConfig | AnalysisConfig | SliceConfig) -> None:
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if not _fits(value, field.type):
+            raise ConfigError(f"{field.name} cannot be {value!r}", f"it takes {field.type}")
 
 
 def _check(name: str, value: Any, good: Any, wanted: str) -> None:

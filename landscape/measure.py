@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -11,248 +12,271 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from landscape.config import BLOCKS, PAIRS, HessianConfig, TrainConfig
-from landscape.curvature.coupling import coupling, coupling_strength, saddle_bound, spectral_norm
-from landscape.curvature.dense import EmbeddingMLP
-from landscape.curvature.inertia import inertia_of
+from landscape.config import PAIRS, AnalysisConfig, TrainConfig
+from landscape.curvature.coupling import coupling, coupling_strength, masses, principal_angles, spectral_norm
+from landscape.curvature.density import Quadrature, density_grid, density_of, jensen_shannon, quadrature
+from landscape.curvature.gauge import Deflated, GaugeTangent
+from landscape.curvature.inertia import Inertia, bracketed, certified, from_spectrum
 from landscape.curvature.lanczos import EigenResult, eigsh
-from landscape.curvature.objective import Objective
-from landscape.curvature.operators import HessianOperator, MatrixOperator, Operator
-from landscape.devices import pick_device, require_dense
-from landscape.errors import ConfigError, NumericsError
+from landscape.curvature.operators import MatrixOperator, Operator
+from landscape.curvature.tracking import Scaled, track
+from landscape.devices import require_dense
+from landscape.errors import NumericsError
+from landscape.point import Point, Problem, Training
 from landscape.storage.schema import LEVELS
-from landscape.storage.spectra import PARTS
-from landscape.training.models import ACTIVATIONS, MLP, load_model
-from landscape.training.tasks import TRAIN
+from landscape.storage.spectra import PARTS, Layout
 
-SELF_CHECK = 1e-10
-"""Largest relative difference allowed between a closed-form block and Hessian-vector products."""
-
+DENSITY_POINTS = 512
 Row = dict[str, Any]
 
 
-class Measurement:
-    """The curvature of one checkpoint after another, for one run and one HessianConfig."""
+@dataclasses.dataclass(frozen=True)
+class _Found:
+    """What was found of one block; the quadrature if it is matrix-free."""
 
-    def __init__(self, train: TrainConfig, config: HessianConfig, data: Mapping[str, NDArray[Any]]) -> None:
+    eigen: EigenResult
+    inertia: Inertia
+    rule: Quadrature | None
+    row: Row
+
+
+class Measurement:
+    """The curvature of one checkpoint after another, for one run and one AnalysisConfig.
+
+    Each row is compared with the one before: its eigenvectors are tracked, and matrix-free searches start from them.
+    """
+
+    def __init__(self, train: TrainConfig, config: AnalysisConfig, data: Mapping[str, NDArray[Any]]) -> None:
         """data: tokens, labels, split as in the run file.
 
         Raises, before any work, ConfigError for a block the model lacks or an objective the run had not, and
         DoesNotFitError for dense blocks that do not fit.
         """
-        self.train, self.config = train, config
-        self.device = pick_device(config.device)
-        rows = data["split"] == TRAIN
-        self.tokens = torch.from_numpy(data["tokens"][rows]).to(self.device, torch.int64)
-        self.labels = torch.from_numpy(data["labels"][rows]).to(self.device, torch.int64)
-        self.sizes = _parameter_sizes(train)
-        if config.objective == "regularised" and train.optimizer == "adamw":
-            raise ConfigError(
-                "objective regularised, but adamw decouples its decay from the loss", "use --objective data"
-            )
-        self.decay = train.weight_decay if config.objective == "regularised" else 0.0
+        self.config, self.problem = config, Problem(train, config, data)
+        self._before: dict[str, Tensor] = {}
         for block in config.blocks:
-            missing = [n for n in BLOCKS[block] if n not in self.sizes]
-            if missing and block != "all":
-                has = [b for b, names in BLOCKS.items() if b == "all" or set(names) <= set(self.sizes)]
-                raise ConfigError(
-                    f"block {block}: a {train.model} model has no {missing[0]}",
-                    f"choose from {' '.join(has)}",
-                )
+            self.problem.require(block)
             if self.is_dense(block):
-                require_dense(block, self.size(block), self.device)
-
-    def names(self, block: str) -> list[str]:
-        """The parameters of a block that this model has, in the order of the block's rows."""
-        return [n for n in BLOCKS[block] if n in self.sizes]
-
-    def size(self, block: str) -> int:
-        """Number of parameters of a block."""
-        return sum(self.sizes[n] for n in self.names(block))
+                require_dense(block, self.problem.size(block), self.problem.device)
 
     def is_dense(self, block: str) -> bool:
         """Whether a block is treated as a dense matrix."""
         if self.config.method != "auto":
             return self.config.method == "dense"
-        return self.size(block) <= self.config.dense_limit
+        return self.problem.size(block) <= self.config.dense_limit
 
-    def run(self, parameters: Mapping[str, NDArray[Any]], f_E: float) -> tuple[Row, dict[str, NDArray[Any]]]:
-        """One row of the Hessian file, and all eigenvalues of each dense block."""
-        point = _Point(self, parameters)
-        found: dict[str, EigenResult] = {}
-        rows: dict[str, Row] = {}
+    def layout(self) -> Layout:
+        """What a file of these measurements has room for."""
+        return Layout(
+            sizes={b: self.problem.size(b) for b in self.config.blocks},
+            full=tuple(b for b in self.config.blocks if self.is_dense(b)),
+            density_points=DENSITY_POINTS,
+            eigenvectors=self.config.eigenvectors,
+        )
+
+    def run(self, parameters: Mapping[str, NDArray[Any]], training: Training) -> dict[str, Row]:
+        """One row of each table of the Hessian file, by group; "/" is the root."""
+        point = Point(self.problem, parameters)
         # The largest first: smaller dense blocks are cut out of larger ones.
-        for block in sorted(self.config.blocks, key=self.size, reverse=True):
-            found[block], rows[block] = self._block(point, block)
-        row: Row = {name: np.array([rows[b][name] for b in self.config.blocks]) for name in next(iter(rows.values()))}
-        row.update(self._scalars(point, found, f_E))
-        tolerance = {b: float(r["inertia_tolerance"]) for b, r in rows.items()}
-        row.update(self._couplings(point, found, tolerance))
-        return row, {b: found[b].ritz for b in self.config.blocks if self.is_dense(b)}
+        by_size = sorted(self.config.blocks, key=self.problem.size, reverse=True)
+        found = {block: self._block(point, block) for block in by_size}
+        blocks = self.config.blocks
+        row: Row = {name: np.array([found[b].row[name] for b in blocks]) for name in found[blocks[0]].row}
+        row.update(self._scalars(point, found, training))
+        row.update(self._couplings(point, found))
+        densities = self._densities(found)
+        row["jensen_shannon"] = np.array([[jensen_shannon(densities[a], densities[b]) for a in blocks] for b in blocks])
+        self._before = {b: f.eigen.vectors for b, f in found.items()}
+        return {
+            "/": row,
+            "spectrum": {b: found[b].eigen.ritz for b in blocks if self.is_dense(b)},
+            "density": densities,
+            "eigenvectors": {b: found[b].eigen.vectors.mT.cpu().numpy() for b in blocks},
+        }
 
-    def _block(self, point: _Point, block: str) -> tuple[EigenResult, Row]:
-        """Spectrum and inertia of one block."""
+    def _block(self, point: Point, block: str) -> _Found:
+        """Spectrum, inertia and eigenvectors of one block."""
         started = time.monotonic()
-        config, n = self.config, self.size(block)
-        error, products = 0.0, 0
+        config = self.config
+        before = self._before.get(block)
+        bound = point.bound.rank_bound if point.bound and block == "E,W" else None
+        rule, gauge_free, products = None, -1, 0
         if self.is_dense(block):
             matrix, error, products = point.matrix(block)
             eigen = eigsh(MatrixOperator(matrix), config.k, method="dense", tol=config.tol)
+            inertia = from_spectrum(eigen, config.tau, error, bound)
+            trace, trace_error = float(eigen.ritz.sum()), 0.0
+            names = self.problem.names(block)
+            if {"E", "W"} <= set(names):
+                rest = Deflated(MatrixOperator(matrix), GaugeTangent(point.params, names)).dense()
+                gauge_free = certified(rest, inertia.tolerance, eigen.operator_norm, error, negative_only=True).negative
         else:
-            op = point.hessian.block(self.names(block))
+            op = point.block(block)
             eigen = eigsh(
                 op,
                 config.k,
                 method="lanczos",
                 tol=config.tol,
                 seed=config.seed,
+                v0=before,
                 max_products=config.max_products,
             )
-        bound = point.bound.rank_bound if point.bound and block == "E,W" else None
-        inertia = inertia_of(eigen, n, config.tau, error, bound)
-        return eigen, {
+            rule = quadrature(op, config.probes, config.probe_steps, config.seed)
+            inertia = bracketed(op, eigen, rule, config.tau, config.seed, bound, config.max_products)
+            trace, trace_error = rule.trace()
+        estimate = inertia.estimate
+        row = {
             "eigenvalues": _pad(eigen.values, config.k),
             "residual_norm": _pad(eigen.residuals, config.k),
             "converged": _pad(eigen.converged.astype(float), config.k, 0),
-            "num_products": eigen.num_products + products,
-            "seconds": time.monotonic() - started,
+            "num_products": eigen.num_products + inertia.num_products + products,
             "inertia": [inertia.negative, inertia.zero, inertia.positive],
             "inertia_lower": inertia.lower,
             "inertia_upper": inertia.upper,
             "inertia_level": LEVELS.index(inertia.level),
             "inertia_tolerance": inertia.tolerance,
+            "inertia_error": inertia.error,
+            "inertia_failure_probability": inertia.failure_probability,
+            "inertia_estimate": estimate.value if estimate else np.nan,
+            "inertia_estimate_low": estimate.low if estimate else np.nan,
+            "inertia_estimate_high": estimate.high if estimate else np.nan,
+            "saddle_index_gauge_free": gauge_free,
             "operator_norm": eigen.operator_norm,
-            "grad_norm": float(torch.cat([point.gradient[m].reshape(-1) for m in self.names(block)]).norm()),
-            "bottom_mass": self._masses(block, eigen.vectors[0, :, 0]),
+            "grad_norm": float(torch.cat([point.gradient[m].reshape(-1) for m in self.problem.names(block)]).norm()),
+            "trace": trace,
+            "trace_error": trace_error,
+            **self._directions(block, eigen, inertia.tolerance),
+            **self._tracks(before, eigen.vectors),
+            "seconds": time.monotonic() - started,
+        }
+        return _Found(eigen, inertia, rule, row)
+
+    def _directions(self, block: str, eigen: EigenResult, tolerance: float) -> Row:
+        """Where the eigenvectors lie: masses on E, W, V and the biases, and angles of the negative subspace."""
+        k, names = self.config.k, self.problem.names(block)
+        sizes = [self.problem.sizes[n] for n in names]
+        part = [PARTS.index(n if n in PARTS else "bias") for n in names]
+        shares = np.full((2, k, len(PARTS)), np.nan)
+        found = eigen.vectors.shape[2]
+        for end in range(2):
+            shares[end, :found] = 0
+            np.add.at(shares[end, :found].T, part, masses(eigen.vectors[end], sizes))
+        angles = np.full((len(PARTS), k), np.nan)
+        negative = eigen.vectors[0][:, torch.from_numpy(eigen.values[0] < -tolerance).to(eigen.vectors.device)]
+        for i, found_angles in zip(part, principal_angles(negative, sizes), strict=True):
+            if PARTS[i] != "bias":
+                angles[i, : len(found_angles)] = found_angles
+        return {"bottom_mass": shares[0, 0], "eigenvector_mass": shares, "principal_angles": angles}
+
+    def _tracks(self, before: Tensor | None, vectors: Tensor) -> Row:
+        k = self.config.k
+        rank, overlap = np.full((2, k), -1), np.full((2, k), np.nan)
+        if before is None or before.shape != vectors.shape:
+            return {
+                "subspace_overlap": [np.nan, np.nan],
+                "previous_rank": rank,
+                "previous_overlap": overlap,
+                "crossings": [-1, -1],
+            }
+        found = track(before, vectors)
+        rank[:, : vectors.shape[2]], overlap[:, : vectors.shape[2]] = found.previous_rank, found.previous_overlap
+        return {
+            "subspace_overlap": found.subspace_overlap,
+            "previous_rank": rank,
+            "previous_overlap": overlap,
+            "crossings": found.crossings,
         }
 
-    def _scalars(self, point: _Point, found: Mapping[str, EigenResult], f_E: float) -> Row:
-        """Losses, ratios and bounds, each beside its prediction."""
-        row = dict.fromkeys(
-            (
-                "curvature_ratio",
-                "curvature_ratio_predicted",
-                "gradient_ratio",
-                "gradient_ratio_predicted",
-                "prop41_ratio",
-            ),
-            np.nan,
-        )
+    def _scalars(self, point: Point, found: Mapping[str, _Found], training: Training) -> Row:
+        """Losses, ratios and bounds, each beside its prediction, and the sharpness in units of the step."""
+        ratios = ("curvature_ratio", "curvature_ratio_predicted", "gradient_ratio", "gradient_ratio_predicted")
+        row = dict.fromkeys((*ratios, "prop41_ratio"), np.nan)
         if {"E", "W"} <= found.keys():
-            row["curvature_ratio"] = _quotient(found["W"].values[1, 0], found["E"].values[1, 0])
-        if "E" in self.sizes:
+            row["curvature_ratio"] = _quotient(found["W"].eigen.values[1, 0], found["E"].eigen.values[1, 0])
+        if "E" in self.problem.sizes:
             sigma_E, sigma_W = (float(torch.linalg.matrix_norm(point.params[n], 2)) for n in ("E", "W"))
             ratio = _quotient(sigma_E, sigma_W)
             row["curvature_ratio_predicted"] = ratio**2
             row["gradient_ratio"] = _quotient(float(point.gradient["W"].norm()), float(point.gradient["E"].norm()))
             row["gradient_ratio_predicted"] = ratio
-            row["prop41_ratio"] = _quotient(ratio, f_E)
+            row["prop41_ratio"] = _quotient(ratio, training.f_E)
         row["train_loss"] = point.data_loss
         row["saddle_bound"] = point.bound.sigma_max if point.bound else np.nan
         row["saddle_rank_bound"] = point.bound.rank_bound if point.bound else -1
+        for name, adaptive in (("sharpness_gd", False), ("sharpness_adam", True)):
+            rates = point.rates(training, adaptive)
+            row[name] = np.nan
+            if rates is not None:
+                step = Scaled(point.block("all"), rates)
+                top = eigsh(step, 1, which="highest", method="lanczos", tol=1e-4, seed=self.config.seed)
+                row[name] = top.values[0, 0]
         return row
 
-    def _couplings(self, point: _Point, found: Mapping[str, EigenResult], tolerance: Mapping[str, float]) -> Row:
+    def _couplings(self, point: Point, found: Mapping[str, _Found]) -> Row:
         """Coupling ratios and strength of every pair whose joint block was analysed."""
-        ratios = np.full((len(PAIRS), self.config.k), np.nan)
+        shape = (len(PAIRS), self.config.k)
+        ratios, errors = np.full(shape, np.nan), np.full(shape, np.nan)
         index, strength = np.full(len(PAIRS), -1), np.full(len(PAIRS), np.nan)
         for i, pair in enumerate(PAIRS):
-            if pair not in tolerance:
+            if pair not in found:
                 continue
-            first, second = self.names(pair)
-            if self.is_dense(pair):
-                H, at = point.matrix(pair)[0], self.sizes[first]
-                H_11, H_12, H_22 = (M.contiguous() for M in (H[:at, :at], H[:at, at:], H[at:, at:]))
-                ops: tuple[Operator, ...] = tuple(map(MatrixOperator, (H_11, H_12, H_22)))
-                result = coupling(H_11, H_12, H_22, tolerance[pair])
-                if result:
-                    index[i] = result.index
-                    ratios[i] = _pad(result.ratios[None, : self.config.k], self.config.k)[0]
-            else:
-                ops = tuple(
-                    point.hessian.block([r], [c]) for r, c in ((first, first), (first, second), (second, second))
+            first, second = self.problem.names(pair)
+            ops, error = self._pair(point, pair, first, second)
+            try:
+                result = coupling(
+                    *ops,
+                    found[pair].inertia.tolerance,
+                    self.config.k,
+                    "dense" if self.is_dense(pair) else "lanczos",
+                    seed=self.config.seed,
+                    max_products=self.config.max_products,
+                    error=error,
                 )
+                index[i] = result.index
+                ratios[i], errors[i] = (_pad(x[None, : shape[1]], shape[1])[0] for x in (result.ratios, result.errors))
+            except NumericsError:
+                # A diagonal block with negative curvature of its own has no coupling ratios.
+                pass
             norms = [
-                found[name].operator_norm if name in found else spectral_norm(op)
+                found[name].eigen.operator_norm if name in found else spectral_norm(op)
                 for name, op in ((first, ops[0]), (second, ops[2]))
             ]
             strength[i] = coupling_strength(ops[1], *norms)
-        return {"coupling_ratios": ratios, "coupling_index": index, "coupling_strength": strength}
+        return {
+            "coupling_ratios": ratios,
+            "coupling_ratio_error": errors,
+            "coupling_index": index,
+            "coupling_strength": strength,
+        }
 
-    def _masses(self, block: str, vector: Tensor) -> list[float]:
-        """Share of a unit vector on E, W, V and the biases."""
-        masses = dict.fromkeys(PARTS, 0.0)
-        for name, piece in zip(
-            self.names(block), vector.split([self.sizes[n] for n in self.names(block)]), strict=True
-        ):
-            masses[name if name in masses else "bias"] += float(piece.square().sum())
-        return list(masses.values())
+    def _pair(
+        self, point: Point, pair: str, first: str, second: str
+    ) -> tuple[tuple[Operator, Operator, Operator], float]:
+        """H_11, H_12, H_22 of a pair, dense where they are, and the error of dense ones."""
+        if self.is_dense(pair):
+            H, error, _ = point.matrix(pair)
+            at = self.problem.sizes[first]
+            cut = (H[:at, :at], H[:at, at:], H[at:, at:])
+            a, b, c = (MatrixOperator(M.contiguous()) for M in cut)
+            return (a, b, c), error
+        # The diagonal ones are solved with: factorised if they are small enough.
+        diagonal: list[Operator] = [
+            MatrixOperator(point.matrix(name)[0]) if self.is_dense(name) else point.block(name)
+            for name in (first, second)
+        ]
+        return (diagonal[0], point.hessian.block([first], [second]), diagonal[1]), 0.0
 
-
-class _Point:
-    """One checkpoint on the device: parameters, gradient, Hessian, and the dense blocks made so far."""
-
-    def __init__(self, measurement: Measurement, parameters: Mapping[str, NDArray[Any]]) -> None:
-        self.owner = m = measurement
-        self.params = {n: torch.from_numpy(a).to(m.device, torch.float64) for n, a in parameters.items()}
-        model = load_model(m.train, self.params)
-        chunk = m.config.chunk_size
-        objective = Objective(model, m.tokens, m.labels, weight_decay=m.decay, chunk_size=chunk)
-        self.data_loss = Objective(model, m.tokens, m.labels, chunk_size=chunk).value(self.params)
-        self.gradient = objective.gradient(self.params)
-        self.hessian = HessianOperator(objective, self.params)
-        self._dense: dict[tuple[str, ...], tuple[Tensor, float]] = {}
-        self.closed_form = (
-            EmbeddingMLP(self.params, m.tokens, m.labels, ACTIVATIONS[m.train.activation])
-            if m.train.model == "embedding"
-            else None
-        )
-        # F14 is about the data loss of piecewise-linear networks.
-        has_bound = self.closed_form and m.train.activation == "relu" and not m.decay
-        self.bound = (
-            saddle_bound(self.closed_form.table_gradient(), m.train.embed_dim)
-            if self.closed_form and has_bound
-            else None
-        )
-
-    def matrix(self, block: str) -> tuple[Tensor, float, int]:
-        """A dense block, a bound on its error in norm, and the products it took."""
-        names = tuple(self.owner.names(block))
-        for known, (whole, error) in self._dense.items():
-            if set(names) <= set(known):
-                offsets = dict(zip(known, np.cumsum([0, *(self.owner.sizes[n] for n in known)]), strict=False))
-                pick = torch.cat([torch.arange(offsets[n], offsets[n] + self.owner.sizes[n]) for n in names]).to(
-                    whole.device
-                )
-                return (whole if names == known else whole[pick][:, pick]), error, 0
-        op = self.hessian.block(names)
-        if self.closed_form is None:
-            matrix, error = op.dense(), 0.0
-        else:
-            matrix = self.closed_form.hessian(names)
-            matrix.diagonal().add_(self.owner.decay)
-            error = self._self_check(block, matrix, op)
-        self._dense[names] = matrix, error
-        return matrix, error, (op.shape[0] if self.closed_form is None else 0)
-
-    def _self_check(self, block: str, matrix: Tensor, op: HessianOperator) -> float:
-        """Estimated |matrix - H|_F from Hessian-vector products with random probes; raises if it is not rounding."""
-        generator = torch.Generator().manual_seed(self.owner.config.seed)
-        probes = torch.randn(len(matrix), 4, generator=generator, dtype=torch.float64).to(matrix)
-        expected = op @ probes
-        difference = matrix @ probes - expected
-        if float(difference.norm()) > SELF_CHECK * float(expected.norm()):
-            raise NumericsError(
-                f"block {block}: closed form and Hessian-vector products differ by "
-                f"{float(difference.norm() / expected.norm()):.1e} relative",
-                "this is a defect of landscape: please report it with the run file; --method lanczos avoids it",
-            )
-        return float(difference.norm() / probes.shape[1] ** 0.5)
-
-
-def _parameter_sizes(train: TrainConfig) -> dict[str, int]:
-    """Number of entries of every parameter of a run's model."""
-    return {n: p.numel() for n, p in MLP(train).named_parameters()}
+    def _densities(self, found: Mapping[str, _Found]) -> Row:
+        """The smoothed density of every block on one grid."""
+        norm = max(f.eigen.operator_norm for f in found.values())
+        grid, width = density_grid(norm, self.config.bandwidth, DENSITY_POINTS)
+        row: Row = {"eigenvalue": grid, "width": width}
+        for block, f in found.items():
+            if f.rule is None:
+                row[block], row[f"{block}_error"] = density_of(f.eigen.ritz, grid, width), np.zeros(len(grid))
+            else:
+                row[block], row[f"{block}_error"] = f.rule.density(grid, width)
+        return row
 
 
 def _quotient(a: float, b: float) -> float:

@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tqdm import tqdm
 
-from landscape.config import HessianConfig, TrainConfig, replace, to_json
+from landscape.config import AnalysisConfig, HessianConfig, TrainConfig, replace, to_json
 from landscape.errors import FileError, StepError
 from landscape.measure import Measurement
+from landscape.point import Training
 from landscape.provenance import provenance
 from landscape.storage.files import make_folder, sha256, sole_writer
 from landscape.storage.runs import GROKKED, MEMORISED, RunReader
@@ -39,17 +41,7 @@ def analyse(
         train_config = replace(TrainConfig(), reader.config)
         steps = choose_steps(reader, config.steps, config.num_steps)
         measurement = Measurement(train_config, config, reader.data())
-        attrs = {
-            "parent_run_id": reader.attrs["run_id"],
-            "parent_sha256": sha256(run),
-            "parent_config": reader.attrs["config"],
-            "config": to_json(config),
-            "objective": config.objective,
-            "dtype": "float64",
-            "method": config.method,
-            "memorise_step": -1 if (s := reader.first_step("train_accuracy", MEMORISED)) is None else s,
-            "grok_step": -1 if (s := reader.first_step("test_accuracy", GROKKED)) is None else s,
-        }
+        attrs = file_attrs(run, reader, config)
         make_folder(out.parent)
         with sole_writer(out):
             mine = out.exists() and _belongs(out, attrs)
@@ -65,21 +57,39 @@ def analyse(
                 if mine
                 else SpectrumWriter.create(
                     out,
-                    {**attrs, "status": "running", **provenance(str(measurement.device))},
+                    {**attrs, "status": "running", **provenance(str(measurement.problem.device))},
                     len(steps),
-                    list(config.blocks),
                     config.k,
-                    {b: measurement.size(b) for b in config.blocks if measurement.is_dense(b)},
+                    measurement.layout(),
                 )
             )
             with writer, tqdm(unit="checkpoint", total=len(steps), disable=quiet, file=sys.stderr) as bar:
+                done = writer.steps
                 for step in steps:
                     bar.set_postfix(step=step)
-                    if step not in writer.steps:
-                        writer.append(step, *measurement.run(reader.checkpoint(step), update_frequency(reader, step)))
+                    # The last row done is measured again: its eigenvectors are what the next one is tracked from.
+                    if step not in done[:-1]:
+                        rows = measurement.run(reader.checkpoint(step), training_at(reader, step))
+                        if step not in done:
+                            writer.append(step, rows)
                     bar.update()
                 writer.finish()
     return SpectrumReader(out)
+
+
+def file_attrs(run: Path, reader: RunReader, config: AnalysisConfig) -> dict[str, Any]:
+    """What a Hessian file says about its run and its settings."""
+    return {
+        "parent_run_id": reader.attrs["run_id"],
+        "parent_sha256": sha256(run),
+        "parent_config": reader.attrs["config"],
+        "config": to_json(config),
+        "objective": config.objective,
+        "dtype": "float64",
+        "method": config.method,
+        "memorise_step": -1 if (s := reader.first_step("train_accuracy", MEMORISED)) is None else s,
+        "grok_step": -1 if (s := reader.first_step("test_accuracy", GROKKED)) is None else s,
+    }
 
 
 def choose_steps(reader: RunReader, wanted: str, count: int = 12) -> list[int]:
@@ -123,11 +133,18 @@ def _bisected(first: int, last: int) -> Iterator[float]:
             yield first * (last / first) ** (i / 2**level)
 
 
-def update_frequency(reader: RunReader, step: int) -> float:
-    """f_E at a stored step: mean over operand tokens of the share of steps whose batch held the token."""
-    tokens = reader.tokens()
+def training_at(reader: RunReader, step: int) -> Training:
+    """What the trainer knew at a stored step; the learning rates are those of the last row of metrics by then."""
+    tokens, metrics = reader.tokens(), reader.metrics()
     count = tokens["count"][tokens["step"] == step][:, : reader.config["p"]]
-    return float(count.mean() / step) if step else float("nan")
+    row = int(np.flatnonzero(metrics["metric_step"] <= step)[-1])
+    return Training(
+        step=step,
+        f_E=float(count.mean() / step) if step else float("nan"),
+        lr_E=float(metrics["lr_E"][row]) if "lr_E" in metrics else float("nan"),
+        lr_W=float(metrics["lr_W"][row]),
+        second_moments=reader.second_moments(step),
+    )
 
 
 def _belongs(path: Path, attrs: dict[str, Any]) -> bool:

@@ -51,6 +51,20 @@ def measurements(result: SpectrumReader) -> str:
     return f"{_align(blocks)}\n\n{_align(steps)}\n\n{note}"
 
 
+def critical_point(status: str, point: dict[str, Any]) -> str:
+    """How the search for a critical point ended."""
+    verdict = {
+        "critical": "critical point: an index here is the index of a saddle",
+        "gradient-flat": "gradient-flat, not critical: the gradient lies where the Hessian has no curvature",
+        "unfinished": "not critical: the search was stopped before its end; --resume goes on",
+    }[status]
+    return (
+        f"{verdict}\n|grad| {point['start_grad_norm']:.3e} -> {point['grad_norm']:.3e}, objective "
+        f"{point['start_loss']:.6g} -> {point['loss']:.6g}, distance {point['distance']:.4g}, flatness "
+        f"{point['flatness']:.1e}, {point['num_products']} products"
+    )
+
+
 def verification(opinions: Sequence[Verification]) -> str:
     """PyHessian and the dense Hessian beside the file; empty for no opinions."""
     if not opinions:

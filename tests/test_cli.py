@@ -240,8 +240,8 @@ def test_blocks_beyond_lapack(
     ("text", "error", "hint"),
     [
         ('{"hiden": 3}', "unknown config key 'hiden'", "did you mean hidden?"),
-        ('{"lr": "fast"}', "config key 'lr' cannot be 'fast'", "it takes float"),
-        ('{"batch_size": true}', "config key 'batch_size' cannot be True", "full"),
+        ('{"lr": "fast"}', "lr cannot be 'fast'", "it takes float"),
+        ('{"batch_size": true}', "batch_size cannot be True", "full"),
         ("{", "is not JSON", '{"p": 59'),
         ("[1]", "holds no JSON object", '{"p": 59'),
     ],

@@ -17,6 +17,7 @@ from landscape.curvature.dense import EmbeddingMLP
 from landscape.curvature.lanczos import eigsh
 from landscape.curvature.objective import Objective, cross_entropy
 from landscape.curvature.operators import HessianOperator, MatrixOperator
+from landscape.errors import NumericsError
 from landscape.storage.runs import RunReader
 from landscape.training.models import ACTIVATIONS, MLP
 from landscape.training.tasks import TRAIN, make_data
@@ -66,8 +67,7 @@ def test_f0_index_counts_coupling_ratios_above_one(seed: int, tau: float) -> Non
     A, B = (X @ X.T + 0.1 * np.eye(len(X)) for X in (rng.standard_normal((6, 6)), rng.standard_normal((9, 9))))
     C = 2.0 * rng.standard_normal((6, 9))
     joint = np.block([[A, C], [C.T, B]])
-    result = coupling(*(torch.from_numpy(X) for X in (A, C, B)), tolerance=tau)
-    assert result is not None
+    result = coupling(*(MatrixOperator(torch.from_numpy(X)) for X in (A, C, B)), tolerance=tau)
     assert 0 < result.index == (np.linalg.eigvalsh(joint) < -tau).sum()
     shifted = [np.linalg.inv(np.linalg.cholesky(X + tau * np.eye(len(X)))) for X in (A, B)]
     expected = np.linalg.svd(shifted[0] @ C @ shifted[1].T, compute_uv=False)
@@ -77,7 +77,9 @@ def test_f0_index_counts_coupling_ratios_above_one(seed: int, tau: float) -> Non
 def test_coupling_of_an_indefinite_block_is_refused() -> None:
     """K does not exist where a diagonal block has negative curvature of its own."""
     A = torch.diag(torch.tensor([1.0, -1.0], dtype=torch.float64))
-    assert coupling(A, torch.ones(2, 2, dtype=torch.float64), torch.eye(2, dtype=torch.float64), 1e-8) is None
+    one, C = torch.eye(2, dtype=torch.float64), torch.ones(2, 2, dtype=torch.float64)
+    with pytest.raises(NumericsError, match="eigenvalues below -tau = -1e-08, so that coupling ratios are undefined"):
+        coupling(MatrixOperator(A), MatrixOperator(C), MatrixOperator(one), 1e-8)
 
 
 def test_f1_blocks_of_bilinear_least_squares() -> None:

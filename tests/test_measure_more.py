@@ -11,7 +11,8 @@ import torch
 
 from landscape.config import HessianConfig, TrainConfig
 from landscape.curvature.operators import HessianOperator
-from landscape.measure import Measurement, _Point
+from landscape.measure import Measurement
+from landscape.point import Point, Problem, Training
 from landscape.pipeline import analyse
 from landscape.storage.schema import LEVELS
 from landscape.training.trainer import train
@@ -34,6 +35,9 @@ MEMORISED = TrainConfig(
 )
 
 
+TRAINING = Training(step=300, f_E=1.0, lr_E=0.01, lr_W=0.01, second_moments=None)
+
+
 @pytest.fixture(scope="module")
 def memorised(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run without weight decay that has fitted its training pairs. Read only."""
@@ -51,11 +55,12 @@ def test_closed_forms_hold_at_any_training_loss(memorised: Path, margin: float) 
     params["V"], params["b2"] = margin * params["V"], margin * params["b2"]
     blocks = ("E", "W", "V", "E,W", "all")
     measurement = Measurement(MEMORISED, HessianConfig(blocks=blocks, device="cpu"), data)
-    row, spectra = measurement.run(params, 1.0)
+    found = measurement.run(params, TRAINING)
+    row, spectra = found["/"], found["spectrum"]
     assert row["train_loss"] < 1e-4**margin
-    point = _Point(measurement, params)
+    point = Point(measurement.problem, params)
     for i, block in enumerate(blocks):
-        H = HessianOperator(point.hessian.objective, point.params, measurement.names(block)).dense()
+        H = HessianOperator(point.hessian.objective, point.params, measurement.problem.names(block)).dense()
         values = np.linalg.eigvalsh(H.numpy())
         assert row["operator_norm"][i] == pytest.approx(np.abs(values).max(), rel=1e-9)
         assert np.abs(spectra[block] - values).max() <= 1e-9 * np.abs(values).max()
@@ -95,8 +100,7 @@ def test_saturated_networks_have_a_finite_hessian(memorised: Path) -> None:
         params = {n: file["checkpoints"][n][-1].astype(float) for n in ("E", "W", "b1", "V", "b2")}
     params["V"] = 100 * params["V"]
     params["b2"] = 100 * params["b2"]
-    measurement = Measurement(MEMORISED, HessianConfig(blocks=("E",), device="cpu"), data)
-    hessian = _Point(measurement, params).hessian
+    hessian = Point(Problem(MEMORISED, HessianConfig(device="cpu"), data), params).hessian
     assert bool(torch.isfinite(hessian @ torch.ones(hessian.shape[1], dtype=torch.float64)).all())
 
 

@@ -1,49 +1,105 @@
-"""The coupling of two parameter blocks: coupling ratios (F0), coupling strength, saddle bound (F14)."""
+"""The coupling of two parameter blocks: coupling ratios (F0), coupling strength, saddle bound (F14), angles."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from landscape.curvature.lanczos import eigsh
-from landscape.curvature.operators import Operator
+from landscape.curvature.inertia import TAU_DENSE, TAU_LANCZOS
+from landscape.curvature.lanczos import DENSE_LIMIT, Method, eigsh
+from landscape.curvature.operators import MatrixOperator, Operator
+from landscape.curvature.pencil import leading_ratios
+from landscape.curvature.solve import Cholesky, ConjugateGradients, Solver
 
 
 @dataclasses.dataclass(frozen=True)
 class CouplingResult:
     """Coupling ratios kappa_1 >= kappa_2 >= ... of two blocks, and how many exceed 1.
 
-    index equals the saddle index of the joint block at the same tolerance (F0); tolerance is the shift tau of
-    both diagonal blocks, absolute.
+    dense: every ratio; index_lower <= saddle index of the joint block <= index_upper at the same tolerance (F0), equal
+    where rounding cannot change it. lanczos: the leading k, each at most the true one and within `errors` of a true
+    one; index_upper is the smaller order. tolerance: the shift tau of both diagonal blocks, absolute.
     """
 
     ratios: NDArray[np.float64]
-    index: int
+    errors: NDArray[np.float64]
+    index_lower: int
+    index_upper: int
     tolerance: float
+    num_products: int
+    method: str
+
+    @property
+    def index(self) -> int:
+        """The saddle index of the joint block, -1 where only a bracket is known."""
+        return self.index_lower if self.index_lower == self.index_upper else -1
 
 
-def coupling(H_11: Tensor, H_12: Tensor, H_22: Tensor, tolerance: float) -> CouplingResult | None:
-    """Singular values of K = (H_11 + tau)^(-1/2) H_12 (H_22 + tau)^(-1/2), by two Cholesky factorisations.
+def coupling(
+    H_11: Operator,
+    H_12: Operator,
+    H_22: Operator,
+    tolerance: float | None = None,
+    k: int = 10,
+    method: Method = "auto",
+    tol: float = 1e-3,
+    seed: int = 0,
+    max_products: int = 3000,
+    error: float = 0.0,
+) -> CouplingResult:
+    """Singular values of K = (H_11 + tau)^(-1/2) H_12 (H_22 + tau)^(-1/2) (F0).
 
-    H_11 (m, m), H_12 (m, n), H_22 (n, n). None where a shifted diagonal block is not positive definite: its own
-    negative curvature then leaves K undefined (never with ReLU and a convex loss, F8).
+    H_11 (m, m), H_12 (m, n), H_22 (n, n). tolerance: tau, absolute; default 1e-8 (dense) or 1e-3 (matrix-free) of the
+    joint block's norm. dense (auto: up to 8000 rows in all): every one, by two Cholesky factorisations; error: how far
+    the matrices may be from the Hessian in norm. lanczos: the leading k to `tol`, by conjugate gradients inside.
+    Raises NumericsError where a shifted diagonal block is not positive definite: its own negative curvature then
+    leaves K undefined (never with ReLU and a convex loss, F8).
     """
-    factors = []
-    for block in (H_11, H_22):
-        shifted = block.clone()
-        shifted.diagonal().add_(tolerance)
-        factor, failed = torch.linalg.cholesky_ex(shifted)
-        if int(failed) != 0:
-            return None
-        factors.append(factor)
-    K = torch.linalg.solve_triangular(factors[0], H_12, upper=False)
-    K = torch.linalg.solve_triangular(factors[1], K.T, upper=False).T
-    ratios: NDArray[np.float64] = torch.linalg.svdvals(K).cpu().numpy()
-    return CouplingResult(ratios, int((ratios > 1).sum()), tolerance)
+    m, n = H_12.shape
+    dense = method == "dense" or (method == "auto" and m + n <= DENSE_LIMIT)
+    if tolerance is None:
+        norm = eigsh(Joint(H_11, H_12, H_22), 1, method="lanczos", tol=1e-3, seed=seed).operator_norm
+        tolerance = (TAU_DENSE if dense else TAU_LANCZOS) * norm
+    if dense:
+        return _dense(H_11.dense(), H_12.dense(), H_22.dense(), tolerance, error)
+    solvers: list[Solver] = [
+        Cholesky(H.matrix, tolerance) if isinstance(H, MatrixOperator) else ConjugateGradients(H, tolerance)
+        for H in (H_11, H_22)
+    ]
+    ratios, errors, products = leading_ratios(solvers[0], H_12, solvers[1], k, tol, seed, max_products)
+    return CouplingResult(ratios, errors, int((ratios > 1).sum()), min(m, n), tolerance, products, "lanczos")
+
+
+def _dense(H_11: Tensor, H_12: Tensor, H_22: Tensor, tolerance: float, error: float) -> CouplingResult:
+    factors = [Cholesky(block, tolerance) for block in (H_11, H_22)]
+    K = torch.linalg.solve_triangular(factors[0].factor, H_12, upper=False)
+    K = torch.linalg.solve_triangular(factors[1].factor, K.T, upper=False).T
+    ratios: NDArray[np.float64] = torch.linalg.svdvals(K).double().cpu().numpy()
+    # Congruence turns an error of the joint block into at most error / floor beside 1 +- kappa.
+    norm = max(float(block.norm()) for block in (H_11, H_12, H_22))
+    rounding = sum(K.shape) ** 0.5 * torch.finfo(K.dtype).eps * norm
+    margin = (error + rounding) / min(factor.floor() for factor in factors)
+    lower, upper = (int((ratios > 1 + s * margin).sum()) for s in (1, -1))
+    return CouplingResult(ratios, np.full(len(ratios), margin), lower, upper, tolerance, 0, "dense")
+
+
+class Joint:
+    """The joint block [[H_11, H_12], [H_12^T, H_22]] of two blocks and their coupling."""
+
+    def __init__(self, H_11: Operator, H_12: Operator, H_22: Operator) -> None:
+        self.parts, self.H_21 = (H_11, H_12, H_22), H_12.T
+        n = sum(H_12.shape)
+        self.shape, self.dtype, self.device = (n, n), H_12.dtype, H_12.device
+
+    def __matmul__(self, vectors: Tensor) -> Tensor:
+        H_11, H_12, H_22 = self.parts
+        u, v = vectors.split(list(H_12.shape))
+        return torch.cat([H_11 @ u + H_12 @ v, self.H_21 @ u + H_22 @ v])
 
 
 def coupling_strength(H_12: Operator, norm_1: float, norm_2: float) -> float:
@@ -67,6 +123,28 @@ class _Gram:
 
     def __matmul__(self, vectors: Tensor) -> Tensor:
         return self.op @ (self.transposed @ vectors)
+
+
+def masses(vectors: Tensor, sizes: Sequence[int]) -> NDArray[np.float64]:
+    """Share of each unit vector, the columns of (n, m), on consecutive parts of `sizes` rows: (part, m)."""
+    shares = [piece.square().sum(0) for piece in vectors.split(list(sizes))]
+    found: NDArray[np.float64] = torch.stack(shares).double().cpu().numpy()
+    return found
+
+
+def principal_angles(vectors: Tensor, sizes: Sequence[int]) -> NDArray[np.float64]:
+    """Principal angles, ascending, in rad, between the span of orthonormal columns (n, m) and each part's axes.
+
+    (part, m), for consecutive parts of `sizes` rows. 0: the part holds a direction of the subspace; pi/2: it holds
+    none. A part of fewer rows than columns has only as many angles; the rest are pi/2.
+    """
+    m = vectors.shape[1]
+    cosines = np.zeros((len(sizes), m))
+    for i, piece in enumerate(vectors.split(list(sizes))):
+        s = torch.linalg.svdvals(piece).double().cpu().numpy()
+        cosines[i, : len(s)] = s
+    angles: NDArray[np.float64] = np.arccos(cosines.clip(0, 1))
+    return angles
 
 
 @dataclasses.dataclass(frozen=True)

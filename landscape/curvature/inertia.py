@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import cast
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from landscape.curvature.lanczos import EigenResult, eigsh
-from landscape.curvature.operators import Operator
+from landscape.curvature.complement import index_bounds
+from landscape.curvature.density import Count, Quadrature, quadrature
+from landscape.curvature.lanczos import DENSE_LIMIT, EigenResult, Method, eigsh, require_symmetric
+from landscape.curvature.operators import LinearMap, Operator, product_error
 from landscape.errors import NumericsError
 
 TAU_DENSE, TAU_LANCZOS = 1e-8, 1e-3
+FAILURE = 1e-6
+"""Probability of a wrong upper bound that a matrix-free bracket aims at."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Inertia:
     """Counts of eigenvalues below -tolerance, within it and above it.
 
-    lower <= saddle index <= upper. level "certified": negative == lower == upper; "bracketed": only the bracket is
-    known, and negative, zero and positive are -1. tolerance is absolute.
+    lower <= saddle index <= upper. level "certified": rounding cannot change the index, negative == lower == upper;
+    "bracketed": only the bracket is known, and negative, zero and positive are -1 unless they are equal; "estimated":
+    the bracket has no upper bound but the order, so that only `estimate` says more. tolerance and error (of the
+    matrix or of its products) are absolute, as norms. failure_probability: of the upper bound, 0 where it is proved.
+    estimate: the stochastic count with its 95 % interval, None at level "certified".
     """
 
     negative: int
@@ -28,41 +38,165 @@ class Inertia:
     upper: int
     tolerance: float
     level: str
+    error: float = 0.0
+    failure_probability: float = 0.0
+    estimate: Count | None = None
+    num_products: int = 0
 
 
-def saddle_index(op: Operator, tau: float | None = None, seed: int = 0, upper: int | None = None) -> Inertia:
-    """The inertia of a symmetric operator. tau: relative to |H|, default 1e-8 (dense) or 1e-3 (matrix-free)."""
-    return inertia_of(eigsh(op, 10, seed=seed), op.shape[0], tau, upper=upper)
-
-
-def inertia_of(
-    eigen: EigenResult, n: int, tau: float | None = None, error: float = 0.0, upper: int | None = None
+def saddle_index(
+    op: LinearMap,
+    tau: float | None = None,
+    method: Method = "auto",
+    seed: int = 0,
+    upper: int | None = None,
+    max_products: int = 3000,
 ) -> Inertia:
-    """The inertia of an n x n operator from what `eigsh` found.
+    """The inertia of a symmetric operator.
 
-    error: how far the matrix may be from the Hessian in norm (assembly). upper: a bound on the index known from
-    theory, such as d * rank(G) (F14). Dense: every computed eigenvalue is within rho = n * eps * |H| + error of a
-    true one (Weyl, backward stability), so counting at -tau -+ rho brackets the index. Matrix-free: eigenvalues
-    of any projection Q^T H Q below -tau are at most as many as those of H (Cauchy).
-    Raises NumericsError if tau is not above rho; the message names the smallest honest one.
+    tau: relative to |H|, default 1e-8 (dense) or 1e-3 (matrix-free). dense (auto: up to 8000 rows): certified, by
+    LDL^T factorisations; lanczos: bracketed, or estimated. upper: a bound on the index known from theory, such as
+    d * rank(G) (F14). Raises NumericsError if tau is not above the error of H; it names the smallest honest one.
     """
-    norm = eigen.operator_norm
-    dense = eigen.method == "dense"
-    relative = tau if tau is not None else (TAU_DENSE if dense else TAU_LANCZOS)
-    tolerance = relative * norm
-    rho = n * np.finfo(float).eps * norm + error
-    if norm > 0 and tolerance <= rho:
+    require_symmetric(op)
+    if method == "dense" or (method == "auto" and op.shape[0] <= DENSE_LIMIT):
+        matrix = cast(Operator, op).dense()
+        norm = eigsh(op, 1, method="lanczos", tol=1e-3, seed=seed).operator_norm
+        return certified(matrix, (TAU_DENSE if tau is None else tau) * norm, norm)
+    eigen = eigsh(op, 10, method="lanczos", seed=seed, max_products=max_products)
+    return bracketed(op, eigen, quadrature(op, seed=seed), tau, seed, upper, max_products)
+
+
+def certified(
+    matrix: Tensor, tolerance: float, norm: float, error: float = 0.0, negative_only: bool = False
+) -> Inertia:
+    """Inertia by Sylvester's law: the negative pivots of L D L^T = H - s I at s = -tolerance -+ rho, and at tolerance.
+
+    rho bounds the matrix's own `error` and the residuals of the factorisations, measured by probes (failing with
+    probability < 1e-7). Equal counts at both shifts certify the index. negative_only leaves out zero and positive,
+    and a third of the work.
+    """
+    n = len(matrix)
+    if norm == 0:
+        return _inertia(n, 0, 0, 0, tolerance, "certified", error)
+    rho = 2 * error + 10 * n * float(np.finfo(float).eps) * norm
+    for _ in range(3):
+        require_honest(tolerance, rho, norm)
+        (lower, below), (found, above) = (negative_pivots(matrix, -tolerance + s * rho) for s in (-1, 1))
+        needed = max(below, above) + error
+        if needed <= rho:
+            break
+        rho = 2 * needed
+    else:
+        lower, found = 0, n
+    positive = None if negative_only else n - negative_pivots(matrix, tolerance)[0]
+    return _inertia(n, lower, found, positive, tolerance, "certified" if lower == found else "bracketed", rho)
+
+
+def negative_pivots(matrix: Tensor, shift: float) -> tuple[int, float]:
+    """Eigenvalues below `shift` by Sylvester's law, and the Frobenius norm of the factorisation's residual.
+
+    The residual L D L^T - (H - s I) is applied to eight Gaussian probes X by solving for X = (H - s I) X; the factor
+    10 makes an underestimate less likely than 1e-7, even of a residual of rank one.
+    """
+    shifted = matrix.clone()
+    shifted.diagonal().sub_(shift)
+    LD, pivots, _ = torch.linalg.ldl_factor_ex(shifted)
+    generator = torch.Generator().manual_seed(0)
+    probes = torch.randn(len(matrix), 8, generator=generator, dtype=torch.float64).to(matrix)
+    images = shifted @ probes
+    solved = torch.linalg.ldl_solve(LD, pivots, images)
+    if not bool(torch.isfinite(solved).all()):
+        # An exactly singular pivot: the shift is an eigenvalue to the last bit.
+        return 0, float("inf")
+    residual = 10 * float((images - shifted @ solved).norm()) / 8**0.5
+    diagonal, below = (LD.diagonal(offset).double().cpu().numpy() for offset in (0, -1))
+    marks = pivots.cpu().numpy()
+    count, i = 0, 0
+    while i < len(marks):
+        if marks[i] < 0:
+            block = np.array([[diagonal[i], below[i]], [below[i], diagonal[i + 1]]])
+            count += int((np.linalg.eigvalsh(block) < 0).sum())
+            i += 2
+        else:
+            count += int(diagonal[i] < 0)
+            i += 1
+    return count, residual
+
+
+def from_spectrum(
+    eigen: EigenResult, tau: float | None = None, error: float = 0.0, upper: int | None = None
+) -> Inertia:
+    """The inertia of a dense block whose every eigenvalue was computed.
+
+    Each is within rho = n * eps * |H| + error of a true one (Weyl, backward stability; error: how far the matrix may
+    be from the Hessian), so that counts at -tau -+ rho bracket the index.
+    """
+    ritz, norm = eigen.ritz, eigen.operator_norm
+    n = len(ritz)
+    tolerance = (TAU_DENSE if tau is None else tau) * norm
+    rho = n * float(np.finfo(float).eps) * norm + error
+    require_honest(tolerance, rho, norm)
+    lower, found = int((ritz < -tolerance - rho).sum()), int((ritz < -tolerance + rho).sum())
+    level = "certified" if lower == found else "bracketed"
+    found = found if upper is None else min(found, upper)
+    return _inertia(n, lower, found, int((ritz > tolerance).sum()), tolerance, level, rho)
+
+
+def bracketed(
+    op: LinearMap,
+    eigen: EigenResult,
+    rule: Quadrature,
+    tau: float | None = None,
+    seed: int = 0,
+    upper: int | None = None,
+    max_products: int = 3000,
+) -> Inertia:
+    """The index of an operator too large to factor, between bounds, with a stochastic estimate beside them.
+
+    The lower bound is the index of a projection; the upper one holds but with failure_probability (`index_bounds`),
+    or is `upper`, known from theory. eigen: what `eigsh` found; rule: what `quadrature` found.
+    """
+    n, norm = op.shape[0], eigen.operator_norm
+    if norm == 0:
+        return _inertia(n, 0, 0, 0, 0.0, "bracketed", 0.0, products=rule.num_products)
+    tolerance = (TAU_LANCZOS if tau is None else tau) * norm
+    rho = product_error(op, seed) + 10 * n**0.5 * torch.finfo(op.dtype).eps * norm
+    require_honest(tolerance, rho, norm)
+    search = index_bounds(op, eigen, tolerance, rho, FAILURE, max_products, seed)
+    estimate = rule.count_below(-tolerance)
+    lower = max(int((eigen.ritz < -tolerance - rho).sum()), search.lower)
+    bounds = [b for b in (search.upper, upper) if b is not None]
+    highest = max(lower, min([n, *bounds]))
+    failure = search.failure_probability if search.upper is not None and search.upper == highest else 0.0
+    level = "bracketed" if bounds else "estimated"
+    products = 4 + search.num_products + rule.num_products
+    return _inertia(n, lower, highest, None, tolerance, level, rho, failure, estimate, products)
+
+
+def require_honest(tolerance: float, error: float, norm: float) -> None:
+    """Raise NumericsError for a tolerance that the error of H could fill."""
+    if norm > 0 and tolerance <= error:
         raise NumericsError(
-            f"tau {relative:.1e} is below the error of the computed Hessian, {rho / norm:.1e} relative",
-            f"use tau >= {2 * rho / norm:.1e}",
+            f"tau {tolerance / norm:.1e} is below the error of the computed Hessian, {error / norm:.1e} relative",
+            f"use tau >= {2 * error / norm:.1e}",
         )
-    ritz = eigen.ritz
-    lower = int((ritz < -tolerance - rho).sum())
-    bound = n if upper is None else min(n, upper)
-    if not dense:
-        return Inertia(-1, -1, -1, lower, bound, tolerance, "bracketed")
-    found = int((ritz < -tolerance + rho).sum())
-    if lower != found:
-        return Inertia(-1, -1, -1, lower, min(found, bound), tolerance, "bracketed")
-    positive = int((ritz > tolerance).sum())
-    return Inertia(lower, n - lower - positive, positive, lower, lower, tolerance, "certified")
+
+
+def _inertia(
+    n: int,
+    lower: int,
+    upper: int,
+    positive: int | None,
+    tolerance: float,
+    level: str,
+    error: float,
+    failure: float = 0.0,
+    estimate: Count | None = None,
+    products: int = 0,
+) -> Inertia:
+    known = lower == upper
+    negative = lower if known else -1
+    zero = n - lower - positive if known and positive is not None else -1
+    above = positive if known and positive is not None else -1
+    return Inertia(negative, zero, above, lower, upper, tolerance, level, error, failure, estimate, products)

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from landscape.curvature.operators import LinearMap, Operator
+from landscape.curvature.operators import HessianOperator, LinearMap, Operator
 
 Which = Literal["both", "lowest", "highest"]
 Method = Literal["auto", "dense", "lanczos"]
@@ -27,7 +27,8 @@ class EigenResult:
     values, residuals, converged (end, k); vectors (end, n, k): one end for "lowest" or "highest", lowest and
     highest for "both". residuals are |Hv - lambda v|_2 for the unit vectors returned, recomputed at the end.
     ritz: every eigenvalue if method is "dense", else every eigenvalue of the last projection, ascending.
-    operator_norm: max |ritz|. orthonormality: max |V^T V - I| over the returned vectors.
+    operator_norm: max |ritz|. orthonormality: max |V^T V - I| over the returned vectors. tol: the relative residual
+    that counted as converged, never below what the precision can hold.
     """
 
     values: NDArray[np.float64]
@@ -39,6 +40,16 @@ class EigenResult:
     ritz: NDArray[np.float64]
     operator_norm: float
     orthonormality: float
+    tol: float
+
+    def clusters(self, end: int, gap: float = 1e-6) -> list[tuple[float, int]]:
+        """Eigenvalues of one end as (mean, multiplicity), outermost first: apart by more than gap * |H|.
+
+        The last cluster may go on beyond the k values that were asked for.
+        """
+        values = self.values[end]
+        cuts = np.flatnonzero(np.abs(np.diff(values)) > gap * self.operator_norm) + 1
+        return [(float(group.mean()), len(group)) for group in np.split(values, cuts)]
 
 
 def eigsh(
@@ -53,14 +64,14 @@ def eigsh(
 ) -> EigenResult:
     """The k lowest and/or k highest eigenvalues of a symmetric operator, at most n.
 
-    tol: an eigenpair is converged once its residual is at most tol * |H|. v0 (n, m): start vectors, such as the
-    eigenvectors of a neighbouring checkpoint; the rest of the start block is random (`seed`). `auto` is dense up to
-    8000 rows. Raises ValueError for a rectangular operator.
+    tol: an eigenpair is converged once its residual is at most tol * |H|; at least 10 sqrt(n) eps. v0: start vectors
+    (n, m), or the vectors (end, n, m) of a neighbouring checkpoint; the rest of the start block is random (`seed`).
+    `auto` is dense up to 8000 rows. Raises ValueError for an operator that is rectangular or an off-diagonal block.
     """
-    n, columns = op.shape
-    if n != columns:
-        raise ValueError(f"eigenvalues of a {n} x {columns} operator: take a diagonal block")
+    require_symmetric(op)
+    n = op.shape[0]
     k = min(k, n)
+    tol = max(tol, 10 * n**0.5 * torch.finfo(op.dtype).eps)
     if method == "dense" or (method == "auto" and n <= DENSE_LIMIT):
         matrix = cast(Operator, op).dense()
         ritz, low, high = _dense(matrix, k)
@@ -68,6 +79,14 @@ def eigsh(
     search = _Search(op, k, which, tol, seed, max_products)
     low, high = search.run(v0)
     return _result(op, which, k, tol, search.theta, low, high, search.products, "lanczos")
+
+
+def require_symmetric(op: LinearMap) -> None:
+    """Raise ValueError for an operator that has no eigenvalues to speak of."""
+    if op.shape[0] != op.shape[1]:
+        raise ValueError(f"eigenvalues of a {op.shape[0]} x {op.shape[1]} operator: take a diagonal block")
+    if isinstance(op, HessianOperator) and op.rows != op.cols:
+        raise ValueError(f"eigenvalues of the coupling {op.rows} x {op.cols}: take a diagonal block")
 
 
 def _dense(matrix: Tensor, k: int) -> tuple[NDArray[np.float64], Tensor, Tensor]:
@@ -94,7 +113,7 @@ def _end_vectors(matrix: Tensor, values: Tensor, k: int) -> Tensor | None:
     factor, failed = torch.linalg.cholesky_ex(shifted)
     if int(failed) != 0:
         return None
-    inverse = _Inverse(factor)
+    inverse = Inverse(factor)
     _, vectors = _Search(inverse, k, "highest", 1e-10, seed=0, max_products=100 * k).run(None)
     # One more inverse iteration and a Rayleigh-Ritz step in H itself sharpen the vectors to rounding.
     Q = torch.linalg.qr(inverse @ vectors)[0]
@@ -105,7 +124,7 @@ def _end_vectors(matrix: Tensor, values: Tensor, k: int) -> Tensor | None:
     return Q @ S if bool(good) else None
 
 
-class _Inverse:
+class Inverse:
     """The inverse of L L^T."""
 
     def __init__(self, factor: Tensor) -> None:
@@ -137,7 +156,7 @@ def _result(
     for vectors in ends:
         image = op @ vectors
         products += vectors.shape[1] if method == "lanczos" else 0
-        theta = (vectors * image).sum(0)
+        theta = (vectors * image).sum(0) / vectors.square().sum(0)
         residuals.append((image - vectors * theta).norm(dim=0))
         values.append(theta)
         defects.append((vectors.T @ vectors - torch.eye(k).to(vectors)).abs().max())
@@ -152,6 +171,7 @@ def _result(
         ritz=ritz,
         operator_norm=float(norm),
         orthonormality=float(torch.stack(defects).max()),
+        tol=tol,
     )
 
 
@@ -181,23 +201,26 @@ class _Search:
         block = self._random(BLOCK) if v0 is None else self._start(v0)
         accepted: NDArray[np.float64] | None = None
         while True:
-            following = self._fill(block)
+            self._fill(block)
             wanted = self._ends(self.k)
             S = self.S[:, wanted]
             theta = torch.from_numpy(self.theta[wanted]).to(S)
-            residual = (self._basis(self.HQ) @ S - self._basis(self.Q) @ (S * theta)).norm(dim=0)
-            limit = self.tol * float(np.abs(self.theta).max())
-            converged = bool((residual <= 0.5 * limit).all())
+            residual = self._basis(self.HQ) @ S - self._basis(self.Q) @ (S * theta)
+            norm = float(np.abs(self.theta).max())
+            limit = self.tol * norm
+            open_ = residual.norm(dim=0) > 0.5 * limit
+            converged = not bool(open_.any())
             found = self.theta[wanted]
             confirmed = converged and accepted is not None and bool(np.all(abs(found - accepted) <= limit))
             if confirmed or self.filled == self.n or self.products >= self.max_products:
                 return self._vectors()
             accepted = found if converged else accepted
             self._shrink(self.k if converged else self.k + self.k // 2 + BLOCK)
-            block = self._random(BLOCK) if converged else following
+            # In a Krylov space all residuals lie in the block that comes next; after a warm start only they lead on.
+            block = self._random(BLOCK) if converged else self._orthonormal(self._orthogonal(residual[:, open_]), norm)
 
-    def _fill(self, block: Tensor) -> Tensor:
-        """Grow the basis from `block` to its full size and project; returns the block that would come next."""
+    def _fill(self, block: Tensor) -> None:
+        """Grow the basis from `block` to its full size and project."""
         while True:
             start, stop = self.filled, self.filled + block.shape[1]
             self.Q[:, start:stop] = block
@@ -209,7 +232,7 @@ class _Search:
                 T = self._basis(self.Q).T @ self._basis(self.HQ)
                 theta, self.S = torch.linalg.eigh((T + T.T) / 2)
                 self.theta = theta.double().cpu().numpy()
-                return block
+                return
 
     def _orthogonal(self, x: Tensor, beside: Tensor | None = None) -> Tensor:
         """x without its part in the basis (and in `beside`): two passes."""
@@ -238,7 +261,8 @@ class _Search:
 
     def _start(self, v0: Tensor) -> Tensor:
         """The start vectors given, and random ones beside them."""
-        given = torch.linalg.qr(v0.to(self.Q).reshape(self.n, -1)[:, : self.size // 2])[0]
+        columns = torch.cat(list(v0), dim=1) if v0.ndim == 3 else v0
+        given = torch.linalg.qr(columns.to(self.Q)[:, : self.size // 2])[0]
         return torch.cat([given, self._random(min(BLOCK, self.n - given.shape[1]), given)], dim=1)
 
     def _ends(self, count: int) -> NDArray[np.int64]:
@@ -260,4 +284,7 @@ class _Search:
 
     def _vectors(self) -> tuple[Tensor, Tensor]:
         Q = self._basis(self.Q)
-        return Q @ self.S[:, : self.k], Q @ self.S[:, -self.k :].flip(1)
+        found = torch.cat([Q @ self.S[:, : self.k], Q @ self.S[:, -self.k :].flip(1)], dim=1)
+        # Restarts in low precision let the basis drift from orthonormality; both ends overlap if the basis is small.
+        low, high = (torch.linalg.qr(part)[0] for part in found.split(found.shape[1] // 2, dim=1))
+        return low, high

@@ -37,7 +37,7 @@ class RunWriter:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file = open_for_writing(path)
-        self._tables = {t.group: TableWriter(self._file[t.group], t.row) for t in schema.RUN_TABLES}
+        self._tables = {t.group: TableWriter(self._file[t.group], t.row) for t in _tables(self._file)}
 
     @classmethod
     def create(
@@ -50,7 +50,7 @@ class RunWriter:
         dtype: str,
         capacity: Mapping[str, int],
     ) -> RunWriter:
-        """Allocate a file for `capacity` rows of checkpoints and metrics, then move it into place."""
+        """Allocate a file for `capacity` rows of each table, without those not named, then move it into place."""
         attrs = {"run_id": uuid.uuid4().hex, **attrs}
         with _new_file(path, attrs, data, scales, parameters, dtype, capacity):
             pass
@@ -62,12 +62,13 @@ class RunWriter:
         _rewrite(path, attrs, capacity)
         return cls(path)
 
-    def checkpoint(self, step: int, parameters: Arrays, tokens: Arrays) -> None:
-        """Commit a checkpoint and its token statistics; a step already stored is left as it is."""
+    def checkpoint(self, step: int, parameters: Arrays, **beside: Arrays) -> None:
+        """Commit a checkpoint after its rows in the tables `beside` it; a step already stored is left as it is."""
         steps = self._file["checkpoints/step"][: self._tables["checkpoints"].size]
         if step not in steps:
-            if self._tables["tokens"].size == len(steps):
-                self._tables["tokens"].append(step, tokens)
+            for group, values in beside.items():
+                if group in self._tables and self._tables[group].size == len(steps):
+                    self._tables[group].append(step, values)
             self._tables["checkpoints"].append(step, parameters)
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
@@ -141,6 +142,14 @@ class RunReader:
                 )
         return values
 
+    def second_moments(self, step: int) -> Arrays | None:
+        """Adam's second moments at a stored step by parameter; None where the run has none."""
+        if "moments" not in self._file:
+            return None
+        row = int(np.flatnonzero(self._file["moments/step"][()] == step)[0])
+        values = read_row(self._file["moments"], "step", row)
+        return None if values is None else {name.removeprefix("v_"): array for name, array in values.items()}
+
     def metrics(self) -> Arrays:
         """All committed metrics by name, `metric_step` among them."""
         return self._columns("metrics", "metric_step")
@@ -186,6 +195,11 @@ class RunReader:
         self.close()
 
 
+def _tables(file: h5py.File) -> list[schema.Table]:
+    """The tables that a run file has."""
+    return [t for t in schema.RUN_TABLES if t.group in file]
+
+
 @contextlib.contextmanager
 def _new_file(
     path: Path,
@@ -200,8 +214,9 @@ def _new_file(
     with temporary_file(path) as file:
         file.attrs.update({"schema": schema.RUN, "schema_version": schema.VERSION, **attrs})
         for table in schema.RUN_TABLES:
-            rows = 2 if table is schema.RESUME else capacity[table.group]
-            create_table(file, table.present(parameters), rows, scales, dtype)
+            rows = 2 if table is schema.RESUME else capacity.get(table.group)
+            if rows is not None:
+                create_table(file, table.present(parameters), rows, scales, dtype)
         group = file.create_group("data")
         for field in schema.DATA:
             array = data[field.name]
@@ -212,9 +227,11 @@ def _new_file(
 def _rewrite(path: Path, attrs: Mapping[str, Any], capacity: Mapping[str, int]) -> None:
     """Copy a run file's committed rows into a new one of `capacity` rows (default: just those), in place."""
     with h5py.File(path, "r") as old:
-        rows = {t.group: committed_rows(old[t.group], t.row) for t in schema.RUN_TABLES}
-        rows["tokens"] = rows["tokens"][: len(rows["checkpoints"])]
-        room = {g: max(capacity.get("checkpoints" if g == "tokens" else g, 0), len(r)) for g, r in rows.items()}
+        tables = _tables(old)
+        rows = {t.group: committed_rows(old[t.group], t.row) for t in tables}
+        for group in rows.keys() & {"tokens", "moments"}:
+            rows[group] = rows[group][: len(rows["checkpoints"])]
+        room = {g: max(capacity.get(g, 0), len(r)) for g, r in rows.items()}
         fields = {f.name: f for t in schema.RUN_TABLES for f in (*t.fields, *schema.DATA)}
         scales: dict[str, Any] = {}
         for group in old.values():
@@ -226,5 +243,5 @@ def _rewrite(path: Path, attrs: Mapping[str, Any], capacity: Mapping[str, int]) 
         data = {f.name: old["data"][f.name][()] for f in schema.DATA}
         dtype = old["checkpoints/W"].dtype.str.lstrip("<>=")
         with _new_file(path, {**old.attrs, **attrs}, data, scales, parameters, dtype, room) as new:
-            for table in schema.RUN_TABLES:
+            for table in tables:
                 copy_rows(old[table.group], new[table.group], table.row, rows[table.group])

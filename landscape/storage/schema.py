@@ -115,6 +115,16 @@ TOKENS = Table(
     ),
 )
 
+MOMENTS = Table(
+    "moments",
+    "step",
+    tuple(
+        dataclasses.replace(f, name=f"v_{f.name}", long_name=f"Adam's second moment of {f.name}, not bias-corrected")
+        for f in PARAMETERS
+    ),
+)
+"""Only of runs with Adam or AdamW: with lr and beta_2 it is the preconditioner of the step."""
+
 DATA = (
     Field("tokens", ("sample", "slot"), "i4", "input tokens"),
     Field("labels", ("sample",), "i4", "right answer"),
@@ -143,7 +153,7 @@ RESUME = Table(
     ),
 )
 
-RUN_TABLES = (CHECKPOINTS, METRICS, TOKENS, RESUME)
+RUN_TABLES = (CHECKPOINTS, METRICS, TOKENS, MOMENTS, RESUME)
 COMMIT = Field(
     "crc32",
     (),
@@ -174,7 +184,70 @@ HESSIAN_ROOT = Table(
         Field("inertia_tolerance", ("block",), "f8", "tolerance tau of the saddle index"),
         Field("operator_norm", ("block",), "f8", "norm of the block", formula="max |lambda|"),
         Field("grad_norm", ("block",), "f8", "gradient norm of the block's parameters"),
+        Field("inertia_failure_probability", ("block",), "f8", "probability that inertia_upper fails; 0: it is proved"),
+        Field("inertia_error", ("block",), "f8", "error of the matrix or of its products that the bracket allows for"),
+        Field(
+            "inertia_estimate",
+            ("block",),
+            "f8",
+            "stochastic estimate of the saddle index; NaN where it is certified",
+        ),
+        Field("inertia_estimate_low", ("block",), "f8", "lower end of the estimate's 95 % confidence interval"),
+        Field("inertia_estimate_high", ("block",), "f8", "upper end of the estimate's 95 % confidence interval"),
+        Field(
+            "saddle_index_gauge_free",
+            ("block",),
+            "i8",
+            "saddle index on the complement of the gauge tangents of E and W; -1: not certified, or without both",
+        ),
         Field("bottom_mass", ("block", "part"), "f8", "mass of the lowest eigenvector on each matrix"),
+        Field("eigenvector_mass", ("block", "end", "rank", "part"), "f8", "mass of every eigenvector on each matrix"),
+        Field(
+            "principal_angles",
+            ("block", "part", "rank"),
+            "f8",
+            "principal angles, ascending, between each matrix and the span of the reported eigenvectors below "
+            "-tolerance",
+            "rad",
+        ),
+        Field("trace", ("block",), "f8", "trace"),
+        Field("trace_error", ("block",), "f8", "standard error of the trace; 0: sum of all eigenvalues"),
+        Field(
+            "jensen_shannon",
+            ("block", "other_block"),
+            "f8",
+            "Jensen-Shannon distance of the blocks' spectral densities",
+            formula="base 2, 0 to 1, of /density; NaN where a density is missing",
+        ),
+        Field(
+            "subspace_overlap",
+            ("block", "end"),
+            "f8",
+            "overlap of the eigenvectors' span with that of the row before",
+            formula="|V_before^T V|_F^2 / k; NaN in the first row",
+        ),
+        Field("previous_rank", ("block", "end", "rank"), "i8", "rank of the same eigenvector in the row before; -1"),
+        Field("previous_overlap", ("block", "end", "rank"), "f8", "overlap with it", formula="|<v_before, v>|"),
+        Field(
+            "crossings",
+            ("block", "end"),
+            "i8",
+            "pairs of eigenvectors that changed their order since the row before; -1",
+        ),
+        Field(
+            "sharpness_gd",
+            (),
+            "f8",
+            "largest eigenvalue of diag(lr) H over all parameters; gradient descent is stable up to 2",
+            formula="lambda_max(D^(1/2) H D^(1/2)), D = lr_E on E, lr_W elsewhere, 0 on what is frozen",
+        ),
+        Field(
+            "sharpness_adam",
+            (),
+            "f8",
+            "the same for Adam's preconditioned Hessian; full-batch Adam is stable up to 38",
+            formula="D = lr / (sqrt(v / (1 - beta_2^step)) + 1e-8); NaN without second moments",
+        ),
         Field("train_loss", (), "f8", "data loss on the training set", "nat"),
         Field("curvature_ratio", (), "f8", "curvature ratio", formula="lambda_max(H_WW) / lambda_max(H_EE)"),
         Field(
@@ -214,10 +287,16 @@ HESSIAN_ROOT = Table(
             formula="singular values of (H_11 + tau)^(-1/2) H_12 (H_22 + tau)^(-1/2), tau of the joint block",
         ),
         Field(
+            "coupling_ratio_error",
+            ("pair", "rank"),
+            "f8",
+            "bound on the error of the coupling ratio; matrix-free ratios are also at most the true ones",
+        ),
+        Field(
             "coupling_index",
             ("pair",),
             "i8",
-            "coupling ratios above 1, the saddle index of the joint block; -1: not computed",
+            "coupling ratios above 1, the saddle index of the joint block; -1: not certified",
         ),
         Field(
             "saddle_bound",
@@ -229,6 +308,43 @@ HESSIAN_ROOT = Table(
         Field("saddle_rank_bound", (), "i8", "bound on the saddle index of E,W", formula="d * rank(G); -1: none"),
     ),
 )
+
+
+STATUS: dict[str, object] = {"flag_values": [0, 1, 2], "flag_meanings": "unfinished gradient-flat critical"}
+CRITICAL = Table(
+    "critical_point",
+    "step",
+    (
+        *PARAMETERS,
+        Field("status", (), "i1", "what the search for a critical point ended at", attrs=STATUS),
+        Field("grad_norm", (), "f8", "gradient norm of the objective, all parameters"),
+        Field("start_grad_norm", (), "f8", "gradient norm at the checkpoint"),
+        Field("loss", (), "f8", "objective", "nat"),
+        Field("start_loss", (), "f8", "objective at the checkpoint", "nat"),
+        Field("flatness", (), "f8", "how flat H is along the gradient that is left", formula="|H g| / (|H| |g|)"),
+        Field("distance", (), "f8", "distance from the checkpoint", formula="|theta - theta_checkpoint|_2"),
+        Field("num_products", (), "i8", "Hessian-vector products of the search"),
+    ),
+)
+"""Only in the file of a refined checkpoint: the parameters at which everything else was measured."""
+
+
+def density_table(blocks: tuple[str, ...]) -> Table:
+    """The smoothed spectral densities of the blocks, on one grid of eigenvalues a step."""
+    fields = [
+        Field("eigenvalue", ("density_point",), "f8", "grid of eigenvalues"),
+        Field("width", (), "f8", "standard deviation of the Gaussian that the densities are smoothed with"),
+    ]
+    for b in blocks:
+        fields.append(Field(b, ("density_point",), "f8", f"spectral density of block {b}", "1 / eigenvalue"))
+        fields.append(Field(f"{b}_error", ("density_point",), "f8", f"standard error of the density of block {b}"))
+    return Table("density", "step", tuple(fields))
+
+
+def vectors_table(blocks: tuple[str, ...]) -> Table:
+    """The eigenvectors of the blocks, in the order of `eigenvalues`."""
+    fields = tuple(Field(b, ("end", "rank", f"param_row_{b}"), "f8", f"unit eigenvectors of block {b}") for b in blocks)
+    return Table("eigenvectors", "step", fields)
 
 
 def spectrum_table(blocks: tuple[str, ...]) -> Table:

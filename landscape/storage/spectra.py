@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,6 +23,19 @@ SIGNS = ["negative", "zero", "positive"]
 ENDS = ["lowest", "highest"]
 
 
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """What a Hessian file has room for: parameters by block, blocks with full spectra, points of a density."""
+
+    sizes: Mapping[str, int]
+    full: tuple[str, ...]
+    density_points: int
+    eigenvectors: bool
+    axes: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    """Lengths of the parameters' axes, where a refined point is stored."""
+    parameters: tuple[str, ...] = ()
+
+
 class SpectrumWriter:
     """Appends analysed steps to a Hessian file; each survives the process once `append` returns."""
 
@@ -29,27 +43,34 @@ class SpectrumWriter:
         """Go on with a Hessian file that `create` made."""
         self.path = path
         self._file = open_for_writing(path)
-        self._spectra = TableWriter(self._file["spectrum"], "step")
+        beside = (g for g in ("spectrum", "density", "eigenvectors", "critical_point") if g in self._file)
+        self._beside = {group: TableWriter(self._file[group], "step") for group in beside}
         self._root = TableWriter(self._file, "step")
 
     @classmethod
-    def create(
-        cls, path: Path, attrs: Mapping[str, Any], steps: int, blocks: list[str], k: int, full: dict[str, int]
-    ) -> SpectrumWriter:
-        """Allocate a file for `steps` steps; `full` gives the size of each block whose whole spectrum is kept."""
+    def create(cls, path: Path, attrs: Mapping[str, Any], steps: int, k: int, layout: Layout) -> SpectrumWriter:
+        """Allocate a file for `steps` steps and k eigenvalues at each end."""
         scales: dict[str, Any] = {
-            "block": blocks,
+            "block": list(layout.sizes),
+            "other_block": list(layout.sizes),
             "end": ENDS,
             "rank": np.arange(k),
             "sign": SIGNS,
             "part": PARTS,
             "pair": list(PAIRS),
-            **{f"param_row_{b}": np.arange(n) for b, n in full.items()},
+            "density_point": np.arange(layout.density_points),
+            **{f"param_row_{b}": np.arange(n) for b, n in layout.sizes.items()},
+            **{axis: np.arange(n) for axis, n in layout.axes.items()},
         }
+        tables = [schema.HESSIAN_ROOT, schema.spectrum_table(layout.full), schema.density_table(tuple(layout.sizes))]
+        if layout.eigenvectors:
+            tables.append(schema.vectors_table(tuple(layout.sizes)))
+        if layout.parameters:
+            tables.append(schema.CRITICAL.present(layout.parameters))
         with temporary_file(path) as file:
             file.attrs.update({"schema": schema.HESSIAN, "schema_version": schema.VERSION, **attrs})
-            create_table(file, schema.HESSIAN_ROOT, steps, scales)
-            create_table(file, schema.spectrum_table(tuple(full)), steps, scales)
+            for table in tables:
+                create_table(file, table, steps, scales)
         return cls(path)
 
     @property
@@ -57,10 +78,11 @@ class SpectrumWriter:
         """Steps committed so far."""
         return [int(s) for s in self._file["step"][: self._root.size]]
 
-    def append(self, step: int, values: Mapping[str, Any], spectra: Mapping[str, Any]) -> None:
-        """Commit one step."""
-        self._spectra.write(self._root.size, step, spectra)
-        self._root.append(step, values)
+    def append(self, step: int, rows: Mapping[str, Mapping[str, Any]]) -> None:
+        """Commit one step: a row for each group, "/" the last."""
+        for group, table in self._beside.items():
+            table.write(self._root.size, step, rows[group])
+        self._root.append(step, rows["/"])
 
     def finish(self) -> None:
         """Mark the file complete."""
@@ -93,8 +115,10 @@ class SpectrumReader:
             rows = committed_rows(file, "step")
             self.steps = [int(file["step"][i]) for i in rows]
             self._rows = [read_row(file, "step", i) or {} for i in rows]
-            spectra = [read_row(file["spectrum"], "step", i) or {} for i in rows]
-            self._spectra = spectra
+            self._spectra, self._densities, self._critical = (
+                [(read_row(file[group], "step", i) if group in file else None) or {} for i in rows]
+                for group in ("spectrum", "density", "critical_point")
+            )
 
     def row(self, step: int) -> dict[str, Any]:
         """Every dataset at one step, without its step axis."""
@@ -103,6 +127,14 @@ class SpectrumReader:
     def spectra(self, step: int) -> dict[str, Any]:
         """All eigenvalues of each dense block at one step, ascending."""
         return self._spectra[self.steps.index(step)]
+
+    def densities(self, step: int) -> dict[str, Any]:
+        """The spectral densities at one step, with their grid `eigenvalue`, `width` and errors."""
+        return self._densities[self.steps.index(step)]
+
+    def critical_point(self, step: int) -> dict[str, Any]:
+        """The refined point of a step and how it was found; empty for a plain checkpoint."""
+        return self._critical[self.steps.index(step)]
 
     def converged(self, step: int, block: int | None = None) -> bool:
         """Whether every eigenvalue of a block (default: of all blocks) converged at a step."""

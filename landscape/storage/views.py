@@ -14,21 +14,24 @@ if TYPE_CHECKING:
 
 def open_run(path: Path | str) -> xarray.Dataset:
     """A run's checkpoints, metrics, token statistics and data as one lazy Dataset of committed rows."""
-    groups = ("checkpoints", "metrics", "tokens", "data")
-    return _open(Path(path), schema.RUN, groups)
+    return _open(Path(path), schema.RUN, ("checkpoints", "metrics", "tokens", "moments", "data"))
 
 
 def open_hessian(path: Path | str) -> xarray.Dataset:
-    """All measurements of a Hessian file as one lazy Dataset of committed rows (full spectra: group `spectrum`)."""
+    """All measurements of a Hessian file as one lazy Dataset of committed rows.
+
+    Groups `spectrum`, `density` and `eigenvectors` hold the rest.
+    """
     return _open(Path(path), schema.HESSIAN, ("/",))
 
 
 def _open(path: Path, kind: str, groups: tuple[str, ...]) -> xarray.Dataset:
     import xarray
 
-    open_file(path, kind).close()
+    with open_file(path, kind) as file:
+        present = [group for group in groups if group in file]
     parts = []
-    for group in groups:
+    for group in present:
         part = xarray.open_dataset(path, group=group, engine="h5netcdf")
         if "crc32" in part:
             (row,) = part["crc32"].dims

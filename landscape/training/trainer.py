@@ -5,12 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +23,7 @@ from landscape.curvature.operators import HessianOperator
 from landscape.devices import pick_device
 from landscape.errors import ConfigError
 from landscape.provenance import provenance
+from landscape.signals import stop_signals
 from landscape.storage.files import refuse_existing, sole_writer
 from landscape.storage.runs import GROKKED, MEMORISED, Arrays, RunReader, RunWriter
 from landscape.training.models import MLP
@@ -84,7 +82,7 @@ def train(
                 return summarise(path, started)
         loop = _Loop(config, device)
         writer = loop.reopen(path) if resume else loop.create(path)
-        with writer, _stop_signals() as stop:
+        with writer, stop_signals() as stop:
             status = loop.run(writer, stop, quiet)
             writer.finish(status)
     return summarise(path, started)
@@ -313,6 +311,7 @@ class _Loop:
             "checkpoints": rows,
             "tokens": rows,
             "metrics": self.config.steps // self.config.metrics_every + 2,
+            **({} if self.config.optimizer == "sgd" else {"moments": rows}),
         }
 
     def _commit(self, writer: RunWriter) -> None:
@@ -320,7 +319,7 @@ class _Loop:
         if self.config.model == "embedding":
             tokens["embedding_norm"] = self.model.E.detach().norm(dim=1).cpu().double().numpy()
             tokens["grad_norm"] = self.grad_norm.cpu().numpy()
-        writer.checkpoint(self.step, self.parameters(), tokens)
+        writer.checkpoint(self.step, self.parameters(), tokens=tokens, moments=moments(self.optimizer, self.model))
         writer.save_resume(self.state())
 
     def _decide_stop(self, test_accuracy: float) -> bool:
@@ -360,18 +359,3 @@ def _check_resumable(config: TrainConfig, stored: dict[str, Any]) -> None:
                 f"{key} is {value}, but the run was started with {stored.get(key)}",
                 f"--resume can change only {', '.join(sorted(RESUMABLE))}; start another run with --out",
             )
-
-
-@contextmanager
-def _stop_signals() -> Iterator[threading.Event]:
-    """Ctrl-C and SIGTERM set an event, so that a run ends between two steps."""
-    event = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield event
-        return
-    before = {s: signal.signal(s, lambda *_: event.set()) for s in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield event
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

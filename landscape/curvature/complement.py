@@ -1,0 +1,120 @@
+"""Bounds of a matrix-free saddle index: negative directions found, and random runs that see no more."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from landscape.curvature.lanczos import EigenResult
+from landscape.curvature.operators import LinearMap
+
+ACCEPTED = 1e-3
+"""Largest probability of failure with which an upper bound is still given."""
+GATHERED = 0.25
+"""Share of the tolerance beyond which directions are gathered; as much again separates the rest from it."""
+_CHECK_EVERY, _MAX_STEPS = 10, 400
+_BASIS_BYTES = 5 << 28
+
+
+@dataclasses.dataclass(frozen=True)
+class Bounds:
+    """lower <= index; index <= upper but with probability failure_probability, or upper is None."""
+
+    lower: int
+    upper: int | None
+    failure_probability: float
+    num_products: int
+
+
+def index_bounds(
+    op: LinearMap, eigen: EigenResult, tolerance: float, error: float, failure: float, max_products: int, seed: int
+) -> Bounds:
+    """Bounds of the number of eigenvalues below -tolerance, for products that are right to `error` in norm.
+
+    Directions Q are gathered until a random Lanczos run in their complement shows, but with a probability bounded
+    after Kuczynski & Wozniakowski (1992), that H is above -tolerance + gamma there. By Haynsworth's inertia
+    additivity the index is then at most that of Q^T H Q + tolerance - R^T R / gamma with R = (1 - Q Q^T) H Q; by
+    Cauchy's interlacing it is at least that of Q^T H Q + tolerance. Without such a run within `max_products` there
+    is no upper bound.
+    """
+    n = op.shape[0]
+    Q = eigen.vectors[0][:, torch.as_tensor(eigen.values[0] < -GATHERED * tolerance)]
+    generator = torch.Generator().manual_seed(seed + 1)
+    columns = max(64, _BASIS_BYTES // (8 * n))
+    products, chance = 0, 1.0
+    while True:
+        steps = min(_MAX_STEPS, columns - Q.shape[1], max_products - products - Q.shape[1])
+        if Q.shape[1] == n:
+            chance = 0.0
+        if steps < _CHECK_EVERY or Q.shape[1] == n:
+            break
+        found, chance, used = _run(op, Q, tolerance, error, failure, min(steps, n - Q.shape[1]), generator)
+        products += used
+        if chance <= ACCEPTED or found.shape[1] == 0:
+            break
+        Q = torch.linalg.qr(torch.cat([Q, found], dim=1))[0]
+    proved = chance <= ACCEPTED
+    if Q.shape[1] == 0:
+        return Bounds(0, 0 if proved else None, chance if proved else 0.0, products)
+    image = op @ Q
+    A = Q.T @ image
+    R = image - Q @ A
+    lower = _negative(A, -tolerance - error)
+    upper = _negative(A - R.T @ R / (GATHERED * tolerance), -tolerance + error) if proved else None
+    return Bounds(lower, upper, chance if proved else 0.0, products + Q.shape[1])
+
+
+def _run(
+    op: LinearMap, Q: Tensor, tolerance: float, error: float, failure: float, steps: int, generator: torch.Generator
+) -> tuple[Tensor, float, int]:
+    """One Lanczos run: Ritz vectors worth gathering, the chance that one was not seen, products."""
+    n = op.shape[0]
+    basis = Q.new_zeros(n, steps)
+    alpha, beta = np.zeros(steps), np.zeros(steps)
+    q = _outside(torch.randn(n, generator=generator, dtype=torch.float64).to(Q), Q)
+    q = q / q.norm()
+    for j in range(steps):
+        basis[:, j] = q
+        image = op @ q
+        alpha[j] = float(q @ image)
+        image = _outside(image, Q, basis[:, : j + 1])
+        beta[j] = float(image.norm())
+        scale = max(np.abs(alpha[: j + 1]).max(), beta[: j + 1].max())
+        exhausted = beta[j] <= 10 * n**0.5 * torch.finfo(q.dtype).eps * scale
+        if exhausted or j + 1 == steps or (j + 1) % _CHECK_EVERY == 0:
+            T = np.diag(alpha[: j + 1]) + np.diag(beta[:j], 1) + np.diag(beta[:j], -1)
+            theta, S = np.linalg.eigh(T)
+            chance = _chance(theta, n - Q.shape[1], j + 1, (1 - GATHERED) * tolerance - error, bool(exhausted))
+            if chance <= failure or exhausted:
+                break
+        q = image / beta[j]
+    worth = torch.from_numpy(S[:, theta < -GATHERED * tolerance]).to(Q)
+    return basis[:, : j + 1] @ worth, chance, j + 1
+
+
+def _chance(theta: NDArray[np.float64], n: int, steps: int, limit: float, exhausted: bool) -> float:
+    """Probability that an eigenvalue below -limit stayed unseen: 1.648 sqrt(n) exp(-sqrt(eps) (2 steps - 1))."""
+    lowest, highest = theta[0], theta[-1]
+    if lowest <= -limit:
+        return 1.0
+    if exhausted:
+        return 0.0
+    spread = highest + 0.01 * (highest - lowest) + limit
+    eps = (lowest + limit) / spread
+    return float(min(1.0, 1.648 * n**0.5 * np.exp(-(eps**0.5) * (2 * steps - 1))))
+
+
+def _negative(matrix: Tensor, below: float) -> int:
+    return int((torch.linalg.eigvalsh((matrix + matrix.T) / 2) < below).sum())
+
+
+def _outside(x: Tensor, *bases: Tensor) -> Tensor:
+    """x without its part in the bases: two passes."""
+    for _ in range(2):
+        for basis in bases:
+            x = x - basis @ (basis.T @ x)
+    return x

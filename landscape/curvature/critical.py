@@ -1,0 +1,194 @@
+"""From a point to the nearest critical point: least squares on the gradient inside a trust region."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from landscape.curvature.objective import Objective
+from landscape.curvature.operators import HessianOperator
+
+BASIS = 400
+"""Longest Krylov basis of a step: bounds memory, n x 400 numbers."""
+FLAT = 1e-2
+"""|H g| / (|H| |g|) below which a point that could not be improved counts as gradient-flat."""
+_FIRST_RADIUS = 0.05
+_RESTARTS, _PATIENCE = 4, 5
+_CORRECTIONS, _SHORT, _REDUCTION = 12, 100, 0.2
+"""Corrections of a step: how many, their longest basis, and what one leaves of |grad| at least."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CriticalPoint:
+    """Where the search for a critical point ended, and what it is.
+
+    status: "critical" (|grad| <= tol); "gradient-flat" (the search came to rest where the gradient is not zero but
+    lies along directions in which H has almost no curvature, Frye et al. 2021); "unfinished" (it was stopped, or the
+    products were spent). flatness: |H g| / (|H| |g|).
+    """
+
+    params: dict[str, Tensor]
+    status: str
+    grad_norm: float
+    flatness: float
+    iterations: int
+    num_products: int
+
+
+def find_critical_point(
+    objective: Objective,
+    params: Mapping[str, Tensor],
+    tol: float = 1e-10,
+    max_products: int = 60_000,
+    progress: Callable[[float, int], bool] | None = None,
+) -> CriticalPoint:
+    """Minimise |grad|^2 by Levenberg-Marquardt steps |grad + H s| -> min, |s| <= radius, in a Krylov space of H.
+
+    A step that leaves the valley of small gradients is followed back into it by further steps before it is judged.
+    A search that stalls is restarted with the first radius; one that stalls again without having halved |grad| ends.
+    progress: called with |grad| and the products so far after each step; True ends the search.
+    """
+    search = _Search(objective, params)
+    theta = torch.cat([p.detach().reshape(-1) for p in params.values()]).to(objective.dtype)
+    g = search.gradient(theta)
+    first = norm = float(g.norm())
+    radius = largest = _FIRST_RADIUS * max(float(theta.norm()), 1.0)
+    stalled, restarts, at_restart, at_rest, iterations, top = 0, 0, norm, False, 0, 0.0
+    krylov = None
+    while norm > tol and search.num_products < max_products:
+        # A rejected step leaves the point and its Krylov space as they were.
+        krylov = krylov or search.krylov(theta, g, min(0.1, (norm / first) ** 0.5), radius)
+        top = max(top, krylov.norm)
+        s, predicted, on_boundary = krylov.step(radius)
+        goal = norm - 0.25 * (norm - predicted)
+        found, g_found, corrections = search.back(theta + s, goal, 0.5 * radius)
+        reached = float(g_found.norm())
+        iterations += 1
+        stalled = stalled + 1 if reached > 0.93 * norm else 0
+        if reached <= goal:
+            theta, g, norm, krylov = found, g_found, reached, None
+            radius *= 2 if on_boundary and corrections <= _CORRECTIONS // 2 else 1
+        else:
+            radius = 0.4 * float(s.norm())
+        if progress and progress(norm, search.num_products):
+            break
+        if stalled >= _PATIENCE:
+            if norm > 0.5 * at_restart:
+                restarts += 1
+            at_rest = restarts > _RESTARTS
+            if at_rest:
+                break
+            stalled, at_restart, radius = 0, norm, largest
+    Hg = search.operator(theta) @ g
+    flatness = float(Hg.norm()) / (norm * top) if norm > 0 and top > 0 else 0.0
+    status = "critical" if norm <= tol else "gradient-flat" if at_rest and flatness <= FLAT else "unfinished"
+    return CriticalPoint(search.split(theta), status, norm, flatness, iterations, search.num_products)
+
+
+class _Search:
+    """The objective as functions of one flat vector, and the products spent."""
+
+    def __init__(self, objective: Objective, params: Mapping[str, Tensor]) -> None:
+        self.objective, self.shapes = objective, {n: p.shape for n, p in params.items()}
+        self.num_products = 0
+
+    def split(self, theta: Tensor) -> dict[str, Tensor]:
+        pieces = theta.split([shape.numel() for shape in self.shapes.values()])
+        return {n: piece.view(shape) for (n, shape), piece in zip(self.shapes.items(), pieces, strict=True)}
+
+    def gradient(self, theta: Tensor) -> Tensor:
+        gradient = self.objective.gradient(self.split(theta))
+        return torch.cat([gradient[n].reshape(-1) for n in self.shapes])
+
+    def operator(self, theta: Tensor) -> HessianOperator:
+        return HessianOperator(self.objective, self.split(theta))
+
+    def krylov(self, theta: Tensor, g: Tensor, rtol: float, radius: float, longest: int = BASIS) -> _Krylov:
+        space = _Krylov(self.operator(theta), g, rtol, radius, longest)
+        self.num_products += space.num_products
+        return space
+
+    def back(self, theta: Tensor, goal: float, radius: float) -> tuple[Tensor, Tensor, int]:
+        """Short steps until |grad| reaches the goal, or they no longer help; point, gradient, number of steps.
+
+        Each takes off only part of |grad|, and so moves along stiff directions alone: what the step before gained
+        along soft ones is kept.
+        """
+        g = self.gradient(theta)
+        failures = 0
+        for corrections in range(_CORRECTIONS):
+            norm = float(g.norm())
+            if norm <= goal or failures == 2 or not np.isfinite(norm):
+                return theta, g, corrections
+            reduction = max(_REDUCTION, 0.7 * goal / norm)
+            theta = theta + self.krylov(theta, g, reduction, radius, _SHORT).step(radius, reduction)[0]
+            g = self.gradient(theta)
+            failures += float(g.norm()) > 0.9 * norm
+        return theta, g, _CORRECTIONS
+
+
+class _Krylov:
+    """A Krylov basis of (H, g), grown until a step inside the radius brings |g + H s| to rtol |g|."""
+
+    def __init__(self, op: HessianOperator, g: Tensor, rtol: float, radius: float, longest: int) -> None:
+        steps = min(longest, len(g))
+        self.beta = float(g.norm())
+        self.V = g.new_zeros(len(g), steps + 1)
+        self.V[:, 0] = g / self.beta
+        T = np.zeros((steps + 1, steps))
+        for j in range(steps):
+            w = op @ self.V[:, j]
+            T[j, j] = float(self.V[:, j] @ w)
+            basis = self.V[:, : j + 1]
+            for _ in range(2):
+                w = w - basis @ (basis.T @ w)
+            length = float(w.norm())
+            T[j + 1, j] = length
+            exhausted = length <= 1e-13 * np.abs(T).max()
+            last = exhausted or j + 1 == steps
+            if last or (j + 1) % 20 == 0:
+                self.T = T[: j + 2, : j + 1]
+                self.svd = np.linalg.svd(self.T, full_matrices=False)
+                if last or self.step(radius)[1] <= rtol * self.beta:
+                    break
+            self.V[:, j + 1] = w / length
+            T[j, j + 1] = length
+        self.num_products = j + 1
+        self.norm = float(self.svd[1][0])
+
+    def step(self, radius: float, reduction: float = 0.0) -> tuple[Tensor, float, bool]:
+        """The s that minimises |g + H s| with |s| <= radius, that minimum, and whether the radius held it back.
+
+        With a reduction, the shortest s that brings it to reduction |g|, if the radius allows that.
+        """
+        U, sigma, Vt = self.svd
+        c = U[0] * self.beta
+        kept = sigma > 1e-13 * sigma[0]
+
+        def damped(mu: float) -> NDArray[np.float64]:
+            y: NDArray[np.float64] = -Vt[kept].T @ (sigma[kept] * c[kept] / (sigma[kept] ** 2 + mu))
+            return y
+
+        def left(y: NDArray[np.float64]) -> float:
+            residual = self.T @ y
+            residual[0] += self.beta
+            return float(np.linalg.norm(residual))
+
+        # With the damping the step shrinks and what is left grows: bisect its logarithm.
+        low, high = -40.0, 2 * np.log10(sigma[0]) + 20
+        y = damped(0.0)
+        on_boundary = bool(np.linalg.norm(y) > radius)
+        if on_boundary or reduction:
+            for _ in range(60):
+                middle = (low + high) / 2
+                y = damped(10**middle)
+                too_long = np.linalg.norm(y) > radius
+                enough = left(y) <= reduction * self.beta
+                low, high = (middle, high) if too_long or enough else (low, middle)
+            y = damped(10**high)
+        return self.V[:, : len(y)] @ torch.from_numpy(y).to(self.V), left(y), on_boundary

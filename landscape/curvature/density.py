@@ -1,0 +1,259 @@
+"""Stochastic Lanczos quadrature: spectral densities, eigenvalue counts with intervals, and traces by Hutch++."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from landscape.curvature.lanczos import DENSE_LIMIT, Method, require_symmetric
+from landscape.curvature.operators import LinearMap, Operator
+
+Array = NDArray[np.float64]
+_BASIS_BYTES = 1 << 29
+CONFIDENCE = 0.95
+
+
+@dataclasses.dataclass(frozen=True)
+class Count:
+    """How many eigenvalues lie below a point: an estimate, its standard error and a 95 % confidence interval."""
+
+    value: float
+    standard_error: float
+    low: int
+    high: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Quadrature:
+    """Gauss quadratures of the spectral measures of Gaussian probes z: sum_j weight_j f(node_j) ~ z^T f(H) z.
+
+    nodes (probe, step), ascending; weights (probe, step), summing to |z|^2; exact (probe,): the Krylov space was
+    exhausted, so that the rule is the measure itself; n: order of the operator.
+    """
+
+    nodes: Array
+    weights: Array
+    exact: NDArray[np.bool_]
+    n: int
+    num_products: int
+
+    @property
+    def norm(self) -> float:
+        """max |node|, a lower bound of |H|."""
+        return float(np.abs(self.nodes).max())
+
+    def density(self, grid: Array, width: float) -> tuple[Array, Array]:
+        """The density smoothed by a Gaussian of standard deviation `width`, and its standard error over probes."""
+        each = np.stack([smooth(x, w, grid, width) for x, w in zip(self.nodes, self.weights, strict=True)]) / self.n
+        return each.mean(0), each.std(0, ddof=1) / len(each) ** 0.5
+
+    def trace(self) -> tuple[float, float]:
+        """The trace and its standard error over probes (Hutchinson's estimator)."""
+        each = (self.nodes * self.weights).sum(1)
+        return float(each.mean()), float(each.std(ddof=1) / len(each) ** 0.5)
+
+    def count_below(self, x: float) -> Count:
+        """Eigenvalues below x, with an interval that holds at 95 % whatever the spectrum.
+
+        z^T P z of a projector of rank m is chi-squared with m degrees of freedom for Gaussian z, and the sum over
+        probes with m * probes; the Chebyshev-Markov-Stieltjes inequalities bracket it by the quadratures. Both
+        are exact, so the interval covers at any number of probes and steps.
+        """
+        from scipy.stats import chi2
+
+        probes = len(self.nodes)
+        rules = zip(self.nodes, self.weights, self.exact, strict=True)
+        mass = np.array([_mass_below(*rule, x) for rule in rules]).sum(0)
+        lowest, estimate, highest = mass
+        degrees = probes * np.arange(self.n + 1)
+        tail = (1 - CONFIDENCE) / 2
+        with np.errstate(invalid="ignore"):
+            fits_low = chi2.sf(lowest, degrees) >= tail if lowest > 0 else degrees >= 0
+            fits_high = (chi2.cdf(highest, degrees) >= tail) | (degrees == 0)
+        value = min(float(estimate) / probes, float(self.n))
+        low = int(np.argmax(fits_low)) if fits_low.any() else self.n
+        return Count(value, (2 * value / probes) ** 0.5, low, int(np.flatnonzero(fits_high).max()))
+
+
+def quadrature(op: LinearMap, probes: int = 8, steps: int = 80, seed: int = 0) -> Quadrature:
+    """Lanczos from `probes` Gaussian vectors, `steps` products each, fully reorthogonalised (two passes)."""
+    require_symmetric(op)
+    if probes < 2:
+        raise ValueError(f"{probes} probe: a standard error takes at least 2")
+    n = op.shape[0]
+    steps = min(steps, n)
+    together = max(1, min(probes, _BASIS_BYTES // (8 * n * steps))) if op.device.type == "cuda" else 1
+    generator = torch.Generator().manual_seed(seed)
+    rules, products = [], 0
+    for start in range(0, probes, together):
+        width = min(together, probes - start)
+        z = torch.randn(n, width, generator=generator, dtype=torch.float64).to(op.device, op.dtype)
+        *rule, used = _lanczos(op, z, steps)
+        rules.append(rule)
+        products += used * width
+    nodes, weights, exact = (np.concatenate(part) for part in zip(*rules, strict=True))
+    return Quadrature(nodes, weights, exact, n, products)
+
+
+@dataclasses.dataclass(frozen=True)
+class SpectralDensity:
+    """A smoothed spectral density: a picture, from which no index may be read.
+
+    grid, density, standard_error (point,): the mean over probes and its error, 0 where every eigenvalue is known;
+    width: standard deviation of the Gaussian it is smoothed with; num_products.
+    """
+
+    grid: Array
+    density: Array
+    standard_error: Array
+    width: float
+    num_products: int
+
+
+def spectral_density(
+    op: LinearMap,
+    bandwidth: float = 1e-2,
+    points: int = 512,
+    probes: int = 8,
+    steps: int = 80,
+    method: Method = "auto",
+    seed: int = 0,
+) -> SpectralDensity:
+    """The density of the eigenvalues of a symmetric operator, smoothed by a Gaussian of `bandwidth` * |H|.
+
+    dense (auto: up to 8000 rows): from every eigenvalue; lanczos: stochastic Lanczos quadrature
+    (Ghorbani et al., arXiv 1901.10159). Features narrower than about |H| / steps are not resolved.
+    """
+    require_symmetric(op)
+    if method == "dense" or (method == "auto" and op.shape[0] <= DENSE_LIMIT):
+        values = torch.linalg.eigvalsh(cast(Operator, op).dense()).double().cpu().numpy()
+        grid, width = density_grid(np.abs(values).max(), bandwidth, points)
+        return SpectralDensity(grid, density_of(values, grid, width), np.zeros(points), width, 0)
+    rule = quadrature(op, probes, steps, seed)
+    grid, width = density_grid(rule.norm, bandwidth, points)
+    density, error = rule.density(grid, width)
+    return SpectralDensity(grid, density, error, width, rule.num_products)
+
+
+def density_grid(norm: float, bandwidth: float, points: int) -> tuple[Array, float]:
+    """`points` eigenvalues that span [-norm, norm] and the tails of the smoothing, and the smoothing's width."""
+    width = bandwidth * norm if norm > 0 else bandwidth
+    reach = norm + 4 * width
+    return np.linspace(-reach, reach, points), width
+
+
+def density_of(values: Array, grid: Array, width: float) -> Array:
+    """The smoothed density of known eigenvalues."""
+    return smooth(values, np.full(len(values), 1 / len(values)), grid, width)
+
+
+def smooth(nodes: Array, weights: Array, grid: Array, width: float) -> Array:
+    """sum_j weight_j N(grid; node_j, width^2)."""
+    result = np.zeros(len(grid))
+    for start in range(0, len(nodes), 1024):
+        part = slice(start, start + 1024)
+        away = (grid[:, None] - nodes[None, part]) / width
+        result += np.exp(-0.5 * away**2) @ weights[part]
+    normalised: Array = result / (width * (2 * np.pi) ** 0.5)
+    return normalised
+
+
+def jensen_shannon(p: Array, q: Array) -> float:
+    """Jensen-Shannon distance (base 2, 0 to 1) of two densities on one grid: the heterogeneity of arXiv 2402.16788."""
+    from scipy.spatial.distance import jensenshannon
+
+    # Tails that underflow in the mean of the two would make their logarithms infinite.
+    floor = 1e-200 * max(p.max(), q.max())
+    return float(jensenshannon(np.where(p > floor, p, 0.0), np.where(q > floor, q, 0.0), base=2))
+
+
+@dataclasses.dataclass(frozen=True)
+class Trace:
+    """A trace with its standard error and a 95 % confidence interval; all equal to the trace where it is exact."""
+
+    value: float
+    standard_error: float
+    low: float
+    high: float
+    num_products: int
+
+
+def trace(op: LinearMap, probes: int = 30, seed: int = 0) -> Trace:
+    """The trace of a symmetric operator by Hutch++ (Meyer et al. 2021), with `probes` products in all.
+
+    A third sketch the range, a third give its exact share, and Gaussian vectors in its complement the rest: their
+    mean has the standard error sqrt(2 / m) |A|_F of the deflated A, whose norm the same products estimate; the
+    interval takes Student's t. Exact for at most `probes` rows.
+    """
+    require_symmetric(op)
+    n, third = op.shape[0], probes // 3
+    if third < 2:
+        raise ValueError(f"{probes} probes: Hutch++ takes at least 6")
+    if n <= probes:
+        exact = float((op @ torch.eye(n, dtype=op.dtype, device=op.device)).trace())
+        return Trace(exact, 0.0, exact, exact, n)
+    generator = torch.Generator().manual_seed(seed)
+
+    def gaussian(width: int) -> Tensor:
+        return torch.randn(n, width, generator=generator, dtype=torch.float64).to(op.device, op.dtype)
+
+    Q = torch.linalg.qr(op @ gaussian(third))[0]
+    known = float((Q * (op @ Q)).sum())
+    m = probes - 2 * third
+    z = gaussian(m)
+    z = z - Q @ (Q.T @ z)
+    image = op @ z
+    image = image - Q @ (Q.T @ image)
+    from scipy.stats import t
+
+    value = known + float((z * image).sum() / m)
+    error = (2 / m * float(image.square().sum() / m)) ** 0.5
+    reach = float(t.ppf((1 + CONFIDENCE) / 2, m - 1)) * error
+    return Trace(value, error, value - reach, value + reach, probes)
+
+
+def _lanczos(op: LinearMap, z: Tensor, steps: int) -> tuple[Array, Array, NDArray[np.bool_], int]:
+    """Gauss rules of each column's spectral measure, from Lanczos runs in lockstep; which are exact; steps used."""
+    n, width = z.shape
+    norms = z.norm(dim=0)
+    basis = z.new_zeros(steps, n, width)
+    alpha, beta = z.new_zeros(steps, width), z.new_zeros(steps, width)
+    q = z / norms
+    for j in range(steps):
+        basis[j] = q
+        image = op @ q
+        alpha[j] = (q * image).sum(0)
+        for _ in range(2):
+            overlap = torch.einsum("snw,nw->sw", basis[: j + 1], image)
+            image = image - torch.einsum("snw,sw->nw", basis[: j + 1], overlap)
+        length = image.norm(dim=0)
+        scale = torch.maximum(alpha[: j + 1].abs().amax(0), beta[: j + 1].amax(0))
+        # A run that has exhausted its Krylov space goes on with zeros, which carry no weight.
+        alive = length > 10 * n**0.5 * torch.finfo(z.dtype).eps * scale
+        if not bool(alive.any()):
+            break
+        beta[j] = torch.where(alive, length, 0.0)
+        q = torch.where(alive, image / torch.where(alive, length, 1.0), 0.0)
+    used = j + 1
+    T = torch.diag_embed(alpha[:used].T.double())
+    for offset in (-1, 1):
+        T += torch.diag_embed(beta[: used - 1].T.double(), offset)
+    theta, S = torch.linalg.eigh(T.cpu())
+    weights = S[:, 0, :].square() * norms.double().cpu()[:, None].square()
+    # Rules of one length: the rest are copies of the highest node, without weight.
+    nodes = torch.cat([theta, theta[:, -1:].expand(-1, steps - used)], dim=1)
+    weights = torch.nn.functional.pad(weights, (0, steps - used))
+    return nodes.numpy(), weights.numpy(), ~alive.cpu().numpy() | (steps == n), used
+
+
+def _mass_below(nodes: Array, weights: Array, exact: bool, x: float) -> tuple[float, float, float]:
+    """Spectral mass below x: a lower bound, the quadrature's own value, an upper bound (Chebyshev-Markov-Stieltjes)."""
+    i = int((nodes < x).sum())
+    cumulative = np.concatenate([[0.0], np.cumsum(weights)])
+    reach = 0 if exact else 1
+    return cumulative[max(i - reach, 0)], cumulative[i], cumulative[min(i + reach, len(weights))]

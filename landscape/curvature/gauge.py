@@ -1,0 +1,120 @@
+"""Directions that carry no geometry: the gauge tangents of (E, W) and the softmax shift (F7, F9)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from landscape.curvature.operators import LinearMap, Operator
+
+
+class Directions(Protocol):
+    """A subspace that can be taken out of vectors (n,) or (n, m)."""
+
+    dimension: int
+
+    def remove(self, vectors: Tensor) -> Tensor:
+        """The vectors' components orthogonal to the subspace."""
+        ...
+
+
+class GaugeTangent:
+    """The tangent space of E -> E A, W_k -> W_k A^{-T}: vectors (-E X^T, W_k X) for X of shape (d, d).
+
+    params: E (V, d), W (h, s d) and whatever else the block `names` holds, in the order of its rows. With
+    A = E^T E and B = sum_k W_k^T W_k the Gram operator of the tangents is X -> X A + B X, so that their projector is
+    a Sylvester equation in the eigenbases of A and B: O(n d), without a basis of d^2 vectors.
+    """
+
+    def __init__(self, params: Mapping[str, Tensor], names: Sequence[str]) -> None:
+        self.E, self.W = params["E"], params["W"]
+        self.names, self.sizes = list(names), [params[n].numel() for n in names]
+        d = self.E.shape[1]
+        self.slots = self.W.reshape(len(self.W), -1, d)
+        self.left: Tensor
+        self.right: Tensor
+        a, self.left = torch.linalg.eigh(self.E.T @ self.E)
+        b, self.right = torch.linalg.eigh(torch.einsum("hka,hkb->ab", self.slots, self.slots))
+        self.gram = b[:, None] + a[None, :]
+        # Directions dead in E and in W alike move nothing: they are no tangents.
+        self.alive = self.gram > d * torch.finfo(a.dtype).eps * self.gram.max()
+        self.dimension = int(self.alive.sum())
+
+    def remove(self, vectors: Tensor) -> Tensor:
+        """The vectors' components orthogonal to every gauge tangent, twice for orthogonality to rounding."""
+        if vectors.ndim == 1:
+            return self.remove(vectors[:, None])[:, 0]
+        for _ in range(2):
+            vectors = vectors - self._tangent(self._coordinates(vectors))
+        return vectors
+
+    def _coordinates(self, columns: Tensor) -> Tensor:
+        """X (m, d, d) of the tangents nearest to the columns."""
+        pieces = dict(zip(self.names, columns.split(self.sizes), strict=True))
+        dE = pieces["E"].T.reshape(-1, *self.E.shape)
+        dW = pieces["W"].T.reshape(-1, *self.slots.shape)
+        # The adjoint of X -> (-E X^T, W_k X).
+        adjoint = torch.einsum("hka,mhkb->mab", self.slots, dW) - torch.einsum("mta,tb->mab", dE, self.E)
+        rotated = self.right.T @ adjoint @ self.left
+        solved = torch.where(self.alive, rotated / torch.where(self.alive, self.gram, 1.0), 0.0)
+        return self.right @ solved @ self.left.T
+
+    def _tangent(self, X: Tensor) -> Tensor:
+        """The columns (-E X^T, W_k X), zero in all other parameters."""
+        moved = {
+            "E": -torch.einsum("tb,mab->mta", self.E, X),
+            "W": torch.einsum("hka,mab->mhkb", self.slots, X),
+        }
+        pieces = [
+            moved[n].reshape(len(X), -1) if n in moved else X.new_zeros(len(X), size)
+            for n, size in zip(self.names, self.sizes, strict=True)
+        ]
+        return torch.cat(pieces, dim=1).T
+
+
+class SoftmaxShift:
+    """V -> V + 1 c^T and b2 -> b2 + c_0: exact null vectors of cross-entropy at every point (F9).
+
+    params: V (C, h) and whatever else the block `names` holds. h dimensions for V, one more for b2.
+    """
+
+    def __init__(self, params: Mapping[str, Tensor], names: Sequence[str]) -> None:
+        self.names, self.sizes = list(names), [params[n].numel() for n in names]
+        self.classes = len(params["V"])
+        self.dimension = sum(params[n].numel() // self.classes for n in names if n in ("V", "b2"))
+
+    def remove(self, vectors: Tensor) -> Tensor:
+        """The vectors with zero mean over classes in V and in b2."""
+        pieces = []
+        for name, piece in zip(self.names, vectors.split(self.sizes), strict=True):
+            if name in ("V", "b2"):
+                by_class = piece.reshape(self.classes, -1)
+                piece = (by_class - by_class.mean(0)).reshape(piece.shape)
+            pieces.append(piece)
+        return torch.cat(pieces)
+
+
+class Deflated:
+    """P H P with P the projector onto the complement of some directions, which become exact null vectors."""
+
+    def __init__(self, op: Operator | LinearMap, directions: Directions) -> None:
+        self.op, self.directions = op, directions
+        self.shape, self.dtype, self.device = op.shape, op.dtype, op.device
+
+    def __matmul__(self, vectors: Tensor) -> Tensor:
+        return self.directions.remove(self.op @ self.directions.remove(vectors))
+
+    @property
+    def T(self) -> Deflated:
+        """Itself: the operators deflated are symmetric."""
+        return self
+
+    def dense(self) -> Tensor:
+        """The matrix, symmetric to the last bit."""
+        matrix: Tensor = self.op.dense()  # type: ignore[union-attr]
+        half = self.directions.remove(matrix)
+        full = self.directions.remove(half.T.contiguous())
+        return (full + full.T) / 2

@@ -1,0 +1,79 @@
+"""The objective along unit eigenvectors, as it is: no rescaling of the direction, no smoothing of the curve."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from landscape.curvature.objective import Objective, gradients
+
+Array = NDArray[np.float64]
+
+
+@dataclasses.dataclass(frozen=True)
+class Slice:
+    """The objective along unit directions: L(theta + t v).
+
+    t (point,); loss (direction, point); slope and curvature (direction,): the first and second derivative at t = 0,
+    by automatic differentiation, so that loss ~ value + slope t + curvature t^2 / 2.
+    """
+
+    t: Array
+    loss: Array
+    value: float
+    slope: Array
+    curvature: Array
+
+
+def slice_lines(
+    objective: Objective, params: Mapping[str, Tensor], block: Sequence[str], directions: Tensor, t: Array
+) -> Slice:
+    """The objective along each column of `directions` (n, m), unit vectors over the parameters of `block`."""
+    moved = [_split(params, block, v) for v in directions.T]
+    loss = [[objective.value(_shift(params, (x, step))) for x in t] for step in moved]
+    gradient = objective.gradient(params)
+    flat = torch.cat([gradient[n].reshape(-1) for n in block])
+    curvature = np.array([_curvature(objective, params, step) for step in moved])
+    return Slice(t, np.array(loss), objective.value(params), _array(directions.T @ flat), curvature)
+
+
+def slice_plane(
+    objective: Objective, params: Mapping[str, Tensor], block: Sequence[str], plane: Tensor, t: Array
+) -> Array:
+    """The objective on the plane of two unit directions (n, 2): loss[i, j] at t[j] along the first, t[i] the second."""
+    first, second = (_split(params, block, v) for v in plane.T)
+    return np.array([[objective.value(_shift(params, (x, first), (y, second))) for x in t] for y in t])
+
+
+def _curvature(objective: Objective, params: Mapping[str, Tensor], step: Mapping[str, Tensor]) -> float:
+    """The second derivative by t of L(theta + t v) at 0."""
+    t = next(iter(step.values())).new_zeros(()).requires_grad_()
+    at = _shift(params, (t, step))
+    total = 0.0
+    for term in objective.terms():
+        (slope,) = gradients(term(at), [t], create_graph=True)
+        total += float(gradients(slope, [t], keep=True)[0])
+    return total
+
+
+def _split(params: Mapping[str, Tensor], block: Sequence[str], vector: Tensor) -> dict[str, Tensor]:
+    pieces = vector.split([params[n].numel() for n in block])
+    return {n: piece.view_as(params[n]) for n, piece in zip(block, pieces, strict=True)}
+
+
+def _shift(params: Mapping[str, Tensor], *steps: tuple[float | Tensor, Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    moved = dict(params)
+    for length, step in steps:
+        for name, piece in step.items():
+            moved[name] = moved[name] + length * piece
+    return moved
+
+
+def _array(x: Tensor) -> Array:
+    found: Array = x.double().cpu().numpy()
+    return found

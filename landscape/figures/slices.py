@@ -1,0 +1,61 @@
+"""The figure of slices: the objective along eigenvectors and on the plane of the lowest and the highest."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from landscape.figures.sources import Drawn
+from landscape.plotting import new_figure
+
+Array = NDArray[np.float64]
+
+
+@dataclasses.dataclass(frozen=True)
+class Slices:
+    """What is drawn. t (point,); loss, eigenvalues, slope by direction, the lowest first and then the highest.
+
+    names (direction,); plane (plane_point, plane_point): rows along the lowest eigenvector, columns along the highest.
+    """
+
+    t: Array
+    loss: Array
+    value: float
+    slope: Array
+    eigenvalues: Array
+    names: tuple[str, ...]
+    plane_t: Array
+    plane: Array
+    caption: str
+
+
+def slices(found: Slices) -> Drawn:
+    """Lines with value + slope t + lambda t^2 / 2 drawn over them, and the plane as contours."""
+    import seaborn as sns
+
+    figure = new_figure(2, height=3.3)
+    lines, plane = figure.axes
+    palette = sns.color_palette("colorblind", len(found.names))
+    rows, numbers = [], {}
+    for i, (name, colour) in enumerate(zip(found.names, palette, strict=True)):
+        model = found.value + found.slope[i] * found.t + 0.5 * found.eigenvalues[i] * found.t**2
+        lines.plot(found.t, found.loss[i], color=colour, label=rf"{name}, $\lambda$ = {found.eigenvalues[i]:.3g}")
+        lines.plot(found.t, model, "--", color=colour, linewidth=1.0)
+        rows.append(pd.DataFrame({"direction": name, "t": found.t, "loss": found.loss[i], "quadratic": model}))
+        numbers[name] = f"lambda {found.eigenvalues[i]:.6g}, slope {found.slope[i]:.3g}"
+    spread = found.loss.max() - found.loss.min()
+    lines.set_ylim(found.loss.min() - 0.1 * spread, found.loss.max() + 0.1 * spread)
+    lines.set(xlabel=r"$t$ along the unit eigenvector", ylabel="objective (nat)")
+    lines.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
+    drawn = plane.contourf(found.plane_t, found.plane_t, found.plane, levels=20, cmap="viridis")
+    plane.contour(found.plane_t, found.plane_t, found.plane, levels=[found.value], colors="white", linewidths=1.0)
+    plane.plot(0, 0, "o", color="white", markersize=5, markeredgecolor="black")
+    plane.set(xlabel=r"$t$ along the highest", ylabel=r"$t$ along the lowest", aspect="equal")
+    figure.colorbar(drawn, ax=plane, label="objective (nat)")
+    at = {"lowest": found.plane_t[:, None], "highest": found.plane_t[None, :], "loss": found.plane}
+    flat = {name: np.broadcast_to(x, found.plane.shape).ravel() for name, x in at.items()}
+    table = pd.concat([*rows, pd.DataFrame({"direction": "plane", **flat})])
+    return Drawn("Slices along eigenvectors", figure, table, found.caption, numbers)

@@ -1,0 +1,88 @@
+"""Slices of a checkpoint's loss along its eigenvectors: `landscape slice`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from landscape.config import AnalysisConfig, SliceConfig, TrainConfig, replace
+from landscape.curvature.lanczos import eigsh
+from landscape.curvature.operators import MatrixOperator
+from landscape.curvature.slices import slice_lines, slice_plane
+from landscape.devices import require_dense
+from landscape.errors import NumericsError
+from landscape.figures.slices import Slices, slices
+from landscape.figures.sources import Drawn
+from landscape.plotting import save_figure, style
+from landscape.point import Point, Problem
+from landscape.storage.files import refuse_existing
+from landscape.storage.runs import RunReader
+
+AGREEMENT = 1e-6
+"""Largest difference, relative to |H|, between the curvature of a slice and its eigenvalue."""
+
+
+def slice_checkpoint(
+    run: Path, step: int, config: SliceConfig, analysis: AnalysisConfig, out: Path, overwrite: bool = False
+) -> tuple[Drawn, list[Path]]:
+    """Draw the objective along the unit eigenvectors of a block; returns the figure and the files written.
+
+    Writes slices.png, .pdf, .svg and .csv into the folder `out`. Raises NumericsError if the second derivative of a
+    slice at 0 is not its eigenvalue to 1e-6 |H|, and LandscapeError kinds for all that a user can mend.
+    """
+    if not overwrite:
+        refuse_existing(out / "slices.png", "use --overwrite to replace it, or another --out")
+    with RunReader(run) as reader:
+        problem = Problem(replace(TrainConfig(), reader.config), analysis, reader.data())
+        problem.require(config.block)
+        dense = analysis.method == "dense" or (
+            analysis.method == "auto" and problem.size(config.block) <= analysis.dense_limit
+        )
+        if dense:
+            require_dense(config.block, problem.size(config.block), problem.device)
+        point = Point(problem, reader.checkpoint(step))
+    op = MatrixOperator(point.matrix(config.block)[0]) if dense else point.block(config.block)
+    eigen = eigsh(
+        op,
+        config.k,
+        method="dense" if dense else "lanczos",
+        tol=1e-8,
+        seed=analysis.seed,
+        max_products=analysis.max_products,
+    )
+    directions = torch.cat([eigen.vectors[0], eigen.vectors[1].flip(1)], dim=1)
+    eigenvalues = np.concatenate([eigen.values[0], eigen.values[1][::-1]])
+    value = point.objective.value(point.params)
+    radius = config.radius or (2 * value / eigen.operator_norm if eigen.operator_norm > 0 else 1.0) ** 0.5
+    t, plane_t = (np.linspace(-radius, radius, n) for n in (config.points, config.plane_points))
+    names = problem.names(config.block)
+    lines = slice_lines(point.objective, point.params, names, directions, t)
+    worst = float(np.abs(lines.curvature - eigenvalues).max())
+    if worst > AGREEMENT * eigen.operator_norm:
+        raise NumericsError(
+            f"the curvature of a slice differs from its eigenvalue by {worst / eigen.operator_norm:.1e} of |H|",
+            "raise --max-products: the eigenvectors have not converged",
+        )
+    k = eigen.values.shape[1]
+    found = Slices(
+        t=t,
+        loss=lines.loss,
+        value=value,
+        slope=lines.slope,
+        eigenvalues=eigenvalues,
+        names=(*(f"lowest {i + 1}" for i in range(k)), *(f"highest {k - i}" for i in range(k))),
+        plane_t=plane_t,
+        plane=slice_plane(point.objective, point.params, names, directions[:, [-1, 0]], plane_t),
+        caption=(
+            f"{run.name}, step {step}, block {config.block}, objective {analysis.objective}. Solid: the objective "
+            "along unit eigenvectors, not rescaled and not smoothed; dashed: value + slope t + λt²/2, whose λ is the slice's "
+            f"own second derivative to {worst / (eigen.operator_norm or 1):.0e} of ‖H‖. Right: the plane of the lowest "
+            "and the highest eigenvector; the white line is the value at the checkpoint."
+        ),
+    )
+    with style():
+        drawn = slices(found)
+        paths = save_figure(drawn.figure, drawn.data, out, "slices")
+    return drawn, paths
