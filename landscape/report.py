@@ -138,6 +138,7 @@ def _measurements(source: Source) -> list[dict[str, str]]:
         for block in map(str, data["block"].values):
             at = data.sel(step=step, block=block)
             low, high = int(at["inertia_lower"]), int(at["inertia_upper"])
+            free = int(at["saddle_index_gauge_free"])
             ends = at["eigenvalues"].isel(rank=0)
             converged = bool(at["converged"].isel(rank=0).all())
             rows.append(
@@ -148,6 +149,7 @@ def _measurements(source: Source) -> list[dict[str, str]]:
                     "lambda_max": f"{float(ends.sel(end='highest')):.6g}",
                     "converged": "yes" if converged else "no",
                     "saddle index": str(low) if low == high else f"{low} to {high}",
+                    "gauge-free": str(free) if free >= 0 else "-",
                     "level": LEVELS[int(at["inertia_level"])],
                     "tolerance": f"{float(at['inertia_tolerance']):.1e}",
                     "gradient norm": f"{float(at['grad_norm']):.3g}",

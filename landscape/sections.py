@@ -77,9 +77,9 @@ def slice_checkpoint(
         plane=slice_plane(point.objective, point.params, names, directions[:, [-1, 0]], plane_t),
         caption=(
             f"{run.name}, step {step}, block {config.block}, objective {analysis.objective}. Solid: the objective "
-            "along unit eigenvectors, not rescaled and not smoothed; dashed: value + slope t + λt²/2, whose λ is the slice's "
-            f"own second derivative to {worst / (eigen.operator_norm or 1):.0e} of ‖H‖. Right: the plane of the lowest "
-            "and the highest eigenvector; the white line is the value at the checkpoint."
+            "along unit eigenvectors, not rescaled and not smoothed; dashed: value + slope t + λt²/2, whose λ is the "
+            f"slice's own second derivative to {worst / (eigen.operator_norm or 1):.0e} of ‖H‖. Right: the plane "
+            "of the lowest and the highest eigenvector; the white line is the value at the checkpoint."
         ),
     )
     with style():

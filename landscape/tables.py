@@ -13,9 +13,13 @@ if TYPE_CHECKING:
 
 def measurements(result: SpectrumReader) -> str:
     """The measurements by step and block, then by step, each beside its prediction."""
-    blocks = [["step", "block", "lambda_min", "lambda_max", "saddle index", "level", "tau", "|grad|", "E/W/V mass"]]
+    blocks = [
+        ["step", "block", "lambda_min", "lambda_max", "saddle index", "gauge-free", "level", "tau", "|grad|",
+         "E/W/V mass"]
+    ]  # fmt: skip
     steps = [
         ["step", "loss", "W/E curv.", "pred.", "W/E grad.", "pred.", "prop41", "kappa_1", "kappa>1", "coupling",
+         "GD/2", "Adam/38",
          "lmin(E,W)", "-s_max(G)", "n-(E,W)", "d rank(G)"]
     ]  # fmt: skip
     levels = ("none", "estimated", "bracketed", "certified")
@@ -28,7 +32,8 @@ def measurements(result: SpectrumReader) -> str:
                 [
                     str(step), block, f"{row['eigenvalues'][i, 0, 0]:.6g}{star}",
                     f"{row['eigenvalues'][i, 1, 0]:.6g}{star}",
-                    str(negative) if negative >= 0 else f"{low}..{high}", levels[row["inertia_level"][i]],
+                    _index(negative, low, high, row["inertia_estimate"][i]),
+                    _count(row["saddle_index_gauge_free"][i]), levels[row["inertia_level"][i]],
                     f"{row['inertia_tolerance'][i]:.1e}", f"{row['grad_norm'][i]:.3g}",
                     "/".join(f"{m:.2f}" for m in row["bottom_mass"][i, :3]),
                 ]
@@ -40,7 +45,7 @@ def measurements(result: SpectrumReader) -> str:
                 _cell(row["curvature_ratio_predicted"]), _cell(row["gradient_ratio"]),
                 _cell(row["gradient_ratio_predicted"]), _cell(row["prop41_ratio"]),
                 _cell(row["coupling_ratios"][0, 0]), _count(row["coupling_index"][0]),
-                _cell(row["coupling_strength"][0]),
+                _cell(row["coupling_strength"][0]), _cell(row["sharpness_gd"] / 2), _cell(row["sharpness_adam"] / 38),
                 "-" if joint is None else _cell(row["eigenvalues"][joint, 0, 0]), _cell(-row["saddle_bound"]),
                 "-" if joint is None else _count(row["inertia"][joint, 0]), _count(row["saddle_rank_bound"]),
             ]
@@ -56,7 +61,7 @@ def critical_point(status: str, point: dict[str, Any]) -> str:
     verdict = {
         "critical": "critical point: an index here is the index of a saddle",
         "gradient-flat": "gradient-flat, not critical: the gradient lies where the Hessian has no curvature",
-        "unfinished": "not critical: the search was stopped before its end; --resume goes on",
+        "unfinished": "not critical: the search stopped or stalled; --resume goes on with a fresh radius",
     }[status]
     return (
         f"{verdict}\n|grad| {point['start_grad_norm']:.3e} -> {point['grad_norm']:.3e}, objective "
@@ -78,6 +83,12 @@ def verification(opinions: Sequence[Verification]) -> str:
 
 def _cell(x: float) -> str:
     return "-" if math.isnan(x) else f"{x:.4g}"
+
+
+def _index(known: int, low: int, high: int, estimate: float) -> str:
+    if known >= 0:
+        return str(known)
+    return f"{low}..{high}" + ("" if math.isnan(estimate) else f" (about {estimate:.0f})")
 
 
 def _count(x: int) -> str:

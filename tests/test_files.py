@@ -30,7 +30,7 @@ from landscape.storage.spectra import SpectrumReader
 from landscape.storage.table import TableWriter
 from landscape.training.trainer import train
 
-GROUPS = ("checkpoints", "metrics", "tokens", "data", "resume")
+GROUPS = ("checkpoints", "metrics", "tokens", "moments", "data", "resume")
 
 
 def datasets(path: Path) -> dict[str, h5py.Dataset]:

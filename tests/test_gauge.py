@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from torch import Tensor
@@ -252,3 +254,34 @@ def test_deflations_compose() -> None:
     torch.testing.assert_close(one, other, rtol=0, atol=1e-14)
     found = saddle_index(Deflated(Deflated(H, gauge), shift), method="dense")
     assert found.zero >= gauge.dimension + shift.dimension
+
+
+# --- critical points ---------------------------------------------------------------------------------------------
+
+M, K, N = 4, 3, 16
+SIGMA = torch.tensor([3.0, 2.0, 1.2, 0.4], dtype=torch.float64)
+SUBSETS = [S for r in range(K + 1) for S in itertools.combinations(range(M), r)]
+
+
+@pytest.mark.parametrize("method", ["dense", "lanczos"])
+@pytest.mark.parametrize("decay", [0.0, 0.3])
+@pytest.mark.parametrize("S", SUBSETS)
+def test_f3_f5_index_of_balanced_critical_points(S: tuple[int, ...], decay: float, method: str) -> None:
+    """|W E - Y|^2 / 2 + decay |theta|^2 / 2 keeping S: (K - r) #{s_i > decay} + #{s_i > s_l}, F3 along the orbit."""
+    U, V, Q = (torch.linalg.qr(normal(n, n, seed=n))[0] for n in (M, N, K))
+    kept, out = list(S), [i for i in range(M) if i not in S]
+    root = (SIGMA[kept] - decay).sqrt()
+    params = {"W": U[:, kept] * root @ Q[: len(S)], "E": Q[: len(S)].T * root @ V[:, kept].T}
+    half_square = lambda f, y: 0.5 * (f - y).square().flatten(1).sum(1)  # noqa: E731
+    Y = U @ torch.diag(SIGMA) @ V[:, :M].T
+    objective = Objective(lambda P, x: (P["W"] @ P["E"])[None], torch.zeros(1, 1), Y[None], half_square, decay)
+    assert max(float(g.abs().max()) for g in objective.gradient(params).values()) < 1e-14
+    index = (K - len(S)) * sum(s > decay for s in SIGMA[out].tolist())
+    index += sum(bool(SIGMA[i] > SIGMA[j]) for j in S for i in out)
+    A = torch.eye(K, dtype=torch.float64) + normal(K, K, seed=3) / 4
+    moved = {"W": params["W"] @ A, "E": torch.linalg.inv(A) @ params["E"]}
+    # The L2 term is not invariant under the gauge group, the loss is.
+    for point in (params, moved) if decay == 0 else (params,):
+        found = saddle_index(HessianOperator(objective, point), method=method)
+        assert found.negative == found.lower == found.upper == index
+        assert found.level == {"dense": "certified", "lanczos": "bracketed"}[method]

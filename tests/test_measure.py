@@ -15,7 +15,7 @@ from conftest import TINY
 from torch import Tensor, nn
 
 from landscape import verify
-from landscape.config import BLOCKS, HessianConfig, TrainConfig
+from landscape.config import BLOCKS, PAIRS, HessianConfig, TrainConfig
 from landscape.errors import ConfigError, NumericsError
 from landscape.measure import Measurement
 from landscape.pipeline import analyse
@@ -154,7 +154,7 @@ def test_no_saddle_bound_where_f14_does_not_hold(activation: Any, objective: Any
 
 def test_matrix_free_agrees_with_dense(tiny_run: Path, tiny_hessian: SpectrumReader, tmp_path: Path) -> None:
     """method lanczos finds the dense eigenvalues within its residuals; its bracket holds the certified index."""
-    config = HessianConfig(steps="60", method="lanczos", blocks=ALL_BLOCKS, k=5, chunk_size=20, max_products=400)
+    config = HessianConfig(steps="60", method="lanczos", blocks=ALL_BLOCKS, k=5, chunk_size=20, max_products=3000)
     result = analyse(tiny_run, config, tmp_path / "l.h5", quiet=True)
     row, dense = result.row(60), tiny_hessian.row(60)
     for i, block in enumerate(ALL_BLOCKS):
@@ -170,8 +170,21 @@ def test_matrix_free_agrees_with_dense(tiny_run: Path, tiny_hessian: SpectrumRea
         assert row["inertia"][i].tolist() == [true_index if exact else -1, -1, -1]
         assert row["inertia_failure_probability"][i] <= 1e-3
     np.testing.assert_allclose(row["coupling_strength"], dense["coupling_strength"], rtol=1e-5)
-    assert np.isnan(row["coupling_ratios"]).all()
     assert result.spectra(60) == {}
+    # Coupling ratios by inner solves: each within its error of one of the whitened dense coupling.
+    H, _, where = dense_hessian(tiny_run, 60)
+    for i, pair in enumerate(PAIRS):
+        first, second = (pick(where, name) for name in pair.split(","))
+        tau = row["inertia_tolerance"][ALL_BLOCKS.index(pair)]
+        roots = []
+        for at in (first, second):
+            values, vectors = np.linalg.eigh(H[at][:, at].numpy())
+            roots.append(vectors / np.sqrt(values + tau) @ vectors.T)
+        true = np.linalg.svd(roots[0] @ H[first][:, second].numpy() @ roots[1], compute_uv=False)
+        ratios, errors = row["coupling_ratios"][i], row["coupling_ratio_error"][i]
+        assert (ratios <= true[:5] * (1 + 1e-9)).all()
+        assert (np.abs(ratios[:, None] - true).min(1) <= errors + 1e-9 * true[0]).all()
+        np.testing.assert_allclose(ratios[0], true[0], rtol=1e-2)
 
 
 @pytest.mark.parametrize("model", ["onehot", "scalar"])

@@ -12,8 +12,8 @@ import torch
 from landscape.config import HessianConfig, TrainConfig
 from landscape.curvature.operators import HessianOperator
 from landscape.measure import Measurement
-from landscape.point import Point, Problem, Training
 from landscape.pipeline import analyse
+from landscape.point import Point, Problem, Training
 from landscape.storage.schema import LEVELS
 from landscape.training.trainer import train
 from landscape.verify import verify

@@ -88,9 +88,7 @@ def test_parts_equal_torch_and_sum_to_the_hessian(loss: str, decay: float, chunk
     assert_close(H.dense(), gauss_newton + residual)
     values = torch.linalg.eigvalsh(G.dense())
     assert float(values[0]) >= decay - 1e-14 * float(values[-1])
-    assert float(torch.linalg.eigvalsh(R.dense())[0]) < 0
-    first = slice(0, 15)
-    last = slice(20, 40)
+    first, last = slice(0, 15), slice(20, 40)
     for operator, whole in ((G, gauss_newton), (R, residual)):
         off = operator.block(["2.weight"], ["0.weight"])
         assert off.part == operator.part
@@ -107,10 +105,12 @@ def test_products_one_by_one_and_batched_agree(part: Part, chunk_size: int | Non
     operator = HessianOperator(Objective(module, x, y, chunk_size=chunk_size, weight_decay=0.1), point, part=part)
     vectors = draw(operator.shape[1], 3)
     image = operator @ vectors
-    assert torch.equal(operator @ vectors, image)
     assert torch.equal(operator @ vectors[:, 1], image[:, 1])
     batched = sum(term.apply(vectors.T.contiguous(), batched=True) for term in operator._terms).T
     assert_close(batched, image)
+    # Graphs are as large as a chunk's activations: of several chunks none is kept.
+    operator @ vectors
+    assert chunk_size is None or all(term.graph is None for term in operator._terms)
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -131,9 +131,7 @@ def test_unused_parameters_and_linear_nets(part: Part) -> None:
 
 def embedding_net(activation: str, tokens: int = 2) -> tuple[Objective, Point, Tensor, Tensor]:
     """An embedding MLP at its initialisation, as objective, parameters, tokens and labels."""
-    config = TrainConfig(
-        p=7, tokens=tokens, embed_dim=3, hidden=6, train_fraction=0.6, activation=activation, dtype="float64"
-    )
+    config = TrainConfig(p=7, tokens=tokens, embed_dim=3, hidden=6, activation=activation, dtype="float64")
     x, y = (torch.from_numpy(a).long() for a in make_data(config).subset(TRAIN))
     model = MLP(config)
     return Objective(model, x, y), {n: p.detach() for n, p in model.named_parameters()}, x, y
@@ -170,24 +168,23 @@ def test_curvlinops_agrees_on_the_gauss_newton_part(loss: str) -> None:
 
     module, x, y, point = problem(loss)
     theirs = nn.CrossEntropyLoss(label_smoothing=SMOOTHING if loss == "label smoothing" else 0.0)
+    G = HessianOperator(Objective(module, x, y, LOSSES[loss][0], chunk_size=3), point, part="gauss_newton")
+    v = draw(G.shape[1], 2, seed=5)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         batches = list(zip(x.split(4), y.split(4), strict=True))
-        other = GGNLinearOperator(module, theirs, list(module.parameters()), batches)
-        v = draw(sum(p.numel() for p in point.values()), 2, seed=5)
-        expected = other @ v
-    objective = Objective(module, x, y, LOSSES[loss][0], chunk_size=3)
-    assert_close(HessianOperator(objective, point, part="gauss_newton") @ v, expected, 1e-12)
+        expected = GGNLinearOperator(module, theirs, list(module.parameters()), batches) @ v
+    assert_close(G @ v, expected, 1e-12)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 1.0])
 def test_label_smoothing_is_that_of_torch(smoothing: float) -> None:
     """Value, gradient and curvature equal torch.nn.functional.cross_entropy's at the same label_smoothing."""
     z, y = (5 * draw(9, 4)).requires_grad_(), torch.arange(9) % 4
-    ours = cross_entropy(z, y, label_smoothing=smoothing)
-    theirs = nn.functional.cross_entropy(z, y, reduction="none", label_smoothing=smoothing)
-    torch.testing.assert_close(ours, theirs, rtol=1e-13, atol=1e-13)
-    slopes = [torch.autograd.grad(f.sum(), z, create_graph=True)[0] for f in (ours, theirs)]
+    theirs = functools.partial(nn.functional.cross_entropy, reduction="none")
+    values = [loss(z, y, label_smoothing=smoothing) for loss in (cross_entropy, theirs)]
+    torch.testing.assert_close(*values, rtol=1e-13, atol=1e-13)
+    slopes = [torch.autograd.grad(f.sum(), z, create_graph=True)[0] for f in values]
     torch.testing.assert_close(*slopes, rtol=1e-12, atol=1e-14)
     bent = [torch.autograd.grad((g * draw(9, 4, seed=1)).sum(), z)[0] for g in slopes]
     torch.testing.assert_close(*bent, rtol=1e-11, atol=1e-14)
@@ -207,9 +204,8 @@ def test_parts_keep_their_digits_at_tiny_loss(
     q = float(np.exp(-margin) / (1 + np.exp(-margin)))
     J = torch.tensor([margin / 5, 5.0], dtype=torch.float64)
     torch.testing.assert_close(G, q * (1 - q) * torch.outer(J, J), rtol=limit, atol=0)
-    slope = smoothing / 2 - q
-    expected = torch.tensor([[0.0, slope], [slope, 0.0]], dtype=torch.float64)
-    torch.testing.assert_close(R, expected, rtol=limit, atol=0)
+    slope = (smoothing / 2 - q) * torch.tensor([[0.0, 1.0], [1.0, 0.0]], dtype=torch.float64)
+    torch.testing.assert_close(R, slope, rtol=limit, atol=0)
 
 
 # --- modules: dropout, fused attention, buffers ---------------------------------------------------------------
@@ -218,9 +214,9 @@ def test_parts_keep_their_digits_at_tiny_loss(
 def test_dropout_is_refused_until_it_is_off() -> None:
     """A loss that changes between two calls has no curvature; the words say what to do; eval mode is accepted."""
     module = nn.Sequential(nn.Linear(3, 20), nn.Dropout(0.5), nn.Linear(20, 4)).double()
+    torch.manual_seed(0)
     point, x, y = dict(module.named_parameters()), draw(7, 3), torch.arange(7) % 4
     words = r"the loss of the same parameters is \d\S* and then \d\S*: curvature needs a deterministic loss; "
-    torch.manual_seed(0)
     for part in PARTS:
         with pytest.raises(ValueError, match=words + r"put the module in eval mode \(dropout\), or fix its random"):
             HessianOperator(Objective(module.train(), x, y), point, part=part)
@@ -250,49 +246,56 @@ def test_fused_attention_has_a_correct_hessian(training: bool) -> None:
     operator = HessianOperator(Objective(module, x, y, chunk_size=4), point)
     v = draw(operator.shape[1])
     pieces = v.split([p.numel() for p in point.values()])
-    h = 1e-3
     # Central differences with one extrapolation: error O(h^4).
-    coarse, fine = ((gradient(s) - gradient(-s)) / (2 * s) for s in (h, h / 2))
+    coarse, fine = ((gradient(h) - gradient(-h)) / (2 * h) for h in (1e-3, 5e-4))
     assert_close(operator @ v, (4 * fine - coarse) / 3, 1e-7)
-    G, R = (HessianOperator(operator.objective, point, part=part) for part in PARTS[1:])
-    assert_close(G @ v + R @ v, operator @ v, 1e-12)
+    assert_close(sum(HessianOperator(operator.objective, point, part=p) @ v for p in PARTS[1:]), operator @ v, 1e-12)
 
 
-def test_float32_buffers_are_used_in_the_precision_of_the_objective() -> None:
-    """BatchNorm in eval mode, all float32: float64 products are those of the float64 module; buffers stay untouched."""
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_buffers_are_used_in_float64_and_left_alone(dtype: torch.dtype) -> None:
+    """BatchNorm in eval mode is the affine map of its buffers, in float64 whatever their precision."""
     torch.manual_seed(0)
-    module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 4))
-    module(torch.randn(20, 3))
-    module.eval()
-    x, y, point = draw(7, 3).float(), torch.arange(7) % 4, dict(module.named_parameters())
+    module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 4)).to(dtype)
+    module(torch.randn(20, 3, dtype=dtype))
+    norm, x, y, point = module.eval()[1], draw(7, 3), torch.arange(7) % 4, dict(module.named_parameters())
+
+    def explicit(P: Point, x: Tensor) -> Tensor:
+        pre = x @ P["0.weight"].T + P["0.bias"] - norm.running_mean.double()
+        scaled = pre / (norm.running_var.double() + norm.eps).sqrt() * P["1.weight"] + P["1.bias"]
+        return scaled.tanh() @ P["3.weight"].T + P["3.bias"]
+
     found = HessianOperator(Objective(module, x, y), point).dense()
-    assert all(b.dtype == torch.float32 for b in module.buffers() if b.is_floating_point())
-    exact = HessianOperator(Objective(module.double(), x, y), dict(module.named_parameters())).dense()
-    assert found.dtype == torch.float64
-    assert torch.equal(found, exact)
+    assert all(b.dtype == dtype for b in module.buffers() if b.is_floating_point())
+    assert_close(found, HessianOperator(Objective(explicit, x, y), point).dense())
 
 
 # --- the error of a product -----------------------------------------------------------------------------------
 
 
 def test_product_error_is_rounding_in_float64_and_the_true_error_in_float32() -> None:
-    """delta is near eps |H| in float64; in float32 it estimates |H32 - H64|_F of the same stored parameters."""
+    """delta is near eps |H| in float64; in float32 it estimates |H32 - H64|_F, also where both are symmetric."""
     module, x, y, point = problem("cross-entropy")
-    stored = {n: p.float() for n, p in point.items()}
-    H = HessianOperator(Objective(module, x, y), stored)
-    assert 0 < product_error(H) < 1e-14 * float(H.dense().norm())
-    H32 = H.in_dtype(torch.float32)
-    eye = torch.eye(H.shape[0])
-    true = float((H32 @ eye - H @ eye.double()).norm())
-    estimates = np.array([product_error(H32, seed) for seed in range(40)])
-    assert (estimates**2).mean() ** 0.5 == pytest.approx(true, rel=0.3)
-    assert ((true / 4 < estimates) & (estimates < 4 * true)).all()
+    # torch's cross_entropy at loss 6e-6 loses 1 % of the curvature in float32.
+    plain = functools.partial(nn.functional.cross_entropy, reduction="none")
+    product = lambda P, x: torch.stack([P["u"] * P["w"], 0 * P["u"]], 1)  # noqa: E731
+    tiny = Objective(product, torch.zeros(1, 1), torch.tensor([0]), plain)
+    cases = [(Objective(module, x, y), point), (tiny, {"u": torch.tensor([5.0]), "w": torch.tensor([2.4])})]
+    for objective, at in cases:
+        H = HessianOperator(objective, {n: p.float() for n, p in at.items()})
+        assert product_error(H) < 1e-14 * float(H.dense().norm())
+        H32 = H.in_dtype(torch.float32)
+        true = float((H32 @ torch.eye(len(H.dense())) - H.dense()).norm())
+        estimates = np.array([product_error(H32, seed) for seed in range(40)])
+        assert (estimates**2).mean() ** 0.5 == pytest.approx(true, rel=0.3)
+        assert ((true / 5 < estimates) & (estimates < 5 * true)).all()
 
 
 def test_product_error_measures_asymmetry() -> None:
     """The mean square of delta over seeds is |A - A^T|_F^2, and a symmetric matrix has rounding alone."""
     A = draw(30, 30)
     asymmetry = float((A - A.T).norm())
-    squares = [product_error(MatrixOperator(A), seed) ** 2 for seed in range(400)]
-    assert np.mean(squares) ** 0.5 == pytest.approx(asymmetry, rel=0.08)
+    assert np.mean([product_error(MatrixOperator(A), seed) ** 2 for seed in range(400)]) ** 0.5 == pytest.approx(
+        asymmetry, rel=0.08
+    )
     assert product_error(MatrixOperator(A + A.T)) < 1e-13 * asymmetry

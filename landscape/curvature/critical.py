@@ -50,7 +50,7 @@ def find_critical_point(
     """Minimise |grad|^2 by Levenberg-Marquardt steps |grad + H s| -> min, |s| <= radius, in a Krylov space of H.
 
     A step that leaves the valley of small gradients is followed back into it by further steps before it is judged.
-    A search that stalls is restarted with the first radius; one that stalls again without having halved |grad| ends.
+    A search that stalls is restarted with the first radius; one that stalls again without a tenth less of |grad| ends.
     progress: called with |grad| and the products so far after each step; True ends the search.
     """
     search = _Search(objective, params)
@@ -78,7 +78,7 @@ def find_critical_point(
         if progress and progress(norm, search.num_products):
             break
         if stalled >= _PATIENCE:
-            if norm > 0.5 * at_restart:
+            if norm > 0.9 * at_restart:
                 restarts += 1
             at_rest = restarts > _RESTARTS
             if at_rest:

@@ -70,7 +70,7 @@ def saddle_index(
 def certified(
     matrix: Tensor, tolerance: float, norm: float, error: float = 0.0, negative_only: bool = False
 ) -> Inertia:
-    """Inertia by Sylvester's law: the negative pivots of L D L^T = H - s I at s = -tolerance -+ rho, and at tolerance.
+    """Inertia by Sylvester's law: negative pivots of L D L^T = H - s I at s = -tolerance -+ rho and tolerance + rho.
 
     rho bounds the matrix's own `error` and the residuals of the factorisations, measured by probes (failing with
     probability < 1e-7). Equal counts at both shifts certify the index. negative_only leaves out zero and positive,
@@ -79,18 +79,27 @@ def certified(
     n = len(matrix)
     if norm == 0:
         return _inertia(n, 0, 0, 0, tolerance, "certified", error)
-    rho = 2 * error + 10 * n * float(np.finfo(float).eps) * norm
+    rho = 2 * error + 10 * n * torch.finfo(matrix.dtype).eps * norm
     for _ in range(3):
         require_honest(tolerance, rho, norm)
-        (lower, below), (found, above) = (negative_pivots(matrix, -tolerance + s * rho) for s in (-1, 1))
+        (lower, below), (found, above) = (_count_below(matrix, -tolerance + s * rho, s * rho) for s in (-1, 1))
         needed = max(below, above) + error
         if needed <= rho:
             break
         rho = 2 * needed
     else:
         lower, found = 0, n
-    positive = None if negative_only else n - negative_pivots(matrix, tolerance)[0]
+    positive = None if negative_only else n - _count_below(matrix, tolerance + rho, rho)[0]
     return _inertia(n, lower, found, positive, tolerance, "certified" if lower == found else "bracketed", rho)
+
+
+def _count_below(matrix: Tensor, shift: float, step: float) -> tuple[int, float]:
+    """`negative_pivots`, at a shift moved on by `step` where it is an eigenvalue to the last bit."""
+    for i in range(3):
+        count, residual = negative_pivots(matrix, shift + i * step)
+        if np.isfinite(residual):
+            return count, residual
+    raise NumericsError(f"no L D L^T factorisation of H - s I at three s from {shift:.3e}", "take another tau")
 
 
 def negative_pivots(matrix: Tensor, shift: float) -> tuple[int, float]:
@@ -135,7 +144,7 @@ def from_spectrum(
     ritz, norm = eigen.ritz, eigen.operator_norm
     n = len(ritz)
     tolerance = (TAU_DENSE if tau is None else tau) * norm
-    rho = n * float(np.finfo(float).eps) * norm + error
+    rho = n * torch.finfo(eigen.vectors.dtype).eps * norm + error
     require_honest(tolerance, rho, norm)
     lower, found = int((ritz < -tolerance - rho).sum()), int((ritz < -tolerance + rho).sum())
     level = "certified" if lower == found else "bracketed"

@@ -13,6 +13,10 @@ from landscape.curvature.solve import Solver
 INNER_TOL = 1e-2
 """Relative residual of the inner solves: they only steer the search, and enter the error bars."""
 _GUARD = 2
+_SMALL = 1e-6
+"""Ratios below this share of the largest need only its precision."""
+_NEW = 1e-8
+"""What of a vector must lie outside a basis for it to be new: less is rounding."""
 
 
 def leading_ratios(
@@ -30,9 +34,12 @@ def leading_ratios(
     width = min(k + _GUARD, *B.shape)
     generator = torch.Generator().manual_seed(seed)
     V = _Basis(C, torch.randn(B.shape[1], width, generator=generator, dtype=torch.float64).to(B.device, B.dtype))
-    U = _Basis(A, A.solve(B @ V.vectors, INNER_TOL)[0])
     BV = B @ V.vectors
-    coupled = 2 * V.vectors.shape[1]
+    U = _Basis(A, A.solve(BV, INNER_TOL)[0])
+    # A coupling of low rank leaves room: its other ratios are zeros, and found like the rest.
+    spare = torch.randn(B.shape[0], width - U.vectors.shape[1], generator=generator, dtype=torch.float64)
+    U.grow(spare.to(V.vectors))
+    coupled = V.vectors.shape[1]
     while True:
         left, kappa, right = torch.linalg.svd(U.vectors.T @ BV, full_matrices=False)
         count = min(width, len(kappa))
@@ -47,7 +54,7 @@ def leading_ratios(
             squared += ((residual * w).sum(0) + left_over.square() / solver.shift) / 2
             corrections.append(w)
         errors = squared.clamp(min=0).sqrt()
-        open_ = torch.nonzero(errors > tol * kappa)[:, 0]
+        open_ = torch.nonzero(errors > tol * kappa.clamp(min=_SMALL * float(kappa[0])))[:, 0]
         products = coupled + A.num_products + C.num_products
         if not bool((open_ < k).any()) or products >= max_products:
             return kappa[:k].double().cpu().numpy(), errors[:k].double().cpu().numpy(), products
@@ -69,14 +76,18 @@ class _Basis:
 
     def grow(self, x: Tensor) -> int:
         """Add what of x is new; returns how many vectors that is."""
-        x = x / x.norm(dim=0).clamp(min=torch.finfo(x.dtype).tiny)
         for _ in range(2):
+            before = x.norm(dim=0)
             x = x - self.vectors @ (self.images.T @ x)
+            length = x.norm(dim=0)
+            x = x[:, length > _NEW * before] / length[length > _NEW * before]
         image = self.solver @ x
-        gram = x.T @ image
-        s, R = torch.linalg.eigh((gram + gram.T) / 2)
-        kept = s > 1e-10 * s[-1].clamp(min=torch.finfo(x.dtype).tiny)
-        scale = R[:, kept] / s[kept].sqrt()
-        self.vectors = torch.cat([self.vectors, x @ scale], dim=1)
-        self.images = torch.cat([self.images, image @ scale], dim=1)
-        return int(kept.sum())
+        for _ in range(2):
+            gram = x.T @ image
+            s, R = torch.linalg.eigh((gram + gram.T) / 2)
+            kept = s > _NEW * s[-1:]
+            scale = R[:, kept] / s[kept].sqrt()
+            x, image = x @ scale, image @ scale
+        self.vectors = torch.cat([self.vectors, x], dim=1)
+        self.images = torch.cat([self.images, image], dim=1)
+        return x.shape[1]

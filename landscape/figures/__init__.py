@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from landscape.errors import LandscapeError
-from landscape.figures import coupling, spectrum, training
+from landscape.figures import coupling, spectrum, structure, training
 from landscape.figures.sources import Drawn, NotDrawnError, Source, open_sources
 from landscape.plotting import save_figure, style
 
@@ -19,6 +19,8 @@ FAMILIES: dict[str, Callable[[Sequence[Source]], Drawn]] = {
     "saddle_index": spectrum.saddle_index,
     "coupling_ratios": coupling.coupling_ratios,
     "ratios": coupling.ratios,
+    "densities": structure.densities,
+    "tracking": structure.tracking,
     "prop41_ratio": training.prop41_ratio,
     "embedding_norms": training.embedding_norms,
 }

@@ -91,6 +91,11 @@ class Source:
         return _group(self.hessian, "spectrum")
 
     @functools.cached_property
+    def densities(self) -> xarray.Dataset | None:
+        """Smoothed spectral densities of all blocks by step."""
+        return _group(self.hessian, "density")
+
+    @functools.cached_property
     def pairs_of_token(self) -> NDArray[np.int64]:
         """Number of training pairs that hold each token."""
         import xarray

@@ -1,0 +1,139 @@
+"""Figures of how curvature is spread: spectral densities and their distances, eigenvectors over steps, sharpness."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from landscape.figures.sources import Drawn, NotDrawnError, Source, having, what_was_run
+from landscape.figures.spectrum import marker, step_axis
+from landscape.plotting import block_colours, new_figure
+
+EDGE = {"sharpness_gd": 2.0, "sharpness_adam": 38.0}
+"""Largest stable value of each sharpness (arXiv 2103.00065, 2207.14484)."""
+LABEL = {"sharpness_gd": "gradient descent", "sharpness_adam": "Adam"}
+
+
+def densities(sources: Sequence[Source]) -> Drawn:
+    """The smoothed spectral density of every block at the last step, and the blocks' distances over steps."""
+    kept = having(sources, "densities")
+    source = kept[0]
+    data, measured = source.densities, source.measured
+    assert data is not None
+    assert measured is not None
+    colours = block_colours()
+    blocks = [str(b) for b in measured["block"].values]
+    figure = new_figure(2, height=3.4)
+    density, distance = figure.axes
+    last = data.isel(step=-1)
+    step = int(data["step"].values[-1])
+    grid, width = last["eigenvalue"].values, float(last["width"])
+    rows, numbers = [], {}
+    for block in blocks:
+        values, error = last[block].values, last[f"{block}_error"].values
+        density.plot(grid, values, color=colours[block], label=block)
+        if error.any():
+            density.fill_between(grid, values - error, values + error, color=colours[block], alpha=0.2, linewidth=0)
+        rows.append(
+            pd.DataFrame(
+                {
+                    "run": source.label,
+                    "step": step,
+                    "block": block,
+                    "eigenvalue": grid,
+                    "density": values,
+                    "error": error,
+                }
+            )
+        )
+    drawn = np.stack([last[block].values for block in blocks])
+    floor = 1e-6 * drawn.max()
+    seen = grid[(drawn > floor).any(0)]
+    density.set(yscale="log", ylim=(floor, 3 * drawn.max()), xlim=(seen.min(), seen.max()))
+    density.set(xlabel="eigenvalue", ylabel="spectral density", title=f"step {step}")
+    pairs = [(a, b) for i, a in enumerate(blocks) for b in blocks[i + 1 :] if len(a) == len(b) == 1]
+    if not pairs:
+        pairs = [(blocks[0], b) for b in blocks[1:]]
+    for source in kept:
+        measured = source.measured
+        assert measured is not None
+        steps = measured["step"].values
+        for i, (a, b) in enumerate(pairs):
+            found = measured["jensen_shannon"].sel(block=a, other_block=b).values
+            distance.plot(steps, found, marker="osvD^P"[i % 6], markersize=3.5, color=f"C{i}", label=f"{a} and {b}")
+            numbers[f"{source.label}, Jensen-Shannon distance of {a} and {b}"] = (
+                f"{found[0]:.3f} at step {steps[0]}, {found[-1]:.3f} at step {steps[-1]}"
+            )
+            rows.append(
+                pd.DataFrame({"run": source.label, "step": steps, "block": f"{a} and {b}", "jensen_shannon": found})
+            )
+        step_axis(distance, int(steps[-1]))
+    distance.set(ylabel="Jensen–Shannon distance", ylim=(0, 1))
+    for axis in figure.axes:
+        axis.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3)
+    caption = (
+        f"{what_was_run(kept)} Left: {kept[0].label}, the density of each block's eigenvalues, smoothed by a Gaussian "
+        f"of standard deviation {width:.2g}; a picture, from which no index may be read. Right: Jensen–Shannon "
+        "distance (base 2) between blocks on that grid, the block heterogeneity of arXiv 2402.16788."
+    )
+    return Drawn("Spectral densities", figure, pd.concat(rows), caption, numbers)
+
+
+def tracking(sources: Sequence[Source]) -> Drawn:
+    """How far the top and bottom eigenspaces turn between analysed steps, and sharpness against its stable limit."""
+    kept = having(sources, "measured", "subspace_overlap", "sharpness_gd")
+    if all(source.measured is None or len(source.measured["step"]) < 2 for source in kept):
+        raise NotDrawnError("eigenvectors are tracked over at least two analysed steps")
+    colours = block_colours()
+    figure = new_figure(3, height=3.2)
+    *ends, sharp = figure.axes
+    rows, numbers = [], {}
+    for source in kept:
+        data = source.measured
+        assert data is not None
+        step = data["step"].values
+        for axis, end in zip(ends, ("highest", "lowest"), strict=True):
+            for block in map(str, data["block"].values):
+                found = data["subspace_overlap"].sel(block=block, end=end).values
+                label = block if source is kept[0] else None
+                axis.plot(step, found, color=colours[block], label=label, **marker(block))
+                crossings = data["crossings"].sel(block=block, end=end).values
+                rows.append(
+                    pd.DataFrame(
+                        {
+                            "run": source.label,
+                            "step": step,
+                            "block": block,
+                            "end": end,
+                            "overlap": found,
+                            "crossings": crossings,
+                        }
+                    )
+                )
+            axis.set(title=f"{end} {len(data['rank'])}", ylim=(-0.02, 1.02))
+        for i, (name, edge) in enumerate(EDGE.items()):
+            found = data[name].values
+            if np.isfinite(found).any():
+                label = f"{LABEL[name]} / {edge:.0f}" if source is kept[0] else None
+                sharp.plot(step, found / edge, marker="os"[i], markersize=3.5, color=f"C{i}", label=label)
+                numbers[f"{source.label}, {name}"] = (
+                    f"{found[np.isfinite(found)][0]:.4g} to {found[-1]:.4g}, largest {np.nanmax(found):.4g}; "
+                    f"stable up to {edge:.0f}"
+                )
+                rows.append(pd.DataFrame({"run": source.label, "step": step, name: found}))
+        for axis in figure.axes:
+            step_axis(axis, int(step[-1]))
+    ends[0].set_ylabel("overlap with the step before")
+    sharp.axhline(1, color="black", linewidth=0.9, linestyle="--")
+    sharp.set(title="sharpness / stable limit", yscale="log")
+    sharp.legend(fontsize="small")
+    handles, labels = ends[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
+    caption = (
+        f"{what_was_run(kept)} Overlap ‖V_beforeᵀV‖²_F/k of the spans of the k eigenvectors at each end between "
+        "neighbouring analysed steps. Right: λ_max of diag(lr)·H over 2 (gradient descent) and of Adam's "
+        "preconditioned Hessian over 38; above 1 full-batch steps would be unstable."
+    )
+    return Drawn("Eigenvectors over steps", figure, pd.concat(rows), caption, numbers)
