@@ -16,7 +16,6 @@ from test_facts import SUBSETS, balanced, bilinear
 from torch import Tensor
 
 from landscape import cli
-from landscape.config import TrainConfig, preset
 from landscape.curvature.critical import find_critical_point
 from landscape.curvature.inertia import saddle_index
 from landscape.curvature.objective import Objective
@@ -167,20 +166,3 @@ def test_a_search_is_resumed_and_never_overwritten(
     assert "holds no search from step 200" in capsys.readouterr().err
     assert cli.run([*command, "--grad-tol", "2", "--overwrite"]) == 2
     assert "tol is 2.0" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_quick_with_a_smooth_activation_reaches_a_saddle(tmp_path: Path) -> None:
-    """The quick preset with activation x^2: after grokking, a point with |grad| <= 1e-10 and a certified index."""
-    config: TrainConfig = dataclasses.replace(preset("quick"), activation="quadratic", device="cpu")
-    train(config, tmp_path / "run.h5", quiet=True)
-    with h5py.File(tmp_path / "run.h5") as file:
-        step = int(file["checkpoints/step"][-1])
-        assert file["metrics/test_accuracy"][-1] > 0.95
-    blocks = ["E", "W", "E,W", "W,V", "all"]
-    command = ["critical", "--ckpt", str(tmp_path / "run.h5"), "--step", str(step), "--quiet", "--blocks", *blocks]
-    assert cli.run(command) == 0
-    found = SpectrumReader(tmp_path / f"run.critical-{step}.h5")
-    assert found.critical_point(step)["grad_norm"] <= 1e-10
-    assert (found.row(step)["inertia_level"] == 3).all()
-    assert found.row(step)["grad_norm"].max() <= 1e-10

@@ -1,4 +1,4 @@
-"""README commands and examples run as they stand."""
+"""Commands and examples of the README and the guides run as they stand."""
 
 from __future__ import annotations
 
@@ -11,37 +11,68 @@ from pathlib import Path
 
 import pytest
 
+from landscape.storage.schema import LEVELS
+from landscape.storage.spectra import SpectrumReader
+
 ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text()
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+README = PAGES[0].read_text()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty folder in which every shell and Python block of the pages ran, in order, without a warning."""
+    folder = tmp_path_factory.mktemp("readme")
+    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    for page in PAGES:
+        for kind, text in re.findall(r"```(sh|python)\n(.*?)```", page.read_text(), re.DOTALL):
+            if kind == "python":
+                subprocess.run([sys.executable, "-W", "error", "-c", text], cwd=folder, check=True, env=env)
+                continue
+            for line in text.splitlines():
+                command = line.split("  #")[0].strip()
+                missing = command.startswith("h5dump") and shutil.which("h5dump") is None
+                if not command.startswith("make ") and not missing:
+                    subprocess.run(command, shell=True, cwd=folder, check=True, env=env, stdout=subprocess.DEVNULL)
+    return folder
 
 
 @pytest.mark.slow
-def test_commands_and_examples(tmp_path: Path) -> None:
-    """Every shell and Python block works in order, in an empty folder; make targets exist (CI runs them)."""
-    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-    ran = 0
-    for kind, text in re.findall(r"```(sh|python)\n(.*?)```", README, re.DOTALL):
-        if kind == "python":
-            subprocess.run([sys.executable, "-W", "error", "-c", text], cwd=tmp_path, check=True, env=env)
-            ran += 1
-            continue
-        for line in text.splitlines():
-            command = line.split("  #")[0].strip()
-            if command.startswith("make "):
-                assert re.search(rf"^{command.split()[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
-            elif not (command.startswith("h5dump") and shutil.which("h5dump") is None):
-                subprocess.run(command, shell=True, cwd=tmp_path, check=True, env=env, stdout=subprocess.DEVNULL)
-                ran += 1
-    assert ran >= 6
+def test_commands_and_examples(folder: Path) -> None:
+    """They leave the files that they name behind; the index of every block is certified."""
+    for name in ("checkpoints/first.h5", "reports/first/report.html", "reports/first-slices-500/slices.png"):
+        assert (folder / name).stat().st_size > 0
+    found = SpectrumReader(folder / "checkpoints/first.hessian.h5")
+    assert found.steps == [0, 500]
+    assert found.blocks == ["E", "W", "E,W", "W,V", "all"]
+    for step in found.steps:
+        assert {LEVELS[level] for level in found.row(step)["inertia_level"]} == {"certified"}
+
+
+@pytest.mark.slow
+def test_quick_with_a_smooth_activation_reaches_a_saddle(folder: Path) -> None:
+    """The quick preset with activation x^2: after grokking, a point with |grad| <= 1e-10 and a certified index."""
+    found = SpectrumReader(folder / "checkpoints/smooth.critical-2000.h5")
+    assert found.critical_point(2000)["grad_norm"] <= 1e-10
+    row = found.row(2000)
+    assert {LEVELS[level] for level in row["inertia_level"]} == {"certified"}
+    assert row["grad_norm"].max() <= 1e-10
+    assert row["inertia"][found.blocks.index("all")][0] > 0
 
 
 def test_links_and_pictures_exist() -> None:
-    """What the README points at is in the repository."""
-    for link in re.findall(r"\]\(([^)]+)\)", README):
-        assert link.startswith("https://") or (ROOT / link).exists(), link
+    """What the pages point at is in the repository, make targets included."""
+    for page in PAGES:
+        for link in re.findall(r"\]\(([^)]+)\)", page.read_text()):
+            assert link.startswith("https://") or (page.parent / link).exists(), link
+    targets = re.findall(r"^make (\w+)", README, re.MULTILINE)
+    assert len(targets) >= 2
+    for target in targets:
+        assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
 
 
 def test_every_script_and_command_is_known() -> None:
     """Commands named in the README are commands of the program."""
-    assert set(re.findall(r"`landscape (\w+)", README)) <= {"train", "hessian", "report"}
+    known = {"train", "hessian", "critical", "slice", "report"}
+    assert set(re.findall(r"`landscape (\w+)", README)) <= known
     assert all((ROOT / s).exists() for s in re.findall(r"python (analyses/\w+\.py)", README))

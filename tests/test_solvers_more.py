@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from test_inertia import drawn_spectrum
 from torch import Tensor
 
 from landscape.config import HessianConfig, TrainConfig
@@ -147,3 +148,17 @@ def test_saddle_bound_is_given_only_where_it_holds(tmp_path: Path, activation: s
     assert (row["saddle_rank_bound"] > 0) == has_bound
     if has_bound:
         assert row["eigenvalues"][0, 0, 0] >= -row["saddle_bound"]
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_nothing_is_missed_in_random_spectra(seed: int) -> None:
+    """Multiplets, clusters, gaps and zeros at scales from 1e-12 to 1e6: both ends, with all copies."""
+    rng = np.random.default_rng(seed)
+    bulk = rng.uniform(-0.3, 0.3) + 0.2 * rng.standard_normal(rng.integers(150, 400)).clip(-2, 2)
+    values = drawn_spectrum(seed, 1e-3, 12)
+    values = np.concatenate([values, bulk * np.abs(values).max()])
+    found = eigsh(MatrixOperator(matrix(values, seed)), 8, method="lanczos", tol=1e-7, seed=seed, max_products=20_000)
+    ordered, norm = np.sort(values), np.abs(values).max()
+    np.testing.assert_allclose(found.values, [ordered[:8], ordered[::-1][:8]], rtol=0, atol=1e-6 * norm)
+    assert found.converged.all()
+    assert found.orthonormality < 1e-13
