@@ -239,6 +239,10 @@ class AnalysisConfig:
         if not self.blocks or len(set(self.blocks)) != len(self.blocks):
             raise ConfigError(f"blocks {list(self.blocks)}: none, or one named twice", "name each block once")
 
+    def is_dense(self, size: int) -> bool:
+        """Whether a block of this many parameters is treated as a dense matrix."""
+        return size <= self.dense_limit if self.method == "auto" else self.method == "dense"
+
 
 @dataclasses.dataclass(frozen=True)
 class HessianConfig(AnalysisConfig):

@@ -23,8 +23,9 @@ from landscape.curvature.tracking import Scaled, track
 from landscape.devices import require_dense
 from landscape.errors import NumericsError
 from landscape.point import Point, Problem, Training
+from landscape.storage.contents import PARTS
 from landscape.storage.schema import LEVELS
-from landscape.storage.spectra import PARTS, Layout
+from landscape.storage.spectra import Layout
 
 DENSITY_POINTS = 512
 Row = dict[str, Any]
@@ -61,9 +62,7 @@ class Measurement:
 
     def is_dense(self, block: str) -> bool:
         """Whether a block is treated as a dense matrix."""
-        if self.config.method != "auto":
-            return self.config.method == "dense"
-        return self.problem.size(block) <= self.config.dense_limit
+        return self.config.is_dense(self.problem.size(block))
 
     def layout(self) -> Layout:
         """What a file of these measurements has room for."""

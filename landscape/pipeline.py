@@ -40,13 +40,22 @@ def analyse(
             raise FileError(f"{out} is the run file itself", "choose another --out")
         train_config = replace(TrainConfig(), reader.config)
         steps = choose_steps(reader, config.steps, config.num_steps)
+        if config.steps in ("auto", "all") and reader.damage:
+            print(f"warning: {run}: skipped, for their checksums fail: {reader.damage}", file=sys.stderr)
         measurement = Measurement(train_config, config, reader.data())
         attrs = file_attrs(run, reader, config)
         make_folder(out.parent)
         with sole_writer(out):
             mine = out.exists() and _belongs(out, attrs)
-            if mine and SpectrumReader(out).attrs["status"] == "complete":
-                return SpectrumReader(out)
+            if mine:
+                found = SpectrumReader(out)
+                if found.damage and not overwrite:
+                    raise FileError(
+                        f"{out}: rows fail their checksums: {found.damage}", "use --overwrite to measure them again"
+                    )
+                if found.attrs["status"] == "complete" and not found.damage:
+                    return found
+                mine = not found.damage
             if out.exists() and not mine and not overwrite:
                 raise FileError(
                     f"{out} exists, of another run or with other settings",
@@ -105,6 +114,7 @@ def choose_steps(reader: RunReader, wanted: str, count: int = 12) -> list[int]:
         chosen = sorted({int(s) for s in wanted.split(",")})
         for step in chosen:
             reader.checkpoint(step)
+            training_at(reader, step)
         return chosen
     if not stored:
         raise StepError(f"{reader.path} holds no checkpoint", "train it first, or go on with --resume")
@@ -135,14 +145,13 @@ def _bisected(first: int, last: int) -> Iterator[float]:
 
 def training_at(reader: RunReader, step: int) -> Training:
     """What the trainer knew at a stored step; the learning rates are those of the last row of metrics by then."""
-    tokens, metrics = reader.tokens(), reader.metrics()
-    count = tokens["count"][tokens["step"] == step][:, : reader.config["p"]]
-    row = int(np.flatnonzero(metrics["metric_step"] <= step)[-1])
+    count = reader.tokens_at(step)["count"][: reader.config["p"]]
+    metrics = reader.metrics_at(step) or {}
     return Training(
         step=step,
         f_E=float(count.mean() / step) if step else float("nan"),
-        lr_E=float(metrics["lr_E"][row]) if "lr_E" in metrics else float("nan"),
-        lr_W=float(metrics["lr_W"][row]),
+        lr_E=float(metrics.get("lr_E", np.nan)),
+        lr_W=float(metrics.get("lr_W", np.nan)),
         second_moments=reader.second_moments(step),
     )
 

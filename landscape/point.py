@@ -128,9 +128,9 @@ class Point:
         return matrix, error, (op.shape[0] if self.closed_form is None else 0)
 
     def rates(self, training: Training, adaptive: bool) -> Tensor | None:
-        """Learning rate of every parameter, over Adam's preconditioner if `adaptive`; None where there is none yet."""
+        """Learning rate of every parameter, over Adam's preconditioner if `adaptive`; None where one is not known."""
         moments = training.second_moments
-        if adaptive and (moments is None or training.step == 0):
+        if np.isnan(training.lr_W) or adaptive and (moments is None or training.step == 0):
             return None
         pieces = []
         for name in self.problem.names("all"):

@@ -40,6 +40,8 @@ def write_report(files: Sequence[Path], out: Path, overwrite: bool = False, quie
     files and for an `out` that exists (unless `overwrite`, and then only a report is replaced).
     """
     sources = open_sources(files)
+    for line in (line for source in sources for line in source.damage):
+        print(f"warning: {line}", file=sys.stderr)
     if out.exists() and not (out / "report.html").exists() and any(out.iterdir() if out.is_dir() else [out]):
         raise ConfigError(f"{out} exists and is no report", "choose another --out")
     if not overwrite:
@@ -165,6 +167,7 @@ def _notes(sources: Sequence[Source]) -> list[str]:
         f"{len(sources)} run{'s' if len(sources) > 1 else ''}, {seeds} seed{'s' if seeds > 1 else ''}: "
         + ("no general claim rests on one seed." if seeds == 1 else "see each figure for the spread."),
         *(s.mismatch for s in sources if s.mismatch),
+        *(line for s in sources for line in s.damage),
     ]
     objectives = sorted({str(s.hessian_attrs["objective"]) for s in sources if s.hessian_attrs})
     if objectives:

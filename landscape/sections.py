@@ -37,9 +37,7 @@ def slice_checkpoint(
     with RunReader(run) as reader:
         problem = Problem(replace(TrainConfig(), reader.config), analysis, reader.data())
         problem.require(config.block)
-        dense = analysis.method == "dense" or (
-            analysis.method == "auto" and problem.size(config.block) <= analysis.dense_limit
-        )
+        dense = analysis.is_dense(problem.size(config.block))
         if dense:
             require_dense(config.block, problem.size(config.block), problem.device)
         point = Point(problem, reader.checkpoint(step))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -15,6 +16,9 @@ from numpy.typing import NDArray
 from landscape.errors import FileError, LandscapeError
 from landscape.storage import schema
 from landscape.storage.files import file_schema, open_file, sha256
+from landscape.storage.runs import RunReader
+from landscape.storage.spectra import SpectrumReader
+from landscape.storage.views import load_group
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -73,36 +77,35 @@ class Source:
     @functools.cached_property
     def metrics(self) -> xarray.Dataset | None:
         """Losses, accuracies and norms by metric_step."""
-        return _group(self.run, "metrics")
+        return load_group(self.run, schema.RUN, "metrics") if self.run else None
 
     @functools.cached_property
     def tokens(self) -> xarray.Dataset | None:
         """Counts and norms by step and token."""
-        return _group(self.run, "tokens")
+        return load_group(self.run, schema.RUN, "tokens") if self.run else None
 
     @functools.cached_property
     def measured(self) -> xarray.Dataset | None:
         """The Hessian file by step."""
-        return _group(self.hessian, "/")
+        return load_group(self.hessian, schema.HESSIAN, "/") if self.hessian else None
 
     @functools.cached_property
     def spectra(self) -> xarray.Dataset | None:
         """Full spectra of the dense blocks by step."""
-        return _group(self.hessian, "spectrum")
+        return load_group(self.hessian, schema.HESSIAN, "spectrum") if self.hessian else None
 
     @functools.cached_property
     def densities(self) -> xarray.Dataset | None:
         """Smoothed spectral densities of all blocks by step."""
-        return _group(self.hessian, "density")
+        return load_group(self.hessian, schema.HESSIAN, "density") if self.hessian else None
 
     @functools.cached_property
     def pairs_of_token(self) -> NDArray[np.int64]:
         """Number of training pairs that hold each token."""
-        import xarray
-
         assert self.run is not None
-        with xarray.open_dataset(self.run, group="data", engine="h5netcdf") as data:
-            tokens = data["tokens"].values[data["split"].values == 0]
+        with RunReader(self.run) as reader:
+            data = reader.data()
+        tokens = data["tokens"][data["split"] == 0]
         holds = [np.unique(row) for row in tokens]
         return np.bincount(np.concatenate(holds), minlength=int(tokens.max()) + 1)
 
@@ -112,6 +115,17 @@ class Source:
             return None
         steps = self.metrics["metric_step"].values[self.metrics[metric].values >= threshold]
         return int(steps[0]) if len(steps) else None
+
+    @functools.cached_property
+    def damage(self) -> list[str]:
+        """The rows that fail their checksums and are left out, a line for each file."""
+        found = {}
+        if self.run:
+            with RunReader(self.run) as reader:
+                found[self.run] = reader.damage
+        if self.hessian:
+            found[self.hessian] = SpectrumReader(self.hessian).damage
+        return [f"{path}: left out, for their checksums fail: {rows}" for path, rows in found.items() if rows]
 
     @property
     def mismatch(self) -> str | None:
@@ -148,7 +162,11 @@ def open_sources(files: Sequence[Path]) -> list[Source]:
 
 def having(sources: Sequence[Source], part: str, *names: str) -> list[Source]:
     """The sources whose `part` exists and holds all variables. Raises NotDrawnError if there is none."""
-    kept = [s for s in sources if (data := getattr(s, part)) is not None and set(names) <= set(data.variables)]
+    kept = [
+        s
+        for s in sources
+        if (data := getattr(s, part)) is not None and set(names) <= set(data.variables) and all(data.sizes.values())
+    ]
     if not kept:
         place = "run" if part in ("metrics", "tokens") else "Hessian"
         raise NotDrawnError(f"no {place} file given holds {', '.join(names) or part}")
@@ -169,16 +187,5 @@ def what_was_run(sources: Sequence[Source]) -> str:
 
 
 def _attrs(path: Path, kind: str) -> dict[str, Any]:
-    with open_file(path, kind) as file:
-        return dict(file.attrs)
-
-
-def _group(path: Path | None, group: str) -> xarray.Dataset | None:
-    import xarray
-
-    if path is None:
-        return None
-    with xarray.open_dataset(path, group=group, engine="h5netcdf") as lazy:
-        data = lazy.load()
-    (row,) = data["crc32"].dims
-    return data.isel({row: data["crc32"].values > 0})
+    with contextlib.closing(open_file(path, kind)) as file:
+        return file.attrs

@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,54 +17,67 @@ import h5py
 
 from landscape.errors import FileError
 from landscape.storage import schema
+from landscape.storage.contents import Contents
+from landscape.storage.guard import Guard
+from landscape.storage.strings import COPY_AGAIN, check_strings
 
 _KIND = {schema.RUN: "a run file", schema.HESSIAN: "a Hessian file"}
 
 
-def open_file(path: Path, wanted: str) -> h5py.File:
+def open_file(path: Path, wanted: str) -> Contents:
     """Open a file of the schema `wanted` for reading, beside a live writer too; refuse everything else."""
-    file = _open_hdf5(path)
-    found = file.attrs.get("schema")
-    if found != wanted:
-        file.close()
-        what = _KIND.get(str(found), f"of schema {found!r}" if found else "an HDF5 file of another program")
-        hint = (
-            "name the run it was made from"
-            if found == schema.HESSIAN
-            else f"name a file that `landscape {'train' if wanted == schema.RUN else 'hessian'}` wrote"
-        )
-        raise FileError(f"{path} is {what}, not {_KIND[wanted]}", hint)
-    version = str(file.attrs.get("schema_version"))
-    if _release(version) > _release(schema.VERSION):
-        file.close()
-        raise FileError(
-            f"{path} has schema version {version}; this landscape reads up to {schema.VERSION}",
-            "upgrade landscape",
-        )
-    return file
+    guard = _open_hdf5(path)
+    try:
+        found = guard.attribute("schema", str)
+        if found != wanted:
+            what = _KIND.get(str(found), f"of schema {found!r}" if found else "an HDF5 file of another program")
+            hint = (
+                "name the run it was made from"
+                if found == schema.HESSIAN
+                else f"name a file that `landscape {'train' if wanted == schema.RUN else 'hessian'}` wrote"
+            )
+            raise FileError(f"{path} is {what}, not {_KIND[wanted]}", hint)
+        version = str(guard.require("schema_version", str))
+        if not re.fullmatch(r"\d{1,9}(\.\d{1,9})*", version, re.ASCII):
+            raise guard.refuse(f"its schema version is {version!r}")
+        if _release(version) > _release(schema.VERSION):
+            raise FileError(
+                f"{path} has schema version {version}; this landscape reads up to {schema.VERSION}",
+                "upgrade landscape",
+            )
+        return Contents(guard, wanted)
+    except BaseException:
+        guard.close()
+        raise
 
 
 def file_schema(path: Path) -> str | None:
     """The schema that a file names, None if it names none. Raises FileError if it is no HDF5 file."""
-    with _open_hdf5(path) as file:
-        found = file.attrs.get("schema")
+    guard = _open_hdf5(path)
+    try:
+        found = guard.attribute("schema", str)
         return None if found is None else str(found)
+    finally:
+        guard.close()
 
 
-def _open_hdf5(path: Path) -> h5py.File:
+def _open_hdf5(path: Path) -> Guard:
     if not path.exists():
         near = sorted(p.name for p in path.parent.glob("*.h5")) if path.parent.is_dir() else []
         raise FileError(f"{path} does not exist", f"here are: {', '.join(near)}" if near else "check the path")
     if path.is_dir():
         raise FileError(f"{path} is a folder", "name the .h5 file in it")
+    if not path.is_file():
+        raise FileError(f"{path} is a device or a pipe", "name an .h5 file")
     try:
-        return h5py.File(path, "r")
+        check_strings(path)
+        return Guard(path)
     except OSError as error:
         if not os.access(path, os.R_OK):
             raise FileError(f"{path} cannot be read: permission denied", "ask its owner") from error
         if "truncated" in str(error):
             raise FileError(f"{path} is truncated: {error}", "copy it again from its source") from error
-        raise FileError(f"{path} is not an HDF5 file", "name a file that `landscape` wrote") from error
+        raise FileError(f"{path} is damaged: {' '.join(str(error).split())}", COPY_AGAIN) from error
 
 
 def open_for_writing(path: Path) -> h5py.File:
@@ -165,5 +179,4 @@ def _stale(lock: Path) -> bool:
 
 
 def _release(version: str) -> tuple[int, ...]:
-    parts = version.split(".")
-    return tuple(int(p) for p in parts) if all(p.isdigit() for p in parts) else (1 << 30,)
+    return tuple(map(int, version.split(".")))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
+import functools
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,16 +15,10 @@ import numpy as np
 
 from landscape.errors import FileError, NumericsError, StepError
 from landscape.storage import schema
+from landscape.storage.contents import write_attributes
 from landscape.storage.files import open_file, open_for_writing, temporary_file
-from landscape.storage.table import (
-    Scales,
-    TableWriter,
-    add_dataset,
-    committed_rows,
-    copy_rows,
-    create_table,
-    read_row,
-)
+from landscape.storage.guard import crc32_of_arrays
+from landscape.storage.table import Scales, TableWriter, add_dataset, create_table
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 MEMORISED, GROKKED = 0.99, 0.95
@@ -37,7 +31,8 @@ class RunWriter:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file = open_for_writing(path)
-        self._tables = {t.group: TableWriter(self._file[t.group], t.row) for t in _tables(self._file)}
+        tables = (t for t in schema.RUN_TABLES if t.group in self._file)
+        self._tables = {t.group: TableWriter(self._file[t.group], t.row) for t in tables}
 
     @classmethod
     def create(
@@ -106,33 +101,38 @@ class RunReader:
     """A run file, opened beside a live writer too; only committed rows are served."""
 
     def __init__(self, path: Path | str) -> None:
-        """Raises FileError for what is missing, broken, of another schema or too new."""
+        """Raises FileError for what is missing, broken, of another schema, too new or not as `landscape` writes it."""
         self.path = Path(path)
         self._file = open_file(self.path, schema.RUN)
-        self.attrs: dict[str, Any] = dict(self._file.attrs)
-        self.config: dict[str, Any] = json.loads(self.attrs["config"])
-        written = np.flatnonzero(self._file["checkpoints/crc32"][()])
-        self._row_of = {int(self._file["checkpoints/step"][i]): int(i) for i in written}
+        self.attrs, self.config = self._file.attrs, self._file.config
+        self.tables, self.lengths = self._file.tables, self._file.lengths
+        self._beside = [t for t in (schema.TOKENS.group, schema.MOMENTS.group) if t in self.tables]
 
-    @property
+    @functools.cached_property
     def steps(self) -> list[int]:
-        """Stored steps, ascending."""
-        return sorted(self._row_of)
+        """Stored steps, ascending, of which every row matches its record."""
+        rows = [self.tables[group].rows for group in ("checkpoints", *self._beside)]
+        return [step for step in rows[0] if all(step in others for others in rows)]
+
+    @functools.cached_property
+    def damage(self) -> str:
+        """The rows that fail their checksums, by table and by the step that they name; empty if none does."""
+        found = {t.group: self.tables[t.group].damaged for t in schema.RUN_TABLES[:-1] if t.group in self.tables}
+        for group in self._beside:
+            found[group] += self.tables["checkpoints"].rows.keys() - self.tables[group].rows.keys() - {*found[group]}
+        return "; ".join(f"{group}: step {', '.join(map(str, steps))}" for group, steps in found.items() if steps)
+
+    def require_whole(self) -> None:
+        """Raise FileError if any row fails its checksum."""
+        if self.damage:
+            raise FileError(
+                f"{self.path}: rows fail their checksums: {self.damage}",
+                "take a good copy of the file, or train again with --overwrite",
+            )
 
     def checkpoint(self, step: int) -> Arrays:
         """The parameters at a stored step. Raises StepError, FileError (checksum), NumericsError (NaN)."""
-        if step not in self._row_of:
-            near = sorted(self._row_of, key=lambda s: abs(s - step))[:2]
-            raise StepError(
-                f"{self.path} holds no step {step}",
-                f"the nearest stored steps: {', '.join(map(str, sorted(near)))}",
-            )
-        values = read_row(self._file["checkpoints"], "step", self._row_of[step])
-        if values is None:
-            raise FileError(
-                f"{self.path}: the checkpoint of step {step} fails its checksum",
-                "leave this step out, or copy the file again from its source",
-            )
+        values = self._row("checkpoints", step)
         for name, array in values.items():
             bad = int(np.size(array) - np.isfinite(array).sum())
             if bad:
@@ -143,16 +143,19 @@ class RunReader:
         return values
 
     def second_moments(self, step: int) -> Arrays | None:
-        """Adam's second moments at a stored step by parameter; None where the run has none."""
-        if "moments" not in self._file:
+        """Adam's second moments at a stored step by parameter; None for a run with SGD."""
+        if schema.MOMENTS.group not in self.tables:
             return None
-        row = int(np.flatnonzero(self._file["moments/step"][()] == step)[0])
-        values = read_row(self._file["moments"], "step", row)
-        return None if values is None else {name.removeprefix("v_"): array for name, array in values.items()}
+        values = self._row(schema.MOMENTS.group, step)
+        return {name.removeprefix("v_"): array for name, array in values.items()}
 
     def metrics(self) -> Arrays:
-        """All committed metrics by name, `metric_step` among them."""
-        return self._columns("metrics", "metric_step")
+        """All committed metrics by name, `metric_step` among them, ascending."""
+        return self.tables["metrics"].columns()
+
+    def metrics_at(self, step: int) -> Arrays | None:
+        """The last row of metrics by a step; None where the row that may be it fails its checksum."""
+        return self.tables["metrics"].last(step)
 
     def first_step(self, metric: str, threshold: float) -> int | None:
         """First step with a row of metrics at which `metric` is at least `threshold`."""
@@ -161,26 +164,49 @@ class RunReader:
         return int(reached.min()) if len(reached) else None
 
     def tokens(self) -> Arrays:
-        """All committed token statistics by name, `step` among them."""
-        return self._columns("tokens", "step")
+        """All committed token statistics by name, `step` among them, ascending."""
+        return self.tables["tokens"].columns()
+
+    def tokens_at(self, step: int) -> Arrays:
+        """The token statistics at a stored step. Raises StepError, FileError (checksum)."""
+        return self._row("tokens", step)
 
     def data(self) -> Arrays:
         """tokens (sample, slot), labels (sample), split (sample: 0 train, 1 test, 2 unused)."""
-        return {f.name: self._file["data"][f.name][()] for f in schema.DATA}
+        return self._file.samples()
 
     def resume_state(self) -> dict[str, Any]:
         """The newest valid resume slot. Raises FileError if there is none."""
-        group = self._file["resume"]
-        slots = [row for i in (0, 1) if (row := read_row(group, "resume_slot", i)) is not None]
+        table = self.tables["resume"]
+        slots = [row for i in (0, 1) if (row := table.row(i)) is not None]
         if not slots:
             raise FileError(f"{self.path} holds no valid resume slot", "train again with --overwrite")
-        return max(slots, key=lambda row: int(row["step"]))
+        newest = max(slots, key=lambda row: int(row["step"]))
+        order, rng = newest["order"], newest["rng"]
+        if (
+            not np.array_equal(np.sort(order), np.arange(len(order)))
+            or not 0 <= newest["position"] <= len(order)
+            or not (newest["step"] >= 0 and rng[4] <= 1 and rng[5] < 1 << 32)
+        ):
+            raise FileError(f"{self.path} holds a resume slot that no run writes", "train again with --overwrite")
+        return newest
 
-    def _columns(self, group: str, row: str) -> Arrays:
-        table = self._file[group]
-        rows = np.flatnonzero(table["crc32"][()])
-        names = [row, *str(table["crc32"].attrs["fields"]).split()]
-        return {name: table[name][()][rows] for name in names}
+    def _row(self, group: str, step: int) -> Arrays:
+        table = self.tables[group]
+        what = "checkpoint" if group == "checkpoints" else f"row in {group}"
+        if not table.holds(step):
+            near = sorted(sorted(self.steps, key=lambda s: abs(s - step))[:2])
+            raise StepError(
+                f"{self.path} holds no {'' if group == 'checkpoints' else what + ' of '}step {step}",
+                f"the nearest stored steps: {', '.join(map(str, near)) or 'none'}",
+            )
+        values = table.row(step)
+        if values is None:
+            raise FileError(
+                f"{self.path}: the {what} of step {step} fails its checksum",
+                "leave this step out, or copy the file again from its source",
+            )
+        return values
 
     def close(self) -> None:
         """Close the file."""
@@ -195,11 +221,6 @@ class RunReader:
         self.close()
 
 
-def _tables(file: h5py.File) -> list[schema.Table]:
-    """The tables that a run file has."""
-    return [t for t in schema.RUN_TABLES if t.group in file]
-
-
 @contextlib.contextmanager
 def _new_file(
     path: Path,
@@ -212,7 +233,7 @@ def _new_file(
 ) -> Iterator[h5py.File]:
     """A new run file under a temporary name; renamed to `path` when the block ends without an error."""
     with temporary_file(path) as file:
-        file.attrs.update({"schema": schema.RUN, "schema_version": schema.VERSION, **attrs})
+        write_attributes(file, schema.RUN, attrs)
         for table in schema.RUN_TABLES:
             rows = 2 if table is schema.RESUME else capacity.get(table.group)
             if rows is not None:
@@ -221,27 +242,26 @@ def _new_file(
         for field in schema.DATA:
             array = data[field.name]
             add_dataset(group, field, field.dims, array.shape, scales, dtype)[...] = array
+        group.attrs["crc32"] = crc32_of_arrays(data)
         yield file
 
 
 def _rewrite(path: Path, attrs: Mapping[str, Any], capacity: Mapping[str, int]) -> None:
     """Copy a run file's committed rows into a new one of `capacity` rows (default: just those), in place."""
-    with h5py.File(path, "r") as old:
-        tables = _tables(old)
-        rows = {t.group: committed_rows(old[t.group], t.row) for t in tables}
+    with RunReader(path) as old:
+        if old.attrs["status"] == "running":
+            old.require_whole()
+        tables = old.tables
+        rows = {group: list(table.rows) for group, table in tables.items()}
         for group in rows.keys() & {"tokens", "moments"}:
-            rows[group] = rows[group][: len(rows["checkpoints"])]
+            # Rows beside a checkpoint that was never committed.
+            rows[group] = [step for step in rows[group] if step in rows["checkpoints"]]
         room = {g: max(capacity.get(g, 0), len(r)) for g, r in rows.items()}
-        fields = {f.name: f for t in schema.RUN_TABLES for f in (*t.fields, *schema.DATA)}
-        scales: dict[str, Any] = {}
-        for group in old.values():
-            for name in group:
-                dims = fields[name].dims if name in fields else ()
-                for dim in dims:
-                    scales[dim] = group[dim][()]
-        parameters = tuple(f.name for f in schema.PARAMETERS if f.name in old["checkpoints"])
-        data = {f.name: old["data"][f.name][()] for f in schema.DATA}
-        dtype = old["checkpoints/W"].dtype.str.lstrip("<>=")
-        with _new_file(path, {**old.attrs, **attrs}, data, scales, parameters, dtype, room) as new:
-            for table in tables:
-                copy_rows(old[table.group], new[table.group], table.row, rows[table.group])
+        scales = {name: np.arange(n) for name, n in old.lengths.items()}
+        names = tuple(f.name for f in tables["checkpoints"].table.fields)
+        dtype = tables["checkpoints"].stored["W"].dtype.str.lstrip("<>=")
+        with _new_file(path, {**old.attrs, **attrs}, old.data(), scales, names, dtype, room) as new:
+            for group, table in tables.items():
+                writer = TableWriter(new[group], table.table.row)
+                for index, label in enumerate(rows[group]):
+                    writer.write(label if group == "resume" else index, label, table.row(label) or {})

@@ -30,6 +30,12 @@ class Field:
     needs: str = ""
     """Parameter without which the dataset is left out."""
 
+    @property
+    def description(self) -> dict[str, object]:
+        """The attributes of the dataset."""
+        formula = {"formula": self.formula} if self.formula else {}
+        return {"units": self.units, "long_name": self.long_name, **self.attrs, **formula}
+
 
 @dataclasses.dataclass(frozen=True)
 class Table:

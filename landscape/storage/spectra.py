@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import h5py
 import numpy as np
 
-from landscape.config import PAIRS
 from landscape.storage import schema
+from landscape.storage.contents import hessian_scales, write_attributes
 from landscape.storage.files import open_file, open_for_writing, temporary_file
-from landscape.storage.table import TableWriter, committed_rows, create_table, read_row
+from landscape.storage.table import TableWriter, create_table
 
 Arrays = dict[str, np.ndarray[Any, Any]]
-PARTS = ["E", "W", "V", "bias"]
-SIGNS = ["negative", "zero", "positive"]
-ENDS = ["lowest", "highest"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,16 +46,9 @@ class SpectrumWriter:
     @classmethod
     def create(cls, path: Path, attrs: Mapping[str, Any], steps: int, k: int, layout: Layout) -> SpectrumWriter:
         """Allocate a file for `steps` steps and k eigenvalues at each end."""
-        scales: dict[str, Any] = {
-            "block": list(layout.sizes),
-            "other_block": list(layout.sizes),
-            "end": ENDS,
-            "rank": np.arange(k),
-            "sign": SIGNS,
-            "part": PARTS,
-            "pair": list(PAIRS),
+        scales = {
+            **hessian_scales(layout.sizes, k),
             "density_point": np.arange(layout.density_points),
-            **{f"param_row_{b}": np.arange(n) for b, n in layout.sizes.items()},
             **{axis: np.arange(n) for axis, n in layout.axes.items()},
         }
         tables = [schema.HESSIAN_ROOT, schema.spectrum_table(layout.full), schema.density_table(tuple(layout.sizes))]
@@ -68,7 +57,7 @@ class SpectrumWriter:
         if layout.parameters:
             tables.append(schema.CRITICAL.present(layout.parameters))
         with temporary_file(path) as file:
-            file.attrs.update({"schema": schema.HESSIAN, "schema_version": schema.VERSION, **attrs})
+            write_attributes(file, schema.HESSIAN, attrs)
             for table in tables:
                 create_table(file, table, steps, scales)
         return cls(path)
@@ -106,42 +95,37 @@ class SpectrumReader:
     """A Hessian file's committed rows, in memory."""
 
     def __init__(self, path: Path | str) -> None:
-        """Raises FileError for what is missing, broken, of another schema or too new."""
-        with open_file(Path(path), schema.HESSIAN) as file:
-            self.attrs: dict[str, Any] = dict(file.attrs)
-            self.config: dict[str, Any] = json.loads(self.attrs["config"])
-            self.blocks = _labels(file, "block")
-            self.pairs = _labels(file, "pair")
-            rows = committed_rows(file, "step")
-            self.steps = [int(file["step"][i]) for i in rows]
-            self._rows = [read_row(file, "step", i) or {} for i in rows]
-            self._spectra, self._densities, self._critical = (
-                [(read_row(file[group], "step", i) if group in file else None) or {} for i in rows]
-                for group in ("spectrum", "density", "critical_point")
-            )
+        """Raises FileError for what is missing, broken, of another schema, too new or not as `landscape` writes it."""
+        with contextlib.closing(open_file(Path(path), schema.HESSIAN)) as file:
+            self.attrs, self.config = file.attrs, file.config
+            self.blocks, self.pairs = file.scales["block"], file.scales["pair"]
+            served = {group: table for group, table in file.tables.items() if group != "eigenvectors"}
+            root, *beside = served.values()
+            steps = {step for step in root.rows if all(step in table.rows for table in beside)}
+            self.steps = sorted(steps)
+            damaged = sorted({*root.damaged, *root.rows} - steps)
+            self.damage = f"step {', '.join(map(str, damaged))}" if damaged else ""
+            """The rows that fail their checksums, by the step that they name; empty if none does."""
+            self._rows = {group: {s: table.row(s) or {} for s in self.steps} for group, table in served.items()}
 
     def row(self, step: int) -> dict[str, Any]:
         """Every dataset at one step, without its step axis."""
-        return self._rows[self.steps.index(step)]
+        return self._rows["/"][step]
 
     def spectra(self, step: int) -> dict[str, Any]:
         """All eigenvalues of each dense block at one step, ascending."""
-        return self._spectra[self.steps.index(step)]
+        return self._rows["spectrum"][step]
 
     def densities(self, step: int) -> dict[str, Any]:
         """The spectral densities at one step, with their grid `eigenvalue`, `width` and errors."""
-        return self._densities[self.steps.index(step)]
+        return self._rows["density"][step]
 
     def critical_point(self, step: int) -> dict[str, Any]:
         """The refined point of a step and how it was found; empty for a plain checkpoint."""
-        return self._critical[self.steps.index(step)]
+        return self._rows["critical_point"][step] if "critical_point" in self._rows else {}
 
     def converged(self, step: int, block: int | None = None) -> bool:
         """Whether every eigenvalue of a block (default: of all blocks) converged at a step."""
         row, at = self.row(step), slice(None) if block is None else block
         values: np.ndarray[Any, Any] = row["eigenvalues"][at]
         return bool(row["converged"][at][~np.isnan(values)].all())
-
-
-def _labels(file: h5py.File, name: str) -> list[str]:
-    return [x.decode() for x in file[name][()]]

@@ -7,14 +7,20 @@ every committed row whole.
 
 from __future__ import annotations
 
+import functools
+import math
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 
+from landscape.errors import FileError
 from landscape.storage import schema
+from landscape.storage.guard import Stored
+from landscape.storage.strings import BLOCK, COPY_AGAIN
 
 WRITTEN = 1 << 32
 Scales = Mapping[str, "np.ndarray[Any, Any] | list[str]"]
@@ -49,9 +55,7 @@ def add_dataset(
     dcpl.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     dtype = param_dtype if field.dtype == schema.PARAM else field.dtype
     data = group.create_dataset(field.name, shape, dtype, dcpl=dcpl, track_times=False)
-    data.attrs.update({"units": field.units, "long_name": field.long_name, **field.attrs})
-    if field.formula:
-        data.attrs["formula"] = field.formula
+    data.attrs.update(field.description)
     for axis, dim in enumerate(dims):
         if dim not in group:
             add_scale(group, dim, scales[dim])
@@ -112,10 +116,95 @@ def field_names(group: h5py.Group) -> list[str]:
     return str(group["crc32"].attrs["fields"]).split()
 
 
-def copy_rows(source: h5py.Group, target: h5py.Group, row: str, rows: Iterable[int]) -> None:
-    """Append committed rows of one table to another of the same fields."""
-    writer = TableWriter(target, row)
-    for index in rows:
-        values = read_row(source, row, index)
-        if values is not None:
-            writer.append(int(source[row][index]), values)
+class TableReader:
+    """The committed rows of a table that passed its checks, as they were when it was opened."""
+
+    def __init__(self, path: Path, table: schema.Table, stored: Mapping[str, Stored], is_live: bool) -> None:
+        self.path, self.table, self.stored = path, table, stored
+        # The records come first: a row of a live file is whole once its record is there.
+        self._records = stored["crc32"].read()
+        self._labels = stored[table.row].read()
+        # A finished file has only written rows; in a live one, none or half a record means that a row is not.
+        self._written = self._records >= (WRITTEN if is_live else 0)
+
+    @functools.cached_property
+    def rows(self) -> dict[int, int]:
+        """Index of every committed row by its label, ascending. Raises FileError for labels that no writer gives."""
+        checksums = self._checksums()
+        written = np.flatnonzero(self._written)
+        found = sorted((int(self._labels[i]), int(i)) for i in written if int(self._records[i]) == checksums[i])
+        labels = [label for label, _ in found]
+        if len(set(labels)) < len(labels) or labels and labels[0] < 0:
+            raise self._refuse(f"negative or repeated steps: {', '.join(map(str, labels[:20]))}")
+        return dict(found)
+
+    @functools.cached_property
+    def damaged(self) -> list[int]:
+        """Labels, true or not, of the rows that were written and do not match their record."""
+        sound = set(self.rows.values())
+        return [int(self._labels[i]) for i in np.flatnonzero(self._written) if int(i) not in sound]
+
+    def holds(self, label: int) -> bool:
+        """Whether a row of this label was written, sound or not."""
+        return bool((self._written & (self._labels == label)).any())
+
+    def row(self, label: int) -> dict[str, Any] | None:
+        """The row of a label by dataset; None if it does not match its record."""
+        found = []
+        for i in map(int, np.flatnonzero(self._written & (self._labels == label))):
+            values = {f.name: self.stored[f.name].read(i, i + 1)[0] for f in self.table.fields}
+            record = b"".join(np.asarray(v).tobytes() for v in (np.int64(label), *values.values()))
+            if int(self._records[i]) == WRITTEN + zlib.crc32(record):
+                found.append(values)
+        if len(found) > 1:
+            raise self._refuse(f"repeated step {label}")
+        return self._known(found[0]) if found else None
+
+    def last(self, label: int) -> dict[str, Any] | None:
+        """The last row whose label is at most this; None if there is none, or one after it may be that row."""
+        before = [found for found in self.rows if found <= label]
+        if not before:
+            return None
+        # Rows are written in the order of their labels; that of a damaged one is not to be trusted.
+        following = self.rows[before[-1]] + 1
+        is_damaged = self._written[following : following + 1].any() and following not in self.rows.values()
+        return None if is_damaged else self.row(before[-1])
+
+    def columns(self) -> dict[str, np.ndarray[Any, Any]]:
+        """All committed rows by dataset, in the order of their labels, which come first."""
+        return {name: self.column(name) for name in (self.table.row, *self._names)}
+
+    def column(self, name: str, at: int | slice = slice(None)) -> np.ndarray[Any, Any]:
+        """Some of the committed rows of one dataset, counted in the order of their labels."""
+        index = np.array(list(self.rows.values()), dtype=int)[at]
+        first, last = (index.min(), index.max()) if index.size else (0, -1)
+        values = self.stored[name].read(int(first), int(last) + 1)[index - first]
+        return np.asarray(self._known({name: values})[name])
+
+    @property
+    def _names(self) -> list[str]:
+        return [f.name for f in self.table.fields]
+
+    def _checksums(self) -> list[int]:
+        """What the record of each row should be, up to the last one written."""
+        count = int(np.flatnonzero(self._written)[-1:].sum()) + 1
+        crcs = [zlib.crc32(label) for label in self._labels[:count]]
+        for name in self._names:
+            data = self.stored[name]
+            rows = max(1, BLOCK // max(1, math.prod(data.shape[1:]) * data.dtype.itemsize))
+            for start in range(0, count, rows):
+                block = data.read(start, min(start + rows, count))
+                for i, row in enumerate(block.reshape(len(block), -1), start):
+                    crcs[i] = zlib.crc32(row.data, crcs[i])
+        return [WRITTEN + crc for crc in crcs]
+
+    def _known(self, values: dict[str, Any]) -> dict[str, Any]:
+        """The values, if those that are codes have a meaning."""
+        for field in self.table.fields:
+            codes: Any = field.attrs.get("flag_values")
+            if codes is not None and field.name in values and not np.isin(values[field.name], codes).all():
+                raise self._refuse(f"{field.name} with values other than {codes}")
+        return values
+
+    def _refuse(self, what: str) -> FileError:
+        return FileError(f"{self.path}: {self.table.group} holds {what}", COPY_AGAIN)

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
+
+import numpy as np
+import xarray
+from xarray.backends import BackendArray
+from xarray.core import indexing
 
 from landscape.storage import schema
+from landscape.storage.contents import Contents
 from landscape.storage.files import open_file
-
-if TYPE_CHECKING:
-    import xarray
+from landscape.storage.table import TableReader
 
 
 def open_run(path: Path | str) -> xarray.Dataset:
-    """A run's checkpoints, metrics, token statistics and data as one lazy Dataset of committed rows."""
+    """A run's checkpoints, metrics, token statistics and data as one lazy Dataset of committed rows.
+
+    Every row is compared with its record first; one that fails is left out.
+    """
     return _open(Path(path), schema.RUN, ("checkpoints", "metrics", "tokens", "moments", "data"))
 
 
@@ -25,18 +32,47 @@ def open_hessian(path: Path | str) -> xarray.Dataset:
     return _open(Path(path), schema.HESSIAN, ("/",))
 
 
-def _open(path: Path, kind: str, groups: tuple[str, ...]) -> xarray.Dataset:
-    import xarray
+def load_group(path: Path, kind: str, group: str) -> xarray.Dataset:
+    """The committed rows of one group, in memory."""
+    with _open(path, kind, (group,)) as lazy:
+        return lazy.load()
 
-    with open_file(path, kind) as file:
-        present = [group for group in groups if group in file]
-    parts = []
-    for group in present:
-        part = xarray.open_dataset(path, group=group, engine="h5netcdf")
-        if "crc32" in part:
-            (row,) = part["crc32"].dims
-            part = part.isel({row: part["crc32"].values > 0}).drop_vars("crc32")
-        parts.append(part)
+
+class _Column(BackendArray):
+    """The committed rows of one dataset of a table, read when they are asked for."""
+
+    def __init__(self, table: TableReader, name: str) -> None:
+        self.table, self.name = table, name
+        self.shape = (len(table.rows), *table.stored[name].shape[1:])
+        self.dtype = table.stored[name].dtype
+
+    def __getitem__(self, key: indexing.ExplicitIndexer) -> Any:
+        return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.BASIC, self._read)
+
+    def _read(self, key: tuple[int | slice, ...]) -> np.ndarray[Any, Any]:
+        rows, *rest = key
+        return self.table.column(self.name, rows)[(..., *rest)]
+
+
+def _open(path: Path, kind: str, groups: tuple[str, ...]) -> xarray.Dataset:
+    file = open_file(path, kind)
+    parts = [_table(file, file.tables[group]) for group in groups if group in file.tables]
+    if "data" in groups:
+        samples = file.samples()
+        parts.append(_dataset(file, {}, [(f, samples[f.name]) for f in schema.DATA]))
     merged = xarray.merge(parts, join="inner", combine_attrs="drop")
-    merged.attrs = xarray.open_dataset(path, engine="h5netcdf").attrs
+    merged.attrs = file.attrs
+    merged.set_close(file.close)
     return merged
+
+
+def _table(file: Contents, table: TableReader) -> xarray.Dataset:
+    columns = [(f, indexing.LazilyIndexedArray(_Column(table, f.name))) for f in table.table.fields]
+    return _dataset(file, {table.table.row: list(table.rows)}, columns)
+
+
+def _dataset(file: Contents, rows: dict[str, Any], columns: list[tuple[schema.Field, Any]]) -> xarray.Dataset:
+    """The columns with their descriptions and the labels of their axes."""
+    variables = {f.name: ((*rows, *f.dims), values, f.description) for f, values in columns}
+    lengths = {d: n for f, values in columns for d, n in zip(f.dims, values.shape[len(rows) :], strict=True)}
+    return xarray.Dataset(variables, rows | {d: file.scales.get(d, np.arange(n)) for d, n in lengths.items()})

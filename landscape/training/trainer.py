@@ -24,6 +24,7 @@ from landscape.devices import pick_device
 from landscape.errors import ConfigError
 from landscape.provenance import provenance
 from landscape.signals import stop_signals
+from landscape.storage.contents import axes
 from landscape.storage.files import refuse_existing, sole_writer
 from landscape.storage.runs import GROKKED, MEMORISED, Arrays, RunReader, RunWriter
 from landscape.training.models import MLP
@@ -76,6 +77,7 @@ def train(
     with sole_writer(path):
         if resume:
             with RunReader(path) as reader:
+                reader.require_whole()
                 _check_resumable(config, reader.config)
                 finished = reader.attrs["status"] == "complete" and config == replace(config, reader.config)
             if finished:
@@ -256,22 +258,11 @@ class _Loop:
     def create(self, path: Path) -> RunWriter:
         """A new run file for this run."""
         config = self.config
-        sizes = {
-            "token": config.vocabulary,
-            "embed": config.embed_dim,
-            "hidden": config.hidden,
-            "slot_embed": self.model.W.shape[1],
-            "class": config.p,
-            "sample": len(self.data.labels),
-            "slot": config.tokens,
-            "rng_word": 6,
-            "train_sample": len(self.train_tokens),
-        }
         return RunWriter.create(
             path,
             self._attrs(),
             {f.name: getattr(self.data, f.name) for f in dataclasses.fields(self.data)},
-            {name: np.arange(size) for name, size in sizes.items()},
+            {name: np.arange(size) for name, size in axes(config).items()},
             tuple(self.parameters()),
             "f4" if config.dtype == "float32" else "f8",
             self._capacity(),

@@ -1,0 +1,256 @@
+"""What is checked before anything is read: a file from someone else is data, and may be broken or hostile.
+
+Only what the schema names is opened: through hard links, one object at a time, each by its type, shape and storage.
+Whatever else a file holds is neither followed nor opened. Nothing is executed or unpickled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import itertools
+import math
+import os
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from landscape.errors import FileError
+from landscape.storage.strings import COPY_AGAIN
+
+Array = np.ndarray[Any, Any]
+ROOM, RATIO = 64 << 20, 100
+"""A file may declare ROOM + RATIO times its own size in bytes: gzip packs unwritten rows well, weights hardly."""
+ROW_BYTES, ROWS, CHUNKS, TEXT = 1 << 30, 1 << 24, 1 << 17, 1 << 20
+"""Largest row of a dataset, most rows, most chunks of a file, longest text."""
+_TEXTS = [h5py.h5t.py_create(h5py.string_dtype(encoding), logical=True) for encoding in ("utf-8", "ascii")]
+_CLASS = {
+    h5py.h5t.INTEGER: "integer",
+    h5py.h5t.FLOAT: "float",
+    h5py.h5t.STRING: "string",
+    h5py.h5t.BITFIELD: "bit field",
+    h5py.h5t.OPAQUE: "opaque",
+    h5py.h5t.COMPOUND: "compound",
+    h5py.h5t.REFERENCE: "reference",
+    h5py.h5t.ENUM: "enum",
+    h5py.h5t.VLEN: "variable-length",
+    h5py.h5t.ARRAY: "array",
+}
+_LINK = {h5py.h5l.TYPE_SOFT: "a soft link", h5py.h5l.TYPE_EXTERNAL: "an external link into another file"}
+
+
+@contextlib.contextmanager
+def complaints(path: Path) -> Iterator[None]:
+    """Turn what the HDF5 library says about broken bytes into a FileError."""
+    try:
+        yield
+    except (OSError, KeyError, RuntimeError, ValueError, TypeError, zlib.error) as error:
+        raise FileError(f"{path} is damaged: {' '.join(str(error).split())}", COPY_AGAIN) from error
+
+
+@dataclasses.dataclass(frozen=True)
+class Stored:
+    """A dataset that passed its checks; `chunk` and `filters` are those of a copy that another tool packed."""
+
+    path: Path
+    id: Any
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    chunk: tuple[int, ...] = ()
+    filters: tuple[int, ...] = ()
+
+    def read(self, start: int = 0, stop: int | None = None) -> Array:
+        """Rows start to stop, by default all of them."""
+        with complaints(self.path):
+            rows: Array = self._rows[start:stop]
+            return rows
+
+    @functools.cached_property
+    def _rows(self) -> Any:
+        return self._unpacked() if self.chunk else h5py.Dataset(self.id)
+
+    def _unpacked(self) -> Array:
+        """All of a packed dataset.
+
+        The library would unpack a chunk to whatever size it grows to; here it may fill its place and no more.
+        """
+        values = np.zeros(self.shape, self.dtype)
+        length = math.prod(self.chunk) * self.dtype.itemsize
+        for origin in itertools.product(*(range(0, n, c) for n, c in zip(self.shape, self.chunk, strict=True))):
+            size = self.id.get_chunk_info_by_coord(origin).size
+            if size > 2 * length + 1024:
+                raise ValueError(f"a chunk takes {size} bytes for {length}")
+            if size:
+                mask, raw = self.id.read_direct_chunk(origin)
+                for i, code in reversed(list(enumerate(self.filters))):
+                    if not mask >> i & 1:
+                        raw = _inflate(raw, length) if code == h5py.h5z.FILTER_DEFLATE else self._unshuffle(raw)
+                target = values[tuple(slice(o, o + c) for o, c in zip(origin, self.chunk, strict=True))]
+                found = np.frombuffer(raw, self.dtype).reshape(self.chunk)
+                target[...] = found[tuple(slice(n) for n in target.shape)]
+        return values
+
+    def _unshuffle(self, raw: bytes) -> bytes:
+        return np.frombuffer(raw, np.uint8).reshape(self.dtype.itemsize, -1).T.tobytes()
+
+
+def _inflate(raw: bytes, length: int) -> bytes:
+    stream = zlib.decompressobj()
+    data = stream.decompress(raw, length)
+    # A whole stream ends here, its own checksum read; a bomb goes on.
+    if len(data) != length or stream.decompress(stream.unconsumed_tail, 1) or not stream.eof:
+        raise ValueError(f"a chunk does not unpack to its {length} bytes")
+    return data
+
+
+class Guard:
+    """Opens what the schema names in one file, each thing only after its checks."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self._file = path, h5py.File(path, "r")
+        self._size = os.fstat(self._file.id.get_vfd_handle()).st_size
+        self._declared = self._chunks = 0
+
+    @functools.cached_property
+    def root(self) -> Any:
+        """The root group."""
+        with complaints(self.path):
+            return h5py.h5g.open(self._file.id, b"/")
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def refuse(self, what: str, hint: str = COPY_AGAIN) -> FileError:
+        """The error that names this file and what is wrong with it."""
+        return FileError(f"{self.path}: {what}", hint)
+
+    def has(self, name: str) -> bool:
+        """Whether the root holds a link of this name."""
+        with complaints(self.path):
+            return bool(self.root.links.exists(name.encode()))
+
+    def group(self, name: str) -> Any:
+        """A group of the root, or the root itself. Raises FileError if it is missing or none."""
+        found = self.root if name == "/" else self._open(self.root, name, name)
+        if not isinstance(found, h5py.h5g.GroupID):
+            raise self.refuse(f"{name} is no group")
+        return found
+
+    def dataset(self, group: Any, where: str, dims: tuple[str, ...], dtype: str, axes: dict[str, int]) -> Stored:
+        """A dataset whose type, axes and storage are as they should be; nothing of it is read.
+
+        where: its path, of which the last part is looked up in `group`. axes: length by name; the length of an axis
+        that is not yet in there is taken from the dataset and added.
+        """
+        found = self._open(group, where.rpartition("/")[2], where)
+        if not isinstance(found, h5py.h5d.DatasetID):
+            raise self.refuse(f"{where} is no dataset")
+        with complaints(self.path):
+            # First of all: to ask a virtual dataset for its shape opens other files.
+            plist = found.get_create_plist()
+            layout = plist.get_layout()
+            if layout == h5py.h5d.VIRTUAL:
+                raise self.refuse(f"{where} is a virtual dataset, which reads other files")
+            if plist.get_external_count():
+                raise self.refuse(f"{where} has external storage, which reads other files")
+            wanted, kind = np.dtype(f"<{dtype}"), found.get_type()
+            if not kind.equal(h5py.h5t.py_create(wanted)):
+                name = _CLASS.get(kind.get_class(), "unknown")
+                raise self.refuse(f"{where} has {8 * kind.get_size()}-bit {name} type, not {dtype}")
+            shape = found.get_space().get_simple_extent_dims()
+            if shape is None or len(shape) != len(dims):
+                raise self.refuse(f"{where} has shape {shape}, but axes {', '.join(dims)}")
+            for dim, n in zip(dims, shape, strict=True):
+                if axes.setdefault(dim, n) != n:
+                    raise self.refuse(f"{where} has {n} along {dim}; the file's config asks for {axes[dim]}")
+            stored = Stored(self.path, found, shape, wanted)
+            if layout == h5py.h5d.CHUNKED:
+                filters = self._filters(where, plist, wanted.itemsize)
+                stored = dataclasses.replace(stored, chunk=plist.get_chunk(), filters=filters)
+            self._afford(where, stored, layout)
+        return stored
+
+    def require(self, name: str, kind: type[str] | type[int], owner: Any = None) -> str | int:
+        """An attribute that must be there."""
+        found = self.attribute(name, kind, owner)
+        if found is None:
+            raise self.refuse(f"the attribute {name} is missing")
+        return found
+
+    def attribute(self, name: str, kind: type[str] | type[int], owner: Any = None) -> str | int | None:
+        """An attribute of the root, or of `owner`; None where there is none. Raises FileError for another type."""
+        owner = self.root if owner is None else owner
+        with complaints(self.path):
+            if not h5py.h5a.exists(owner, name.encode()):
+                return None
+            found = h5py.h5a.open(owner, name.encode())
+            stored = found.get_type()
+            fits = any(map(stored.equal, _TEXTS)) if kind is str else stored.get_class() == h5py.h5t.INTEGER
+            if not fits or found.get_space().get_simple_extent_type() != h5py.h5s.SCALAR:
+                raise self.refuse(f"the attribute {name} is not one {'string' if kind is str else 'integer'}")
+            value = np.empty((), found.dtype)
+            found.read(value)
+            if kind is int:
+                return int(value)
+            text = bytes(value.item()).decode("utf-8", "surrogateescape")
+            if len(text) > TEXT:
+                raise self.refuse(f"the attribute {name} has {len(text):,} letters; at most {TEXT:,} are read")
+            return text
+
+    def _open(self, group: Any, name: str, where: str) -> Any:
+        with complaints(self.path):
+            if not group.links.exists(name.encode()):
+                raise self.refuse(f"{where} is missing")
+            link = group.links.get_info(name.encode()).type
+            if link != h5py.h5l.TYPE_HARD:
+                raise self.refuse(f"{where} is {_LINK.get(link, 'a link of an unknown kind')}, which is not followed")
+            return h5py.h5o.open(group, name.encode())
+
+    def _filters(self, where: str, plist: Any, itemsize: int) -> tuple[int, ...]:
+        """The filters that a dataset was packed with. Raises FileError for any but gzip and shuffle."""
+        filters = [plist.get_filter(i) for i in range(plist.get_nfilters())]
+        for code, _, values, name in filters:
+            if code not in (h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE):
+                raise self.refuse(
+                    f"{where} is packed with filter {code} ({name.decode(errors='replace')!r}), not gzip or shuffle",
+                    "repack it with `h5repack -f GZIP=4 OLD NEW` where that filter is to be had",
+                )
+            if code == h5py.h5z.FILTER_SHUFFLE and values[:1] != (itemsize,):
+                raise self.refuse(f"{where} is shuffled by {values} bytes, not {itemsize}")
+        return tuple(code for code, *_ in filters)
+
+    def _afford(self, where: str, stored: Stored, layout: int) -> None:
+        """Refuse what would take more memory than a file of this size can mean."""
+        size, rows = math.prod(stored.shape) * stored.dtype.itemsize, stored.shape[0]
+        self._declared += size
+        allowed = ROOM + RATIO * self._size
+        if rows > ROWS or size > rows * ROW_BYTES or self._declared > allowed:
+            raise self.refuse(f"{where} declares {size:,} bytes in a file of {self._size:,}, which is too many")
+        if layout == h5py.h5d.CONTIGUOUS and size:
+            offset = stored.id.get_offset()
+            if offset is None or offset + size > self._size or stored.id.get_storage_size() != size:
+                raise self.refuse(f"{where} declares {size:,} bytes, which the file does not hold")
+        if stored.chunk:
+            self._chunks += math.prod(-(-n // c) for n, c in zip(stored.shape, stored.chunk, strict=True))
+            if math.prod(stored.chunk) * stored.dtype.itemsize > allowed or self._chunks > CHUNKS:
+                raise self.refuse(f"{where} comes in chunks of {stored.chunk}, too large or too many to read")
+
+
+def crc32_of_attributes(attrs: Mapping[str, Any]) -> int:
+    """CRC-32 of the lines `name=value` of attributes in alphabetical order."""
+    lines = "".join(f"{name}={attrs[name]}\n" for name in sorted(attrs))
+    return zlib.crc32(lines.encode("utf-8", "surrogateescape"))
+
+
+def crc32_of_arrays(arrays: Mapping[str, Array]) -> int:
+    """CRC-32 of the bytes of arrays one after another, in alphabetical order of their names."""
+    crc = 0
+    for name in sorted(arrays):
+        crc = zlib.crc32(np.ascontiguousarray(arrays[name]).data, crc)
+    return crc

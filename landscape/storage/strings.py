@@ -1,0 +1,88 @@
+"""The strings of an HDF5 file, checked in its bare bytes, before the HDF5 library sees them.
+
+The library trusts what a file says about its strings: it walks a collection of them without asking whether it gets
+on, and sets aside memory for whatever length a reference to one claims. Everything else it checks by itself.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+from landscape.errors import FileError
+
+SIGNATURE = b"\x89HDF\r\n\x1a\n"
+COPY_AGAIN = "get it again from its source"
+BLOCK = 16 << 20
+"""Bytes that are read at a time."""
+ITEMS = 1 << 20
+"""Most strings of a file."""
+_COLLECTION = b"GCOL\x01"
+# An attribute of one text, from its type on: variable-length string (8 bytes) of 8-bit integers (12), one value, and a
+# reference to the letters, which begins with their number. Bits that the library does not look at may be anything.
+_BYTE_TYPE = b"\x01\0\0\0\0\0\x08\0"
+_TYPE = re.compile(rb"[\x19\x29\x39\x49\x59][\x01\x11\x21\x31].{6}[\x10\x20\x30\x40\x50]...", re.DOTALL)
+_SPACE = re.compile(rb"\x01\0.{6}(.{4})|\x02\0..(.{4})", re.DOTALL)
+_LONGEST = 64
+
+
+def check_strings(path: Path) -> None:
+    """Refuse a file that is no HDF5, or whose strings overrun each other or claim more bytes than the file has."""
+    with path.open("rb") as stream:
+        file = stream.fileno()
+        size = os.fstat(file).st_size
+        head = stream.read(16)
+        # Lengths and addresses of 8 bytes, in either generation of the header, are what is read below.
+        widths = head[13:15] if head[8:9] in (b"\0", b"\1") else head[9:11]
+        if not head.startswith(SIGNATURE) or widths != b"\x08\x08":
+            raise FileError(f"{path} is not an HDF5 file", "name a file that `landscape` wrote")
+        items = 0
+        for start, block in _blocks(file, size):
+            for at in _find(_COLLECTION, block):
+                items += _walk(path, file, start + at, size, ITEMS - items)
+            for at in _find(_BYTE_TYPE, block):
+                if _TYPE.fullmatch(block, at - 12, at) and any(n > size for n in _claims(block, at + 8)):
+                    raise FileError(f"{path} is damaged: a string claims more bytes than the file has", COPY_AGAIN)
+
+
+def _blocks(file: int, size: int) -> Iterator[tuple[int, bytes]]:
+    """The file piece by piece with the place of each, with enough overlap for what is searched."""
+    for start in range(0, size, BLOCK):
+        yield start, os.pread(file, BLOCK + _LONGEST, start)
+
+
+def _find(what: bytes, block: bytes) -> Iterator[int]:
+    at = block.find(what)
+    while at >= 0:
+        yield at
+        at = block.find(what, at + 1)
+
+
+def _claims(block: bytes, at: int) -> Iterator[int]:
+    """Lengths that a reference after the type that ends here may claim, with and without padding before it."""
+    for found in (_SPACE.match(block, at), _SPACE.match(block, at + 4)):
+        if found:
+            yield int.from_bytes(found[1] or found[2], "little")
+
+
+def _walk(path: Path, file: int, at: int, size: int, most: int) -> int:
+    """Number of strings in the collection at a byte; raises FileError unless they fill it one after another."""
+    place, end, items = at + 16, at + _length(file, at + 8), 0
+    while end <= size and place + 16 <= end and items < most:
+        length = _length(file, place + 8)
+        if os.pread(file, 2, place) == b"\0\0":
+            # Free space, which must be all that is left.
+            place = end if length == end - place else size + 1
+        else:
+            place, items = place + 16 + (length + 7) // 8 * 8, items + 1
+    if not at + 16 <= place <= end <= size or items == most:
+        raise FileError(f"{path} is damaged: the strings at byte {at} overrun each other", COPY_AGAIN)
+    return items
+
+
+def _length(file: int, at: int) -> int:
+    raw = os.pread(file, 8, at)
+    return int(struct.unpack("<Q", raw)[0]) if len(raw) == 8 else 1 << 63
