@@ -190,7 +190,7 @@ def saddle_index(sources: Sequence[Source]) -> Drawn:
     smallest = min(float(s.measured["grad_norm"].min()) for s in kept if s.measured is not None)
     caption = (
         f"{what_was_run(kept)} Eigenvalues below −τ, objective {kept[0].hessian_attrs['objective']}; shaded where only "
-        "a bracket is known; dashed: on the complement of the gauge directions of E and W. These are points on a training "
-        f"path, not critical points: the smallest gradient norm of a block is {smallest:.2g}."
+        "a bracket is known; dashed: on the complement of the gauge directions of E and W. These are points on a "
+        f"training path, not critical points: the smallest gradient norm of a block is {smallest:.2g}."
     )
     return Drawn("Saddle index", figure, pd.concat(rows), caption, numbers)
