@@ -21,9 +21,10 @@ from landscape.point import Problem
 from landscape.provenance import provenance
 from landscape.signals import stop_signals
 from landscape.storage import schema
-from landscape.storage.files import refuse_existing, sole_writer
+from landscape.storage.files import refuse_existing
 from landscape.storage.runs import RunReader
 from landscape.storage.spectra import SpectrumReader, SpectrumWriter
+from landscape.storage.writing import sole_writer
 
 STATUS = str(schema.STATUS["flag_meanings"]).split()
 

@@ -24,10 +24,11 @@ import landscape
 from landscape.config import HessianConfig
 from landscape.errors import FileError
 from landscape.pipeline import analyse
-from landscape.storage.files import sha256, sole_writer
+from landscape.storage.files import sha256
 from landscape.storage.runs import RunReader, RunWriter
 from landscape.storage.spectra import SpectrumReader
 from landscape.storage.table import TableWriter
+from landscape.storage.writing import sole_writer
 from landscape.training.trainer import train
 
 GROUPS = ("checkpoints", "metrics", "tokens", "moments", "data", "resume")

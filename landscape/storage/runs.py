@@ -2,42 +2,34 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import h5py
 import numpy as np
 
 from landscape.errors import FileError, NumericsError, StepError
 from landscape.storage import schema
-from landscape.storage.files import open_file, open_for_writing, temporary_file
-from landscape.storage.table import (
-    Scales,
-    TableWriter,
-    add_dataset,
-    committed_rows,
-    copy_rows,
-    create_table,
-    read_row,
-)
+from landscape.storage.files import open_file
+from landscape.storage.rewrite import rewrite
+from landscape.storage.table import Scales, TableWriter, add_dataset, create_table, read_row
+from landscape.storage.writing import Writer, temporary_file
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 MEMORISED, GROKKED = 0.99, 0.95
 """Training accuracy of the memorise step, test accuracy of the grok step."""
 
 
-class RunWriter:
+class RunWriter(Writer):
     """Appends to a run file that `create` made; every call returns only once its row is committed."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._file = open_for_writing(path)
-        self._tables = {t.group: TableWriter(self._file[t.group], t.row) for t in _tables(self._file)}
+    def __init__(self, path: Path, fsync: bool = False) -> None:
+        super().__init__(path, fsync)
+        present = [table for table in schema.RUN_TABLES if table.group in self._file]
+        self._tables = {t.group: TableWriter(self._file[t.group], t.row, self.commit_point) for t in present}
 
     @classmethod
     def create(
@@ -49,18 +41,29 @@ class RunWriter:
         parameters: tuple[str, ...],
         dtype: str,
         capacity: Mapping[str, int],
+        fsync: bool = False,
     ) -> RunWriter:
         """Allocate a file for `capacity` rows of each table, without those not named, then move it into place."""
-        attrs = {"run_id": uuid.uuid4().hex, **attrs}
-        with _new_file(path, attrs, data, scales, parameters, dtype, capacity):
-            pass
-        return cls(path)
+        identity = {"schema": schema.RUN, "schema_version": schema.VERSION, "run_id": uuid.uuid4().hex}
+        with temporary_file(path) as file:
+            file.attrs.update({**identity, **attrs})
+            for table in schema.RUN_TABLES:
+                rows = 2 if table is schema.RESUME else capacity.get(table.group)
+                if rows is not None:
+                    create_table(file, table.present(parameters), rows, scales, dtype)
+            group = file.create_group("data")
+            for field in schema.DATA:
+                array = data[field.name]
+                add_dataset(group, field, field.dims, array.shape, scales, dtype)[...] = array
+        return cls(path, fsync)
 
     @classmethod
-    def extend(cls, path: Path, attrs: Mapping[str, Any], capacity: Mapping[str, int]) -> RunWriter:
+    def extend(
+        cls, path: Path, attrs: Mapping[str, Any], capacity: Mapping[str, int], fsync: bool = False
+    ) -> RunWriter:
         """Reopen an unfinished or shorter run with room for `capacity` rows in all."""
-        _rewrite(path, attrs, capacity)
-        return cls(path)
+        rewrite(path, attrs, capacity)
+        return cls(path, fsync)
 
     def checkpoint(self, step: int, parameters: Arrays, **beside: Arrays) -> None:
         """Commit a checkpoint after its rows in the tables `beside` it; a step already stored is left as it is."""
@@ -78,28 +81,16 @@ class RunWriter:
             table.append(step, values)
 
     def save_resume(self, state: Mapping[str, Any]) -> None:
-        """Replace the older resume slot."""
+        """Replace the older resume slot, or a torn one."""
         group = self._file["resume"]
-        age = np.where(group["crc32"][()] > 0, group["step"][()], -1)
-        slot = int(age.argmin())
+        age = [int(group["step"][i]) if read_row(group, "resume_slot", i) is not None else -1 for i in (0, 1)]
+        slot = int(np.argmin(age))
         self._tables["resume"].write(slot, slot, state)
 
     def finish(self, status: str) -> None:
         """Trim the file to its committed rows and set its status."""
         self.close()
-        _rewrite(self.path, {"status": status}, {})
-
-    def close(self) -> None:
-        """Close the file as it is."""
-        self._file.close()
-
-    def __enter__(self) -> RunWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+        rewrite(self.path, {"status": status})
 
 
 class RunReader:
@@ -193,55 +184,3 @@ class RunReader:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _tables(file: h5py.File) -> list[schema.Table]:
-    """The tables that a run file has."""
-    return [t for t in schema.RUN_TABLES if t.group in file]
-
-
-@contextlib.contextmanager
-def _new_file(
-    path: Path,
-    attrs: Mapping[str, Any],
-    data: Arrays,
-    scales: Scales,
-    parameters: tuple[str, ...],
-    dtype: str,
-    capacity: Mapping[str, int],
-) -> Iterator[h5py.File]:
-    """A new run file under a temporary name; renamed to `path` when the block ends without an error."""
-    with temporary_file(path) as file:
-        file.attrs.update({"schema": schema.RUN, "schema_version": schema.VERSION, **attrs})
-        for table in schema.RUN_TABLES:
-            rows = 2 if table is schema.RESUME else capacity.get(table.group)
-            if rows is not None:
-                create_table(file, table.present(parameters), rows, scales, dtype)
-        group = file.create_group("data")
-        for field in schema.DATA:
-            array = data[field.name]
-            add_dataset(group, field, field.dims, array.shape, scales, dtype)[...] = array
-        yield file
-
-
-def _rewrite(path: Path, attrs: Mapping[str, Any], capacity: Mapping[str, int]) -> None:
-    """Copy a run file's committed rows into a new one of `capacity` rows (default: just those), in place."""
-    with h5py.File(path, "r") as old:
-        tables = _tables(old)
-        rows = {t.group: committed_rows(old[t.group], t.row) for t in tables}
-        for group in rows.keys() & {"tokens", "moments"}:
-            rows[group] = rows[group][: len(rows["checkpoints"])]
-        room = {g: max(capacity.get(g, 0), len(r)) for g, r in rows.items()}
-        fields = {f.name: f for t in schema.RUN_TABLES for f in (*t.fields, *schema.DATA)}
-        scales: dict[str, Any] = {}
-        for group in old.values():
-            for name in group:
-                dims = fields[name].dims if name in fields else ()
-                for dim in dims:
-                    scales[dim] = group[dim][()]
-        parameters = tuple(f.name for f in schema.PARAMETERS if f.name in old["checkpoints"])
-        data = {f.name: old["data"][f.name][()] for f in schema.DATA}
-        dtype = old["checkpoints/W"].dtype.str.lstrip("<>=")
-        with _new_file(path, {**old.attrs, **attrs}, data, scales, parameters, dtype, room) as new:
-            for table in tables:
-                copy_rows(old[table.group], new[table.group], table.row, rows[table.group])

@@ -6,7 +6,6 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import h5py
@@ -14,8 +13,10 @@ import numpy as np
 
 from landscape.config import PAIRS
 from landscape.storage import schema
-from landscape.storage.files import open_file, open_for_writing, temporary_file
+from landscape.storage.files import open_file
+from landscape.storage.rewrite import rewrite, table_groups
 from landscape.storage.table import TableWriter, committed_rows, create_table, read_row
+from landscape.storage.writing import Writer, temporary_file
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 PARTS = ["E", "W", "V", "bias"]
@@ -36,19 +37,20 @@ class Layout:
     parameters: tuple[str, ...] = ()
 
 
-class SpectrumWriter:
+class SpectrumWriter(Writer):
     """Appends analysed steps to a Hessian file; each survives the process once `append` returns."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, fsync: bool = False) -> None:
         """Go on with a Hessian file that `create` made."""
-        self.path = path
-        self._file = open_for_writing(path)
+        super().__init__(path, fsync)
         beside = (g for g in ("spectrum", "density", "eigenvectors", "critical_point") if g in self._file)
-        self._beside = {group: TableWriter(self._file[group], "step") for group in beside}
-        self._root = TableWriter(self._file, "step")
+        self._beside = {group: TableWriter(self._file[group], "step", self.commit_point) for group in beside}
+        self._root = TableWriter(self._file, "step", self.commit_point)
 
     @classmethod
-    def create(cls, path: Path, attrs: Mapping[str, Any], steps: int, k: int, layout: Layout) -> SpectrumWriter:
+    def create(
+        cls, path: Path, attrs: Mapping[str, Any], steps: int, k: int, layout: Layout, fsync: bool = False
+    ) -> SpectrumWriter:
         """Allocate a file for `steps` steps and k eigenvalues at each end."""
         scales: dict[str, Any] = {
             "block": list(layout.sizes),
@@ -71,7 +73,17 @@ class SpectrumWriter:
             file.attrs.update({"schema": schema.HESSIAN, "schema_version": schema.VERSION, **attrs})
             for table in tables:
                 create_table(file, table, steps, scales)
-        return cls(path)
+        return cls(path, fsync)
+
+    @classmethod
+    def extend(cls, path: Path, steps: int, fsync: bool = False) -> SpectrumWriter:
+        """Go on with a file, which gets room for `steps` steps if it has less."""
+        with h5py.File(path, "r", locking=False) as file:
+            room = len(file["step"])
+            groups = table_groups(file)
+        if room < steps:
+            rewrite(path, {"status": "running"}, dict.fromkeys(groups, steps))
+        return cls(path, fsync)
 
     @property
     def steps(self) -> list[int]:
@@ -85,21 +97,9 @@ class SpectrumWriter:
         self._root.append(step, rows["/"])
 
     def finish(self) -> None:
-        """Mark the file complete."""
-        self._file.attrs["status"] = "complete"
+        """Trim the file to its committed rows and mark it complete."""
         self.close()
-
-    def close(self) -> None:
-        """Close the file as it is."""
-        self._file.close()
-
-    def __enter__(self) -> SpectrumWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+        rewrite(self.path, {"status": "complete"})
 
 
 class SpectrumReader:

@@ -8,13 +8,15 @@ every committed row whole.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 
 from landscape.storage import schema
+from landscape.storage.writing import cannot_write
 
 WRITTEN = 1 << 32
 Scales = Mapping[str, "np.ndarray[Any, Any] | list[str]"]
@@ -70,8 +72,10 @@ def add_scale(group: h5py.Group, name: str, labels: np.ndarray[Any, Any] | list[
 class TableWriter:
     """Appends rows to a table that `create_table` made."""
 
-    def __init__(self, group: h5py.Group, row: str) -> None:
+    def __init__(self, group: h5py.Group, row: str, commit_point: Callable[[], None] | None = None) -> None:
+        """commit_point: called before and after each commit record; by default the bytes go to the operating system."""
         self.group, self.row = group, row
+        self.commit_point = commit_point or group.file.flush
         self.fields = field_names(group)
         self.size = len(committed_rows(group, row))
 
@@ -81,17 +85,20 @@ class TableWriter:
         self.size += 1
 
     def write(self, index: int, label: int, values: Mapping[str, Any]) -> None:
-        """Write row `index` and commit it."""
-        record = np.int64(label).tobytes()
-        for name in self.fields:
-            data = self.group[name]
-            row = np.ascontiguousarray(values[name], dtype=data.dtype)
-            data[index] = row
-            record += row.tobytes()
-        self.group.file.flush()
-        self.group[self.row][index] = label
-        self.group["crc32"][index] = WRITTEN + zlib.crc32(record)
-        self.group.file.flush()
+        """Write row `index` and commit it. Raises FileError where the disk fails."""
+        try:
+            crc = zlib.crc32(np.int64(label).tobytes())
+            for name in self.fields:
+                data = self.group[name]
+                row = np.ascontiguousarray(values[name], dtype=data.dtype)
+                data[index] = row
+                crc = zlib.crc32(row.tobytes(), crc)
+            self.commit_point()
+            self.group[self.row][index] = label
+            self.group["crc32"][index] = WRITTEN + crc
+            self.commit_point()
+        except OSError as error:
+            raise cannot_write(Path(self.group.file.filename), error) from error
 
 
 def read_row(group: h5py.Group, row: str, index: int) -> dict[str, Any] | None:
@@ -110,12 +117,3 @@ def committed_rows(group: h5py.Group, row: str) -> list[int]:
 def field_names(group: h5py.Group) -> list[str]:
     """The committed datasets of a table in the order of the checksum."""
     return str(group["crc32"].attrs["fields"]).split()
-
-
-def copy_rows(source: h5py.Group, target: h5py.Group, row: str, rows: Iterable[int]) -> None:
-    """Append committed rows of one table to another of the same fields."""
-    writer = TableWriter(target, row)
-    for index in rows:
-        values = read_row(source, row, index)
-        if values is not None:
-            writer.append(int(source[row][index]), values)

@@ -24,8 +24,9 @@ from landscape.devices import pick_device
 from landscape.errors import ConfigError
 from landscape.provenance import provenance
 from landscape.signals import stop_signals
-from landscape.storage.files import refuse_existing, sole_writer
+from landscape.storage.files import refuse_existing
 from landscape.storage.runs import GROKKED, MEMORISED, Arrays, RunReader, RunWriter
+from landscape.storage.writing import sole_writer
 from landscape.training.models import MLP
 from landscape.training.optimizers import (
     make_optimizer,
@@ -60,12 +61,18 @@ class RunSummary:
 
 
 def train(
-    config: TrainConfig, path: Path, resume: bool = False, overwrite: bool = False, quiet: bool = False
+    config: TrainConfig,
+    path: Path,
+    resume: bool = False,
+    overwrite: bool = False,
+    quiet: bool = False,
+    fsync: bool = False,
 ) -> RunSummary:
     """Train and write the run file `path`; `resume` goes on where an existing file stops.
 
-    Raises FileError if `path` exists and neither `resume` nor `overwrite` is set, ConfigError if a resumed run's
-    config differs in what decides its numbers.
+    fsync: sync every commit to the disk, so that it survives a loss of power as well as of the process. Raises
+    FileError if `path` exists and neither `resume` nor `overwrite` is set, ConfigError if a resumed run's config
+    differs in what decides its numbers.
     """
     started = time.monotonic()
     device = pick_device(config.device)
@@ -81,7 +88,7 @@ def train(
             if finished:
                 return summarise(path, started)
         loop = _Loop(config, device)
-        writer = loop.reopen(path) if resume else loop.create(path)
+        writer = loop.reopen(path, fsync) if resume else loop.create(path, fsync)
         with writer, stop_signals() as stop:
             status = loop.run(writer, stop, quiet)
             writer.finish(status)
@@ -253,7 +260,7 @@ class _Loop:
         """The model's parameters by name."""
         return {n: p.detach().cpu().numpy() for n, p in self.model.named_parameters()}
 
-    def create(self, path: Path) -> RunWriter:
+    def create(self, path: Path, fsync: bool) -> RunWriter:
         """A new run file for this run."""
         config = self.config
         sizes = {
@@ -275,9 +282,10 @@ class _Loop:
             tuple(self.parameters()),
             "f4" if config.dtype == "float32" else "f8",
             self._capacity(),
+            fsync,
         )
 
-    def reopen(self, path: Path) -> RunWriter:
+    def reopen(self, path: Path, fsync: bool) -> RunWriter:
         """Take the state of a run file's newest resume slot and make room for the steps to come."""
         with RunReader(path) as reader:
             state = reader.resume_state()
@@ -294,7 +302,7 @@ class _Loop:
                 parameter.copy_(torch.from_numpy(state[name]))
         restore_moments(self.optimizer, self.model, state, self.step)
         self.sampler.restore(state)
-        return RunWriter.extend(path, self._attrs(), self._capacity())
+        return RunWriter.extend(path, self._attrs(), self._capacity(), fsync)
 
     def _attrs(self) -> dict[str, Any]:
         return {
