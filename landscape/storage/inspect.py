@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import h5py
-import numpy as np
 
 from landscape.errors import FileError
 from landscape.storage import schema
 from landscape.storage.files import file_schema, open_file, sha256
 from landscape.storage.rewrite import rewrite, table_groups
-from landscape.storage.table import read_row
+from landscape.storage.table import read_row, written_rows
 from landscape.storage.writing import owner, sole_writer
 
 KINDS = {schema.RUN: "run file", schema.HESSIAN: "Hessian file"}
@@ -108,8 +107,8 @@ def repair(path: Path) -> Path | None:
 
 def _state(file: h5py.File, group: str, row: str) -> TableState:
     table = file[group]
-    labels, written = table[row][()], np.flatnonzero(table["crc32"][()])
-    whole = {int(i): read_row(table, row, int(i)) is not None for i in written}
+    labels = table[row][()]
+    whole = {i: read_row(table, row, i) is not None for i in written_rows(table)}
     return TableState(
         group,
         tuple(str(table["crc32"].attrs["fields"]).split()),

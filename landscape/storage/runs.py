@@ -15,7 +15,7 @@ from landscape.errors import FileError, NumericsError, StepError
 from landscape.storage import schema
 from landscape.storage.files import open_file
 from landscape.storage.rewrite import rewrite
-from landscape.storage.table import Scales, TableWriter, add_dataset, create_table, read_row
+from landscape.storage.table import Scales, TableWriter, add_dataset, create_table, read_row, written_rows
 from landscape.storage.writing import Writer, temporary_file
 
 Arrays = dict[str, np.ndarray[Any, Any]]
@@ -102,8 +102,8 @@ class RunReader:
         self._file = open_file(self.path, schema.RUN)
         self.attrs: dict[str, Any] = dict(self._file.attrs)
         self.config: dict[str, Any] = json.loads(self.attrs["config"])
-        written = np.flatnonzero(self._file["checkpoints/crc32"][()])
-        self._row_of = {int(self._file["checkpoints/step"][i]): int(i) for i in written}
+        labels = self._file["checkpoints/step"][()]
+        self._row_of = {int(labels[i]): i for i in written_rows(self._file["checkpoints"])}
 
     @property
     def steps(self) -> list[int]:
@@ -169,7 +169,7 @@ class RunReader:
 
     def _columns(self, group: str, row: str) -> Arrays:
         table = self._file[group]
-        rows = np.flatnonzero(table["crc32"][()])
+        rows = written_rows(table)
         names = [row, *str(table["crc32"].attrs["fields"]).split()]
         return {name: table[name][()][rows] for name in names}
 

@@ -108,10 +108,14 @@ def read_row(group: h5py.Group, row: str, index: int) -> dict[str, Any] | None:
     return values if int(group["crc32"][index]) == WRITTEN + zlib.crc32(record) else None
 
 
+def written_rows(group: h5py.Group) -> list[int]:
+    """Indices of the rows that have a whole commit record, whether or not it matches."""
+    return [int(i) for i in np.flatnonzero(group["crc32"][()] >> 32 == WRITTEN >> 32)]
+
+
 def committed_rows(group: h5py.Group, row: str) -> list[int]:
     """Indices of the rows whose commit record matches."""
-    written = np.flatnonzero(group["crc32"][()])
-    return [int(i) for i in written if read_row(group, row, int(i)) is not None]
+    return [i for i in written_rows(group) if read_row(group, row, i) is not None]
 
 
 def field_names(group: h5py.Group) -> list[str]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from landscape.storage import schema
 from landscape.storage.files import open_file
+from landscape.storage.table import WRITTEN
 
 if TYPE_CHECKING:
     import xarray
@@ -35,7 +36,7 @@ def _open(path: Path, kind: str, groups: tuple[str, ...]) -> xarray.Dataset:
         part = xarray.open_dataset(path, group=group, engine="h5netcdf")
         if "crc32" in part:
             (row,) = part["crc32"].dims
-            part = part.isel({row: part["crc32"].values > 0}).drop_vars("crc32")
+            part = part.isel({row: part["crc32"].values >> 32 == WRITTEN >> 32}).drop_vars("crc32")
         parts.append(part)
     merged = xarray.merge(parts, join="inner", combine_attrs="drop")
     merged.attrs = xarray.open_dataset(path, engine="h5netcdf").attrs
