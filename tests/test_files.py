@@ -1,4 +1,4 @@
-"""The files: what outside readers see, what a commit record is worth, who may write."""
+"""The files: what stands in them, what a commit record is worth, who may write."""
 
 from __future__ import annotations
 
@@ -14,10 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import h5py
-import netCDF4
 import numpy as np
 import pytest
-import xarray
 from conftest import TINY
 
 import landscape
@@ -30,8 +28,6 @@ from landscape.storage.spectra import SpectrumReader
 from landscape.storage.table import TableWriter
 from landscape.storage.writing import sole_writer
 from landscape.training.trainer import train
-
-GROUPS = ("checkpoints", "metrics", "tokens", "moments", "data", "resume")
 
 
 def datasets(path: Path) -> dict[str, h5py.Dataset]:
@@ -73,35 +69,6 @@ def test_run_attributes(tiny_run: Path) -> None:
     assert set(f"{wanted} hdf5_version landscape_version device hostname argv".split()) <= set(attrs)
 
 
-@pytest.mark.parametrize("engine", ["h5netcdf", "netcdf4"])
-def test_xarray_reads_names_and_values(engine: Any, tiny_run: Path, hessian_path: Path) -> None:
-    """Both xarray engines give named dimensions and the numbers that our reader gives."""
-    with RunReader(tiny_run) as reader:
-        E = reader.checkpoint(20)["E"]
-        metrics = reader.metrics()
-    with xarray.open_dataset(tiny_run, group="checkpoints", engine=engine) as data:
-        assert data["W"].dims == ("step", "hidden", "slot_embed")
-        np.testing.assert_array_equal(data["E"].sel(step=20).values, E)
-    with xarray.open_dataset(tiny_run, group="metrics", engine=engine) as data:
-        np.testing.assert_array_equal(data["test_loss"].values, metrics["test_loss"])
-    with xarray.open_dataset(hessian_path, engine=engine) as data:
-        value = data["eigenvalues"].sel(step=60, block="E,W", end="lowest", rank=0).item()
-        assert value == SpectrumReader(hessian_path).row(60)["eigenvalues"][3, 0, 0]
-
-
-def test_netcdf4_reads_every_group(tiny_run: Path, hessian_path: Path) -> None:
-    """The netCDF library itself sees groups, dimensions and three values."""
-    with netCDF4.Dataset(tiny_run) as file:
-        assert set(file.groups) == set(GROUPS)
-        assert file["checkpoints/V"].dimensions == ("step", "class", "hidden")
-        with h5py.File(tiny_run) as raw:
-            for name in ("checkpoints/V", "tokens/count", "resume/m_W"):
-                np.testing.assert_array_equal(file[name][:], raw[name][()])
-    with netCDF4.Dataset(hessian_path) as file:
-        assert file["inertia"].dimensions == ("step", "block", "sign")
-        assert list(file["block"][:]) == list(SpectrumReader(hessian_path).blocks)
-
-
 def test_open_run_and_open_hessian(tiny_run: Path, hessian_path: Path) -> None:
     """One lazy dataset each, with named axes, attributes and only committed rows."""
     run = landscape.open_run(tiny_run)
@@ -111,19 +78,6 @@ def test_open_run_and_open_hessian(tiny_run: Path, hessian_path: Path) -> None:
     assert float(run["E"].sel(step=60).isnull().sum()) == 0
     hessian = landscape.open_hessian(hessian_path)
     assert hessian["coupling_ratios"].sel(pair="E,W").dims == ("step", "rank")
-
-
-@pytest.mark.skipif(shutil.which("h5dump") is None, reason="h5dump is not installed")
-def test_h5dump_reads_a_value(tiny_run: Path) -> None:
-    """The reference tool prints the stored accuracy."""
-    out = subprocess.run(
-        ["h5dump", "--noindex", "-m", "%.17g", "-d", "/metrics/test_accuracy", str(tiny_run)],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    with RunReader(tiny_run) as reader:
-        assert f"{reader.metrics()['test_accuracy'][-1]:.17g}" in out
 
 
 def test_a_damaged_checkpoint_is_named_and_the_others_are_served(tiny_run: Path, tmp_path: Path) -> None:
