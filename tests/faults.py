@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import io
 import os
 import random
 import select
@@ -23,7 +22,6 @@ from tqdm import tqdm
 from landscape import cli
 from landscape.config import HessianConfig, TrainConfig
 from landscape.pipeline import analyse
-from landscape.storage import writing
 from landscape.storage.runs import RunReader, RunWriter
 from landscape.storage.spectra import SpectrumReader, SpectrumWriter
 from landscape.storage.table import committed_rows
@@ -218,63 +216,32 @@ def run_forked(argv: list[str], writer: type, method: str, after: float | None =
 # --- crashes at every write -----------------------------------------------------------------------------------
 
 
-class _Recorded(io.RawIOBase):
-    """A file whose every write is noted, for h5py's driver of Python files."""
-
-    def __init__(self, path: Path, new: bool, log: list[tuple[Any, ...]]) -> None:
-        self.name_, self.log = path.name, log
-        self.raw = path.open("w+b" if new else "r+b", buffering=0)
-        if new:
-            log.append(("new", path.name))
-
-    def readinto(self, buffer: Any) -> int:
-        return self.raw.readinto(buffer)
-
-    def write(self, data: Any) -> int:
-        self.log.append(("write", self.name_, self.raw.tell(), bytes(data)))
-        return self.raw.write(data)
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        return self.raw.seek(offset, whence)
-
-    def tell(self) -> int:
-        return self.raw.tell()
-
-    def truncate(self, size: int | None = None) -> int:
-        self.log.append(("truncate", self.name_, size))
-        return self.raw.truncate(size)
-
-    def flush(self) -> None:
-        self.raw.flush()
-
-
 @contextlib.contextmanager
 def recorded() -> Iterator[list[tuple[Any, ...]]]:
-    """Every write, truncation and renaming that landscape's writers do inside the block, in order."""
-    log: list[tuple[Any, ...]] = []
-    real_file, real_replace, real_point = h5py.File, os.replace, writing.Writer.commit_point
+    """Every write, sync and renaming that landscape's writers do inside the block, in order.
 
-    def open_recorded(path: Any, mode: str = "r", **options: Any) -> h5py.File:
-        if mode == "r":
-            return real_file(path, mode, **options)
-        options.pop("locking", None)
-        return real_file(_Recorded(Path(path), mode == "w", log), mode, **options)
+    What has become of a new file by the time it is renamed into place is one event: until then it has no name.
+    """
+    log: list[tuple[Any, ...]] = []
+    real_write, real_replace, real_sync = os.pwrite, os.replace, os.fdatasync
+
+    def write(handle: int, data: Any, at: int) -> int:
+        log.append(("write", Path(os.readlink(f"/proc/self/fd/{handle}")).name, at, bytes(data)))
+        return real_write(handle, data, at)
 
     def replace(source: Path, target: Path) -> None:
-        log.append(("rename", source.name, target.name))
+        log.append(("rename", target.name, source.read_bytes()))
         real_replace(source, target)
 
-    def commit_point(self: writing.Writer) -> None:
-        self._file.flush()
+    def sync(handle: int) -> None:
         log.append(("sync",))
+        real_sync(handle)
 
-    writing.h5py.File, writing.os.replace = open_recorded, replace  # type: ignore[misc,assignment]
-    writing.Writer.commit_point = commit_point  # type: ignore[method-assign]
+    os.pwrite, os.replace, os.fdatasync = write, replace, sync  # type: ignore[assignment]
     try:
         yield log
     finally:
-        writing.h5py.File, writing.os.replace = real_file, real_replace  # type: ignore[misc,assignment]
-        writing.Writer.commit_point = real_point  # type: ignore[method-assign]
+        os.pwrite, os.replace, os.fdatasync = real_write, real_replace, real_sync
 
 
 Files = dict[str, bytearray]
@@ -283,18 +250,12 @@ Files = dict[str, bytearray]
 def apply(files: Files, event: tuple[Any, ...], cut: int | None = None) -> None:
     """What an event does to the files; of a write, its first `cut` bytes alone."""
     match event:
-        case ("new", name):
-            files[name] = bytearray()
         case ("write", name, at, data):
-            content, part = files[name], data[:cut]
-            content.extend(bytes(max(at + len(part) - len(content), 0)))
-            content[at : at + len(part)] = part
-        case ("truncate", name, size):
-            content = files[name]
-            content.extend(bytes(max(size - len(content), 0)))
-            del content[size:]
-        case ("rename", source, target):
-            files[target] = files.pop(source)
+            if name in files:
+                part = data[:cut]
+                files[name][at : at + len(part)] = part
+        case ("rename", name, content):
+            files[name] = bytearray(content)
 
 
 def cuts(event: tuple[Any, ...], rng: random.Random) -> list[int]:
@@ -353,8 +314,8 @@ def lose_power(folder: Path, truth: Undisturbed, tries: int, seed: int = 0) -> T
         for _ in range(instants.count(i)):
             disk = {name: bytearray(content) for name, content in files.items()}
             for written in pending:
-                if written[1] in disk and rng.random() < 0.5:
-                    apply(disk, written, rng.choice(cuts(written, rng)) if written[0] == "write" else None)
+                if rng.random() < 0.5:
+                    apply(disk, written, rng.choice(cuts(written, rng)))
             path.write_bytes(disk[path.name])
             tally.tried += 1
             judge(tally, served_run(path), acknowledged, truth.checkpoints)

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import h5py
-import numpy as np
 
 from landscape.storage.schema import Field, Table
-from landscape.storage.table import TableWriter, add_dataset, committed_rows, create_table, field_names, read_row
-from landscape.storage.writing import temporary_file
+from landscape.storage.table import add_dataset, committed_rows, create_table, field_names, read_row, table_size
+from landscape.storage.writing import Disk, TableWriter, create_hdf5, temporary_file
 
 _OF_THE_LIBRARY = {"DIMENSION_LIST", "REFERENCE_LIST", "CLASS", "NAME", "_Netcdf4Dimid"}
 
@@ -22,49 +21,56 @@ def rewrite(path: Path, attrs: Mapping[str, Any], capacity: Mapping[str, int] | 
     Structure and descriptions come from the file itself, so that a file of any version stays what it is. Rows that
     belong to a checkpoint (or to an analysed step) that was never committed are left out.
     """
-    with h5py.File(path, "r", locking=False) as old, temporary_file(path) as new:
-        new.attrs.update({**old.attrs, **attrs})
-        main = "checkpoints" if "checkpoints" in old else "/"
-        kept = _labels(old[main], committed_rows(old[main], "step"))
-        for name, row in table_groups(old).items():
-            group = old[name]
-            rows = committed_rows(group, row)
-            if row == "step":
-                rows = [i for i in rows if int(group[row][i]) in kept]
-            room = max(len(rows), (capacity or {}).get(name, 0), 2 if row == "resume_slot" else 0)
-            _copy_table(
-                group, new, Table(name, row, tuple(map(_described, map(group.get, field_names(group))))), rows, room
-            )
-        for name, group in old.items():
-            if isinstance(group, h5py.Group) and name not in table_groups(old):
-                target = new.create_group(name)
-                for data in group.values():
-                    if not data.is_scale:
-                        field = _described(data)
-                        dims = (data.dims[0][0].name.rsplit("/")[-1], *field.dims)
-                        add_dataset(target, field, dims, data.shape, _scales(group), "")[...] = data[()]
+    with h5py.File(path, "r", locking=False) as old:
+        groups = table_groups(old)
+        main = old["checkpoints" if "checkpoints" in old else "/"]
+        kept = {int(main["step"][i]) for i in committed_rows(main, "step")}
+        rows, room = {}, {}
+        for name, row in groups.items():
+            labels = old[name][row][()]
+            rows[name] = [i for i in committed_rows(old[name], row) if row != "step" or int(labels[i]) in kept]
+            room[name] = max(len(rows[name]), (capacity or {}).get(name, 0), 2 if row == "resume_slot" else 0)
+        tables = {
+            name: Table(name, row, tuple(_described(old[name][field]) for field in field_names(old[name])))
+            for name, row in groups.items()
+        }
+        others = [g for name, g in old.items() if isinstance(g, h5py.Group) and name not in groups]
+        size = sum(table_size(table, room[name], _scales(old[name])) for name, table in tables.items())
+        with temporary_file(path, size) as temporary:
+            with create_hdf5(temporary) as new:
+                new.attrs.update({**old.attrs, **attrs})
+                for name, table in tables.items():
+                    create_table(new, table, room[name], _scales(old[name]))
+                for group in others:
+                    _copy(group, new.create_group(group.name))
+            with Disk(temporary) as disk:
+                with h5py.File(temporary, "r", locking=False) as new:
+                    writers = {name: TableWriter(new[name], table.row, disk) for name, table in tables.items()}
+                for name, writer in writers.items():
+                    _copy_rows(old[name], tables[name].row, rows[name], writer)
+
+
+def _copy_rows(source: h5py.Group, row: str, rows: list[int], writer: TableWriter) -> None:
+    for to, index in enumerate(rows):
+        values = read_row(source, row, index)
+        assert values is not None
+        # Resume slots keep their places: which one is older decides which is replaced.
+        writer.write(index if row == "resume_slot" else to, int(source[row][index]), values)
+
+
+def _copy(source: h5py.Group, target: h5py.Group) -> None:
+    """The datasets of a group that is no table."""
+    for data in source.values():
+        if not data.is_scale:
+            field = _described(data)
+            dims = (data.dims[0][0].name.rsplit("/")[-1], *field.dims)
+            add_dataset(target, field, dims, data.shape, _scales(source), "")[...] = data[()]
 
 
 def table_groups(file: h5py.File) -> dict[str, str]:
     """The groups that are tables, with the name of their row axis."""
     names = ["/", *(name for name in file if isinstance(file.get(name), h5py.Group))]
     return {n: file[n]["crc32"].dims[0][0].name.rsplit("/")[-1] for n in names if "crc32" in file[n]}
-
-
-def _copy_table(source: h5py.Group, new: h5py.File, table: Table, rows: list[int], room: int) -> None:
-    create_table(new, table, room, _scales(source))
-    writer = TableWriter(new[table.group], table.row, lambda: None)
-    for index in rows:
-        values = read_row(source, table.row, index)
-        assert values is not None
-        # Resume slots keep their places: which one is older decides which is replaced.
-        at = index if table.row == "resume_slot" else writer.size
-        writer.write(at, int(source[table.row][index]), values)
-        writer.size += 1
-
-
-def _labels(group: h5py.Group, rows: list[int]) -> set[int]:
-    return set(np.asarray(group["step"][()])[rows].tolist())
 
 
 def _scales(group: h5py.Group) -> dict[str, Any]:

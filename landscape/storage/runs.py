@@ -9,27 +9,31 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import h5py
 import numpy as np
 
 from landscape.errors import FileError, NumericsError, StepError
 from landscape.storage import schema
 from landscape.storage.files import open_file
 from landscape.storage.rewrite import rewrite
-from landscape.storage.table import Scales, TableWriter, add_dataset, create_table, read_row, written_rows
-from landscape.storage.writing import Writer, temporary_file
+from landscape.storage.table import Scales, add_dataset, create_table, read_row, table_size, written_rows
+from landscape.storage.writing import Disk, TableWriter, create_hdf5, temporary_file
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 MEMORISED, GROKKED = 0.99, 0.95
 """Training accuracy of the memorise step, test accuracy of the grok step."""
 
 
-class RunWriter(Writer):
+class RunWriter(Disk):
     """Appends to a run file that `create` made; every call returns only once its row is committed."""
 
     def __init__(self, path: Path, fsync: bool = False) -> None:
         super().__init__(path, fsync)
-        present = [table for table in schema.RUN_TABLES if table.group in self._file]
-        self._tables = {t.group: TableWriter(self._file[t.group], t.row, self.commit_point) for t in present}
+        with h5py.File(path, "r", locking=False) as file:
+            present = [table for table in schema.RUN_TABLES if table.group in file]
+            self._tables = {t.group: TableWriter(file[t.group], t.row, self) for t in present}
+            slots = [read_row(file["resume"], "resume_slot", i) for i in (0, 1)]
+        self._saved = [-1 if slot is None else int(slot["step"]) for slot in slots]
 
     @classmethod
     def create(
@@ -45,12 +49,13 @@ class RunWriter(Writer):
     ) -> RunWriter:
         """Allocate a file for `capacity` rows of each table, without those not named, then move it into place."""
         identity = {"schema": schema.RUN, "schema_version": schema.VERSION, "run_id": uuid.uuid4().hex}
-        with temporary_file(path) as file:
+        rows = {**capacity, "resume": 2}
+        tables = [table.present(parameters) for table in schema.RUN_TABLES if table.group in rows]
+        size = sum(table_size(t, rows[t.group], scales, dtype) for t in tables) + sum(a.nbytes for a in data.values())
+        with temporary_file(path, size) as temporary, create_hdf5(temporary) as file:
             file.attrs.update({**identity, **attrs})
-            for table in schema.RUN_TABLES:
-                rows = 2 if table is schema.RESUME else capacity.get(table.group)
-                if rows is not None:
-                    create_table(file, table.present(parameters), rows, scales, dtype)
+            for table in tables:
+                create_table(file, table, rows[table.group], scales, dtype)
             group = file.create_group("data")
             for field in schema.DATA:
                 array = data[field.name]
@@ -67,25 +72,23 @@ class RunWriter(Writer):
 
     def checkpoint(self, step: int, parameters: Arrays, **beside: Arrays) -> None:
         """Commit a checkpoint after its rows in the tables `beside` it; a step already stored is left as it is."""
-        steps = self._file["checkpoints/step"][: self._tables["checkpoints"].size]
-        if step not in steps:
+        stored = self._tables["checkpoints"].labels
+        if step not in stored:
             for group, values in beside.items():
-                if group in self._tables and self._tables[group].size == len(steps):
+                if group in self._tables and len(self._tables[group].labels) == len(stored):
                     self._tables[group].append(step, values)
             self._tables["checkpoints"].append(step, parameters)
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         """Commit a row of metrics; a step already stored is left as it is."""
-        table = self._tables["metrics"]
-        if step not in self._file["metrics/metric_step"][: table.size]:
-            table.append(step, values)
+        if step not in self._tables["metrics"].labels:
+            self._tables["metrics"].append(step, values)
 
     def save_resume(self, state: Mapping[str, Any]) -> None:
         """Replace the older resume slot, or a torn one."""
-        group = self._file["resume"]
-        age = [int(group["step"][i]) if read_row(group, "resume_slot", i) is not None else -1 for i in (0, 1)]
-        slot = int(np.argmin(age))
+        slot = int(np.argmin(self._saved))
         self._tables["resume"].write(slot, slot, state)
+        self._saved[slot] = int(state["step"])
 
     def finish(self, status: str) -> None:
         """Trim the file to its committed rows and set its status."""
@@ -159,10 +162,17 @@ class RunReader:
         """tokens (sample, slot), labels (sample), split (sample: 0 train, 1 test, 2 unused)."""
         return {f.name: self._file["data"][f.name][()] for f in schema.DATA}
 
+    @property
+    def begun(self) -> bool:
+        """Whether anything was committed before the run was cut short."""
+        return bool(self._row_of or self._slots())
+
+    def _slots(self) -> list[dict[str, Any]]:
+        return [row for i in (0, 1) if (row := read_row(self._file["resume"], "resume_slot", i)) is not None]
+
     def resume_state(self) -> dict[str, Any]:
         """The newest valid resume slot. Raises FileError if there is none."""
-        group = self._file["resume"]
-        slots = [row for i in (0, 1) if (row := read_row(group, "resume_slot", i)) is not None]
+        slots = self._slots()
         if not slots:
             raise FileError(f"{self.path} holds no valid resume slot", "train again with --overwrite")
         return max(slots, key=lambda row: int(row["step"]))

@@ -15,8 +15,8 @@ from landscape.config import PAIRS
 from landscape.storage import schema
 from landscape.storage.files import open_file
 from landscape.storage.rewrite import rewrite, table_groups
-from landscape.storage.table import TableWriter, committed_rows, create_table, read_row
-from landscape.storage.writing import Writer, temporary_file
+from landscape.storage.table import committed_rows, create_table, read_row, table_size
+from landscape.storage.writing import Disk, TableWriter, create_hdf5, temporary_file
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 PARTS = ["E", "W", "V", "bias"]
@@ -37,15 +37,14 @@ class Layout:
     parameters: tuple[str, ...] = ()
 
 
-class SpectrumWriter(Writer):
+class SpectrumWriter(Disk):
     """Appends analysed steps to a Hessian file; each survives the process once `append` returns."""
 
     def __init__(self, path: Path, fsync: bool = False) -> None:
         """Go on with a Hessian file that `create` made."""
         super().__init__(path, fsync)
-        beside = (g for g in ("spectrum", "density", "eigenvectors", "critical_point") if g in self._file)
-        self._beside = {group: TableWriter(self._file[group], "step", self.commit_point) for group in beside}
-        self._root = TableWriter(self._file, "step", self.commit_point)
+        with h5py.File(path, "r", locking=False) as file:
+            self._tables = {group: TableWriter(file[group], row, self) for group, row in table_groups(file).items()}
 
     @classmethod
     def create(
@@ -69,7 +68,8 @@ class SpectrumWriter(Writer):
             tables.append(schema.vectors_table(tuple(layout.sizes)))
         if layout.parameters:
             tables.append(schema.CRITICAL.present(layout.parameters))
-        with temporary_file(path) as file:
+        size = sum(table_size(table, steps, scales) for table in tables)
+        with temporary_file(path, size) as temporary, create_hdf5(temporary) as file:
             file.attrs.update({"schema": schema.HESSIAN, "schema_version": schema.VERSION, **attrs})
             for table in tables:
                 create_table(file, table, steps, scales)
@@ -88,13 +88,14 @@ class SpectrumWriter(Writer):
     @property
     def steps(self) -> list[int]:
         """Steps committed so far."""
-        return [int(s) for s in self._file["step"][: self._root.size]]
+        return self._tables["/"].labels
 
     def append(self, step: int, rows: Mapping[str, Mapping[str, Any]]) -> None:
         """Commit one step: a row for each group, "/" the last."""
-        for group, table in self._beside.items():
-            table.write(self._root.size, step, rows[group])
-        self._root.append(step, rows["/"])
+        for group, table in self._tables.items():
+            if group != "/":
+                table.write(len(self.steps), step, rows[group])
+        self._tables["/"].append(step, rows["/"])
 
     def finish(self) -> None:
         """Trim the file to its committed rows and mark it complete."""

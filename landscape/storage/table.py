@@ -7,16 +7,15 @@ every committed row whole.
 
 from __future__ import annotations
 
+import math
 import zlib
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import h5py
 import numpy as np
 
 from landscape.storage import schema
-from landscape.storage.writing import cannot_write
 
 WRITTEN = 1 << 32
 Scales = Mapping[str, "np.ndarray[Any, Any] | list[str]"]
@@ -35,6 +34,15 @@ def create_table(
         add_dataset(group, field, (table.row, *field.dims), shape, scales, param_dtype)
     add_dataset(group, schema.COMMIT, (table.row,), (capacity,), scales, param_dtype)
     group["crc32"].attrs["fields"] = " ".join(f.name for f in table.fields)
+
+
+def table_size(table: schema.Table, capacity: int, scales: Scales, param_dtype: str = "f8") -> int:
+    """Bytes of the rows of a table."""
+    row = 16
+    for field in table.fields:
+        dtype = np.dtype(param_dtype if field.dtype == schema.PARAM else field.dtype)
+        row += dtype.itemsize * math.prod(len(scales[d]) for d in field.dims)
+    return row * capacity
 
 
 def add_dataset(
@@ -67,38 +75,6 @@ def add_scale(group: h5py.Group, name: str, labels: np.ndarray[Any, Any] | list[
     scale = group.create_dataset(name, data=labels, dtype=h5py.string_dtype() if is_text else None, track_times=False)
     scale.attrs.update({"units": "1", "long_name": f"{name.replace('_', ' ')} {'name' if is_text else 'index'}"})
     scale.make_scale(name)
-
-
-class TableWriter:
-    """Appends rows to a table that `create_table` made."""
-
-    def __init__(self, group: h5py.Group, row: str, commit_point: Callable[[], None] | None = None) -> None:
-        """commit_point: called before and after each commit record; by default the bytes go to the operating system."""
-        self.group, self.row = group, row
-        self.commit_point = commit_point or group.file.flush
-        self.fields = field_names(group)
-        self.size = len(committed_rows(group, row))
-
-    def append(self, label: int, values: Mapping[str, Any]) -> None:
-        """Write the next row and commit it; when this returns, the row survives the process."""
-        self.write(self.size, label, values)
-        self.size += 1
-
-    def write(self, index: int, label: int, values: Mapping[str, Any]) -> None:
-        """Write row `index` and commit it. Raises FileError where the disk fails."""
-        try:
-            crc = zlib.crc32(np.int64(label).tobytes())
-            for name in self.fields:
-                data = self.group[name]
-                row = np.ascontiguousarray(values[name], dtype=data.dtype)
-                data[index] = row
-                crc = zlib.crc32(row.tobytes(), crc)
-            self.commit_point()
-            self.group[self.row][index] = label
-            self.group["crc32"][index] = WRITTEN + crc
-            self.commit_point()
-        except OSError as error:
-            raise cannot_write(Path(self.group.file.filename), error) from error
 
 
 def read_row(group: h5py.Group, row: str, index: int) -> dict[str, Any] | None:

@@ -85,6 +85,7 @@ def train(
             with RunReader(path) as reader:
                 _check_resumable(config, reader.config)
                 finished = reader.attrs["status"] == "complete" and config == replace(config, reader.config)
+                resume = reader.begun
             if finished:
                 return summarise(path, started)
         loop = _Loop(config, device)
@@ -327,8 +328,9 @@ class _Loop:
         if self.config.model == "embedding":
             tokens["embedding_norm"] = self.model.E.detach().norm(dim=1).cpu().double().numpy()
             tokens["grad_norm"] = self.grad_norm.cpu().numpy()
-        writer.checkpoint(self.step, self.parameters(), tokens=tokens, moments=moments(self.optimizer, self.model))
+        # First what a checkpoint is gone on from: a run with a checkpoint can always be resumed.
         writer.save_resume(self.state())
+        writer.checkpoint(self.step, self.parameters(), tokens=tokens, moments=moments(self.optimizer, self.model))
 
     def _decide_stop(self, test_accuracy: float) -> bool:
         """Fix the last step once the test accuracy is reached; whether that was now."""
