@@ -67,12 +67,13 @@ def inspect(path: Path) -> FileState:
         config = json.loads(attributes["config"])
         lacks = _lacks_of_run(file, config) if kind == schema.RUN else _lacks_of_hessian(file, path, attributes)
     damage = [
-        f"{t.group}: {len(t.damaged)} row{'s' * (len(t.damaged) > 1)} fail the checksum: {_list(t.damaged)}"
+        f"{t.group}: {len(t.damaged)} of {len(t.committed) + len(t.damaged)} rows fail the checksum: {_list(t.damaged)}"
         for t in tables
         if t.damaged and t.group != "resume"
     ]
     # A torn slot is the mark of an interruption; the other one is then in force.
-    if any(t.group == "resume" and not t.committed for t in tables):
+    by_group = {t.group: t for t in tables}
+    if kind == schema.RUN and by_group["checkpoints"].committed and not by_group["resume"].committed:
         damage.append("resume: no valid slot, so that the run cannot be gone on with")
     return FileState(
         path=str(path),
@@ -107,8 +108,8 @@ def repair(path: Path) -> Path | None:
 
 def _state(file: h5py.File, group: str, row: str) -> TableState:
     table = file[group]
-    labels = table[row][()]
     whole = {i: read_row(table, row, i) is not None for i in written_rows(table)}
+    labels = table[row][()]
     return TableState(
         group,
         tuple(str(table["crc32"].attrs["fields"]).split()),

@@ -105,8 +105,10 @@ class RunReader:
         self._file = open_file(self.path, schema.RUN)
         self.attrs: dict[str, Any] = dict(self._file.attrs)
         self.config: dict[str, Any] = json.loads(self.attrs["config"])
+        # Records first: a live writer puts down labels before them.
+        rows = written_rows(self._file["checkpoints"])
         labels = self._file["checkpoints/step"][()]
-        self._row_of = {int(labels[i]): i for i in written_rows(self._file["checkpoints"])}
+        self._row_of = {int(labels[i]): i for i in rows}
 
     @property
     def steps(self) -> list[int]:
