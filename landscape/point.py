@@ -15,7 +15,8 @@ from landscape.config import BLOCKS, AnalysisConfig, TrainConfig
 from landscape.curvature.coupling import saddle_bound
 from landscape.curvature.dense import EmbeddingMLP
 from landscape.curvature.objective import Objective
-from landscape.curvature.operators import HessianOperator
+from landscape.curvature.operators import Block, HessianOperator
+from landscape.curvature.products import EmbeddingHessian
 from landscape.devices import pick_device
 from landscape.errors import ConfigError, NumericsError
 from landscape.training.models import ACTIVATIONS, MLP, load_model
@@ -90,7 +91,7 @@ class Point:
         self.data_loss = problem.objective(self.params, 0.0).value(self.params)
         self.objective = problem.objective(self.params, problem.decay)
         self.gradient = self.objective.gradient(self.params)
-        self.hessian = HessianOperator(self.objective, self.params)
+        self._autograd = HessianOperator(self.objective, self.params)
         self._dense: dict[tuple[str, ...], tuple[Tensor, float]] = {}
         train = problem.train
         self.closed_form = (
@@ -98,15 +99,29 @@ class Point:
             if train.model == "embedding"
             else None
         )
+        self.hessian: Block = self._products() or self._autograd
         # F14 is about the data loss of piecewise-linear networks.
         has_bound = self.closed_form and train.activation == "relu" and not problem.decay
         self.bound = (
             saddle_bound(self.closed_form.table_gradient(), train.embed_dim) if self.closed_form and has_bound else None
         )
 
-    def block(self, block: str) -> HessianOperator:
+    def block(self, block: str) -> Block:
         """A block by Hessian-vector products."""
         return self.hessian.block(self.problem.names(block))
+
+    def _products(self) -> EmbeddingHessian | None:
+        """Products derived by hand, where the model has them; checked against automatic differentiation."""
+        train, problem = self.problem.train, self.problem
+        if train.model != "embedding":
+            return None
+        found = EmbeddingHessian(
+            self.params, problem.tokens, problem.labels, ACTIVATIONS[train.activation], problem.decay
+        )
+        generator = torch.Generator().manual_seed(problem.config.seed)
+        probe = torch.randn(found.shape[0], generator=generator, dtype=torch.float64).to(problem.device)
+        _agree("products derived by hand", found @ probe, self._autograd @ probe)
+        return found
 
     def matrix(self, block: str) -> tuple[Tensor, float, int]:
         """A dense block, a bound on its error in norm, and the products it took."""
@@ -117,7 +132,7 @@ class Point:
                 offsets = dict(zip(known, np.cumsum([0, *(sizes[n] for n in known)]), strict=False))
                 pick = torch.cat([torch.arange(offsets[n], offsets[n] + sizes[n]) for n in names]).to(whole.device)
                 return (whole if names == known else whole[pick][:, pick]), error, 0
-        op = self.hessian.block(names)
+        op = self._autograd.block(names)
         if self.closed_form is None:
             matrix, error = op.dense(), 0.0
         else:
@@ -148,14 +163,18 @@ class Point:
         generator = torch.Generator().manual_seed(self.problem.config.seed)
         probes = torch.randn(len(matrix), 4, generator=generator, dtype=torch.float64).to(matrix)
         expected = op @ probes
-        difference = matrix @ probes - expected
-        if float(difference.norm()) > SELF_CHECK * float(expected.norm()):
-            raise NumericsError(
-                f"block {block}: closed form and Hessian-vector products differ by "
-                f"{float(difference.norm() / expected.norm()):.1e} relative",
-                "this is a defect of landscape: please report it with the run file; --method lanczos avoids it",
-            )
-        return float(difference.norm() / probes.shape[1] ** 0.5)
+        return _agree(f"block {block}: closed form", matrix @ probes, expected) / probes.shape[1] ** 0.5
+
+
+def _agree(what: str, found: Tensor, expected: Tensor) -> float:
+    """|found - expected|; raises NumericsError if that is more than rounding."""
+    difference = float((found - expected).norm())
+    if difference > SELF_CHECK * float(expected.norm()):
+        raise NumericsError(
+            f"{what} and automatic differentiation differ by {difference / float(expected.norm()):.1e} relative",
+            "this is a defect of landscape: please report it with the run file",
+        )
+    return difference
 
 
 ADAM_BETA_2, ADAM_EPS = 0.999, 1e-8
