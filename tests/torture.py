@@ -32,8 +32,8 @@ file in any bit. *Wrong*: files that did not end, after going on, as the undistu
 |---|---:|---:|---:|---:|---:|
 {rows}
 
-Made by `make torture` in {minutes:.0f} minutes: Python {python}, HDF5 {hdf5}, {system}. The tests do the same with small
-numbers at every change, and besides: failing and full disks at the start, in the middle and at the end, two writers,
+Made by `make torture` in {minutes:.0f} minutes: Python {python}, HDF5 {hdf5}, {system}. The tests do the same with
+small numbers at every change, and besides: failing and full disks at start, middle and end, two writers,
 readers polling a live run, clocks that jump, files moved while in use.
 """
 
