@@ -163,7 +163,8 @@ class Point:
         generator = torch.Generator().manual_seed(self.problem.config.seed)
         probes = torch.randn(len(matrix), 4, generator=generator, dtype=torch.float64).to(matrix)
         expected = op @ probes
-        return _agree(f"block {block}: closed form", matrix @ probes, expected) / probes.shape[1] ** 0.5
+        difference = _agree(f"block {block}: closed form", matrix @ probes, expected)
+        return float(difference / probes.shape[1] ** 0.5)
 
 
 def _agree(what: str, found: Tensor, expected: Tensor) -> float:

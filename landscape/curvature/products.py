@@ -57,6 +57,8 @@ class EmbeddingHessian:
         if vectors.ndim == 1:
             return (self @ vectors[:, None])[:, 0]
         params, m = self._point.params, vectors.shape[1]
+        if m == 0:
+            return vectors.new_zeros(self.shape[0], 0)
         pieces = vectors.T.split([params[n].numel() for n in self.cols], dim=1)
         directions = {n: v.reshape(m, *params[n].shape) for n, v in zip(self.cols, pieces, strict=True)}
         found = self._point.product(directions, self.rows, m)
