@@ -81,6 +81,12 @@ class Problem:
         model = load_model(self.train, params)
         return Objective(model, self.tokens, self.labels, weight_decay=decay, chunk_size=self.config.chunk_size)
 
+    def hessian(self, params: Mapping[str, Tensor]) -> Block:
+        """The Hessian of the objective chosen: by products derived by hand where the model has them."""
+        if self.train.model != "embedding":
+            return HessianOperator(self.objective(params, self.decay), params)
+        return EmbeddingHessian(params, self.tokens, self.labels, ACTIVATIONS[self.train.activation], self.decay)
+
 
 class Point:
     """A problem at one checkpoint."""
@@ -99,7 +105,10 @@ class Point:
             if train.model == "embedding"
             else None
         )
-        self.hessian: Block = self._products() or self._autograd
+        self.hessian = problem.hessian(self.params)
+        generator = torch.Generator().manual_seed(problem.config.seed)
+        probe = torch.randn(self.hessian.shape[0], generator=generator, dtype=torch.float64).to(problem.device)
+        _agree("products", self.hessian @ probe, self._autograd @ probe)
         # F14 is about the data loss of piecewise-linear networks.
         has_bound = self.closed_form and train.activation == "relu" and not problem.decay
         self.bound = (
@@ -109,19 +118,6 @@ class Point:
     def block(self, block: str) -> Block:
         """A block by Hessian-vector products."""
         return self.hessian.block(self.problem.names(block))
-
-    def _products(self) -> EmbeddingHessian | None:
-        """Products derived by hand, where the model has them; checked against automatic differentiation."""
-        train, problem = self.problem.train, self.problem
-        if train.model != "embedding":
-            return None
-        found = EmbeddingHessian(
-            self.params, problem.tokens, problem.labels, ACTIVATIONS[train.activation], problem.decay
-        )
-        generator = torch.Generator().manual_seed(problem.config.seed)
-        probe = torch.randn(found.shape[0], generator=generator, dtype=torch.float64).to(problem.device)
-        _agree("products derived by hand", found @ probe, self._autograd @ probe)
-        return found
 
     def matrix(self, block: str) -> tuple[Tensor, float, int]:
         """A dense block, a bound on its error in norm, and the products it took."""

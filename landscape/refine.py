@@ -76,7 +76,7 @@ def refine(
                 bar.update(products - bar.n)
                 return stop.is_set()
 
-            found = find_critical_point(objective, origin, tol, max_products, progress)
+            found = find_critical_point(objective, origin, tol, max_products, progress, problem.hessian)
         refined = {n: p.cpu().numpy() for n, p in found.params.items()}
         rows = measurement.run(refined, training_at(reader, step))
         rows["critical_point"] = {
