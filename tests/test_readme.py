@@ -55,9 +55,9 @@ def test_commands_and_examples(folder: Path) -> None:
 @pytest.mark.slow
 def test_quick_with_a_smooth_activation_reaches_a_saddle(folder: Path) -> None:
     """The quick preset with activation x^2: after grokking, a point with |grad| <= 1e-10 and a certified index."""
-    found = SpectrumReader(folder / "checkpoints/smooth.critical-2000.h5")
-    assert found.critical_point(2000)["grad_norm"] <= 1e-10
-    row = found.row(2000)
+    found = SpectrumReader(folder / "checkpoints/smooth.critical-2200.h5")
+    assert found.critical_point(2200)["grad_norm"] <= 1e-10
+    row = found.row(2200)
     assert {LEVELS[level] for level in row["inertia_level"]} == {"certified"}
     assert row["grad_norm"].max() <= 1e-10
     assert row["inertia"][found.blocks.index("all")][0] > 0
