@@ -8,7 +8,7 @@ TEST_INSTALLED := $(VENV)/.installed-test
 DEMO_STEPS ?= 6000
 DEMO_CHECKPOINTS ?= 6
 
-.PHONY: install demo test lint clean
+.PHONY: install demo test lint torture clean
 
 install: $(INSTALLED)
 
@@ -37,6 +37,10 @@ lint: $(TEST_INSTALLED)
 
 test: lint
 	$(BIN)/python -m pytest
+
+# About half an hour: a thousand kills, crashes at every write, ten minutes of fuzzing.
+torture: $(TEST_INSTALLED)
+	$(BIN)/python tests/torture.py
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -21,7 +21,7 @@ from landscape.errors import ConfigError, LandscapeError
 if TYPE_CHECKING:
     from landscape.storage.spectra import SpectrumReader
 
-NOT_CONVERGED, INTERRUPTED = 3, 130
+UNFINISHED, INTERRUPTED = 3, 130
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +39,8 @@ class Train:
     """Go on where the run file stops (start it if there is none)."""
     overwrite: bool = False
     """Replace an existing run file."""
+    fsync: bool = False
+    """Sync every commit to the disk, so that it survives a loss of power too."""
     json: bool = False
     """Print the summary as one JSON document."""
     quiet: bool = False
@@ -56,6 +58,8 @@ class Hessian:
     """Hessian file to write; None: RUN.hessian.h5 beside the run."""
     overwrite: bool = False
     """Replace a Hessian file of another run or other settings (one that matches is gone on with)."""
+    fsync: bool = False
+    """Sync every step to the disk, so that it survives a loss of power too."""
     verify: bool = False
     """Compare with PyHessian's top eigenvalue and with a dense Hessian where it fits."""
     json: bool = False
@@ -127,7 +131,31 @@ class Report:
     """No progress bar."""
 
 
-Command = Train | Hessian | Critical | Slice | Report
+@dataclasses.dataclass(frozen=True)
+class Info:
+    """What a run file or Hessian file holds, what it lacks, and how to go on with it."""
+
+    file: tyro.conf.Positional[Path]
+    """Run file or Hessian file."""
+    config: bool = False
+    """Print the configuration as JSON, ready for --config, and nothing else."""
+    json: bool = False
+    """Print everything as one JSON document."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """Whether every committed row of a file is whole. Exit code 0: complete; 1: damaged; 3: whole but unfinished."""
+
+    file: tyro.conf.Positional[Path]
+    """Run file or Hessian file."""
+    repair: bool = False
+    """Trim an interrupted file to its committed rows; of a damaged one the original is kept beside it."""
+    json: bool = False
+    """Print everything as one JSON document."""
+
+
+Command = Train | Hessian | Critical | Slice | Report | Info | Check
 
 
 def main() -> None:
@@ -158,8 +186,12 @@ def run(argv: Sequence[str]) -> int:
                 return _critical(args)
             case Slice():
                 return _slice(args)
-            case _:
+            case Report():
                 return _report(args)
+            case Info():
+                return _info(args)
+            case Check():
+                return _check(args)
     except LandscapeError as error:
         print(f"error: {error}\nhint: {error.hint}", file=sys.stderr)
         return error.exit_code
@@ -176,6 +208,8 @@ def _parse(argv: Sequence[str]) -> Command:
         | Annotated[Critical, tyro.conf.subcommand("critical")]
         | Annotated[Slice, tyro.conf.subcommand("slice")]
         | Annotated[Report, tyro.conf.subcommand("report")]
+        | Annotated[Info, tyro.conf.subcommand("info")]
+        | Annotated[Check, tyro.conf.subcommand("check")]
     )
     parsed: Command = tyro.cli(
         commands,
@@ -209,7 +243,7 @@ def _base_config(argv: Sequence[str]) -> TrainConfig:
 def _train(args: Train) -> int:
     from landscape.training.trainer import train
 
-    summary = train(args.run, args.out, args.resume, args.overwrite, args.quiet)
+    summary = train(args.run, args.out, args.resume, args.overwrite, args.quiet, args.fsync)
     if args.json:
         print(json.dumps(tables.jsonable(dataclasses.asdict(summary))))
     else:
@@ -227,7 +261,7 @@ def _train(args: Train) -> int:
 def _hessian(args: Hessian) -> int:
     from landscape.pipeline import analyse, default_output
 
-    result = analyse(args.ckpt, args.analysis, args.out, args.overwrite, args.quiet)
+    result = analyse(args.ckpt, args.analysis, args.out, args.overwrite, args.quiet, args.fsync)
     opinions = []
     if args.verify:
         from landscape.verify import verify
@@ -243,7 +277,7 @@ def _hessian(args: Hessian) -> int:
     if not all(o.agrees for o in opinions):
         print("error: the dense Hessian disagrees\nhint: please report this with the run file", file=sys.stderr)
         return 1
-    return 0 if all(map(result.converged, result.steps)) else NOT_CONVERGED
+    return 0 if all(map(result.converged, result.steps)) else UNFINISHED
 
 
 def _print_json(out: Path, result: SpectrumReader, **more: Any) -> None:
@@ -280,7 +314,7 @@ def _critical(args: Critical) -> int:
     else:
         print(tables.critical_point(status, point))
         print(f"\n{tables.measurements(result)}\nwritten: {out}")
-    return 0 if status == "critical" and all(map(result.converged, result.steps)) else NOT_CONVERGED
+    return 0 if status == "critical" and all(map(result.converged, result.steps)) else UNFINISHED
 
 
 def _slice(args: Slice) -> int:
@@ -307,3 +341,32 @@ def _report(args: Report) -> int:
     out = args.out or Path("reports") / args.files[0].name.removesuffix(".h5").removesuffix(".hessian")
     print(write_report(args.files, out, args.overwrite, args.quiet))
     return 0
+
+
+def _info(args: Info) -> int:
+    from landscape.storage.inspect import inspect
+
+    state = inspect(args.file)
+    if args.config:
+        print(json.dumps(state.config, indent=2))
+    elif args.json:
+        print(json.dumps(tables.jsonable(dataclasses.asdict(state))))
+    else:
+        print(tables.contents(state))
+    return 0
+
+
+def _check(args: Check) -> int:
+    from landscape.storage.inspect import inspect, repair
+
+    state = inspect(args.file)
+    if args.repair and (state.damage or not state.finished):
+        kept = repair(args.file)
+        if kept:
+            print(f"kept the file as it was: {kept}", file=sys.stderr)
+        state = inspect(args.file)
+    if args.json:
+        print(json.dumps(tables.jsonable(dataclasses.asdict(state))))
+    else:
+        print(tables.soundness(state))
+    return 1 if state.damage else 0 if state.finished else UNFINISHED

@@ -16,9 +16,10 @@ from landscape.errors import FileError, StepError
 from landscape.measure import Measurement
 from landscape.point import Training
 from landscape.provenance import provenance
-from landscape.storage.files import make_folder, sha256, sole_writer
+from landscape.storage.files import make_folder, sha256
 from landscape.storage.runs import GROKKED, MEMORISED, RunReader
 from landscape.storage.spectra import SpectrumReader, SpectrumWriter
+from landscape.storage.writing import sole_writer
 
 
 def default_output(run: Path) -> Path:
@@ -27,12 +28,18 @@ def default_output(run: Path) -> Path:
 
 
 def analyse(
-    run: Path, config: HessianConfig, out: Path | None = None, overwrite: bool = False, quiet: bool = False
+    run: Path,
+    config: HessianConfig,
+    out: Path | None = None,
+    overwrite: bool = False,
+    quiet: bool = False,
+    fsync: bool = False,
 ) -> SpectrumReader:
     """Measure the Hessian of a run's checkpoints; returns the finished file.
 
     A file that belongs to this run and config is gone on with, or returned if complete; any other file in the way is
-    an error unless `overwrite`. Raises LandscapeError kinds for all that a user can mend.
+    an error unless `overwrite`. fsync: sync every step to the disk. Raises LandscapeError kinds for all that a user
+    can mend.
     """
     out = out or default_output(run)
     with RunReader(run) as reader:
@@ -62,7 +69,7 @@ def analyse(
                     "use --overwrite to replace it, or another --out",
                 )
             writer = (
-                SpectrumWriter(out)
+                SpectrumWriter.extend(out, len(steps), fsync)
                 if mine
                 else SpectrumWriter.create(
                     out,
@@ -70,6 +77,7 @@ def analyse(
                     len(steps),
                     config.k,
                     measurement.layout(),
+                    fsync,
                 )
             )
             with writer, tqdm(unit="checkpoint", total=len(steps), disable=quiet, file=sys.stderr) as bar:

@@ -15,7 +15,8 @@ from landscape.config import BLOCKS, AnalysisConfig, TrainConfig
 from landscape.curvature.coupling import saddle_bound
 from landscape.curvature.dense import EmbeddingMLP
 from landscape.curvature.objective import Objective
-from landscape.curvature.operators import HessianOperator
+from landscape.curvature.operators import Block, HessianOperator
+from landscape.curvature.products import EmbeddingHessian
 from landscape.devices import pick_device
 from landscape.errors import ConfigError, NumericsError
 from landscape.training.models import ACTIVATIONS, MLP, load_model
@@ -80,6 +81,12 @@ class Problem:
         model = load_model(self.train, params)
         return Objective(model, self.tokens, self.labels, weight_decay=decay, chunk_size=self.config.chunk_size)
 
+    def hessian(self, params: Mapping[str, Tensor]) -> Block:
+        """The Hessian of the objective chosen: by products derived by hand where the model has them."""
+        if self.train.model != "embedding":
+            return HessianOperator(self.objective(params, self.decay), params)
+        return EmbeddingHessian(params, self.tokens, self.labels, ACTIVATIONS[self.train.activation], self.decay)
+
 
 class Point:
     """A problem at one checkpoint."""
@@ -90,7 +97,7 @@ class Point:
         self.data_loss = problem.objective(self.params, 0.0).value(self.params)
         self.objective = problem.objective(self.params, problem.decay)
         self.gradient = self.objective.gradient(self.params)
-        self.hessian = HessianOperator(self.objective, self.params)
+        self._autograd = HessianOperator(self.objective, self.params)
         self._dense: dict[tuple[str, ...], tuple[Tensor, float]] = {}
         train = problem.train
         self.closed_form = (
@@ -98,13 +105,17 @@ class Point:
             if train.model == "embedding"
             else None
         )
+        self.hessian = problem.hessian(self.params)
+        generator = torch.Generator().manual_seed(problem.config.seed)
+        probe = torch.randn(self.hessian.shape[0], generator=generator, dtype=torch.float64).to(problem.device)
+        _agree("products", self.hessian @ probe, self._autograd @ probe)
         # F14 is about the data loss of piecewise-linear networks.
         has_bound = self.closed_form and train.activation == "relu" and not problem.decay
         self.bound = (
             saddle_bound(self.closed_form.table_gradient(), train.embed_dim) if self.closed_form and has_bound else None
         )
 
-    def block(self, block: str) -> HessianOperator:
+    def block(self, block: str) -> Block:
         """A block by Hessian-vector products."""
         return self.hessian.block(self.problem.names(block))
 
@@ -117,7 +128,7 @@ class Point:
                 offsets = dict(zip(known, np.cumsum([0, *(sizes[n] for n in known)]), strict=False))
                 pick = torch.cat([torch.arange(offsets[n], offsets[n] + sizes[n]) for n in names]).to(whole.device)
                 return (whole if names == known else whole[pick][:, pick]), error, 0
-        op = self.hessian.block(names)
+        op = self._autograd.block(names)
         if self.closed_form is None:
             matrix, error = op.dense(), 0.0
         else:
@@ -148,14 +159,19 @@ class Point:
         generator = torch.Generator().manual_seed(self.problem.config.seed)
         probes = torch.randn(len(matrix), 4, generator=generator, dtype=torch.float64).to(matrix)
         expected = op @ probes
-        difference = matrix @ probes - expected
-        if float(difference.norm()) > SELF_CHECK * float(expected.norm()):
-            raise NumericsError(
-                f"block {block}: closed form and Hessian-vector products differ by "
-                f"{float(difference.norm() / expected.norm()):.1e} relative",
-                "this is a defect of landscape: please report it with the run file; --method lanczos avoids it",
-            )
-        return float(difference.norm() / probes.shape[1] ** 0.5)
+        difference = _agree(f"block {block}: closed form", matrix @ probes, expected)
+        return float(difference / probes.shape[1] ** 0.5)
+
+
+def _agree(what: str, found: Tensor, expected: Tensor) -> float:
+    """|found - expected|; raises NumericsError if that is more than rounding."""
+    difference = float((found - expected).norm())
+    if difference > SELF_CHECK * float(expected.norm()):
+        raise NumericsError(
+            f"{what} and automatic differentiation differ by {difference / float(expected.norm()):.1e} relative",
+            "this is a defect of landscape: please report it with the run file",
+        )
+    return difference
 
 
 ADAM_BETA_2, ADAM_EPS = 0.999, 1e-8

@@ -21,9 +21,10 @@ from landscape.point import Problem
 from landscape.provenance import provenance
 from landscape.signals import stop_signals
 from landscape.storage import schema
-from landscape.storage.files import refuse_existing, sole_writer
+from landscape.storage.files import refuse_existing
 from landscape.storage.runs import RunReader
 from landscape.storage.spectra import SpectrumReader, SpectrumWriter
+from landscape.storage.writing import sole_writer
 
 STATUS = str(schema.STATUS["flag_meanings"]).split()
 
@@ -75,7 +76,7 @@ def refine(
                 bar.update(products - bar.n)
                 return stop.is_set()
 
-            found = find_critical_point(objective, origin, tol, max_products, progress)
+            found = find_critical_point(objective, origin, tol, max_products, progress, problem.hessian)
         refined = {n: p.cpu().numpy() for n, p in found.params.items()}
         rows = measurement.run(refined, training_at(reader, step))
         rows["critical_point"] = {

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from landscape.storage.inspect import FileState
     from landscape.storage.spectra import SpectrumReader
     from landscape.verify import Verification
 
@@ -79,6 +80,46 @@ def verification(opinions: Sequence[Verification]) -> str:
         dense = "does not fit" if o.dense_difference is None else f"{o.dense_difference:.1e}"
         lines.append([str(o.step), o.block, f"{o.largest:.8g}", f"{o.pyhessian:.8g}", dense])
     return f"\neigenvalue of largest magnitude, and all reported ones against a dense Hessian\n{_align(lines)}\n"
+
+
+def contents(state: FileState) -> str:
+    """What a file holds, what it lacks, and how to go on with it."""
+    a, steps = state.attributes, state.steps
+    span = f"{len(steps)} ({steps[0]} to {steps[-1]})" if steps else "none"
+    lines = [
+        [state.path, f"{state.kind}, {state.bytes / 1e6:.2f} MB, {a['schema']} {a['schema_version']}"],
+        ["status", state.status + (f", being written by {state.writer}" if state.writer else "")],
+        ["made by", f"landscape {a['landscape_version']}, commit {a['git_commit'][:12]}, torch {a['torch_version']}"],
+        ["on", f"{a['hostname']}, {a['device']}, {a['created']}"],
+        ["steps", span],
+        *([t.group, f"{len(t.committed)} rows of {', '.join(t.datasets)}"] for t in state.tables if t.datasets),
+        *(["lacks", note.removeprefix("no ")] for note in state.notes),
+        ["config", " ".join(f"{k}={v}" for k, v in state.config.items())],
+    ]
+    if state.kind == "run file":
+        verb = "longer" if state.status == "complete" else "on"
+        more = " --steps N" if state.status == "complete" else ""
+        lines.append([f"go {verb}", f"landscape train --out {state.path} --resume{more}"])
+    elif state.status != "complete":
+        lines.append(["go on", "the same `landscape hessian` command goes on where it stopped"])
+    width = max(len(line[0]) for line in lines[1:])
+    return "\n".join([": ".join(lines[0]), *(f"  {name:{width}}  {text}" for name, text in lines[1:])])
+
+
+def soundness(state: FileState) -> str:
+    """The state of every table, and the verdict."""
+    lines = [["table", "room", "committed", "damaged"]]
+    lines += [[t.group, str(t.room), str(len(t.committed)), str(len(t.damaged))] for t in state.tables]
+    if state.damage:
+        verdict = "\n".join(f"damaged: {text}" for text in state.damage)
+        verdict += "\nall other rows are served; `--repair` leaves the damaged ones out and keeps the original"
+    elif state.finished:
+        verdict = "whole and complete"
+    elif state.writer:
+        verdict = f"whole so far, being written by {state.writer}"
+    else:
+        verdict = f"whole but {state.status}: every committed row is good. --repair trims it; it can be gone on with"
+    return f"{_align(lines)}\n{state.path}: {verdict}"
 
 
 def _cell(x: float) -> str:

@@ -20,7 +20,7 @@ from conftest import TINY
 from landscape import cli
 from landscape.config import PRESETS, TrainConfig, preset, to_json
 from landscape.storage.spectra import SpectrumReader
-from landscape.storage.table import TableWriter
+from landscape.storage.writing import Disk, TableWriter
 from landscape.training.models import MLP
 
 FLAGS = ["--p", "7", "--embed-dim", "4", "--hidden", "8", "--batch-size", "16", "--steps", "20", "--quiet"]
@@ -156,12 +156,12 @@ def test_cuda_without_a_device(expect_failure: Callable[..., None], run_file: Pa
 
 def test_nan_in_a_checkpoint(expect_failure: Callable[..., None], run_file: Path) -> None:
     """Non-finite parameters are named with their step, even if their checksum is right."""
-    with h5py.File(run_file, "r+") as file:
+    with Disk(run_file) as disk, h5py.File(run_file) as file:
         group = file["checkpoints"]
         row = list(group["step"][()]).index(20)
         values = {n: group[n][row] for n in ("E", "W", "b1", "V", "b2")}
         values["W"][3, 1] = np.nan
-        TableWriter(group, "step").write(row, 20, values)
+        TableWriter(group, "step", disk).write(row, 20, values)
     argv = ["hessian", "--ckpt", run_file, "--steps", "20", "--quiet"]
     expect_failure(argv, 1, "W at step 20 has 1 non-finite values", "lower --lr", (run_file,))
 

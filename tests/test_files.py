@@ -1,4 +1,4 @@
-"""The files: what outside readers see, what a commit record is worth, who may write."""
+"""The files: what stands in them, what a commit record is worth, who may write."""
 
 from __future__ import annotations
 
@@ -14,23 +14,20 @@ from pathlib import Path
 from typing import Any
 
 import h5py
-import netCDF4
 import numpy as np
 import pytest
-import xarray
 from conftest import TINY
 
 import landscape
 from landscape.config import HessianConfig
 from landscape.errors import FileError
 from landscape.pipeline import analyse
-from landscape.storage.files import sha256, sole_writer
+from landscape.storage.files import sha256
 from landscape.storage.runs import RunReader, RunWriter
 from landscape.storage.spectra import SpectrumReader
-from landscape.storage.table import TableWriter
+from landscape.storage.table import field_names
+from landscape.storage.writing import sole_writer
 from landscape.training.trainer import train
-
-GROUPS = ("checkpoints", "metrics", "tokens", "moments", "data", "resume")
 
 
 def datasets(path: Path) -> dict[str, h5py.Dataset]:
@@ -72,35 +69,6 @@ def test_run_attributes(tiny_run: Path) -> None:
     assert set(f"{wanted} hdf5_version landscape_version device hostname argv".split()) <= set(attrs)
 
 
-@pytest.mark.parametrize("engine", ["h5netcdf", "netcdf4"])
-def test_xarray_reads_names_and_values(engine: Any, tiny_run: Path, hessian_path: Path) -> None:
-    """Both xarray engines give named dimensions and the numbers that our reader gives."""
-    with RunReader(tiny_run) as reader:
-        E = reader.checkpoint(20)["E"]
-        metrics = reader.metrics()
-    with xarray.open_dataset(tiny_run, group="checkpoints", engine=engine) as data:
-        assert data["W"].dims == ("step", "hidden", "slot_embed")
-        np.testing.assert_array_equal(data["E"].sel(step=20).values, E)
-    with xarray.open_dataset(tiny_run, group="metrics", engine=engine) as data:
-        np.testing.assert_array_equal(data["test_loss"].values, metrics["test_loss"])
-    with xarray.open_dataset(hessian_path, engine=engine) as data:
-        value = data["eigenvalues"].sel(step=60, block="E,W", end="lowest", rank=0).item()
-        assert value == SpectrumReader(hessian_path).row(60)["eigenvalues"][3, 0, 0]
-
-
-def test_netcdf4_reads_every_group(tiny_run: Path, hessian_path: Path) -> None:
-    """The netCDF library itself sees groups, dimensions and three values."""
-    with netCDF4.Dataset(tiny_run) as file:
-        assert set(file.groups) == set(GROUPS)
-        assert file["checkpoints/V"].dimensions == ("step", "class", "hidden")
-        with h5py.File(tiny_run) as raw:
-            for name in ("checkpoints/V", "tokens/count", "resume/m_W"):
-                np.testing.assert_array_equal(file[name][:], raw[name][()])
-    with netCDF4.Dataset(hessian_path) as file:
-        assert file["inertia"].dimensions == ("step", "block", "sign")
-        assert list(file["block"][:]) == list(SpectrumReader(hessian_path).blocks)
-
-
 def test_open_run_and_open_hessian(tiny_run: Path, hessian_path: Path) -> None:
     """One lazy dataset each, with named axes, attributes and only committed rows."""
     run = landscape.open_run(tiny_run)
@@ -110,19 +78,6 @@ def test_open_run_and_open_hessian(tiny_run: Path, hessian_path: Path) -> None:
     assert float(run["E"].sel(step=60).isnull().sum()) == 0
     hessian = landscape.open_hessian(hessian_path)
     assert hessian["coupling_ratios"].sel(pair="E,W").dims == ("step", "rank")
-
-
-@pytest.mark.skipif(shutil.which("h5dump") is None, reason="h5dump is not installed")
-def test_h5dump_reads_a_value(tiny_run: Path) -> None:
-    """The reference tool prints the stored accuracy."""
-    out = subprocess.run(
-        ["h5dump", "--noindex", "-m", "%.17g", "-d", "/metrics/test_accuracy", str(tiny_run)],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    with RunReader(tiny_run) as reader:
-        assert f"{reader.metrics()['test_accuracy'][-1]:.17g}" in out
 
 
 def test_a_damaged_checkpoint_is_named_and_the_others_are_served(tiny_run: Path, tmp_path: Path) -> None:
@@ -174,11 +129,11 @@ def test_a_torn_row_never_counts(tiny_run: Path, tmp_path: Path, monkeypatch: py
         with RunReader(path) as reader:
             before = reader.resume_state()
         with h5py.File(path, "r+") as file:
-            table = TableWriter(file["resume"], "resume_slot")
+            fields = field_names(file["resume"])
             age = file["resume/step"][()]
-            state = {name: before[name] for name in table.fields}
+            state = {name: before[name] for name in fields}
             state["step"], state["W"] = 999, before["W"] + 1
-            for name in table.fields[: dies_at * 3 + 1]:
+            for name in fields[: dies_at * 3 + 1]:
                 file["resume"][name][int(age.argmin())] = state[name]
         with RunReader(path) as reader:
             after = reader.resume_state()

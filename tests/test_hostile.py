@@ -31,11 +31,19 @@ from landscape.storage.contents import ATTRIBUTES
 from landscape.storage.guard import crc32_of_arrays
 from landscape.storage.runs import RunReader
 from landscape.storage.spectra import SpectrumReader
-from landscape.storage.table import TableWriter
+from landscape.storage.table import field_names
+from landscape.storage.writing import Disk, TableWriter
 from landscape.training.trainer import train
 
 SMALL = dataclasses.replace(TINY, steps=40, checkpoint_log=0, metrics_every=20)
 Build = Callable[[h5py.File, Path], object]
+
+
+def commit(group: h5py.Group, row: str, index: int, label: int, values: dict[str, Any]) -> None:
+    """Write a row into a file that is open for changes, with a record that fits."""
+    group.file.flush()
+    with Disk(Path(group.file.filename)) as disk:
+        TableWriter(group, row, disk).write(index, label, values)
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +118,7 @@ def rewrite(file: h5py.File, index: int, label: int, **changes: Any) -> None:
     """Write a checkpoint, by default like the first, with a record that fits."""
     group = file["checkpoints"]
     values = {name: group[name][0] for name in ("E", "W", "b1", "V", "b2")}
-    TableWriter(group, "step").write(index, label, values | changes)
+    commit(group, "step", index, label, values | changes)
 
 
 def fewer_fields(file: h5py.File, folder: Path) -> None:
@@ -473,9 +481,8 @@ def test_a_value_without_meaning_is_refused(files: dict[str, Path], tmp_path: Pa
     """A code that stands for nothing is no measurement, even where its record fits."""
     path = Path(shutil.copy(files["hessian"], tmp_path))
     with h5py.File(path, "r+") as file:
-        table = TableWriter(file, "step")
-        row = {name: file[name][0] for name in table.fields}
-        table.write(0, 0, row | {"inertia_level": row["inertia_level"] + 9})
+        row = {name: file[name][0] for name in field_names(file)}
+        commit(file, "step", 0, 0, row | {"inertia_level": row["inertia_level"] + 9})
     with pytest.raises(FileError, match="inertia_level with values other than"):
         SpectrumReader(path)
 
@@ -483,10 +490,9 @@ def test_a_value_without_meaning_is_refused(files: dict[str, Path], tmp_path: Pa
 def test_a_resume_slot_that_no_run_writes_is_refused(run: Path) -> None:
     """Even where its record fits: an order that is none would be an index out of range."""
     with h5py.File(run, "r+") as file:
-        table = TableWriter(file["resume"], "resume_slot")
         for slot in (0, 1):
-            row = {name: file["resume"][name][slot] for name in table.fields}
-            table.write(slot, slot, row | {"order": row["order"] + 1})
+            row = {name: file["resume"][name][slot] for name in field_names(file["resume"])}
+            commit(file["resume"], "resume_slot", slot, slot, row | {"order": row["order"] + 1})
     with pytest.raises(FileError, match="holds a resume slot that no run writes"):
         train(dataclasses.replace(SMALL, steps=60), run, resume=True, quiet=True)
 

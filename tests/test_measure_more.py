@@ -15,6 +15,8 @@ from landscape.measure import Measurement
 from landscape.pipeline import analyse
 from landscape.point import Point, Problem, Training
 from landscape.storage.schema import LEVELS
+from landscape.storage.table import read_row
+from landscape.storage.writing import Disk, TableWriter
 from landscape.training.trainer import train
 from landscape.verify import verify
 
@@ -60,7 +62,7 @@ def test_closed_forms_hold_at_any_training_loss(memorised: Path, margin: float) 
     assert row["train_loss"] < 1e-4**margin
     point = Point(measurement.problem, params)
     for i, block in enumerate(blocks):
-        H = HessianOperator(point.hessian.objective, point.params, measurement.problem.names(block)).dense()
+        H = HessianOperator(point.objective, point.params, measurement.problem.names(block)).dense()
         values = np.linalg.eigvalsh(H.numpy())
         assert row["operator_norm"][i] == pytest.approx(np.abs(values).max(), rel=1e-9)
         assert np.abs(spectra[block] - values).max() <= 1e-9 * np.abs(values).max()
@@ -82,15 +84,13 @@ def test_second_opinion_holds_at_low_training_loss(memorised: Path, tmp_path: Pa
 
 def sharpen(path: Path, factor: float) -> None:
     """Multiply the output layer of a run's last checkpoint, and commit the row anew."""
-    from landscape.storage.table import TableWriter, read_row
-
-    with h5py.File(path, "r+") as file:
+    with Disk(path) as disk, h5py.File(path, "r") as file:
         group = file["checkpoints"]
         last = len(group["step"]) - 1
         row = read_row(group, "step", last)
         assert row is not None
         row["V"], row["b2"] = factor * row["V"], factor * row["b2"]
-        TableWriter(group, "step").write(last, int(group["step"][last]), row)
+        TableWriter(group, "step", disk).write(last, int(group["step"][last]), row)
 
 
 def test_saturated_networks_have_a_finite_hessian(memorised: Path) -> None:

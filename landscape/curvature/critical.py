@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from landscape.curvature.objective import Objective
-from landscape.curvature.operators import HessianOperator
+from landscape.curvature.operators import HessianOperator, LinearMap
 
 BASIS = 400
 """Longest Krylov basis of a step: bounds memory, n x 400 numbers."""
@@ -46,14 +46,16 @@ def find_critical_point(
     tol: float = 1e-10,
     max_products: int = 60_000,
     progress: Callable[[float, int], bool] | None = None,
+    hessian: Callable[[Mapping[str, Tensor]], LinearMap] | None = None,
 ) -> CriticalPoint:
     """Minimise |grad|^2 by Levenberg-Marquardt steps |grad + H s| -> min, |s| <= radius, in a Krylov space of H.
 
     A step that leaves the valley of small gradients is followed back into it by further steps before it is judged.
     A search that stalls is restarted with the first radius; one that stalls again without a tenth less of |grad| ends.
-    progress: called with |grad| and the products so far after each step; True ends the search.
+    progress: called with |grad| and the products so far after each step; True ends the search. hessian: the Hessian
+    at given parameters, all of them in their order; by default by automatic differentiation.
     """
-    search = _Search(objective, params)
+    search = _Search(objective, params, hessian or (lambda at: HessianOperator(objective, at)))
     theta = torch.cat([p.detach().reshape(-1) for p in params.values()]).to(objective.dtype)
     g = search.gradient(theta)
     first = norm = float(g.norm())
@@ -93,8 +95,14 @@ def find_critical_point(
 class _Search:
     """The objective as functions of one flat vector, and the products spent."""
 
-    def __init__(self, objective: Objective, params: Mapping[str, Tensor]) -> None:
+    def __init__(
+        self,
+        objective: Objective,
+        params: Mapping[str, Tensor],
+        hessian: Callable[[Mapping[str, Tensor]], LinearMap],
+    ) -> None:
         self.objective, self.shapes = objective, {n: p.shape for n, p in params.items()}
+        self.hessian = hessian
         self.num_products = 0
 
     def split(self, theta: Tensor) -> dict[str, Tensor]:
@@ -105,8 +113,8 @@ class _Search:
         gradient = self.objective.gradient(self.split(theta))
         return torch.cat([gradient[n].reshape(-1) for n in self.shapes])
 
-    def operator(self, theta: Tensor) -> HessianOperator:
-        return HessianOperator(self.objective, self.split(theta))
+    def operator(self, theta: Tensor) -> LinearMap:
+        return self.hessian(self.split(theta))
 
     def krylov(self, theta: Tensor, g: Tensor, rtol: float, radius: float, longest: int = BASIS) -> _Krylov:
         space = _Krylov(self.operator(theta), g, rtol, radius, longest)
@@ -135,7 +143,7 @@ class _Search:
 class _Krylov:
     """A Krylov basis of (H, g), grown until a step inside the radius brings |g + H s| to rtol |g|."""
 
-    def __init__(self, op: HessianOperator, g: Tensor, rtol: float, radius: float, longest: int) -> None:
+    def __init__(self, op: LinearMap, g: Tensor, rtol: float, radius: float, longest: int) -> None:
         steps = min(longest, len(g))
         self.beta = float(g.norm())
         self.V = g.new_zeros(len(g), steps + 1)

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from landscape.curvature.activations import derivatives, others
+
 _CHUNK_BYTES = 1 << 28
 
 
@@ -80,10 +82,10 @@ class EmbeddingMLP:
             x, y = self.tokens[start : start + step], self.labels[start : start + step]
             z = self.E[x].flatten(1)
             pre = z @ self.W.T + self.params.get("b1", 0.0)
-            phi, D, second = _derivatives(self.activation, pre)
+            phi, D, second = derivatives(self.activation, pre)
             p = (phi @ self.V.T + self.params.get("b2", 0.0)).softmax(1)
             r = p.clone()
-            r[torch.arange(len(x)), y] = -_others(p, y)
+            r[torch.arange(len(x)), y] = -others(p, y)
             r = r / N
             back = r @ self.V
             # Logits count only by their differences: relative to the likeliest class nothing cancels at any loss.
@@ -93,7 +95,7 @@ class EmbeddingMLP:
             M = torch.einsum("cj,ncl->njl", self.V, B) * D[:, :, None]
             M.diagonal(dim1=1, dim2=2).add_(back * second)
             A = -p[:, :, None] * p[:, None, :] / N
-            rest = (1 - p).scatter(1, top[:, None], _others(p, top)[:, None])
+            rest = (1 - p).scatter(1, top[:, None], others(p, top)[:, None])
             A.diagonal(dim1=1, dim2=2).copy_(p * rest / N)
             ones = z.new_ones(len(x), 1)
             yield {
@@ -188,20 +190,3 @@ def _outer(weight: Tensor, x: Tensor) -> Tensor:
     m, a = weight.shape[1], x.shape[1]
     summed = weight.flatten(1).T @ torch.einsum("na,nb->nab", x, x).flatten(1)
     return summed.view(m, m, a, a).transpose(1, 2)
-
-
-def _others(p: Tensor, y: Tensor) -> Tensor:
-    """1 - p_y without cancellation: the sum of all other probabilities."""
-    return p.scatter(1, y[:, None], 0.0).sum(1)
-
-
-def _derivatives(phi: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """phi, phi' and phi'' elementwise."""
-    x = x.detach().requires_grad_()
-    value = phi(x)
-    (first,) = torch.autograd.grad(value.sum(), x, create_graph=True)
-    second = torch.zeros_like(x)
-    if first.requires_grad:
-        (found,) = torch.autograd.grad(first.sum(), x, allow_unused=True)
-        second = second if found is None else found
-    return value.detach(), first.detach(), second

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from landscape.curvature.operators import HessianOperator, LinearMap, Operator
+from landscape.curvature.operators import LinearMap, Operator
 
 Which = Literal["both", "lowest", "highest"]
 Method = Literal["auto", "dense", "lanczos"]
@@ -85,8 +85,9 @@ def require_symmetric(op: LinearMap) -> None:
     """Raise ValueError for an operator that has no eigenvalues to speak of."""
     if op.shape[0] != op.shape[1]:
         raise ValueError(f"eigenvalues of a {op.shape[0]} x {op.shape[1]} operator: take a diagonal block")
-    if isinstance(op, HessianOperator) and op.rows != op.cols:
-        raise ValueError(f"eigenvalues of the coupling {op.rows} x {op.cols}: take a diagonal block")
+    rows, cols = getattr(op, "rows", None), getattr(op, "cols", None)
+    if rows != cols:
+        raise ValueError(f"eigenvalues of the coupling {rows} x {cols}: take a diagonal block")
 
 
 def _dense(matrix: Tensor, k: int) -> tuple[NDArray[np.float64], Tensor, Tensor]:

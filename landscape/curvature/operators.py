@@ -133,14 +133,7 @@ class HessianOperator:
 
     def dense(self) -> Tensor:
         """The block as a matrix, symmetrised if it is a diagonal one."""
-        n = self.shape[1]
-        result = torch.empty(self.shape, dtype=self.dtype, device=self.device)
-        for start in range(0, n, 64):
-            width = min(64, n - start)
-            unit = torch.zeros(n, width, dtype=self.dtype, device=self.device)
-            unit[start : start + width].fill_diagonal_(1.0)
-            result[:, start : start + width] = self @ unit
-        return (result + result.T) / 2 if self.rows == self.cols else result
+        return assembled(self)
 
     def to_scipy(self) -> Any:
         """A scipy.sparse.linalg.LinearOperator over NumPy vectors."""
@@ -162,6 +155,29 @@ class HessianOperator:
 
     def _size(self, names: Sequence[str]) -> int:
         return sum(self._params[n].numel() for n in names)
+
+
+class Block(Operator, Protocol):
+    """An operator whose rows and columns are named parameters."""
+
+    rows: list[str]
+    cols: list[str]
+
+    def block(self, rows: Sequence[str], cols: Sequence[str] | None = None) -> Block:
+        """The block that maps perturbations of `cols` (default: `rows`) to gradients of `rows`."""
+        ...
+
+
+def assembled(op: Block) -> Tensor:
+    """The matrix of a block, product by product; symmetrised if it is a diagonal one."""
+    n = op.shape[1]
+    result = torch.empty(op.shape, dtype=op.dtype, device=op.device)
+    for start in range(0, n, 64):
+        width = min(64, n - start)
+        unit = torch.zeros(n, width, dtype=op.dtype, device=op.device)
+        unit[start : start + width].fill_diagonal_(1.0)
+        result[:, start : start + width] = op @ unit
+    return (result + result.T) / 2 if op.rows == op.cols else result
 
 
 def product_error(op: LinearMap, seed: int = 0) -> float:

@@ -36,7 +36,7 @@ def slices(found: Slices) -> Drawn:
     """Lines with value + slope t + lambda t^2 / 2 drawn over them, and the plane as contours."""
     import seaborn as sns
 
-    figure = new_figure(2, height=3.3)
+    figure = new_figure(2, height=3.6)
     lines, plane = figure.axes
     palette = sns.color_palette("colorblind", len(found.names))
     rows, numbers = [], {}
@@ -50,7 +50,7 @@ def slices(found: Slices) -> Drawn:
     lines.set_ylim(found.loss.min() - 0.1 * spread, found.loss.max() + 0.1 * spread)
     lines.set(xlabel=r"$t$ along the unit eigenvector", ylabel="objective (nat)")
     handles, labels = lines.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=min(4, len(labels)), fontsize="small")
+    figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize="small")
     drawn = plane.contourf(found.plane_t, found.plane_t, found.plane, levels=20, cmap="viridis")
     plane.contour(found.plane_t, found.plane_t, found.plane, levels=[found.value], colors="white", linewidths=1.0)
     plane.plot(0, 0, "o", color="white", markersize=5, markeredgecolor="black")

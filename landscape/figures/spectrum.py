@@ -150,6 +150,9 @@ def saddle_index(sources: Sequence[Source]) -> Drawn:
             index.plot(step, known, color=colours[block], label=label, **marker(block))
             if (count < 0).any():
                 index.fill_between(step, lower, upper, color=colours[block], alpha=0.2, linewidth=0)
+            free = part["saddle_index_gauge_free"].values
+            if (free >= 0).any():
+                index.plot(step, np.where(free >= 0, free, np.nan), "--", color=colours[block], linewidth=1.0)
             tolerance.plot(step, part["inertia_tolerance"].values, color=colours[block], **marker(block))
             gradient.plot(step, part["grad_norm"].values, color=colours[block], **marker(block))
             levels = [LEVELS[i] for i in part["inertia_level"].values]
@@ -160,6 +163,7 @@ def saddle_index(sources: Sequence[Source]) -> Drawn:
                         "step": step,
                         "block": block,
                         "saddle_index": count,
+                        "saddle_index_gauge_free": free,
                         "lower": lower,
                         "upper": upper,
                         "level": levels,
@@ -172,6 +176,7 @@ def saddle_index(sources: Sequence[Source]) -> Drawn:
             numbers[f"{source.label}, {block}"] = (
                 f"index {lower[0]} to {upper[0]} at step {step[0]}, {lower[-1]} to {upper[-1]} at step {step[-1]}; "
                 f"certified at {certified} of {len(step)} steps"
+                + (f"; gauge-free {free.min()} to {free.max()}" if (free >= 0).all() else "")
             )
         for axis in figure.axes:
             step_axis(axis, int(step[-1]))
@@ -185,7 +190,7 @@ def saddle_index(sources: Sequence[Source]) -> Drawn:
     smallest = min(float(s.measured["grad_norm"].min()) for s in kept if s.measured is not None)
     caption = (
         f"{what_was_run(kept)} Eigenvalues below −τ, objective {kept[0].hessian_attrs['objective']}; shaded where only "
-        "a bracket is known. These are points on a training path, not critical points: the smallest gradient norm of "
-        f"a block is {smallest:.2g}."
+        "a bracket is known; dashed: on the complement of the gauge directions of E and W. These are points on a "
+        f"training path, not critical points: the smallest gradient norm of a block is {smallest:.2g}."
     )
     return Drawn("Saddle index", figure, pd.concat(rows), caption, numbers)

@@ -128,7 +128,8 @@ def tracking(sources: Sequence[Source]) -> Drawn:
     ends[0].set_ylabel("overlap with the step before")
     sharp.axhline(1, color="black", linewidth=0.9, linestyle="--")
     sharp.set(title="sharpness / stable limit", yscale="log")
-    sharp.legend(fontsize="small")
+    sharp.set_ylim(top=30 * max(1.0, sharp.get_ylim()[1]))
+    sharp.legend(fontsize="small", loc="upper right")
     handles, labels = ends[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
     caption = (

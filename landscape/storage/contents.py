@@ -15,7 +15,7 @@ from landscape.config import BLOCKS, PAIRS, Config, HessianConfig, TrainConfig, 
 from landscape.errors import ConfigError
 from landscape.storage import schema
 from landscape.storage.guard import Array, Guard, Stored, crc32_of_arrays, crc32_of_attributes
-from landscape.storage.table import TableReader
+from landscape.storage.table import Scales, TableReader, add_dataset
 
 PARTS = ["E", "W", "V", "bias"]
 SIGNS = ["negative", "zero", "positive"]
@@ -46,6 +46,14 @@ def write_attributes(file: h5py.File, kind: str, attrs: Mapping[str, Any]) -> No
     attrs = {**attrs, "schema": kind, "schema_version": schema.VERSION}
     file.attrs.update(attrs)
     file.attrs["attrs_crc32"] = crc32_of_attributes({name: attrs[name] for name in ATTRIBUTES[kind]})
+
+
+def write_data(file: h5py.File, data: Mapping[str, Array], scales: Scales) -> None:
+    """Give a new run file its pairs and their checksum."""
+    group = file.create_group("data")
+    for field in schema.DATA:
+        add_dataset(group, field, field.dims, data[field.name].shape, scales, field.dtype)[...] = data[field.name]
+    group.attrs["crc32"] = crc32_of_arrays(data)
 
 
 def parameters(config: TrainConfig) -> tuple[str, ...]:

@@ -1,19 +1,11 @@
-"""Opening, naming and guarding files of either kind."""
+"""Opening and naming files of either kind."""
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import hashlib
-import json
 import os
-import platform
 import re
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
-
-import h5py
 
 from landscape.errors import FileError
 from landscape.storage import schema
@@ -80,24 +72,6 @@ def _open_hdf5(path: Path) -> Guard:
         raise FileError(f"{path} is damaged: {' '.join(str(error).split())}", COPY_AGAIN) from error
 
 
-def open_for_writing(path: Path) -> h5py.File:
-    """Open a file that exists for appending; readers may open it meanwhile, `sole_writer` keeps writers out."""
-    return h5py.File(path, "r+", locking=False, libver=("earliest", "v108"))
-
-
-@contextlib.contextmanager
-def temporary_file(path: Path) -> Iterator[h5py.File]:
-    """A new file that becomes `path`, its disk space claimed, once the block has ended without an error."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with h5py.File(temporary, "w", locking=False, libver=("earliest", "v108")) as file:
-            yield file
-        _reserve(temporary)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
 def refuse_existing(path: Path, hint: str) -> None:
     """Raise if an output is in the way, or if its folder cannot be written."""
     if path.exists():
@@ -120,62 +94,6 @@ def sha256(path: Path) -> str:
     """Hex digest of a file's bytes."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-@contextlib.contextmanager
-def sole_writer(path: Path) -> Iterator[None]:
-    """Hold `path` for writing; a second writer is refused, the lock of a dead process is taken over."""
-    lock = path.with_name(path.name + ".lock")
-    mine = json.dumps({"pid": os.getpid(), "host": platform.node()})
-    while True:
-        try:
-            with lock.open("x") as file:
-                file.write(mine)
-            break
-        except FileExistsError:
-            if not _stale(lock):
-                raise FileError(
-                    f"{path} is being written by another process ({lock.read_text()})",
-                    f"wait for it, or remove {lock} if that process is gone",
-                ) from None
-            lock.unlink(missing_ok=True)
-    try:
-        yield
-    finally:
-        lock.unlink(missing_ok=True)
-
-
-def _reserve(path: Path) -> None:
-    """Claim the disk space of a freshly made file, so that a full disk shows now and not mid-run."""
-    size = path.stat().st_size
-    with path.open("r+b") as file:
-        try:
-            os.posix_fallocate(file.fileno(), 0, size)
-        except OSError as error:
-            path.unlink()
-            if error.errno not in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
-                raise
-            free = shutil.disk_usage(path.parent).free
-            raise FileError(
-                f"{path.parent} has {free:,} bytes free; this file needs {size:,}",
-                "free some space, write elsewhere with --out, or store fewer checkpoints",
-            ) from error
-        os.fsync(file.fileno())
-
-
-def _stale(lock: Path) -> bool:
-    try:
-        owner = json.loads(lock.read_text())
-        if owner["host"] != platform.node():
-            return False
-        os.kill(owner["pid"], 0)
-    except (ProcessLookupError, FileNotFoundError):
-        return True
-    except (ValueError, KeyError, TypeError):
-        return True
-    except PermissionError:
-        return False
-    return False
 
 
 def _release(version: str) -> tuple[int, ...]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -15,24 +14,27 @@ import numpy as np
 
 from landscape.errors import FileError, NumericsError, StepError
 from landscape.storage import schema
-from landscape.storage.contents import write_attributes
-from landscape.storage.files import open_file, open_for_writing, temporary_file
-from landscape.storage.guard import crc32_of_arrays
-from landscape.storage.table import Scales, TableWriter, add_dataset, create_table
+from landscape.storage.contents import write_attributes, write_data
+from landscape.storage.files import open_file
+from landscape.storage.rewrite import rewrite
+from landscape.storage.table import Scales, create_table, read_row, table_size
+from landscape.storage.writing import Disk, TableWriter, create_hdf5, temporary_file
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 MEMORISED, GROKKED = 0.99, 0.95
 """Training accuracy of the memorise step, test accuracy of the grok step."""
 
 
-class RunWriter:
+class RunWriter(Disk):
     """Appends to a run file that `create` made; every call returns only once its row is committed."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._file = open_for_writing(path)
-        tables = (t for t in schema.RUN_TABLES if t.group in self._file)
-        self._tables = {t.group: TableWriter(self._file[t.group], t.row) for t in tables}
+    def __init__(self, path: Path, fsync: bool = False) -> None:
+        super().__init__(path, fsync)
+        with h5py.File(path, "r", locking=False) as file:
+            present = [table for table in schema.RUN_TABLES if table.group in file]
+            self._tables = {t.group: TableWriter(file[t.group], t.row, self) for t in present}
+            slots = [read_row(file["resume"], "resume_slot", i) for i in (0, 1)]
+        self._saved = [-1 if slot is None else int(slot["step"]) for slot in slots]
 
     @classmethod
     def create(
@@ -44,57 +46,51 @@ class RunWriter:
         parameters: tuple[str, ...],
         dtype: str,
         capacity: Mapping[str, int],
+        fsync: bool = False,
     ) -> RunWriter:
         """Allocate a file for `capacity` rows of each table, without those not named, then move it into place."""
-        attrs = {"run_id": uuid.uuid4().hex, **attrs}
-        with _new_file(path, attrs, data, scales, parameters, dtype, capacity):
-            pass
-        return cls(path)
+        rows = {**capacity, "resume": 2}
+        tables = [table.present(parameters) for table in schema.RUN_TABLES if table.group in rows]
+        size = sum(table_size(t, rows[t.group], scales, dtype) for t in tables) + sum(a.nbytes for a in data.values())
+        with temporary_file(path, size) as temporary, create_hdf5(temporary) as file:
+            write_attributes(file, schema.RUN, {"run_id": uuid.uuid4().hex, **attrs})
+            for table in tables:
+                create_table(file, table, rows[table.group], scales, dtype)
+            write_data(file, data, scales)
+        return cls(path, fsync)
 
     @classmethod
-    def extend(cls, path: Path, attrs: Mapping[str, Any], capacity: Mapping[str, int]) -> RunWriter:
+    def extend(
+        cls, path: Path, attrs: Mapping[str, Any], capacity: Mapping[str, int], fsync: bool = False
+    ) -> RunWriter:
         """Reopen an unfinished or shorter run with room for `capacity` rows in all."""
-        _rewrite(path, attrs, capacity)
-        return cls(path)
+        rewrite(path, attrs, capacity)
+        return cls(path, fsync)
 
     def checkpoint(self, step: int, parameters: Arrays, **beside: Arrays) -> None:
         """Commit a checkpoint after its rows in the tables `beside` it; a step already stored is left as it is."""
-        steps = self._file["checkpoints/step"][: self._tables["checkpoints"].size]
-        if step not in steps:
+        stored = self._tables["checkpoints"].labels
+        if step not in stored:
             for group, values in beside.items():
-                if group in self._tables and self._tables[group].size == len(steps):
+                if group in self._tables and len(self._tables[group].labels) == len(stored):
                     self._tables[group].append(step, values)
             self._tables["checkpoints"].append(step, parameters)
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         """Commit a row of metrics; a step already stored is left as it is."""
-        table = self._tables["metrics"]
-        if step not in self._file["metrics/metric_step"][: table.size]:
-            table.append(step, values)
+        if step not in self._tables["metrics"].labels:
+            self._tables["metrics"].append(step, values)
 
     def save_resume(self, state: Mapping[str, Any]) -> None:
-        """Replace the older resume slot."""
-        group = self._file["resume"]
-        age = np.where(group["crc32"][()] > 0, group["step"][()], -1)
-        slot = int(age.argmin())
+        """Replace the older resume slot, or a torn one."""
+        slot = int(np.argmin(self._saved))
         self._tables["resume"].write(slot, slot, state)
+        self._saved[slot] = int(state["step"])
 
     def finish(self, status: str) -> None:
         """Trim the file to its committed rows and set its status."""
         self.close()
-        _rewrite(self.path, {"status": status}, {})
-
-    def close(self) -> None:
-        """Close the file as it is."""
-        self._file.close()
-
-    def __enter__(self) -> RunWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+        rewrite(self.path, {"status": status})
 
 
 class RunReader:
@@ -175,6 +171,11 @@ class RunReader:
         """tokens (sample, slot), labels (sample), split (sample: 0 train, 1 test, 2 unused)."""
         return self._file.samples()
 
+    @property
+    def begun(self) -> bool:
+        """Whether anything was committed before the run was cut short."""
+        return bool(self.tables["checkpoints"].rows or self.tables["resume"].rows)
+
     def resume_state(self) -> dict[str, Any]:
         """The newest valid resume slot. Raises FileError if there is none."""
         table = self.tables["resume"]
@@ -219,49 +220,3 @@ class RunReader:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-@contextlib.contextmanager
-def _new_file(
-    path: Path,
-    attrs: Mapping[str, Any],
-    data: Arrays,
-    scales: Scales,
-    parameters: tuple[str, ...],
-    dtype: str,
-    capacity: Mapping[str, int],
-) -> Iterator[h5py.File]:
-    """A new run file under a temporary name; renamed to `path` when the block ends without an error."""
-    with temporary_file(path) as file:
-        write_attributes(file, schema.RUN, attrs)
-        for table in schema.RUN_TABLES:
-            rows = 2 if table is schema.RESUME else capacity.get(table.group)
-            if rows is not None:
-                create_table(file, table.present(parameters), rows, scales, dtype)
-        group = file.create_group("data")
-        for field in schema.DATA:
-            array = data[field.name]
-            add_dataset(group, field, field.dims, array.shape, scales, dtype)[...] = array
-        group.attrs["crc32"] = crc32_of_arrays(data)
-        yield file
-
-
-def _rewrite(path: Path, attrs: Mapping[str, Any], capacity: Mapping[str, int]) -> None:
-    """Copy a run file's committed rows into a new one of `capacity` rows (default: just those), in place."""
-    with RunReader(path) as old:
-        if old.attrs["status"] == "running":
-            old.require_whole()
-        tables = old.tables
-        rows = {group: list(table.rows) for group, table in tables.items()}
-        for group in rows.keys() & {"tokens", "moments"}:
-            # Rows beside a checkpoint that was never committed.
-            rows[group] = [step for step in rows[group] if step in rows["checkpoints"]]
-        room = {g: max(capacity.get(g, 0), len(r)) for g, r in rows.items()}
-        scales = {name: np.arange(n) for name, n in old.lengths.items()}
-        names = tuple(f.name for f in tables["checkpoints"].table.fields)
-        dtype = tables["checkpoints"].stored["W"].dtype.str.lstrip("<>=")
-        with _new_file(path, {**old.attrs, **attrs}, old.data(), scales, names, dtype, room) as new:
-            for group, table in tables.items():
-                writer = TableWriter(new[group], table.table.row)
-                for index, label in enumerate(rows[group]):
-                    writer.write(label if group == "resume" else index, label, table.row(label) or {})

@@ -166,7 +166,7 @@ COMMIT = Field(
     "u8",
     "commit record",
     formula="2^32 + CRC-32 of the row's bytes, row label first and then the datasets in the order of the "
-    "attribute `fields`; 0: not written",
+    "attribute `fields`; anything below 2^32: not written",
 )
 
 HESSIAN_ROOT = Table(

@@ -6,16 +6,19 @@ import contextlib
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
+import h5py
 import numpy as np
 
 from landscape.storage import schema
 from landscape.storage.contents import hessian_scales, write_attributes
-from landscape.storage.files import open_file, open_for_writing, temporary_file
-from landscape.storage.table import TableWriter, create_table
+from landscape.storage.files import open_file
+from landscape.storage.rewrite import rewrite
+from landscape.storage.table import create_table, table_size
+from landscape.storage.writing import Disk, TableWriter, create_hdf5, temporary_file
 
+GROUPS = ("spectrum", "density", "eigenvectors", "critical_point", "/")
 Arrays = dict[str, np.ndarray[Any, Any]]
 
 
@@ -32,19 +35,19 @@ class Layout:
     parameters: tuple[str, ...] = ()
 
 
-class SpectrumWriter:
+class SpectrumWriter(Disk):
     """Appends analysed steps to a Hessian file; each survives the process once `append` returns."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, fsync: bool = False) -> None:
         """Go on with a Hessian file that `create` made."""
-        self.path = path
-        self._file = open_for_writing(path)
-        beside = (g for g in ("spectrum", "density", "eigenvectors", "critical_point") if g in self._file)
-        self._beside = {group: TableWriter(self._file[group], "step") for group in beside}
-        self._root = TableWriter(self._file, "step")
+        super().__init__(path, fsync)
+        with h5py.File(path, "r", locking=False) as file:
+            self._tables = {group: TableWriter(file[group], "step", self) for group in GROUPS if group in file}
 
     @classmethod
-    def create(cls, path: Path, attrs: Mapping[str, Any], steps: int, k: int, layout: Layout) -> SpectrumWriter:
+    def create(
+        cls, path: Path, attrs: Mapping[str, Any], steps: int, k: int, layout: Layout, fsync: bool = False
+    ) -> SpectrumWriter:
         """Allocate a file for `steps` steps and k eigenvalues at each end."""
         scales = {
             **hessian_scales(layout.sizes, k),
@@ -56,39 +59,39 @@ class SpectrumWriter:
             tables.append(schema.vectors_table(tuple(layout.sizes)))
         if layout.parameters:
             tables.append(schema.CRITICAL.present(layout.parameters))
-        with temporary_file(path) as file:
+        size = sum(table_size(table, steps, scales) for table in tables)
+        with temporary_file(path, size) as temporary, create_hdf5(temporary) as file:
             write_attributes(file, schema.HESSIAN, attrs)
             for table in tables:
                 create_table(file, table, steps, scales)
-        return cls(path)
+        return cls(path, fsync)
+
+    @classmethod
+    def extend(cls, path: Path, steps: int, fsync: bool = False) -> SpectrumWriter:
+        """Go on with a file, which gets room for `steps` steps if it has less."""
+        with h5py.File(path, "r", locking=False) as file:
+            room = len(file["step"])
+        if room < steps:
+            rewrite(path, {"status": "running"}, dict.fromkeys(GROUPS, steps))
+        return cls(path, fsync)
 
     @property
     def steps(self) -> list[int]:
         """Steps committed so far."""
-        return [int(s) for s in self._file["step"][: self._root.size]]
+        return self._tables["/"].labels
 
     def append(self, step: int, rows: Mapping[str, Mapping[str, Any]]) -> None:
         """Commit one step: a row for each group, "/" the last."""
-        for group, table in self._beside.items():
-            table.write(self._root.size, step, rows[group])
-        self._root.append(step, rows["/"])
+        for group, table in self._tables.items():
+            if group != "/":
+                # Over one that a killed analysis left without its row in the root.
+                table.write(len(self.steps), step, rows[group])
+        self._tables["/"].append(step, rows["/"])
 
     def finish(self) -> None:
-        """Mark the file complete."""
-        self._file.attrs["status"] = "complete"
+        """Trim the file to its committed rows and mark it complete."""
         self.close()
-
-    def close(self) -> None:
-        """Close the file as it is."""
-        self._file.close()
-
-    def __enter__(self) -> SpectrumWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+        rewrite(self.path, {"status": "complete"})
 
 
 class SpectrumReader:

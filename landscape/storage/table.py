@@ -41,6 +41,15 @@ def create_table(
     group["crc32"].attrs["fields"] = " ".join(f.name for f in table.fields)
 
 
+def table_size(table: schema.Table, capacity: int, scales: Scales, param_dtype: str = "f8") -> int:
+    """Bytes of the rows of a table."""
+    row = 16
+    for field in table.fields:
+        dtype = np.dtype(param_dtype if field.dtype == schema.PARAM else field.dtype)
+        row += dtype.itemsize * math.prod(len(scales[d]) for d in field.dims)
+    return row * capacity
+
+
 def add_dataset(
     group: h5py.Group,
     field: schema.Field,
@@ -71,33 +80,6 @@ def add_scale(group: h5py.Group, name: str, labels: np.ndarray[Any, Any] | list[
     scale.make_scale(name)
 
 
-class TableWriter:
-    """Appends rows to a table that `create_table` made."""
-
-    def __init__(self, group: h5py.Group, row: str) -> None:
-        self.group, self.row = group, row
-        self.fields = field_names(group)
-        self.size = len(committed_rows(group, row))
-
-    def append(self, label: int, values: Mapping[str, Any]) -> None:
-        """Write the next row and commit it; when this returns, the row survives the process."""
-        self.write(self.size, label, values)
-        self.size += 1
-
-    def write(self, index: int, label: int, values: Mapping[str, Any]) -> None:
-        """Write row `index` and commit it."""
-        record = np.int64(label).tobytes()
-        for name in self.fields:
-            data = self.group[name]
-            row = np.ascontiguousarray(values[name], dtype=data.dtype)
-            data[index] = row
-            record += row.tobytes()
-        self.group.file.flush()
-        self.group[self.row][index] = label
-        self.group["crc32"][index] = WRITTEN + zlib.crc32(record)
-        self.group.file.flush()
-
-
 def read_row(group: h5py.Group, row: str, index: int) -> dict[str, Any] | None:
     """Row `index` if its commit record matches its bytes, else None."""
     values = {name: group[name][index] for name in field_names(group)}
@@ -105,10 +87,14 @@ def read_row(group: h5py.Group, row: str, index: int) -> dict[str, Any] | None:
     return values if int(group["crc32"][index]) == WRITTEN + zlib.crc32(record) else None
 
 
+def written_rows(group: h5py.Group) -> list[int]:
+    """Indices of the rows that have a whole commit record, whether or not it matches."""
+    return [int(i) for i in np.flatnonzero(group["crc32"][()] >> 32 == WRITTEN >> 32)]
+
+
 def committed_rows(group: h5py.Group, row: str) -> list[int]:
     """Indices of the rows whose commit record matches."""
-    written = np.flatnonzero(group["crc32"][()])
-    return [int(i) for i in written if read_row(group, row, int(i)) is not None]
+    return [i for i in written_rows(group) if read_row(group, row, i) is not None]
 
 
 def field_names(group: h5py.Group) -> list[str]:

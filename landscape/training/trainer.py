@@ -25,8 +25,9 @@ from landscape.errors import ConfigError
 from landscape.provenance import provenance
 from landscape.signals import stop_signals
 from landscape.storage.contents import axes
-from landscape.storage.files import refuse_existing, sole_writer
+from landscape.storage.files import refuse_existing
 from landscape.storage.runs import GROKKED, MEMORISED, Arrays, RunReader, RunWriter
+from landscape.storage.writing import sole_writer
 from landscape.training.models import MLP
 from landscape.training.optimizers import (
     make_optimizer,
@@ -61,12 +62,18 @@ class RunSummary:
 
 
 def train(
-    config: TrainConfig, path: Path, resume: bool = False, overwrite: bool = False, quiet: bool = False
+    config: TrainConfig,
+    path: Path,
+    resume: bool = False,
+    overwrite: bool = False,
+    quiet: bool = False,
+    fsync: bool = False,
 ) -> RunSummary:
     """Train and write the run file `path`; `resume` goes on where an existing file stops.
 
-    Raises FileError if `path` exists and neither `resume` nor `overwrite` is set, ConfigError if a resumed run's
-    config differs in what decides its numbers.
+    fsync: sync every commit to the disk, so that it survives a loss of power as well as of the process. Raises
+    FileError if `path` exists and neither `resume` nor `overwrite` is set, ConfigError if a resumed run's config
+    differs in what decides its numbers.
     """
     started = time.monotonic()
     device = pick_device(config.device)
@@ -80,10 +87,11 @@ def train(
                 reader.require_whole()
                 _check_resumable(config, reader.config)
                 finished = reader.attrs["status"] == "complete" and config == replace(config, reader.config)
+                resume = reader.begun
             if finished:
                 return summarise(path, started)
         loop = _Loop(config, device)
-        writer = loop.reopen(path) if resume else loop.create(path)
+        writer = loop.reopen(path, fsync) if resume else loop.create(path, fsync)
         with writer, stop_signals() as stop:
             status = loop.run(writer, stop, quiet)
             writer.finish(status)
@@ -255,7 +263,7 @@ class _Loop:
         """The model's parameters by name."""
         return {n: p.detach().cpu().numpy() for n, p in self.model.named_parameters()}
 
-    def create(self, path: Path) -> RunWriter:
+    def create(self, path: Path, fsync: bool) -> RunWriter:
         """A new run file for this run."""
         config = self.config
         return RunWriter.create(
@@ -266,9 +274,10 @@ class _Loop:
             tuple(self.parameters()),
             "f4" if config.dtype == "float32" else "f8",
             self._capacity(),
+            fsync,
         )
 
-    def reopen(self, path: Path) -> RunWriter:
+    def reopen(self, path: Path, fsync: bool) -> RunWriter:
         """Take the state of a run file's newest resume slot and make room for the steps to come."""
         with RunReader(path) as reader:
             state = reader.resume_state()
@@ -285,7 +294,7 @@ class _Loop:
                 parameter.copy_(torch.from_numpy(state[name]))
         restore_moments(self.optimizer, self.model, state, self.step)
         self.sampler.restore(state)
-        return RunWriter.extend(path, self._attrs(), self._capacity())
+        return RunWriter.extend(path, self._attrs(), self._capacity(), fsync)
 
     def _attrs(self) -> dict[str, Any]:
         return {
@@ -310,8 +319,9 @@ class _Loop:
         if self.config.model == "embedding":
             tokens["embedding_norm"] = self.model.E.detach().norm(dim=1).cpu().double().numpy()
             tokens["grad_norm"] = self.grad_norm.cpu().numpy()
-        writer.checkpoint(self.step, self.parameters(), tokens=tokens, moments=moments(self.optimizer, self.model))
+        # First what a checkpoint is gone on from: a run with a checkpoint can always be resumed.
         writer.save_resume(self.state())
+        writer.checkpoint(self.step, self.parameters(), tokens=tokens, moments=moments(self.optimizer, self.model))
 
     def _decide_stop(self, test_accuracy: float) -> bool:
         """Fix the last step once the test accuracy is reached; whether that was now."""

@@ -1,0 +1,65 @@
+"""What the file of record costs: checkpoints against numpy.tofile, reads against numpy.fromfile, and --fsync."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from landscape.config import TrainConfig, preset
+from landscape.provenance import provenance
+from landscape.storage.runs import RunReader
+from landscape.training.trainer import _Loop
+
+ROUNDS = 40
+
+
+def measure(work: Callable[[int], Any]) -> float:
+    """Median seconds of ROUNDS calls."""
+    seconds = []
+    for i in range(ROUNDS):
+        started = time.perf_counter()
+        work(i)
+        seconds.append(time.perf_counter() - started)
+    return statistics.median(seconds)
+
+
+def storage(config: TrainConfig, folder: Path) -> dict[str, Any]:
+    """Seconds per checkpoint and per read, for the parameters of one model."""
+    import torch
+
+    loop = _Loop(config, torch.device("cpu"))
+    parameters = loop.parameters()
+    raw = np.concatenate([a.reshape(-1) for a in parameters.values()])
+    found: dict[str, Any] = {"bytes": raw.nbytes}
+    for name, fsync in (("checkpoint", False), ("checkpoint_fsync", True)):
+        with loop.create(folder / f"{name}.h5", fsync) as writer:
+            found[name] = measure(lambda i, w=writer: w.checkpoint(i, parameters))
+    with (folder / "raw.bin").open("wb", buffering=0) as file:
+        found["tofile"] = measure(lambda _: raw.tofile(file))
+    with RunReader(folder / "checkpoint.h5") as reader:
+        found["read_checkpoint"] = measure(reader.checkpoint)
+    size = raw.nbytes
+    found["fromfile"] = measure(lambda i: np.fromfile(folder / "raw.bin", raw.dtype, raw.size, offset=i * size))
+    return found
+
+
+def main() -> int:
+    """Measure every preset and print one JSON document."""
+    results = {}
+    for name in ("quick", "mid", "paper"):
+        with tempfile.TemporaryDirectory() as folder:
+            results[name] = storage(preset(name), Path(folder))
+    print(json.dumps({"environment": provenance("cpu"), "rounds": ROUNDS, "presets": results}, indent=2))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,25 @@
+"""Derivatives of activations and of the softmax that lose no digits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+
+def others(p: Tensor, y: Tensor) -> Tensor:
+    """1 - p_y of probabilities (N, C) without cancellation: the sum of all others."""
+    return p.scatter(1, y[:, None], 0.0).sum(1)
+
+
+def derivatives(phi: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """phi, phi' and phi'' elementwise."""
+    x = x.detach().requires_grad_()
+    value = phi(x)
+    (first,) = torch.autograd.grad(value.sum(), x, create_graph=True)
+    second = torch.zeros_like(x)
+    if first.requires_grad:
+        (found,) = torch.autograd.grad(first.sum(), x, allow_unused=True)
+        second = second if found is None else found
+    return value.detach(), first.detach(), second

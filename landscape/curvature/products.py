@@ -1,0 +1,199 @@
+"""Hessian-vector products of the embedding-coupled MLP, derived by hand: the matrix products they need, and no more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from landscape.curvature.activations import derivatives, others
+from landscape.curvature.operators import assembled
+
+_CACHE, _DEVICE = 4 << 20, 1 << 30
+"""Bytes of one (vector, sample, hidden) array: on a CPU a few of them stay in its cache."""
+Parts = dict[str, Tensor]
+
+
+class EmbeddingHessian:
+    """Blocks of the Hessian of mean cross-entropy for logits = V phi(sum_k W_k E[x_k] + b1) + b2, plus decay.
+
+    params: E (token, d), W (h, s d), V (C, h) and optionally b1 (h,), b2 (C,), all of one precision; tokens (N, s),
+    labels (N,). Rows and columns are those of `rows` and `cols`, names in their order. What depends on the point alone
+    is kept, 3 h + 2 C numbers a sample; the first layer goes through the tables T_k = E W_k^T (theory.md, section 1).
+    """
+
+    def __init__(
+        self,
+        params: Mapping[str, Tensor],
+        tokens: Tensor,
+        labels: Tensor,
+        activation: Callable[[Tensor], Tensor],
+        decay: float = 0.0,
+    ) -> None:
+        self._point = _Point(params, tokens, labels, activation)
+        self._decay = decay
+        self._choose(list(params), list(params))
+
+    def _choose(self, rows: list[str], cols: list[str]) -> None:
+        params = self._point.params
+        self.rows, self.cols = rows, cols
+        self.shape = (sum(params[n].numel() for n in rows), sum(params[n].numel() for n in cols))
+        self.dtype, self.device = self._point.E.dtype, self._point.E.device
+
+    def block(self, rows: Sequence[str], cols: Sequence[str] | None = None) -> EmbeddingHessian:
+        """The block that maps perturbations of `cols` (default: `rows`) to gradients of `rows`."""
+        new = object.__new__(EmbeddingHessian)
+        new._point, new._decay = self._point, self._decay
+        new._choose(list(rows), list(rows if cols is None else cols))
+        return new
+
+    @property
+    def T(self) -> EmbeddingHessian:
+        """The transposed block."""
+        return self if self.rows == self.cols else self.block(self.cols, self.rows)
+
+    def __matmul__(self, vectors: Tensor) -> Tensor:
+        if vectors.ndim == 1:
+            return (self @ vectors[:, None])[:, 0]
+        params, m = self._point.params, vectors.shape[1]
+        if m == 0:
+            return vectors.new_zeros(self.shape[0], 0)
+        pieces = vectors.T.split([params[n].numel() for n in self.cols], dim=1)
+        directions = {n: v.reshape(m, *params[n].shape) for n, v in zip(self.cols, pieces, strict=True)}
+        found = self._point.product(directions, self.rows, m)
+        for name in directions.keys() & found.keys():
+            found[name] += self._decay * directions[name]
+        return torch.cat([found[n].reshape(m, -1) for n in self.rows], dim=1).T
+
+    def dense(self) -> Tensor:
+        """The block as a matrix, symmetrised if it is a diagonal one."""
+        return assembled(self)
+
+
+class _Point:
+    """What the products share: the network at its parameters, and the forward and backward pass there."""
+
+    def __init__(
+        self, params: Mapping[str, Tensor], tokens: Tensor, labels: Tensor, activation: Callable[[Tensor], Tensor]
+    ) -> None:
+        self.params = dict(params)
+        self.E, self.W, self.V = params["E"], params["W"], params["V"]
+        self.tokens, (self.N, self.slots), self.d = tokens, tokens.shape, self.E.shape[1]
+        self.W_k = self.W.split(self.d, dim=1)
+        # A slot that always holds the same token, such as `op` and `=`, adds the same to every sample.
+        self.fixed = {k: int(tokens[0, k]) for k in range(self.slots) if bool((tokens[:, k] == tokens[0, k]).all())}
+        self.varying = [k for k in range(self.slots) if k not in self.fixed]
+        pre = self.E.new_zeros(self.N, len(self.W)) + self.params.get("b1", 0.0)
+        for k, W in enumerate(self.W_k):
+            pre += (self.E @ W.T).index_select(0, tokens[:, k])
+        self.phi, self.D, second = derivatives(activation, pre)
+        self.p = (self.phi @ self.V.T + self.params.get("b2", 0.0)).softmax(1)
+        self.top = self.p.argmax(1, keepdim=True)
+        self.r = self.p.clone()
+        self.r.scatter_(1, labels[:, None], -others(self.p, labels)[:, None])
+        self.r /= self.N
+        back = self.r @ self.V
+        self.bend = back * second if bool(second.any()) else None
+        self.G = [self.E.new_zeros(len(self.E), len(self.W)) for _ in range(self.slots)]
+        for k in range(self.slots):
+            self.G[k].index_add_(0, tokens[:, k], back * self.D)
+
+    def product(self, v: Parts, rows: Sequence[str], m: int) -> Parts:
+        """The rows' parts of H v for m directions at once, (m, ...) by name."""
+        E, V, h, C = self.E, self.V, len(self.W), len(self.V)
+        moves_input = bool(v.keys() & {"E", "W", "b1"})
+        wants_input = any(n in rows for n in ("E", "W", "b1"))
+        tables, shift = self._tables(v, m)
+        dV = v.get("V")
+        out = {n: E.new_zeros(m, *self.params[n].shape) for n in ("V", "b2") if n in rows}
+        total = E.new_zeros(m, h)
+        S = {k: E.new_zeros(m * len(E), h) for k in self.varying}
+        for at, index in self._chunks(m):
+            D, phi, p, n = self.D[at], self.phi[at], self.p[at], len(self.D[at])
+            dpre = da = None
+            dz = E.new_zeros(m, n, C)
+            if moves_input:
+                dpre = shift[:, None, :].expand(m, n, h).clone() if not tables else E.new_empty(0)
+                for i, (k, table) in enumerate(tables.items()):
+                    picked = table.view(-1, h).index_select(0, index[k]).view(m, n, h)
+                    dpre = picked.add_(shift[:, None, :]) if i == 0 else dpre.add_(picked)
+                da = D * dpre
+                dz = da @ V.T
+            if dV is not None:
+                dz += phi @ dV.transpose(1, 2)
+            if "b2" in v:
+                dz += v["b2"][:, None, :]
+            # Logits count only by their differences: relative to the likeliest class nothing cancels at any loss.
+            dz -= dz.gather(2, self.top[at].expand(m, n, 1))
+            q = dz.mul_(p)
+            q = q.sub_(p * q.sum(2, keepdim=True)).div_(self.N)
+            if "V" in out:
+                out["V"] += q.transpose(1, 2) @ phi
+                if da is not None:
+                    out["V"] += self.r[at].T @ da
+            if "b2" in out:
+                out["b2"] += q.sum(1)
+            if wants_input:
+                back = q @ V
+                if dV is not None:
+                    back += self.r[at] @ dV
+                back *= D
+                if self.bend is not None and dpre is not None:
+                    back.addcmul_(self.bend[at], dpre)
+                total += back.sum(1)
+                for k, gathered in S.items():
+                    gathered.index_add_(0, index[k], back.view(-1, h))
+        if wants_input:
+            out |= self._first_layer(v, rows, total, {k: s.view(m, len(E), h) for k, s in S.items()})
+        return out
+
+    def _tables(self, v: Parts, m: int) -> tuple[dict[int, Tensor], Tensor]:
+        """The perturbed tables of the varying slots, (m, token, h), and what all samples have in common, (m, h)."""
+        shift = v["b1"].clone() if "b1" in v else self.E.new_zeros(m, len(self.W))
+        tables: dict[int, Tensor] = {}
+        if not v.keys() & {"E", "W"}:
+            return tables, shift
+        slopes = v["W"].split(self.d, dim=2) if "W" in v else None
+        for k in range(self.slots):
+            at = slice(None) if k in self.varying else slice(self.fixed[k], self.fixed[k] + 1)
+            table = v["E"][:, at] @ self.W_k[k].T if "E" in v else 0.0
+            if slopes is not None:
+                table = table + self.E[at] @ slopes[k].transpose(1, 2)
+            assert isinstance(table, Tensor)
+            if k in self.varying:
+                tables[k] = table.contiguous()
+            else:
+                shift += table[:, 0]
+        return tables, shift
+
+    def _first_layer(self, v: Parts, rows: Sequence[str], total: Tensor, S: Mapping[int, Tensor]) -> Parts:
+        """The gradients' changes of E, W and b1 from those by token and slot."""
+        out: Parts = {"b1": total} if "b1" in rows else {}
+        slopes = v["W"].split(self.d, dim=2) if "W" in v else None
+        if "E" in rows:
+            dE = self.E.new_zeros(len(total), *self.E.shape)
+            for k, W in enumerate(self.W_k):
+                if k in S:
+                    dE += S[k] @ W
+                else:
+                    dE[:, self.fixed[k]] += total @ W
+                if slopes is not None:
+                    dE += self.G[k] @ slopes[k]
+            out["E"] = dE
+        if "W" in rows:
+            pieces = []
+            for k in range(self.slots):
+                piece = S[k].transpose(1, 2) @ self.E if k in S else total[:, :, None] * self.E[self.fixed[k]]
+                pieces.append(piece + self.G[k].T @ v["E"] if "E" in v else piece)
+            out["W"] = torch.cat(pieces, dim=2)
+        return out
+
+    def _chunks(self, m: int) -> Iterator[tuple[slice, dict[int, Tensor]]]:
+        """Samples that fit together, and the rows of the flattened tables (m token, h) that they take."""
+        room = _DEVICE if self.E.is_cuda else _CACHE
+        step = max(64, room // (m * len(self.W) * self.E.element_size()))
+        starts = torch.arange(m, device=self.E.device)[:, None] * len(self.E)
+        for start in range(0, self.N, step):
+            at = slice(start, start + step)
+            yield at, {k: (starts + self.tokens[at, k]).reshape(-1) for k in self.varying}

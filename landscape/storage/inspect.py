@@ -1,0 +1,144 @@
+"""What a file holds, what it lacks, and whether it is whole: `landscape info` and `landscape check`."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from landscape.errors import FileError
+from landscape.storage import schema
+from landscape.storage.contents import Contents
+from landscape.storage.files import file_schema, open_file, sha256
+from landscape.storage.rewrite import rewrite
+from landscape.storage.table import TableReader
+from landscape.storage.writing import owner, sole_writer
+
+KINDS = {schema.RUN: "run file", schema.HESSIAN: "Hessian file"}
+
+
+@dataclasses.dataclass(frozen=True)
+class TableState:
+    """Rows of one table: their number, labels of the committed ones, labels of those that fail their record."""
+
+    group: str
+    datasets: tuple[str, ...]
+    room: int
+    committed: tuple[int, ...]
+    damaged: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class FileState:
+    """A file of either kind, looked at as a whole. writer: who writes it now, empty if nobody does."""
+
+    path: str
+    kind: str
+    bytes: int
+    status: str
+    writer: str
+    attributes: dict[str, Any]
+    config: dict[str, Any]
+    tables: tuple[TableState, ...]
+    damage: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def finished(self) -> bool:
+        """Complete, without room for rows that were never written."""
+        return self.status == "complete" and all(len(t.committed) == t.room for t in self.tables)
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """Stored checkpoints of a run file, analysed steps of a Hessian file."""
+        main = {"checkpoints", "/"}
+        return next(tuple(sorted(t.committed)) for t in self.tables if t.group in main)
+
+
+def inspect(path: Path) -> FileState:
+    """Look at every commit record, shape and attribute of a file. Raises FileError if it is no file of ours."""
+    kind = file_schema(path) or "none"
+    # A file of another program is refused in the words of open_file.
+    with contextlib.closing(open_file(path, kind if kind in KINDS else schema.RUN)) as file:
+        tables = tuple(_state(table) for table in file.tables.values())
+        lacks = _lacks_of_run(file) if kind == schema.RUN else _lacks_of_hessian(file, path)
+        if kind == schema.RUN:
+            file.samples()
+        attributes, config = file.attrs, file.config
+    damage = [
+        f"{t.group}: {len(t.damaged)} of {len(t.committed) + len(t.damaged)} rows fail the checksum: {_list(t.damaged)}"
+        for t in tables
+        if t.damaged and t.group != "resume"
+    ]
+    # A torn slot is the mark of an interruption; the other one is then in force.
+    by_group = {t.group: t for t in tables}
+    if kind == schema.RUN and by_group["checkpoints"].committed and not by_group["resume"].committed:
+        damage.append("resume: no valid slot, so that the run cannot be gone on with")
+    return FileState(
+        path=str(path),
+        kind=KINDS[kind],
+        bytes=path.stat().st_size,
+        status=str(attributes["status"]),
+        writer=owner(path),
+        attributes=attributes,
+        config=config,
+        tables=tables,
+        damage=tuple(damage),
+        notes=tuple(lacks),
+    )
+
+
+def repair(path: Path) -> Path | None:
+    """Trim a file to its committed rows, in place; returns where the file as it was is kept, if rows were damaged.
+
+    Raises FileError while another process writes it.
+    """
+    state = inspect(path)
+    with sole_writer(path):
+        kept = path.with_name(path.name + ".damaged") if state.damage else None
+        if kept is not None:
+            if kept.exists():
+                raise FileError(f"{kept} exists", "move it away first: it is what an earlier repair kept")
+            kept.hardlink_to(path)
+        status = "interrupted" if state.status == "running" else state.status
+        rewrite(path, {"status": status})
+    return kept
+
+
+def _state(table: TableReader) -> TableState:
+    return TableState(
+        table.table.group,
+        tuple(f.name for f in table.table.fields),
+        table.stored["crc32"].shape[0],
+        tuple(table.rows),
+        tuple(table.damaged),
+    )
+
+
+def _lacks_of_run(file: Contents) -> list[str]:
+    stored = {f.name for f in file.tables["checkpoints"].table.fields}
+    absent = [f.name for f in schema.PARAMETERS if f.name not in stored]
+    lacks = [f"no {', '.join(absent)}: model {file.train.model}, bias {file.train.bias}"] if absent else []
+    if "moments" not in file.tables:
+        lacks.append(f"no second moments: optimizer {file.train.optimizer}")
+    return lacks
+
+
+def _lacks_of_hessian(file: Contents, path: Path) -> list[str]:
+    full = {f.name for f in file.tables["spectrum"].table.fields}
+    partial = [b for b in file.scales["block"] if b not in full]
+    lacks = [f"no full spectrum of {', '.join(partial)}: too large for dense_limit"] if partial else []
+    if "eigenvectors" not in file.tables:
+        lacks.append("no eigenvectors: --eigenvectors stores them")
+    parent = path.with_name(path.name.split(".")[0] + ".h5")
+    if not parent.exists() or parent == path:
+        lacks.append(f"its run file ({file.attrs['parent_run_id']}) is not beside it")
+    elif sha256(parent) != file.attrs["parent_sha256"]:
+        lacks.append(f"{parent} is not as it was when this file was made from it")
+    return lacks
+
+
+def _list(labels: tuple[int, ...]) -> str:
+    shown = ", ".join(map(str, labels[:10]))
+    return shown if len(labels) <= 10 else f"{shown}, and {len(labels) - 10} more"

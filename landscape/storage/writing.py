@@ -1,0 +1,258 @@
+"""Making, holding, filling and replacing files, so that nothing is lost whatever happens to the process.
+
+HDF5 makes a file, with all its space; rows are then put into that space by plain writes at known offsets. No metadata
+changes while a run is live, the library holds nothing back, and a failing disk is an error and not a broken library.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import fcntl
+import json
+import math
+import os
+import platform
+import shutil
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import h5py
+import numpy as np
+
+from landscape.errors import FileError
+from landscape.storage.table import WRITTEN, committed_rows, field_names
+
+_FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+
+
+class Disk:
+    """A file that is written in place at given offsets.
+
+    fsync: sync to the disk before and after every commit, so that commits survive a loss of power too.
+    """
+
+    def __init__(self, path: Path, fsync: bool = False) -> None:
+        self.path, self.fsync = path, fsync
+        self._handle = os.open(path, os.O_RDWR)
+
+    def write(self, offset: int, data: np.ndarray[Any, Any]) -> None:
+        """Put an array's bytes at an offset. Raises FileError where the disk fails."""
+        left = _bytes(data)
+        try:
+            while left:
+                count = os.pwrite(self._handle, left, offset)
+                left, offset = left[count:], offset + count
+        except OSError as error:
+            raise cannot_write(self.path, error) from error
+
+    def sync(self) -> None:
+        """With fsync, wait until all that was written is on the disk."""
+        if self.fsync:
+            try:
+                os.fdatasync(self._handle)
+            except OSError as error:
+                raise cannot_write(self.path, error) from error
+
+    def close(self) -> None:
+        """Close the file. Raises FileError if it is no longer at its path."""
+        if self._handle < 0:
+            return
+        mine = os.fstat(self._handle)
+        os.close(self._handle)
+        self._handle = -1
+        if not self.path.exists() or not os.path.samestat(mine, self.path.stat()):
+            raise FileError(
+                f"{self.path} was moved or replaced while it was being written",
+                "all that was written is in the moved file; `landscape check --repair` trims it",
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # What went wrong first is what matters.
+        with contextlib.nullcontext() if kind is None else contextlib.suppress(FileError):
+            self.close()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Place:
+    """Where the rows of a dataset lie in the file."""
+
+    offset: int
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, data: h5py.Dataset) -> _Place:
+        return cls(data.id.get_offset() or 0, data.dtype, data.shape[1:])
+
+    def at(self, index: int) -> int:
+        return self.offset + index * self.dtype.itemsize * math.prod(self.shape)
+
+
+class TableWriter:
+    """Appends rows to a table that `create_table` made; labels are those of the rows committed so far."""
+
+    def __init__(self, group: h5py.Group, row: str, disk: Disk) -> None:
+        self.disk = disk
+        self.fields = {name: _Place.of(group[name]) for name in field_names(group)}
+        self._label, self._record = _Place.of(group[row]), _Place.of(group["crc32"])
+        self.labels = [int(group[row][i]) for i in committed_rows(group, row)]
+
+    def append(self, label: int, values: Mapping[str, Any]) -> None:
+        """Write the next row and commit it; when this returns, the row survives the process."""
+        self.write(len(self.labels), label, values)
+        self.labels.append(label)
+
+    def write(self, index: int, label: int, values: Mapping[str, Any]) -> None:
+        """Write row `index` and commit it. Raises FileError where the disk fails."""
+        number = np.array(label, self._label.dtype)
+        crc = zlib.crc32(number.tobytes())
+        for name, place in self.fields.items():
+            row = np.ascontiguousarray(values[name], dtype=place.dtype).reshape(place.shape)
+            self.disk.write(place.at(index), row)
+            crc = zlib.crc32(_bytes(row), crc)
+        self.disk.sync()
+        self.disk.write(self._label.at(index), number)
+        self.disk.write(self._record.at(index), np.array(WRITTEN + crc, self._record.dtype))
+        self.disk.sync()
+
+
+def cannot_write(path: Path, error: OSError) -> FileError:
+    """The error of a failing disk: what is safe, and how to go on."""
+    return FileError(
+        f"{path} cannot be written: {error.strerror or error}",
+        "what was committed is safe: once the disk works, the same command goes on (`landscape train` with --resume)",
+    )
+
+
+@contextlib.contextmanager
+def temporary_file(path: Path, size: int) -> Iterator[Path]:
+    """A path for a new file of about `size` bytes, which becomes `path` once the block has ended without an error.
+
+    A disk without room is an error before anything is written, and when the block has ended all space is claimed.
+    """
+    for abandoned in path.parent.glob(f".{path.name}.*.tmp"):
+        abandoned.unlink(missing_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        _claim(temporary, size + (1 << 20))
+        yield temporary
+        _claim(temporary, temporary.stat().st_size)
+        os.replace(temporary, path)
+        _sync(path.parent)
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise cannot_write(path, error) from error
+        free = shutil.disk_usage(path.parent).free
+        raise FileError(
+            f"{path.parent} has {free:,} bytes free; this file needs {size:,}",
+            "free some space, write elsewhere with --out, or store fewer checkpoints",
+        ) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def create_hdf5(path: Path) -> Iterator[h5py.File]:
+    """A new HDF5 file that any HDF5 of the last fifteen years reads, put to `path` when the block ends.
+
+    It is made in memory, where the space of rows takes none: the library cannot cope with a disk that fails.
+    """
+    with open(os.memfd_create(path.name), "w+b", buffering=0) as memory:
+        with h5py.File(memory, "w", libver=("earliest", "v108")) as file:
+            yield file
+        size = memory.seek(0, os.SEEK_END)
+        with path.open("r+b", buffering=0) as target:
+            target.truncate(size)
+            for start, end in _extents(memory.fileno(), size):
+                memory.seek(start)
+                target.seek(start)
+                while start < end:
+                    start += target.write(memory.read(min(end - start, 1 << 22)))
+
+
+@contextlib.contextmanager
+def sole_writer(path: Path) -> Iterator[None]:
+    """Hold `path` for writing; a second writer is refused. The kernel takes the lock from a process that dies."""
+    lock = lock_of(path)
+    while True:
+        file = lock.open("a+")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            raise FileError(f"{path} is being written by another process ({owner(path)})", "wait for it") from None
+        # The one who held it last removes the lock file; then this is a lock on nothing.
+        if lock.exists() and os.fstat(file.fileno()).st_ino == lock.stat().st_ino:
+            break
+        file.close()
+    with file:
+        file.truncate(0)
+        file.write(json.dumps({"pid": os.getpid(), "host": platform.node()}))
+        file.flush()
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
+
+
+def lock_of(path: Path) -> Path:
+    """The lock file of an output, beside it."""
+    return path.with_name(path.name + ".lock")
+
+
+def owner(path: Path) -> str:
+    """Process and host that hold `path` for writing; empty if none does."""
+    try:
+        with lock_of(path).open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return file.read() or "starting"
+    except OSError:
+        pass
+    return ""
+
+
+def _bytes(data: np.ndarray[Any, Any]) -> memoryview:
+    """The bytes of a contiguous array, not copied."""
+    return data.reshape(-1).view(np.uint8).data
+
+
+def _claim(path: Path, size: int) -> None:
+    """Make a file at least `size` bytes long, with all its space on the disk."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        os.posix_fallocate(handle, 0, size)
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _extents(handle: int, size: int) -> Iterator[tuple[int, int]]:
+    """Where a sparse file has bytes: (start, end), in order."""
+    end = 0
+    while end < size:
+        try:
+            start = os.lseek(handle, end, os.SEEK_DATA)
+        except OSError:
+            return
+        end = os.lseek(handle, start, os.SEEK_HOLE)
+        yield start, end
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
