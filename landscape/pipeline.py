@@ -47,8 +47,7 @@ def analyse(
             raise FileError(f"{out} is the run file itself", "choose another --out")
         train_config = replace(TrainConfig(), reader.config)
         steps = choose_steps(reader, config.steps, config.num_steps)
-        if config.steps in ("auto", "all") and reader.damage:
-            print(f"warning: {run}: skipped, for their checksums fail: {reader.damage}", file=sys.stderr)
+        warn_of_damage(reader)
         measurement = Measurement(train_config, config, reader.data())
         attrs = file_attrs(run, reader, config)
         make_folder(out.parent)
@@ -92,6 +91,12 @@ def analyse(
                     bar.update()
                 writer.finish()
     return SpectrumReader(out)
+
+
+def warn_of_damage(reader: RunReader) -> None:
+    """Name on stderr what a run file cannot give."""
+    if reader.damage:
+        print(f"warning: {reader.path}: left out, for their checksums fail: {reader.damage}", file=sys.stderr)
 
 
 def file_attrs(run: Path, reader: RunReader, config: AnalysisConfig) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from landscape.config import AnalysisConfig, TrainConfig, replace
 from landscape.curvature.critical import find_critical_point
 from landscape.errors import ConfigError, FileError
 from landscape.measure import Measurement
-from landscape.pipeline import file_attrs, training_at
+from landscape.pipeline import file_attrs, training_at, warn_of_damage
 from landscape.point import Problem
 from landscape.provenance import provenance
 from landscape.signals import stop_signals
@@ -61,6 +61,7 @@ def refine(
     with RunReader(run) as reader, sole_writer(out):
         train = replace(TrainConfig(), reader.config)
         start = reader.checkpoint(step)
+        warn_of_damage(reader)
         measurement = Measurement(train, config, reader.data())
         problem = measurement.problem
         params = problem.parameters(start)

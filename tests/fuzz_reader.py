@@ -11,11 +11,13 @@ from __future__ import annotations
 import argparse
 import collections
 import contextlib
+import inspect
 import itertools
 import json
 import math
 import resource
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -302,10 +304,37 @@ class Campaign:
         attack()
 
 
+def guided(path: Path, seconds: float) -> None:
+    """Change bytes where coverage of the reader leads, by atheris; ends the process. Needs `pip install atheris`."""
+    import atheris
+
+    whole, original = path.read_bytes(), serve(path, {})
+    victim = path.with_name("victim.h5")
+
+    def attack(data: bytes) -> None:
+        raw = bytearray(whole)
+        for at, value in struct.iter_unpack("<IB", data[: len(data) // 5 * 5]):
+            raw[at % len(raw)] ^= value
+        victim.write_bytes(raw)
+        verdict = judge(serve(victim, original), original)
+        assert verdict == "harmless" or verdict.startswith("named: "), verdict
+
+    for name, module in list(sys.modules.items()):
+        if name.startswith("landscape.storage."):
+            kinds = (c for c in vars(module).values() if inspect.isclass(c) and c.__module__ == name)
+            for function in itertools.chain(*(vars(owner).values() for owner in (module, *kinds))):
+                if inspect.isfunction(function) and function.__module__ == name:
+                    atheris.instrument_func(function)
+    limits = [f"-max_total_time={seconds:.0f}", f"-timeout={SECONDS}", f"-rss_limit_mb={MEMORY >> 20}", "-max_len=60"]
+    atheris.Setup([sys.argv[0], *limits], attack)
+    atheris.Fuzz()
+
+
 def main() -> None:
     """Spoil files at random for a while; print the counts, and each file that was served wrong or did harm."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--guided", action="store_true", help="guided by coverage, in this process (needs atheris)")
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.serve:
@@ -321,6 +350,8 @@ def main() -> None:
         run = Path(name) / "run.h5"
         train(TINY, run, quiet=True)
         analyse(run, HessianConfig(device="cpu"), quiet=True)
+        if args.guided:
+            guided(run, args.seconds)
         campaigns = [Campaign(path, Path(name) / "victim.h5") for path in (run, run.with_name("run.hessian.h5"))]
         for number in itertools.count():
             for campaign in campaigns:

@@ -9,6 +9,7 @@ import json
 import os
 import random
 import shutil
+import struct
 import subprocess
 import sys
 import zlib
@@ -130,7 +131,7 @@ def fewer_fields(file: h5py.File, folder: Path) -> None:
 
 
 def wrong_data(file: h5py.File, folder: Path, name: str, value: int) -> None:
-    file["data"][name][3] = value
+    file["data"][name][np.argmin(file["data/split"])] = value
     file["data"].attrs["crc32"] = crc32_of_arrays({n: file["data"][n][()] for n in ("tokens", "labels", "split")})
 
 
@@ -149,7 +150,13 @@ def deep(file: h5py.File, folder: Path) -> None:
     """More rows than the file could hold: nothing stored, all chunked."""
     for name in [*file["metrics"]]:
         put(file, f"metrics/{name}", (1 << 23,), chunks=(1 << 20,), compression="gzip")
-    file["metrics/crc32"].attrs["fields"] = "train_loss"
+
+
+def long(file: h5py.File, folder: Path) -> None:
+    """More rows than any run has, in a file large enough for them."""
+    file["padding"] = np.zeros(2 << 20, "i1")
+    for name in [*file["metrics"]]:
+        put(file, f"metrics/{name}", ((1 << 20) + 1,), chunks=(1 << 20,), compression="gzip")
 
 
 def attribute(value: Any, name: str = "config") -> Build:
@@ -226,6 +233,7 @@ CASES: dict[str, tuple[Build, str]] = {
     ),
     "huge model": (wide, "bytes in a file of"),
     "huge table": (deep, "bytes in a file of"),
+    "long table": (long, "metrics has 1,048,577 rows; at most 1,048,576 are read"),
     "gzip bomb": (bomb, "is damaged: a chunk takes"),
     "small gzip bomb": (small_bomb, "a chunk does not unpack to its 96 bytes"),
     # Filters.
@@ -274,8 +282,11 @@ CASES: dict[str, tuple[Build, str]] = {
         "checkpoints/crc32 covers '../data/tokens', not the datasets of its table",
     ),
     "fewer fields": (fewer_fields, "checkpoints/crc32 covers 'W b1 V b2'"),
-    "step twice": (lambda file, folder: rewrite(file, 1, 0), "checkpoints holds negative or repeated steps: 0, 0, 40"),
-    "negative step": (lambda file, folder: rewrite(file, 1, -20), "negative or repeated steps: -20, 0, 40"),
+    "step twice": (
+        lambda file, folder: rewrite(file, 1, 0),
+        "a negative or repeated step: step 0, 0, 40",
+    ),
+    "negative step": (lambda file, folder: rewrite(file, 1, -20), "a negative or repeated step: step -20, 0, 40"),
     "data changed": (
         lambda file, folder: file["data/labels"].__setitem__(0, 6),
         "data fails its checksum",
@@ -285,6 +296,7 @@ CASES: dict[str, tuple[Build, str]] = {
         "data holds tokens, labels or a split that its config does not give",
     ),
     "negative label": (functools.partial(wrong_data, name="labels", value=-1), "data holds tokens, labels or"),
+    "smaller training set": (functools.partial(wrong_data, name="split", value=1), "data holds tokens, labels or"),
     "unknown split": (functools.partial(wrong_data, name="split", value=9), "data holds tokens, labels or"),
 }
 
@@ -430,7 +442,7 @@ def test_damaged_steps_are_skipped_and_named(
     for steps in ("all", "auto"):
         config = HessianConfig(blocks=("W",), k=1, steps=steps, device="cpu")
         assert analyse(run, config, run.with_name(f"{steps}.h5"), quiet=True).steps == [0]
-        assert f"warning: {run}: skipped, for their checksums fail: checkpoints: step 20; tokens: step 40" in (
+        assert f"warning: {run}: left out, for their checksums fail: checkpoints: step 20; tokens: step 40" in (
             capsys.readouterr().err
         )
     for step, what in ((20, "checkpoint"), (40, "row in tokens")):
@@ -550,6 +562,19 @@ def test_strings_that_lead_the_library_astray(place: str, files: dict[str, Path]
     path.write_bytes(raw)
     with pytest.raises(FileError, match="is damaged: (the strings at byte|a string claims more)"):
         RunReader(path)
+
+
+def test_storage_shorter_than_the_shape(run: Path) -> None:
+    """The HDF5 library would read some selections from elsewhere and others right."""
+    with h5py.File(run) as file:
+        data = file["metrics/sigma_max_E"].id
+        place, size = data.get_offset(), data.get_storage_size()
+    raw = run.read_bytes()
+    entry = struct.pack("<QQ", place, size)
+    assert raw.count(entry) == 1
+    run.write_bytes(raw.replace(entry, struct.pack("<QQ", place, 8)))
+    with pytest.raises(FileError, match="metrics/sigma_max_E declares 24 bytes, which the file does not hold"):
+        RunReader(run)
 
 
 @pytest.mark.parametrize("kind", ["run", "hessian"])

@@ -21,8 +21,8 @@ PARTS = ["E", "W", "V", "bias"]
 SIGNS = ["negative", "zero", "positive"]
 ENDS = ["lowest", "highest"]
 STATUS = ("running", "complete", "interrupted")
-MODULUS = 1 << 16
-"""Largest p that is taken from a file: what is computed from it stays quick."""
+MODULUS, ROWS = 1 << 16, 1 << 20
+"""Largest p and most rows of a table that are taken from a file: what is done with them stays quick."""
 
 _MADE_BY: dict[str, type[str] | type[int]] = {
     **dict.fromkeys(("schema", "schema_version", "config", "created", "landscape_version", "git_commit"), str),
@@ -217,6 +217,8 @@ class Contents:
         for f in (schema.Field(table.row, (), "i8", ""), *table.fields, schema.COMMIT):
             dtype = parameter if f.dtype == schema.PARAM else f.dtype
             stored[f.name] = guard.dataset(group, f"{place}{f.name}", (table.row, *f.dims), dtype, lengths)
+        if lengths[table.row] > ROWS:
+            raise guard.refuse(f"{table.group} has {lengths[table.row]:,} rows; at most {ROWS:,} are read")
         named = guard.require("fields", str, stored["crc32"].id)
         if str(named).split() != [f.name for f in table.fields]:
             raise guard.refuse(f"{place}crc32 covers {str(named)[:200]!r}, not the datasets of its table")

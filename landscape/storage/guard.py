@@ -26,8 +26,8 @@ from landscape.storage.strings import COPY_AGAIN
 Array = np.ndarray[Any, Any]
 ROOM, RATIO = 64 << 20, 100
 """A file may declare ROOM + RATIO times its own size in bytes: gzip packs unwritten rows well, weights hardly."""
-ROW_BYTES, ROWS, CHUNKS, TEXT = 1 << 30, 1 << 24, 1 << 17, 1 << 20
-"""Largest row of a dataset, most rows, most chunks of a file, longest text."""
+ROW_BYTES, CHUNKS, TEXT = 1 << 30, 1 << 17, 1 << 20
+"""Largest row of a dataset, most chunks of a file, longest text."""
 _TEXTS = [h5py.h5t.py_create(h5py.string_dtype(encoding), logical=True) for encoding in ("utf-8", "ascii")]
 _CLASS = {
     h5py.h5t.INTEGER: "integer",
@@ -227,10 +227,10 @@ class Guard:
 
     def _afford(self, where: str, stored: Stored, layout: int) -> None:
         """Refuse what would take more memory than a file of this size can mean."""
-        size, rows = math.prod(stored.shape) * stored.dtype.itemsize, stored.shape[0]
+        size = math.prod(stored.shape) * stored.dtype.itemsize
         self._declared += size
         allowed = ROOM + RATIO * self._size
-        if rows > ROWS or size > rows * ROW_BYTES or self._declared > allowed:
+        if size > stored.shape[0] * ROW_BYTES or self._declared > allowed:
             raise self.refuse(f"{where} declares {size:,} bytes in a file of {self._size:,}, which is too many")
         if layout == h5py.h5d.CONTIGUOUS and size:
             offset = stored.id.get_offset()

@@ -17,7 +17,7 @@ from landscape.storage import schema
 from landscape.storage.contents import write_attributes, write_data
 from landscape.storage.files import open_file
 from landscape.storage.rewrite import rewrite
-from landscape.storage.table import Scales, create_table, read_row, table_size
+from landscape.storage.table import Scales, create_table, listed, read_row, table_size
 from landscape.storage.writing import Disk, TableWriter, create_hdf5, temporary_file
 
 Arrays = dict[str, np.ndarray[Any, Any]]
@@ -115,8 +115,9 @@ class RunReader:
         """The rows that fail their checksums, by table and by the step that they name; empty if none does."""
         found = {t.group: self.tables[t.group].damaged for t in schema.RUN_TABLES[:-1] if t.group in self.tables}
         for group in self._beside:
-            found[group] += self.tables["checkpoints"].rows.keys() - self.tables[group].rows.keys() - {*found[group]}
-        return "; ".join(f"{group}: step {', '.join(map(str, steps))}" for group, steps in found.items() if steps)
+            lacking = self.tables["checkpoints"].rows.keys() - self.tables[group].rows.keys()
+            found[group] = sorted(lacking | {*found[group]})
+        return "; ".join(f"{group}: {listed(steps)}" for group, steps in found.items() if steps)
 
     def require_whole(self) -> None:
         """Raise FileError if any row fails its checksum."""

@@ -15,7 +15,7 @@ from landscape.storage import schema
 from landscape.storage.contents import hessian_scales, write_attributes
 from landscape.storage.files import open_file
 from landscape.storage.rewrite import rewrite
-from landscape.storage.table import create_table, table_size
+from landscape.storage.table import create_table, listed, table_size
 from landscape.storage.writing import Disk, TableWriter, create_hdf5, temporary_file
 
 GROUPS = ("spectrum", "density", "eigenvectors", "critical_point", "/")
@@ -106,8 +106,7 @@ class SpectrumReader:
             root, *beside = served.values()
             steps = {step for step in root.rows if all(step in table.rows for table in beside)}
             self.steps = sorted(steps)
-            damaged = sorted({*root.damaged, *root.rows} - steps)
-            self.damage = f"step {', '.join(map(str, damaged))}" if damaged else ""
+            self.damage = listed(sorted({*root.damaged, *root.rows} - steps))
             """The rows that fail their checksums, by the step that they name; empty if none does."""
             self._rows = {group: {s: table.row(s) or {} for s in self.steps} for group, table in served.items()}
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +102,12 @@ def field_names(group: h5py.Group) -> list[str]:
     return str(group["crc32"].attrs["fields"]).split()
 
 
+def listed(labels: Sequence[int]) -> str:
+    """The steps of a message."""
+    more = f" and {len(labels) - 20} more" if len(labels) > 20 else ""
+    return f"step {', '.join(map(str, labels[:20]))}{more}" if labels else ""
+
+
 class TableReader:
     """The committed rows of a table that passed its checks, as they were when it was opened."""
 
@@ -121,7 +127,7 @@ class TableReader:
         found = sorted((int(self._labels[i]), int(i)) for i in written if int(self._records[i]) == checksums[i])
         labels = [label for label, _ in found]
         if len(set(labels)) < len(labels) or labels and labels[0] < 0:
-            raise self._refuse(f"negative or repeated steps: {', '.join(map(str, labels[:20]))}")
+            raise self._refuse(f"a negative or repeated step: {listed(labels)}")
         return dict(found)
 
     @functools.cached_property
@@ -173,7 +179,7 @@ class TableReader:
 
     def _checksums(self) -> list[int]:
         """What the record of each row should be, up to the last one written."""
-        count = int(np.flatnonzero(self._written)[-1:].sum()) + 1
+        count = int(np.flatnonzero(self._written).max(initial=-1)) + 1
         crcs = [zlib.crc32(label) for label in self._labels[:count]]
         for name in self._names:
             data = self.stored[name]
