@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import tempfile
 from pathlib import Path
 
 from landscape.errors import FileError
@@ -83,9 +84,9 @@ def make_folder(folder: Path) -> None:
     """The folder of an output, made if missing; an error where nothing can be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / f".probe-{os.getpid()}"
-        probe.touch()
-        probe.unlink()
+        # Without a name, so that nothing is left of it whatever happens.
+        with tempfile.TemporaryFile(dir=folder):
+            pass
     except OSError as error:
         raise FileError(f"cannot write in {folder}: {error.strerror}", "choose another place with --out") from error
 
