@@ -15,7 +15,7 @@ from torch import Tensor
 from landscape.config import PAIRS, AnalysisConfig, TrainConfig
 from landscape.curvature.coupling import coupling, coupling_strength, masses, principal_angles, spectral_norm
 from landscape.curvature.density import Quadrature, density_grid, density_of, jensen_shannon, quadrature
-from landscape.curvature.gauge import Deflated, GaugeTangent
+from landscape.curvature.gauge import Deflated, GaugeTangent, SoftmaxShift
 from landscape.curvature.inertia import Inertia, bracketed, certified, from_spectrum
 from landscape.curvature.lanczos import EigenResult, eigsh
 from landscape.curvature.operators import MatrixOperator, Operator
@@ -100,17 +100,20 @@ class Measurement:
         before = self._before.get(block)
         bound = point.bound.rank_bound if point.bound and block == "E,W" else None
         rule, gauge_free, products = None, -1, 0
+        names = self.problem.names(block)
+        # Exact null vectors of the data loss (F9): left in, rounding would give them random signs.
+        shift = SoftmaxShift(point.params, names) if "V" in names and not self.problem.decay else None
         if self.is_dense(block):
             matrix, error, products = point.matrix(block)
+            matrix = Deflated(MatrixOperator(matrix), shift).dense() if shift else matrix
             eigen = eigsh(MatrixOperator(matrix), config.k, method="dense", tol=config.tol)
             inertia = from_spectrum(eigen, config.tau, error, bound)
             trace, trace_error = float(eigen.ritz.sum()), 0.0
-            names = self.problem.names(block)
             if {"E", "W"} <= set(names):
                 rest = Deflated(MatrixOperator(matrix), GaugeTangent(point.params, names)).dense()
                 gauge_free = certified(rest, inertia.tolerance, eigen.operator_norm, error, negative_only=True).negative
         else:
-            op = point.block(block)
+            op = Deflated(point.block(block), shift) if shift else point.block(block)
             eigen = eigsh(
                 op,
                 config.k,
