@@ -65,6 +65,7 @@ def main() -> int:
     said = fuzzing.communicate()[0]
     found = re.search(r"(\d+) examples: .*; (\d+) served wrong or harmful", said)
     assert found, said
+    print(said, file=sys.stderr)
     examples, harmful = map(int, found.groups())
     tallies.append(faults.Tally(f"fuzzing of the readers, {args.fuzz / 60:.0f} minutes", examples, wrong=harmful))
     for tally in tallies:
