@@ -22,7 +22,7 @@ SIGNS = ["negative", "zero", "positive"]
 ENDS = ["lowest", "highest"]
 STATUS = ("running", "complete", "interrupted")
 MODULUS, ROWS = 1 << 16, 1 << 20
-"""Largest p and most rows of a table that are taken from a file: what is done with them stays quick."""
+"""Largest p and k, and most rows of a table that are taken from a file: what is done with them stays quick."""
 
 _MADE_BY: dict[str, type[str] | type[int]] = {
     **dict.fromkeys(("schema", "schema_version", "config", "created", "landscape_version", "git_commit"), str),
@@ -200,8 +200,9 @@ class Contents:
             data = json.loads(self.attrs[name])
             if not isinstance(data, dict):
                 raise TypeError("no JSON object")
-            if not isinstance(p := data.get("p", 2), int) or p > MODULUS:
-                raise TypeError(f"p is {p!r}")
+            for name_of_size in ("p", "k"):
+                if not isinstance(size := data.get(name_of_size, 2), int) or size > MODULUS:
+                    raise TypeError(f"{name_of_size} is {size!r}")
             return data, replace(base, data)
         except (ValueError, TypeError, ArithmeticError, RecursionError, ConfigError) as error:
             raise self._guard.refuse(f"its {name} cannot be: {str(error)[:200]}") from error
