@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+
+# Sums depend on the number of threads; processes that tests start are compared with this one bit for bit.
+os.environ["OMP_NUM_THREADS"] = "1"
 
 import pytest
 import torch
