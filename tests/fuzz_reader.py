@@ -334,6 +334,7 @@ def main() -> None:
     """Spoil files at random for a while; print the counts, and each file that was served wrong or did harm."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--seed", type=int, default=0, help="other seeds spoil otherwise")
     parser.add_argument("--guided", action="store_true", help="guided by coverage, in this process (needs atheris)")
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -353,7 +354,7 @@ def main() -> None:
         if args.guided:
             guided(run, args.seconds)
         campaigns = [Campaign(path, Path(name) / "victim.h5") for path in (run, run.with_name("run.hessian.h5"))]
-        for number in itertools.count():
+        for number in itertools.count(10_000 * args.seed):
             for campaign in campaigns:
                 campaign.run(500, number, ends)
             if time.monotonic() >= ends:

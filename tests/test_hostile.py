@@ -8,6 +8,7 @@ import functools
 import json
 import os
 import random
+import re
 import shutil
 import struct
 import subprocess
@@ -76,9 +77,9 @@ def link(file: h5py.File, name: str, target: Any) -> None:
     file[name] = target
 
 
-def configure(file: h5py.File, text: str = "", **changes: Any) -> None:
+def configure(file: h5py.File, text: str = "", of: str = "config", **changes: Any) -> None:
     """Change the config; the checksum of the attributes fits."""
-    file.attrs["config"] = text or json.dumps({**json.loads(file.attrs["config"]), **changes})
+    file.attrs[of] = text or json.dumps({**json.loads(file.attrs[of]), **changes})
     seal(file)
 
 
@@ -346,6 +347,37 @@ def test_a_pipe_is_no_file(hostile: dict[str, tuple[int, str, str]]) -> None:
     assert "is a device or a pipe" in hostile["pipe"][2]
 
 
+HESSIAN: dict[str, tuple[Callable[[h5py.File], object], str]] = {
+    "external link": (
+        lambda file: link(file, "eigenvalues", h5py.ExternalLink("pipe", "/E")),
+        "eigenvalues is an external link into another file",
+    ),
+    "soft link": (lambda file: link(file, "spectrum", h5py.SoftLink("/density")), "spectrum is a soft link"),
+    "no group": (lambda file: file.__delitem__("density"), "density is missing"),
+    "no dataset": (lambda file: file.__delitem__("spectrum/E,W"), "spectrum/E,W is missing"),
+    "other type": (lambda file: put(file, "inertia", dtype="i4"), "inertia has 32-bit integer type, not i8"),
+    "other shape": (lambda file: put(file, "inertia", (3, 3, 4)), "inertia has 4 along sign"),
+    "other blocks": (lambda file: configure(file, blocks=["E", "W"]), "has 3 along block"),
+    "endless rank": (lambda file: configure(file, k=10**18), "has 3 along rank"),
+    "rank beyond any length": (lambda file: configure(file, k=10**30), "has 3 along rank"),
+    "endless model": (lambda file: configure(file, of="parent_config", hidden=10**15), "spectrum/crc32 covers"),
+    "other objective": (lambda file: configure(file, objective="regularised"), "its objective is 'data', but"),
+    "unknown block": (lambda file: configure(file, blocks=["X"]), "its config cannot be: unknown block 'X'"),
+    "no parent": (lambda file: file.attrs.__delitem__("parent_config"), "the attribute parent_config is missing"),
+    "changed parent": (lambda file: file.attrs.__setitem__("parent_sha256", "0" * 64), "its attributes fail"),
+}
+
+
+@pytest.mark.parametrize("name", HESSIAN)
+def test_hostile_hessian_files_are_refused(name: str, files: dict[str, Path], tmp_path: Path) -> None:
+    """Their shapes follow from the config of the analysis and from that of the run."""
+    path = Path(shutil.copy(files["hessian"], tmp_path))
+    with h5py.File(path, "r+") as file:
+        HESSIAN[name][0](file)
+    with pytest.raises(FileError, match=re.escape(HESSIAN[name][1])):
+        SpectrumReader(path)
+
+
 def test_what_the_schema_does_not_name_is_ignored(files: dict[str, Path], run: Path) -> None:
     """Foreign objects and attributes, however hostile, change nothing of what is served."""
     os.mkfifo(run.with_name("pipe"))
@@ -381,6 +413,23 @@ def test_a_repacked_copy_is_served(kind: str, flags: list[str], files: dict[str,
     assert judge(serve(copy, original), original) == "harmless"
     view = landscape.open_run if kind == "run" else landscape.open_hessian
     assert view(copy).load().identical(view(files[kind]).load())
+
+
+def test_a_repacked_unfinished_analysis_goes_on(files: dict[str, Path], tmp_path: Path) -> None:
+    """The rest is not written over a packed file's bytes."""
+    run = Path(shutil.copy(files["run"], tmp_path / "run.h5"))
+    out, config = tmp_path / "run.hessian.h5", HessianConfig(blocks=("E", "W", "E,W"), k=3, device="cpu")
+    unfinished = tmp_path / "unfinished.h5"
+    shutil.copy(files["hessian"], unfinished)
+    with h5py.File(unfinished, "r+") as file:
+        file["crc32"][2] = 0
+        file.attrs["status"] = "running"
+    _repack(unfinished, out, ["-f", "GZIP=9"])
+    assert SpectrumReader(out).steps == [0, 20]
+    assert analyse(run, config, quiet=True).steps == [0, 20, 40]
+    whole, found = SpectrumReader(files["hessian"]), SpectrumReader(out)
+    assert found.row(0)["eigenvalues"].tobytes() == whole.row(0)["eigenvalues"].tobytes()
+    assert found.row(40)["eigenvalues"].tobytes() == whole.row(40)["eigenvalues"].tobytes()
 
 
 def _repack(source: Path, copy: Path, flags: list[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import platform
 import re
 import subprocess
@@ -47,6 +48,7 @@ def main() -> int:
     parser.add_argument("--fuzz", type=int, default=600, help="seconds of fuzzing")
     parser.add_argument("--out", type=Path, default=Path("docs/reliability.md"))
     args = parser.parse_args()
+    os.environ["OMP_NUM_THREADS"] = "1"  # The processes started here are compared with this one bit for bit.
     torch.set_num_threads(1)
     started, resume_every = time.monotonic(), 20
     script = Path(__file__).with_name("fuzz_reader.py")

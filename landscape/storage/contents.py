@@ -18,11 +18,11 @@ from landscape.storage.guard import Array, Guard, Stored, crc32_of_arrays, crc32
 from landscape.storage.table import Scales, TableReader, add_dataset
 
 PARTS = ["E", "W", "V", "bias"]
-SIGNS = ["negative", "zero", "positive"]
-ENDS = ["lowest", "highest"]
+NAMED = {"end": ["lowest", "highest"], "sign": ["negative", "zero", "positive"], "part": PARTS, "pair": list(PAIRS)}
+"""Axes of a Hessian file whose labels never change."""
 STATUS = ("running", "complete", "interrupted")
 MODULUS, ROWS = 1 << 16, 1 << 20
-"""Largest p and k, and most rows of a table that are taken from a file: what is done with them stays quick."""
+"""Largest p and most rows of a table that are taken from a file: what is done with them stays quick."""
 
 _MADE_BY: dict[str, type[str] | type[int]] = {
     **dict.fromkeys(("schema", "schema_version", "config", "created", "landscape_version", "git_commit"), str),
@@ -90,16 +90,8 @@ def block_sizes(config: TrainConfig) -> dict[str, int]:
 
 def hessian_scales(sizes: Mapping[str, int], k: int) -> dict[str, Any]:
     """Labels of the axes of a Hessian file whose blocks have these sizes."""
-    return {
-        "block": list(sizes),
-        "other_block": list(sizes),
-        "end": ENDS,
-        "rank": np.arange(k),
-        "sign": SIGNS,
-        "part": PARTS,
-        "pair": list(PAIRS),
-        **{f"param_row_{b}": np.arange(n) for b, n in sizes.items()},
-    }
+    rows = {f"param_row_{b}": np.arange(n) for b, n in sizes.items()}
+    return {"block": list(sizes), "other_block": list(sizes), **NAMED, "rank": np.arange(k), **rows}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,23 +101,22 @@ class _Plan:
     tables: tuple[schema.Table, ...]
     lengths: dict[str, int]
     parameter: str
-    scales: dict[str, Any]
 
 
 def _plan_run(train: TrainConfig) -> _Plan:
     names = parameters(train)
     tables = tuple(t.present(names) for t in schema.RUN_TABLES if t is not schema.MOMENTS or train.optimizer != "sgd")
-    return _Plan(tables, {"resume_slot": 2, **axes(train)}, "f4" if train.dtype == "float32" else "f8", {})
+    return _Plan(tables, {"resume_slot": 2, **axes(train)}, "f4" if train.dtype == "float32" else "f8")
 
 
-def _plan_hessian(train: TrainConfig, config: HessianConfig, is_refined: bool) -> _Plan:
-    sizes = {block: block_sizes(train)[block] for block in config.blocks}
+def _plan_hessian(train: TrainConfig, config: HessianConfig, sizes: Mapping[str, int], is_refined: bool) -> _Plan:
     full = tuple(b for b, n in sizes.items() if config.is_dense(n))
     tables = [schema.HESSIAN_ROOT, schema.spectrum_table(full), schema.density_table(config.blocks)]
     tables += [schema.vectors_table(config.blocks)] if config.eigenvectors else []
     tables += [schema.CRITICAL.present(parameters(train))] if is_refined else []
-    scales = hessian_scales(sizes, config.k)
-    return _Plan(tuple(tables), {**axes(train), **{name: len(s) for name, s in scales.items()}}, "f8", scales)
+    named = {"block": len(sizes), "other_block": len(sizes), **{axis: len(labels) for axis, labels in NAMED.items()}}
+    rows = {f"param_row_{b}": n for b, n in sizes.items()}
+    return _Plan(tuple(tables), {**axes(train), **named, "rank": config.k, **rows}, "f8")
 
 
 class Contents:
@@ -141,6 +132,7 @@ class Contents:
         self.attrs = self._attributes(ATTRIBUTES[kind])
         self.config: dict[str, Any] = {}
         self.data: dict[str, Stored] = {}
+        self.scales: dict[str, Any] = {}
         if kind == schema.RUN:
             self.config, self.train = self._parse("config", TrainConfig())
             plan = _plan_run(self.train)
@@ -148,16 +140,21 @@ class Contents:
         else:
             _, self.train = self._parse("parent_config", TrainConfig())
             self.config, analysis = self._parse("config", HessianConfig())
-            plan = _plan_hessian(self.train, analysis, "steps" not in self.config or guard.has("critical_point"))
+            sizes = {block: block_sizes(self.train)[block] for block in analysis.blocks}
+            is_refined = "steps" not in self.config or guard.has("critical_point")
+            plan = _plan_hessian(self.train, analysis, sizes, is_refined)
             self._agree("objective", analysis.objective)
             self._agree("method", analysis.method)
-        self.lengths, self.scales = plan.lengths, plan.scales
+        self.lengths = plan.lengths
         self.tables = {table.group: self._table(table, plan.parameter) for table in plan.tables}
         if kind == schema.RUN:
             group = guard.group("data")
             for f in schema.DATA:
                 self.data[f.name] = guard.dataset(group, f"data/{f.name}", f.dims, f.dtype, self.lengths)
             self.data_crc32 = guard.attribute("crc32", int, group)
+        else:
+            # Only where the shapes agree is a length more than a claim.
+            self.scales = hessian_scales(sizes, analysis.k)
 
     def samples(self) -> dict[str, Array]:
         """The arrays of a run's data. Raises FileError if they fail their checksum or no task has them."""
@@ -200,9 +197,8 @@ class Contents:
             data = json.loads(self.attrs[name])
             if not isinstance(data, dict):
                 raise TypeError("no JSON object")
-            for name_of_size in ("p", "k"):
-                if not isinstance(size := data.get(name_of_size, 2), int) or size > MODULUS:
-                    raise TypeError(f"{name_of_size} is {size!r}")
+            if not isinstance(p := data.get("p", 2), int) or p > MODULUS:
+                raise TypeError(f"p is {p!r}")
             return data, replace(base, data)
         except (ValueError, TypeError, ArithmeticError, RecursionError, ConfigError) as error:
             raise self._guard.refuse(f"its {name} cannot be: {str(error)[:200]}") from error

@@ -68,11 +68,11 @@ class SpectrumWriter(Disk):
 
     @classmethod
     def extend(cls, path: Path, steps: int, fsync: bool = False) -> SpectrumWriter:
-        """Go on with a file, which gets room for `steps` steps if it has less."""
-        with h5py.File(path, "r", locking=False) as file:
-            room = len(file["step"])
-        if room < steps:
-            rewrite(path, {"status": "running"}, dict.fromkeys(GROUPS, steps))
+        """Go on with a file, which gets room for `steps` steps.
+
+        It is laid out anew: rows can only be written to a copy by another tool where they are not packed.
+        """
+        rewrite(path, {"status": "running"}, dict.fromkeys(GROUPS, steps))
         return cls(path, fsync)
 
     @property
