@@ -44,10 +44,20 @@ def storage(config: TrainConfig, folder: Path) -> dict[str, Any]:
             found[name] = measure(lambda i, w=writer: w.checkpoint(i, parameters))
     with (folder / "raw.bin").open("wb", buffering=0) as file:
         found["tofile"] = measure(lambda _: raw.tofile(file))
-    with RunReader(folder / "checkpoint.h5") as reader:
-        found["read_checkpoint"] = measure(reader.checkpoint)
     size = raw.nbytes
-    found["fromfile"] = measure(lambda i: np.fromfile(folder / "raw.bin", raw.dtype, raw.size, offset=i * size))
+    embeddings = np.concatenate([parameters["E"].reshape(-1)] * ROUNDS)
+    embeddings.tofile(folder / "E.bin")
+    found["fromfile_checkpoint"] = measure(
+        lambda i: np.fromfile(folder / "raw.bin", raw.dtype, raw.size, offset=i * size)
+    )
+    found["fromfile_E_over_steps"] = measure(lambda _: np.fromfile(folder / "E.bin", raw.dtype))
+    started = time.perf_counter()
+    with RunReader(folder / "checkpoint.h5") as reader:
+        assert len(reader.tables["checkpoints"].rows) == ROUNDS
+        found["open_and_verify"] = time.perf_counter() - started
+        found["read_checkpoint"] = measure(reader.checkpoint)
+        found["read_E_over_steps"] = measure(lambda _: reader.tables["checkpoints"].column("E"))
+    found["file_bytes"] = (folder / "checkpoint.h5").stat().st_size
     return found
 
 

@@ -33,9 +33,9 @@ from hypothesis import strategies as st
 
 from landscape.errors import LandscapeError
 from landscape.storage import schema
+from landscape.storage.checksum import crc32_of_attributes
 from landscape.storage.contents import ATTRIBUTES
 from landscape.storage.files import file_schema
-from landscape.storage.guard import crc32_of_attributes
 from landscape.storage.runs import RunReader
 from landscape.storage.spectra import SpectrumReader
 
@@ -221,7 +221,7 @@ def mutations(path: Path) -> st.SearchStrategy[list[Mutation]]:
 
 def spoil(path: Path, steps: list[Mutation]) -> None:
     """Apply mutations in place; those that HDF5 itself refuses are left out. Attributes get a valid checksum."""
-    with h5py.File(path, "r+") as file:
+    with np.errstate(all="ignore"), h5py.File(path, "r+") as file:
         for kind, *args in steps:
             with contextlib.suppress(Exception):
                 _change(file, kind, args)
@@ -264,6 +264,8 @@ def _change(file: h5py.File, kind: str, args: list[Any]) -> None:
             file.create_dataset(name, shape, h5py.string_dtype() if dtype == "O" else dtype, **layout)
         case "value":
             data = file[name]
+            if data.nbytes > 1 << 28:
+                raise ValueError("to write there would make the file as large")
             data[np.unravel_index(int(args[1] * (data.size - 1)), data.shape)] = args[2]
         case "attribute":
             file[name].attrs[args[1]] = args[2]

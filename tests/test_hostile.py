@@ -29,8 +29,8 @@ from landscape.config import HessianConfig
 from landscape.errors import FileError
 from landscape.pipeline import analyse
 from landscape.report import write_report
+from landscape.storage.checksum import crc32_of_arrays
 from landscape.storage.contents import ATTRIBUTES
-from landscape.storage.guard import crc32_of_arrays
 from landscape.storage.runs import RunReader
 from landscape.storage.spectra import SpectrumReader
 from landscape.storage.table import field_names

@@ -14,7 +14,8 @@ import numpy as np
 from landscape.config import BLOCKS, PAIRS, Config, HessianConfig, TrainConfig, replace
 from landscape.errors import ConfigError
 from landscape.storage import schema
-from landscape.storage.guard import Array, Guard, Stored, crc32_of_arrays, crc32_of_attributes
+from landscape.storage.checksum import crc32_of_arrays, crc32_of_attributes
+from landscape.storage.guard import Array, Guard, Stored
 from landscape.storage.table import Scales, TableReader, add_dataset
 
 PARTS = ["E", "W", "V", "bias"]

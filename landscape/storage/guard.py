@@ -6,14 +6,12 @@ Whatever else a file holds is neither followed nor opened. Nothing is executed o
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import itertools
 import math
 import os
 import zlib
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,31 +42,61 @@ _CLASS = {
 _LINK = {h5py.h5l.TYPE_SOFT: "a soft link", h5py.h5l.TYPE_EXTERNAL: "an external link into another file"}
 
 
-@contextlib.contextmanager
-def complaints(path: Path) -> Iterator[None]:
-    """Turn what the HDF5 library says about broken bytes into a FileError."""
-    try:
-        yield
-    except (OSError, KeyError, RuntimeError, ValueError, TypeError, zlib.error) as error:
-        raise FileError(f"{path} is damaged: {' '.join(str(error).split())}", COPY_AGAIN) from error
+class complaints:  # noqa: N801
+    """Turn what the HDF5 library says about broken bytes into a FileError. No generator: each read passes here."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, (OSError, KeyError, RuntimeError, ValueError, TypeError, zlib.error)):
+            raise FileError(f"{self.path} is damaged: {' '.join(str(error).split())}", COPY_AGAIN) from error
 
 
 @dataclasses.dataclass(frozen=True)
 class Stored:
-    """A dataset that passed its checks; `chunk` and `filters` are those of a copy that another tool packed."""
+    """A dataset that passed its checks.
+
+    offset: where its bytes begin in the file of `descriptor`; None for a copy that another tool packed in chunks.
+    """
 
     path: Path
     id: Any
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
+    descriptor: int
+    offset: int | None = None
     chunk: tuple[int, ...] = ()
     filters: tuple[int, ...] = ()
 
     def read(self, start: int = 0, stop: int | None = None) -> Array:
         """Rows start to stop, by default all of them."""
         with complaints(self.path):
-            rows: Array = self._rows[start:stop]
-            return rows
+            if self.offset is None:
+                rows: Array = self._rows[start:stop]
+                return rows
+            # Not through the library, which may keep old bytes while a writer adds others, and takes its time.
+            if not self.id.valid:
+                raise ValueError("it was closed")
+            stop = self.shape[0] if stop is None else stop
+            values = np.empty((stop - start, *self.shape[1:]), self.dtype)
+            room: Any
+            room, at = values.reshape(-1).view(np.uint8), self.offset + start * self.row_bytes
+            while room.size:
+                # The kernel gives at most 2 GiB at a time.
+                count = os.preadv(self.descriptor, [room], at)
+                if not count:
+                    raise ValueError("it ends before the bytes that it declares")
+                room, at = room[count:], at + count
+            return values
+
+    @functools.cached_property
+    def row_bytes(self) -> int:
+        """Bytes of one row."""
+        return math.prod(self.shape[1:]) * self.dtype.itemsize
 
     @functools.cached_property
     def _rows(self) -> Any:
@@ -113,7 +141,8 @@ class Guard:
 
     def __init__(self, path: Path) -> None:
         self.path, self._file = path, h5py.File(path, "r")
-        self._size = os.fstat(self._file.id.get_vfd_handle()).st_size
+        self._descriptor = self._file.id.get_vfd_handle()
+        self._size = os.fstat(self._descriptor).st_size
         self._declared = self._chunks = 0
 
     @functools.cached_property
@@ -169,10 +198,12 @@ class Guard:
             for dim, n in zip(dims, shape, strict=True):
                 if axes.setdefault(dim, n) != n:
                     raise self.refuse(f"{where} has {n} along {dim}; the file's config asks for {axes[dim]}")
-            stored = Stored(self.path, found, shape, wanted)
+            stored = Stored(self.path, found, shape, wanted, self._descriptor)
             if layout == h5py.h5d.CHUNKED:
                 filters = self._filters(where, plist, wanted.itemsize)
                 stored = dataclasses.replace(stored, chunk=plist.get_chunk(), filters=filters)
+            elif layout == h5py.h5d.CONTIGUOUS:
+                stored = dataclasses.replace(stored, offset=found.get_offset())
             self._afford(where, stored, layout)
         return stored
 
@@ -240,17 +271,3 @@ class Guard:
             self._chunks += math.prod(-(-n // c) for n, c in zip(stored.shape, stored.chunk, strict=True))
             if math.prod(stored.chunk) * stored.dtype.itemsize > allowed or self._chunks > CHUNKS:
                 raise self.refuse(f"{where} comes in chunks of {stored.chunk}, too large or too many to read")
-
-
-def crc32_of_attributes(attrs: Mapping[str, Any]) -> int:
-    """CRC-32 of the lines `name=value` of attributes in alphabetical order."""
-    lines = "".join(f"{name}={attrs[name]}\n" for name in sorted(attrs))
-    return zlib.crc32(lines.encode("utf-8", "surrogateescape"))
-
-
-def crc32_of_arrays(arrays: Mapping[str, Array]) -> int:
-    """CRC-32 of the bytes of arrays one after another, in alphabetical order of their names."""
-    crc = 0
-    for name in sorted(arrays):
-        crc = zlib.crc32(np.ascontiguousarray(arrays[name]).data, crc)
-    return crc

@@ -131,10 +131,10 @@ class RunReader:
         """The parameters at a stored step. Raises StepError, FileError (checksum), NumericsError (NaN)."""
         values = self._row("checkpoints", step)
         for name, array in values.items():
-            bad = int(np.size(array) - np.isfinite(array).sum())
-            if bad:
+            is_finite = np.isfinite(array)
+            if not is_finite.all():
                 raise NumericsError(
-                    f"{self.path}: {name} at step {step} has {bad} non-finite values",
+                    f"{self.path}: {name} at step {step} has {(~is_finite).sum()} non-finite values",
                     "the run diverged: analyse earlier steps, or train with a lower --lr",
                 )
         return values

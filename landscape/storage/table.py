@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import math
-import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import numpy as np
 
 from landscape.errors import FileError
 from landscape.storage import schema
+from landscape.storage.checksum import crc32
 from landscape.storage.guard import Stored
 from landscape.storage.strings import BLOCK, COPY_AGAIN
 
@@ -84,7 +84,7 @@ def read_row(group: h5py.Group, row: str, index: int) -> dict[str, Any] | None:
     """Row `index` if its commit record matches its bytes, else None."""
     values = {name: group[name][index] for name in field_names(group)}
     record = np.int64(group[row][index]).tobytes() + b"".join(np.asarray(v).tobytes() for v in values.values())
-    return values if int(group["crc32"][index]) == WRITTEN + zlib.crc32(record) else None
+    return values if int(group["crc32"][index]) == WRITTEN + crc32(record) else None
 
 
 def written_rows(group: h5py.Group) -> list[int]:
@@ -144,10 +144,10 @@ class TableReader:
         """The row of a label by dataset; None if it does not match its record."""
         found = []
         for i in map(int, np.flatnonzero(self._written & (self._labels == label))):
-            values = {f.name: self.stored[f.name].read(i, i + 1)[0] for f in self.table.fields}
-            record = b"".join(np.asarray(v).tobytes() for v in (np.int64(label), *values.values()))
-            if int(self._records[i]) == WRITTEN + zlib.crc32(record):
-                found.append(values)
+            rows = {f.name: self.stored[f.name].read(i, i + 1) for f in self.table.fields}
+            crc = functools.reduce(lambda crc, row: crc32(row.data, crc), rows.values(), crc32(self._labels[i]))
+            if int(self._records[i]) == WRITTEN + crc:
+                found.append({name: row[0] for name, row in rows.items()})
         if len(found) > 1:
             raise self._refuse(f"repeated step {label}")
         return self._known(found[0]) if found else None
@@ -169,8 +169,10 @@ class TableReader:
     def column(self, name: str, at: int | slice = slice(None)) -> np.ndarray[Any, Any]:
         """Some of the committed rows of one dataset, counted in the order of their labels."""
         index = np.array(list(self.rows.values()), dtype=int)[at]
-        first, last = (index.min(), index.max()) if index.size else (0, -1)
-        values = self.stored[name].read(int(first), int(last) + 1)[index - first]
+        first, last = (int(index.min()), int(index.max())) if index.size else (0, -1)
+        values = self.stored[name].read(first, last + 1)
+        if not np.array_equal(index, np.arange(first, last + 1)):
+            values = values[index - first]
         return np.asarray(self._known({name: values})[name])
 
     @property
@@ -180,14 +182,14 @@ class TableReader:
     def _checksums(self) -> list[int]:
         """What the record of each row should be, up to the last one written."""
         count = int(np.flatnonzero(self._written).max(initial=-1)) + 1
-        crcs = [zlib.crc32(label) for label in self._labels[:count]]
+        crcs = [crc32(label) for label in self._labels[:count]]
         for name in self._names:
             data = self.stored[name]
-            rows = max(1, BLOCK // max(1, math.prod(data.shape[1:]) * data.dtype.itemsize))
+            rows = max(1, BLOCK // max(1, data.row_bytes))
             for start in range(0, count, rows):
                 block = data.read(start, min(start + rows, count))
                 for i, row in enumerate(block.reshape(len(block), -1), start):
-                    crcs[i] = zlib.crc32(row.data, crcs[i])
+                    crcs[i] = crc32(row.data, crcs[i])
         return [WRITTEN + crc for crc in crcs]
 
     def _known(self, values: dict[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,6 @@ import math
 import os
 import platform
 import shutil
-import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -25,6 +24,7 @@ import h5py
 import numpy as np
 
 from landscape.errors import FileError
+from landscape.storage.checksum import crc32
 from landscape.storage.table import WRITTEN, committed_rows, field_names
 
 _FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
@@ -115,11 +115,11 @@ class TableWriter:
     def write(self, index: int, label: int, values: Mapping[str, Any]) -> None:
         """Write row `index` and commit it. Raises FileError where the disk fails."""
         number = np.array(label, self._label.dtype)
-        crc = zlib.crc32(number.tobytes())
+        crc = crc32(number.tobytes())
         for name, place in self.fields.items():
             row = np.ascontiguousarray(values[name], dtype=place.dtype).reshape(place.shape)
             self.disk.write(place.at(index), row)
-            crc = zlib.crc32(_bytes(row), crc)
+            crc = crc32(_bytes(row), crc)
         self.disk.sync()
         self.disk.write(self._label.at(index), number)
         self.disk.write(self._record.at(index), np.array(WRITTEN + crc, self._record.dtype))
