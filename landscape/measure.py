@@ -114,13 +114,14 @@ class Measurement:
                 gauge_free = certified(rest, inertia.tolerance, eigen.operator_norm, error, negative_only=True).negative
         else:
             op = Deflated(point.block(block), shift) if shift else point.block(block)
+            starts, products = point.starts(block)
             eigen = eigsh(
                 op,
                 config.k,
                 method="lanczos",
                 tol=config.tol,
                 seed=config.seed,
-                v0=before,
+                v0=before if starts is None else starts,
                 max_products=config.max_products,
             )
             rule = quadrature(op, config.probes, config.probe_steps, config.seed)

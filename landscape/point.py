@@ -17,6 +17,7 @@ from landscape.curvature.dense import EmbeddingMLP
 from landscape.curvature.objective import Objective
 from landscape.curvature.operators import Block, HessianOperator
 from landscape.curvature.products import EmbeddingHessian
+from landscape.curvature.starts import low_end
 from landscape.devices import pick_device
 from landscape.errors import ConfigError, NumericsError
 from landscape.training.models import ACTIVATIONS, MLP, load_model
@@ -110,14 +111,21 @@ class Point:
         probe = torch.randn(self.hessian.shape[0], generator=generator, dtype=torch.float64).to(problem.device)
         _agree("products", self.hessian @ probe, self._autograd @ probe)
         # F14 is about the data loss of piecewise-linear networks.
-        has_bound = self.closed_form and train.activation == "relu" and not problem.decay
+        has_bound = train.activation == "relu" and not problem.decay
         self.bound = (
-            saddle_bound(self.closed_form.table_gradient(), train.embed_dim) if self.closed_form and has_bound else None
+            saddle_bound(self.hessian.table_gradient(), train.embed_dim)
+            if isinstance(self.hessian, EmbeddingHessian) and has_bound
+            else None
         )
 
     def block(self, block: str) -> Block:
         """A block by Hessian-vector products."""
         return self.hessian.block(self.problem.names(block))
+
+    def starts(self, block: str) -> tuple[Tensor | None, int]:
+        """Vectors (n, m) near the low end of a block, where theory knows any, and the products they took."""
+        op = self.block(block)
+        return low_end(op, self.problem.config.k) if isinstance(op, EmbeddingHessian) else (None, 0)
 
     def matrix(self, block: str) -> tuple[Tensor, float, int]:
         """A dense block, a bound on its error in norm, and the products it took."""

@@ -17,6 +17,7 @@ from landscape.curvature.dense import EmbeddingMLP
 from landscape.curvature.lanczos import eigsh
 from landscape.curvature.objective import Objective, cross_entropy
 from landscape.curvature.operators import HessianOperator, MatrixOperator
+from landscape.curvature.products import EmbeddingHessian
 from landscape.errors import NumericsError
 from landscape.storage.runs import RunReader
 from landscape.training.models import ACTIVATIONS, MLP
@@ -236,7 +237,10 @@ def test_f13_both_ends(method: str) -> None:
 def test_f14_saddle_bound(trained: tuple[dict[str, Tensor], HessianOperator, EmbeddingMLP]) -> None:
     """lambda_min(H_[E,W]) >= -sigma_max(G), index <= d rank(G); g_E = sum_k G_k^T W_k and g_{W_k} = G_k E."""
     params, operator, closed_form = trained
-    G, d = closed_form.table_gradient(), params["E"].shape[1]
+    G, d = (
+        EmbeddingHessian(params, closed_form.tokens, closed_form.labels, torch.relu).table_gradient(),
+        params["E"].shape[1],
+    )
     bound = saddle_bound(G, d)
     values = torch.linalg.eigvalsh(operator.block(["E", "W"]).dense())
     assert -bound.sigma_max <= float(values[0]) < 0
@@ -258,8 +262,9 @@ def test_f14_equality_with_an_inactive_direction(
     params = {n: p.clone() for n, p in params.items()}
     params["E"][:, 0] = 0.0
     params["W"][:, [0, d]] = 0.0
-    closed_form = EmbeddingMLP(params, closed_form.tokens, closed_form.labels, torch.relu)
-    bound = saddle_bound(closed_form.table_gradient(), d)
+    bound = saddle_bound(
+        EmbeddingHessian(params, closed_form.tokens, closed_form.labels, torch.relu).table_gradient(), d
+    )
     H = HessianOperator(operator.objective, params, ["E", "W"])
     assert float(torch.linalg.eigvalsh(H.dense())[0]) == pytest.approx(-bound.sigma_max, rel=1e-10)
 

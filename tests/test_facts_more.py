@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from landscape.config import TrainConfig, replace
 from landscape.curvature.coupling import coupling, saddle_bound
-from landscape.curvature.dense import EmbeddingMLP
 from landscape.curvature.lanczos import eigsh
 from landscape.curvature.objective import Objective, cross_entropy
 from landscape.curvature.operators import HessianOperator, MatrixOperator
+from landscape.curvature.products import EmbeddingHessian
 from landscape.storage.runs import RunReader
 from landscape.training.models import ACTIVATIONS, load_model
 from landscape.training.tasks import TRAIN
@@ -233,7 +233,7 @@ def test_f14_split_of_the_joint_block(seed: int, tokens: int, bias: bool) -> Non
     """H_[E,W] - K0 is positive semidefinite and K0 has +-sigma_i(G), d times each; hence both bounds."""
     point, x, y, objective = random_net(bias=bias, seed=seed, tokens=tokens)
     G, d = table_gradient(point, x, y), point["E"].shape[1]
-    assert float((EmbeddingMLP(point, x, y, torch.relu).table_gradient() - G).abs().max()) <= 1e-15
+    assert float((EmbeddingHessian(point, x, y, torch.relu).table_gradient() - G).abs().max()) <= 1e-15
     H, K0 = hessian(objective, point, ["E", "W"]), coupling_part(G, point)
     joint, sigma = spectrum(H), np.linalg.svd(G.numpy(), compute_uv=False)
     assert spectrum(H - K0)[0] >= -1e-13 * joint[-1]

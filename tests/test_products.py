@@ -59,7 +59,7 @@ def test_samples_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     V = normal(mine.shape[1], 3)
     whole = mine @ V
     monkeypatch.setattr(products, "_CACHE", 1)
-    assert len(list(mine._point._chunks(3))) == 3
+    assert len(list(mine.passes._chunks(3))) == 3
     torch.testing.assert_close(mine @ V, whole, rtol=0, atol=1e-15)
     torch.testing.assert_close(whole, theirs @ V, rtol=0, atol=1e-14)
 

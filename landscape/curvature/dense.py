@@ -44,14 +44,6 @@ class EmbeddingMLP:
         pick = torch.cat([order[n] for n in names])
         return full[pick][:, pick]
 
-    def table_gradient(self) -> Tensor:
-        """G = [dL/dT_1^T; ...; dL/dT_s^T], shape (s h, token), of F14."""
-        G = self.E.new_zeros(self.slots, self.vocabulary, self.h)
-        for c in self._chunks():
-            for k in range(self.slots):
-                G[k].index_add_(0, c["x"][:, k], c["dpre"])
-        return G.transpose(1, 2).reshape(self.slots * self.h, self.vocabulary)
-
     def _assemble(self, parts: Sequence[str]) -> Tensor:
         """The Hessian over whole parts: E, W with b1 as its last column, V with b2 as its last column."""
         shape = {p: self._shape(p) for p in parts}

@@ -64,8 +64,9 @@ def eigsh(
 ) -> EigenResult:
     """The k lowest and/or k highest eigenvalues of a symmetric operator, at most n.
 
-    tol: an eigenpair is converged once its residual is at most tol * |H|; at least 10 sqrt(n) eps. v0: start vectors
-    (n, m), or the vectors (end, n, m) of a neighbouring checkpoint; the rest of the start block is random (`seed`).
+    tol: an eigenpair is converged once its residual is at most tol * |H|; at least 10 sqrt(n) eps. v0: where to begin
+    instead of at random (`seed`): vectors (n, m), as many as there are, of which the best combinations are taken, or
+    the vectors (end, n, m) of a neighbouring checkpoint, which random mixtures of them stand for.
     `auto` is dense up to 8000 rows. Raises ValueError for an operator that is rectangular or an off-diagonal block.
     """
     require_symmetric(op)
@@ -189,7 +190,9 @@ class _Search:
         self.op, self.n, self.k, self.which = op, op.shape[0], k, which
         self.tol, self.max_products = tol, max_products
         ends = 2 if which == "both" else 1
-        self.size = min(self.n, max(ends * (3 * k + 2 * BLOCK), 48))
+        # Fewer are as hard to find as these where k cuts a cluster: what is kept beyond k tells its members apart.
+        self.reach = max(k, 10)
+        self.size = min(self.n, ends * (3 * self.reach + 2 * BLOCK))
         self.generator = torch.Generator(device="cpu").manual_seed(seed)
         self.Q = torch.zeros(self.n, self.size, dtype=op.dtype, device=op.device)
         self.HQ = torch.zeros_like(self.Q)
@@ -199,7 +202,7 @@ class _Search:
 
     def run(self, v0: Tensor | None) -> tuple[Tensor, Tensor]:
         """The k lowest and the k highest Ritz vectors, outermost first."""
-        block = self._random(BLOCK) if v0 is None else self._start(v0)
+        block = self._random(BLOCK) if v0 is None else self._mixed(v0) if v0.ndim == 3 else self._best(v0)
         accepted: NDArray[np.float64] | None = None
         while True:
             self._fill(block)
@@ -216,7 +219,7 @@ class _Search:
             if confirmed or self.filled == self.n or self.products >= self.max_products:
                 return self._vectors()
             accepted = found if converged else accepted
-            self._shrink(self.k if converged else self.k + self.k // 2 + BLOCK)
+            self._shrink(self.reach if converged else self.reach + self.reach // 2 + BLOCK)
             # In a Krylov space all residuals lie in the block that comes next; after a warm start only they lead on.
             block = self._random(BLOCK) if converged else self._orthonormal(self._orthogonal(residual[:, open_]), norm)
 
@@ -243,11 +246,11 @@ class _Search:
                 x = x - beside @ (beside.T @ x)
         return x
 
-    def _orthonormal(self, x: Tensor, scale: float) -> Tensor:
-        """At most BLOCK orthonormal columns spanning x; directions lost to breakdown are replaced at random."""
+    def _orthonormal(self, x: Tensor, scale: float, width: int = BLOCK) -> Tensor:
+        """At most `width` orthonormal columns spanning x; directions lost to breakdown are replaced at random."""
         U, s, _ = torch.linalg.svd(x, full_matrices=False)
         breakdown = 10 * self.n**0.5 * torch.finfo(x.dtype).eps * scale
-        width = min(BLOCK, self.n - self.filled)
+        width = min(width, self.n - self.filled)
         U = U[:, : min(width, int((s > breakdown).sum()))]
         # What is left of a nearly dependent column has lost digits: orthogonalise it against the basis again.
         U = torch.linalg.qr(self._orthogonal(U))[0]
@@ -260,11 +263,25 @@ class _Search:
             x = torch.linalg.qr(self._orthogonal(x, beside))[0]
         return x
 
-    def _start(self, v0: Tensor) -> Tensor:
-        """The start vectors given, and random ones beside them."""
-        columns = torch.cat(list(v0), dim=1) if v0.ndim == 3 else v0
-        given = torch.linalg.qr(columns.to(self.Q)[:, : self.size // 2])[0]
-        return torch.cat([given, self._random(min(BLOCK, self.n - given.shape[1]), given)], dim=1)
+    def _mixed(self, v0: Tensor) -> Tensor:
+        """Random mixtures of the vectors of both ends: a block as narrow as any, so that the Krylov relation holds."""
+        weights = torch.randn(len(v0) * v0.shape[2], BLOCK, generator=self.generator, dtype=torch.float64)
+        mixed = torch.cat(list(v0), dim=1).to(self.Q) @ weights.to(self.Q)
+        return self._orthonormal(mixed, 1.0)
+
+    def _best(self, v0: Tensor) -> Tensor:
+        """Take the best Ritz vectors of the start vectors given; what leads on from them, and random ones beside."""
+        Q = torch.linalg.qr(v0.to(self.Q))[0]
+        HQ = self.op @ Q
+        theta, self.S = torch.linalg.eigh(Q.T @ HQ)
+        self.theta, self.products = theta.double().cpu().numpy(), Q.shape[1]
+        S = self.S[:, self._ends(self.size // (4 if self.which == "both" else 2))]
+        self.filled = S.shape[1]
+        self.Q[:, : self.filled], self.HQ[:, : self.filled] = Q @ S, HQ @ S
+        wanted = self.S[:, self._ends(self.k)]
+        residual = self._orthogonal(HQ @ wanted)
+        block = self._orthonormal(residual, float(np.abs(self.theta).max()), wanted.shape[1])
+        return torch.cat([block, self._random(min(BLOCK, self.n - self.filled - block.shape[1]), block)], dim=1)
 
     def _ends(self, count: int) -> NDArray[np.int64]:
         """Indices of the `count` Ritz values at each wanted end."""

@@ -31,20 +31,20 @@ class EmbeddingHessian:
         activation: Callable[[Tensor], Tensor],
         decay: float = 0.0,
     ) -> None:
-        self._point = _Point(params, tokens, labels, activation)
+        self.passes = Passes(params, tokens, labels, activation)
         self._decay = decay
         self._choose(list(params), list(params))
 
     def _choose(self, rows: list[str], cols: list[str]) -> None:
-        params = self._point.params
+        params = self.passes.params
         self.rows, self.cols = rows, cols
         self.shape = (sum(params[n].numel() for n in rows), sum(params[n].numel() for n in cols))
-        self.dtype, self.device = self._point.E.dtype, self._point.E.device
+        self.dtype, self.device = self.passes.E.dtype, self.passes.E.device
 
     def block(self, rows: Sequence[str], cols: Sequence[str] | None = None) -> EmbeddingHessian:
         """The block that maps perturbations of `cols` (default: `rows`) to gradients of `rows`."""
         new = object.__new__(EmbeddingHessian)
-        new._point, new._decay = self._point, self._decay
+        new.passes, new._decay = self.passes, self._decay
         new._choose(list(rows), list(rows if cols is None else cols))
         return new
 
@@ -56,12 +56,12 @@ class EmbeddingHessian:
     def __matmul__(self, vectors: Tensor) -> Tensor:
         if vectors.ndim == 1:
             return (self @ vectors[:, None])[:, 0]
-        params, m = self._point.params, vectors.shape[1]
+        params, m = self.passes.params, vectors.shape[1]
         if m == 0:
             return vectors.new_zeros(self.shape[0], 0)
         pieces = vectors.T.split([params[n].numel() for n in self.cols], dim=1)
         directions = {n: v.reshape(m, *params[n].shape) for n, v in zip(self.cols, pieces, strict=True)}
-        found = self._point.product(directions, self.rows, m)
+        found = self.passes.product(directions, self.rows, m)
         for name in directions.keys() & found.keys():
             found[name] += self._decay * directions[name]
         return torch.cat([found[n].reshape(m, -1) for n in self.rows], dim=1).T
@@ -70,9 +70,16 @@ class EmbeddingHessian:
         """The block as a matrix, symmetrised if it is a diagonal one."""
         return assembled(self)
 
+    def table_gradient(self) -> Tensor:
+        """G = [dL/dT_1^T; ...; dL/dT_s^T], shape (s h, token), of F14."""
+        return torch.cat([G.T for G in self.passes.G])
 
-class _Point:
-    """What the products share: the network at its parameters, and the forward and backward pass there."""
+
+class Passes:
+    """What the products share: the network at its parameters, and the forward and backward pass there.
+
+    r (N, C): dL/dlogits; D (N, h): slopes of the activation; G: dL/dT_k (token, h) by slot.
+    """
 
     def __init__(
         self, params: Mapping[str, Tensor], tokens: Tensor, labels: Tensor, activation: Callable[[Tensor], Tensor]
@@ -80,7 +87,7 @@ class _Point:
         self.params = dict(params)
         self.E, self.W, self.V = params["E"], params["W"], params["V"]
         self.tokens, (self.N, self.slots), self.d = tokens, tokens.shape, self.E.shape[1]
-        self.W_k = self.W.split(self.d, dim=1)
+        self.h, self.W_k = len(self.W), self.W.split(self.d, dim=1)
         # A slot that always holds the same token, such as `op` and `=`, adds the same to every sample.
         self.fixed = {k: int(tokens[0, k]) for k in range(self.slots) if bool((tokens[:, k] == tokens[0, k]).all())}
         self.varying = [k for k in range(self.slots) if k not in self.fixed]

@@ -1,0 +1,71 @@
+"""Where the low ends of the embedding-coupled MLP's blocks lie: start vectors from one backward pass.
+
+A memorised network's blocks end in clusters that no Krylov space of a random vector resolves. Up to the
+Gauss-Newton part, which is small there, their eigenvectors are known in closed form.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from landscape.curvature.products import EmbeddingHessian, Passes
+
+_AT_ONCE = 16
+
+
+def low_end(op: EmbeddingHessian, k: int) -> tuple[Tensor | None, int]:
+    """Vectors (n, m) near the k lowest eigenvectors of a diagonal block, and the products they took.
+
+    E,W: the best within the lowest eigenspaces of K0 (F14). W: what no sample sees. V: the softmax shift (F9). None
+    where none are known.
+    """
+    at, count = op.passes, max(24, 2 * k)
+    match op.rows:
+        case ["E", "W"]:
+            return _coupled(op, count)
+        case ["W"]:
+            found = _unseen(at, count)
+        case ["V"]:
+            found = torch.eye(at.h).to(at.V)[:, :count].expand(len(at.V), at.h, -1) / len(at.V) ** 0.5
+        case _:
+            return None, 0
+    m = found.shape[-1]
+    return (found.reshape(-1, m) if m else None), 0
+
+
+def _coupled(op: EmbeddingHessian, count: int) -> tuple[Tensor, int]:
+    """Ritz vectors in the span of (-v a^T, u_k a^T) / sqrt 2 over all a, for leading singular pairs (u, v) of G.
+
+    Whole eigenspaces: a single direction a left out would be left to find among its likes.
+    """
+    at = op.passes
+    U, sigma, v = torch.linalg.svd(op.table_gradient(), full_matrices=False)
+    rank = min(4, int((sigma >= sigma[0] / 2).sum()))
+    u, v = U[:, :rank].reshape(at.slots, at.h, rank) / 2**0.5, v[:rank] / 2**0.5
+
+    def lift(a: Tensor) -> Tensor:
+        m = a.shape[2]
+        E, W = -torch.einsum("rt,rdm->tdm", v, a), torch.einsum("khr,rdm->hkdm", u, a)
+        return torch.cat([E.reshape(-1, m), W.reshape(-1, m)])
+
+    def lower(x: Tensor) -> Tensor:
+        E, W = x[: at.E.numel()].view(*at.E.shape, -1), x[at.E.numel() :].view(at.h, at.slots, at.d, -1)
+        return torch.einsum("khr,hkdm->rdm", u, W) - torch.einsum("rt,tdm->rdm", v, E)
+
+    size = rank * at.d
+    units = torch.eye(size).to(at.E).view(rank, at.d, size)
+    T = torch.cat([lower(op @ lift(some)).flatten(0, 1) for some in units.split(_AT_ONCE, dim=2)], dim=1)
+    S = torch.linalg.eigh((T + T.T) / 2)[1][:, :count]
+    return lift(S.reshape(rank, at.d, -1)), size
+
+
+def _unseen(at: Passes, count: int) -> Tensor:
+    """e_j b^T for directions b of the first layer's input in which no sample has a part."""
+    z = at.E[at.tokens].flatten(1)
+    squared, directions = torch.linalg.eigh(z.T @ z)
+    unseen = directions[:, squared <= len(squared) * torch.finfo(z.dtype).eps * squared[-1]]
+    count = min(count, at.h * unseen.shape[1])
+    W, m = at.W.new_zeros(*at.W.shape, count), torch.arange(count, device=z.device)
+    W[m % at.h, :, m] = unseen.T[m // at.h]
+    return W
