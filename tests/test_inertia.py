@@ -128,9 +128,11 @@ def test_negative_pivots_equal_eigenvalue_counts(kind: str) -> None:
         values = np.linalg.eigvalsh(A)
         shifts = np.concatenate([(values[1:] + values[:-1]) / 2, values[[0, -1]] + [-0.1, 0.1], [1e-6]])
         for shift in shifts:
-            count, residual = negative_pivots(torch.from_numpy(A), float(shift))
+            count, residual, gap = negative_pivots(torch.from_numpy(A), float(shift))
             assert count == (values < shift).sum()
             assert residual < 1e-12 * np.abs(values).max()
+            nearest = np.abs(values - shift).min()
+            assert 0.05 * nearest / n**0.5 < gap <= nearest * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("relative_error", [0.0, 1e-13, 1e-6, 1e-2])

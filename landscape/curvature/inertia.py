@@ -70,16 +70,21 @@ def saddle_index(
 def certified(
     matrix: Tensor, tolerance: float, norm: float, error: float = 0.0, negative_only: bool = False
 ) -> Inertia:
-    """Inertia by Sylvester's law: negative pivots of L D L^T = H - s I at s = -tolerance -+ rho and tolerance + rho.
+    """Inertia by Sylvester's law: negative pivots of L D L^T = H - s I + residual at s = -tolerance and +tolerance.
 
-    rho bounds the matrix's own `error` and the residuals of the factorisations, measured by probes (failing with
-    probability < 1e-7). Equal counts at both shifts certify the index. negative_only leaves out zero and positive,
-    and a third of the work.
+    An index is certified where no eigenvalue is as near to s as the residual and the matrix's own `error`; both
+    distances are measured by probes (failing with probability < 1e-7). Where one is, counts at s -+ rho bracket it.
+    negative_only leaves out zero and positive, and half of the work.
     """
     n = len(matrix)
     if norm == 0:
         return _inertia(n, 0, 0, 0, tolerance, "certified", error)
     rho = 2 * error + 10 * n * torch.finfo(matrix.dtype).eps * norm
+    require_honest(tolerance, rho, norm)
+    positive = None if negative_only else n - _count_below(matrix, tolerance + rho, rho)[0]
+    count, residual, gap = negative_pivots(matrix, -tolerance)
+    if 2 * (residual + error) < gap:
+        return _inertia(n, count, count, positive, tolerance, "certified", max(rho, residual + error))
     for _ in range(3):
         require_honest(tolerance, rho, norm)
         (lower, below), (found, above) = (_count_below(matrix, -tolerance + s * rho, s * rho) for s in (-1, 1))
@@ -89,24 +94,25 @@ def certified(
         rho = 2 * needed
     else:
         lower, found = 0, n
-    positive = None if negative_only else n - _count_below(matrix, tolerance + rho, rho)[0]
     return _inertia(n, lower, found, positive, tolerance, "certified" if lower == found else "bracketed", rho)
 
 
 def _count_below(matrix: Tensor, shift: float, step: float) -> tuple[int, float]:
     """`negative_pivots`, at a shift moved on by `step` where it is an eigenvalue to the last bit."""
     for i in range(3):
-        count, residual = negative_pivots(matrix, shift + i * step)
+        count, residual, _ = negative_pivots(matrix, shift + i * step)
         if np.isfinite(residual):
             return count, residual
     raise NumericsError(f"no L D L^T factorisation of H - s I at three s from {shift:.3e}", "take another tau")
 
 
-def negative_pivots(matrix: Tensor, shift: float) -> tuple[int, float]:
-    """Eigenvalues below `shift` by Sylvester's law, and the Frobenius norm of the factorisation's residual.
+def negative_pivots(matrix: Tensor, shift: float) -> tuple[int, float, float]:
+    """Eigenvalues below `shift` by Sylvester's law, the residual's Frobenius norm, and a lower bound on |lambda - s|.
 
     The residual L D L^T - (H - s I) is applied to eight Gaussian probes X by solving for X = (H - s I) X; the factor
-    10 makes an underestimate less likely than 1e-7, even of a residual of rank one.
+    10 makes an underestimate less likely than 1e-7, even of a residual of rank one. So it does for the distance of
+    the nearest eigenvalue of L D L^T from 0, after two solves: |(L D L^T)^-2 x| is at least a tenth of the inverse
+    square of that distance for one of the probes x.
     """
     shifted = matrix.clone()
     shifted.diagonal().sub_(shift)
@@ -114,23 +120,20 @@ def negative_pivots(matrix: Tensor, shift: float) -> tuple[int, float]:
     generator = torch.Generator().manual_seed(0)
     probes = torch.randn(len(matrix), 8, generator=generator, dtype=torch.float64).to(matrix)
     images = shifted @ probes
-    solved = torch.linalg.ldl_solve(LD, pivots, images)
+    solved, once = torch.linalg.ldl_solve(LD, pivots, torch.cat([images, probes], dim=1)).split(8, dim=1)
     if not bool(torch.isfinite(solved).all()):
         # An exactly singular pivot: the shift is an eigenvalue to the last bit.
-        return 0, float("inf")
+        return 0, float("inf"), 0.0
     residual = 10 * float((images - shifted @ solved).norm()) / 8**0.5
+    twice = torch.linalg.ldl_solve(LD, pivots, once.contiguous())
+    gap = float((10 * twice.norm(dim=0).max()) ** -0.5)
     diagonal, below = (LD.diagonal(offset).double().cpu().numpy() for offset in (0, -1))
-    marks = pivots.cpu().numpy()
-    count, i = 0, 0
-    while i < len(marks):
-        if marks[i] < 0:
-            block = np.array([[diagonal[i], below[i]], [below[i], diagonal[i + 1]]])
-            count += int((np.linalg.eigvalsh(block) < 0).sum())
-            i += 2
-        else:
-            count += int(diagonal[i] < 0)
-            i += 1
-    return count, residual
+    single = pivots.cpu().numpy() > 0
+    # A pivot of order two is marked in both of its places.
+    first = np.flatnonzero(~single)[::2]
+    pairs = np.stack([[diagonal[first], below[first]], [below[first], diagonal[first + 1]]]).transpose(2, 0, 1)
+    count = int((diagonal[single] < 0).sum() + (np.linalg.eigvalsh(pairs) < 0).sum())
+    return count, residual, gap
 
 
 def from_spectrum(
