@@ -27,7 +27,7 @@ from landscape.training.ensemble import ensemble
 from landscape.training.networks import Networks, initial
 from landscape.training.optimizers import Optimizer
 from landscape.training.tasks import make_data
-from landscape.training.trainer import _Loop, train, train_ensemble
+from landscape.training.trainer import _Loop, largest_singular_value, train, train_ensemble
 from landscape.verify import plain_model
 
 CPU = torch.device("cpu")
@@ -215,6 +215,28 @@ def test_a_member_that_diverges_leaves_the_others(tmp_path: Path) -> None:
     good, bad = runs
     assert np.isfinite(contents(good)["metrics/sigma_max_W"]).all()
     assert np.isnan(contents(bad)["metrics/sigma_max_W"][-1])
+
+
+def test_a_member_that_starts_at_zero(tmp_path: Path) -> None:
+    """W = 0 has no ratio of singular values: NaN in that member's first row, and a number in the others'."""
+    runs = ensemble(variant(steps=1), tmp_path / "run.h5", vary=("init_scale_W=0,1",))
+    train_ensemble(runs, quiet=True)
+    zero, one = runs
+    assert contents(zero)["metrics/sigma_max_W"][0] == 0
+    assert np.isnan(contents(zero)["metrics/prop41_ratio"][0])
+    assert np.isfinite(contents(one)["metrics/prop41_ratio"][1])
+
+
+@pytest.mark.parametrize("shape", [(3, 5, 9), (2, 9, 5), (1, 1, 4)])
+def test_largest_singular_values(shape: tuple[int, ...]) -> None:
+    """As NumPy's SVD has them, of every matrix; NaN where a matrix is not finite."""
+    matrices = torch.randn(*shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    expected = np.linalg.svd(matrices.numpy(), compute_uv=False)[:, 0]
+    np.testing.assert_allclose(largest_singular_value(matrices).numpy(), expected, rtol=1e-14)
+    matrices[0, 0, 0] = torch.inf
+    found = largest_singular_value(matrices).numpy()
+    assert np.isnan(found[0])
+    np.testing.assert_allclose(found[1:], expected[1:], rtol=1e-14)
 
 
 def test_resume_side_by_side_and_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -78,8 +79,8 @@ class Networks:
         # Of 16 bits or fewer, numbers are sorted by their digits, which is many times as fast.
         kind = np.min_scalar_type(count)
         first = np.arange(0, count, self.vocabulary).reshape(-1, self.members).T[:, None]
-        self._rows = (tokens[:, self._varying] + first).astype(kind)
-        self._labels, self._member = data.labels.astype(np.int64), np.arange(self.members)[:, None]
+        self._rows = (tokens[:, self._varying] + first).astype(kind).reshape(-1, len(self._varying))
+        self._labels, self._first_row = data.labels.astype(np.int64), np.arange(self.members)[:, None] * len(tokens)
         self._activation, self._slope = ACTIVATIONS[config.activation], _SLOPES[config.activation]
 
     def parts(self, flat: Tensor) -> Parts:
@@ -95,17 +96,18 @@ class Networks:
 
     def batch(self, pairs: NDArray[np.int64]) -> Batch:
         """The batch of pairs (member, sample) of the table."""
-        rows = self._rows[self._member, pairs].reshape(-1)
+        rows = self._rows.take(pairs + self._first_row, axis=0).reshape(-1)
         slots, device = len(self._varying), self.flat.device
         taken = np.bincount(rows, minlength=slots * self.members * self.vocabulary)
         seen = np.logical_or.reduce(taken.reshape(slots, self.members, -1) > 0)
-        seen[:, list(self._fixed.values())] = True
+        for token in self._fixed.values():
+            seen[:, token] = True
         return Batch(
             torch.from_numpy(rows.astype(np.int64)).to(device),
-            torch.arange(0, len(rows), slots, device=device),
+            _multiples(slots, len(rows), device),
             torch.from_numpy(rows.argsort(kind="stable") // slots).to(device),
             torch.from_numpy(taken.cumsum() - taken).to(device),
-            torch.from_numpy(self._labels[pairs][:, None]).to(device),
+            torch.from_numpy(self._labels.take(pairs)[:, None]).to(device),
             seen,
         )
 
@@ -113,20 +115,22 @@ class Networks:
         """Logits (member, class, sample)."""
         return self._outputs(self._activation(self._inputs(batch)))
 
-    def backward(self, batch: Batch) -> None:
-        """Put the gradient of each member's mean cross-entropy into `grad`."""
+    def backward(self, batch: Batch) -> Tensor:
+        """Put the gradient of each member's mean cross-entropy into `grad`; the logits (member, class, sample)."""
         pre = self._inputs(batch)
         phi = self._activation(pre)
-        residual = self._outputs(phi).softmax(1)
+        logits = self._outputs(phi)
+        residual = logits.softmax(1)
         # p_y - 1 is minus the sum of all others, which keeps its digits at any loss.
         residual.scatter_(1, batch.labels, 0.0)
-        residual.scatter_(1, batch.labels, -residual.sum(1, keepdim=True)).div_(pre.shape[1])
+        residual.scatter_(1, batch.labels, residual.sum(1, keepdim=True).neg_()).div_(pre.shape[1])
         back = self._slope(torch.bmm(residual.mT, self.params["V"]), pre, phi)
         by_row = _sums(back.view(-1, back.shape[2]), batch.samples, batch.sample_starts)
         found = self._first_layer(by_row.view(len(self._varying), self.members, self.vocabulary, -1))
         found["V"] = torch.bmm(residual, phi)
         found["b2"] = residual.sum(2)
         torch.cat([found[name].view(self.members, -1) for name in self.shapes], dim=1, out=self.grad)
+        return logits
 
     def _inputs(self, batch: Batch) -> Tensor:
         """What the hidden layer takes in, (member, sample, hidden)."""
@@ -169,6 +173,11 @@ def _sums(table: Tensor, rows: Tensor, starts: Tensor) -> Tensor:
     """Sums of a table's rows, one from each start to the next."""
     found: Tensor = torch.embedding_bag(table, rows, starts)[0]
     return found
+
+
+@functools.cache
+def _multiples(step: int, end: int, device: torch.device) -> Tensor:
+    return torch.arange(0, end, step, device=device)
 
 
 def initial(config: TrainConfig) -> dict[str, NDArray[Any]]:

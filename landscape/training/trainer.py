@@ -116,6 +116,8 @@ def summarise(path: Path, started: float) -> RunSummary:
 
 def _train_all(states: dict[Member, dict[str, Any]], device: torch.device, stop: threading.Event, quiet: bool) -> None:
     """Train every member from its state to its end, or to a stop signal."""
+    # After a large block was given back, glibc keeps what is freed: no step waits for fresh pages from the kernel.
+    torch.empty(31 << 20, dtype=torch.uint8)
     done, total = sum(int(state["step"]) for state in states.values()), sum(member.steps for member in states)
     with tqdm(total=total, initial=done, unit="step", disable=quiet, file=sys.stderr) as bar:
         while states and not stop.is_set():
@@ -248,14 +250,13 @@ class _Loop:
     def metrics(self) -> list[dict[str, float]]:
         """One row of /metrics a member."""
         columns: dict[str, list[float]] = {}
-        for part, batch in (("train", self.train), ("test", self.test)):
-            logits = self.networks.logits(batch)
+        on_train, on_test = self.networks.backward(self.train), self.networks.logits(self.test)
+        for part, batch, logits in (("train", self.train, on_train), ("test", self.test, on_test)):
             losses = cross_entropy(logits.mT.flatten(0, 1), batch.labels.view(-1)).view(len(self.members), -1)
             # A tie is no right answer.
             others = logits.scatter(1, batch.labels, -torch.inf).amax(1, keepdim=True)
             columns[f"{part}_loss"] = losses.mean(1).tolist()
             columns[f"{part}_accuracy"] = (logits.gather(1, batch.labels) > others).double().mean((1, 2)).tolist()
-        self.networks.backward(self.train)
         weights, gradient = self.networks.params, self.networks.grads
         for name in ("E", "W", "V"):
             if name in weights:
@@ -302,8 +303,8 @@ def largest_singular_value(matrices: Tensor) -> Tensor:
 
 
 def prop41_ratio(sigma_E: float, sigma_W: float, f_E: float) -> float:
-    """(sigma_max(E) / sigma_max(W)) * (f_W / f_E) with f_W = 1 (arXiv 2505.15624, Proposition 4.1)."""
-    return sigma_E / sigma_W / f_E
+    """(sigma_max(E) / sigma_max(W)) * (f_W / f_E) with f_W = 1 (arXiv 2505.15624, Proposition 4.1); NaN for W = 0."""
+    return sigma_E / sigma_W / f_E if sigma_W else math.nan
 
 
 _SHOWN = {"loss": "train_loss", "train": "train_accuracy", "test": "test_accuracy"}
