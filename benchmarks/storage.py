@@ -16,7 +16,8 @@ import numpy as np
 from landscape.config import TrainConfig, preset
 from landscape.provenance import provenance
 from landscape.storage.runs import RunReader
-from landscape.training.trainer import _Loop
+from landscape.training.member import Member
+from landscape.training.networks import initial
 
 ROUNDS = 40
 
@@ -33,14 +34,13 @@ def measure(work: Callable[[int], Any]) -> float:
 
 def storage(config: TrainConfig, folder: Path) -> dict[str, Any]:
     """Seconds per checkpoint and per read, for the parameters of one model."""
-    import torch
-
-    loop = _Loop(config, torch.device("cpu"))
-    parameters = loop.parameters()
+    parameters = initial(config)
     raw = np.concatenate([a.reshape(-1) for a in parameters.values()])
     found: dict[str, Any] = {"bytes": raw.nbytes}
     for name, fsync in (("checkpoint", False), ("checkpoint_fsync", True)):
-        with loop.create(folder / f"{name}.h5", fsync) as writer:
+        member = Member(config, folder / f"{name}.h5")
+        member.open(False, "cpu", fsync)
+        with member.writer as writer:
             found[name] = measure(lambda i, w=writer: w.checkpoint(i, parameters))
     with (folder / "raw.bin").open("wb", buffering=0) as file:
         found["tofile"] = measure(lambda _: raw.tofile(file))

@@ -13,6 +13,8 @@ _HOMES = {
     "HessianConfig": "landscape.config",
     "preset": "landscape.config",
     "train": "landscape.training.trainer",
+    "train_ensemble": "landscape.training.trainer",
+    "ensemble": "landscape.training.ensemble",
     "analyse": "landscape.pipeline",
     "write_report": "landscape.report",
     "open_run": "landscape.storage.views",

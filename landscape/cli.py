@@ -20,6 +20,7 @@ from landscape.errors import ConfigError, LandscapeError
 
 if TYPE_CHECKING:
     from landscape.storage.spectra import SpectrumReader
+    from landscape.training.trainer import RunSummary
 
 UNFINISHED, INTERRUPTED = 3, 130
 
@@ -35,6 +36,11 @@ class Train:
     """JSON file of options, applied over the preset; flags win over both."""
     out: Path = Path("checkpoints/run.h5")
     """Run file to write."""
+    seeds: int | None = None
+    """Train this many seeds, counted up from --seed, side by side: RUN-s0.h5, RUN-s1.h5 and so on for RUN.h5."""
+    vary: tuple[str, ...] = ()
+    """Train several values side by side, such as lr_ratio=1,2,4 lr=0.01,0.02, with RUN-lr_ratio-2-lr-0.01.h5 among the
+    files; of lr, lr_ratio, weight_decay, init_scale_E and init_scale_W, with --seeds every seed of each."""
     resume: bool = False
     """Go on where the run file stops (start it if there is none)."""
     overwrite: bool = False
@@ -241,21 +247,29 @@ def _base_config(argv: Sequence[str]) -> TrainConfig:
 
 
 def _train(args: Train) -> int:
-    from landscape.training.trainer import train
+    from landscape.training.ensemble import ensemble
+    from landscape.training.trainer import train_ensemble
 
-    summary = train(args.run, args.out, args.resume, args.overwrite, args.quiet, args.fsync)
+    runs = ensemble(args.run, args.out, args.seeds, args.vary)
+    summaries = train_ensemble(runs, args.resume, args.overwrite, args.quiet, args.fsync)
     if args.json:
-        print(json.dumps(tables.jsonable(dataclasses.asdict(summary))))
+        documents = [tables.jsonable(dataclasses.asdict(summary)) for summary in summaries]
+        print(json.dumps(documents if args.seeds or args.vary else documents[0]))
     else:
-        reached = [
-            f"{name} at step {step}" if step is not None else f"{name}: not reached"
-            for name, step in (("train 99 %", summary.memorise_step), ("test 95 %", summary.grok_step))
-        ]
-        print(
-            f"{summary.path}: {summary.status} at step {summary.steps}, {summary.checkpoints} checkpoints\n"
-            f"accuracy: train {summary.train_accuracy:.4f}, test {summary.test_accuracy:.4f}; {'; '.join(reached)}"
-        )
-    return INTERRUPTED if summary.status == "interrupted" else 0
+        for summary in summaries:
+            _print_summary(summary)
+    return INTERRUPTED if any(summary.status == "interrupted" for summary in summaries) else 0
+
+
+def _print_summary(summary: RunSummary) -> None:
+    reached = [
+        f"{name} at step {step}" if step is not None else f"{name}: not reached"
+        for name, step in (("train 99 %", summary.memorise_step), ("test 95 %", summary.grok_step))
+    ]
+    print(
+        f"{summary.path}: {summary.status} at step {summary.steps}, {summary.checkpoints} checkpoints\n"
+        f"accuracy: train {summary.train_accuracy:.4f}, test {summary.test_accuracy:.4f}; {'; '.join(reached)}"
+    )
 
 
 def _hessian(args: Hessian) -> int:

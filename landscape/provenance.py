@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import platform
 import subprocess
 import sys
@@ -33,8 +34,9 @@ def provenance(device: str) -> dict[str, str | int]:
     }
 
 
+@functools.cache
 def _git() -> tuple[str, int]:
-    """Commit of the source tree and whether it has changes; ("unknown", 0) outside a checkout."""
+    """Commit of the source tree at the first call and whether it had changes; ("unknown", 0) outside a checkout."""
     root = Path(__file__).resolve().parent.parent
     if not (root / ".git").exists():
         return "unknown", 0

@@ -19,10 +19,11 @@ from torch import nn
 
 from landscape.config import TrainConfig, preset
 from landscape.storage.runs import RunReader
+from landscape.training.member import checkpoint_schedule
 from landscape.training.models import MLP
 from landscape.training.samplers import BatchSampler, token_weights
 from landscape.training.tasks import TEST, TRAIN, UNUSED, make_data
-from landscape.training.trainer import checkpoint_schedule, train
+from landscape.training.trainer import train
 from landscape.verify import plain_model
 
 CPU = torch.device("cpu")

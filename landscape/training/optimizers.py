@@ -1,87 +1,58 @@
-"""Optimisers with a learning rate of their own for E, and the policies that set lr_E / lr_W."""
+"""SGD, Adam and AdamW for many networks at once, and the policies that set lr_E / lr_W."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from landscape.config import TrainConfig
-from landscape.training.models import MLP
+from landscape.training.networks import Networks
+
+_BETA_1, _BETA_2, _EPSILON = 0.9, 0.999, 1e-8
 
 
-def make_optimizer(config: TrainConfig, model: MLP) -> torch.optim.Optimizer:
-    """Group 0 holds E (empty where there is none or it is frozen), group 1 everything else trainable."""
-    trainable = {n: p for n, p in model.named_parameters() if p.requires_grad}
-    groups = [
-        {"params": [p for n, p in trainable.items() if n == "E"]},
-        {"params": [p for n, p in trainable.items() if n != "E"]},
-    ]
-    lr, decay = config.lr, config.weight_decay
-    match config.optimizer:
-        case "sgd":
-            return torch.optim.SGD(groups, lr=lr, momentum=config.momentum, weight_decay=decay)
-        case "adam":
-            return torch.optim.Adam(groups, lr=lr, weight_decay=decay)
-        case _:
-            return torch.optim.AdamW(groups, lr=lr, weight_decay=decay)
+class Optimizer:
+    """torch.optim's SGD, Adam or AdamW on `networks.flat`, with rates and decay of each member's own.
 
-
-def set_lr_ratio(optimizer: torch.optim.Optimizer, lr: float, ratio: float) -> None:
-    """lr_E = ratio * lr; everything else keeps lr."""
-    optimizer.param_groups[0]["lr"] = ratio * lr
-    optimizer.param_groups[1]["lr"] = lr
-
-
-def prop41_ratio(E: Tensor, W: Tensor, f_E: float) -> float:
-    """(sigma_max(E) / sigma_max(W)) * (f_W / f_E) with f_W = 1 (arXiv 2505.15624, Proposition 4.1)."""
-    sigma = [float(torch.linalg.matrix_norm(M.detach(), 2)) for M in (E, W)]
-    return sigma[0] / sigma[1] / f_E
-
-
-def next_lr_ratio(config: TrainConfig, model: MLP, f_E: float, curvatures: Callable[[], tuple[float, float]]) -> float:
-    """c = lr_E / lr_W under the config's policy; `curvatures` gives lambda_max of H_EE and of H_WW.
-
-    The curvature policy equalises lr^2 * lambda_max, the second-order loss change of a step of size lr. In a
-    bilinear least-squares model (F1) it is then sigma_max(E) / sigma_max(W), as Proposition 4.1 says.
+    m and v are the first and second moments, or the momentum and zeros; zeros for what is frozen.
     """
-    if config.lr_ratio == "prop41":
-        return prop41_ratio(model.E, model.W, 1.0 if np.isnan(f_E) else f_E)
-    if config.lr_ratio == "curvature":
-        lambda_E, lambda_W = curvatures()
-        return float(np.sqrt(lambda_W / lambda_E))
-    return config.lr_ratio
 
+    def __init__(self, configs: Sequence[TrainConfig], networks: Networks, m: Tensor, v: Tensor) -> None:
+        self._config, self._networks = configs[0], networks
+        self.m, self.v = m.to(networks.flat), v.to(networks.flat)
+        self._scratch = torch.empty_like(self.m)
+        self._decay = torch.tensor([[c.weight_decay] for c in configs], dtype=torch.float64, device=m.device)
+        self._coupled = self._decay.to(networks.flat) if configs[0].optimizer != "adamw" else None
 
-def moments(optimizer: torch.optim.Optimizer, model: MLP) -> dict[str, np.ndarray]:
-    """First and second moments by parameter as m_NAME and v_NAME; zeros where the optimiser keeps none."""
-    result = {}
-    for name, parameter in model.named_parameters():
-        state = optimizer.state.get(parameter, {})
-        for prefix, keys in _MOMENTS.items():
-            value = next((state[k] for k in keys if state.get(k) is not None), torch.zeros_like(parameter))
-            result[f"{prefix}_{name}"] = value.detach().cpu().numpy().copy()
-    return result
+    def set_rates(self, rates: Sequence[dict[str, float]]) -> None:
+        """The learning rate of every parameter, one mapping a member."""
+        flat = torch.zeros_like(self.m, dtype=torch.float64)
+        for name, part in self._networks.parts(flat).items():
+            for member, values in zip(part, rates, strict=True):
+                member.fill_(values[name])
+        self._rates, self._kept = flat.to(self.m), (1 - flat * self._decay).to(self.m)
 
-
-def restore_moments(optimizer: torch.optim.Optimizer, model: MLP, stored: dict[str, np.ndarray], step: int) -> None:
-    """Put stored moments back, as after `step` optimiser steps."""
-    if step == 0:
-        return
-    for name, parameter in model.named_parameters():
-        if not parameter.requires_grad:
-            continue
-        m, v = (torch.from_numpy(stored[f"{k}_{name}"].copy()).to(parameter) for k in ("m", "v"))
-        if isinstance(optimizer, torch.optim.SGD):
-            optimizer.state[parameter] = {"momentum_buffer": m if optimizer.defaults["momentum"] else None}
+    def step(self, number: int) -> None:
+        """Step `number`, counted from 1, by `networks.grad`, which is used up."""
+        theta, gradient, config = self._networks.flat, self._networks.grad, self._config
+        if self._coupled is None:
+            theta.mul_(self._kept)
         else:
-            optimizer.state[parameter] = {
-                "step": torch.tensor(float(step)),
-                "exp_avg": m,
-                "exp_avg_sq": v,
-            }
-
-
-_MOMENTS = {"m": ("exp_avg", "momentum_buffer"), "v": ("exp_avg_sq",)}
+            gradient.addcmul_(theta, self._coupled)
+        if config.freeze != "none":
+            self._networks.grads[config.freeze].zero_()
+        if config.optimizer == "sgd":
+            if config.momentum:
+                gradient = self.m.mul_(config.momentum).add_(gradient)
+            theta.addcmul_(gradient, self._rates, value=-1)
+            return
+        self.m.lerp_(gradient, 1 - _BETA_1)
+        self.v.mul_(_BETA_2).addcmul_(gradient, gradient, value=1 - _BETA_2)
+        # The corrections of the moments' bias, taken out of the arrays.
+        first, second = 1 - _BETA_1**number, math.sqrt(1 - _BETA_2**number)
+        torch.sqrt(self.v, out=self._scratch).add_(_EPSILON * second)
+        torch.div(self.m, self._scratch, out=self._scratch)
+        theta.addcmul_(self._scratch, self._rates, value=-second / first)

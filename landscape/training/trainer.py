@@ -1,13 +1,14 @@
-"""The training loop, top to bottom, with exact resume."""
+"""The training loop, top to bottom: one run or many side by side, with exact resume."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import json
 import math
 import sys
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,34 +17,20 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from landscape.config import TrainConfig, replace, to_json
+from landscape.config import TrainConfig
 from landscape.curvature.lanczos import eigsh
 from landscape.curvature.objective import Objective, cross_entropy
 from landscape.curvature.operators import HessianOperator
 from landscape.devices import pick_device
-from landscape.errors import ConfigError
-from landscape.provenance import provenance
 from landscape.signals import stop_signals
-from landscape.storage.contents import axes
 from landscape.storage.files import refuse_existing
-from landscape.storage.runs import GROKKED, MEMORISED, Arrays, RunReader, RunWriter
+from landscape.storage.runs import GROKKED, MEMORISED, Arrays, RunReader
 from landscape.storage.writing import sole_writer
-from landscape.training.models import MLP
-from landscape.training.optimizers import (
-    make_optimizer,
-    moments,
-    next_lr_ratio,
-    prop41_ratio,
-    restore_moments,
-    set_lr_ratio,
-)
-from landscape.training.samplers import BatchSampler
-from landscape.training.tasks import TEST, TRAIN, TaskData, make_data
-
-RESUMABLE = {
-    "steps", "stop_test_accuracy", "extra_steps", "device", "metrics_every",
-    "checkpoint_every", "checkpoint_log", "checkpoint_at",
-}  # fmt: skip
+from landscape.training.member import Member
+from landscape.training.models import load_model
+from landscape.training.networks import Batch, Networks
+from landscape.training.optimizers import Optimizer
+from landscape.training.tasks import TRAIN, make_data
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,27 +62,38 @@ def train(
     FileError if `path` exists and neither `resume` nor `overwrite` is set, ConfigError if a resumed run's config
     differs in what decides its numbers.
     """
+    return train_ensemble({path: config}, resume, overwrite, quiet, fsync)[0]
+
+
+def train_ensemble(
+    runs: Mapping[Path, TrainConfig],
+    resume: bool = False,
+    overwrite: bool = False,
+    quiet: bool = False,
+    fsync: bool = False,
+) -> list[RunSummary]:
+    """Train runs of one shape side by side; every file is what `train` alone writes, but for rounding.
+
+    The configs may differ in seed, lr, lr_ratio, weight_decay, init_scale_E and init_scale_W (`ensemble` makes such
+    ones). Finished runs are left as they are; a run that ends early leaves the others to go on. Raises as `train`.
+    """
     started = time.monotonic()
-    device = pick_device(config.device)
-    config = _clip_batch(config)
-    resume = resume and path.exists()
+    runs = _clip_batch(runs)
+    device = pick_device(next(iter(runs.values())).device)
     if not (resume or overwrite):
-        refuse_existing(path, "use --resume to go on with it, --overwrite to replace it, or another --out")
-    with sole_writer(path):
-        if resume:
-            with RunReader(path) as reader:
-                reader.require_whole()
-                _check_resumable(config, reader.config)
-                finished = reader.attrs["status"] == "complete" and config == replace(config, reader.config)
-                resume = reader.begun
-            if finished:
-                return summarise(path, started)
-        loop = _Loop(config, device)
-        writer = loop.reopen(path, fsync) if resume else loop.create(path, fsync)
-        with writer, stop_signals() as stop:
-            status = loop.run(writer, stop, quiet)
-            writer.finish(status)
-    return summarise(path, started)
+        for path in runs:
+            refuse_existing(path, "use --resume to go on with it, --overwrite to replace it, or another --out")
+    with contextlib.ExitStack() as files:
+        for path in runs:
+            files.enter_context(sole_writer(path))
+        members = [Member(config, path) for path, config in runs.items()]
+        members = [m for m in members if not (resume and m.path.exists() and m.is_finished())]
+        states = {}
+        for member in members:
+            states[member] = member.open(resume and member.path.exists(), str(device), fsync)
+            files.enter_context(member.writer)
+        _train_all(states, device, files.enter_context(stop_signals()), quiet)
+    return [summarise(path, started) for path in runs]
 
 
 def summarise(path: Path, started: float) -> RunSummary:
@@ -116,247 +114,210 @@ def summarise(path: Path, started: float) -> RunSummary:
         )
 
 
-def checkpoint_schedule(config: TrainConfig) -> list[int]:
-    """All steps that get a checkpoint, the first and the last among them.
-
-    The log-spaced steps do not depend on the run's length, so that a longer run holds those of a shorter one.
-    """
-    wanted = {0, config.steps, *config.checkpoint_at}
-    if config.checkpoint_every:
-        wanted.update(range(0, config.steps, config.checkpoint_every))
-    if config.checkpoint_log and config.steps:
-        decades = math.log10(config.steps)
-        wanted.update(
-            round(10 ** (i / config.checkpoint_log)) for i in range(math.ceil(decades * config.checkpoint_log))
-        )
-    return sorted(step for step in wanted if step <= config.steps)
+def _train_all(states: dict[Member, dict[str, Any]], device: torch.device, stop: threading.Event, quiet: bool) -> None:
+    """Train every member from its state to its end, or to a stop signal."""
+    # After a large block was given back, glibc keeps what is freed: no step waits for fresh pages from the kernel.
+    torch.empty(31 << 20, dtype=torch.uint8)
+    done, total = sum(int(state["step"]) for state in states.values()), sum(member.steps for member in states)
+    with tqdm(total=total, initial=done, unit="step", disable=quiet, file=sys.stderr) as bar:
+        while states and not stop.is_set():
+            # Those furthest behind come first, until they are level with the next ones.
+            levels = sorted({int(state["step"]) for state in states.values()})
+            group = [member for member, state in states.items() if state["step"] == levels[0]]
+            loop = _Loop(group, [states.pop(member) for member in group], device)
+            finished = loop.run(levels[1] if len(levels) > 1 else None, stop, bar)
+            states |= {m: loop.state(i) for i, m in enumerate(group) if m not in finished}
+            for member in finished:
+                member.writer.finish("complete")
+    for member, state in states.items():
+        member.writer.save_resume(state)
+        member.writer.finish("interrupted")
 
 
 class _Loop:
-    """Everything one run holds between two steps."""
+    """What members at one step hold between two steps."""
 
-    def __init__(self, config: TrainConfig, device: torch.device) -> None:
-        self.config, self.device = config, device
-        self.data = make_data(config)
-        self.train, self.test = (_to_device(self.data, part, device) for part in (TRAIN, TEST))
-        self.train_tokens = self.data.subset(TRAIN)[0]
-        self.model = MLP(config).to(device)
-        self.optimizer = make_optimizer(config, self.model)
-        size = len(self.train_tokens)
-        self.sampler = BatchSampler(
-            config, self.train_tokens, size if config.batch_size == "full" else config.batch_size
+    def __init__(self, members: Sequence[Member], states: Sequence[dict[str, Any]], device: torch.device) -> None:
+        self.members, self.config, self.device = members, members[0].config, device
+        self.step = int(states[0]["step"])
+        self.networks = Networks(self.config, states, members[0].data, device)
+        self.optimizer = Optimizer(
+            [m.config for m in members],
+            self.networks,
+            *(self.networks.stack(states, moment) for moment in ("m_", "v_")),
         )
-        self.count = np.zeros(config.vocabulary, np.int64)
-        self.grad_norm = torch.zeros(config.vocabulary, dtype=torch.float64, device=device)
-        self.lr_ratio = 1.0 if isinstance(config.lr_ratio, str) else config.lr_ratio
-        self.step, self.stop_step = 0, -1
-        self.schedule = set(checkpoint_schedule(config))
+        self._set_rates()
+        self.train, self.test = (
+            self.networks.batch(np.stack(pairs)) for pairs in ([m.train for m in members], [m.test for m in members])
+        )
+        self.has_E = "E" in self.networks.shapes
+        if self.has_E:
+            self.grad_norm = torch.from_numpy(np.stack([s["grad_norm"] for s in states])).to(device)
 
-    def run(self, writer: RunWriter, stop: threading.Event, quiet: bool) -> str:
-        """Train to the end or to a stop signal; returns the status."""
-        config = self.config
-        bar = tqdm(total=config.steps, initial=self.step, unit="step", disable=quiet, file=sys.stderr)
-        with bar:
-            while True:
-                if stop.is_set():
-                    writer.save_resume(self.state())
-                    return "interrupted"
-                last = self.step == config.steps or self.step == self.stop_step
-                if last or self.step % config.metrics_every == 0:
-                    row = self.metrics()
-                    writer.metrics(self.step, row)
-                    bar.set_postfix({k: f"{row[v]:.3g}" for k, v in _SHOWN.items()})
-                    if self._decide_stop(row["test_accuracy"]):
-                        bar.total = min(config.steps, self.stop_step)
-                        last = last or self.step == self.stop_step
-                if last or self.step in self.schedule:
-                    self._commit(writer)
-                if last:
-                    return "complete"
-                self._advance()
-                bar.update()
+    def run(self, until: int | None, stop: threading.Event, bar: tqdm[Any]) -> list[Member]:
+        """Train until some members are finished, which are returned, or to step `until`, or to a stop signal."""
+        while not stop.is_set() and self.step != until:
+            finished = self._record(bar)
+            if finished:
+                return finished
+            self._advance()
+            bar.update(len(self.members))
+        return []
+
+    def _record(self, bar: tqdm[Any]) -> list[Member]:
+        """Write what this step is to leave behind; the members that end with it."""
+        is_due = self.step % self.config.metrics_every == 0
+        if is_due or any(m.is_last(self.step) for m in self.members):
+            rows = self.metrics()
+            bar.set_postfix({k: f"{np.mean([row[v] for row in rows]):.3g}" for k, v in _SHOWN.items()})
+            for member, row in zip(self.members, rows, strict=True):
+                if is_due or member.is_last(self.step):
+                    member.writer.metrics(self.step, row)
+                    before = member.steps
+                    member.decide_stop(self.step, row["test_accuracy"])
+                    bar.total -= before - member.steps
+        finished = [m for m in self.members if m.is_last(self.step)]
+        for i, member in enumerate(self.members):
+            if member in finished or self.step in member.schedule:
+                member.commit(self.step, self.state(i), self._tokens(i))
+        return finished
 
     def _advance(self) -> None:
         """One optimiser step."""
         config = self.config
         if config.sampler == "frequency_aware" and self.step % config.sampler_every == 0:
-            gradient = self.objective().gradient(dict(self.model.named_parameters()))["E"]
-            self.sampler.refresh(gradient.norm(dim=1).cpu().double().numpy())
-        if isinstance(config.lr_ratio, str) and self.step % config.lr_ratio_every == 0:
-            self.lr_ratio = next_lr_ratio(config, self.model, self.f_E, self.curvatures)
-        set_lr_ratio(self.optimizer, config.lr, self.lr_ratio)
-        batch = self.sampler.draw()
-        tokens, labels = self.train
-        seen = np.zeros(config.vocabulary, bool)
-        if batch is None:
-            seen[self.train_tokens] = True
-        else:
-            seen[self.train_tokens[batch]] = True
-            at = torch.from_numpy(batch).to(self.device)
-            tokens, labels = tokens[at], labels[at]
-        self.count += seen
-        self.optimizer.zero_grad(set_to_none=True)
-        cross_entropy(self.model(tokens), labels).mean().backward()
-        if config.model == "embedding" and self.model.E.grad is not None:
-            self.grad_norm += self.model.E.grad.norm(dim=1)
-        self.optimizer.step()
+            self.networks.backward(self.train)
+            norms = self.networks.grads["E"].norm(dim=2).cpu().double().numpy()
+            for member, norm in zip(self.members, norms, strict=True):
+                member.sampler.refresh(norm)
+        if self.step % config.lr_ratio_every == 0:
+            self._measure_lr_ratios()
+        batch = self._draw()
+        for member, seen in zip(self.members, batch.seen, strict=True):
+            member.count += seen
+        self.networks.backward(batch)
+        if self.has_E and config.freeze != "E":
+            self.grad_norm += torch.linalg.vector_norm(self.networks.grads["E"], dim=2)
         self.step += 1
+        self.optimizer.step(self.step)
 
-    @property
-    def f_E(self) -> float:
-        """Mean over operand tokens of the share of steps whose batch held the token; NaN before the first."""
-        return float(self.count[: self.config.p].mean() / self.step) if self.step else math.nan
+    def _draw(self) -> Batch:
+        drawn = [member.draw() for member in self.members]
+        pairs = [d for d in drawn if d is not None]
+        return self.networks.batch(np.stack(pairs)) if pairs else self.train
 
-    def objective(self, dtype: torch.dtype | None = None) -> Objective:
-        """The data loss on the whole training set."""
-        return Objective(self.model, *self.train, dtype=dtype or self.model.W.dtype)
+    def _set_rates(self) -> None:
+        self.optimizer.set_rates([{name: m.rate(name) for name in self.networks.shapes} for m in self.members])
 
-    def curvatures(self) -> tuple[float, float]:
-        """lambda_max of H_EE and of H_WW, to 1 %."""
-        params = {n: p.detach() for n, p in self.model.named_parameters()}
-        whole = HessianOperator(self.objective(torch.float64), params)
-        found = (
-            eigsh(whole.block([name]), 1, which="highest", method="lanczos", tol=1e-2, seed=self.config.seed)
-            for name in ("E", "W")
+    def _measure_lr_ratios(self) -> None:
+        """Set lr_E / lr_W of the members whose policy asks for a measured one.
+
+        The curvature policy equalises lr^2 * lambda_max, the second-order loss change of a step of size lr. In a
+        bilinear least-squares model (F1) it is then sigma_max(E) / sigma_max(W), as Proposition 4.1 says.
+        """
+        measured = [i for i, m in enumerate(self.members) if isinstance(m.config.lr_ratio, str)]
+        if not measured:
+            return
+        sigma = self._sigma()
+        for i in measured:
+            member = self.members[i]
+            if member.config.lr_ratio == "prop41":
+                member.lr_ratio = prop41_ratio(
+                    sigma["E"][i], sigma["W"][i], member.f_E(self.step) if self.step else 1.0
+                )
+            else:
+                lambda_E, lambda_W = self._curvatures(i)
+                member.lr_ratio = math.sqrt(lambda_W / lambda_E)
+        self._set_rates()
+
+    def _curvatures(self, i: int) -> tuple[float, float]:
+        """lambda_max of H_EE and of H_WW of a member, to 1 %."""
+        params = {name: part[i] for name, part in self.networks.params.items()}
+        config, data = self.members[i].config, self.members[i].data
+        tokens, labels = (torch.from_numpy(array).to(self.device, torch.int64) for array in data.subset(TRAIN))
+        whole = HessianOperator(Objective(load_model(config, params), tokens, labels), params)
+        lambda_E, lambda_W = (
+            float(eigsh(whole.block([n]), 1, "highest", "lanczos", tol=1e-2, seed=config.seed).values[0, 0])
+            for n in ("E", "W")
         )
-        lambda_E, lambda_W = (float(result.values[0, 0]) for result in found)
         return lambda_E, lambda_W
 
-    def metrics(self) -> dict[str, float]:
-        """One row of /metrics."""
-        model, config = self.model, self.config
-        gradient = self.objective().gradient(dict(model.named_parameters()))
-        row = {
-            "lr_E": 0.0 if config.freeze == "E" else config.lr * self.lr_ratio,
-            "lr_W": 0.0 if config.freeze == "W" else config.lr,
-            "f_E": self.f_E,
+    def _sigma(self) -> dict[str, list[float]]:
+        """Largest singular values of E and W by member."""
+        found = self.networks.params
+        return {name: largest_singular_value(found[name]).tolist() for name in ("E", "W") if name in found}
+
+    def metrics(self) -> list[dict[str, float]]:
+        """One row of /metrics a member."""
+        columns: dict[str, list[float]] = {}
+        on_train, on_test = self.networks.backward(self.train), self.networks.logits(self.test)
+        for part, batch, logits in (("train", self.train, on_train), ("test", self.test, on_test)):
+            losses = cross_entropy(logits.mT.flatten(0, 1), batch.labels.view(-1)).view(len(self.members), -1)
+            # A tie is no right answer.
+            others = logits.scatter(1, batch.labels, -torch.inf).amax(1, keepdim=True)
+            columns[f"{part}_loss"] = losses.mean(1).tolist()
+            columns[f"{part}_accuracy"] = (logits.gather(1, batch.labels) > others).double().mean((1, 2)).tolist()
+        weights, gradient = self.networks.params, self.networks.grads
+        for name in ("E", "W", "V"):
+            if name in weights:
+                columns[f"grad_norm_{name}"] = gradient[name].norm(dim=(1, 2)).tolist()
+                columns[f"weight_norm_{name}"] = weights[name].norm(dim=(1, 2)).tolist()
+        columns |= {f"sigma_max_{name}": values for name, values in self._sigma().items()}
+        rows = []
+        for i, member in enumerate(self.members):
+            row = {name: values[i] for name, values in columns.items()}
+            row |= {"lr_E": member.rate("E"), "lr_W": member.rate("W"), "f_E": member.f_E(self.step)}
+            if self.has_E:
+                row["prop41_ratio"] = prop41_ratio(row["sigma_max_E"], row["sigma_max_W"], row["f_E"])
+            rows.append(row)
+        return rows
+
+    def state(self, i: int) -> dict[str, Any]:
+        """A member's row of /resume: parameters by name, moments m_NAME and v_NAME, and its own state."""
+        optimizer = self.optimizer
+        held = (("", self.networks.flat), ("m_", optimizer.m), ("v_", optimizer.v))
+        tensors = {
+            prefix + name: part[i].cpu().numpy()
+            for prefix, flat in held
+            for name, part in self.networks.parts(flat).items()
         }
-        with torch.no_grad():
-            for part, (tokens, labels) in (("train", self.train), ("test", self.test)):
-                logits = model(tokens)
-                row[f"{part}_loss"] = float(cross_entropy(logits, labels).mean())
-                row[f"{part}_accuracy"] = float((logits.argmax(1) == labels).double().mean())
-            for name in ("E", "W", "V"):
-                if name in gradient:
-                    row[f"grad_norm_{name}"] = float(gradient[name].norm())
-                    row[f"weight_norm_{name}"] = float(getattr(model, name).norm())
-            row["sigma_max_W"] = float(torch.linalg.matrix_norm(model.W, 2))
-            if config.model == "embedding":
-                row["sigma_max_E"] = float(torch.linalg.matrix_norm(model.E, 2))
-                row["prop41_ratio"] = prop41_ratio(model.E, model.W, self.f_E)
-        return row
+        accumulated = {"grad_norm": self.grad_norm[i].cpu().numpy()} if self.has_E else {}
+        return {"step": self.step, **accumulated, **tensors, **self.members[i].state()}
 
-    def state(self) -> dict[str, Any]:
-        """One row of /resume."""
-        return {
-            "step": self.step,
-            "stop_step": self.stop_step,
-            "lr_ratio": self.lr_ratio,
-            "count": self.count,
-            "grad_norm": self.grad_norm.cpu().numpy(),
-            **self.parameters(),
-            **moments(self.optimizer, self.model),
-            **self.sampler.state(),
-        }
+    def _tokens(self, i: int) -> Arrays:
+        tokens: Arrays = {"count": self.members[i].count}
+        if self.has_E:
+            E = self.networks.params["E"][i]
+            tokens["embedding_norm"] = E.norm(dim=1).cpu().double().numpy()
+            tokens["grad_norm"] = self.grad_norm[i].cpu().numpy()
+        return tokens
 
-    def parameters(self) -> Arrays:
-        """The model's parameters by name."""
-        return {n: p.detach().cpu().numpy() for n, p in self.model.named_parameters()}
 
-    def create(self, path: Path, fsync: bool) -> RunWriter:
-        """A new run file for this run."""
-        config = self.config
-        return RunWriter.create(
-            path,
-            self._attrs(),
-            {f.name: getattr(self.data, f.name) for f in dataclasses.fields(self.data)},
-            {name: np.arange(size) for name, size in axes(config).items()},
-            tuple(self.parameters()),
-            "f4" if config.dtype == "float32" else "f8",
-            self._capacity(),
-            fsync,
-        )
+def largest_singular_value(matrices: Tensor) -> Tensor:
+    """sigma_max of each matrix (..., m, n), from the smaller Gram matrix in float64; NaN where not all is finite."""
+    matrices = matrices.double()
+    gram = matrices.mT @ matrices if matrices.shape[-2] > matrices.shape[-1] else matrices @ matrices.mT
+    is_bad = ~gram.isfinite().all(-1).all(-1)
+    found: Tensor = torch.linalg.eigvalsh(gram.masked_fill(is_bad[..., None, None], 0.0))[..., -1]
+    return found.clamp(min=0).sqrt().masked_fill(is_bad, torch.nan)
 
-    def reopen(self, path: Path, fsync: bool) -> RunWriter:
-        """Take the state of a run file's newest resume slot and make room for the steps to come."""
-        with RunReader(path) as reader:
-            state = reader.resume_state()
-            same_stop = all(reader.config[k] == getattr(self.config, k) for k in ("stop_test_accuracy", "extra_steps"))
-        self.step, self.lr_ratio = int(state["step"]), float(state["lr_ratio"])
-        if self.step > self.config.steps:
-            raise ConfigError(f"{path} is at step {self.step}, beyond --steps {self.config.steps}", "raise --steps")
-        self.stop_step = int(state["stop_step"]) if same_stop else -1
-        self.count = state["count"].copy()
-        if "grad_norm" in state:
-            self.grad_norm = torch.from_numpy(state["grad_norm"].copy()).to(self.device)
-        with torch.no_grad():
-            for name, parameter in self.model.named_parameters():
-                parameter.copy_(torch.from_numpy(state[name]))
-        restore_moments(self.optimizer, self.model, state, self.step)
-        self.sampler.restore(state)
-        return RunWriter.extend(path, self._attrs(), self._capacity(), fsync)
 
-    def _attrs(self) -> dict[str, Any]:
-        return {
-            "status": "running",
-            "config": to_json(self.config),
-            "seed": self.config.seed,
-            **provenance(str(self.device)),
-        }
-
-    def _capacity(self) -> dict[str, int]:
-        """Rows the run can need; the last step may lie outside the schedule after an early stop."""
-        rows = len(self.schedule) + 1
-        return {
-            "checkpoints": rows,
-            "tokens": rows,
-            "metrics": self.config.steps // self.config.metrics_every + 2,
-            **({} if self.config.optimizer == "sgd" else {"moments": rows}),
-        }
-
-    def _commit(self, writer: RunWriter) -> None:
-        tokens: Arrays = {"count": self.count}
-        if self.config.model == "embedding":
-            tokens["embedding_norm"] = self.model.E.detach().norm(dim=1).cpu().double().numpy()
-            tokens["grad_norm"] = self.grad_norm.cpu().numpy()
-        # First what a checkpoint is gone on from: a run with a checkpoint can always be resumed.
-        writer.save_resume(self.state())
-        writer.checkpoint(self.step, self.parameters(), tokens=tokens, moments=moments(self.optimizer, self.model))
-
-    def _decide_stop(self, test_accuracy: float) -> bool:
-        """Fix the last step once the test accuracy is reached; whether that was now."""
-        threshold = self.config.stop_test_accuracy
-        if threshold is None or self.stop_step >= 0 or test_accuracy < threshold:
-            return False
-        self.stop_step = self.step + self.config.extra_steps
-        return True
+def prop41_ratio(sigma_E: float, sigma_W: float, f_E: float) -> float:
+    """(sigma_max(E) / sigma_max(W)) * (f_W / f_E) with f_W = 1 (arXiv 2505.15624, Proposition 4.1); NaN for W = 0."""
+    return sigma_E / sigma_W / f_E if sigma_W else math.nan
 
 
 _SHOWN = {"loss": "train_loss", "train": "train_accuracy", "test": "test_accuracy"}
 
 
-def _to_device(data: TaskData, part: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    tokens, labels = (torch.from_numpy(array).to(device, torch.int64) for array in data.subset(part))
-    return tokens, labels
-
-
-def _clip_batch(config: TrainConfig) -> TrainConfig:
-    """A batch is at most the training set."""
-    size = int((make_data(config).split == TRAIN).sum())
-    if config.batch_size == "full" or config.batch_size <= size:
-        return config
+def _clip_batch(runs: Mapping[Path, TrainConfig]) -> dict[Path, TrainConfig]:
+    """A batch is at most the training set, whose size the runs share."""
+    first = next(iter(runs.values()))
+    size = int((make_data(first).split == TRAIN).sum())
+    if first.batch_size == "full" or first.batch_size <= size:
+        return dict(runs)
     print(
-        f"warning: batch_size {config.batch_size} exceeds the {size} training pairs; using {size}",
+        f"warning: batch_size {first.batch_size} exceeds the {size} training pairs; using {size}",
         file=sys.stderr,
     )
-    return dataclasses.replace(config, batch_size=size)
-
-
-def _check_resumable(config: TrainConfig, stored: dict[str, Any]) -> None:
-    mine = json.loads(to_json(config))
-    for key, value in mine.items():
-        if key not in RESUMABLE and stored.get(key) != value:
-            raise ConfigError(
-                f"{key} is {value}, but the run was started with {stored.get(key)}",
-                f"--resume can change only {', '.join(sorted(RESUMABLE))}; start another run with --out",
-            )
+    return {path: dataclasses.replace(config, batch_size=size) for path, config in runs.items()}

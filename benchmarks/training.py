@@ -1,0 +1,162 @@
+"""Steps per second of `landscape train` beside a plain PyTorch loop, and of an ensemble beside single runs."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import nn
+
+from landscape.config import TrainConfig, preset
+from landscape.provenance import provenance
+from landscape.storage.runs import RunWriter
+from landscape.training.member import Member
+from landscape.training.tasks import TRAIN, make_data
+from landscape.training.trainer import _Loop, train
+
+STEPS = {"quick": 6000, "mid": 1500}
+MEMBERS = 16
+WATCHED = {
+    "storage": [(Member, "open"), (Member, "commit"), (RunWriter, "metrics"), (RunWriter, "finish")],
+    "metrics": [(_Loop, "metrics")],
+}
+
+
+def plain_loop(config: TrainConfig, fused: bool) -> None:
+    """What a good user of PyTorch writes: two parameter groups, shuffled epochs by index, no metrics and no files."""
+    x, y = (torch.from_numpy(array).long() for array in make_data(config).subset(TRAIN))
+    embedding = nn.Embedding(config.vocabulary, config.embed_dim)
+    width = config.tokens * config.embed_dim
+    rest = nn.Sequential(nn.Flatten(), nn.Linear(width, config.hidden), nn.ReLU(), nn.Linear(config.hidden, config.p))
+    groups = [{"params": embedding.parameters(), "lr": config.lr}, {"params": rest.parameters()}]
+    optimizer = torch.optim.Adam(groups, lr=config.lr, weight_decay=config.weight_decay, fused=fused)
+    loss, size = nn.CrossEntropyLoss(), int(config.batch_size)
+    batches: list[torch.Tensor] = []
+    for _ in range(config.steps):
+        if not batches:
+            batches = [*torch.randperm(len(x)).split(size)][: len(x) // size]
+        at = batches.pop()
+        optimizer.zero_grad()
+        loss(rest(embedding(x[at])), y[at]).backward()
+        optimizer.step()
+
+
+@contextmanager
+def watched(spent: dict[str, float]) -> Iterator[None]:
+    """Add up the seconds that the trainer spends on its file and on its metrics."""
+
+    def timed(method: Callable[..., Any], what: str) -> Callable[..., Any]:
+        def call(*args: Any, **more: Any) -> Any:
+            started = time.perf_counter()
+            result = method(*args, **more)
+            spent[what] += time.perf_counter() - started
+            return result
+
+        return call
+
+    patches = [
+        mock.patch.object(owner, name, timed(getattr(owner, name), what))
+        for what, methods in WATCHED.items()
+        for owner, name in methods
+    ]
+    for patch in patches:
+        patch.start()
+    try:
+        yield
+    finally:
+        for patch in patches:
+            patch.stop()
+
+
+def seconds(work: Callable[[], Any]) -> float:
+    """Wall time of a call."""
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def single(name: str, threads: int, rounds: int) -> dict[str, Any]:
+    """The three loops in turn, so that what else the machine does strikes all of them."""
+    torch.set_num_threads(threads)
+    config = dataclasses.replace(preset(name), steps=STEPS[name], stop_test_accuracy=None)
+    taken: dict[str, list[float]] = {"plain": [], "plain_fused": [], "landscape": []}
+    spent = dict.fromkeys(WATCHED, 0.0)
+    with tempfile.TemporaryDirectory() as folder, watched(spent):
+        path = Path(folder) / "run.h5"
+        for _ in range(rounds):
+            taken["plain"].append(seconds(lambda: plain_loop(config, fused=False)))
+            taken["plain_fused"].append(seconds(lambda: plain_loop(config, fused=True)))
+            taken["landscape"].append(seconds(lambda: train(config, path, overwrite=True, quiet=True)))
+    return {
+        "preset": name,
+        "threads": threads,
+        "steps": config.steps,
+        "rounds": rounds,
+        "steps_per_second": {n: config.steps / statistics.median(t) for n, t in taken.items()},
+        "times_plain": statistics.median(a / b for a, b in zip(taken["plain"], taken["landscape"], strict=True)),
+        **{f"{what}_share": s / sum(taken["landscape"]) for what, s in spent.items()},
+    }
+
+
+def many(members: int) -> dict[str, Any]:
+    """`landscape train --seeds` as one process, beside as many processes of one run each, all with every core."""
+    command = [sys.executable, "-m", "landscape", "train", "--preset", "quick", "--quiet", "--device", "cpu"]
+
+    def run(*flags: str, threads: int | None = None) -> subprocess.Popen[bytes]:
+        env = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}
+        env |= {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
+        return subprocess.Popen([*command, *flags], env=env, stdout=subprocess.DEVNULL)
+
+    def one_by_one(folder: Path) -> None:
+        for seed in range(members):
+            run("--seed", str(seed), "--out", str(folder / f"one-{seed}.h5")).wait()
+
+    def a_core_each(folder: Path) -> None:
+        cores = os.cpu_count() or 1
+        for start in range(0, members, cores):
+            seeds = range(start, min(start + cores, members))
+            started = [run("--seed", str(s), "--out", str(folder / f"core-{s}.h5"), threads=1) for s in seeds]
+            for process in started:
+                process.wait()
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        ensemble = seconds(lambda: run("--seeds", str(members), "--out", str(folder / "all.h5")).wait())
+        taken = {"one_by_one": seconds(lambda: one_by_one(folder)), "a_core_each": seconds(lambda: a_core_each(folder))}
+    return {
+        "preset": "quick",
+        "members": members,
+        "seconds": {"ensemble": ensemble, **taken},
+        **{f"times_{n}": t / ensemble for n, t in taken.items()},
+    }
+
+
+def main() -> int:
+    """Measure and print one JSON document."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--members", type=int, default=MEMBERS, help="runs of the ensemble; 0: no ensemble")
+    args = parser.parse_args()
+    rows = [single(name, threads, args.rounds) for name in STEPS for threads in args.threads]
+    if args.members:
+        rows.append(many(args.members))
+    print(json.dumps({"environment": provenance("cpu"), "rows": rows}, indent=2))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

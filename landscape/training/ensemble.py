@@ -1,0 +1,60 @@
+"""The runs of an ensemble: seeds and settings that leave the shapes of a network alone, and a file name for each."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from landscape.config import TrainConfig
+from landscape.errors import ConfigError
+
+VARIABLE = ("lr", "lr_ratio", "weight_decay", "init_scale_E", "init_scale_W")
+
+
+def ensemble(
+    config: TrainConfig, out: Path, seeds: int | None = None, vary: Sequence[str] = ()
+) -> dict[Path, TrainConfig]:
+    """The runs of every combination of `seeds` seeds, counted up from the config's, and of the values of `vary`.
+
+    An entry of `vary` is NAME=VALUE,VALUE,... Of out = RUN.h5, the run of seed 3 is RUN-s3.h5 and that of lr=0.1
+    RUN-lr-0.1.h5; without seeds and values there is one run, `out`. Raises ConfigError for other names and for values
+    that no run can have.
+    """
+    if seeds is not None and seeds < 1:
+        raise ConfigError(f"seeds is {seeds}", "--seeds takes an integer >= 1")
+    axes = [_values(entry) for entry in vary]
+    names = [name for axis in axes for name, _ in axis[:1]]
+    if len(set(names)) < len(names):
+        raise ConfigError(f"vary names {max(names, key=names.count)} twice", "give all values of a name at once")
+    if seeds is not None:
+        axes.append([("seed", str(config.seed + i)) for i in range(seeds)])
+    runs = {}
+    for chosen in itertools.product(*axes):
+        suffix = "".join(f"-s{text}" if name == "seed" else f"-{name}-{text}" for name, text in chosen)
+        changes: dict[str, Any] = {name: int(text) if name == "seed" else _number(text) for name, text in chosen}
+        runs[out.with_name(out.stem + suffix + out.suffix)] = dataclasses.replace(config, **changes)
+    return runs
+
+
+def _values(entry: str) -> list[tuple[str, str]]:
+    """(name, value) for each value of NAME=VALUE,VALUE,..."""
+    name, _, rest = entry.partition("=")
+    values = [text.strip() for text in rest.split(",")]
+    if name not in VARIABLE:
+        raise ConfigError(
+            f"vary {entry!r} varies {name!r}, which one ensemble cannot",
+            f"--vary takes NAME=VALUE,VALUE,... of {', '.join(VARIABLE)}; seeds vary with --seeds",
+        )
+    if "" in values or len({_number(text) for text in values}) < len(values):
+        raise ConfigError(f"vary {entry!r} lacks a value or names one twice", f"write it like {name}=1,2,4")
+    return [(name, text) for text in values]
+
+
+def _number(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text

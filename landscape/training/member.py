@@ -1,0 +1,168 @@
+"""One run: its data, batches and file, and everything it holds between two steps but its tensors."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from landscape.config import TrainConfig, replace, to_json
+from landscape.errors import ConfigError
+from landscape.provenance import provenance
+from landscape.storage.contents import axes
+from landscape.storage.runs import Arrays, RunReader, RunWriter
+from landscape.training.networks import initial
+from landscape.training.samplers import BatchSampler, Ints
+from landscape.training.tasks import TEST, TRAIN, make_data
+
+RESUMABLE = {
+    "steps", "stop_test_accuracy", "extra_steps", "device", "metrics_every",
+    "checkpoint_every", "checkpoint_log", "checkpoint_at",
+}  # fmt: skip
+
+
+class Member:
+    """One run of those that are trained side by side, and its file once it is open."""
+
+    writer: RunWriter
+
+    def __init__(self, config: TrainConfig, path: Path) -> None:
+        self.config, self.path = config, path
+        self.data = make_data(config)
+        self.train, self.test = (np.flatnonzero(self.data.split == part) for part in (TRAIN, TEST))
+        size = len(self.train)
+        self.sampler = BatchSampler(
+            config, self.data.tokens[self.train], size if config.batch_size == "full" else config.batch_size
+        )
+        self.schedule = set(checkpoint_schedule(config))
+        self.lr_ratio = 1.0 if isinstance(config.lr_ratio, str) else config.lr_ratio
+        self.count = np.zeros(config.vocabulary, np.int64)
+        self.stop_step = -1
+
+    def draw(self) -> Ints | None:
+        """The pairs of the next batch; None for the whole training set."""
+        drawn = self.sampler.draw()
+        return None if drawn is None else self.train[drawn]
+
+    def is_last(self, step: int) -> bool:
+        """Whether the run ends with this step."""
+        return step in (self.config.steps, self.stop_step)
+
+    @property
+    def steps(self) -> int:
+        """The last step, as far as is known."""
+        return self.config.steps if self.stop_step < 0 else min(self.config.steps, self.stop_step)
+
+    def f_E(self, step: int) -> float:
+        """Mean over operand tokens of the share of steps whose batch held the token; NaN before the first."""
+        return float(self.count[: self.config.p].mean() / step) if step else math.nan
+
+    def rate(self, name: str) -> float:
+        """The learning rate of a parameter."""
+        config = self.config
+        return 0.0 if name == config.freeze else config.lr * (self.lr_ratio if name == "E" else 1.0)
+
+    def decide_stop(self, step: int, test_accuracy: float) -> None:
+        """Fix the last step once the test accuracy is reached."""
+        threshold = self.config.stop_test_accuracy
+        if threshold is not None and self.stop_step < 0 and test_accuracy >= threshold:
+            self.stop_step = step + self.config.extra_steps
+
+    def state(self) -> dict[str, Any]:
+        """What a row of /resume holds beside step and tensors."""
+        return {
+            "stop_step": self.stop_step,
+            "lr_ratio": self.lr_ratio,
+            "count": self.count,
+            **self.sampler.state(),
+        }
+
+    def is_finished(self) -> bool:
+        """Whether the file holds the whole run. Raises ConfigError if it was started with other numbers, FileError."""
+        with RunReader(self.path) as reader:
+            reader.require_whole()
+            _check_resumable(self.config, reader.config)
+            return reader.attrs["status"] == "complete" and self.config == replace(self.config, reader.config)
+
+    def open(self, resume: bool, device: str, fsync: bool) -> dict[str, Any]:
+        """Open the file for writing, a new one or one with room for the steps to come; the state to go on from."""
+        attrs = {"status": "running", "config": to_json(self.config), "seed": self.config.seed, **provenance(device)}
+        if resume:
+            with RunReader(self.path) as reader:
+                resume = reader.begun
+        if resume:
+            state = self._restore()
+            self.writer = RunWriter.extend(self.path, attrs, self._capacity(), fsync)
+            return state
+        parameters = initial(self.config)
+        self.writer = RunWriter.create(
+            self.path,
+            attrs,
+            {f.name: getattr(self.data, f.name) for f in dataclasses.fields(self.data)},
+            {name: np.arange(size) for name, size in axes(self.config).items()},
+            tuple(parameters),
+            "f4" if self.config.dtype == "float32" else "f8",
+            self._capacity(),
+            fsync,
+        )
+        nothing = {f"{moment}_{n}": np.zeros_like(array) for n, array in parameters.items() for moment in ("m", "v")}
+        return {"step": 0, "grad_norm": np.zeros(self.config.vocabulary), **parameters, **nothing}
+
+    def _restore(self) -> dict[str, Any]:
+        """Take the newest resume slot."""
+        with RunReader(self.path) as reader:
+            state = reader.resume_state()
+            same_stop = all(reader.config[k] == getattr(self.config, k) for k in ("stop_test_accuracy", "extra_steps"))
+        step = int(state["step"])
+        if step > self.config.steps:
+            raise ConfigError(f"{self.path} is at step {step}, beyond --steps {self.config.steps}", "raise --steps")
+        self.lr_ratio, self.count = float(state["lr_ratio"]), state["count"].copy()
+        self.stop_step = int(state["stop_step"]) if same_stop else -1
+        self.sampler.restore(state)
+        return state
+
+    def _capacity(self) -> dict[str, int]:
+        """Rows the run can need; the last step may lie outside the schedule after an early stop."""
+        rows = len(self.schedule) + 1
+        return {
+            "checkpoints": rows,
+            "tokens": rows,
+            "metrics": self.config.steps // self.config.metrics_every + 2,
+            **({} if self.config.optimizer == "sgd" else {"moments": rows}),
+        }
+
+    def commit(self, step: int, state: dict[str, Any], tokens: Arrays) -> None:
+        """Write a checkpoint and what belongs to it."""
+        # First what a checkpoint is gone on from: a run with a checkpoint can always be resumed.
+        self.writer.save_resume(state)
+        self.writer.checkpoint(step, state, tokens=tokens, moments=state)
+
+
+def checkpoint_schedule(config: TrainConfig) -> list[int]:
+    """All steps that get a checkpoint, the first and the last among them.
+
+    The log-spaced steps do not depend on the run's length, so that a longer run holds those of a shorter one.
+    """
+    wanted = {0, config.steps, *config.checkpoint_at}
+    if config.checkpoint_every:
+        wanted.update(range(0, config.steps, config.checkpoint_every))
+    if config.checkpoint_log and config.steps:
+        decades = math.log10(config.steps)
+        wanted.update(
+            round(10 ** (i / config.checkpoint_log)) for i in range(math.ceil(decades * config.checkpoint_log))
+        )
+    return sorted(step for step in wanted if step <= config.steps)
+
+
+def _check_resumable(config: TrainConfig, stored: dict[str, Any]) -> None:
+    mine = json.loads(to_json(config))
+    for key, value in mine.items():
+        if key not in RESUMABLE and stored.get(key) != value:
+            raise ConfigError(
+                f"{key} is {value}, but the run was started with {stored.get(key)}",
+                f"--resume can change only {', '.join(sorted(RESUMABLE))}; start another run with --out",
+            )

@@ -1,0 +1,185 @@
+"""Networks of one shape side by side: their outputs and gradients by hand-derived formulas, all members at once."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from landscape.config import BLOCKS, TrainConfig
+from landscape.training.models import ACTIVATIONS, MLP
+from landscape.training.tasks import TaskData
+
+Parts = dict[str, Tensor]
+_SLOPES: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "relu": lambda back, pre, phi: torch.ops.aten.threshold_backward(back, pre, 0),
+    "gelu": lambda back, pre, phi: torch.ops.aten.gelu_backward(back, pre),
+    "tanh": lambda back, pre, phi: torch.ops.aten.tanh_backward(back, phi),
+    "quadratic": lambda back, pre, phi: back.mul_(pre).mul_(2),
+}
+"""back * phi'(pre)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """One batch of each member: which table rows its samples add up, and which samples come back to each row."""
+
+    rows: Tensor
+    """(member * sample * slot), rows of the flattened tables by the sample that takes them."""
+    row_starts: Tensor
+    """(member * sample), where those of each sample start."""
+    samples: Tensor
+    """(member * sample * slot), samples by the row that they take."""
+    sample_starts: Tensor
+    """(slot * member * token), where those of each row start."""
+    labels: Tensor
+    """(member, 1, sample)."""
+    seen: NDArray[np.bool_]
+    """(member, token), whether a token occurs."""
+
+
+class Networks:
+    """Members with parameters of their own and the pairs in common; logits = V phi(sum_k W_k E[x_k] + b1) + b2.
+
+    `flat` (member, parameter) holds all parameters and `grad` what `backward` found; `params` and `grads` are their
+    parts by name, (member, ...). Logits have the samples last, (member, class, sample), which is what BLAS and sums
+    over classes like best. One-hot tokens are those with E = 1, tokens as numbers those with E = (0, 1, 2, ...)^T. The
+    first layer goes through the tables T_k = E W_k^T (theory.md, section 1). Sums over samples are sums over sorted
+    rows, so that a GPU repeats them bit for bit.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        parameters: Sequence[Mapping[str, NDArray[Any]]],
+        data: TaskData,
+        device: torch.device,
+    ) -> None:
+        self.members, self.vocabulary = len(parameters), config.vocabulary
+        self.shapes = {name: parameters[0][name].shape for name in BLOCKS["all"] if name in parameters[0]}
+        self.flat = self.stack(parameters).to(device)
+        self.grad = torch.zeros_like(self.flat)
+        self.params, self.grads = self.parts(self.flat), self.parts(self.grad)
+        numbers = torch.arange(self.vocabulary, dtype=self.flat.dtype, device=device)
+        inputs = {"onehot": torch.diag(torch.ones_like(numbers)), "scalar": numbers[:, None]}
+        self._E = self.params["E"] if "E" in self.params else inputs[config.model].expand(self.members, -1, -1)
+        self._W_k = self.params["W"].split(self._E.shape[2], dim=2)
+        # A slot that always holds the same token, such as `op` and `=`, adds the same to every sample.
+        tokens = data.tokens
+        self._fixed = {k: int(tokens[0, k]) for k in range(len(self._W_k)) if (tokens[:, k] == tokens[0, k]).all()}
+        self._varying = [k for k in range(len(self._W_k)) if k not in self._fixed]
+        count = len(self._varying) * self.members * self.vocabulary
+        # Of 16 bits or fewer, numbers are sorted by their digits, which is many times as fast.
+        kind = np.min_scalar_type(count)
+        first = np.arange(0, count, self.vocabulary).reshape(-1, self.members).T[:, None]
+        self._rows = (tokens[:, self._varying] + first).astype(kind).reshape(-1, len(self._varying))
+        self._labels, self._first_row = data.labels.astype(np.int64), np.arange(self.members)[:, None] * len(tokens)
+        self._activation, self._slope = ACTIVATIONS[config.activation], _SLOPES[config.activation]
+
+    def parts(self, flat: Tensor) -> Parts:
+        """Views of a tensor like `flat`, (member, ...) by name."""
+        pieces = flat.split([math.prod(shape) for shape in self.shapes.values()], dim=1)
+        return {n: x.view(-1, *shape) for (n, shape), x in zip(self.shapes.items(), pieces, strict=True)}
+
+    def stack(self, parameters: Sequence[Mapping[str, NDArray[Any]]], prefix: str = "") -> Tensor:
+        """Arrays by name, one mapping a member, as one tensor like `flat`."""
+        return torch.from_numpy(
+            np.stack([np.concatenate([p[prefix + n].reshape(-1) for n in self.shapes]) for p in parameters])
+        )
+
+    def batch(self, pairs: NDArray[np.int64]) -> Batch:
+        """The batch of pairs (member, sample) of the table."""
+        rows = self._rows.take(pairs + self._first_row, axis=0).reshape(-1)
+        slots, device = len(self._varying), self.flat.device
+        taken = np.bincount(rows, minlength=slots * self.members * self.vocabulary)
+        seen = np.logical_or.reduce(taken.reshape(slots, self.members, -1) > 0)
+        for token in self._fixed.values():
+            seen[:, token] = True
+        return Batch(
+            torch.from_numpy(rows.astype(np.int64)).to(device),
+            _multiples(slots, len(rows), device),
+            torch.from_numpy(rows.argsort(kind="stable") // slots).to(device),
+            torch.from_numpy(taken.cumsum() - taken).to(device),
+            torch.from_numpy(self._labels.take(pairs)[:, None]).to(device),
+            seen,
+        )
+
+    def logits(self, batch: Batch) -> Tensor:
+        """Logits (member, class, sample)."""
+        return self._outputs(self._activation(self._inputs(batch)))
+
+    def backward(self, batch: Batch) -> Tensor:
+        """Put the gradient of each member's mean cross-entropy into `grad`; the logits (member, class, sample)."""
+        pre = self._inputs(batch)
+        phi = self._activation(pre)
+        logits = self._outputs(phi)
+        residual = logits.softmax(1)
+        # p_y - 1 is minus the sum of all others, which keeps its digits at any loss.
+        residual.scatter_(1, batch.labels, 0.0)
+        residual.scatter_(1, batch.labels, residual.sum(1, keepdim=True).neg_()).div_(pre.shape[1])
+        back = self._slope(torch.bmm(residual.mT, self.params["V"]), pre, phi)
+        by_row = _sums(back.view(-1, back.shape[2]), batch.samples, batch.sample_starts)
+        found = self._first_layer(by_row.view(len(self._varying), self.members, self.vocabulary, -1))
+        found["V"] = torch.bmm(residual, phi)
+        found["b2"] = residual.sum(2)
+        torch.cat([found[name].view(self.members, -1) for name in self.shapes], dim=1, out=self.grad)
+        return logits
+
+    def _inputs(self, batch: Batch) -> Tensor:
+        """What the hidden layer takes in, (member, sample, hidden)."""
+        E, W_k = self._E, self._W_k
+        tables = E.new_empty(len(self._varying), self.members, self.vocabulary, W_k[0].shape[1])
+        for i, k in enumerate(self._varying):
+            torch.bmm(E, W_k[k].mT, out=tables[i])
+        for k, token in self._fixed.items():
+            tables[0] += torch.bmm(E[:, token : token + 1], W_k[k].mT)
+        if "b1" in self.params:
+            tables[0] += self.params["b1"][:, None]
+        inputs = _sums(tables.view(-1, tables.shape[3]), batch.rows, batch.row_starts)
+        return inputs.view(self.members, -1, tables.shape[3])
+
+    def _outputs(self, phi: Tensor) -> Tensor:
+        V, b2 = self.params["V"], self.params.get("b2")
+        return torch.bmm(V, phi.mT) if b2 is None else torch.baddbmm(b2[:, :, None], V, phi.mT)
+
+    def _first_layer(self, G: Tensor) -> Parts:
+        """Gradients of E, W and b1 from those of the tables, (slot, member, token, hidden)."""
+        E, W_k = self._E, self._W_k
+        total = G[0].sum(1)
+        by_slot = dict(zip(self._varying, G, strict=True))
+        dW = [
+            torch.bmm(by_slot[k].mT, E) if k in by_slot else total[:, :, None] * E[:, self._fixed[k], None]
+            for k in range(len(W_k))
+        ]
+        found = {"W": torch.cat(dW, dim=2), "b1": total}
+        if "E" in self.params:
+            dE = torch.bmm(G[0], W_k[self._varying[0]])
+            for k, table in list(by_slot.items())[1:]:
+                dE.baddbmm_(table, W_k[k])
+            for k, token in self._fixed.items():
+                dE[:, token] += torch.bmm(total[:, None], W_k[k])[:, 0]
+            found["E"] = dE
+        return found
+
+
+def _sums(table: Tensor, rows: Tensor, starts: Tensor) -> Tensor:
+    """Sums of a table's rows, one from each start to the next."""
+    found: Tensor = torch.embedding_bag(table, rows, starts)[0]
+    return found
+
+
+@functools.cache
+def _multiples(step: int, end: int, device: torch.device) -> Tensor:
+    return torch.arange(0, end, step, device=device)
+
+
+def initial(config: TrainConfig) -> dict[str, NDArray[Any]]:
+    """The parameters that a run starts from, by name."""
+    return {name: parameter.detach().numpy() for name, parameter in MLP(config).named_parameters()}
