@@ -17,6 +17,8 @@ ACCEPTED = 1e-3
 GATHERED = 0.25
 """Share of the tolerance beyond which directions are gathered; as much again separates the rest from it."""
 _CHECK_EVERY, _MAX_STEPS = 10, 400
+_EACH = 8
+"""Products that a direction gathered has been seen to take; more where there are many."""
 _BASIS_BYTES = 5 << 28
 
 
@@ -31,7 +33,14 @@ class Bounds:
 
 
 def index_bounds(
-    op: LinearMap, eigen: EigenResult, tolerance: float, error: float, failure: float, max_products: int, seed: int
+    op: LinearMap,
+    eigen: EigenResult,
+    tolerance: float,
+    error: float,
+    failure: float,
+    max_products: int,
+    seed: int,
+    expected: float = 0.0,
 ) -> Bounds:
     """Bounds of the number of eigenvalues below -tolerance, for products that are right to `error` in norm.
 
@@ -39,7 +48,7 @@ def index_bounds(
     after Kuczynski & Wozniakowski (1992), that H is above -tolerance + gamma there. By Haynsworth's inertia
     additivity the index is then at most that of Q^T H Q + tolerance - R^T R / gamma with R = (1 - Q Q^T) H Q; by
     Cauchy's interlacing it is at least that of Q^T H Q + tolerance. Without such a run within `max_products` there
-    is no upper bound.
+    is no upper bound. expected: estimated number of directions to gather; what is beyond `max_products` is not begun.
     """
     n = op.shape[0]
     Q = eigen.vectors[0][:, torch.as_tensor(eigen.values[0] < -GATHERED * tolerance)]
@@ -47,10 +56,12 @@ def index_bounds(
     columns = max(64, _BASIS_BYTES // (8 * n))
     products, chance = 0, 1.0
     while True:
-        steps = min(_MAX_STEPS, columns - Q.shape[1], max_products - products - Q.shape[1])
+        left = max_products - products - Q.shape[1]
+        steps = min(_MAX_STEPS, columns - Q.shape[1], left)
+        hopeless = _EACH * (expected - Q.shape[1]) > left
         if Q.shape[1] == n:
             chance = 0.0
-        if steps < _CHECK_EVERY or Q.shape[1] == n:
+        if steps < _CHECK_EVERY or Q.shape[1] == n or hopeless:
             break
         found, chance, used = _run(op, Q, tolerance, error, failure, min(steps, n - Q.shape[1]), generator)
         products += used

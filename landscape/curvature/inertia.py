@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from landscape.curvature.complement import index_bounds
+from landscape.curvature.complement import GATHERED, index_bounds
 from landscape.curvature.density import Count, Quadrature, quadrature
 from landscape.curvature.lanczos import DENSE_LIMIT, EigenResult, Method, eigsh, require_symmetric
 from landscape.curvature.operators import LinearMap, Operator, product_error
@@ -175,7 +175,8 @@ def bracketed(
     tolerance = (TAU_LANCZOS if tau is None else tau) * norm
     rho = product_error(op, seed) + 10 * n**0.5 * torch.finfo(op.dtype).eps * norm
     require_honest(tolerance, rho, norm)
-    search = index_bounds(op, eigen, tolerance, rho, FAILURE, max_products, seed)
+    expected = rule.count_below(-GATHERED * tolerance).value
+    search = index_bounds(op, eigen, tolerance, rho, FAILURE, max_products, seed, expected)
     estimate = rule.count_below(-tolerance)
     lower = max(int((eigen.ritz < -tolerance - rho).sum()), search.lower)
     bounds = [b for b in (search.upper, upper) if b is not None]
