@@ -1,0 +1,69 @@
+"""A whole run, each checkpoint started from the one before, beside its checkpoints one by one from nothing."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from benchmarks.harness import Line, Numbers, Part, main, timed
+from benchmarks.peers import trained
+from landscape import HessianConfig, preset
+from landscape.config import DEFAULT_BLOCKS
+from landscape.measure import Measurement
+from landscape.pipeline import training_at
+
+TARGET = 2.0
+
+
+def run(name: str, steps: list[int], cold_every: int, config: HessianConfig) -> Numbers:
+    """Seconds and products at each step of a run; from nothing at every `cold_every`-th, right after the other."""
+    train = preset(name)
+    with trained(train, steps) as reader:
+        warm = Measurement(train, config, reader.data())
+        found = []
+        for i, step in enumerate(steps):
+            arrays, training = reader.checkpoint(step), training_at(reader, step)
+            row: Numbers = {"step": step, **_measured(warm, arrays, training)}
+            if i % cold_every == 0:
+                row["cold"] = _measured(Measurement(train, config, reader.data()), arrays, training)
+            found.append(row)
+    return {"preset": name, "blocks": list(config.blocks), "k": config.k, "method": config.method, "steps": found}
+
+
+def _measured(measurement: Measurement, arrays: Mapping[str, np.ndarray], training: object) -> Numbers:
+    """Seconds, products, and eigenpairs that converged, of one checkpoint."""
+    seconds, rows = timed(functools.partial(measurement.run, arrays, training))
+    row = rows["/"]
+    return {"seconds": seconds, "products": int(row["num_products"].sum()), "converged": int(row["converged"].sum())}
+
+
+def parts() -> list[Part]:
+    """quick by its first checkpoints, matrix-free for the comparison's sake; mid over 100, cold at every tenth."""
+    few = HessianConfig(method="lanczos", blocks=("E", "W"), device="cpu")
+    whole = HessianConfig(blocks=DEFAULT_BLOCKS, device="cpu")
+    return [
+        Part("quick, 4 checkpoints, E and W", functools.partial(run, "quick", [500, 510, 520, 530], 1, few)),
+        Part("mid, 100 checkpoints", functools.partial(run, "mid", list(range(20, 2001, 20)), 10, whole), slow=True),
+    ]
+
+
+def lines(found: Mapping[str, Numbers]) -> Iterator[Line]:
+    """Row 7."""
+    for part, numbers in found.items():
+        steps = numbers["steps"]
+        both = [step for step in steps if "cold" in step]
+        warm, cold = sum(s["seconds"] for s in both), sum(s["cold"]["seconds"] for s in both)
+        products = [sum(s["products"] for s in both), sum(s["cold"]["products"] for s in both)]
+        what = f"{len(steps)} checkpoints × {len(numbers['blocks'])} blocks, {numbers['preset']}, {numbers['method']}"
+        told = (
+            f"{cold / warm:.2f}× at the {len(both)} done both ways ({warm:.3g} s against {cold:.3g} s, "
+            f"{products[0]:,} products against {products[1]:,}); all: {sum(s['seconds'] for s in steps):.3g} s"
+        )
+        yield Line("7", what, f"≥ {TARGET:g}×", told, cold / warm >= TARGET, part)
+
+
+if __name__ == "__main__":
+    sys.exit(main("wholerun", parts()))
