@@ -13,6 +13,7 @@ from torch import Tensor
 from benchmarks.harness import Line, Numbers, Part, apart, main, summary, timed
 from benchmarks.peers import Case, case, relative
 from landscape import TrainConfig, preset
+from landscape.devices import free_memory
 from landscape.point import Point
 
 NETS = {
@@ -74,8 +75,7 @@ def _torch_hessian(name: str) -> Numbers:
     torch.set_num_threads(1)
     at = case(NETS[name])
     own = [timed(closed_form(at)) for _ in range(3)]
-    pages = {line.split(":")[0]: int(line.split()[1]) for line in open("/proc/meminfo", encoding="ascii")}
-    limit = 1024 * pages["MemAvailable"] * 9 // 10
+    limit = free_memory(torch.device("cpu")) * 9 // 10
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     numbers: Numbers = {"landscape": summary([s for s, _ in own])}
     try:
@@ -91,7 +91,7 @@ def parts() -> list[Part]:
     found = []
     for name in NETS:
         works: dict[str, tuple[Callable[[], Numbers], bool]] = {
-            f"{name}, {SAMPLE} columns": (functools.partial(block, name, False), False),
+            f"{name}, {SAMPLE} columns": (functools.partial(block, name, False), name != "quick"),
             f"{name}, whole": (functools.partial(block, name, True), True),
             f"{name}, torch.func.hessian": (functools.partial(by_torch, name), True),
         }

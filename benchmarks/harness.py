@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import gc
 import hashlib
 import json
 import multiprocessing
@@ -13,6 +12,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -61,7 +61,6 @@ def alternate(works: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, 
 
 def timed(work: Callable[[], Any]) -> tuple[float, Any]:
     """Seconds of one call, and what it returned."""
-    gc.collect()
     started = time.perf_counter()
     result = work()
     return time.perf_counter() - started, result
@@ -78,9 +77,9 @@ def summary(seconds: Sequence[float]) -> dict[str, Any]:
 
 
 def apart(function: Callable[..., Any], *args: Any) -> Any:
-    """What a function of a module returns in a process of its own."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(function, args)
+    """What a function of a module returns in a process of its own; raises BrokenProcessPool if that one is killed."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(function, *args).result()
 
 
 def peak_memory() -> int:
@@ -96,13 +95,12 @@ def environment() -> dict[str, Any]:
     """Code, versions and machine; without the machine's name."""
     found = {k: v for k, v in provenance("cpu").items() if k not in ("hostname", "argv", "created")}
     cpu = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    cores, memory = len(os.sched_getaffinity(0)), os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return {
         **found,
         **{name: version(name) for name in PEERS},
-        "cpu": cpu[0].split(":")[1].strip(),
-        "cores": len(os.sched_getaffinity(0)),
+        "machine": f"{cpu[0].split(':')[1].strip()}, {cores} cores, {memory / 1e9:.0f} GB",
         "threads": torch.get_num_threads(),
-        "memory_GB": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9),
     }
 
 
@@ -124,19 +122,20 @@ def measure(name: str, parts: Sequence[Part], full: bool, again: bool) -> dict[s
     torch.set_num_threads(1)
     RESULTS.mkdir(exist_ok=True)
     here = environment()
-    key = _key(here)
+    place, code = _digest(here), _code(name, here)
     for part in parts:
         found = load(name)
         known = found["parts"].get(part.name, {})
-        if (part.slow and not full) or (known.get("environment") == key and not again):
+        if (part.slow and not full) or (known.get("code") == code and not again):
             continue
         load_before = os.getloadavg()[0]
         print(f"{name}: {part.name} ...", end=" ", file=sys.stderr, flush=True)
         seconds, numbers = timed(part.work)
         print(f"{seconds:.1f} s", file=sys.stderr)
-        found["environments"][key] = here
+        found["environments"][place] = here
         found["parts"][part.name] = {
-            "environment": key,
+            "environment": place,
+            "code": code,
             "load_before": round(load_before, 2),
             "seconds_in_all": round(seconds, 1),
             **numbers,
@@ -147,16 +146,16 @@ def measure(name: str, parts: Sequence[Part], full: bool, again: bool) -> dict[s
     return load(name)
 
 
-def _key(here: Mapping[str, Any]) -> str:
-    """A digest of the machine, the versions and the code that is measured and that measures."""
-    digest = hashlib.sha256()
-    kept = {k: v for k, v in here.items() if not k.startswith("git_")}
-    digest.update(json.dumps(kept, sort_keys=True).encode())
-    reporting = {"page.py", "figures.py", "__main__.py"}
-    sources = [*(ROOT / "landscape").rglob("*.py"), *(ROOT / "benchmarks").glob("*.py")]
-    for path in sorted(path for path in sources if path.name not in reporting):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:12]
+def _code(name: str, here: Mapping[str, Any]) -> str:
+    """A digest of the machine, the versions, the package and the script: what a result stands for."""
+    sources = [*(ROOT / "landscape").rglob("*.py")]
+    sources += [ROOT / f"benchmarks/{module}.py" for module in ("harness", "peers", "counts", name)]
+    text = "".join(path.read_text(encoding="utf-8") for path in sorted(sources))
+    return _digest([text, {k: v for k, v in here.items() if not k.startswith("git_")}])
+
+
+def _digest(of: Any) -> str:
+    return hashlib.sha256(json.dumps(of, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def main(name: str, parts: Sequence[Part]) -> int:

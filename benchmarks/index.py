@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 
 import torch
 
-from benchmarks.dense import BLOCK, NETS
+from benchmarks.dense import NETS, closed_form
 from benchmarks.harness import Line, Numbers, Part, alternate, main
 from benchmarks.peers import case
 from landscape import MatrixOperator, saddle_index
@@ -19,7 +19,7 @@ STEP, TARGET = 150, 4.0
 def index(name: str, rounds: int) -> Numbers:
     """Seconds of `saddle_index` and of torch.linalg.eigvalsh, for the matrix after some training, and both counts."""
     at = case(NETS[name], STEP)
-    H = at.landscape(BLOCK).dense()
+    H = closed_form(at)()
     found = saddle_index(MatrixOperator(H), method="dense")
     works = {
         "landscape": lambda: saddle_index(MatrixOperator(H), method="dense"),

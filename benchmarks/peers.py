@@ -131,7 +131,7 @@ class Case:
         return result
 
     def check(self) -> dict[str, float]:
-        """Relative differences in float64 to ours: loss, gradient and product. Raises AssertionError if not rounding."""
+        """Relative differences to ours in float64: loss, gradient, product. AssertionError if they are not rounding."""
         exact = dataclasses.replace(self, dtype=torch.float64)
         objective, net = self.problem.objective(self.params, 0.0), exact.user_net()
         loss = nn.functional.cross_entropy(net(self.data[0]), self.data[1])
