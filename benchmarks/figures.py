@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from benchmarks.harness import Numbers
 from landscape.plotting import new_figure, save_figure, style
+
+if TYPE_CHECKING:
+    from matplotlib.axis import Axis
 
 PEERS = {"GEMMs alone": (7, ""), "PyHessian": (1, "//"), "curvlinops": (2, "..")}
 """Colour of each tool, as its place in seaborn's colour-blind palette, and its hatch."""
@@ -27,6 +30,16 @@ def draw(results: Mapping[str, Mapping[str, Numbers]], folder: Path) -> dict[str
                 save_figure(figure, data, folder, name)
                 found[name] = caption
     return found
+
+
+def _plain(*axes: Axis) -> None:
+    """Logarithmic axes with 1, 2 and 5 of each decade written out."""
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
+    for axis in axes:
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        axis.set_minor_formatter(NullFormatter())
 
 
 def products(parts: Mapping[str, Numbers]) -> tuple[Any, pd.DataFrame, str]:
@@ -78,6 +91,7 @@ def eigenvalues(parts: Mapping[str, Numbers]) -> tuple[Any, pd.DataFrame, str]:
                 axis.annotate(pairs, (at, seconds), (0, 5), textcoords="offset points", fontsize="small", ha="center")
         axis.set(yscale="log", title=preset, xticks=range(len(blocks)), xticklabels=blocks, ylabel="s")
         axis.set_xlim(-0.6, len(blocks) - 0.4)
+        _plain(axis.yaxis)
         axis.margins(y=0.15)
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", fontsize="small", ncols=len(SEARCHES))
@@ -103,7 +117,8 @@ def growth(parts: Mapping[str, Numbers]) -> tuple[Any, pd.DataFrame, str]:
                 for a, b in zip(p["x"], p["y"], strict=True)
             ]
         quantity = {"s": "time", "B": "memory"}[unit]
-        axis.set(xscale="log", yscale="log", xlabel="size, of the smallest", ylabel=f"{quantity}, of the smallest")
+        axis.set(xscale="log", yscale="log", xlabel="size / smallest size", ylabel=f"{quantity} / first {quantity}")
+        _plain(axis.xaxis, axis.yaxis)
         axis.legend(
             loc="upper center",
             bbox_to_anchor=(0.5, -0.2),

@@ -26,6 +26,8 @@ SCRIPTS: dict[str, ModuleType] = {
 }
 ELSEWHERE = ("training", "gpu")
 """Results that other programs leave: {"environments": {key: one environment}, "lines": [fields of Line]}."""
+BUSY = 1.5
+"""Load above which the machine does something else too; a benchmark itself makes 1."""
 MARKS = {True: "✓ met", False: "✗ not met", None: "–"}
 INTRODUCTION = (Path(__file__).parent / "introduction.md").read_text(encoding="utf-8")
 PLAN = (Path(__file__).parent / "plan.md").read_text(encoding="utf-8")
@@ -60,7 +62,7 @@ def write(docs: Path, results: Path = RESULTS) -> None:
         [
             INTRODUCTION.strip(),
             f"{sum(verdicts)} of {len(verdicts)} comparisons with a target meet it.",
-            _missing(lines),
+            _missing(found, lines),
             "\n".join(rows),
             *(pictures[name] for name in ("products", "eigenvalues") if name in pictures),
             "## Growth",
@@ -89,20 +91,26 @@ def _ordered(lines: Mapping[str, list[Line]]) -> list[str]:
     return sorted(first, key=lambda name: int(first[name]) if first[name].isdigit() else 99)
 
 
-def _missing(lines: Mapping[str, list[Line]]) -> str:
-    """What was not measured, in plain words."""
+def _missing(found: Mapping[str, Any], lines: Mapping[str, list[Line]]) -> str:
+    """What was not measured, or not on a quiet machine, in plain words."""
     gaps = []
-    if not lines["gpu"]:
+    loads = [part["load_before"] for name in SCRIPTS for part in found[name]["parts"].values()]
+    if busy := sum(load > BUSY for load in loads):
+        gaps.append(
+            f"**The machine was busy:** its load was above {BUSY} as {busy} of {len(loads)} parts began, so that their "
+            "times are those of a shared machine."
+        )
+    if not any(line.what.startswith("GPU") for line in lines["gpu"]):
         gaps.append("**No row was run on a GPU:** rows 1, 2, 5 and 7 there wait for `python benchmarks/gpu.py`.")
     if not lines["training"]:
         gaps.append("**Rows 8 and 9** (training, ensembles) are not measured yet.")
     names = {
-        name: {part.name for part in script.parts()} - {line.part for line in lines[name]}
+        name: [part.name for part in script.parts() if part.name not in found[name]["parts"]]
         for name, script in SCRIPTS.items()
     }
-    missing = [f"{name}: {', '.join(sorted(left))}" for name, left in names.items() if left]
+    missing = [f"{name} ({'; '.join(left)})" for name, left in names.items() if left]
     if missing:
-        gaps.append(f"**Not measured, for `make bench` leaves them out:** {'; '.join(missing)}.")
+        gaps.append(f"**Not measured, for `make bench` leaves them out:** {', '.join(missing)}.")
     return "\n\n".join(gaps)
 
 

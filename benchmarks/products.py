@@ -15,6 +15,7 @@ from benchmarks.peers import case, relative
 from landscape import preset
 
 PRESETS, DTYPES = ("quick", "mid", "paper"), ("float32", "float64")
+ROUNDS = {"quick": 51, "mid": 25, "paper": 9}
 MANY = 16
 TARGETS = {"PyHessian": 2.0, "curvlinops": 3.0}
 LIMIT, TOGETHER = 2.0, 1.3
@@ -53,7 +54,7 @@ def product(name: str, dtype: str) -> Numbers:
         "at once": lambda: H @ many,
         "one by one": lambda: [H @ many[:, j] for j in range(MANY)],
     }
-    rounds = 15 if name != "paper" else 7
+    rounds = ROUNDS[name]
     return {
         "preset": name,
         "dtype": dtype,

@@ -16,18 +16,19 @@ from landscape.measure import Measurement
 from landscape.pipeline import training_at
 
 TARGET, CHECKPOINTS = 2.0, 100
+STEPS = {"quick": [500, 510, 520], "mid": list(range(20, 20 * CHECKPOINTS + 1, 20))}
 
 
-def run(name: str, steps: list[int], cold_every: int, config: HessianConfig) -> Numbers:
-    """Seconds and products at each step of a run; from nothing at every `cold_every`-th, right after the other."""
+def run(name: str, steps: list[int], cold: list[int], config: HessianConfig) -> Numbers:
+    """Seconds and products at each step of a run; at the steps in `cold` also from nothing, right after the other."""
     train = preset(name)
-    with trained(train, steps) as reader:
+    with trained(train, STEPS[name]) as reader:
         warm = Measurement(train, config, reader.data())
         found = []
-        for i, step in enumerate(steps):
+        for step in steps:
             arrays, training = reader.checkpoint(step), training_at(reader, step)
             row: Numbers = {"step": step, **_measured(warm, arrays, training)}
-            if i % cold_every == 0:
+            if step in cold:
                 row["cold"] = _measured(Measurement(train, config, reader.data()), arrays, training)
             found.append(row)
     return {"preset": name, "blocks": list(config.blocks), "k": config.k, "method": config.method, "steps": found}
@@ -41,23 +42,30 @@ def _measured(measurement: Measurement, arrays: Mapping[str, np.ndarray], traini
 
 
 def parts() -> list[Part]:
-    """quick at a few checkpoints, matrix-free for the comparison's sake; mid at 100, cold at every tenth."""
+    """quick at a few checkpoints, matrix-free for the comparison's sake; mid at 100, in tens.
+
+    Each ten is started from nothing, so that an interrupted run is gone on with; its last one is done both ways.
+    """
     few = HessianConfig(method="lanczos", blocks=("E",), device="cpu")
     whole = HessianConfig(blocks=DEFAULT_BLOCKS, device="cpu")
+    tens = [STEPS["mid"][i : i + 10] for i in range(0, CHECKPOINTS, 10)]
     return [
-        Part("quick, 3 checkpoints, E", functools.partial(run, "quick", [500, 510, 520], 1, few)),
-        Part(
-            "mid, 100 checkpoints",
-            functools.partial(run, "mid", list(range(20, 20 * CHECKPOINTS + 1, 20)), 10, whole),
-            slow=True,
+        Part("quick, 3 checkpoints, E", functools.partial(run, "quick", STEPS["quick"], STEPS["quick"][1:], few)),
+        *(
+            Part(f"mid, steps {ten[0]} to {ten[-1]}", functools.partial(run, "mid", ten, ten[-1:], whole), slow=True)
+            for ten in tens
         ),
     ]
 
 
 def lines(found: Mapping[str, Numbers]) -> Iterator[Line]:
-    """Row 7."""
+    """Row 7; the tens of a run together."""
+    runs: dict[str, list[str]] = {}
     for part, numbers in found.items():
-        steps = numbers["steps"]
+        runs.setdefault(numbers["preset"], []).append(part)
+    for parts_of_run in runs.values():
+        numbers, part = found[parts_of_run[0]], parts_of_run[-1]
+        steps = [step for each in parts_of_run for step in found[each]["steps"]]
         both = [step for step in steps if "cold" in step]
         warm, cold = sum(s["seconds"] for s in both), sum(s["cold"]["seconds"] for s in both)
         products = [sum(s["products"] for s in both), sum(s["cold"]["products"] for s in both)]
