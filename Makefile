@@ -8,7 +8,7 @@ TEST_INSTALLED := $(VENV)/.installed-test
 DEMO_STEPS ?= 6000
 DEMO_CHECKPOINTS ?= 6
 
-.PHONY: install demo test lint torture clean
+.PHONY: install demo test lint bench bench-full torture clean
 
 install: $(INSTALLED)
 
@@ -37,6 +37,14 @@ lint: $(TEST_INSTALLED)
 
 test: lint
 	$(BIN)/python -m pytest
+
+# Minutes; what was measured with this code on this machine is not measured again. Then docs/performance.md is made.
+bench: $(TEST_INSTALLED)
+	$(BIN)/python -m benchmarks
+
+# Hours; goes on where it was stopped.
+bench-full: $(TEST_INSTALLED)
+	$(BIN)/python -m benchmarks --full
 
 # About half an hour: a thousand kills, crashes at every write, ten minutes of fuzzing.
 torture: $(TEST_INSTALLED)

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import json
+import functools
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.harness import Line, Numbers, Part, main
 from landscape.config import TrainConfig, preset
-from landscape.provenance import provenance
 from landscape.storage.runs import RunReader
 from landscape.training.member import Member
 from landscape.training.networks import initial
 
 ROUNDS = 40
+WRITES, EXTRA, READS = 1.3, 1e-3, 0.5
+"""A checkpoint in so many tofile, and as many seconds; reads at such a share of fromfile's speed."""
 
 
 def measure(work: Callable[[int], Any]) -> float:
@@ -32,11 +34,16 @@ def measure(work: Callable[[int], Any]) -> float:
     return statistics.median(seconds)
 
 
-def storage(config: TrainConfig, folder: Path) -> dict[str, Any]:
-    """Seconds per checkpoint and per read, for the parameters of one model."""
+def storage(name: str) -> Numbers:
+    """Seconds per checkpoint and per read, for the parameters of one preset."""
+    with tempfile.TemporaryDirectory() as folder:
+        return {"preset": name, "rounds": ROUNDS, **_storage(preset(name), Path(folder))}
+
+
+def _storage(config: TrainConfig, folder: Path) -> Numbers:
     parameters = initial(config)
     raw = np.concatenate([a.reshape(-1) for a in parameters.values()])
-    found: dict[str, Any] = {"bytes": raw.nbytes}
+    found: Numbers = {"bytes": raw.nbytes}
     for name, fsync in (("checkpoint", False), ("checkpoint_fsync", True)):
         member = Member(config, folder / f"{name}.h5")
         member.open(False, "cpu", fsync)
@@ -61,15 +68,23 @@ def storage(config: TrainConfig, folder: Path) -> dict[str, Any]:
     return found
 
 
-def main() -> int:
-    """Measure every preset and print one JSON document."""
-    results = {}
-    for name in ("quick", "mid", "paper"):
-        with tempfile.TemporaryDirectory() as folder:
-            results[name] = storage(preset(name), Path(folder))
-    print(json.dumps({"environment": provenance("cpu"), "rounds": ROUNDS, "presets": results}, indent=2))
-    return 0
+def parts() -> list[Part]:
+    return [Part(name, functools.partial(storage, name)) for name in ("quick", "mid", "paper")]
+
+
+def lines(found: Mapping[str, Numbers]) -> Iterator[Line]:
+    """Writes and reads, by preset."""
+    for part, numbers in found.items():
+        write, limit = numbers["checkpoint"], WRITES * numbers["tofile"] + EXTRA
+        what = f"a checkpoint against tofile, {part} ({numbers['bytes'] / 1e6:.2g} MB)"
+        told = f"{1e3 * write:.2f} ms against {1e3 * numbers['tofile']:.2f} ms"
+        yield Line("storage", what, f"≤ {WRITES}× + {1e3 * EXTRA:g} ms", told, write <= limit, part)
+        for read, raw in (("checkpoint", "fromfile_checkpoint"), ("E_over_steps", "fromfile_E_over_steps")):
+            own, other = numbers[f"read_{read}"], numbers[raw]
+            told = f"{other / own:.2f}× its speed ({1e3 * own:.2f} ms against {1e3 * other:.2f} ms)"
+            what = f"reading {read.replace('_', ' ')} against fromfile, {part}"
+            yield Line("storage", what, f"≥ {READS:g}×", told, other / own >= READS, part)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main("storage", parts()))

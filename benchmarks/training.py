@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import json
+import functools
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,15 +19,15 @@ from unittest import mock
 import torch
 from torch import nn
 
+from benchmarks.harness import Line, Numbers, Part, main, timed
 from landscape.config import TrainConfig, preset
-from landscape.provenance import provenance
 from landscape.storage.runs import RunWriter
 from landscape.training.member import Member
 from landscape.training.tasks import TRAIN, make_data
 from landscape.training.trainer import _Loop, train
 
 STEPS = {"quick": 6000, "mid": 1500}
-MEMBERS = 16
+MEMBERS, ROUNDS = 16, 3
 WATCHED = {
     "storage": [(Member, "open"), (Member, "commit"), (RunWriter, "metrics"), (RunWriter, "finish")],
     "metrics": [(_Loop, "metrics")],
@@ -58,7 +57,7 @@ def plain_loop(config: TrainConfig, fused: bool) -> None:
 def watched(spent: dict[str, float]) -> Iterator[None]:
     """Add up the seconds that the trainer spends on its file and on its metrics."""
 
-    def timed(method: Callable[..., Any], what: str) -> Callable[..., Any]:
+    def clocked(method: Callable[..., Any], what: str) -> Callable[..., Any]:
         def call(*args: Any, **more: Any) -> Any:
             started = time.perf_counter()
             result = method(*args, **more)
@@ -68,7 +67,7 @@ def watched(spent: dict[str, float]) -> Iterator[None]:
         return call
 
     patches = [
-        mock.patch.object(owner, name, timed(getattr(owner, name), what))
+        mock.patch.object(owner, name, clocked(getattr(owner, name), what))
         for what, methods in WATCHED.items()
         for owner, name in methods
     ]
@@ -81,14 +80,7 @@ def watched(spent: dict[str, float]) -> Iterator[None]:
             patch.stop()
 
 
-def seconds(work: Callable[[], Any]) -> float:
-    """Wall time of a call."""
-    started = time.perf_counter()
-    work()
-    return time.perf_counter() - started
-
-
-def single(name: str, threads: int, rounds: int) -> dict[str, Any]:
+def single(name: str, threads: int, rounds: int) -> Numbers:
     """The three loops in turn, so that what else the machine does strikes all of them."""
     torch.set_num_threads(threads)
     config = dataclasses.replace(preset(name), steps=STEPS[name], stop_test_accuracy=None)
@@ -97,9 +89,9 @@ def single(name: str, threads: int, rounds: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder, watched(spent):
         path = Path(folder) / "run.h5"
         for _ in range(rounds):
-            taken["plain"].append(seconds(lambda: plain_loop(config, fused=False)))
-            taken["plain_fused"].append(seconds(lambda: plain_loop(config, fused=True)))
-            taken["landscape"].append(seconds(lambda: train(config, path, overwrite=True, quiet=True)))
+            taken["plain"].append(timed(lambda: plain_loop(config, fused=False))[0])
+            taken["plain_fused"].append(timed(lambda: plain_loop(config, fused=True))[0])
+            taken["landscape"].append(timed(lambda: train(config, path, overwrite=True, quiet=True))[0])
     return {
         "preset": name,
         "threads": threads,
@@ -111,7 +103,7 @@ def single(name: str, threads: int, rounds: int) -> dict[str, Any]:
     }
 
 
-def many(members: int) -> dict[str, Any]:
+def many(members: int) -> Numbers:
     """`landscape train --seeds` as one process, beside as many processes of one run each, all with every core."""
     command = [sys.executable, "-m", "landscape", "train", "--preset", "quick", "--quiet", "--device", "cpu"]
 
@@ -134,8 +126,11 @@ def many(members: int) -> dict[str, Any]:
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        ensemble = seconds(lambda: run("--seeds", str(members), "--out", str(folder / "all.h5")).wait())
-        taken = {"one_by_one": seconds(lambda: one_by_one(folder)), "a_core_each": seconds(lambda: a_core_each(folder))}
+        ensemble = timed(lambda: run("--seeds", str(members), "--out", str(folder / "all.h5")).wait())[0]
+        taken = {
+            "one_by_one": timed(lambda: one_by_one(folder))[0],
+            "a_core_each": timed(lambda: a_core_each(folder))[0],
+        }
     return {
         "preset": "quick",
         "members": members,
@@ -144,19 +139,32 @@ def many(members: int) -> dict[str, Any]:
     }
 
 
-def main() -> int:
-    """Measure and print one JSON document."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--members", type=int, default=MEMBERS, help="runs of the ensemble; 0: no ensemble")
-    args = parser.parse_args()
-    rows = [single(name, threads, args.rounds) for name in STEPS for threads in args.threads]
-    if args.members:
-        rows.append(many(args.members))
-    print(json.dumps({"environment": provenance("cpu"), "rows": rows}, indent=2))
-    return 0
+def parts() -> list[Part]:
+    one_each = [(name, threads) for name in STEPS for threads in (1, 2)]
+    return [
+        *(Part(f"{n}, {t} threads", functools.partial(single, n, t, ROUNDS), slow=t > 1) for n, t in one_each),
+        Part("ensemble", functools.partial(many, MEMBERS), slow=True),
+    ]
+
+
+def lines(found: Mapping[str, Numbers]) -> Iterator[Line]:
+    """Steps per second beside the plain loop, what the files take of the time, and the ensemble."""
+    for part, numbers in found.items():
+        if part == "ensemble":
+            for other, how in (("one_by_one", "one after another"), ("a_core_each", "a core each")):
+                times, taken = numbers[f"times_{other}"], numbers["seconds"]
+                told = f"{times:.1f}× ({taken['ensemble']:.0f} s against {taken[other]:.0f} s)"
+                what = f"--seeds {numbers['members']}, quick, against as many runs {how}"
+                yield Line("9", what, "≥ 3×", told, times >= 3, part)
+            continue
+        rate, times, share = numbers["steps_per_second"], numbers["times_plain"], numbers["storage_share"]
+        told = f"{times:.2f}× ({rate['landscape']:.0f} steps/s against {rate['plain']:.0f})"
+        yield Line("8", f"training, {part}, files and metrics included, plain loop", "≥ 2×", told, times >= 2, part)
+        told = f"{rate['landscape'] / rate['plain_fused']:.2f}× (against {rate['plain_fused']:.0f} steps/s)"
+        yield Line("8", f"training, {part}, plain loop with fused Adam", "–", told, None, part)
+        told = f"{100 * share:.1f} % (metrics {100 * numbers['metrics_share']:.0f} %)"
+        yield Line("8", f"training, {part}, storage's share of the time", "≤ 5 %", told, share <= 0.05, part)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main("training", parts()))

@@ -1,0 +1,128 @@
+"""The exact dense joint block H_[E,W], in closed form, beside its assembly by the products of any peer."""
+
+from __future__ import annotations
+
+import functools
+import resource
+import sys
+from collections.abc import Callable, Iterator, Mapping
+
+import torch
+from torch import Tensor
+
+from benchmarks.harness import Line, Numbers, Part, apart, main, summary, timed
+from benchmarks.peers import Case, case, relative
+from landscape import TrainConfig, preset
+from landscape.devices import free_memory
+from landscape.point import Point
+
+NETS = {
+    "quick": preset("quick"),
+    "p=97, d=32, h=128": TrainConfig(p=97, tokens=2, embed_dim=32, hidden=128, train_fraction=0.4),
+}
+BLOCK = ("E", "W")
+SAMPLE, BATCH = 64, 32
+TARGET, AGREEMENT = 50.0, 1e-12
+
+
+def closed_form(at: Case) -> Callable[[], Tensor]:
+    """Makes the block from the parameters."""
+    closed = Point(at.problem, {n: p.numpy() for n, p in at.params.items()}).closed_form
+    assert closed is not None
+    return functools.partial(closed.hessian, BLOCK)
+
+
+def products(at: Case, tool: str, count: int) -> Tensor:
+    """The block's first `count` columns by a peer's products with unit vectors, set-up included."""
+    n = at.size(BLOCK)
+    if tool == "PyHessian":
+        product = at.pyhessian_product(BLOCK)
+        columns = []
+        for j in range(count):
+            unit = torch.zeros(n, dtype=at.dtype)
+            unit[j] = 1.0
+            columns.append(product(unit))
+        return torch.stack(columns, 1)
+    operator = at.curvlinops(BLOCK)
+    pieces = []
+    for start in range(0, count, BATCH):
+        units = torch.zeros(n, min(BATCH, count - start), dtype=at.dtype)
+        units[start : start + BATCH].fill_diagonal_(1.0)
+        pieces.append(operator @ units)
+    return torch.cat(pieces, 1).detach()
+
+
+def block(name: str, whole: bool) -> Numbers:
+    """Seconds of the closed form and of peers; a few columns by products, or the whole block."""
+    at = case(NETS[name])
+    n = at.size(BLOCK)
+    own = [timed(closed_form(at)) for _ in range(3)]
+    H, count = own[-1][1], n if whole else SAMPLE
+    numbers: Numbers = {"net": name, "order": n, "columns": count, "landscape": summary([s for s, _ in own])}
+    expected = H[:, :count]
+    for tool in ("PyHessian", "curvlinops"):
+        seconds, columns = timed(functools.partial(products, at, tool, count))
+        numbers[tool] = {"seconds": seconds, "difference": relative(columns, expected)}
+    return numbers
+
+
+def by_torch(name: str) -> Numbers:
+    """torch.func.hessian, in a process of its own that may take what memory is free."""
+    return {"net": name, "order": case(NETS[name]).size(BLOCK), **apart(_torch_hessian, name)}
+
+
+def _torch_hessian(name: str) -> Numbers:
+    torch.set_num_threads(1)
+    at = case(NETS[name])
+    own = [timed(closed_form(at)) for _ in range(3)]
+    limit = free_memory(torch.device("cpu")) * 9 // 10
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    numbers: Numbers = {"landscape": summary([s for s, _ in own])}
+    try:
+        seconds, found = timed(functools.partial(at.torch_hessian, BLOCK))
+    except (MemoryError, RuntimeError) as problem:
+        if isinstance(problem, RuntimeError) and "allocate memory" not in str(problem):
+            raise
+        return {**numbers, "out_of_memory_GB": limit / 1e9}
+    return {**numbers, "seconds": seconds, "difference": relative(found, own[0][1])}
+
+
+def parts() -> list[Part]:
+    found = []
+    for name in NETS:
+        works: dict[str, tuple[Callable[[], Numbers], bool]] = {
+            f"{name}, {SAMPLE} columns": (functools.partial(block, name, False), name != "quick"),
+            f"{name}, whole": (functools.partial(block, name, True), True),
+            f"{name}, torch.func.hessian": (functools.partial(by_torch, name), True),
+        }
+        found += [Part(part, work, slow) for part, (work, slow) in works.items()]
+    return found
+
+
+def lines(found: Mapping[str, Numbers]) -> Iterator[Line]:
+    """Row 3."""
+    for part, numbers in found.items():
+        n, own = numbers["order"], numbers["landscape"]["median"]
+        what, target = f"H_[E,W] of {numbers['net']}, n = {n:,}", f"≥ {TARGET:g}×, agreement ≤ {AGREEMENT:.0e}"
+        if "out_of_memory_GB" in numbers:
+            told = f"{own:.2f} s; out of memory at {numbers['out_of_memory_GB']:.1f} GB"
+            yield Line("3", f"{what}, torch.func.hessian", target, told, None, part)
+        elif "columns" not in numbers:
+            yield _line(f"{what}, torch.func.hessian", target, own, numbers, "", 1.0, part)
+        else:
+            share = n / numbers["columns"]
+            note = f", {n / share:.0f} columns times {share:.0f}" if share > 1 else ""
+            for tool in ("PyHessian", "curvlinops"):
+                yield _line(f"{what}, products with {tool}", target, own, numbers[tool], note, share, part)
+
+
+def _line(what: str, target: str, own: float, peer: Numbers, note: str, share: float, part: str) -> Line:
+    ratio = peer["seconds"] * share / own
+    told = (
+        f"{ratio:.0f}× ({own:.2f} s against {peer['seconds'] * share:.3g} s{note}); agreement {peer['difference']:.0e}"
+    )
+    return Line("3", what, target, told, ratio >= TARGET and peer["difference"] <= AGREEMENT, part)
+
+
+if __name__ == "__main__":
+    sys.exit(main("dense", parts()))

@@ -1,0 +1,156 @@
+"""Ten eigenvalues at each end of a block, beside PyHessian and curvlinops with SciPy's eigsh; the low end of E,W."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from benchmarks.harness import Line, Numbers, Part, main, timed
+from benchmarks.peers import Case, case
+from landscape import eigsh, preset
+from landscape.config import BLOCKS
+
+K, STEP, TOLERANCE = 10, 150, 1e-6
+CAP, LONG_CAP = 5.0, 600.0
+"""Seconds of products after which curvlinops with SciPy's eigsh stops, at each end; for quick and for mid."""
+TARGETS = {"PyHessian": 10.0, "PyHessian's defaults": None, "curvlinops": 3.0}
+LOW_END = 30.0
+SEARCHED = ("E", "W", "E,W", "all")
+
+
+def own(at: Case, names: tuple[str, ...], which: Any = "both") -> Numbers:
+    """Our matrix-free solver, as it comes."""
+    H = at.landscape(names)
+    seconds, found = timed(lambda: eigsh(H, K, which, "lanczos", tol=TOLERANCE))
+    return {
+        "seconds": seconds,
+        "products": found.num_products,
+        "pairs": int(found.converged.sum()),
+        "wanted": found.converged.size,
+        "residual": float(found.residuals.max() / found.operator_norm),
+        "norm": found.operator_norm,
+        "values": found.values.tolist(),
+    }
+
+
+def pyhessian(at: Case, names: tuple[str, ...], norm: float, **options: float) -> Numbers:
+    """PyHessian's eigenvalues(): the 2 K of largest modulus, for it knows no ends."""
+    torch.manual_seed(0)
+    seconds, (values, vectors) = timed(lambda: at.pyhessian(names).eigenvalues(top_n=2 * K, **options))
+    columns = torch.stack([torch.cat([piece.reshape(-1) for piece in v]) for v in vectors], 1)
+    return {"seconds": seconds, **judged(at, names, np.array(values), columns, norm)}
+
+
+def curvlinops(at: Case, names: tuple[str, ...], norm: float, cap: float) -> Numbers:
+    """SciPy's eigsh on curvlinops' operator at the residual that we ask for, each end until it is found or for `cap`.
+
+    ARPACK's tolerance is relative to each eigenvalue. So that it means the norm also where eigenvalues vanish, the
+    low end is searched in H - |H| I.
+    """
+    from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator
+    from scipy.sparse.linalg import eigsh as arpack
+
+    H, products = at.curvlinops(names).to_scipy(), 0
+    one = timed(lambda: H @ np.ones(H.shape[1]))[0]
+    # Each restart multiplies at most ncv - k = K + 1 vectors.
+    options = {"k": K, "tol": TOLERANCE, "maxiter": max(2, round(cap / one / (K + 1))), "rng": 0}
+
+    def search(shift: float, which: str) -> Any:
+        def apply(x: Any) -> Any:
+            nonlocal products
+            products += 1
+            return H @ x - shift * x.reshape(-1)
+
+        operator = LinearOperator(H.shape, matvec=apply, dtype=np.float64)
+        try:
+            return arpack(operator, which=which, **options)
+        except ArpackNoConvergence as stopped:
+            return stopped.eigenvalues, stopped.eigenvectors
+
+    def both() -> tuple[Any, Any]:
+        low, high = search(norm, "SA"), search(0.0, "LA")
+        return np.concatenate([low[0] + norm, high[0]]), np.concatenate([low[1], high[1]], 1)
+
+    seconds, (values, vectors) = timed(both)
+    return {"seconds": seconds, "products": products, **judged(at, names, values, torch.from_numpy(vectors), norm)}
+
+
+def judged(at: Case, names: tuple[str, ...], values: Any, vectors: Tensor, norm: float) -> Numbers:
+    """Residuals |H v - lambda v| / |H| of a peer's pairs, by our products."""
+    v = vectors.to(at.dtype)
+    v = v / v.norm(dim=0)
+    residuals = (at.landscape(names) @ v - v * torch.as_tensor(values)).norm(dim=0) / norm
+    return {
+        "pairs": int((residuals <= TOLERANCE).sum()),
+        "wanted": 2 * K,
+        "residual": float(residuals.max()) if len(values) else None,
+        "values": np.sort(values).tolist(),
+    }
+
+
+def block(name: str, block: str, cap: float) -> Numbers:
+    """Each tool once: these searches take seconds to minutes."""
+    at, names = case(preset(name), STEP), BLOCKS[block]
+    found = own(at, names)
+    return {
+        "preset": name,
+        "block": block,
+        "order": at.size(names),
+        "landscape": found,
+        "PyHessian": pyhessian(at, names, found["norm"], maxIter=200, tol=TOLERANCE),
+        "PyHessian's defaults": pyhessian(at, names, found["norm"]),
+        "curvlinops": curvlinops(at, names, found["norm"], cap),
+    }
+
+
+def low_end() -> Numbers:
+    """Row 6."""
+    at = case(preset("mid"), STEP)
+    return {"preset": "mid", "low end": own(at, BLOCKS["E,W"], "lowest")}
+
+
+def parts() -> list[Part]:
+    quick = [Part(f"quick {b}", functools.partial(block, "quick", b, CAP), slow=b == "all") for b in SEARCHED]
+    mid = [Part(f"mid {b}", functools.partial(block, "mid", b, LONG_CAP), slow=True) for b in SEARCHED]
+    return [*quick, *mid, Part("mid E,W low end", low_end, slow=True)]
+
+
+def lines(found: Mapping[str, Numbers]) -> Iterator[Line]:
+    """Rows 5 and 6."""
+    for part, numbers in found.items():
+        if "low end" in numbers:
+            low = numbers["low end"]
+            met = low["pairs"] == low["wanted"] and low["seconds"] <= LOW_END
+            what = f"{K} lowest of E,W, {numbers['preset']}, step {STEP}"
+            yield Line("6", what, f"≤ {LOW_END:g} s", told(low), met, part)
+            continue
+        mine = numbers["landscape"]
+        done = mine["pairs"] == mine["wanted"]
+        what = f"{K} eigenvalues at each end, {numbers['preset']}, {numbers['block']} (n = {numbers['order']:,})"
+        for tool, target in TARGETS.items():
+            peer = numbers[tool]
+            ratio = peer["seconds"] / mine["seconds"]
+            text = f"{ratio:.2g}×; landscape: {told(mine)}; {tool}: {told(peer)}"
+            if target is None or numbers["preset"] != "mid":
+                yield Line("5", f"{what}, {tool}", "–", text, None, part)
+            else:
+                yield Line("5", f"{what}, {tool}", f"≥ {target:g}×", text, done and ratio >= target, part)
+
+
+def told(search: Numbers) -> str:
+    """How a search ended."""
+    residual = "residual is unknown" if search["residual"] is None else f"largest residual {search['residual']:.0e}"
+    if search["pairs"] == search["wanted"]:
+        return f"{search['seconds']:.3g} s, {residual}"
+    short = f"{search['pairs']} of {search['wanted']} pairs at {TOLERANCE:.0e}"
+    return f"not finished, stopped after {search['seconds']:.3g} s with {short}; of those found the {residual}"
+
+
+if __name__ == "__main__":
+    sys.exit(main("eigenvalues", parts()))

@@ -1,0 +1,168 @@
+"""Measuring in turn, medians, where and with what it was measured, and results that are not measured twice."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import hashlib
+import json
+import multiprocessing
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from landscape.provenance import provenance
+
+ROOT = Path(__file__).parent.parent
+RESULTS, CACHE = ROOT / "benchmarks/results", ROOT / "benchmarks/.cache"
+PEERS = ("PyHessian", "curvlinops-for-pytorch", "scipy")
+Numbers = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """One measurement: work() returns its numbers. slow: left out of `make bench`."""
+
+    name: str
+    work: Callable[[], Numbers]
+    slow: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """One line of the page: row of targets, what was compared, target and finding in words, met or not (None: –)."""
+
+    row: str
+    what: str
+    target: str
+    found: str
+    met: bool | None
+    part: str
+
+
+def alternate(works: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, dict[str, Any]]:
+    """Seconds of each work, called in turn `rounds` times after one call unmeasured: median, fastest and slowest."""
+    for work in works.values():
+        work()
+    seconds: dict[str, list[float]] = {name: [] for name in works}
+    for _ in range(rounds):
+        for name, work in works.items():
+            seconds[name].append(timed(work)[0])
+    return {name: summary(found) for name, found in seconds.items()}
+
+
+def timed(work: Callable[[], Any]) -> tuple[float, Any]:
+    """Seconds of one call, and what it returned."""
+    started = time.perf_counter()
+    result = work()
+    return time.perf_counter() - started, result
+
+
+def summary(seconds: Sequence[float]) -> dict[str, Any]:
+    """Median, fastest, slowest and count."""
+    return {
+        "median": statistics.median(seconds),
+        "fastest": min(seconds),
+        "slowest": max(seconds),
+        "rounds": len(seconds),
+    }
+
+
+def apart(function: Callable[..., Any], *args: Any) -> Any:
+    """What a function of a module returns in a process of its own; raises BrokenProcessPool if that one is killed."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(function, *args).result()
+
+
+def peak_memory() -> int:
+    """Bytes: the largest resident size of this process so far.
+
+    Of this program only: resource.getrusage counts the process that it was started from too.
+    """
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    return 1024 * int(status.split("VmHWM:")[1].split()[0])
+
+
+def environment() -> dict[str, Any]:
+    """Code, versions and machine; without the machine's name."""
+    found = {k: v for k, v in provenance("cpu").items() if k not in ("hostname", "argv", "created")}
+    cpu = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    cores, memory = len(os.sched_getaffinity(0)), os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return {
+        **found,
+        **{name: version(name) for name in PEERS},
+        "machine": f"{cpu[0].split(':')[1].strip()}, {cores} cores, {memory / 1e9:.0f} GB",
+        "threads": torch.get_num_threads(),
+    }
+
+
+def load(name: str, folder: Path = RESULTS) -> dict[str, Any]:
+    """The results of a script, {"environments": ..., "parts": ...}; empty ones if there are none."""
+    path = folder / f"{name}.json"
+    if not path.exists():
+        return {"environments": {}, "parts": {}}
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def measure(name: str, parts: Sequence[Part], full: bool, again: bool) -> dict[str, Any]:
+    """Do the parts that were not done with this code on this machine, each stored at once; all results.
+
+    again: do all of them.
+    """
+    # One thread for every tool: a second one waits for a core whenever another process wants it.
+    torch.set_num_threads(1)
+    RESULTS.mkdir(exist_ok=True)
+    here = environment()
+    place, code = _digest(here), _code(name, here)
+    for part in parts:
+        found = load(name)
+        known = found["parts"].get(part.name, {})
+        if (part.slow and not full) or (known.get("code") == code and not again):
+            continue
+        load_before = os.getloadavg()[0]
+        print(f"{name}: {part.name} ...", end=" ", file=sys.stderr, flush=True)
+        seconds, numbers = timed(part.work)
+        print(f"{seconds:.1f} s", file=sys.stderr)
+        found["environments"][place] = here
+        found["parts"][part.name] = {
+            "environment": place,
+            "code": code,
+            "load_before": round(load_before, 2),
+            "seconds_in_all": round(seconds, 1),
+            **numbers,
+        }
+        used = {p["environment"] for p in found["parts"].values()}
+        found["environments"] = {k: e for k, e in found["environments"].items() if k in used}
+        (RESULTS / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    return load(name)
+
+
+def _code(name: str, here: Mapping[str, Any]) -> str:
+    """A digest of the machine, the versions, the package and the script: what a result stands for."""
+    sources = [*(ROOT / "landscape").rglob("*.py")]
+    sources += [ROOT / f"benchmarks/{module}.py" for module in ("harness", "peers", "counts", name)]
+    text = "".join(path.read_text(encoding="utf-8") for path in sorted(sources))
+    return _digest([text, {k: v for k, v in here.items() if not k.startswith("git_")}])
+
+
+def _digest(of: Any) -> str:
+    return hashlib.sha256(json.dumps(of, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def main(name: str, parts: Sequence[Part]) -> int:
+    """Command line of one script: measure, and print its results as one JSON document."""
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}")
+    parser.add_argument("--full", action="store_true", help="the slow parts too")
+    parser.add_argument("--again", action="store_true", help="also what was measured with this code on this machine")
+    args = parser.parse_args()
+    print(json.dumps(measure(name, parts, args.full, args.again), indent=1))
+    return 0

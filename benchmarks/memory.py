@@ -1,0 +1,64 @@
+"""Peak memory of one checkpoint of preset paper, every block matrix-free."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Iterator, Mapping
+
+import torch
+
+from benchmarks.harness import Line, Numbers, Part, apart, main, peak_memory, timed
+from benchmarks.peers import trained
+from landscape import HessianConfig, preset
+from landscape.measure import Measurement
+from landscape.pipeline import training_at
+
+LIMIT, MAX_PRODUCTS = 2e9, 200
+"""Bytes above the imports; products per search, more than the whole basis holds, so that it is there."""
+
+
+def checkpoint(name: str) -> Numbers:
+    """The peak of a process of its own, before and after."""
+    trained(preset(name), [0]).close()
+    return apart(_checkpoint, name)
+
+
+def _checkpoint(name: str) -> Numbers:
+    torch.set_num_threads(1)
+    train = preset(name)
+    config = HessianConfig(method="lanczos", max_products=MAX_PRODUCTS, device="cpu")
+    with trained(train, [0]) as reader:
+        before = peak_memory()
+        measurement = Measurement(train, config, reader.data())
+        seconds, _ = timed(functools.partial(measurement.run, reader.checkpoint(0), training_at(reader, 0)))
+    return {
+        "preset": name,
+        "blocks": list(config.blocks),
+        "max_products": MAX_PRODUCTS,
+        "seconds": seconds,
+        "before": before,
+        "peak": peak_memory(),
+    }
+
+
+def parts() -> list[Part]:
+    return [
+        Part("quick", functools.partial(checkpoint, "quick")),
+        Part("paper", functools.partial(checkpoint, "paper"), slow=True),
+    ]
+
+
+def lines(found: Mapping[str, Numbers]) -> Iterator[Line]:
+    """Row 10."""
+    for part, numbers in found.items():
+        above = numbers["peak"] - numbers["before"]
+        what = f"peak memory of one checkpoint, {numbers['preset']}, {' '.join(numbers['blocks'])} by Lanczos"
+        told = f"{above / 1e9:.2f} GB ({numbers['max_products']} products a search, {numbers['seconds']:.3g} s)"
+        is_target = numbers["preset"] == "paper"
+        target = f"≤ {LIMIT / 1e9:g} GB above the imports" if is_target else "–"
+        yield Line("10", what, target, told, above <= LIMIT if is_target else None, part)
+
+
+if __name__ == "__main__":
+    sys.exit(main("memory", parts()))

@@ -1,0 +1,151 @@
+"""docs/performance.md and its figures, from the JSON of the benchmarks and nothing else."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from benchmarks import (
+    dense,
+    eigenvalues,
+    figures,
+    growth,
+    index,
+    memory,
+    products,
+    startup,
+    storage,
+    training,
+    wholerun,
+)
+from benchmarks.harness import RESULTS, ROOT, Line, load
+
+DOCS = ROOT / "docs"
+SCRIPTS: dict[str, ModuleType] = {
+    "products": products,
+    "dense": dense,
+    "index": index,
+    "eigenvalues": eigenvalues,
+    "wholerun": wholerun,
+    "training": training,
+    "memory": memory,
+    "startup": startup,
+    "storage": storage,
+    "growth": growth,
+}
+ELSEWHERE = ("gpu",)
+"""Results that other programs leave: {"environments": {key: one environment}, "lines": [fields of Line]}."""
+BUSY = 1.5
+"""Load above which the machine does something else too; a benchmark itself makes 1."""
+MARKS = {True: "✓ met", False: "✗ not met", None: "–"}
+INTRODUCTION = (Path(__file__).parent / "introduction.md").read_text(encoding="utf-8")
+PLAN = (Path(__file__).parent / "plan.md").read_text(encoding="utf-8")
+
+
+def write(docs: Path, results: Path = RESULTS) -> None:
+    """Write performance.md, and its figures in performance/, into a folder."""
+    found = {name: load(name, results) for name in (*SCRIPTS, *ELSEWHERE)}
+    lines = {name: list(script.lines(found[name]["parts"])) for name, script in SCRIPTS.items()}
+    lines |= {name: [Line(**line) for line in found[name].get("lines", [])] for name in ELSEWHERE}
+    places = list({key: None for f in found.values() for key in f["environments"]})
+    numbered = {key: i for i, key in enumerate(places, start=1)}
+    where = {(name, part): numbered[p["environment"]] for name in SCRIPTS for part, p in found[name]["parts"].items()}
+    for name in ELSEWHERE:
+        where |= dict.fromkeys(
+            ((name, line.part) for line in lines[name]), *map(numbered.get, found[name]["environments"])
+        )
+    drawn = figures.draw({name: found[name]["parts"] for name in SCRIPTS}, docs / "performance")
+
+    targets = [(line, where[name, line.part]) for name in _ordered(lines) for line in lines[name]]
+    rows = ["| row | what | target | found | | run |", "|---|---|---|---|---|---|"]
+    rows += [
+        f"| {line.row} | {line.what} | {line.target} | {line.found} | {MARKS[line.met]} | {at} |"
+        for line, at in targets
+        if line.row != "growth"
+    ]
+    slopes = ["| what | counted | measured | run |", "|---|---|---|---|"]
+    slopes += [f"| {line.what} | {line.target} | {line.found} | {at} |" for line, at in targets if line.row == "growth"]
+    pictures = {name: f"![{caption}](performance/{name}.png)\n\n{caption}" for name, caption in drawn.items()}
+    verdicts = [line.met for line, _ in targets if line.met is not None]
+    text = "\n\n".join(
+        [
+            INTRODUCTION.strip(),
+            f"{sum(verdicts)} of {len(verdicts)} comparisons with a target meet it.",
+            _missing(found, lines),
+            "\n".join(rows),
+            *(pictures[name] for name in ("products", "eigenvalues") if name in pictures),
+            "## Growth",
+            GROWTH,
+            "\n".join(slopes),
+            *(pictures[name] for name in ("growth",) if name in pictures),
+            PLAN.strip(),
+            "## Runs",
+            _environments(found, numbered),
+            "Made from benchmarks/results/ by `python -m benchmarks.page`.\n",
+        ]
+    )
+    (docs / "performance.md").write_text(text, encoding="utf-8")
+
+
+GROWTH = (
+    "Slopes in log-log of what was measured against one size, the others as in preset mid, beside the slopes over the "
+    "same points of what was counted: FLOPs of the matrix products, bytes of bases and kept arrays, checkpoints, "
+    "eigenvalues. Where a constant part counts for much, the measured slope is the smaller one."
+)
+
+
+def _ordered(lines: Mapping[str, list[Line]]) -> list[str]:
+    """Scripts by the number of their first row; those without one last."""
+    first = {name: found[0].row for name, found in lines.items() if found}
+    return sorted(first, key=lambda name: int(first[name]) if first[name].isdigit() else 99)
+
+
+def _missing(found: Mapping[str, Any], lines: Mapping[str, list[Line]]) -> str:
+    """What was not measured, or not on a quiet machine, in plain words."""
+    gaps = []
+    loads = [part["load_before"] for name in SCRIPTS for part in found[name]["parts"].values()]
+    if busy := sum(load > BUSY for load in loads):
+        gaps.append(
+            f"**The machine was busy:** its load was above {BUSY} as {busy} of {len(loads)} parts began, so that their "
+            "times are those of a shared machine."
+        )
+    if not any(line.what.startswith("GPU") for line in lines["gpu"]):
+        gaps.append("**No row was run on a GPU:** rows 1, 2, 5 and 7 there wait for `python benchmarks/gpu.py`.")
+    names = {
+        name: [part.name for part in script.parts() if part.name not in found[name]["parts"]]
+        for name, script in SCRIPTS.items()
+    }
+    missing = [f"{name} ({'; '.join(left)})" for name, left in names.items() if left]
+    if missing:
+        gaps.append(f"**Not measured, for `make bench` leaves them out:** {', '.join(missing)}.")
+    return "\n\n".join(gaps)
+
+
+def _environments(found: Mapping[str, Any], numbered: Mapping[str, int]) -> str:
+    """One line a machine and code."""
+    lines = ["| run | code | machine | versions |", "|---|---|---|---|"]
+    for key, number in numbered.items():
+        e = next(f["environments"][key] for f in found.values() if key in f["environments"])
+        dirty = " with changes" if e.get("git_dirty") else ""
+        versions = ", ".join(f"{k.removesuffix('_version')} {e[k]}" for k in VERSIONS if k in e)
+        lines.append(f"| {number} | {e['git_commit'][:10]}{dirty} | {e['machine']} | {versions} |")
+    return "\n".join(lines)
+
+
+VERSIONS = ("python_version", "torch_version", "numpy_version", "scipy", "PyHessian", "curvlinops-for-pytorch")
+
+
+def main() -> int:
+    """Write the page anew."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.page", description=__doc__)
+    parser.add_argument("--out", type=Path, default=DOCS, help="folder of performance.md")
+    write(parser.parse_args().out)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
