@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from landscape.curvature.activations import derivatives, others
+from landscape.curvature.operators import symmetrised
 
-_CHUNK_BYTES = 1 << 28
+_CHUNK_BYTES = 1 << 29
 
 
 class EmbeddingMLP:
@@ -30,40 +33,42 @@ class EmbeddingMLP:
         self.E, self.W, self.V = params["E"], params["W"], params["V"]
         self.slots = tokens.shape[1]
         (self.vocabulary, self.d), self.h, self.C = self.E.shape, len(self.W), len(self.V)
+        self.biases = {"b1", "b2"} & self.params.keys()
 
     def hessian(self, names: Sequence[str]) -> Tensor:
         """The Hessian block over the named parameters, in their order. Cost: N times the block's entries / C or h."""
         parts = [p for p, members in _PARTS.items() if any(m in names for m in members)]
-        full = self._assemble(parts)
+        chosen = copy.copy(self)
+        chosen.biases = self.biases & set(names)
+        full = chosen._assemble(parts)
         order = {}
         offset = 0
         for part in parts:
-            for name, index in self._layout(part).items():
+            for name, index in chosen._layout(part).items():
                 order[name] = index + offset
-            offset += self._size(part)
+            offset += chosen._size(part)
         pick = torch.cat([order[n] for n in names])
-        return full[pick][:, pick]
+        return full if torch.equal(pick, torch.arange(len(full)).to(pick)) else full[pick][:, pick]
 
     def _assemble(self, parts: Sequence[str]) -> Tensor:
         """The Hessian over whole parts: E, W with b1 as its last column, V with b2 as its last column."""
-        shape = {p: self._shape(p) for p in parts}
-        blocks = {(p, q): self._zeros(*shape[p], *shape[q]) for i, p in enumerate(parts) for q in parts[i:]}
+        sizes = [self._size(p) for p in parts]
+        full = self._zeros(sum(sizes), sum(sizes))
+        starts = [0, *itertools.accumulate(sizes)]
+        at = {p: slice(*ends) for p, ends in zip(parts, itertools.pairwise(starts), strict=True)}
+        blocks = {
+            (p, q): full[at[p], at[q]].unflatten(0, self._shape(p)).unflatten(2, self._shape(q))
+            for i, p in enumerate(parts)
+            for q in parts[i:]
+        }
         for c in self._chunks():
             for (p, q), H in blocks.items():
                 getattr(self, f"_add_{p}{q}")(H, c)
-        sizes = [self._size(p) for p in parts]
-        full = self._zeros(sum(sizes), sum(sizes))
-        starts = dict(zip(parts, torch.tensor([0, *sizes]).cumsum(0).tolist(), strict=False))
-        for (p, q), H in blocks.items():
-            rows, cols = (
-                slice(starts[p], starts[p] + self._size(p)),
-                slice(starts[q], starts[q] + self._size(q)),
-            )
-            full[rows, cols] = H.reshape(self._size(p), self._size(q))
+        for p, q in blocks:
             if p != q:
-                full[cols, rows] = full[rows, cols].T
+                full[at[q], at[p]] = full[at[p], at[q]].T
         # Sums in another order leave the last bit asymmetric.
-        return full.add_(full.T.clone()).mul_(0.5)
+        return symmetrised(full)
 
     def _chunks(self) -> Iterator[dict[str, Tensor]]:
         """Per chunk of samples n, the ingredients of section 4: x, z, phi, r, D, B = A V D, M, dL/dpre."""
@@ -92,8 +97,8 @@ class EmbeddingMLP:
             ones = z.new_ones(len(x), 1)
             yield {
                 "x": x,
-                "z": torch.cat([z, ones], 1) if "b1" in self.params else z,
-                "phi": torch.cat([phi, ones], 1) if "b2" in self.params else phi,
+                "z": torch.cat([z, ones], 1) if "b1" in self.biases else z,
+                "phi": torch.cat([phi, ones], 1) if "b2" in self.biases else phi,
                 "r": r,
                 "D": D,
                 "A": A,
@@ -130,10 +135,25 @@ class EmbeddingMLP:
                 H[t, :, :, : self.h] += rD * W_k.T[:, None, :]
 
     def _add_WW(self, H: Tensor, c: dict[str, Tensor]) -> None:
-        H += _outer(c["M"], c["z"])
+        """Samples are summed by token first: all of a token's share one side of z z^T."""
+        z, h, d = c["z"], self.h, self.d
+        for k in range(self.slots):
+            tokens, groups = zip(*self._by_token(c, k), strict=True)
+            E = self.E[list(tokens)]
+            width = max(1, _CHUNK_BYTES // (8 * h * z.shape[1] * len(tokens)))
+            for j in range(0, h, width):
+                M = c["M"][:, j : j + width].flatten(1)
+                summed = torch.stack([M[at].T @ z[at] for at in groups])
+                added = (E.T @ summed.flatten(1)).view(d, -1, h, z.shape[1])
+                H[j : j + width, k * d : (k + 1) * d] += added.transpose(0, 1)
+                if k == 0 and z.shape[1] > self.slots * d:
+                    H[j : j + width, -1] += summed.sum(0).view(-1, h, z.shape[1])
 
     def _add_VV(self, H: Tensor, c: dict[str, Tensor]) -> None:
-        H += _outer(c["A"], c["phi"])
+        """sum_n A_n[c, b] phi_n[j] phi_n[l] as [c, j, b, l]."""
+        C, m = self.C, c["phi"].shape[1]
+        summed = c["A"].flatten(1).T @ torch.einsum("nj,nl->njl", c["phi"], c["phi"]).flatten(1)
+        H += summed.view(C, C, m, m).transpose(1, 2)
 
     def _add_WV(self, H: Tensor, c: dict[str, Tensor]) -> None:
         """H [hidden j, input a, class c, hidden l]."""
@@ -155,8 +175,8 @@ class EmbeddingMLP:
         if part == "E":
             return self.vocabulary, self.d
         if part == "W":
-            return self.h, self.slots * self.d + ("b1" in self.params)
-        return self.C, self.h + ("b2" in self.params)
+            return self.h, self.slots * self.d + ("b1" in self.biases)
+        return self.C, self.h + ("b2" in self.biases)
 
     def _size(self, part: str) -> int:
         rows, columns = self._shape(part)
@@ -166,7 +186,7 @@ class EmbeddingMLP:
         """Where a part's parameters lie among its entries."""
         at = torch.arange(self._size(part), device=self.E.device).view(self._shape(part))
         bias = _PARTS[part][-1]
-        if bias == part or bias not in self.params:
+        if bias == part or bias not in self.biases:
             return {part: at.reshape(-1)}
         return {part: at[:, :-1].reshape(-1), bias: at[:, -1]}
 
@@ -175,10 +195,3 @@ class EmbeddingMLP:
 
 
 _PARTS = {"E": ("E",), "W": ("W", "b1"), "V": ("V", "b2")}
-
-
-def _outer(weight: Tensor, x: Tensor) -> Tensor:
-    """sum_n weight[n, j, l] x[n, a] x[n, b] as [j, a, l, b]."""
-    m, a = weight.shape[1], x.shape[1]
-    summed = weight.flatten(1).T @ torch.einsum("na,nb->nab", x, x).flatten(1)
-    return summed.view(m, m, a, a).transpose(1, 2)

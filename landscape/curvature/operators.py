@@ -177,7 +177,18 @@ def assembled(op: Block) -> Tensor:
         unit = torch.zeros(n, width, dtype=op.dtype, device=op.device)
         unit[start : start + width].fill_diagonal_(1.0)
         result[:, start : start + width] = op @ unit
-    return (result + result.T) / 2 if op.rows == op.cols else result
+    return symmetrised(result) if op.rows == op.cols else result
+
+
+def symmetrised(matrix: Tensor, tile: int = 1024) -> Tensor:
+    """(M + M^T) / 2 in place of M; tile by tile, as a large transpose is slow to read."""
+    for i in range(0, len(matrix), tile):
+        for j in range(i, len(matrix), tile):
+            upper, lower = matrix[i : i + tile, j : j + tile], matrix[j : j + tile, i : i + tile]
+            mean = (upper + lower.T) / 2
+            upper.copy_(mean)
+            lower.copy_(mean.T)
+    return matrix
 
 
 def product_error(op: LinearMap, seed: int = 0) -> float:
