@@ -343,7 +343,11 @@ def density_table(blocks: tuple[str, ...]) -> Table:
     ]
     for b in blocks:
         fields.append(Field(b, ("density_point",), "f8", f"spectral density of block {b}", "1 / eigenvalue"))
-        fields.append(Field(f"{b}_error", ("density_point",), "f8", f"standard error of the density of block {b}"))
+        fields.append(
+            Field(
+                f"{b}_error", ("density_point",), "f8", f"standard error of the density of block {b}", "1 / eigenvalue"
+            )
+        )
     return Table("density", "step", tuple(fields))
 
 
