@@ -46,8 +46,9 @@ bench: $(TEST_INSTALLED)
 bench-full: $(TEST_INSTALLED)
 	$(BIN)/python -m benchmarks --full
 
-# About half an hour: a thousand kills, crashes at every write, ten minutes of fuzzing.
+# More than half an hour: a thousand kills, crashes at every write, fifteen minutes of fuzzing.
 torture: $(TEST_INSTALLED)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[torture]'
 	$(BIN)/python tests/torture.py
 
 clean:

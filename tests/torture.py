@@ -27,8 +27,9 @@ file in any bit. *Wrong*: files that did not end, after going on, as the undistu
 * Crash at a write: the file as it is when the process stops before, within or after each write: whole, cut at a page
   of 4 KiB, cut in half. One in {resume_every} is gone on with.
 * Power lost: of the writes since the last sync any subset has reached the disk, each whole or cut.
-* Fuzzing: random changes to valid files, read in a process of its own; *wrong* counts crashes, hangs, errors of
-  another kind than the documented one, and changed numbers that were served.
+* Fuzzing: random changes to valid files, read in a process of its own (Hypothesis), and changes of bytes that follow
+  the coverage of the reader (atheris, which ends at its first find); *wrong* counts crashes, hangs, errors of another
+  kind than the documented one, and changed numbers that were served.
 
 | fault | tried | acknowledged | lost | torn | wrong |
 |---|---:|---:|---:|---:|---:|
@@ -70,6 +71,14 @@ def main() -> int:
     print(said, file=sys.stderr)
     examples, harmful = map(int, found.groups())
     tallies.append(faults.Tally(f"fuzzing of the readers, {args.fuzz / 60:.0f} minutes", examples, wrong=harmful))
+    command = [sys.executable, script, "--guided", "--seconds", str(args.fuzz // 2)]
+    guided = subprocess.run(command, stderr=subprocess.PIPE, text=True)
+    runs = re.findall(r"^#(\d+)\s", guided.stderr, re.MULTILINE)
+    assert runs, guided.stderr
+    what = f"fuzzing guided by coverage, {args.fuzz / 120:.0f} minutes"
+    tallies.append(faults.Tally(what, int(runs[-1]), wrong=int(guided.returncode != 0)))
+    if guided.returncode:
+        print(guided.stderr, file=sys.stderr)
     for tally in tallies:
         print(tally)
     rows = "\n".join(
