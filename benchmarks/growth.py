@@ -24,7 +24,7 @@ AXES: dict[str, tuple[str, Sequence[Any]]] = {
     "N": ("train_fraction", (0.1, 0.2, 0.4, 0.8)),
 }
 CHECKPOINTS, EIGENVALUES = (1, 2, 4), (2, 5, 10, 20, 40)
-SMALLEST = 48
+SMALLEST = 64
 """Vectors of the smallest basis, that of a search for k = 2."""
 
 
@@ -56,9 +56,9 @@ def memory(axis: str) -> Numbers:
 
 
 def memory_of_eigenvalues() -> Numbers:
-    """Peak bytes of a search for k at both ends; counted: a basis of 6 k + 16 vectors, and that under H."""
+    """Peak bytes of a search for k at both ends; counted: a basis of 6 max(k, min(4 k, 10)) + 16, and that under H."""
     peaks = [apart(_search_memory, preset("mid"), k) for k in EIGENVALUES]
-    counted = [max(6 * k + 16, SMALLEST) for k in EIGENVALUES]
+    counted = [6 * max(k, min(4 * k, 10)) + 16 for k in EIGENVALUES]
     return series("memory of one search, mid", "k", "B", EIGENVALUES, peaks, counted)
 
 

@@ -70,7 +70,7 @@ def test_nothing_is_claimed_of_other_blocks() -> None:
 @pytest.fixture(scope="module")
 def memorised(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("starts") / "run.h5"
-    config = TrainConfig(p=11, embed_dim=8, hidden=32, batch_size=40, steps=120, checkpoint_every=0, device="cpu")
+    config = TrainConfig(p=11, embed_dim=8, hidden=32, batch_size=36, steps=200, checkpoint_every=0, device="cpu")
     train(config, path, quiet=True)
     return path
 
@@ -80,7 +80,7 @@ def test_a_cluster_that_random_starts_do_not_resolve(memorised: Path) -> None:
     with RunReader(memorised) as reader:
         config = TrainConfig(**{**reader.config, "checkpoint_at": ()})
         problem = Problem(config, HessianConfig(device="cpu"), reader.data())
-        params = problem.parameters(reader.checkpoint(120))
+        params = problem.parameters(reader.checkpoint(200))
     for block in ("E,W", "W", "V"):
         op = problem.hessian(params).block(problem.names(block))
         assert isinstance(op, EmbeddingHessian)
@@ -106,10 +106,10 @@ def test_an_analysis_begins_there(memorised: Path, tmp_path: Path) -> None:
     both = [
         analyse(
             memorised,
-            HessianConfig(blocks=("E,W",), k=4, steps="120", method=method, device="cpu"),
+            HessianConfig(blocks=("E,W",), k=4, steps="200", method=method, device="cpu"),
             tmp_path / f"{method}.h5",
             quiet=True,
-        ).row(120)
+        ).row(200)
         for method in ("lanczos", "dense")
     ]
     assert both[0]["converged"].all()

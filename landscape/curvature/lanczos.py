@@ -190,8 +190,8 @@ class _Search:
         self.op, self.n, self.k, self.which = op, op.shape[0], k, which
         self.tol, self.max_products = tol, max_products
         ends = 2 if which == "both" else 1
-        # Fewer are as hard to find as these where k cuts a cluster: what is kept beyond k tells its members apart.
-        self.reach = max(k, 10)
+        # Few are as hard to find as ten where k cuts a cluster: what is kept beyond k tells its members apart.
+        self.reach = max(k, min(4 * k, 10))
         self.size = min(self.n, ends * (3 * self.reach + 2 * BLOCK))
         self.generator = torch.Generator(device="cpu").manual_seed(seed)
         self.Q = torch.zeros(self.n, self.size, dtype=op.dtype, device=op.device)
