@@ -214,7 +214,7 @@ def test_an_interrupted_analysis_goes_on(number: signal.Signals, tmp_path: Path)
         quiet=True,
     )
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    STEPS = ",".join(map(str, range(0, 200, 20)))
+    STEPS = ",".join(map(str, range(0, 200, 10)))
     command = [sys.executable, "-m", "landscape", "hessian", "--ckpt", str(run), "--steps", STEPS, "--quiet", "--out"]
     broken, whole = tmp_path / "broken.h5", tmp_path / "whole.h5"
     process = subprocess.Popen([*command, str(broken)], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -224,7 +224,7 @@ def test_an_interrupted_analysis_goes_on(number: signal.Signals, tmp_path: Path)
     process.send_signal(number)
     assert process.wait(timeout=60) == (130 if number == signal.SIGINT else -9)
     done = SpectrumReader(broken)
-    assert 2 <= len(done.steps) < 10
+    assert 2 <= len(done.steps) < 20
     assert done.attrs["status"] == "running"
     for path in (broken, whole):
         subprocess.run([*command, str(path)], env=env, check=True, stdout=subprocess.DEVNULL)
