@@ -217,7 +217,14 @@ def test_an_interrupted_analysis_goes_on(number: signal.Signals, tmp_path: Path)
     STEPS = ",".join(map(str, range(0, 200, 10)))
     command = [sys.executable, "-m", "landscape", "hessian", "--ckpt", str(run), "--steps", STEPS, "--quiet", "--out"]
     broken, whole = tmp_path / "broken.h5", tmp_path / "whole.h5"
-    process = subprocess.Popen([*command, str(broken)], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [*command, str(broken)],
+        env=env,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        # What a shell runs in the background, as the tests may be, ignores Ctrl-C and hands that on.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and not (broken.exists() and len(SpectrumReader(broken).steps) >= 2):
         time.sleep(0.01)
