@@ -306,8 +306,11 @@ class Campaign:
         attack()
 
 
-def guided(path: Path, seconds: float) -> None:
-    """Change bytes where coverage of the reader leads, by atheris; ends the process. Needs `pip install atheris`."""
+def guided(path: Path, seconds: float, corpus: Path | None) -> None:
+    """Change bytes where coverage of the reader leads, by atheris; ends the process. Needs `pip install atheris`.
+
+    corpus: a folder with what led on in earlier runs, and where what does now is added.
+    """
     import atheris
 
     whole, original = path.read_bytes(), serve(path, {})
@@ -328,7 +331,7 @@ def guided(path: Path, seconds: float) -> None:
                 if inspect.isfunction(function) and function.__module__ == name:
                     atheris.instrument_func(function)
     limits = [f"-max_total_time={seconds:.0f}", f"-timeout={SECONDS}", f"-rss_limit_mb={MEMORY >> 20}", "-max_len=60"]
-    atheris.Setup([sys.argv[0], *limits], attack)
+    atheris.Setup([sys.argv[0], *limits, *([str(corpus)] if corpus else [])], attack)
     atheris.Fuzz()
 
 
@@ -338,6 +341,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--seed", type=int, default=0, help="other seeds spoil otherwise")
     parser.add_argument("--guided", action="store_true", help="guided by coverage, in this process (needs atheris)")
+    parser.add_argument("--corpus", type=Path, help="folder that a guided search begins from and adds to")
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.serve:
@@ -354,7 +358,7 @@ def main() -> None:
         train(TINY, run, quiet=True)
         analyse(run, HessianConfig(device="cpu"), quiet=True)
         if args.guided:
-            guided(run, args.seconds)
+            guided(run, args.seconds, args.corpus)
         campaigns = [Campaign(path, Path(name) / "victim.h5") for path in (run, run.with_name("run.hessian.h5"))]
         for number in itertools.count(10_000 * args.seed):
             for campaign in campaigns:
