@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from landscape.curvature.inertia import TAU_DENSE, TAU_LANCZOS
-from landscape.curvature.lanczos import DENSE_LIMIT, Method, eigsh
+from landscape.curvature.lanczos import DENSE_LIMIT, Method, eigsh, operator_norm
 from landscape.curvature.operators import MatrixOperator, Operator
 from landscape.curvature.pencil import leading_ratios
 from landscape.curvature.solve import Cholesky, ConjugateGradients, Solver
@@ -63,7 +63,7 @@ def coupling(
     m, n = H_12.shape
     dense = method == "dense" or (method == "auto" and m + n <= DENSE_LIMIT)
     if tolerance is None:
-        norm = eigsh(Joint(H_11, H_12, H_22), 1, method="lanczos", tol=1e-3, seed=seed).operator_norm
+        norm = operator_norm(Joint(H_11, H_12, H_22), seed=seed)
         tolerance = (TAU_DENSE if dense else TAU_LANCZOS) * norm
     if dense:
         return _dense(H_11.dense(), H_12.dense(), H_22.dense(), tolerance, error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -13,6 +14,28 @@ from landscape.curvature.activations import derivatives, others
 from landscape.curvature.operators import symmetrised
 
 _CHUNK_BYTES = 1 << 29
+_CACHE_BYTES = 1 << 22
+_SUMS_BYTES = 1 << 24
+
+
+@dataclasses.dataclass(frozen=True)
+class _Samples:
+    """Of n samples: tokens x, inputs z and phi (with a one for a bias), probabilities p, residuals r = (p - y)/N,
+    D = phi'(pre), dpre = dL/dpre and second = phi''(pre) * V^T r.
+    """
+
+    x: Tensor
+    z: Tensor
+    phi: Tensor
+    p: Tensor
+    r: Tensor
+    D: Tensor
+    second: Tensor
+    dpre: Tensor
+
+    def part(self, at: slice) -> _Samples:
+        """Some of them."""
+        return _Samples(*(getattr(self, f.name)[at] for f in dataclasses.fields(self)))
 
 
 class EmbeddingMLP:
@@ -29,7 +52,9 @@ class EmbeddingMLP:
         labels: Tensor,
         activation: Callable[[Tensor], Tensor],
     ) -> None:
-        self.params, self.tokens, self.labels, self.activation = dict(params), tokens, labels, activation
+        # In the order of their first token, samples that share it lie together and need no copy.
+        order = tokens[:, 0].argsort(stable=True)
+        self.params, self.tokens, self.labels, self.activation = dict(params), tokens[order], labels[order], activation
         self.E, self.W, self.V = params["E"], params["W"], params["V"]
         self.slots = tokens.shape[1]
         (self.vocabulary, self.d), self.h, self.C = self.E.shape, len(self.W), len(self.V)
@@ -57,116 +82,142 @@ class EmbeddingMLP:
         starts = [0, *itertools.accumulate(sizes)]
         at = {p: slice(*ends) for p, ends in zip(parts, itertools.pairwise(starts), strict=True)}
         blocks = {
-            (p, q): full[at[p], at[q]].unflatten(0, self._shape(p)).unflatten(2, self._shape(q))
+            p + q: full[at[p], at[q]].unflatten(0, self._shape(p)).unflatten(2, self._shape(q))
             for i, p in enumerate(parts)
             for q in parts[i:]
         }
-        for c in self._chunks():
-            for (p, q), H in blocks.items():
-                getattr(self, f"_add_{p}{q}")(H, c)
-        for p, q in blocks:
-            if p != q:
-                full[at[q], at[p]] = full[at[p], at[q]].T
+        self._add_first_layer(blocks)
+        if "V" in parts:
+            for c in self._chunks():
+                for name in blocks.keys() & {"EV", "WV", "VV"}:
+                    getattr(self, f"_add_{name}")(blocks[name], c)
+        for p, q in itertools.combinations(parts, 2):
+            full[at[q], at[p]] = full[at[p], at[q]].T
         # Sums in another order leave the last bit asymmetric.
         return symmetrised(full)
 
-    def _chunks(self) -> Iterator[dict[str, Tensor]]:
-        """Per chunk of samples n, the ingredients of section 4: x, z, phi, r, D, B = A V D, M, dL/dpre."""
-        N = len(self.tokens)
-        row_bytes = 8 * (3 * self.C * self.h + 2 * self.h**2 + self.C**2)
-        step = max(1, _CHUNK_BYTES // row_bytes)
+    def _chunks(self) -> Iterator[_Samples]:
+        """The samples, as many at once as memory holds with their B, A and phi z^T."""
+        step = max(1, _CHUNK_BYTES // (8 * (3 * self.C * self.h + self.h * self.W.shape[1] + self.C**2)))
+        for start in range(0, len(self.tokens), step):
+            yield self._samples(slice(start, start + step))
+
+    def _samples(self, at: slice) -> _Samples:
+        x, y, N = self.tokens[at], self.labels[at], len(self.tokens)
+        z = self.E[x].flatten(1)
+        phi, D, second = derivatives(self.activation, z @ self.W.T + self.params.get("b1", 0.0))
+        p = (phi @ self.V.T + self.params.get("b2", 0.0)).softmax(1)
+        r = p.clone()
+        r[torch.arange(len(x)), y] = -others(p, y)
+        ones = z.new_ones(len(x), 1)
+        return _Samples(
+            x=x,
+            z=torch.cat([z, ones], 1) if "b1" in self.biases else z,
+            phi=torch.cat([phi, ones], 1) if "b2" in self.biases else phi,
+            p=p,
+            r=r / N,
+            D=D,
+            second=second * (r / N @ self.V),
+            dpre=D * (r / N @ self.V),
+        )
+
+    def _VD_and_B(self, c: _Samples) -> tuple[Tensor, Tensor]:
+        """V D_n, with rows relative to the likeliest class's, and B_n = A_n V D_n, both (n, C, h)."""
+        # Logits count only by their differences: relative to the likeliest class nothing cancels at any loss.
+        VD = (self.V - self.V[c.p.argmax(1)][:, None, :]).mul_(c.D[:, None, :])
+        B = (VD - c.p[:, None, :] @ VD).mul_(c.p[:, :, None] / len(self.tokens))
+        return VD, B
+
+    def _add_first_layer(self, blocks: Mapping[str, Tensor]) -> None:
+        """EE, EW and WW, made of M_n = D_n V^T A_n V D_n + phi'' alone, by slices of its columns."""
+        wanted = {name: blocks[name] for name in ("EE", "EW", "WW") if name in blocks}
+        if not wanted:
+            return
+        samples = self._samples(slice(None))
+        width = max(1, _CHUNK_BYTES // (8 * self.h * len(self.tokens)))
+        for start in range(0, self.h, width):
+            at = slice(start, start + width)
+            M = self._curvature(samples, at)
+            if "WW" in wanted:
+                self._add_WW(wanted["WW"][at], samples, M)
+            if wanted.keys() - {"WW"}:
+                WM = self.W.T @ M.mT
+            if "EE" in wanted:
+                self._add_EE(wanted["EE"], samples, WM, self.W[at])
+            if "EW" in wanted:
+                self._add_EW(wanted["EW"][:, :, at], samples, WM, at)
+
+    def _curvature(self, samples: _Samples, at: slice) -> Tensor:
+        """Rows `at` of M_n as (n, row, h), made in pieces that stay in cache."""
+        N = len(samples.x)
+        M = samples.D.new_empty(N, len(self.W[at]), self.h)
+        step = N if M.is_cuda else max(1, _CACHE_BYTES // (8 * self.h * (2 * self.C + M.shape[1])))
         for start in range(0, N, step):
-            x, y = self.tokens[start : start + step], self.labels[start : start + step]
-            z = self.E[x].flatten(1)
-            pre = z @ self.W.T + self.params.get("b1", 0.0)
-            phi, D, second = derivatives(self.activation, pre)
-            p = (phi @ self.V.T + self.params.get("b2", 0.0)).softmax(1)
-            r = p.clone()
-            r[torch.arange(len(x)), y] = -others(p, y)
-            r = r / N
-            back = r @ self.V
-            # Logits count only by their differences: relative to the likeliest class nothing cancels at any loss.
-            top = p.argmax(1)
-            VD = (self.V - self.V[top][:, None, :]) * D[:, None, :]
-            B = p[:, :, None] * (VD - torch.einsum("nc,ncj->nj", p, VD)[:, None, :]) / N
-            M = torch.einsum("cj,ncl->njl", self.V, B) * D[:, :, None]
-            M.diagonal(dim1=1, dim2=2).add_(back * second)
-            A = -p[:, :, None] * p[:, None, :] / N
-            rest = (1 - p).scatter(1, top[:, None], others(p, top)[:, None])
-            A.diagonal(dim1=1, dim2=2).copy_(p * rest / N)
-            ones = z.new_ones(len(x), 1)
-            yield {
-                "x": x,
-                "z": torch.cat([z, ones], 1) if "b1" in self.biases else z,
-                "phi": torch.cat([phi, ones], 1) if "b2" in self.biases else phi,
-                "r": r,
-                "D": D,
-                "A": A,
-                "B": B,
-                "M": M,
-                "dpre": back * D,
-            }
+            c = samples.part(slice(start, start + step))
+            VD, B = self._VD_and_B(c)
+            piece = torch.bmm(VD[:, :, at].mT, B, out=M[start : start + step])
+            piece[:, :, at].diagonal(dim1=1, dim2=2).add_(c.second[:, at])
+        return M
 
-    def _add_EE(self, H: Tensor, c: dict[str, Tensor]) -> None:
-        pairs = self._zeros(self.vocabulary**2, self.d, self.d)
+    def _add_WW(self, H: Tensor, c: _Samples, M: Tensor) -> None:
+        """Samples are summed by token first: all of a token's share one side of z z^T."""
+        d, columns = self.d, self.h * c.z.shape[1]
         for k in range(self.slots):
-            WM = torch.einsum("ji,njl->nil", self._slot(k), c["M"])
-            for m in range(self.slots):
-                pairs.index_add_(0, c["x"][:, k] * self.vocabulary + c["x"][:, m], WM @ self._slot(m))
-        H += pairs.view(self.vocabulary, self.vocabulary, self.d, self.d).transpose(1, 2)
+            tokens, groups = zip(*_by_token(c.x[:, k]), strict=True)
+            E = self.E[list(tokens)]
+            width = max(1, _SUMS_BYTES // (8 * len(tokens) * columns))
+            for start in range(0, len(H), width):
+                sums = M.new_empty(len(tokens), len(H[start : start + width]), columns)
+                for of, summed in zip(groups, sums, strict=True):
+                    torch.mm(M[of, start : start + width].flatten(1).T, c.z[of], out=summed.view(-1, c.z.shape[1]))
+                for j, rows in enumerate(H[start : start + width].flatten(2)):
+                    rows[k * d : (k + 1) * d].addmm_(E.T, sums[:, j])
+                    if k == 0 and c.z.shape[1] > self.slots * d:
+                        rows[-1] += sums[:, j].sum(0)
 
-    def _add_EW(self, H: Tensor, c: dict[str, Tensor]) -> None:
+    def _add_EE(self, H: Tensor, c: _Samples, WM: Tensor, W: Tensor) -> None:
+        V, d = self.vocabulary, self.d
+        pairs = self._zeros(V**2, d, d)
+        for k, m in itertools.product(range(self.slots), repeat=2):
+            inner = WM[:, k * d : (k + 1) * d] @ W[:, m * d : (m + 1) * d]
+            pairs.index_add_(0, c.x[:, k] * V + c.x[:, m], inner)
+        H += pairs.view(V, V, d, d).transpose(1, 2)
+
+    def _add_EW(self, H: Tensor, c: _Samples, WM: Tensor, at: slice) -> None:
         d = self.d
         i = torch.arange(d, device=H.device)
         for k in range(self.slots):
-            WM = torch.einsum("ji,njl->nil", self._slot(k), c["M"])
-            G = self._zeros(self.vocabulary, self.h).index_add_(0, c["x"][:, k], c["dpre"])
+            G = self._zeros(self.vocabulary, H.shape[2]).index_add_(0, c.x[:, k], c.dpre[:, at])
             H[:, i, :, k * d + i] += G
-            for t, at in self._by_token(c, k):
-                H[t] += torch.einsum("nij,na->ija", WM[at], c["z"][at])
+            for t, of in _by_token(c.x[:, k]):
+                H[t] += (WM[of, k * d : (k + 1) * d].flatten(1).T @ c.z[of]).view(H[t].shape)
 
-    def _add_EV(self, H: Tensor, c: dict[str, Tensor]) -> None:
+    def _add_EV(self, H: Tensor, c: _Samples) -> None:
+        _, B = self._VD_and_B(c)
         for k in range(self.slots):
             W_k = self._slot(k)
-            BW = c["B"] @ W_k
-            for t, at in self._by_token(c, k):
-                H[t] += torch.einsum("nci,nj->icj", BW[at], c["phi"][at])
-                rD = torch.einsum("nc,nj->cj", c["r"][at], c["D"][at])
-                H[t, :, :, : self.h] += rD * W_k.T[:, None, :]
+            BW = B @ W_k
+            for t, of in _by_token(c.x[:, k]):
+                H[t] += torch.einsum("nci,nj->icj", BW[of], c.phi[of])
+                H[t, :, :, : self.h] += (c.r[of].T @ c.D[of]) * W_k.T[:, None, :]
 
-    def _add_WW(self, H: Tensor, c: dict[str, Tensor]) -> None:
-        """Samples are summed by token first: all of a token's share one side of z z^T."""
-        z, h, d = c["z"], self.h, self.d
-        for k in range(self.slots):
-            tokens, groups = zip(*self._by_token(c, k), strict=True)
-            E = self.E[list(tokens)]
-            width = max(1, _CHUNK_BYTES // (8 * h * z.shape[1] * len(tokens)))
-            for j in range(0, h, width):
-                M = c["M"][:, j : j + width].flatten(1)
-                summed = torch.stack([M[at].T @ z[at] for at in groups])
-                added = (E.T @ summed.flatten(1)).view(d, -1, h, z.shape[1])
-                H[j : j + width, k * d : (k + 1) * d] += added.transpose(0, 1)
-                if k == 0 and z.shape[1] > self.slots * d:
-                    H[j : j + width, -1] += summed.sum(0).view(-1, h, z.shape[1])
-
-    def _add_VV(self, H: Tensor, c: dict[str, Tensor]) -> None:
+    def _add_VV(self, H: Tensor, c: _Samples) -> None:
         """sum_n A_n[c, b] phi_n[j] phi_n[l] as [c, j, b, l]."""
-        C, m = self.C, c["phi"].shape[1]
-        summed = c["A"].flatten(1).T @ torch.einsum("nj,nl->njl", c["phi"], c["phi"]).flatten(1)
-        H += summed.view(C, C, m, m).transpose(1, 2)
+        C, m, top = self.C, c.phi.shape[1], c.p.argmax(1)
+        A = -c.p[:, :, None] * c.p[:, None, :]
+        rest = (1 - c.p).scatter(1, top[:, None], others(c.p, top)[:, None])
+        A.diagonal(dim1=1, dim2=2).copy_(c.p * rest)
+        both = torch.einsum("nj,nl->njl", c.phi, c.phi).flatten(1)
+        H += (A.flatten(1).T @ both).view(C, C, m, m).transpose(1, 2) / len(self.tokens)
 
-    def _add_WV(self, H: Tensor, c: dict[str, Tensor]) -> None:
+    def _add_WV(self, H: Tensor, c: _Samples) -> None:
         """H [hidden j, input a, class c, hidden l]."""
-        both = torch.einsum("nl,na->nla", c["phi"], c["z"]).flatten(1)
-        mixed = (c["B"].flatten(1).T @ both).view(self.C, self.h, c["phi"].shape[1], c["z"].shape[1])
+        _, B = self._VD_and_B(c)
+        both = torch.einsum("nl,na->nla", c.phi, c.z).flatten(1)
+        mixed = (B.flatten(1).T @ both).view(self.C, self.h, c.phi.shape[1], c.z.shape[1])
         H += mixed.permute(1, 3, 0, 2)
         j = torch.arange(self.h, device=H.device)
-        H[j, :, :, j] += torch.einsum("nc,nj,na->jac", c["r"], c["D"], c["z"])
-
-    def _by_token(self, c: dict[str, Tensor], k: int) -> Iterator[tuple[int, Tensor]]:
-        """Tokens that occur in slot k with the samples that hold them."""
-        for t in c["x"][:, k].unique().tolist():
-            yield t, (c["x"][:, k] == t).nonzero()[:, 0]
+        H[j, :, :, j] += torch.einsum("nc,nj,na->jac", c.r, c.D, c.z)
 
     def _slot(self, k: int) -> Tensor:
         return self.W[:, k * self.d : (k + 1) * self.d]
@@ -195,3 +246,11 @@ class EmbeddingMLP:
 
 
 _PARTS = {"E": ("E",), "W": ("W", "b1"), "V": ("V", "b2")}
+
+
+def _by_token(slot: Tensor) -> Iterator[tuple[int, Tensor | slice]]:
+    """Tokens that occur in a slot (n,) with the samples that hold them, as a slice where they lie together."""
+    for t in slot.unique().tolist():
+        of = (slot == t).nonzero()[:, 0]
+        first, last = int(of[0]), int(of[-1])
+        yield t, slice(first, last + 1) if last - first == len(of) - 1 else of

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from landscape.curvature.complement import GATHERED, index_bounds
 from landscape.curvature.density import Count, Quadrature, quadrature
-from landscape.curvature.lanczos import DENSE_LIMIT, EigenResult, Method, eigsh, require_symmetric
+from landscape.curvature.lanczos import DENSE_LIMIT, EigenResult, Method, eigsh, operator_norm, require_symmetric
 from landscape.curvature.operators import LinearMap, Operator, product_error
 from landscape.errors import NumericsError
 
@@ -61,7 +61,7 @@ def saddle_index(
     require_symmetric(op)
     if method == "dense" or (method == "auto" and op.shape[0] <= DENSE_LIMIT):
         matrix = cast(Operator, op).dense()
-        norm = eigsh(op, 1, method="lanczos", tol=1e-3, seed=seed).operator_norm
+        norm = operator_norm(op, seed=seed)
         return certified(matrix, (TAU_DENSE if tau is None else tau) * norm, norm)
     eigen = eigsh(op, 10, method="lanczos", seed=seed, max_products=max_products)
     return bracketed(op, eigen, quadrature(op, seed=seed), tau, seed, upper, max_products)
@@ -81,7 +81,7 @@ def certified(
         return _inertia(n, 0, 0, 0, tolerance, "certified", error)
     rho = 2 * error + 10 * n * torch.finfo(matrix.dtype).eps * norm
     require_honest(tolerance, rho, norm)
-    positive = None if negative_only else n - _count_below(matrix, tolerance + rho, rho)[0]
+    positive = None if negative_only else n - _negative(*_factor(matrix, tolerance + rho)[1:])
     count, residual, gap = negative_pivots(matrix, -tolerance)
     if 2 * (residual + error) < gap:
         return _inertia(n, count, count, positive, tolerance, "certified", max(rho, residual + error))
@@ -114,9 +114,7 @@ def negative_pivots(matrix: Tensor, shift: float) -> tuple[int, float, float]:
     the nearest eigenvalue of L D L^T from 0, after two solves: |(L D L^T)^-2 x| is at least a tenth of the inverse
     square of that distance for one of the probes x.
     """
-    shifted = matrix.clone()
-    shifted.diagonal().sub_(shift)
-    LD, pivots, _ = torch.linalg.ldl_factor_ex(shifted)
+    shifted, LD, pivots = _factor(matrix, shift)
     generator = torch.Generator().manual_seed(0)
     probes = torch.randn(len(matrix), 8, generator=generator, dtype=torch.float64).to(matrix)
     images = shifted @ probes
@@ -127,13 +125,25 @@ def negative_pivots(matrix: Tensor, shift: float) -> tuple[int, float, float]:
     residual = 10 * float((images - shifted @ solved).norm()) / 8**0.5
     twice = torch.linalg.ldl_solve(LD, pivots, once.contiguous())
     gap = float((10 * twice.norm(dim=0).max()) ** -0.5)
+    return _negative(LD, pivots), residual, gap
+
+
+def _factor(matrix: Tensor, shift: float) -> tuple[Tensor, Tensor, Tensor]:
+    """H - s I with its L D L^T and pivots."""
+    shifted = matrix.clone()
+    shifted.diagonal().sub_(shift)
+    LD, pivots, _ = torch.linalg.ldl_factor_ex(shifted)
+    return shifted, LD, pivots
+
+
+def _negative(LD: Tensor, pivots: Tensor) -> int:
+    """Negative eigenvalues of D."""
     diagonal, below = (LD.diagonal(offset).double().cpu().numpy() for offset in (0, -1))
     single = pivots.cpu().numpy() > 0
     # A pivot of order two is marked in both of its places.
     first = np.flatnonzero(~single)[::2]
     pairs = np.stack([[diagonal[first], below[first]], [below[first], diagonal[first + 1]]]).transpose(2, 0, 1)
-    count = int((diagonal[single] < 0).sum() + (np.linalg.eigvalsh(pairs) < 0).sum())
-    return count, residual, gap
+    return int((diagonal[single] < 0).sum() + (np.linalg.eigvalsh(pairs) < 0).sum())
 
 
 def from_spectrum(

@@ -82,6 +82,26 @@ def eigsh(
     return _result(op, which, k, tol, search.theta, low, high, search.products, "lanczos")
 
 
+def operator_norm(op: LinearMap, tol: float = 1e-3, seed: int = 0) -> float:
+    """max |lambda|, from one random vector: the largest |Ritz value| once its residual is at most tol times it."""
+    generator = torch.Generator().manual_seed(seed)
+    q = torch.randn(op.shape[0], generator=generator, dtype=torch.float64).to(op.device, op.dtype)
+    Q, HQ = (torch.zeros(op.shape[0], 0, dtype=op.dtype, device=op.device) for _ in range(2))
+    for _ in range(op.shape[0]):
+        Q = torch.cat([Q, (q / q.norm())[:, None]], dim=1)
+        HQ = torch.cat([HQ, op @ Q[:, -1:]], dim=1)
+        T = Q.T @ HQ
+        theta, S = torch.linalg.eigh((T + T.T) / 2)
+        top = int(theta.abs().argmax())
+        residual = HQ @ S[:, top] - Q @ S[:, top] * theta[top]
+        if float(residual.norm()) <= tol * float(theta[top].abs()):
+            break
+        q = HQ[:, -1]
+        for _ in range(2):
+            q = q - Q @ (Q.T @ q)
+    return float(theta[top].abs())
+
+
 def require_symmetric(op: LinearMap) -> None:
     """Raise ValueError for an operator that has no eigenvalues to speak of."""
     if op.shape[0] != op.shape[1]:
