@@ -32,7 +32,7 @@ class Shape:
         """
         by_slot = 2 * OPERANDS
         return [
-            (self.N, self.h, self.C, 2),
+            (self.C, self.h, self.N, 2),
             (self.C, self.N, self.h, 2),
             (self.N, self.C, self.h, 2),
             (self.V, self.d, self.h, by_slot),

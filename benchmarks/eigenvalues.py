@@ -20,7 +20,7 @@ from landscape.curvature.dense import EmbeddingMLP
 from landscape.curvature.lanczos import DENSE_LIMIT, EigenResult
 
 K, STEP, TOLERANCE = 10, 150, 1e-6
-CAP, LONG_CAP = 5.0, 600.0
+CAP, LONG_CAP = 5.0, 150.0
 """Seconds of products after which curvlinops with SciPy's eigsh stops, at each end; for quick and for mid."""
 TARGETS = {"PyHessian": 10.0, "PyHessian's defaults": None, "curvlinops": 3.0}
 LOW_END = 30.0

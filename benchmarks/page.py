@@ -17,6 +17,7 @@ from benchmarks import (
     index,
     memory,
     products,
+    profiles,
     startup,
     storage,
     training,
@@ -36,6 +37,7 @@ SCRIPTS: dict[str, ModuleType] = {
     "startup": startup,
     "storage": storage,
     "growth": growth,
+    "profiles": profiles,
 }
 ELSEWHERE = ("gpu",)
 """Results that other programs leave: {"environments": {key: one environment}, "lines": [fields of Line]}."""
@@ -78,6 +80,8 @@ def write(docs: Path, results: Path = RESULTS) -> None:
             _missing(found, lines),
             "\n".join(rows),
             *(pictures[name] for name in ("products", "eigenvalues") if name in pictures),
+            "## Where the time goes",
+            profiles.section(found["profiles"]["parts"]),
             "## Growth",
             GROWTH,
             "\n".join(slopes),

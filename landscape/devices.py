@@ -42,3 +42,11 @@ def free_memory(device: torch.device) -> int:
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def keep_freed_memory() -> None:
+    """Let glibc keep what is freed, as it does once a block of this size was given back.
+
+    No step or product waits for fresh pages from the kernel then.
+    """
+    torch.empty(31 << 20, dtype=torch.uint8)

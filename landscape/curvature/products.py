@@ -9,9 +9,12 @@ from torch import Tensor
 
 from landscape.curvature.activations import derivatives, others
 from landscape.curvature.operators import assembled
+from landscape.devices import keep_freed_memory
 
 _CACHE, _DEVICE = 4 << 20, 1 << 30
 """Bytes of one (vector, sample, hidden) array: on a CPU a few of them stay in its cache."""
+_TOGETHER = 1 << 19
+"""Bytes of such an array from which a CPU is faster with one vector after another."""
 Parts = dict[str, Tensor]
 
 
@@ -59,6 +62,8 @@ class EmbeddingHessian:
         params, m = self.passes.params, vectors.shape[1]
         if m == 0:
             return vectors.new_zeros(self.shape[0], 0)
+        if m > self.passes.width:
+            return torch.cat([(self @ v).T for v in vectors.split(self.passes.width, dim=1)]).T
         pieces = vectors.T.split([params[n].numel() for n in self.cols], dim=1)
         directions = {n: v.reshape(m, *params[n].shape) for n, v in zip(self.cols, pieces, strict=True)}
         found = self.passes.product(directions, self.rows, m)
@@ -78,12 +83,14 @@ class EmbeddingHessian:
 class Passes:
     """What the products share: the network at its parameters, and the forward and backward pass there.
 
-    r (N, C): dL/dlogits; D (N, h): slopes of the activation; G: dL/dT_k (token, h) by slot.
+    p, share, r (C, N): probabilities, p / N and dL/dlogits, with the samples last, as BLAS and sums over classes like
+    them best; D (N, h): slopes of the activation; G: dL/dT_k (token, h) by slot.
     """
 
     def __init__(
         self, params: Mapping[str, Tensor], tokens: Tensor, labels: Tensor, activation: Callable[[Tensor], Tensor]
     ) -> None:
+        keep_freed_memory()
         self.params = dict(params)
         self.E, self.W, self.V = params["E"], params["W"], params["V"]
         self.tokens, (self.N, self.slots), self.d = tokens, tokens.shape, self.E.shape[1]
@@ -91,16 +98,22 @@ class Passes:
         # A slot that always holds the same token, such as `op` and `=`, adds the same to every sample.
         self.fixed = {k: int(tokens[0, k]) for k in range(self.slots) if bool((tokens[:, k] == tokens[0, k]).all())}
         self.varying = [k for k in range(self.slots) if k not in self.fixed]
+        room = _DEVICE if self.E.is_cuda else _TOGETHER
+        self.width = max(1, room // (self.N * self.h * self.E.element_size()))
         pre = self.E.new_zeros(self.N, len(self.W)) + self.params.get("b1", 0.0)
         for k, W in enumerate(self.W_k):
             pre += (self.E @ W.T).index_select(0, tokens[:, k])
         self.phi, self.D, second = derivatives(activation, pre)
-        self.p = (self.phi @ self.V.T + self.params.get("b2", 0.0)).softmax(1)
-        self.top = self.p.argmax(1, keepdim=True)
+        logits = self.V @ self.phi.T
+        if "b2" in self.params:
+            logits += self.params["b2"][:, None]
+        self.p = logits.softmax(0)
+        self.share = self.p / self.N
+        self.top = self.p.argmax(0, keepdim=True)
         self.r = self.p.clone()
-        self.r.scatter_(1, labels[:, None], -others(self.p, labels)[:, None])
+        self.r.scatter_(0, labels[None], -others(self.p.T, labels)[None])
         self.r /= self.N
-        back = self.r @ self.V
+        back = self.r.T @ self.V
         self.bend = back * second if bool(second.any()) else None
         self.G = [self.E.new_zeros(len(self.E), len(self.W)) for _ in range(self.slots)]
         for k in range(self.slots):
@@ -117,34 +130,30 @@ class Passes:
         total = E.new_zeros(m, h)
         S = {k: E.new_zeros(m * len(E), h) for k in self.varying}
         for at, index in self._chunks(m):
-            D, phi, p, n = self.D[at], self.phi[at], self.p[at], len(self.D[at])
-            dpre = da = None
-            dz = E.new_zeros(m, n, C)
+            D, phi, p, r, n = self.D[at], self.phi[at], self.p[:, at], self.r[:, at], len(self.D[at])
+            da = dpre = None
             if moves_input:
-                dpre = shift[:, None, :].expand(m, n, h).clone() if not tables else E.new_empty(0)
-                for i, (k, table) in enumerate(tables.items()):
-                    picked = table.view(-1, h).index_select(0, index[k]).view(m, n, h)
-                    dpre = picked.add_(shift[:, None, :]) if i == 0 else dpre.add_(picked)
+                dpre = self._inputs(tables, shift, index, n)
                 da = D * dpre
-                dz = da @ V.T
+            dz = E.new_zeros(m, C, n) if da is None else torch.bmm(V.expand(m, C, h), da.mT)
             if dV is not None:
-                dz += phi @ dV.transpose(1, 2)
+                dz.baddbmm_(dV, phi.T.expand(m, h, n))
             if "b2" in v:
-                dz += v["b2"][:, None, :]
+                dz += v["b2"][:, :, None]
             # Logits count only by their differences: relative to the likeliest class nothing cancels at any loss.
-            dz -= dz.gather(2, self.top[at].expand(m, n, 1))
-            q = dz.mul_(p)
-            q = q.sub_(p * q.sum(2, keepdim=True)).div_(self.N)
+            dz -= dz.gather(1, self.top[:, at].expand(m, 1, n))
+            q = dz.mul_(self.share[:, at])
+            q.addcmul_(p, q.sum(1, keepdim=True), value=-1)
             if "V" in out:
-                out["V"] += q.transpose(1, 2) @ phi
+                out["V"].baddbmm_(q, phi.expand(m, n, h))
                 if da is not None:
-                    out["V"] += self.r[at].T @ da
+                    out["V"].baddbmm_(r.expand(m, C, n), da)
             if "b2" in out:
-                out["b2"] += q.sum(1)
+                out["b2"] += q.sum(2)
             if wants_input:
-                back = q @ V
+                back = torch.bmm(q.mT, V.expand(m, C, h))
                 if dV is not None:
-                    back += self.r[at] @ dV
+                    back.baddbmm_(r.T.expand(m, n, C), dV)
                 back *= D
                 if self.bend is not None and dpre is not None:
                     back.addcmul_(self.bend[at], dpre)
@@ -154,6 +163,13 @@ class Passes:
         if wants_input:
             out |= self._first_layer(v, rows, total, {k: s.view(m, len(E), h) for k, s in S.items()})
         return out
+
+    def _inputs(self, tables: Mapping[int, Tensor], shift: Tensor, index: Mapping[int, Tensor], n: int) -> Tensor:
+        """What the tables' rows and their common shift add to the hidden layer's input, (m, n, h)."""
+        dpre = shift[:, None, :].expand(-1, n, -1).clone()
+        for k, table in tables.items():
+            dpre += table.view(-1, self.h).index_select(0, index[k]).view(dpre.shape)
+        return dpre
 
     def _tables(self, v: Parts, m: int) -> tuple[dict[int, Tensor], Tensor]:
         """The perturbed tables of the varying slots, (m, token, h), and what all samples have in common, (m, h)."""

@@ -21,7 +21,7 @@ from landscape.config import TrainConfig
 from landscape.curvature.lanczos import eigsh
 from landscape.curvature.objective import Objective, cross_entropy
 from landscape.curvature.operators import HessianOperator
-from landscape.devices import pick_device
+from landscape.devices import keep_freed_memory, pick_device
 from landscape.signals import stop_signals
 from landscape.storage.files import refuse_existing
 from landscape.storage.runs import GROKKED, MEMORISED, Arrays, RunReader
@@ -116,8 +116,7 @@ def summarise(path: Path, started: float) -> RunSummary:
 
 def _train_all(states: dict[Member, dict[str, Any]], device: torch.device, stop: threading.Event, quiet: bool) -> None:
     """Train every member from its state to its end, or to a stop signal."""
-    # After a large block was given back, glibc keeps what is freed: no step waits for fresh pages from the kernel.
-    torch.empty(31 << 20, dtype=torch.uint8)
+    keep_freed_memory()
     done, total = sum(int(state["step"]) for state in states.values()), sum(member.steps for member in states)
     with tqdm(total=total, initial=done, unit="step", disable=quiet, file=sys.stderr) as bar:
         while states and not stop.is_set():
