@@ -9,13 +9,14 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 import landscape
 from landscape import tables
-from landscape.config import AnalysisConfig, HessianConfig, SliceConfig, TrainConfig, load, preset, replace
+from landscape.commands import Check, Command, Critical, Hessian, Info, Report, Slice, Sweep, Train
+from landscape.config import AnalysisConfig, TrainConfig, load, preset, replace
 from landscape.errors import ConfigError, LandscapeError
 
 if TYPE_CHECKING:
@@ -23,145 +24,6 @@ if TYPE_CHECKING:
     from landscape.training.trainer import RunSummary
 
 UNFINISHED, INTERRUPTED = 3, 130
-
-
-@dataclasses.dataclass(frozen=True)
-class Train:
-    """A grokking run; dense checkpoints of E, W and all other parameters in HDF5."""
-
-    run: TrainConfig
-    preset: Literal["quick", "mid", "paper"] = "quick"
-    """Starting point of all options: quick (seconds), mid (half a minute), paper (arXiv 2505.15624; a GPU helps)."""
-    config: Path | None = None
-    """JSON file of options, applied over the preset; flags win over both."""
-    out: Path = Path("checkpoints/run.h5")
-    """Run file to write."""
-    seeds: int | None = None
-    """Train this many seeds, counted up from --seed, side by side: RUN-s0.h5, RUN-s1.h5 and so on for RUN.h5."""
-    vary: tuple[str, ...] = ()
-    """Train several values side by side, such as lr_ratio=1,2,4 lr=0.01,0.02, with RUN-lr_ratio-2-lr-0.01.h5 among the
-    files; of lr, lr_ratio, weight_decay, init_scale_E and init_scale_W, with --seeds every seed of each."""
-    resume: bool = False
-    """Go on where the run file stops (start it if there is none)."""
-    overwrite: bool = False
-    """Replace an existing run file."""
-    fsync: bool = False
-    """Sync every commit to the disk, so that it survives a loss of power too."""
-    json: bool = False
-    """Print the summary as one JSON document."""
-    quiet: bool = False
-    """No progress bar."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Hessian:
-    """Block spectra, saddle indices and coupling ratios of a run's checkpoints."""
-
-    analysis: HessianConfig
-    ckpt: Path
-    """Run file to analyse."""
-    out: Path | None = None
-    """Hessian file to write; None: RUN.hessian.h5 beside the run."""
-    overwrite: bool = False
-    """Replace a Hessian file of another run or other settings (one that matches is gone on with)."""
-    fsync: bool = False
-    """Sync every step to the disk, so that it survives a loss of power too."""
-    verify: bool = False
-    """Compare with PyHessian's top eigenvalue and with a dense Hessian where it fits."""
-    json: bool = False
-    """Print everything measured as one JSON document."""
-    quiet: bool = False
-    """No progress bar."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Critical:
-    """The critical point of the objective nearest to a checkpoint, and the Hessian there."""
-
-    ckpt: Path
-    """Run file to start from."""
-    step: int
-    """Stored step to start from."""
-    # A saddle index belongs to a critical point of what was minimised.
-    analysis: AnalysisConfig = AnalysisConfig(objective="regularised")
-    out: Path | None = None
-    """Hessian file to write, with the refined parameters; None: RUN.critical-STEP.h5 beside the run."""
-    grad_tol: float = 1e-10
-    """Gradient norm at which a point counts as critical."""
-    search_products: int = 60_000
-    """Hessian-vector products of the search at most."""
-    resume: bool = False
-    """Go on where an earlier search ended."""
-    overwrite: bool = False
-    """Replace an existing file."""
-    json: bool = False
-    """Print everything measured as one JSON document."""
-    quiet: bool = False
-    """No progress bar."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Slice:
-    """The loss along unit eigenvectors of a checkpoint, and on the plane of the lowest and the highest."""
-
-    slice: SliceConfig
-    ckpt: Path
-    """Run file to slice."""
-    step: int
-    """Stored step to slice at."""
-    out: Path | None = None
-    """Folder to write; None: reports/RUN-slices-STEP."""
-    objective: Literal["data", "regularised"] = "data"
-    """The data loss, or the data loss + weight_decay/2 |theta|^2 (runs with coupled decay)."""
-    method: Literal["auto", "dense", "lanczos"] = "auto"
-    """How the eigenvectors are found."""
-    max_products: int = 3000
-    """Hessian-vector products at most."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where the products run."""
-    overwrite: bool = False
-    """Replace existing figures."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Report:
-    """Figures and a page from run files and Hessian files."""
-
-    files: tyro.conf.Positional[tuple[Path, ...]]
-    """Run files, Hessian files or both; RUN.hessian.h5 beside a run is found by itself."""
-    out: Path | None = None
-    """Folder to write; None: reports/NAME of the first file."""
-    overwrite: bool = False
-    """Replace an existing report."""
-    quiet: bool = False
-    """No progress bar."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Info:
-    """What a run file or Hessian file holds, what it lacks, and how to go on with it."""
-
-    file: tyro.conf.Positional[Path]
-    """Run file or Hessian file."""
-    config: bool = False
-    """Print the configuration as JSON, ready for --config, and nothing else."""
-    json: bool = False
-    """Print everything as one JSON document."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Check:
-    """Whether every committed row of a file is whole. Exit code 0: complete; 1: damaged; 3: whole but unfinished."""
-
-    file: tyro.conf.Positional[Path]
-    """Run file or Hessian file."""
-    repair: bool = False
-    """Trim an interrupted file to its committed rows; of a damaged one the original is kept beside it."""
-    json: bool = False
-    """Print everything as one JSON document."""
-
-
-Command = Train | Hessian | Critical | Slice | Report | Info | Check
 
 
 def main() -> None:
@@ -192,6 +54,8 @@ def run(argv: Sequence[str]) -> int:
                 return _critical(args)
             case Slice():
                 return _slice(args)
+            case Sweep():
+                return _sweep(args)
             case Report():
                 return _report(args)
             case Info():
@@ -213,6 +77,7 @@ def _parse(argv: Sequence[str]) -> Command:
         | Annotated[Hessian, tyro.conf.subcommand("hessian")]
         | Annotated[Critical, tyro.conf.subcommand("critical")]
         | Annotated[Slice, tyro.conf.subcommand("slice")]
+        | Annotated[Sweep, tyro.conf.subcommand("sweep")]
         | Annotated[Report, tyro.conf.subcommand("report")]
         | Annotated[Info, tyro.conf.subcommand("info")]
         | Annotated[Check, tyro.conf.subcommand("check")]
@@ -262,18 +127,20 @@ def _train(args: Train) -> int:
 
 
 def _print_summary(summary: RunSummary) -> None:
-    reached = [
-        f"{name} at step {step}" if step is not None else f"{name}: not reached"
-        for name, step in (("train 99 %", summary.memorise_step), ("test 95 %", summary.grok_step))
-    ]
     print(
         f"{summary.path}: {summary.status} at step {summary.steps}, {summary.checkpoints} checkpoints\n"
-        f"accuracy: train {summary.train_accuracy:.4f}, test {summary.test_accuracy:.4f}; {'; '.join(reached)}"
+        f"accuracy: train {summary.train_accuracy:.4f}, test {summary.test_accuracy:.4f}; {_reached(summary)}"
     )
 
 
+def _reached(summary: RunSummary) -> str:
+    thresholds = (("train 99 %", summary.memorise_step), ("test 95 %", summary.grok_step))
+    return "; ".join(f"{n} at step {step}" if step is not None else f"{n}: not reached" for n, step in thresholds)
+
+
 def _hessian(args: Hessian) -> int:
-    from landscape.pipeline import analyse, default_output
+    from landscape.pipeline import analyse
+    from landscape.storage.files import hessian_file
 
     result = analyse(args.ckpt, args.analysis, args.out, args.overwrite, args.quiet, args.fsync)
     opinions = []
@@ -281,7 +148,7 @@ def _hessian(args: Hessian) -> int:
         from landscape.verify import verify
 
         opinions = verify(args.ckpt, result)
-    out = args.out or default_output(args.ckpt)
+    out = args.out or hessian_file(args.ckpt)
     if args.json:
         _print_json(out, result, verify=[dataclasses.asdict(o) for o in opinions])
     else:
@@ -345,6 +212,23 @@ def _slice(args: Slice) -> int:
     for path in paths:
         print(path)
     return 0
+
+
+def _sweep(args: Sweep) -> int:
+    from landscape.plan import load_sweep
+    from landscape.sweep import run_sweep
+
+    result = run_sweep(load_sweep(args.config), args.out, args.jobs, args.overwrite, args.quiet)
+    if args.json:
+        print(json.dumps(tables.jsonable(result.document())))
+    else:
+        for _, summary in result.runs:
+            print(f"{summary.path}: {summary.steps} steps; {_reached(summary)}")
+        for path in result.unconverged:
+            print(f"{path}: not every eigenvalue converged")
+    for failure in result.failures:
+        print(f"error: {failure.path}: {failure.error}\nhint: {failure.hint}", file=sys.stderr)
+    return 1 if result.failures else UNFINISHED if result.unconverged else 0
 
 
 def _report(args: Report) -> int:

@@ -6,9 +6,12 @@ import dataclasses
 import json
 import math
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from landscape.errors import ConfigError, FileError, suggest
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 Task = Literal["add", "sub", "mul", "div", "squares"]
 Model = Literal["embedding", "onehot", "scalar"]
@@ -101,7 +104,7 @@ class TrainConfig:
     """Steps between two rows of metrics."""
 
     def __post_init__(self) -> None:
-        _check_types(self)
+        check_types(self)
         for name in ("lr", "weight_decay", "momentum", "skew", "init_scale_E", "init_scale_W"):
             _check(name, getattr(self, name), lambda x: x >= 0, "a number >= 0")
         for name in ("embed_dim", "hidden", "metrics_every", "lr_ratio_every", "sampler_every"):
@@ -225,7 +228,7 @@ class AnalysisConfig:
     """Where the products run; always in float64."""
 
     def __post_init__(self) -> None:
-        _check_types(self)
+        check_types(self)
         for name in ("k", "dense_limit", "max_products", "chunk_size", "probe_steps"):
             _check(name, getattr(self, name), lambda x: x >= 1, "an integer >= 1")
         _check("probes", self.probes, lambda x: x >= 2, "an integer >= 2")
@@ -276,7 +279,7 @@ class SliceConfig:
     """Points of the plane along each direction."""
 
     def __post_init__(self) -> None:
-        _check_types(self)
+        check_types(self)
         for name in ("k", "points", "plane_points"):
             _check(name, getattr(self, name), lambda x: x >= 1, "an integer >= 1")
         if self.radius is not None:
@@ -285,7 +288,7 @@ class SliceConfig:
             raise ConfigError(f"unknown block {self.block!r}", suggest(self.block, BLOCKS))
 
 
-Config = TypeVar("Config", TrainConfig, HessianConfig)
+Config = TypeVar("Config", bound="DataclassInstance")
 
 
 def preset(name: str) -> TrainConfig:
@@ -295,16 +298,17 @@ def preset(name: str) -> TrainConfig:
     return TrainConfig(**PRESETS[name])
 
 
-def load(path: Path, base: TrainConfig) -> TrainConfig:
-    """`base` with the keys of a JSON file; unknown keys and wrong types are refused."""
+def load(path: Path, base: Config, example: str = '{"p": 59, "lr": 0.01}') -> Config:
+    """`base` with the keys of a JSON file like `example`; unknown keys and wrong types are refused."""
+    hint = f"write {example} and the like"
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise FileError(f"cannot read {path}: {error.strerror}", "check the path of --config") from error
     except ValueError as error:
-        raise ConfigError(f"{path} is not JSON: {error}", 'write {"p": 59, "lr": 0.01} and the like') from error
+        raise ConfigError(f"{path} is not JSON: {error}", hint) from error
     if not isinstance(data, dict):
-        raise ConfigError(f"{path} holds no JSON object", 'write {"p": 59, "lr": 0.01} and the like')
+        raise ConfigError(f"{path} holds no JSON object", hint)
     return replace(base, data)
 
 
@@ -318,7 +322,7 @@ def replace(base: Config, data: dict[str, Any]) -> Config:
     return dataclasses.replace(base, **values)
 
 
-def to_json(config: TrainConfig | AnalysisConfig) -> str:
+def to_json(config: DataclassInstance) -> str:
     """The config as one JSON object, keys in declaration order."""
     return json.dumps(dataclasses.asdict(config))
 
@@ -328,7 +332,8 @@ def is_prime(n: int) -> bool:
     return n >= 2 and all(n % q for q in range(2, math.isqrt(n) + 1))
 
 
-def _check_types(config: TrainConfig | AnalysisConfig | SliceConfig) -> None:
+def check_types(config: DataclassInstance) -> None:
+    """Raise ConfigError for a field whose value has not the annotated type."""
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if not _fits(value, field.type):
@@ -344,6 +349,8 @@ def _check(name: str, value: Any, good: Any, wanted: str) -> None:
 def _fits(value: Any, annotation: Any) -> bool:
     """Whether a JSON value has the annotated type (annotations are strings here)."""
     kind = eval(annotation, globals()) if isinstance(annotation, str) else annotation
+    if kind is Any:
+        return True
     if kind is float:
         return isinstance(value, int | float) and not isinstance(value, bool)
     if isinstance(kind, type) and kind is not tuple and not hasattr(kind, "__origin__"):
@@ -353,4 +360,6 @@ def _fits(value: Any, annotation: Any) -> bool:
         return value in get_args(kind)
     if origin is tuple:
         return isinstance(value, list | tuple) and all(_fits(v, get_args(kind)[0]) for v in value)
+    if origin is dict:
+        return isinstance(value, dict) and all(_fits(v, get_args(kind)[1]) for v in value.values())
     return any(_fits(value, part) for part in get_args(kind))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +16,10 @@ from landscape.errors import FileError, StepError
 from landscape.measure import Measurement
 from landscape.point import Training
 from landscape.provenance import provenance
-from landscape.storage.files import make_folder, sha256
+from landscape.storage.files import hessian_file, make_folder, sha256
 from landscape.storage.runs import GROKKED, MEMORISED, RunReader
 from landscape.storage.spectra import SpectrumReader, SpectrumWriter
 from landscape.storage.writing import sole_writer
-
-
-def default_output(run: Path) -> Path:
-    """RUN.h5 -> RUN.hessian.h5, beside it."""
-    return run.with_name(f"{run.stem}.hessian.h5")
 
 
 def analyse(
@@ -41,7 +36,7 @@ def analyse(
     an error unless `overwrite`. fsync: sync every step to the disk. Raises LandscapeError kinds for all that a user
     can mend.
     """
-    out = out or default_output(run)
+    out = out or hessian_file(run)
     with RunReader(run) as reader:
         if out.resolve() == run.resolve():
             raise FileError(f"{out} is the run file itself", "choose another --out")
@@ -52,24 +47,12 @@ def analyse(
         attrs = file_attrs(run, reader, config)
         make_folder(out.parent)
         with sole_writer(out):
-            mine = out.exists() and _belongs(out, attrs)
-            if mine:
-                found = SpectrumReader(out)
-                if found.damage and not overwrite:
-                    raise FileError(
-                        f"{out}: rows fail their checksums: {found.damage}", "use --overwrite to measure them again"
-                    )
-                if found.attrs["status"] == "complete" and not found.damage:
-                    return found
-                mine = not found.damage
-            if out.exists() and not mine and not overwrite:
-                raise FileError(
-                    f"{out} exists, of another run or with other settings",
-                    "use --overwrite to replace it, or another --out",
-                )
+            found = existing(out, attrs, overwrite)
+            if found and found.attrs["status"] == "complete":
+                return found
             writer = (
                 SpectrumWriter.extend(out, len(steps), fsync)
-                if mine
+                if found
                 else SpectrumWriter.create(
                     out,
                     {**attrs, "status": "running", **provenance(str(measurement.problem.device))},
@@ -91,6 +74,29 @@ def analyse(
                     bar.update()
                 writer.finish()
     return SpectrumReader(out)
+
+
+def existing(out: Path, attrs: Mapping[str, Any], overwrite: bool = False) -> SpectrumReader | None:
+    """What `out` holds of the analysis with these `file_attrs`; None where it is to be started.
+
+    Raises FileError for damaged rows, and for a file of another run or config, unless `overwrite`.
+    """
+    if not out.exists():
+        return None
+    if _belongs(out, attrs):
+        found = SpectrumReader(out)
+        if not found.damage:
+            return found
+        if not overwrite:
+            raise FileError(
+                f"{out}: rows fail their checksums: {found.damage}", "use --overwrite to measure them again"
+            )
+    elif not overwrite:
+        raise FileError(
+            f"{out} exists, of another run or with other settings",
+            "use --overwrite to replace it, or another --out",
+        )
+    return None
 
 
 def warn_of_damage(reader: RunReader) -> None:
@@ -169,7 +175,7 @@ def training_at(reader: RunReader, step: int) -> Training:
     )
 
 
-def _belongs(path: Path, attrs: dict[str, Any]) -> bool:
+def _belongs(path: Path, attrs: Mapping[str, Any]) -> bool:
     """Whether a Hessian file was made from the same run file with the same settings."""
     try:
         found = SpectrumReader(path).attrs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ def _align(lines: Sequence[Sequence[str]]) -> str:
 
 
 def jsonable(x: Any) -> Any:
-    """NumPy values as JSON; NaN as null."""
+    """NumPy values and paths as JSON; NaN as null."""
     if isinstance(x, dict):
         return {k: jsonable(v) for k, v in x.items()}
     if isinstance(x, list | tuple):
@@ -151,4 +152,6 @@ def jsonable(x: Any) -> Any:
         return jsonable(x.tolist())
     if isinstance(x, float) and not math.isfinite(x):
         return None
+    if isinstance(x, Path):
+        return str(x)
     return x

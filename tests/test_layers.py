@@ -13,6 +13,8 @@ ROOT = Path(__file__).parent.parent
 # Each room with the floor it stands on; an import may only go down, or stay inside its room.
 FLOORS = {
     "cli": 7,
+    "commands": 6,
+    "sweep": 6,
     "refine": 6,
     "sections": 6,
     "pipeline": 5,
@@ -23,11 +25,13 @@ FLOORS = {
     "point": 3.5,
     "verify": 4,
     "figures": 4,
+    "plan": 3,
     "training": 3,
     "curvature": 2,
     "storage": 2,
     "plotting": 2,
     "devices": 1,
+    "workers": 2,
     "signals": 1,
     "provenance": 1,
     "config": 1,

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from landscape.errors import FileError, LandscapeError
 from landscape.storage import schema
-from landscape.storage.files import file_schema, open_file, sha256
+from landscape.storage.files import file_schema, hessian_file, open_file, run_file, sha256
 from landscape.storage.runs import RunReader
 from landscape.storage.spectra import SpectrumReader
 from landscape.storage.views import load_group
@@ -145,13 +145,14 @@ def open_sources(files: Sequence[Path]) -> list[Source]:
         kind = file_schema(path)
         if kind == schema.RUN:
             key = _attrs(path, kind)["run_id"]
-            beside = path.with_name(f"{path.stem}.hessian.h5")
+            beside = hessian_file(path)
             hessian = beside if beside.exists() and _attrs(beside, schema.HESSIAN)["parent_run_id"] == key else None
             known = found.get(key)
             found[key] = Source(path, known.hessian if known and known.hessian else hessian)
         elif kind == schema.HESSIAN:
             key = _attrs(path, kind)["parent_run_id"]
-            beside = path.with_name(path.name.replace(".hessian.h5", ".h5"))
+            # A refined point lies on no path of training.
+            beside = path if ".critical-" in path.name else run_file(path)
             is_run = beside != path and beside.exists() and _attrs(beside, schema.RUN)["run_id"] == key
             known = found.get(key)
             found[key] = Source(known.run if known and known.run else (beside if is_run else None), path)

@@ -91,6 +91,16 @@ def make_folder(folder: Path) -> None:
         raise FileError(f"cannot write in {folder}: {error.strerror}", "choose another place with --out") from error
 
 
+def hessian_file(run: Path, name: str = "") -> Path:
+    """RUN.h5 -> RUN.hessian.h5, beside it; of an analysis with a name RUN.hessian-NAME.h5."""
+    return run.with_name(f"{run.stem}.hessian{'-' if name else ''}{name}.h5")
+
+
+def run_file(hessian: Path) -> Path:
+    """RUN.hessian.h5, RUN.hessian-NAME.h5 and RUN.critical-STEP.h5 -> RUN.h5; any other name as it is."""
+    return hessian.with_name(re.sub(r"\.(hessian|critical)(-[^.]*)?\.h5$", ".h5", hessian.name))
+
+
 def sha256(path: Path) -> str:
     """Hex digest of a file's bytes."""
     with path.open("rb") as file:

@@ -10,7 +10,7 @@ from typing import Any
 from landscape.errors import FileError
 from landscape.storage import schema
 from landscape.storage.contents import Contents
-from landscape.storage.files import file_schema, open_file, sha256
+from landscape.storage.files import file_schema, open_file, run_file, sha256
 from landscape.storage.rewrite import rewrite
 from landscape.storage.table import TableReader
 from landscape.storage.writing import owner, sole_writer
@@ -131,7 +131,7 @@ def _lacks_of_hessian(file: Contents, path: Path) -> list[str]:
     lacks = [f"no full spectrum of {', '.join(partial)}: too large for dense_limit"] if partial else []
     if "eigenvectors" not in file.tables:
         lacks.append("no eigenvectors: --eigenvectors stores them")
-    parent = path.with_name(path.name.split(".")[0] + ".h5")
+    parent = run_file(path)
     if not parent.exists() or parent == path:
         lacks.append(f"its run file ({file.attrs['parent_run_id']}) is not beside it")
     elif sha256(parent) != file.attrs["parent_sha256"]:

@@ -1,10 +1,11 @@
-"""The runs of an ensemble: seeds and settings that leave the shapes of a network alone, and a file name for each."""
+"""The runs of an ensemble: seeds and settings that leave the shapes of a network alone, named and put into groups."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from landscape.config import TrainConfig
 from landscape.errors import ConfigError
 
 VARIABLE = ("lr", "lr_ratio", "weight_decay", "init_scale_E", "init_scale_W")
+MOST_MEMBERS = 16
+"""Of one group: bounds its memory, and what a failure of one member holds up."""
 
 
 def ensemble(
@@ -37,6 +40,26 @@ def ensemble(
         changes: dict[str, Any] = {name: int(text) if name == "seed" else _number(text) for name, text in chosen}
         runs[out.with_name(out.stem + suffix + out.suffix)] = dataclasses.replace(config, **changes)
     return runs
+
+
+def side_by_side(runs: Mapping[Path, TrainConfig]) -> list[dict[Path, TrainConfig]]:
+    """The runs put together that one ensemble can hold."""
+    shared = {name: getattr(TrainConfig(), name) for name in ("seed", *VARIABLE)}
+    ensembles: dict[TrainConfig, dict[Path, TrainConfig]] = {}
+    for path, config in runs.items():
+        ensembles.setdefault(dataclasses.replace(config, **shared), {})[path] = config
+    return list(ensembles.values())
+
+
+def balanced(runs: Mapping[Path, TrainConfig], jobs: int) -> list[dict[Path, TrainConfig]]:
+    """Groups of the runs for `jobs` processes, each to be trained as one ensemble, those with the most work first."""
+    rounds = max(1, math.ceil(len(runs) / (MOST_MEMBERS * jobs)))
+    size = max(1, math.ceil(len(runs) / (rounds * jobs)))
+    groups = []
+    for alike in map(list, map(dict.items, side_by_side(runs))):
+        count = math.ceil(len(alike) / size)
+        groups += [dict(alike[i::count]) for i in range(count)]
+    return sorted(groups, key=lambda g: -sum(c.steps * c.hidden * c.tokens * c.embed_dim for c in g.values()))
 
 
 def _values(entry: str) -> list[tuple[str, str]]:

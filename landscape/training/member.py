@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,9 @@ class Member:
         """Whether the file holds the whole run. Raises ConfigError if it was started with other numbers, FileError."""
         with RunReader(self.path) as reader:
             reader.require_whole()
-            _check_resumable(self.config, reader.config)
+            if differing := difference(self.config, reader.config, RESUMABLE):
+                hint = f"--resume can change only {', '.join(sorted(RESUMABLE))}; start another run with --out"
+                raise ConfigError(differing, hint)
             return reader.attrs["status"] == "complete" and self.config == replace(self.config, reader.config)
 
     def open(self, resume: bool, device: str, fsync: bool) -> dict[str, Any]:
@@ -158,11 +161,9 @@ def checkpoint_schedule(config: TrainConfig) -> list[int]:
     return sorted(step for step in wanted if step <= config.steps)
 
 
-def _check_resumable(config: TrainConfig, stored: dict[str, Any]) -> None:
-    mine = json.loads(to_json(config))
-    for key, value in mine.items():
-        if key not in RESUMABLE and stored.get(key) != value:
-            raise ConfigError(
-                f"{key} is {value}, but the run was started with {stored.get(key)}",
-                f"--resume can change only {', '.join(sorted(RESUMABLE))}; start another run with --out",
-            )
+def difference(config: TrainConfig, stored: Mapping[str, Any], free: Set[str]) -> str:
+    """What tells a config from that of a run file, but for the options that are `free` to differ; empty if nothing."""
+    for key, value in json.loads(to_json(config)).items():
+        if key not in free and stored.get(key) != value:
+            return f"{key} is {value}, but the run was started with {stored.get(key)}"
+    return ""

@@ -35,7 +35,10 @@ from landscape.training.tasks import TRAIN, make_data
 
 @dataclasses.dataclass(frozen=True)
 class RunSummary:
-    """How a run ended; accuracies at the last row of metrics, None where a threshold was never reached."""
+    """How a run ended; accuracies at the last row of metrics, None where a threshold was never reached.
+
+    seconds: None where the file was only read.
+    """
 
     path: str
     status: str
@@ -45,7 +48,7 @@ class RunSummary:
     memorise_step: int | None
     grok_step: int | None
     checkpoints: int
-    seconds: float
+    seconds: float | None
 
 
 def train(
@@ -78,7 +81,7 @@ def train_ensemble(
     ones). Finished runs are left as they are; a run that ends early leaves the others to go on. Raises as `train`.
     """
     started = time.monotonic()
-    runs = _clip_batch(runs)
+    runs = clip_batch(runs)
     device = pick_device(next(iter(runs.values())).device)
     if not (resume or overwrite):
         for path in runs:
@@ -96,7 +99,7 @@ def train_ensemble(
     return [summarise(path, started) for path in runs]
 
 
-def summarise(path: Path, started: float) -> RunSummary:
+def summarise(path: Path, started: float | None = None) -> RunSummary:
     """The summary of a run file; `started` is a time.monotonic() reading."""
     with RunReader(path) as reader:
         metrics = reader.metrics()
@@ -110,7 +113,7 @@ def summarise(path: Path, started: float) -> RunSummary:
             memorise_step=reader.first_step("train_accuracy", MEMORISED),
             grok_step=reader.first_step("test_accuracy", GROKKED),
             checkpoints=len(reader.steps),
-            seconds=time.monotonic() - started,
+            seconds=None if started is None else time.monotonic() - started,
         )
 
 
@@ -309,8 +312,8 @@ def prop41_ratio(sigma_E: float, sigma_W: float, f_E: float) -> float:
 _SHOWN = {"loss": "train_loss", "train": "train_accuracy", "test": "test_accuracy"}
 
 
-def _clip_batch(runs: Mapping[Path, TrainConfig]) -> dict[Path, TrainConfig]:
-    """A batch is at most the training set, whose size the runs share."""
+def clip_batch(runs: Mapping[Path, TrainConfig]) -> dict[Path, TrainConfig]:
+    """The runs of an ensemble with batches of at most their training set, whose size they share; warns of a change."""
     first = next(iter(runs.values()))
     size = int((make_data(first).split == TRAIN).sum())
     if first.batch_size == "full" or first.batch_size <= size:

@@ -1,0 +1,141 @@
+"""What a sweep consists of: its runs, their analyses, and a file name for each."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from landscape.config import HessianConfig, TrainConfig, check_types, load, preset, replace
+from landscape.errors import ConfigError, suggest
+from landscape.storage.files import hessian_file
+
+
+@dataclasses.dataclass(frozen=True)
+class SweepAnalysis(HessianConfig):
+    """One analysis of a sweep's runs, or of some of them."""
+
+    name: str = ""
+    """Part of the file's name, RUN.hessian-NAME.h5; none: RUN.hessian.h5."""
+    cases: tuple[str, ...] = ()
+    """Cases that are analysed; none named: all."""
+    seeds: tuple[int, ...] = ()
+    """Seeds that are analysed; none named: all."""
+
+    @property
+    def settings(self) -> HessianConfig:
+        """What `landscape hessian` would be given."""
+        return HessianConfig(**{f.name: getattr(self, f.name) for f in dataclasses.fields(HessianConfig)})
+
+
+@dataclasses.dataclass(frozen=True)
+class SweepConfig:
+    """Many runs, cases x grid x seeds, and their analyses; one that exists has no run that cannot be."""
+
+    name: str = "sweep"
+    """Folder of the files."""
+    preset: str = "quick"
+    """Starting point of all options: quick, mid or paper."""
+    train: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Options of every run, over the preset."""
+    cases: dict[str, dict[str, Any]] = dataclasses.field(default_factory=lambda: {"base": {}})
+    """Options of the runs of each case, by its name."""
+    grid: dict[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
+    """Values of each option that is crossed with all others."""
+    seeds: tuple[int, ...] = (0,)
+    """Seeds of every case and grid point."""
+    hessian: tuple[dict[str, Any], ...] = ()
+    """Analyses: options of `landscape hessian`, with a name, and cases and seeds where it is not for all."""
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        names = [analysis.name for analysis in self.analyses]
+        for name in (self.name, *self.cases, *filter(None, names)):
+            if not re.fullmatch("[A-Za-z0-9][A-Za-z0-9_-]*", name):
+                raise ConfigError(
+                    f"name {name!r} cannot be part of a file's name",
+                    "start with a letter or digit and go on with letters, digits, _ and -",
+                )
+        crossed = {f"grid {field}": values for field, values in self.grid.items()}
+        for what, values in {"cases": list(self.cases), "seeds": self.seeds, **crossed}.items():
+            if not values or any(value in values[:i] for i, value in enumerate(values)):
+                raise ConfigError(f"{what} {list(values)}: none, or one named twice", "name each once")
+        if len(set(names)) < len(names):
+            raise ConfigError(f"hessian names {names}: one twice", "give each analysis a name of its own")
+        for what, options in {"train": self.train, "grid": self.grid, **self.cases}.items():
+            if "seed" in options:
+                raise ConfigError(f"{what} sets seed to {options['seed']}", "list all seeds in seeds")
+        for case, options in self.cases.items():
+            for field in filter(options.__contains__, self.grid):
+                raise ConfigError(f"case {case} sets {field}, which grid crosses", "leave it to one of the two")
+        for analysis in self.analyses:
+            for what, chosen, known in (("case", analysis.cases, self.cases), ("seed", analysis.seeds, self.seeds)):
+                for one in (one for one in chosen if one not in known):
+                    hint = suggest(str(one), map(str, known))
+                    raise ConfigError(f"hessian {analysis.name!r} is for {what} {one}, which no run has", hint)
+        sweep_runs(self)
+
+    @property
+    def analyses(self) -> list[SweepAnalysis]:
+        """The entries of `hessian`. Raises ConfigError for values that no analysis can have."""
+        found = []
+        for entry in self.hessian:
+            try:
+                found.append(replace(SweepAnalysis(), entry))
+            except ConfigError as error:
+                raise ConfigError(f"hessian {entry.get('name', '')!r}: {error}", error.hint) from error
+        return found
+
+
+@dataclasses.dataclass(frozen=True)
+class SweepRun:
+    """One run of a sweep: case, grid values and seed by name, its file, its config, its Hessian files by name."""
+
+    labels: dict[str, Any]
+    path: Path
+    config: TrainConfig
+    hessian: dict[str, Path]
+
+    @property
+    def files(self) -> list[Path]:
+        """The run file and the Hessian files."""
+        return [self.path, *self.hessian.values()]
+
+
+def load_sweep(path: Path) -> SweepConfig:
+    """The sweep that a JSON file describes; unknown keys and wrong values are refused."""
+    return load(path, SweepConfig(), '{"name": "ratios", "grid": {"lr_ratio": [1, 10]}, "seeds": [0, 1]}')
+
+
+def sweep_runs(config: SweepConfig, out: Path = Path("checkpoints")) -> list[SweepRun]:
+    """Every run of a sweep with its files, whether they exist or not: OUT/NAME/CASE-FIELD=VALUE-sSEED.h5.
+
+    Raises ConfigError for values that no run can have.
+    """
+    runs = []
+    for case, *values, seed in itertools.product(config.cases, *config.grid.values(), config.seeds):
+        point = dict(zip(config.grid, values, strict=True))
+        stem = "-".join([case, *(f"{field}={_text(value)}" for field, value in point.items()), f"s{seed}"])
+        path = out / config.name / f"{stem}.h5"
+        options = {**config.train, **config.cases[case], **point, "seed": seed}
+        try:
+            train = replace(preset(config.preset), options)
+        except ConfigError as error:
+            raise ConfigError(f"{stem}: {error}", error.hint) from error
+        hessian = {
+            analysis.name: hessian_file(path, analysis.name)
+            for analysis in config.analyses
+            if case in (analysis.cases or config.cases) and seed in (analysis.seeds or config.seeds)
+        }
+        runs.append(SweepRun({"case": case, **point, "seed": seed}, path, train, hessian))
+    return runs
+
+
+def _text(value: Any) -> str:
+    """A value of the grid as part of a file's name."""
+    if isinstance(value, list | tuple):
+        return "+".join(map(_text, value))
+    return value if isinstance(value, str) else json.dumps(value)

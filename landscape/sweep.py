@@ -1,0 +1,200 @@
+"""Many runs and their analyses over worker processes: what is finished is kept, what is not is gone on with."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from landscape.config import HessianConfig, TrainConfig
+from landscape.errors import ConfigError, FileError
+from landscape.measure import Measurement
+from landscape.pipeline import analyse, existing, file_attrs
+from landscape.plan import SweepConfig, SweepRun, sweep_runs
+from landscape.storage.files import make_folder, refuse_existing
+from landscape.storage.runs import RunReader
+from landscape.storage.spectra import SpectrumReader
+from landscape.storage.writing import lock_of, sole_writer
+from landscape.training.ensemble import balanced, side_by_side
+from landscape.training.member import checkpoint_schedule, difference
+from landscape.training.tasks import make_data
+from landscape.training.trainer import RunSummary, clip_batch, summarise, train_ensemble
+from landscape.workers import Workers
+
+IN_THE_WAY = "use --overwrite to start the sweep anew, or another --out"
+
+
+@dataclasses.dataclass(frozen=True)
+class Failure:
+    """A file that could not be finished, and why."""
+
+    path: Path
+    error: str
+    hint: str
+
+
+@dataclasses.dataclass(frozen=True)
+class SweepResult:
+    """The finished runs in the order of `sweep_runs`, analyses that did not converge, and what failed."""
+
+    runs: list[tuple[SweepRun, RunSummary]]
+    unconverged: list[Path]
+    failures: list[Failure]
+
+    def document(self) -> dict[str, Any]:
+        """All of it by name."""
+        return {
+            "runs": [
+                {"labels": run.labels, **dataclasses.asdict(summary), "hessian": run.hessian}
+                for run, summary in self.runs
+            ],
+            "unconverged": self.unconverged,
+            "failures": list(map(dataclasses.asdict, self.failures)),
+        }
+
+
+def run_sweep(
+    config: SweepConfig,
+    out: Path = Path("checkpoints"),
+    jobs: int | None = None,
+    overwrite: bool = False,
+    quiet: bool = False,
+) -> SweepResult:
+    """Train the runs of a sweep, those of one shape side by side, then analyse them, in `jobs` processes.
+
+    Everything is checked before anything starts: raises ConfigError for what no run or analysis can have and FileError
+    for a file of another config in the way; later errors are `failures`, and stop nothing else. The processes import
+    the calling script: its own work belongs under `if __name__ == "__main__"`.
+    """
+    jobs = len(os.sched_getaffinity(0)) if jobs is None else jobs
+    if jobs < 1:
+        raise ConfigError(f"jobs is {jobs}", "--jobs takes an integer >= 1")
+    settings = {analysis.name: analysis.settings for analysis in config.analyses}
+    runs = sweep_runs(config, out)
+    configs = _check(runs, settings)
+    folder = out / config.name
+    make_folder(folder)
+    with sole_writer(folder), _without_locks(runs), Workers(jobs) as workers:
+        if overwrite:
+            _remove(runs)
+        untrained = {r.path: configs[r.path] for r in runs if not _is_trained(r.path, configs[r.path])}
+        unanalysed = [
+            (run.path, settings[name], path)
+            for run in runs
+            for name, path in run.hessian.items()
+            if not _is_analysed(run.path, settings[name], path, run.path not in untrained)
+        ]
+        failures = []
+        totals = {"runs": len(runs), "analyses": sum(len(run.hessian) for run in runs)}
+        done = {"runs": len(runs) - len(untrained), "analyses": totals["analyses"] - len(unanalysed)}
+        with tqdm(total=sum(totals.values()), unit="file", disable=quiet, file=sys.stderr) as bar:
+
+            def show(**ended: int) -> None:
+                for kind, number in ended.items():
+                    done[kind] += number
+                bar.n = sum(done.values())
+                bar.set_postfix_str(", ".join(f"{kind} {done[kind]}/{total}" for kind, total in totals.items()))
+
+            show()
+            alone: list[dict[Path, TrainConfig]] = []
+            for groups in (balanced(untrained, jobs), alone):
+                for reason, group in workers.run(_train, [(group,) for group in groups]):
+                    if reason and len(group) > 1:
+                        # What one member met shall not stop the others.
+                        alone += [{path: member} for path, member in group.items()]
+                        continue
+                    failures += [Failure(path, *reason) for path in group if reason]
+                    show(runs=len(group))
+            failed = {failure.path for failure in failures}
+            calls = [call for call in unanalysed if call[0] not in failed]
+            for reason, _, _, path in workers.run(_analyse, calls):
+                failures += [Failure(path, *reason)] if reason else []
+                show(analyses=1)
+    return _result(runs, failures)
+
+
+def _check(runs: Sequence[SweepRun], settings: dict[str, HessianConfig]) -> dict[Path, TrainConfig]:
+    """The configs as they will be stored. Raises ConfigError, DeviceError or DoesNotFitError."""
+    configs: dict[Path, TrainConfig] = {}
+    by_path = {run.path: run for run in runs}
+    for alike in side_by_side({run.path: run.config for run in runs}):
+        configs |= clip_batch(alike)
+        first = next(iter(alike.values()))
+        data = dataclasses.asdict(make_data(first))
+        steps = {str(step) for step in checkpoint_schedule(first)}
+        for name in {name for path in alike for name in by_path[path].hessian}:
+            Measurement(first, settings[name], data)
+            wanted = settings[name].steps
+            absent = [] if wanted in ("auto", "all") else [s for s in wanted.split(",") if s.strip() not in steps]
+            if absent:
+                raise ConfigError(
+                    f"hessian {name!r} is of step {absent[0]}, but {next(iter(alike)).stem} will not store it",
+                    "name it in checkpoint_at, or choose another",
+                )
+    return configs
+
+
+def _remove(runs: Sequence[SweepRun]) -> None:
+    for path in itertools.chain.from_iterable(run.files for run in runs):
+        with sole_writer(path):
+            path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _without_locks(runs: Sequence[SweepRun]) -> Iterator[None]:
+    """Leave no lock file behind of a worker that was stopped or killed; locks that are held stay."""
+    try:
+        yield
+    finally:
+        for path in itertools.chain.from_iterable(run.files for run in runs):
+            if lock_of(path).exists():
+                with contextlib.suppress(FileError), sole_writer(path):
+                    pass
+
+
+def _is_trained(path: Path, config: TrainConfig) -> bool:
+    """Whether a run is finished. Raises FileError for a file of another config or with damage."""
+    if not path.exists():
+        return False
+    with RunReader(path) as reader:
+        reader.require_whole()
+        if other := difference(config, reader.config, {"device"}):
+            raise FileError(f"{path}: {other}", IN_THE_WAY)
+        return bool(reader.attrs["status"] == "complete")
+
+
+def _is_analysed(run: Path, config: HessianConfig, path: Path, is_trained: bool) -> bool:
+    """Whether an analysis is finished. Raises FileError for a file that is not of this run and config."""
+    if not is_trained:
+        refuse_existing(path, IN_THE_WAY)
+    if not path.exists():
+        return False
+    with RunReader(run) as reader:
+        found = existing(path, file_attrs(run, reader, config))
+    return found is not None and found.attrs["status"] == "complete"
+
+
+def _train(group: dict[Path, TrainConfig]) -> None:
+    for summary in train_ensemble(group, resume=True, quiet=True):
+        if summary.status != "complete":
+            raise FileError(f"{summary.status} at step {summary.steps}", "the same command goes on")
+
+
+def _analyse(run: Path, config: HessianConfig, path: Path) -> None:
+    analyse(run, config, path, quiet=True)
+
+
+def _result(runs: Sequence[SweepRun], failures: list[Failure]) -> SweepResult:
+    failed = {failure.path for failure in failures}
+    finished = [run for run in runs if run.path not in failed]
+    analysed = [path for run in finished for path in run.hessian.values() if path not in failed]
+    readers = {path: SpectrumReader(path) for path in analysed}
+    unconverged = [path for path, reader in readers.items() if not all(map(reader.converged, reader.steps))]
+    return SweepResult([(run, summarise(run.path)) for run in finished], unconverged, failures)

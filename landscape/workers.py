@@ -1,0 +1,131 @@
+"""Processes of one thread each that work off tasks; what happens to one of them is no matter to the others."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from types import TracebackType
+from typing import Any, Self
+
+from landscape.errors import LandscapeError
+from landscape.signals import stop_signals
+
+Reason = tuple[str, str]
+"""Why a call failed, and how to mend it."""
+PATIENCE = 20.0
+"""Seconds that a worker has to come to an end by itself; after a kill its files can be gone on with, too."""
+
+
+class Workers:
+    """Up to `count` processes, started when there is work for them and stopped when the block ends, however it does."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._idle: list[Connection] = []
+        self._processes: dict[Connection, SpawnProcess] = {}
+
+    def run(self, function: Callable[..., object], calls: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+        """Call `function` with each of `calls`, in turn; yields (reason of its failure or None, *call) at its end."""
+        waiting = list(calls)[::-1]
+        busy: dict[Connection, tuple[Any, ...]] = {}
+        while waiting or busy:
+            while waiting and len(busy) < self._count:
+                pipe = self._idle.pop() if self._idle else self._start()
+                busy[pipe] = waiting.pop()
+                # A worker that died while it was idle is noticed where its answer is read.
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.send((function, busy[pipe]))
+            for ready in wait(busy):
+                assert isinstance(ready, Connection)
+                yield self._outcome(ready), *busy.pop(ready)
+
+    def _outcome(self, pipe: Connection) -> Reason | None:
+        try:
+            reason: Reason | None = pipe.recv()
+        except (EOFError, ConnectionResetError):
+            process = self._processes.pop(pipe)
+            process.join()
+            message = f"its process ended with exit code {process.exitcode}"
+            return message, "if memory ran out, use fewer --jobs; the same command goes on"
+        self._idle.append(pipe)
+        return reason
+
+    def _start(self) -> Connection:
+        context = multiprocessing.get_context("spawn")
+        mine, theirs = context.Pipe()
+        process = context.Process(target=_work, args=(theirs,), daemon=True)
+        # A terminal sends Ctrl-C to all. The workers, started with it blocked, never see it but get one SIGTERM from
+        # here; and here it waits until the start is through.
+        with stop_signals() as stop:
+            # Its own start would take the block off.
+            resource_tracker.ensure_running()
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                process.start()
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        # The worker's end alone is left, so that its death is the end of the pipe.
+        theirs.close()
+        self._processes[mine] = process
+        if stop.is_set():
+            raise KeyboardInterrupt
+        return mine
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for pipe, process in self._processes.items():
+            process.terminate()
+            # What takes SIGTERM as the end of its work finds no more of it.
+            pipe.close()
+        for process in self._processes.values():
+            process.join(PATIENCE)
+            process.kill()
+            process.join()
+
+
+def _work(pipe: Connection) -> None:
+    """Work off what comes through the pipe, until SIGTERM, the end of the pipe or that of the parent."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    # BLAS libraries take this when they are loaded.
+    os.environ["OMP_NUM_THREADS"] = "1"
+    import torch
+    from tqdm import tqdm
+
+    torch.set_num_threads(1)
+    # The default is shared by processes, and a killed one would leave it behind.
+    tqdm.set_lock(threading.RLock())
+    with contextlib.suppress(EOFError, BrokenPipeError):
+        while True:
+            function, arguments = pipe.recv()
+            pipe.send(_attempt(function, arguments))
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    # At once, so that the files are free for whoever goes on with them.
+    os._exit(1)
+
+
+def _attempt(function: Callable[..., object], arguments: tuple[Any, ...]) -> Reason | None:
+    try:
+        function(*arguments)
+    except LandscapeError as error:
+        return str(error), error.hint
+    except Exception as error:
+        traceback.print_exc()
+        return f"{type(error).__name__}: {error}", "the traceback above says where; please report it"
+    return None
