@@ -1,4 +1,4 @@
-"""A whole run, each checkpoint started from the one before, beside its checkpoints one by one from nothing."""
+"""Both ends of every block over a whole run, each checkpoint begun from the one before, beside its checkpoints cold."""
 
 from __future__ import annotations
 
@@ -6,63 +6,84 @@ import functools
 import sys
 from collections.abc import Iterator, Mapping
 
-import numpy as np
+from torch import Tensor
 
 from benchmarks.harness import Line, Numbers, Part, main, timed
 from benchmarks.peers import trained
-from landscape import HessianConfig, preset
-from landscape.config import DEFAULT_BLOCKS
-from landscape.measure import Measurement
-from landscape.pipeline import training_at
+from landscape import eigsh, preset
+from landscape.config import DEFAULT_BLOCKS, AnalysisConfig
+from landscape.curvature.gauge import Deflated, SoftmaxShift
+from landscape.point import Arrays, Point, Problem
 
 TARGET, CHECKPOINTS = 2.0, 100
-STEPS = {"quick": [500, 510, 520], "mid": list(range(20, 20 * CHECKPOINTS + 1, 20))}
+STEPS = {"quick": list(range(30, 30 * CHECKPOINTS + 1, 30)), "mid": [150, 170]}
+Vectors = dict[str, Tensor]
 
 
-def run(name: str, steps: list[int], cold: list[int], config: HessianConfig) -> Numbers:
-    """Seconds and products at each step of a run; at the steps in `cold` also from nothing, right after the other."""
-    train = preset(name)
-    with trained(train, STEPS[name]) as reader:
-        warm = Measurement(train, config, reader.data())
+def run(name: str, steps: list[int], cold: list[int], blocks: tuple[str, ...] = DEFAULT_BLOCKS) -> Numbers:
+    """Seconds and products of the searches at each step; at the steps in `cold` also from nothing, right after."""
+    config = AnalysisConfig(method="lanczos", blocks=blocks, device="cpu")
+    with trained(preset(name), STEPS[name]) as reader:
+        problem = Problem(preset(name), config, reader.data())
+        before: Vectors = {}
         found = []
         for step in steps:
-            arrays, training = reader.checkpoint(step), training_at(reader, step)
-            row: Numbers = {"step": step, **_measured(warm, arrays, training)}
+            arrays = reader.checkpoint(step)
+            row, vectors = _searched(problem, arrays, before)
+            found.append({"step": step, **row})
             if step in cold:
-                row["cold"] = _measured(Measurement(train, config, reader.data()), arrays, training)
-            found.append(row)
+                found[-1]["cold"] = _searched(problem, arrays, {})[0]
+            before = vectors
     return {"preset": name, "blocks": list(config.blocks), "k": config.k, "method": config.method, "steps": found}
 
 
-def _measured(measurement: Measurement, arrays: Mapping[str, np.ndarray], training: object) -> Numbers:
-    """Seconds, products, and eigenpairs that converged, of one checkpoint."""
-    seconds, rows = timed(functools.partial(measurement.run, arrays, training))
-    row = rows["/"]
-    return {"seconds": seconds, "products": int(row["num_products"].sum()), "converged": int(row["converged"].sum())}
+def _searched(problem: Problem, arrays: Arrays, before: Vectors) -> tuple[Numbers, Vectors]:
+    """Seconds, products and converged pairs of one checkpoint's blocks as `landscape hessian` searches them."""
+    config, vectors = problem.config, {}
+    row: Numbers = {"seconds": 0.0, "products": 0, "converged": 0}
+
+    def search(block: str) -> int:
+        op, names = point.block(block), problem.names(block)
+        if "V" in names:
+            op = Deflated(op, SoftmaxShift(point.params, names))
+        v0, products = point.starts(block)
+        v0 = before.get(block) if v0 is None else v0
+        eigen = eigsh(op, config.k, method="lanczos", tol=config.tol, v0=v0, max_products=config.max_products)
+        vectors[block] = eigen.vectors
+        row["converged"] += int(eigen.converged.sum())
+        return products + eigen.num_products
+
+    seconds, point = timed(functools.partial(Point, problem, arrays))
+    row["seconds"] += seconds
+    for block in config.blocks:
+        seconds, products = timed(functools.partial(search, block))
+        row["seconds"] += seconds
+        row["products"] += products
+    return row, vectors
 
 
 def parts() -> list[Part]:
-    """quick at a few checkpoints, matrix-free for the comparison's sake; mid at 100, in tens.
+    """quick at 100 checkpoints, in tens, at a few with one block, and at a few of mid.
 
-    Each ten is started from nothing, so that an interrupted run is gone on with; its last one is done both ways.
+    Each ten is begun from nothing, so that an interrupted run is gone on with; its last one is done both ways.
     """
-    few = HessianConfig(method="lanczos", blocks=("E",), device="cpu")
-    whole = HessianConfig(blocks=DEFAULT_BLOCKS, device="cpu")
-    tens = [STEPS["mid"][i : i + 10] for i in range(0, CHECKPOINTS, 10)]
+    few = STEPS["quick"][10:13]
+    tens = [STEPS["quick"][i : i + 10] for i in range(0, CHECKPOINTS, 10)]
     return [
-        Part("quick, 3 checkpoints, E", functools.partial(run, "quick", STEPS["quick"], STEPS["quick"][1:], few)),
+        Part("quick, 3 checkpoints, E", functools.partial(run, "quick", few, few[1:], ("E",))),
         *(
-            Part(f"mid, steps {ten[0]} to {ten[-1]}", functools.partial(run, "mid", ten, ten[-1:], whole), slow=True)
+            Part(f"quick, steps {ten[0]} to {ten[-1]}", functools.partial(run, "quick", ten, ten[-1:]), slow=True)
             for ten in tens
         ),
+        Part("mid, 2 checkpoints", functools.partial(run, "mid", STEPS["mid"], STEPS["mid"][1:]), slow=True),
     ]
 
 
 def lines(found: Mapping[str, Numbers]) -> Iterator[Line]:
     """Row 7; the tens of a run together."""
-    runs: dict[str, list[str]] = {}
+    runs: dict[tuple[str, ...], list[str]] = {}
     for part, numbers in found.items():
-        runs.setdefault(numbers["preset"], []).append(part)
+        runs.setdefault((numbers["preset"], *numbers["blocks"]), []).append(part)
     for parts_of_run in runs.values():
         numbers, part = found[parts_of_run[0]], parts_of_run[-1]
         steps = [step for each in parts_of_run for step in found[each]["steps"]]
