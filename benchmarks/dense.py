@@ -32,6 +32,15 @@ def closed_form(at: Case) -> Callable[[], Tensor]:
     return functools.partial(closed.hessian, BLOCK)
 
 
+def assembled(at: Case) -> tuple[Numbers, Tensor]:
+    """Seconds of three assemblies, and the last one's block; a large one fits in memory but once."""
+    work, seconds = closed_form(at), []
+    for _ in range(3):
+        taken, H = timed(work)
+        seconds.append(taken)
+    return summary(seconds), H
+
+
 def products(at: Case, tool: str, count: int) -> Tensor:
     """The block's first `count` columns by a peer's products with unit vectors, set-up included."""
     n = at.size(BLOCK)
@@ -56,9 +65,9 @@ def block(name: str, whole: bool) -> Numbers:
     """Seconds of the closed form and of peers; a few columns by products, or the whole block."""
     at = case(NETS[name])
     n = at.size(BLOCK)
-    own = [timed(closed_form(at)) for _ in range(3)]
-    H, count = own[-1][1], n if whole else SAMPLE
-    numbers: Numbers = {"net": name, "order": n, "columns": count, "landscape": summary([s for s, _ in own])}
+    own, H = assembled(at)
+    count = n if whole else SAMPLE
+    numbers: Numbers = {"net": name, "order": n, "columns": count, "landscape": own}
     expected = H[:, :count]
     for tool in ("PyHessian", "curvlinops"):
         seconds, columns = timed(functools.partial(products, at, tool, count))
@@ -74,17 +83,17 @@ def by_torch(name: str) -> Numbers:
 def _torch_hessian(name: str) -> Numbers:
     torch.set_num_threads(1)
     at = case(NETS[name])
-    own = [timed(closed_form(at)) for _ in range(3)]
+    own, H = assembled(at)
     limit = free_memory(torch.device("cpu")) * 9 // 10
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    numbers: Numbers = {"landscape": summary([s for s, _ in own])}
+    numbers: Numbers = {"landscape": own}
     try:
         seconds, found = timed(functools.partial(at.torch_hessian, BLOCK))
     except (MemoryError, RuntimeError) as problem:
         if isinstance(problem, RuntimeError) and "allocate memory" not in str(problem):
             raise
         return {**numbers, "out_of_memory_GB": limit / 1e9}
-    return {**numbers, "seconds": seconds, "difference": relative(found, own[0][1])}
+    return {**numbers, "seconds": seconds, "difference": relative(found, H)}
 
 
 def parts() -> list[Part]:

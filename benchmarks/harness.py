@@ -48,14 +48,17 @@ class Line:
     part: str
 
 
-def alternate(works: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, dict[str, Any]]:
-    """Seconds of each work, called in turn `rounds` times after one call unmeasured: median, fastest and slowest."""
+def alternate(works: Mapping[str, Callable[[], Any]], rounds: int, calls: int = 1) -> dict[str, dict[str, Any]]:
+    """Seconds of each work, done in turn `rounds` times after one call unmeasured: median, fastest and slowest.
+
+    calls: how often in a row, as solvers do, so that none pays for what the others left in the caches.
+    """
     for work in works.values():
         work()
     seconds: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(rounds):
         for name, work in works.items():
-            seconds[name].append(timed(work)[0])
+            seconds[name].append(timed(lambda work=work: [work() for _ in range(calls)])[0] / calls)
     return {name: summary(found) for name, found in seconds.items()}
 
 

@@ -135,11 +135,10 @@ class Passes:
             if moves_input:
                 dpre = self._inputs(tables, shift, index, n)
                 da = D * dpre
-            dz = E.new_zeros(m, C, n) if da is None else torch.bmm(V.expand(m, C, h), da.mT)
+            dz = (v["b2"] if "b2" in v else E.new_zeros(m, C))[:, :, None].expand(m, C, n)
+            dz = dz.clone() if da is None else torch.baddbmm(dz, V.expand(m, C, h), da.mT)
             if dV is not None:
                 dz.baddbmm_(dV, phi.T.expand(m, h, n))
-            if "b2" in v:
-                dz += v["b2"][:, :, None]
             # Logits count only by their differences: relative to the likeliest class nothing cancels at any loss.
             dz -= dz.gather(1, self.top[:, at].expand(m, 1, n))
             q = dz.mul_(self.share[:, at])
@@ -157,22 +156,30 @@ class Passes:
                 back *= D
                 if self.bend is not None and dpre is not None:
                     back.addcmul_(self.bend[at], dpre)
-                total += back.sum(1)
+                if not S:
+                    total += back.sum(1)
                 for k, gathered in S.items():
                     gathered.index_add_(0, index[k], back.view(-1, h))
         if wants_input:
-            out |= self._first_layer(v, rows, total, {k: s.view(m, len(E), h) for k, s in S.items()})
+            by_token = {k: s.view(m, len(E), h) for k, s in S.items()}
+            total = next((gathered.sum(1) for gathered in by_token.values()), total)
+            out |= self._first_layer(v, rows, total, by_token)
         return out
 
     def _inputs(self, tables: Mapping[int, Tensor], shift: Tensor, index: Mapping[int, Tensor], n: int) -> Tensor:
-        """What the tables' rows and their common shift add to the hidden layer's input, (m, n, h)."""
-        dpre = shift[:, None, :].expand(-1, n, -1).clone()
-        for k, table in tables.items():
-            dpre += table.view(-1, self.h).index_select(0, index[k]).view(dpre.shape)
-        return dpre
+        """What the tables' rows, or without tables their common shift, add to the hidden layer's input, (m, n, h)."""
+        if not tables:
+            return shift[:, None].expand(-1, n, -1)
+        first, *others = (table.view(-1, self.h).index_select(0, index[k]) for k, table in tables.items())
+        for picked in others:
+            first += picked
+        return first.view(-1, n, self.h)
 
     def _tables(self, v: Parts, m: int) -> tuple[dict[int, Tensor], Tensor]:
-        """The perturbed tables of the varying slots, (m, token, h), and what all samples have in common, (m, h)."""
+        """The perturbed tables of the varying slots, (m, token, h), and what all samples have in common, (m, h).
+
+        The first table holds the common part too.
+        """
         shift = v["b1"].clone() if "b1" in v else self.E.new_zeros(m, len(self.W))
         tables: dict[int, Tensor] = {}
         if not v.keys() & {"E", "W"}:
@@ -188,6 +195,9 @@ class Passes:
                 tables[k] = table.contiguous()
             else:
                 shift += table[:, 0]
+        for k in self.varying[:1]:
+            # Each sample takes one row of it.
+            tables[k] += shift[:, None]
         return tables, shift
 
     def _first_layer(self, v: Parts, rows: Sequence[str], total: Tensor, S: Mapping[int, Tensor]) -> Parts:
