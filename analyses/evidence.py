@@ -21,14 +21,13 @@ from scipy import stats
 
 from landscape import open_hessian, open_run
 from landscape.errors import LandscapeError
-from landscape.plan import SweepRun, load_sweep, sweep_runs
+from landscape.plan import DEFINITION, SweepRun, load_sweep, sweep_runs
 from landscape.plotting import save_figure, style
 from landscape.provenance import provenance
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-STUDIES = Path(__file__).parent.parent / "studies"
 LEVEL, RESAMPLES = 0.95, 2000
 MEMORISED, GROKKED = 0.99, 0.95
 Floats = NDArray[np.float64]
@@ -102,8 +101,11 @@ class Run:
 
 
 def study(name: str, out: Path) -> list[Run]:
-    """The finished runs of studies/NAME.json in OUT/NAME."""
-    planned = sweep_runs(load_sweep(STUDIES / f"{name}.json"), out)
+    """The finished runs of the study in OUT/NAME, which `landscape sweep` made."""
+    definition = out / name / DEFINITION
+    if not definition.exists():
+        raise LandscapeError(f"{definition} is missing: no study {name} in {out}", "make studies")
+    planned = sweep_runs(load_sweep(definition), out)
     missing = [run.path for run in planned if not run.path.exists()]
     if missing:
         raise LandscapeError(f"{len(missing)} runs of study {name} are missing, {missing[0]} the first", "make studies")

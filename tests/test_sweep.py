@@ -20,7 +20,7 @@ from test_ensembles import same_run
 
 from landscape import cli
 from landscape.config import TrainConfig, to_json
-from landscape.plan import SweepConfig, SweepRun, load_sweep, sweep_runs
+from landscape.plan import DEFINITION, SweepConfig, SweepRun, load_sweep, sweep_runs
 from landscape.storage.inspect import inspect
 from landscape.storage.runs import RunReader
 from landscape.storage.spectra import SpectrumReader
@@ -94,7 +94,8 @@ def test_the_product_and_its_names(whole: Path) -> None:
     assert [list(run.hessian) for run in runs] == [[""], [""], [""], [""], [""], ["", "end"], [""], ["", "end"]]
     assert runs[7].hessian["end"] == whole / "long" / f"{stems[7]}.hessian-end.h5"
     names = {path.name for run in runs for path in (run.path, *run.hessian.values())}
-    assert {path.name for path in (whole / "long").iterdir()} == names
+    assert {path.name for path in (whole / "long").iterdir()} == names | {DEFINITION}
+    assert sweep_runs(load_sweep(whole / "long" / DEFINITION), whole) == runs
     for run in runs:
         with RunReader(run.path) as reader:
             assert reader.config == json.loads(to_json(run.config))
