@@ -92,7 +92,7 @@ def claim(runs: Path) -> Finding:
         ],
         panels=[_survival(table), _accuracy(found)],
         tables={"runs": table, **{f"median_{key}": value for key, value in medians.items()}, "lower": lower},
-        text=[RULE, FAIRNESS, *paragraphs, _without(table), _lower_text(lower)],
+        text=[RULE, *([FAIRNESS] if "onehot-wide" in cases else []), *paragraphs, _without(table), _lower_text(lower)],
         files=[r.planned.path for r in found],
     )
 
@@ -102,7 +102,8 @@ def _verdict(
 ) -> Verdict:
     """Whether the delay without an embedding ends sooner than the one with it."""
     base, embedded = (delays[delays["case"] == one] for one in (case, PAIRS[case]))
-    statement = f"the delay is longer with an embedding than with {NAMES[case].replace(', ', ' inputs, ')}"
+    name, _, kind = NAMES[case].partition(", ")
+    statement = f"the delay is longer with an embedding than with {name}{f' ({kind})' if kind else ''}"
     seeds = table[table["case"] == case]["seed"].nunique()
     if base.empty or embedded.empty:
         number = f"{len(base)} of {seeds} runs memorised without and {len(embedded)} with an embedding: no delay"
@@ -208,6 +209,7 @@ def _survival(table: pd.DataFrame) -> Panel:
         f"{LEVEL:.0%} intervals. A tick marks runs that are censored: watched to step {last:,.0f} and not there. "
         "The set-up is that of the figure of accuracies."
     )
+    _hide_spare(figure)
     return Panel("delay_survival", figure, pd.concat(parts), caption)
 
 
@@ -230,20 +232,26 @@ def _accuracy(found: list[Run]) -> Panel:
         "Accuracy on the training set (dashed) and the test set (solid), one line a seed. A run ends when it groks. "
         f"Set-up: {setup}; hidden width, learning rate and weight decay of each panel are in the text."
     )
+    _hide_spare(figure)
     return Panel("delay_accuracy", figure, pd.concat(parts), caption)
 
 
 def _panels(figure: Figure, last: float) -> dict[str, Axes]:
-    """The axes of each case, steps from 0 on and logarithmic from 100; what is left over is hidden."""
-    for axes, (_, name) in zip(figure.axes, NAMES.items(), strict=False):
-        axes.set(title=name, xlabel="step")
+    """The axes of each case, steps from 0 on and logarithmic from 100."""
+    panels = dict(zip(NAMES, figure.axes, strict=False))
+    for case, axes in panels.items():
+        axes.set(title=NAMES[case], xlabel="step")
         axes.set_xscale("symlog", linthresh=100, linscale=0.5)
         axes.set_xticks([0, 100, 1000, 10000], ["0", "$10^2$", "$10^3$", "$10^4$"])
         axes.minorticks_off()
         axes.set_xlim(0, 1.15 * last)
-    for spare in figure.axes[len(NAMES) :]:
-        spare.set_visible(False)
-    return dict(zip(NAMES, figure.axes, strict=False))
+    return panels
+
+
+def _hide_spare(figure: Figure) -> None:
+    """Panels without a run are not shown."""
+    for axes in figure.axes:
+        axes.set_visible(axes.has_data())
 
 
 if __name__ == "__main__":

@@ -67,7 +67,8 @@ def claim(runs: Path) -> Finding:
     verdicts, text, rows = [], [RULE], []
     rates = {r.labels["case"]: r.planned.config.lr for r in found}
     text += [_paragraph(case, of_case, medians, rates[case]) for case, of_case in by_case.items()]
-    for case, other in PAIRS:
+    present = [(case, other) for case, other in PAIRS if {case, other} <= by_case.keys()]
+    for case, other in present:
         compared = compare(by_case[case], by_case[other])
         number = f"ratio of median steps {compared}"
         statement = f"{NAMES[case]} groks sooner than {NAMES[other]}"
@@ -82,11 +83,11 @@ def claim(runs: Path) -> Finding:
         rows.append(
             {"case": case, "against": other, **vars(compared), "ahead": ahead, "behind": behind, "sign_test_p": p}
         )
-    setup = setting(found[0].planned.config, "lr") + f", learning rate {rates['c1']:g}, fast {rates['fast']:g}"
+    setup = setting(found[0].planned.config) + (f"; fast at {rates['fast']:g}" if "fast" in rates else "")
     return Finding(
         title="Does Adam-LR grok sooner?",
         verdicts=verdicts,
-        panels=[_survival(by_case, setup), _seeds(by_case), _measured(found)],
+        panels=[_survival(by_case, setup), _seeds(by_case, present), _measured(found)],
         tables={"runs": table, **{f"median_{k}": t for k, t in medians.items()}, "comparisons": pd.DataFrame(rows)},
         text=text,
         files=[r.planned.path for r in found],
@@ -138,10 +139,10 @@ def _survival(by_case: dict[str, pd.DataFrame], setup: str) -> Panel:
     return Panel("policies_survival", figure, pd.concat(parts), caption)
 
 
-def _seeds(by_case: dict[str, pd.DataFrame]) -> Panel:
-    figure, parts = new_figure(len(PAIRS)), []
+def _seeds(by_case: dict[str, pd.DataFrame], present: list[tuple[str, str]]) -> Panel:
+    figure, parts = new_figure(len(present)), []
     end = max(t["last"].max() for t in by_case.values())
-    for axes, (case, other) in zip(figure.axes, PAIRS, strict=True):
+    for axes, (case, other) in zip(figure.axes, present, strict=True):
         colour = sns.color_palette("colorblind")[LINES[case][1]]
         pairs = _pairs(by_case[case], by_case[other])
         for _, pair in pairs.iterrows():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +14,12 @@ from evidence import (
     MEMORISED,
     RESAMPLES,
     Finding,
+    Judgement,
     Panel,
     Run,
     Verdict,
     compare,
+    number,
     run,
     setting,
     spearman,
@@ -54,13 +57,19 @@ def claim(runs: Path) -> Finding:
     effects = {
         "stronger weight decay groks sooner": (spearman(table["weight_decay"], table["rank"]), -1),
         "skewed tokens grok later": (spearman(table["skew"], table["rank"]), 1),
-        "skew delays more under the strongest than under the weakest decay": (interaction(table), 1),
+        "the effect of skew moves towards a delay as the weight decay grows": (interaction(table), 1),
     }
+    ends = ", ".join(
+        f"{stats.spearmanr(t['skew'], t['rank']).statistic:.2f} at weight decay {decay:g}"
+        for decay, t in table.groupby("weight_decay")
+        if t["rank"].nunique() > 1
+    )
     seeds = table["seed"].nunique()
     verdicts = [
-        Verdict("Open 3", statement, judged(low * sign, high * sign), words(value, low, high), seeds)
+        Verdict("Open 3", statement, judged(sign * low, sign * high), f"Spearman {words(value, low, high)}", seeds)
         for statement, ((value, low, high), sign) in effects.items()
     ]
+    verdicts[2] = dataclasses.replace(verdicts[2], number=f"difference, {verdicts[2].number}: {ends}")
     maps = {what: summary(table, ["weight_decay", "skew"], what) for what in ("memorised", "grokked")}
     lines = _effects(table)
     return Finding(
@@ -73,8 +82,9 @@ def claim(runs: Path) -> Finding:
     )
 
 
-def judged(low: float, high: float) -> str:
-    return "supported" if low > 0 else "not supported" if high < 0 else "undecided"
+def judged(one: float, other: float) -> Judgement:
+    """By the side of 0 on which an interval lies, given by its limits."""
+    return "supported" if min(one, other) > 0 else "not supported" if max(one, other) < 0 else "undecided"
 
 
 def interaction(table: pd.DataFrame) -> tuple[float, float, float]:
@@ -96,38 +106,42 @@ def interaction(table: pd.DataFrame) -> tuple[float, float, float]:
 
 
 def _effects(table: pd.DataFrame) -> pd.DataFrame:
-    """The two ends of each axis compared, at each value of the other: ratio of medians, log-rank test."""
+    """The two ends of each axis compared, at each value of the other: medians, their ratio, log-rank test."""
     rows = []
     for varied, at in (("weight_decay", "skew"), ("skew", "weight_decay")):
         for value, t in table.groupby(at):
             least, most = (t[t[varied] == t[varied].agg(end)] for end in ("min", "max"))
-            rows.append({"varied": varied, "at": value, **vars(compare(most, least))})
+            ends = {f"{end}_median": summary(u, [at])["median"][0] for end, u in (("least", least), ("most", most))}
+            rows.append({"varied": varied, "at": value, **ends, **vars(compare(most, least))})
     return pd.DataFrame(rows)
 
 
 def _text(table: pd.DataFrame, cells: pd.DataFrame, lines: pd.DataFrame) -> list[str]:
     def described(varied: str, at: str) -> str:
-        part = lines[lines["varied"] == varied]
         return "; ".join(
-            f"at {at} {row['at']:g} {words(row['ratio'], row['low'], row['high'], infinite='infinite')}, "
-            f"log-rank p = {row['p']:.2g}"
-            for _, row in part.iterrows()
+            f"at {at} {row['at']:g}, {number(row['least_median'])} and {number(row['most_median'])}, log-rank "
+            f"p = {row['p']:.2g}"
+            for _, row in lines[lines["varied"] == varied].iterrows()
         )
 
     best = cells.sort_values("median").iloc[0]
     by_skew = table.groupby("skew")["rarest_token"].median()
     shares = ", ".join(f"{share:.2f} at skew {skew:g}" for skew, share in by_skew.items())
+    never = table.groupby("weight_decay")["grokked"].agg(lambda t: t.isna().sum())
     decays, skews = (sorted(table[key].unique()) for key in ("weight_decay", "skew"))
+    both = lines[(lines["varied"] == "weight_decay") & np.isfinite(lines["ratio"]) & (lines["ratio"] > 0)]
+    ratios = ", ".join(f"{ratio:.2g}" for ratio in both["ratio"]) or "unknown"
     return [
-        f"{table['grokked'].notna().sum()} of {len(table)} runs grokked within {table['last'].max():,.0f} steps, and "
-        f"{int((cells['reached'] == 0).sum())} of {len(cells)} cells of the map have no run that did. The soonest cell "
-        f"is weight decay {best['weight_decay']:g}, skew {best['skew']:g}: median step "
+        f"{table['grokked'].notna().sum()} of {len(table)} runs grokked within {table['last'].max():,.0f} steps; "
+        f"{', '.join(f'{n} at weight decay {decay:g}' for decay, n in never.items())} never did. The soonest cell "
+        f"of the map is weight decay {best['weight_decay']:g}, skew {best['skew']:g}: median step "
         f"{words(best['median'], best['low'], best['high'])}.",
-        f"The rarest token's share of the training pairs, over the mean share, is in the median {shares}: pairs are "
-        "drawn without replacement, so that a skewed choice cannot be as skewed as its weights.",
-        f"Median steps at weight decay {decays[-1]:g} over those at {decays[0]:g}: {described('weight_decay', 'skew')}."
-        f" The bound T ~ 1/lambda would make this {decays[0] / decays[-1]:.2g}.",
-        f"Median steps at skew {skews[-1]:g} over those at {skews[0]:g}: {described('skew', 'weight decay')}.",
+        f"The rarest token's share of the training pairs, over the mean share, is in the median {shares}. Pairs are "
+        "drawn without replacement, so that a choice cannot be as skewed as its weights; those left over are the test "
+        "set, in which rare tokens are then the frequent ones.",
+        f"Median steps at weight decay {decays[0]:g} and {decays[-1]:g}: {described('weight_decay', 'skew')}. The "
+        f"bound T ~ 1/lambda would make their ratio {decays[0] / decays[-1]:.2g}; where both are known it is {ratios}.",
+        f"Median steps at skew {skews[0]:g} and {skews[-1]:g}: {described('skew', 'weight decay')}.",
     ]
 
 

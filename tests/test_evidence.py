@@ -203,6 +203,7 @@ def test_numbers_in_words(numbers: tuple[float, float, float], text: str) -> Non
 
 # --- claims ---------------------------------------------------------------------------------------------------
 
+STUDIES = Path(evidence.__file__).parent.parent / "studies"
 TINY = {
     "c1_delay": "delay",
     "c3_sampling_order": "sampling",
@@ -216,8 +217,8 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The studies that these claims read, shortened, with all their cases, of networks too small to mean anything."""
     folder, planned = tmp_path_factory.mktemp("studies"), []
     for name in TINY.values():
-        full = json.loads((evidence.STUDIES / f"{name}.json").read_text())
-        options = {**full["train"], **SHORT, "steps": 60, "checkpoint_every": 0, "checkpoint_log": 1}
+        full = json.loads((STUDIES / f"{name}.json").read_text())
+        options = {**full["train"], **SHORT, "steps": 40, "checkpoint_every": 0, "checkpoint_log": 1}
         options |= {"stop_test_accuracy": 0.95, "lr": 0.03}
         options = {k: v for k, v in options.items() if k not in full.get("grid", {})}
         # Of the grids the two ends, which is what the scripts name.
@@ -225,7 +226,9 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
         study = {**full, "train": options, "grid": grid, "seeds": [0, 1]}
         cases = full.get("cases", {"base": {}}).items()
         study["cases"] = {case: {k: v for k, v in own.items() if k not in ("hidden", "lr")} for case, own in cases}
-        (folder / f"{name}.json").write_text(json.dumps(study))
+        (folder / name).mkdir()
+        for definition in (folder / f"{name}.json", folder / name / "sweep.json"):
+            definition.write_text(json.dumps(study))
         planned += sweep_runs(load_sweep(folder / f"{name}.json"), folder)
     # What `landscape sweep` trains in its workers, without their start.
     for group in side_by_side({run.path: run.config for run in planned}):
@@ -238,10 +241,11 @@ def script(name: str) -> ModuleType:
     return importlib.import_module(name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TINY)
 def test_claims_end_to_end(name: str, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Real files in, figures with their CSV and all tables as CSV and HDF5 out; the text's numbers are the data's."""
-    monkeypatch.setattr(evidence, "STUDIES", tiny)
+    monkeypatch.setattr(evidence, "STUDIES", tiny, raising=False)
     # Low enough for some of these runs to get there.
     monkeypatch.setattr(evidence, "MEMORISED", 0.5)
     monkeypatch.setattr(evidence, "GROKKED", 0.25)
@@ -276,7 +280,7 @@ def test_claims_end_to_end(name: str, tiny: Path, tmp_path: Path, monkeypatch: p
 
 def test_numbers_follow_the_data(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With every time moved by a known factor, the text says so: no number in it is written by hand."""
-    monkeypatch.setattr(evidence, "STUDIES", tiny)
+    monkeypatch.setattr(evidence, "STUDIES", tiny, raising=False)
     monkeypatch.setattr(evidence, "RESAMPLES", 20)
     module = script("c8_adam_lr")
     real = module.table_of
@@ -301,7 +305,7 @@ def test_numbers_follow_the_data(tiny: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_unfinished_studies_are_refused(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A study with a missing run or one still in training gives no verdict."""
-    monkeypatch.setattr(evidence, "STUDIES", tiny)
+    monkeypatch.setattr(evidence, "STUDIES", tiny, raising=False)
     with pytest.raises(LandscapeError, match="of study delay are missing or unfinished") as caught:
         evidence.study("delay", tmp_path)
     assert caught.value.hint == "make studies"
