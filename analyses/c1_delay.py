@@ -187,21 +187,19 @@ def _lower_text(lower: pd.DataFrame) -> str:
 
 
 def _survival(table: pd.DataFrame) -> Panel:
-    figure, parts, last = new_figure(4, rows=2, height=2.3), [], table["last"].max()
+    parts, last = [], table["last"].max()
+    figure, panels = _panels(list(table["case"].unique()), last, "share not there yet")
     colours = sns.color_palette("colorblind")
     looks = {
         "grokked": ("-", colours[0], f"test {GROKKED:.0%}"),
         "memorised": ("--", colours[7], f"train {MEMORISED:.0%}"),
     }
-    panels = _panels(figure, last)
     for case, t in table.groupby("case"):
         for what, (line, colour, label) in looks.items():
             curve = survival_table(t[what], t["last"])
             draw_survival(panels[case], curve, colour, label, line)
             parts.append(curve.assign(case=case, event=what))
         panels[case].set_ylim(-0.03, 1.05)
-    for axes in figure.axes[::4]:
-        axes.set_ylabel("share not there yet")
     figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
     caption = (
         f"Kaplan-Meier curves of the runs that have not reached {MEMORISED:.0%} training accuracy (dashed) and "
@@ -209,13 +207,12 @@ def _survival(table: pd.DataFrame) -> Panel:
         f"{LEVEL:.0%} intervals. A tick marks runs that are censored: watched to step {last:,.0f} and not there. "
         "The set-up is that of the figure of accuracies."
     )
-    _hide_spare(figure)
     return Panel("delay_survival", figure, pd.concat(parts), caption)
 
 
 def _accuracy(found: list[Run]) -> Panel:
-    figure, colours, parts = new_figure(4, rows=2, height=2.3), sns.color_palette("colorblind"), []
-    panels = _panels(figure, max(r.times["last"] for r in found))
+    colours, parts, cases = sns.color_palette("colorblind"), [], [r.labels["case"] for r in found]
+    figure, panels = _panels(list(dict.fromkeys(cases)), max(r.times["last"] for r in found), "accuracy (%)")
     for r in found:
         axes, steps = panels[r.labels["case"]], r.data["metric_step"].values
         train, test = (100 * r.data[f"{part}_accuracy"].values for part in ("train", "test"))
@@ -223,8 +220,6 @@ def _accuracy(found: list[Run]) -> Panel:
         axes.plot(steps, test, color=colours[0], linewidth=0.9, alpha=0.8, label="test set")
         axes.set_ylim(-3, 104)
         parts.append(pd.DataFrame({**r.labels, "step": steps, "train_accuracy": train, "test_accuracy": test}))
-    for axes in figure.axes[::4]:
-        axes.set_ylabel("accuracy (%)")
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles[:2], labels[:2], loc="outside upper center", ncols=2)
     setup = setting(found[0].planned.config, "hidden", "lr", "weight_decay")
@@ -232,26 +227,25 @@ def _accuracy(found: list[Run]) -> Panel:
         "Accuracy on the training set (dashed) and the test set (solid), one line a seed. A run ends when it groks. "
         f"Set-up: {setup}; hidden width, learning rate and weight decay of each panel are in the text."
     )
-    _hide_spare(figure)
     return Panel("delay_accuracy", figure, pd.concat(parts), caption)
 
 
-def _panels(figure: Figure, last: float) -> dict[str, Axes]:
-    """The axes of each case, steps from 0 on and logarithmic from 100."""
-    panels = dict(zip(NAMES, figure.axes, strict=False))
+def _panels(cases: list[str], last: float, name: str) -> tuple[Figure, dict[str, Axes]]:
+    """A figure with the axes of each case, steps from 0 on and logarithmic from 100."""
+    columns = len(cases) if len(cases) < 4 else 4
+    figure = new_figure(columns, rows=-(-len(cases) // columns), height=2.4)
+    panels = dict(zip((case for case in NAMES if case in cases), figure.axes, strict=False))
     for case, axes in panels.items():
         axes.set(title=NAMES[case], xlabel="step")
         axes.set_xscale("symlog", linthresh=100, linscale=0.5)
         axes.set_xticks([0, 100, 1000, 10000], ["0", "$10^2$", "$10^3$", "$10^4$"])
         axes.minorticks_off()
         axes.set_xlim(0, 1.15 * last)
-    return panels
-
-
-def _hide_spare(figure: Figure) -> None:
-    """Panels without a run are not shown."""
-    for axes in figure.axes:
-        axes.set_visible(axes.has_data())
+    for axes in figure.axes[::columns]:
+        axes.set_ylabel(name)
+    for spare in figure.axes[len(cases) :]:
+        spare.set_visible(False)
+    return figure, panels
 
 
 if __name__ == "__main__":
