@@ -106,7 +106,11 @@ def _reached(table: pd.DataFrame) -> str:
         f"grokked and {t['memorised'].notna().sum()} memorised"
         for case, t in table.groupby("case", sort=False)
     ]
-    return f"Over all samplers and batch sizes, {'; '.join(parts)}. The verdicts are on the runs with weight decay."
+    return (
+        f"Over all samplers and batch sizes, {'; '.join(parts)}. The verdicts are on the runs with weight decay. Where "
+        "the set-up names no test set of its own, it is the pairs that the sampler left: what is tested on then "
+        "depends on the sampler too."
+    )
 
 
 def _zipf(decayed: pd.DataFrame) -> str:
