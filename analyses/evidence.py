@@ -9,6 +9,7 @@ import argparse
 import dataclasses
 import functools
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,12 +21,14 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
 from landscape import open_hessian, open_run
+from landscape.config import TrainConfig
 from landscape.errors import LandscapeError
 from landscape.plan import DEFINITION, SweepRun, load_sweep, sweep_runs
 from landscape.plotting import save_figure, style
 from landscape.provenance import provenance
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 LEVEL, RESAMPLES = 0.95, 2000
@@ -101,20 +104,48 @@ class Run:
 
 
 def study(name: str, out: Path) -> list[Run]:
+<<<<<<< HEAD
     """The finished runs of the study in OUT/NAME, which `landscape sweep` made."""
     definition = out / name / DEFINITION
     if not definition.exists():
         raise LandscapeError(f"{definition} is missing: no study {name} in {out}", "make studies")
     planned = sweep_runs(load_sweep(definition), out)
     missing = [run.path for run in planned if not run.path.exists()]
+=======
+    """The finished runs of studies/NAME.json in OUT/NAME."""
+    planned = sweep_runs(load_sweep(STUDIES / f"{name}.json"), out)
+    runs = [Run(run) for run in planned]
+    # A run that is still being trained would read as one that was watched for a shorter time.
+    missing = [r.planned.path for r in runs if not r.planned.path.exists() or r.data.attrs["status"] != "complete"]
+>>>>>>> trial-a
     if missing:
-        raise LandscapeError(f"{len(missing)} runs of study {name} are missing, {missing[0]} the first", "make studies")
-    return [Run(run) for run in planned]
+        raise LandscapeError(
+            f"{len(missing)} of {len(runs)} runs of study {name} are missing or unfinished, {missing[0]} the first",
+            "make studies",
+        )
+    return runs
 
 
 def table_of(runs: Sequence[Run]) -> pd.DataFrame:
     """One row a run: its labels and times."""
     return pd.DataFrame([{**run.labels, **run.times} for run in runs])
+
+
+def setting(config: TrainConfig, *varied: str) -> str:
+    """The set-up of a study in words, without the options that it varies."""
+    whole = config.batch_size == "full"
+    parts = {
+        "task": f"task {config.task} mod {config.p}, {config.tokens} tokens",
+        "embed_dim": f"d = {config.embed_dim}",
+        "hidden": f"h = {config.hidden}",
+        "train_fraction": f"{config.train_fraction:.0%} of the pairs trained on",
+        "batch_size": "full batches" if whole else f"batches of {config.batch_size}",
+        "optimizer": config.optimizer,
+        "lr": f"learning rate {config.lr:g}",
+        "weight_decay": f"weight decay {config.weight_decay:g}",
+        "steps": f"at most {config.steps:,} steps",
+    }
+    return ", ".join(text for option, text in parts.items() if option not in varied)
 
 
 # --- statistics -----------------------------------------------------------------------------------------------
@@ -142,25 +173,50 @@ def median_time(times: ArrayLike, last: ArrayLike) -> tuple[float, float, float]
     """Kaplan-Meier median with its 95 % bootstrap interval over runs; infinite where half of them never got there."""
     at, censored_at = np.asarray(times, dtype=float), np.asarray(last, dtype=float)
 
-    def median(index: NDArray[np.int64]) -> float:
-        curve = survival(at[index], censored_at[index])
-        below = curve.quantiles[curve.probabilities <= 0.5]
-        return float(below[0]) if len(below) else np.inf
-
-    rng = np.random.default_rng(0)
-    n = len(at)
-    found = np.sort([median(rng.integers(0, n, n)) for _ in range(RESAMPLES)])
+    draws = np.random.default_rng(0).integers(0, len(at), (RESAMPLES, len(at)))
+    found = np.sort(_medians(at, censored_at, draws))
     low, high = (found[int(q * (RESAMPLES - 1))] for q in ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
-    return median(np.arange(n)), float(low), float(high)
+    return _median(at, censored_at), float(low), float(high)
 
 
-def sooner(a: pd.DataFrame, b: pd.DataFrame, column: str = "grokked") -> float:
-    """p of the log-rank test that two groups of runs get there at the same pace; one sample censored at `last`."""
+def _median(times: Floats, last: Floats) -> float:
+    curve = survival(times, last)
+    # A product of fractions that is a half may come out a rounding error above it.
+    below = curve.quantiles[curve.probabilities <= 0.5 + 1e-12]
+    return float(below[0]) if len(below) else np.inf
+
+
+def _medians(times: Floats, last: Floats, draws: NDArray[np.int64]) -> Floats:
+    """`_median` of each row of draws (resample, run); SciPy takes one sample at a time, and a hundred times as long."""
+    never = np.isnan(times)
+    at = np.where(never, last, times)
+    # By time, and what happens at a step comes before what is censored there.
+    order = np.lexsort((never, at))
+    drawn = order[np.sort(np.argsort(order)[draws], axis=1)]
+    share = np.cumprod(1 - ~never[drawn] / np.arange(draws.shape[1], 0, -1), axis=1)
+    there = share <= 0.5 + 1e-12
+    first = np.take_along_axis(at[drawn], there.argmax(axis=1)[:, None], axis=1)[:, 0]
+    return np.where(there.any(axis=1), first, np.inf)
+
+
+def logrank(a: pd.DataFrame, b: pd.DataFrame, column: str = "grokked") -> tuple[float, float]:
+    """Statistic and p of the log-rank test that two groups of runs get there at the same pace, NaN censored at `last`.
+
+    The statistic is standard normal where they do, and above 0 where `a` is sooner.
+    """
+    if a[column].isna().all() and b[column].isna().all():
+        return 0.0, 1.0
     groups = [
         stats.CensoredData(uncensored=t[column].dropna().to_numpy(), right=t.loc[t[column].isna(), "last"].to_numpy())
         for t in (a, b)
     ]
-    return float(stats.logrank(*groups).pvalue)
+    found = stats.logrank(*groups)
+    return float(found.statistic), float(found.pvalue)
+
+
+def sooner(a: pd.DataFrame, b: pd.DataFrame, column: str = "grokked") -> float:
+    """p of the log-rank test that two groups of runs get there at the same pace; one sample censored at `last`."""
+    return logrank(a, b, column)[1]
 
 
 def spearman(x: ArrayLike, y: ArrayLike) -> tuple[float, float, float]:
@@ -176,15 +232,101 @@ def spearman(x: ArrayLike, y: ArrayLike) -> tuple[float, float, float]:
     return rho(np.arange(len(a))), float(low), float(high)
 
 
-def words(value: float, low: float, high: float, digits: int = 3) -> str:
+def words(value: float, low: float, high: float, digits: int = 3, infinite: str = "not reached") -> str:
     """A number with its interval."""
-    return f"{_number(value, digits)} (95 % interval {_number(low, digits)} to {_number(high, digits)})"
+    middle, least, most = (number(x, digits, infinite) for x in (value, low, high))
+    return middle if middle == least == most == infinite else f"{middle} (95 % interval {least} to {most})"
 
 
-def _number(value: float, digits: int) -> str:
+def number(value: float, digits: int = 3, infinite: str = "not reached") -> str:
+    """A number of so many digits."""
     if not np.isfinite(value):
-        return "not reached" if value > 0 else "unknown"
-    return f"{value:,.0f}" if abs(value) >= 10**digits else f"{value:.{digits}g}"
+        return infinite if value > 0 else "unknown"
+    text = f"{value:.{digits}g}"
+    return f"{value:,.0f}" if abs(float(text)) >= 10**digits else text
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """Two groups of runs: median time of the first over that of the second, its interval, and the log-rank test."""
+
+    ratio: float
+    low: float
+    high: float
+    statistic: float
+    """Above 0 where the first is sooner."""
+    p: float
+
+    def judgement(self, level: float = 1 - LEVEL) -> Judgement:
+        """Whether the first is sooner, by p and direction."""
+        if not self.p < level:
+            return "undecided"
+        return "supported" if self.statistic > 0 else "not supported"
+
+    def __str__(self) -> str:
+        return f"{words(self.ratio, self.low, self.high, infinite='infinite')}, log-rank p = {self.p:.2g}"
+
+
+def compare(a: pd.DataFrame, b: pd.DataFrame, column: str = "grokked") -> Comparison:
+    """Whether the runs `a` get there sooner than the runs `b`; the interval by bootstrap over runs.
+
+    Where both have the same seeds, seeds are drawn, so that what a seed does to both is not taken for chance. Where
+    neither median is reached the ratio is unknown, and counts as 0 in the lower and as infinite in the upper limit.
+    """
+    paired = "seed" in a and "seed" in b and a["seed"].is_unique and set(a["seed"]) == set(b["seed"])
+    if paired:
+        a, b = a.sort_values("seed"), b.sort_values("seed")
+    rng, groups = np.random.default_rng(0), [(t[column].to_numpy(float), t["last"].to_numpy(float)) for t in (a, b)]
+    draws = [rng.integers(0, len(t), (RESAMPLES, len(t))) for t in (a, b)]
+    if paired:
+        draws[1] = draws[0]
+    drawn = _over(*(_medians(*group, index) for group, index in zip(groups, draws, strict=True)))
+    tail = (1 - LEVEL) / 2
+    low = np.quantile(np.nan_to_num(drawn, nan=0.0, posinf=np.inf), tail, method="lower")
+    high = np.quantile(np.nan_to_num(drawn, nan=np.inf, posinf=np.inf), 1 - tail, method="higher")
+    ratio = _over(*(np.array(_median(*group)) for group in groups))
+    return Comparison(float(ratio), float(low), float(high), *logrank(a, b, column))
+
+
+def _over(a: Floats, b: Floats) -> Floats:
+    """a / b, NaN where both are infinite."""
+    with np.errstate(invalid="ignore"):
+        return a / b
+
+
+def summary(table: pd.DataFrame, by: Sequence[str], column: str = "grokked") -> pd.DataFrame:
+    """One row a group of runs: how many, how many got there, and the median time with its interval."""
+    rows = []
+    for key, group in table.groupby(list(by), sort=False):
+        median, low, high = median_time(group[column], group["last"])
+        counts = {"runs": len(group), "reached": int(group[column].notna().sum())}
+        labels = dict(zip(by, key, strict=True))
+        rows.append({**labels, **counts, "median": median, "low": low, "high": high})
+    return pd.DataFrame(rows)
+
+
+def survival_table(times: ArrayLike, last: ArrayLike) -> pd.DataFrame:
+    """The Kaplan-Meier curve from step 0 on: step, share not there yet, its pointwise interval (log-log), censored."""
+    curve = survival(times, last)
+    with warnings.catch_warnings():
+        # At shares of 1 and 0 the formula has no value.
+        warnings.simplefilter("ignore", RuntimeWarning)
+        limits = curve.confidence_interval(LEVEL, method="log-log")
+    censored_at = np.asarray(last, dtype=float)[np.isnan(np.asarray(times, dtype=float))]
+    steps, share = np.r_[0.0, curve.quantiles], np.r_[1.0, curve.probabilities]
+    low, high = (np.r_[1.0, side.probabilities] for side in limits)
+    low[share == 1], high[share == 1], low[share == 0] = 1, 1, 0
+    found = pd.DataFrame({"step": steps, "share": share, "low": low, "high": high}).ffill()
+    return found.assign(censored=[int((censored_at == step).sum()) for step in steps])
+
+
+def draw_survival(axes: Axes, curve: pd.DataFrame, colour: Any, label: str, line: str = "-") -> None:
+    """One Kaplan-Meier curve with its interval; a tick where runs are censored."""
+    axes.step(curve["step"], curve["share"], where="post", color=colour, linestyle=line, label=label)
+    axes.fill_between(curve["step"], curve["low"], curve["high"], step="post", color=colour, alpha=0.15, linewidth=0)
+    ends = curve[curve["censored"] > 0]
+    if len(ends):
+        axes.plot(ends["step"], ends["share"], "|", color=colour, markersize=9, clip_on=False)
 
 
 # --- what is written ------------------------------------------------------------------------------------------
@@ -205,7 +347,9 @@ def write(name: str, finding: Finding, out: Path) -> list[Path]:
         path = folder / f"{title}.csv"
         table.to_csv(path, index=False)
         written.append(path)
-        plain = table.reset_index(drop=True).convert_dtypes(convert_string=False, convert_integer=False)
+        # A column such as the batch size, numbers and `full`, is text in HDF5.
+        text = {name: str for name in table if table[name].dtype == object}
+        plain = table.reset_index(drop=True).astype(text)
         tree[title] = xarray.DataTree(xarray.Dataset.from_dataframe(plain.rename_axis("row")))
     tree.to_netcdf(folder / "numbers.h5", engine="h5netcdf")
     return [*written, folder / "numbers.h5"]
