@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import c7_figures
 import numpy as np
 import pandas as pd
-import seaborn as sns
+from c7_figures import OPTIMIZERS, PHASES, PREDICTION, Numbers
 from evidence import (
     Finding,
     Panel,
@@ -28,19 +29,12 @@ from evidence import (
     within,
     words,
 )
-from matplotlib.figure import Figure
 from scipy import stats
-
-from landscape.plotting import new_figure
 
 STUDIES = ("curvature", "ratios", "prop41", "sgd", "policies")
 SLOPE, R2 = (0.8, 1.25), (0.5, 1.0)
-PREDICTION = {"gradient": "σ_max(E)/σ_max(W)", "curvature": "(σ_max(E)/σ_max(W))²"}
 GRADIENT = (("sigma_max_E", "sigma_max_W"), ("grad_norm_W", "grad_norm_E"))
-PHASES = ("fitting", "plateau", "grokked")
-OPTIMIZERS = {"adam": "Adam", "sgd": "SGD"}
 PARTS = [(quantity, optimizer) for quantity in PREDICTION for optimizer in OPTIMIZERS]
-Numbers = dict[str, tuple[float, float, float]]
 
 
 def points(one: Run) -> pd.DataFrame:
@@ -101,26 +95,6 @@ def thin(table: pd.DataFrame, per_decade: int = 8) -> pd.DataFrame:
     return table.groupby([table["quantity"], table["run"], slot.rename("slot")]).first().reset_index()
 
 
-def scatter(table: pd.DataFrame, found: dict[tuple[str, str], Numbers]) -> Figure:
-    """Ratio against prediction, one panel for each ratio and optimizer."""
-    figure = new_figure(2, height=3.0, rows=2)
-    colours = dict(zip(PHASES, sns.color_palette("colorblind", 3), strict=True))
-    for axes, ((quantity, optimizer), number) in zip(figure.axes, found.items(), strict=True):
-        part = table[(table["quantity"] == quantity) & (table["optimizer"] == optimizer)]
-        for phase, rows in part.groupby("phase"):
-            axes.plot(rows["predicted"], rows["observed"], ".", color=colours[phase], alpha=0.5, markersize=3)
-        ends = np.array([part["predicted"].min(), part["predicted"].max()])
-        axes.plot(ends, ends, "k--", label="prediction")
-        axes.plot(ends, number["intercept"][0] + number["slope"][0] * ends, "k-", label="fit")
-        axes.set_title(f"{quantity.capitalize()} ratio, {OPTIMIZERS[optimizer]}")
-        axes.set_xlabel(f"log₂ {PREDICTION[quantity]}")
-        axes.set_ylabel(f"log₂ {quantity} ratio W/E")
-    for phase, colour in colours.items():
-        figure.axes[0].plot([], [], "o", color=colour, label=phase)
-    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=5)
-    return figure
-
-
 def sentence(key: tuple[str, str], number: Numbers, groups: pd.DataFrame) -> str:
     """What the report says of one ratio under one optimizer."""
     at = groups.set_index(["quantity", "optimizer", "group"]).loc[key]
@@ -177,7 +151,7 @@ def claim(folder: Path) -> Finding:
         "larger factor goes with the smaller gradient in any bilinear layer. Runs of one seed share their split and "
         "initial draw, so that intervals over runs are, if anything, too narrow: the range over seeds stands beside.",
     ]
-    panel = Panel("c7_balance", scatter(drawn, found), drawn, caption)
+    panel = Panel("c7_balance", c7_figures.balance(drawn, found), drawn, caption)
     tables = {"runs": per_run(known), "groups": groups}
     title = "Proposition 4.1: gradients and curvature against σ_max(E)/σ_max(W)"
     return Finding(title, verdicts, [panel], tables, text, [path for one in runs for path in one.planned.files])

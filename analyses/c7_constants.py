@@ -10,14 +10,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import c7_figures
 import numpy as np
 import pandas as pd
-import seaborn as sns
-from c7_balance import GRADIENT, OPTIMIZERS, PARTS, PHASES, PREDICTION, all_points, all_runs, fit
+from c7_balance import GRADIENT, PARTS, all_points, all_runs, fit
+from c7_figures import OPTIMIZERS, PHASES, PREDICTION
 from evidence import Finding, Panel, Run, Verdict, clustered_line, columns, rule, run, within, words
-from matplotlib.figure import Figure
-
-from landscape.plotting import new_figure
 
 FACTOR = (-1.0, 1.0)
 
@@ -42,28 +40,6 @@ def by_norms(one: Run) -> pd.DataFrame:
         x, y = (np.log2(data[a].values / data[b].values) for a, b in (("weight_norm_E", "weight_norm_W"), GRADIENT[1]))
     table = pd.DataFrame({"x": x, "y": y, "optimizer": one.planned.config.optimizer, "run": one.name})
     return table.replace([np.inf, -np.inf], np.nan).dropna()
-
-
-def along(known: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
-    """Ratio over prediction along training: median and middle 80 % over runs."""
-    figure, drawn = new_figure(2), []
-    for axes, quantity in zip(figure.axes, PREDICTION, strict=True):
-        for (optimizer, name), colour in zip(OPTIMIZERS.items(), sns.color_palette("colorblind", 2), strict=True):
-            part = known[(known["quantity"] == quantity) & (known["optimizer"] == optimizer)]
-            at = 10 ** (np.round(np.log10(part["step"].clip(lower=0.5)) * 4) / 4)
-            curve = (2 ** (part["observed"] - part["predicted"])).groupby(at).quantile([0.1, 0.5, 0.9]).unstack()
-            axes.fill_between(curve.index, curve[0.1], curve[0.9], color=colour, alpha=0.25, linewidth=0)
-            axes.plot(curve.index, curve[0.5], color=colour, label=name, marker={"adam": "o", "sgd": "s"}[optimizer])
-            named = curve.set_axis(["low", "median", "high"], axis=1).rename_axis("step").reset_index()
-            drawn.append(named.assign(quantity=quantity, optimizer=optimizer))
-        axes.axhline(1, color="k", linestyle="--", linewidth=1)
-        axes.set_xscale("log")
-        axes.set_yscale("log", base=2)
-        axes.yaxis.set_major_formatter("{x:g}")
-        axes.set(xlabel="step (step 0 is drawn at 0.5)", ylabel="measured / predicted")
-        axes.set_title(f"{quantity.capitalize()} ratio")
-        axes.legend()
-    return figure, pd.concat(drawn, ignore_index=True)
 
 
 def phases(known: pd.DataFrame) -> pd.DataFrame:
@@ -112,7 +88,7 @@ def claim(folder: Path) -> Finding:
             f"is {spread['of_W']:.2g} and {spread['of_E']:.2g}. With Frobenius norms in place of σ_max, ‖E‖/‖W‖, the "
             f"slope of the gradient ratio is {words(*by_norm['slope'])} and R² {words(*by_norm['r2'])}."
         )
-    figure, drawn = along(known)
+    figure, drawn = c7_figures.constants(known)
     caption = (
         f"What the proportionality leaves out, along training: measured over predicted ratio, median (line) and middle "
         f"80 % (band) over the checkpoints of {len(runs)} runs. A constant would be level."

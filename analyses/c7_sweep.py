@@ -15,9 +15,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import c7_figures
 import numpy as np
 import pandas as pd
-import seaborn as sns
+from c7_figures import LABELS
 from evidence import (
     Finding,
     Panel,
@@ -33,17 +34,11 @@ from evidence import (
     within,
     words,
 )
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter
 from numpy.typing import NDArray
 from scipy import stats
 
-from landscape.plotting import new_figure
-
-ORDER, VALUE, LEVELS = (0.5, 1.0), (0.0, 1.0), (0.025, 0.975)
-LABELS = {"predicted": "predicted at the start", "predicted_median": "predicted over training"}
 STUDIES = {"Adam": "prop41", "SGD": "sgd"}
+ORDER, VALUE, LEVELS = (0.5, 1.0), (0.0, 1.0), (0.025, 0.975)
 
 
 def predictions(one: Run) -> dict[str, float]:
@@ -103,61 +98,6 @@ def compare(table: pd.DataFrame) -> dict[str, Any]:
         shares[name], shares[f"{name}_low"], shares[f"{name}_high"] = 2.0 ** np.array([whole[name], *ends[name]])
     scalars = {name: (whole[name], *ends[name]) for name in whole if np.ndim(whole[name]) == 0}
     return {"cases": shares.assign(distance=whole["best"] - whole["predicted"]), **scalars}
-
-
-def ratios_along_x(axes: Axes) -> None:
-    """An axis of factors of 2 with plain numbers."""
-    axes.set_xscale("log", base=2)
-    axes.set(xlim=(0.4, 40), xticks=[0.5, 1, 2, 4, 8, 16, 32])
-    axes.xaxis.set_major_formatter("{x:g}")
-
-
-def drawing(runs: pd.DataFrame, groups: pd.DataFrame, cases: pd.DataFrame) -> Figure:
-    """Steps to grokking against c, a panel for each optimizer and initial scale."""
-    panels = list(cases.groupby(["optimizer", "case"], sort=False))
-    figure = new_figure(3, height=2.2, rows=-(-len(panels) // 3))
-    colours = dict(zip(STUDIES, sns.color_palette("colorblind", 2), strict=True))
-    for axes, ((optimizer, case), row) in zip(figure.axes, panels, strict=False):
-        mine = [t[(t["optimizer"] == optimizer) & (t["case"] == case)] for t in (runs, groups)]
-        top = mine[0]["last"].max()
-        late = mine[0]["grokked"].isna()
-        axes.plot(mine[0]["lr_ratio"], mine[0]["grokked"], ".", color="0.55", label="run")
-        axes.plot(mine[0]["lr_ratio"][late], mine[0]["last"][late], "^", color="0.55", mfc="w", label="not yet")
-        line = mine[1].replace(np.inf, np.nan)
-        axes.plot(line["lr_ratio"], line["median"], "-o", color=colours[optimizer], markersize=4, label="median")
-        for name, dash in (("predicted", "--"), ("predicted_median", ":")):
-            axes.axvline(row[name].item(), color="k", linestyle=dash, linewidth=1.2, label=LABELS[name])
-        axes.set(yscale="log", title=f"{optimizer}, {case}", xlabel="c = lr_E / lr_W", ylabel="steps to 95 %")
-        ratios_along_x(axes)
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.yaxis.set_major_formatter("{x:g}")
-        axes.yaxis.set_minor_formatter(NullFormatter())
-        axes.set(ylim=(runs["grokked"].min() / 1.3, top * 1.3))
-    for axes in figure.axes[len(panels) :]:
-        axes.set_axis_off()
-    handles = {label: h for h, label in zip(*figure.axes[0].get_legend_handles_labels(), strict=True)}
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=5)
-    return figure
-
-
-def against(cases: pd.DataFrame) -> Figure:
-    """Best c against predicted c, at the start and over training."""
-    figure = new_figure(2, height=3.2)
-    for axes, name in zip(figure.axes, LABELS, strict=True):
-        for optimizer, colour, marker in zip(STUDIES, sns.color_palette("colorblind", 2), "os", strict=True):
-            part = cases[(cases["optimizer"] == optimizer) & cases["best"].notna()]
-            bars = [abs(part[x] - part[f"{x}_{end}"]) for x in (name, "best") for end in ("low", "high")]
-            axes.errorbar(
-                part[name], part["best"], bars[2:], bars[:2], marker, color=colour, capsize=2, label=optimizer
-            )
-        ends = np.array([0.5, 32])
-        axes.plot(ends, ends, "k--", linewidth=1)
-        ratios_along_x(axes)
-        axes.set_yscale("log", base=2)
-        axes.yaxis.set_major_formatter("{x:g}")
-        axes.set(xlabel=f"c {LABELS[name]}", ylabel="best c of the sweep")
-        axes.legend()
-    return figure
 
 
 def in_words(groups: pd.DataFrame, cases: pd.DataFrame) -> str:
@@ -223,8 +163,8 @@ def claim(folder: Path) -> Finding:
         "(right), one mark for each initial scale. Bars: 95 % bootstrap intervals over seeds. Dashed: equal."
     )
     panels = [
-        Panel("c7_sweep", drawing(each, groups, cases), each, steps),
-        Panel("c7_best", against(cases), cases, compared),
+        Panel("c7_sweep", c7_figures.sweep(each, groups, cases), each, steps),
+        Panel("c7_best", c7_figures.best(cases), cases, compared),
     ]
     tables = {"runs": each, "groups": groups, "cases": cases}
     files = [path for found in runs.values() for one in found for path in one.planned.files]
