@@ -44,6 +44,8 @@ def constants(known: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     for axes, quantity in zip(figure.axes, PREDICTION, strict=True):
         for (optimizer, name), colour in zip(OPTIMIZERS.items(), sns.color_palette("colorblind", 2), strict=True):
             part = known[(known["quantity"] == quantity) & (known["optimizer"] == optimizer)]
+            if part.empty:
+                continue
             at = 10 ** (np.round(np.log10(part["step"].clip(lower=0.5)) * 4) / 4)
             curve = (2 ** (part["observed"] - part["predicted"])).groupby(at).quantile([0.1, 0.5, 0.9]).unstack()
             axes.fill_between(curve.index, curve[0.1], curve[0.9], color=colour, alpha=0.25, linewidth=0)
