@@ -371,7 +371,8 @@ def draw_survival(axes: Axes, curve: pd.DataFrame, colour: Any, label: str, line
     axes.step(curve["step"], curve["share"], where="post", color=colour, linestyle=line, label=label)
     axes.fill_between(curve["step"], curve["low"], curve["high"], step="post", color=colour, alpha=0.15, linewidth=0)
     ends = curve[curve["censored"] > 0]
-    axes.plot(ends["step"], ends["share"], "|", color=colour, markersize=9, clip_on=False)
+    if len(ends):
+        axes.plot(ends["step"], ends["share"], "|", color=colour, markersize=9, clip_on=False)
 
 
 # --- what is written ------------------------------------------------------------------------------------------
