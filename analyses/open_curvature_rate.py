@@ -101,6 +101,7 @@ def drawing(along: pd.DataFrame, table: pd.DataFrame) -> tuple[Figure, pd.DataFr
         curve = survival_table(part["grokked"], part["last"])
         draw_survival(right, curve, colour, name, line)
         drawn += [band.assign(case=case, panel="lr_ratio"), curve.assign(case=case, panel="survival")]
+    left.set_xscale("log")
     left.set_yscale("log", base=2)
     left.yaxis.set_major_formatter("{x:g}")
     left.set(xlabel="step", ylabel="c = lr_E / lr_W", title="Ratio in force")
