@@ -101,9 +101,11 @@ def sentence(key: tuple[str, str], number: Numbers, groups: pd.DataFrame) -> str
     whole, start, by_seed = at.loc["all"], at.loc["step 0"], at.filter(like="seed", axis=0)["slope"]
     count = {name: f"{row['checkpoints']:,.0f}" for name, row in (("all", whole), ("start", start))}
 
-    def of(name: str) -> str:
-        return words(start[name], start[f"{name}_low"], start[f"{name}_high"])
+    def of(row: pd.Series) -> str:
+        slope, r2 = (words(row[name], row[f"{name}_low"], row[f"{name}_high"]) for name in ("slope", "r2"))
+        return f"slope {slope}, R² {r2}"
 
+    phases = "; ".join(f"{name} {of(at.loc[f'phase {name}'])}" for name in PHASES if f"phase {name}" in at.index)
     return (
         f"**{key[0].capitalize()} ratio, {OPTIMIZERS[key[1]]}.** {count['all']} checkpoints of "
         f"{whole['runs']:.0f} runs: log₂ of the ratio rises by {words(*number['slope'])} for each unit of log₂ "
@@ -112,7 +114,8 @@ def sentence(key: tuple[str, str], number: Numbers, groups: pd.DataFrame) -> str
         f"a constant of its own for every run the slope is {words(*number['slope_within'])}, and the line explains "
         f"{words(*number['r2_within'])} of what changes within runs. Seed by seed the slope is {by_seed.min():.3g} to "
         f"{by_seed.max():.3g}. Among the {count['start']} different networks at step 0, which differ in scale, "
-        f"task, width and seed alone, it is {of('slope')} with R² {of('r2')}."
+        f"task, width and seed alone: {of(start)}. Within a phase of training, where the prediction changes less, "
+        f"which decides nothing: {phases}."
     )
 
 

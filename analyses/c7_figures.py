@@ -22,7 +22,7 @@ def balance(table: pd.DataFrame, found: dict[tuple[str, str], Numbers]) -> Figur
     """Ratio against prediction, one panel for each ratio and optimizer."""
     figure = new_figure(2, height=3.0, rows=2)
     colours = dict(zip(PHASES, sns.color_palette("colorblind", 3), strict=True))
-    for axes, ((quantity, optimizer), number) in zip(figure.axes, found.items(), strict=True):
+    for axes, ((quantity, optimizer), number) in zip(figure.axes, found.items(), strict=False):
         part = table[(table["quantity"] == quantity) & (table["optimizer"] == optimizer)]
         for phase, rows in part.groupby("phase"):
             axes.plot(rows["predicted"], rows["observed"], ".", color=colours[phase], alpha=0.5, markersize=3)
@@ -32,6 +32,8 @@ def balance(table: pd.DataFrame, found: dict[tuple[str, str], Numbers]) -> Figur
         axes.set_title(f"{quantity.capitalize()} ratio, {OPTIMIZERS[optimizer]}")
         axes.set_xlabel(f"log₂ {PREDICTION[quantity]}")
         axes.set_ylabel(f"log₂ {quantity} ratio W/E")
+    for axes in figure.axes[len(found) :]:
+        axes.set_axis_off()
     for phase, colour in colours.items():
         figure.axes[0].plot([], [], "o", color=colour, label=phase)
     figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=5)
