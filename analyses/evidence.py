@@ -310,11 +310,12 @@ def rule(doc: str | None) -> str:
 
 def words(value: float, low: float, high: float, digits: int = 3, infinite: str = "not reached") -> str:
     """A number with its interval."""
-    number, least, most = (_number(x, digits, infinite) for x in (value, low, high))
-    return number if number == least == most == infinite else f"{number} (95 % interval {least} to {most})"
+    middle, least, most = (number(x, digits, infinite) for x in (value, low, high))
+    return middle if middle == least == most == infinite else f"{middle} (95 % interval {least} to {most})"
 
 
-def _number(value: float, digits: int, infinite: str = "not reached") -> str:
+def number(value: float, digits: int = 3, infinite: str = "not reached") -> str:
+    """A number of so many digits."""
     if not np.isfinite(value):
         return infinite if value > 0 else "unknown"
     text = f"{value:.{digits}g}"
