@@ -115,6 +115,8 @@ def best(cases: pd.DataFrame) -> Figure:
             axes.errorbar(
                 part[name], part["best"], bars[2:], bars[:2], marker, color=colour, capsize=2, label=optimizer
             )
+            for x, y, case in zip(part[name], part["best"], part["case"], strict=True):
+                axes.annotate(case, (x, y), (4, 4), textcoords="offset points", fontsize="x-small", color=colour)
         ends = np.array([0.5, 32])
         axes.plot(ends, ends, "k--", linewidth=1)
         ratios_along_x(axes)
