@@ -104,24 +104,24 @@ def sweep(runs: pd.DataFrame, groups: pd.DataFrame, cases: pd.DataFrame) -> Figu
 
 
 def best(cases: pd.DataFrame) -> Figure:
-    """Best c against predicted c, at the start and over training."""
-    figure = new_figure(2, height=3.2)
+    """Best c against predicted c, at the start and over training: a marker an initial scale, a colour an optimizer."""
+    figure = new_figure(2, height=3.4)
+    markers = dict(zip(cases["case"].unique(), "osD^v", strict=False))
+    colours = dict(zip(OPTIMIZERS.values(), sns.color_palette("colorblind", 2), strict=True))
     for axes, name in zip(figure.axes, LABELS, strict=True):
-        for optimizer, colour, marker in zip(
-            OPTIMIZERS.values(), sns.color_palette("colorblind", 2), "os", strict=True
-        ):
-            part = cases[(cases["optimizer"] == optimizer) & cases["best"].notna()]
-            bars = [abs(part[x] - part[f"{x}_{end}"]) for x in (name, "best") for end in ("low", "high")]
-            axes.errorbar(
-                part[name], part["best"], bars[2:], bars[:2], marker, color=colour, capsize=2, label=optimizer
-            )
-            for x, y, case in zip(part[name], part["best"], part["case"], strict=True):
-                axes.annotate(case, (x, y), (4, 4), textcoords="offset points", fontsize="x-small", color=colour)
+        for _, row in cases[cases["best"].notna()].iterrows():
+            xerr, yerr = ([[abs(row[of] - row[f"{of}_{end}"])] for end in ("low", "high")] for of in (name, "best"))
+            style = {"color": colours[row["optimizer"]], "marker": markers[row["case"]], "capsize": 2, "alpha": 0.8}
+            axes.errorbar(row[name], row["best"], yerr, xerr, **style)
         ends = np.array([0.5, 32])
         axes.plot(ends, ends, "k--", linewidth=1)
         ratios_along_x(axes)
         axes.set_yscale("log", base=2)
         axes.yaxis.set_major_formatter("{x:g}")
         axes.set(xlabel=f"c {LABELS[name]}", ylabel="best c of the sweep")
-        axes.legend()
+    for case, marker in markers.items():
+        figure.axes[0].plot([], [], marker, color="0.4", label=case)
+    for optimizer, colour in colours.items():
+        figure.axes[0].plot([], [], "-", color=colour, label=optimizer)
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=7, columnspacing=1)
     return figure
