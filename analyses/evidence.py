@@ -81,6 +81,11 @@ class Run:
     def labels(self) -> dict[str, Any]:
         return self.planned.labels
 
+    @property
+    def name(self) -> str:
+        """STUDY/RUN, as its file is called."""
+        return f"{self.planned.path.parent.name}/{self.planned.path.stem}"
+
     @functools.cached_property
     def data(self) -> xarray.Dataset:
         """The run file, lazily: E, W, ... by step, metrics by metric_step, tokens."""
@@ -104,26 +109,30 @@ class Run:
 
 
 def study(name: str, out: Path) -> list[Run]:
-<<<<<<< HEAD
     """The finished runs of the study in OUT/NAME, which `landscape sweep` made."""
     definition = out / name / DEFINITION
     if not definition.exists():
         raise LandscapeError(f"{definition} is missing: no study {name} in {out}", "make studies")
-    planned = sweep_runs(load_sweep(definition), out)
-    missing = [run.path for run in planned if not run.path.exists()]
-=======
-    """The finished runs of studies/NAME.json in OUT/NAME."""
-    planned = sweep_runs(load_sweep(STUDIES / f"{name}.json"), out)
-    runs = [Run(run) for run in planned]
+    runs = [Run(run) for run in sweep_runs(load_sweep(definition), out)]
     # A run that is still being trained would read as one that was watched for a shorter time.
     missing = [r.planned.path for r in runs if not r.planned.path.exists() or r.data.attrs["status"] != "complete"]
->>>>>>> trial-a
     if missing:
         raise LandscapeError(
             f"{len(missing)} of {len(runs)} runs of study {name} are missing or unfinished, {missing[0]} the first",
             "make studies",
         )
     return runs
+
+
+def distinct(runs: Sequence[Run]) -> list[Run]:
+    """The first of those runs that differ in checkpoints and extra steps alone: studies may share some."""
+    found: dict[TrainConfig, Run] = {}
+    for one in runs:
+        alike = dataclasses.replace(
+            one.planned.config, checkpoint_every=0, checkpoint_log=0, checkpoint_at=(), extra_steps=0
+        )
+        found.setdefault(alike, one)
+    return list(found.values())
 
 
 def table_of(runs: Sequence[Run]) -> pd.DataFrame:
@@ -199,6 +208,16 @@ def _medians(times: Floats, last: Floats, draws: NDArray[np.int64]) -> Floats:
     return np.where(there.any(axis=1), first, np.inf)
 
 
+def km_median(times: ArrayLike, last: ArrayLike) -> float:
+    """Kaplan-Meier median without an interval; infinite where half of them never got there."""
+    return _median(np.asarray(times, dtype=float), np.asarray(last, dtype=float))
+
+
+def resamples(n: int) -> list[tuple[int, ...]]:
+    """RESAMPLES bootstrap samples of n seeds, each sorted: of few seeds most come again, and a cache saves work."""
+    return [tuple(sorted(draw)) for draw in np.random.default_rng(0).integers(0, n, (RESAMPLES, n)).tolist()]
+
+
 def logrank(a: pd.DataFrame, b: pd.DataFrame, column: str = "grokked") -> tuple[float, float]:
     """Statistic and p of the log-rank test that two groups of runs get there at the same pace, NaN censored at `last`.
 
@@ -230,6 +249,64 @@ def spearman(x: ArrayLike, y: ArrayLike) -> tuple[float, float, float]:
     found = [rho(rng.integers(0, len(a), len(a))) for _ in range(RESAMPLES)]
     low, high = np.nanquantile(found, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return rho(np.arange(len(a))), float(low), float(high)
+
+
+def clustered_line(x: ArrayLike, y: ArrayLike, cluster: ArrayLike) -> dict[str, tuple[float, float, float]]:
+    """Least squares of y on x, each number with its 95 % bootstrap interval over whole clusters, all of one weight.
+
+    slope, intercept, r2; offset: mean of y - x; r2_identity: of the line y = x, negative where the mean of y does
+    better; slope_within: with an intercept of its own for each cluster; r2_within: of that line inside clusters.
+    """
+    rows = pd.DataFrame({"x": np.asarray(x, dtype=float), "y": np.asarray(y, dtype=float)})
+    rows = rows.assign(xx=rows.x**2, xy=rows.x * rows.y, yy=rows.y**2, ee=(rows.y - rows.x) ** 2)
+    m = rows.groupby(np.asarray(cluster)).mean()
+    data = m.assign(wxx=m.xx - m.x**2, wxy=m.xy - m.x * m.y, wyy=m.yy - m.y**2).to_numpy().T
+
+    def line(moments: Floats) -> list[Any]:
+        x, y, xx, xy, yy, ee, wxx, wxy, wyy = moments
+        cxx, cxy, cyy = xx - x * x, xy - x * y, yy - y * y
+        # No spread but rounding gives no line.
+        cxx, cyy, wxx, wyy = (np.where(v > 1e-12, v, np.nan) for v in (cxx, cyy, wxx, wyy))
+        slope = cxy / cxx
+        return [slope, y - slope * x, cxy**2 / (cxx * cyy), y - x, 1 - ee / cyy, wxy / wxx, wxy**2 / (wxx * wyy)]
+
+    n = data.shape[1]
+    drawn = np.array(line(data[:, np.random.default_rng(0).integers(0, n, (RESAMPLES, n))].mean(-1)))
+    if n < 2:
+        drawn[:] = np.nan
+    names = ("slope", "intercept", "r2", "offset", "r2_identity", "slope_within", "r2_within")
+    tail = (1 - LEVEL) / 2
+    found = {}
+    for name, value, sample in zip(names, line(data.mean(-1)), drawn, strict=True):
+        low, high = np.nanquantile(sample, [tail, 1 - tail]) if np.isfinite(sample).any() else (np.nan, np.nan)
+        found[name] = (float(value), float(low), float(high))
+    return found
+
+
+def within(number: tuple[float, float, float], low: float, high: float) -> Judgement:
+    """A number's interval against the range that a claim asks for: inside it, outside it, or astride its ends."""
+    _, a, b = number
+    if a >= low and b <= high:
+        return "supported"
+    return "not supported" if a > high or b < low else "undecided"
+
+
+def all_of(*judgements: Judgement) -> Judgement:
+    """Of a claim that asks for several things: one that fails decides against it."""
+    for found in ("not supported", "undecided"):
+        if found in judgements:
+            return found
+    return "supported"
+
+
+def columns(name: str, number: tuple[float, float, float]) -> dict[str, float]:
+    """A number and the ends of its interval as columns of a table."""
+    return dict(zip((name, f"{name}_low", f"{name}_high"), number, strict=True))
+
+
+def rule(doc: str | None) -> str:
+    """The rule of the verdicts, which a script states in its docstring, as a paragraph."""
+    return " ".join((doc or "").split("\n\n", 1)[-1].split())
 
 
 def words(value: float, low: float, high: float, digits: int = 3, infinite: str = "not reached") -> str:
