@@ -9,6 +9,7 @@ import argparse
 import dataclasses
 import functools
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -26,6 +27,7 @@ from landscape.plotting import save_figure, style
 from landscape.provenance import provenance
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 STUDIES = Path(__file__).parent.parent / "studies"
@@ -104,10 +106,15 @@ class Run:
 def study(name: str, out: Path) -> list[Run]:
     """The finished runs of studies/NAME.json in OUT/NAME."""
     planned = sweep_runs(load_sweep(STUDIES / f"{name}.json"), out)
-    missing = [run.path for run in planned if not run.path.exists()]
+    runs = [Run(run) for run in planned]
+    # A run that is still being trained would read as one that was watched for a shorter time.
+    missing = [r.planned.path for r in runs if not r.planned.path.exists() or r.data.attrs["status"] != "complete"]
     if missing:
-        raise LandscapeError(f"{len(missing)} runs of study {name} are missing, {missing[0]} the first", "make studies")
-    return [Run(run) for run in planned]
+        raise LandscapeError(
+            f"{len(missing)} of {len(runs)} runs of study {name} are missing or unfinished, {missing[0]} the first",
+            "make studies",
+        )
+    return runs
 
 
 def table_of(runs: Sequence[Run]) -> pd.DataFrame:
@@ -140,25 +147,39 @@ def median_time(times: ArrayLike, last: ArrayLike) -> tuple[float, float, float]
     """Kaplan-Meier median with its 95 % bootstrap interval over runs; infinite where half of them never got there."""
     at, censored_at = np.asarray(times, dtype=float), np.asarray(last, dtype=float)
 
-    def median(index: NDArray[np.int64]) -> float:
-        curve = survival(at[index], censored_at[index])
-        below = curve.quantiles[curve.probabilities <= 0.5]
-        return float(below[0]) if len(below) else np.inf
-
     rng = np.random.default_rng(0)
     n = len(at)
-    found = np.sort([median(rng.integers(0, n, n)) for _ in range(RESAMPLES)])
+    draws = (rng.integers(0, n, n) for _ in range(RESAMPLES))
+    found = np.sort([_median(at[index], censored_at[index]) for index in draws])
     low, high = (found[int(q * (RESAMPLES - 1))] for q in ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
-    return median(np.arange(n)), float(low), float(high)
+    return _median(at, censored_at), float(low), float(high)
 
 
-def sooner(a: pd.DataFrame, b: pd.DataFrame, column: str = "grokked") -> float:
-    """p of the log-rank test that two groups of runs get there at the same pace; one sample censored at `last`."""
+def _median(times: Floats, last: Floats) -> float:
+    curve = survival(times, last)
+    # A product of fractions that is a half may come out a rounding error above it.
+    below = curve.quantiles[curve.probabilities <= 0.5 + 1e-12]
+    return float(below[0]) if len(below) else np.inf
+
+
+def logrank(a: pd.DataFrame, b: pd.DataFrame, column: str = "grokked") -> tuple[float, float]:
+    """Statistic and p of the log-rank test that two groups of runs get there at the same pace, NaN censored at `last`.
+
+    The statistic is standard normal where they do, and above 0 where `a` is sooner.
+    """
+    if a[column].isna().all() and b[column].isna().all():
+        return 0.0, 1.0
     groups = [
         stats.CensoredData(uncensored=t[column].dropna().to_numpy(), right=t.loc[t[column].isna(), "last"].to_numpy())
         for t in (a, b)
     ]
-    return float(stats.logrank(*groups).pvalue)
+    found = stats.logrank(*groups)
+    return float(found.statistic), float(found.pvalue)
+
+
+def sooner(a: pd.DataFrame, b: pd.DataFrame, column: str = "grokked") -> float:
+    """p of the log-rank test that two groups of runs get there at the same pace; one sample censored at `last`."""
+    return logrank(a, b, column)[1]
 
 
 def spearman(x: ArrayLike, y: ArrayLike) -> tuple[float, float, float]:
@@ -174,15 +195,98 @@ def spearman(x: ArrayLike, y: ArrayLike) -> tuple[float, float, float]:
     return rho(np.arange(len(a))), float(low), float(high)
 
 
-def words(value: float, low: float, high: float, digits: int = 3) -> str:
+def words(value: float, low: float, high: float, digits: int = 3, infinite: str = "not reached") -> str:
     """A number with its interval."""
-    return f"{_number(value, digits)} (95 % interval {_number(low, digits)} to {_number(high, digits)})"
+    number, least, most = (_number(x, digits, infinite) for x in (value, low, high))
+    return number if number == least == most == infinite else f"{number} (95 % interval {least} to {most})"
 
 
-def _number(value: float, digits: int) -> str:
+def _number(value: float, digits: int, infinite: str = "not reached") -> str:
     if not np.isfinite(value):
-        return "not reached" if value > 0 else "unknown"
-    return f"{value:,.0f}" if abs(value) >= 10**digits else f"{value:.{digits}g}"
+        return infinite if value > 0 else "unknown"
+    text = f"{value:.{digits}g}"
+    return f"{value:,.0f}" if abs(float(text)) >= 10**digits else text
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """Two groups of runs: median time of the first over that of the second, its interval, and the log-rank test."""
+
+    ratio: float
+    low: float
+    high: float
+    statistic: float
+    """Above 0 where the first is sooner."""
+    p: float
+
+    def judgement(self, level: float = 1 - LEVEL) -> Judgement:
+        """Whether the first is sooner, by p and direction."""
+        if not self.p < level:
+            return "undecided"
+        return "supported" if self.statistic > 0 else "not supported"
+
+    def __str__(self) -> str:
+        return f"{words(self.ratio, self.low, self.high, infinite='infinite')}, log-rank p = {self.p:.2g}"
+
+
+def compare(a: pd.DataFrame, b: pd.DataFrame, column: str = "grokked") -> Comparison:
+    """Whether the runs `a` get there sooner than the runs `b`; the interval by bootstrap over runs.
+
+    Where both have the same seeds, seeds are drawn, so that what a seed does to both is not taken for chance. Where
+    neither median is reached the ratio is unknown, and counts as 0 in the lower and as infinite in the upper limit.
+    """
+    paired = "seed" in a and "seed" in b and a["seed"].is_unique and set(a["seed"]) == set(b["seed"])
+    if paired:
+        a, b = a.sort_values("seed"), b.sort_values("seed")
+    rng = np.random.default_rng(0)
+    ratios = [_ratio_of_medians(a, b, column)]
+    for _ in range(RESAMPLES):
+        of_a = rng.integers(0, len(a), len(a))
+        of_b = of_a if paired else rng.integers(0, len(b), len(b))
+        ratios.append(_ratio_of_medians(a.iloc[of_a], b.iloc[of_b], column))
+    drawn, tail = np.array(ratios[1:]), (1 - LEVEL) / 2
+    low = np.quantile(np.nan_to_num(drawn, nan=0.0, posinf=np.inf), tail, method="lower")
+    high = np.quantile(np.nan_to_num(drawn, nan=np.inf, posinf=np.inf), 1 - tail, method="higher")
+    return Comparison(ratios[0], float(low), float(high), *logrank(a, b, column))
+
+
+def _ratio_of_medians(a: pd.DataFrame, b: pd.DataFrame, column: str) -> float:
+    of_a, of_b = (_median(t[column].to_numpy(dtype=float), t["last"].to_numpy(dtype=float)) for t in (a, b))
+    return of_a / of_b if np.isfinite(of_a) or np.isfinite(of_b) else np.nan
+
+
+def summary(table: pd.DataFrame, by: Sequence[str], column: str = "grokked") -> pd.DataFrame:
+    """One row a group of runs: how many, how many got there, and the median time with its interval."""
+    rows = []
+    for key, group in table.groupby(list(by), sort=False):
+        median, low, high = median_time(group[column], group["last"])
+        counts = {"runs": len(group), "reached": int(group[column].notna().sum())}
+        labels = dict(zip(by, key, strict=True))
+        rows.append({**labels, **counts, "median": median, "low": low, "high": high})
+    return pd.DataFrame(rows)
+
+
+def survival_table(times: ArrayLike, last: ArrayLike) -> pd.DataFrame:
+    """The Kaplan-Meier curve from step 0 on: step, share not there yet, its pointwise interval (log-log), censored."""
+    curve = survival(times, last)
+    with warnings.catch_warnings():
+        # At shares of 1 and 0 the formula has no value.
+        warnings.simplefilter("ignore", RuntimeWarning)
+        limits = curve.confidence_interval(LEVEL, method="log-log")
+    censored_at = np.asarray(last, dtype=float)[np.isnan(np.asarray(times, dtype=float))]
+    steps, share = np.r_[0.0, curve.quantiles], np.r_[1.0, curve.probabilities]
+    low, high = (np.r_[1.0, side.probabilities] for side in limits)
+    low[share == 1], high[share == 1], low[share == 0] = 1, 1, 0
+    found = pd.DataFrame({"step": steps, "share": share, "low": low, "high": high}).ffill()
+    return found.assign(censored=[int((censored_at == step).sum()) for step in steps])
+
+
+def draw_survival(axes: Axes, curve: pd.DataFrame, colour: Any, label: str, line: str = "-") -> None:
+    """One Kaplan-Meier curve with its interval; a tick where runs are censored."""
+    axes.step(curve["step"], curve["share"], where="post", color=colour, linestyle=line, label=label)
+    axes.fill_between(curve["step"], curve["low"], curve["high"], step="post", color=colour, alpha=0.15, linewidth=0)
+    ends = curve[curve["censored"] > 0]
+    axes.plot(ends["step"], ends["share"], "|", color=colour, markersize=9, clip_on=False)
 
 
 # --- what is written ------------------------------------------------------------------------------------------
@@ -203,7 +307,9 @@ def write(name: str, finding: Finding, out: Path) -> list[Path]:
         path = folder / f"{title}.csv"
         table.to_csv(path, index=False)
         written.append(path)
-        plain = table.reset_index(drop=True).convert_dtypes(convert_string=False, convert_integer=False)
+        # A column such as the batch size, numbers and `full`, is text in HDF5.
+        text = {name: str for name in table if table[name].dtype == object}
+        plain = table.reset_index(drop=True).astype(text)
         tree[title] = xarray.DataTree(xarray.Dataset.from_dataframe(plain.rename_axis("row")))
     tree.to_netcdf(folder / "numbers.h5", engine="h5netcdf")
     return [*written, folder / "numbers.h5"]
