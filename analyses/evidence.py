@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 STUDIES = Path(__file__).parent.parent / "studies"
 LEVEL, RESAMPLES = 0.95, 2000
 MEMORISED, GROKKED = 0.99, 0.95
+PHASES = ("start", "memorising", "plateau", "grokked")
 Floats = NDArray[np.float64]
 Judgement = Literal["supported", "not supported", "undecided"]
 
@@ -102,6 +103,19 @@ class Run:
         last = float(self.data["metric_step"].values[-1])
         return {"memorised": memorised, "grokked": grokked, "delay": grokked - memorised, "last": last}
 
+    def phases(self, steps: ArrayLike) -> list[str]:
+        """The phase of each step: start, memorising, plateau (from the step nearest to `memorised` on), grokked."""
+        return phases(steps, self.times["memorised"], self.times["grokked"])
+
+
+def phases(steps: ArrayLike, memorised: float, grokked: float) -> list[str]:
+    """As `Run.phases`. A phase begins at the step nearest to its event, as checkpoints for analysis are chosen."""
+    at = np.asarray(steps, dtype=float)
+    # An event that never came begins no phase.
+    plateau, after = (np.inf if np.isnan(t) else at[np.abs(at - t).argmin()] for t in (memorised, grokked))
+    choices = [at == 0, at >= after, at >= plateau]
+    return [str(name) for name in np.select(choices, ["start", "grokked", "plateau"], "memorising")]
+
 
 def study(name: str, out: Path) -> list[Run]:
     """The finished runs of studies/NAME.json in OUT/NAME."""
@@ -115,6 +129,16 @@ def study(name: str, out: Path) -> list[Run]:
             "make studies",
         )
     return runs
+
+
+def setting(one: Run) -> str:
+    """What a run trained, in words, but for what its case changes."""
+    c = one.planned.config
+    return (
+        f"Task {c.task} mod {c.p}, {c.tokens} tokens, d = {c.embed_dim}, h = {c.hidden}, {c.activation}, "
+        f"{c.optimizer}, lr {c.lr:g}, weight decay {c.weight_decay:g}, batch {c.batch_size}, "
+        f"{100 * c.train_fraction:g} % of the pairs train."
+    )
 
 
 def table_of(runs: Sequence[Run]) -> pd.DataFrame:
@@ -193,6 +217,11 @@ def spearman(x: ArrayLike, y: ArrayLike) -> tuple[float, float, float]:
     found = [rho(rng.integers(0, len(a), len(a))) for _ in range(RESAMPLES)]
     low, high = np.nanquantile(found, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return rho(np.arange(len(a))), float(low), float(high)
+
+
+def judge(low: float, high: float, threshold: float) -> Judgement:
+    """Supported if the whole interval lies above the threshold, not supported if below it."""
+    return "supported" if low > threshold else "not supported" if high < threshold else "undecided"
 
 
 def words(value: float, low: float, high: float, digits: int = 3, infinite: str = "not reached") -> str:
