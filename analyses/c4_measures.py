@@ -97,6 +97,11 @@ def told(values: pd.Series, *phases: str) -> str:
     return ", ".join(parts) or "no checkpoint"
 
 
+def span(values: pd.Series) -> str:
+    """Least and largest value, in words."""
+    return f"{values.min():.2g} to {values.max():.2g}" if len(values) else "unknown, for want of a checkpoint,"
+
+
 def groups(table: pd.DataFrame) -> pd.DataFrame:
     """Medians over seeds of the index, as is and gauge-free, and of the lowest eigenvalue, by case, phase and block."""
     rows = []

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 from c4_figures import LEFT, NAMES, cases_figure, depth_figure, index_figure
-from c4_measures import both, by_seed, checkpoints, coupled, delay, depth, gauge_free, groups, shorter, told, wide
+from c4_measures import both, by_seed, checkpoints, coupled, delay, depth, gauge_free, groups, shorter, span, told, wide
 from evidence import Finding, Verdict, judge, run, setting, study, table_of, words
 
 ANALYSIS = {"base": "blocks", "frozenE": "pairs", "frozenW": "pairs", "gelu": "pairs", "onehot": "control"}
@@ -99,9 +99,9 @@ def text(table: pd.DataFrame, times: pd.DataFrame, setup: str) -> list[str]:
     )
     return [
         f"{setup} {RULE}",
-        f"Certified: {table['certified'].sum():,} of {len(table):,} inertias, with tolerances from "
-        f"{table['tolerance'].min():.2g} to {table['tolerance'].max():.2g}. On the plateau the gradient norm of E,W is "
-        f"{on.min():.2g} to {on.max():.2g}: none of these is a critical point, and an index there counts directions "
+        f"Certified: {table['certified'].sum():,} of {len(table):,} inertias, with tolerances of "
+        f"{span(table['tolerance'])}. On the plateau the gradient norm of E,W is "
+        f"{span(on)}: none of these is a critical point, and an index there counts directions "
         "of negative curvature, not ways out of a saddle.",
         f"With ReLU, {(alone['upper'] == 0).sum():,} of {len(alone):,} blocks E, W or V have certified index 0. A "
         "convex loss and a piecewise-linear activation make that a theorem, so this half of the claim could not fail "

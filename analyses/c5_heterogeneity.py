@@ -42,7 +42,7 @@ def verdicts(table: pd.DataFrame) -> list[Verdict]:
     for phase in PHASES[1:]:
         less = paired(gap(table, phase)["size"])
         change = interval(less)
-        number = f"the gap is {words(*(10.0**x for x in change))} times that of Adam-LR"
+        number = f"the ratio is {words(*(10.0**x for x in change))} times as far from 1 under Adam"
         found.append(Verdict("C5", f"Adam-LR narrows the gap, {phase}", judge(*change[1:], 0), number, len(less)))
     for block in ("W", "E"):
         drop = paired(np.log(peaks(table).loc[block]))
@@ -108,8 +108,9 @@ def text(table: pd.DataFrame, setup: str) -> list[str]:
     return [
         f"{setup} {RULE}",
         *said,
-        "The phases come at other steps under Adam-LR. At the steps after 0 that both runs of a seed have, the gap of "
-        f"Adam is {words(*(10.0**x for x in interval(same_steps(table))))} times that of Adam-LR, over all phases.",
+        "The phases come at other steps under Adam-LR. At the steps after 0 that both runs of a seed have, the "
+        f"ratio under Adam is {words(*(10.0**x for x in interval(same_steps(table))))} times as far from 1, over all "
+        "phases.",
         f"The ratio falls below 1, so that E is the sharper block, at {len(below)} of {len(table) // 2} checkpoints, "
         f"{(below['case'] == 'c10').sum()} of them under Adam-LR. The paper's readings are of single runs of "
         "another net: their size is no test, only direction and order of magnitude are.",
