@@ -64,6 +64,17 @@ def depth(table: pd.DataFrame) -> pd.Series:
     return lowest["E,W"] / lowest["W,V"]
 
 
+def deepest(table: pd.DataFrame) -> str:
+    """Which pair has the lowest eigenvalue, phase by phase, in words."""
+    pair = wide(table, "lambda_min")[["E,W", "W,V", "E,V"]].idxmin(axis=1)
+    counts = {phase: pair[pair.index.get_level_values("phase") == phase].value_counts() for phase in PHASES}
+    return "; ".join(
+        f"{phase} " + ", ".join(f"{name} at {n} of {found.sum()} checkpoints" for name, n in found.items())
+        for phase, found in counts.items()
+        if len(found)
+    )
+
+
 def both(*parts: Judgement) -> Judgement:
     """Supported if all parts are, not supported if one is not."""
     if "not supported" in parts:

@@ -10,7 +10,21 @@ from pathlib import Path
 
 import pandas as pd
 from c4_figures import LEFT, NAMES, cases_figure, depth_figure, index_figure
-from c4_measures import both, by_seed, checkpoints, coupled, delay, depth, gauge_free, groups, shorter, span, told, wide
+from c4_measures import (
+    both,
+    by_seed,
+    checkpoints,
+    coupled,
+    deepest,
+    delay,
+    depth,
+    gauge_free,
+    groups,
+    shorter,
+    span,
+    told,
+    wide,
+)
 from evidence import Finding, Verdict, judge, run, setting, study, table_of, words
 
 ANALYSIS = {"base": "blocks", "frozenE": "pairs", "frozenW": "pairs", "gelu": "pairs", "onehot": "control"}
@@ -107,8 +121,9 @@ def text(table: pd.DataFrame, times: pd.DataFrame, setup: str) -> list[str]:
         "convex loss and a piecewise-linear activation make that a theorem, so this half of the claim could not fail "
         f"here. Index of E,W: {told(index['base']['E,W'])}. Of the control W,V: {told(index['base']['W,V'])}. Of E,V: "
         f"{told(index['base']['E,V'])}.",
-        f"Which coupling goes deepest: lambda_min of E,W over that of the control W,V is {told(depth(base))}. Mass of "
-        f"the lowest eigenvector of all parameters on E: {told(mass[0])}; on V: {told(mass[1])}.",
+        f"Which coupling goes deepest: {deepest(base)}. Lambda_min of E,W over that of the control W,V is "
+        f"{told(depth(base))}. Mass of the lowest eigenvector of all parameters on E: {told(mass[0])}; on V: "
+        f"{told(mass[1])}.",
         "Off the gauge tangents, that is without the directions that only re-factorise E against W, the index of E,W "
         f"is {told(free['E,W'])}, and that of all parameters {told(free['all'])}.",
         f"The index equals the number of coupling ratios above 1 in {agree:,} of {len(pairs):,} certified pairs. With "

@@ -68,19 +68,24 @@ def figure(table: pd.DataFrame, times: pd.DataFrame, setup: str) -> Panel:
                 look = style | (marker(block) | {"markersize": 3.0} if case == "c1" and not ratio else {})
                 axes.plot(seed["step"], seed[column], label=CASES[case] if i == 0 else None, **look)
             if not ratio:
-                axes.axhline(PAPER[case][block], color="0.4", linestyle=line, linewidth=0.9)
+                paper = f"paper, {CASES[case]}" if block == "W" else None
+                axes.axhline(PAPER[case][block], color="0.6", linestyle=line, linewidth=2.0, label=paper)
         step_axis(axes, int(table["step"].max()))
         axes.set_yscale("log")
     for axes, block in zip(drawn.axes[:2], ("W", "E"), strict=True):
         axes.set(title=f"block {block}", ylabel=rf"$\lambda_{{\max}}$ of {block}")
     drawn.axes[2].set(title="curvature ratio", ylabel=r"$\lambda_{\max}(H_{WW})\,/\,\lambda_{\max}(H_{EE})$")
     drawn.axes[2].axhline(1, color="black", linestyle="--", linewidth=0.9)
-    drawn.legend(*drawn.axes[2].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    handles, labels = drawn.axes[2].get_legend_handles_labels()
+    paper = [line for line in drawn.axes[0].lines if str(line.get_label()).startswith("paper")]
+    names = [*labels, *(str(line.get_label()) for line in paper)]
+    drawn.legend([*handles, *paper], names, loc="outside lower center", ncols=4, fontsize="small")
+    readings = ", ".join(f"{CASES[case]}: W {at['W']:g}, E {at['E']:g}" for case, at in PAPER.items())
     caption = (
         f"Top eigenvalues of the blocks W and E, and their ratio, over steps. {setup} One line a seed, "
         f"{len(times) // len(CASES)} seeds; solid: Adam, dotted: Adam-LR, c = 10. Grey lines: what the paper's figure "
-        "stays below, with another net (d = 128, h = 512, p = 97). Hessian of the data loss in float64, at points that "
-        "are not critical."
+        f"stays below ({readings}), with another net (d = 128, h = 512, p = 97). Hessian of the data loss in float64, "
+        "at points that are not critical."
     )
     return Panel("curvature", drawn, table[["case", "seed", "step", "block", "lambda_max", "curvature_ratio"]], caption)
 
