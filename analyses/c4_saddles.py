@@ -54,7 +54,7 @@ def claim(runs: Path) -> Finding:
     panels = [index_figure(base, middle, setup), depth_figure(base, middle, setup), cases_figure(table, setup)]
     tables = {"checkpoints": table, "groups": groups(table), "runs": times}
     files = [one.planned.path for one in ours] + [one.planned.hessian[named[id(one)]] for one in measured]
-    said = text(table, times, setup)
+    said = text(table, times, setup, ours[0].planned.config.embed_dim)
     return Finding("Saddles of the coupling (C4)", verdicts(table, times), panels, tables, said, files)
 
 
@@ -88,8 +88,8 @@ def verdicts(table: pd.DataFrame, times: pd.DataFrame) -> list[Verdict]:
     return found
 
 
-def text(table: pd.DataFrame, times: pd.DataFrame, setup: str) -> list[str]:
-    """The findings in words."""
+def text(table: pd.DataFrame, times: pd.DataFrame, setup: str, d: int) -> list[str]:
+    """The findings in words. d: embedding dimension."""
     part = {name: table[table["case"] == name] for name in NAMES}
     index = {name: wide(part[name], "index") for name in NAMES}
     base = part["base"]
@@ -124,8 +124,11 @@ def text(table: pd.DataFrame, times: pd.DataFrame, setup: str) -> list[str]:
         f"Which coupling goes deepest: {deepest(base)}. Lambda_min of E,W over that of the control W,V is "
         f"{told(depth(base))}. Mass of the lowest eigenvector of all parameters on E: {told(mass[0])}; on V: "
         f"{told(mass[1])}.",
-        "Off the gauge tangents, that is without the directions that only re-factorise E against W, the index of E,W "
-        f"is {told(free['E,W'])}, and that of all parameters {told(free['all'])}.",
+        "Off the gauge tangents, that is without the directions that only re-factorise E against W, the index of "
+        f"E,W is {told(free['E,W'])}, and that of all parameters {told(free['all'])}. Along the orbit of the gauge "
+        "the loss does not change at all: negative curvature on its tangents is the gradient's, and no way down. "
+        "For comparison, at a stationary point with weight decay and E of full rank, d(d - 1)/2 = "
+        f"{d * (d - 1) // 2} directions of the gauge alone have negative curvature of the data loss.",
         f"The index equals the number of coupling ratios above 1 in {agree:,} of {len(pairs):,} certified pairs. With "
         f"ReLU lambda_min of E,W respects the bound -sigma_max(G) at {within} of {len(bound)} checkpoints, and the "
         f"index the bound d rank(G) at {ranked}. Share of the bound that lambda_min reaches: {told(tight)}; it is 1 "
