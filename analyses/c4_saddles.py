@@ -126,9 +126,10 @@ def text(table: pd.DataFrame, times: pd.DataFrame, setup: str, d: int) -> list[s
         f"{told(mass[1])}.",
         "Off the gauge tangents, that is without the directions that only re-factorise E against W, the index of "
         f"E,W is {told(free['E,W'])}, and that of all parameters {told(free['all'])}. Along the orbit of the gauge "
-        "the loss does not change at all: negative curvature on its tangents is the gradient's, and no way down. "
-        "For comparison, at a stationary point with weight decay and E of full rank, d(d - 1)/2 = "
-        f"{d * (d - 1) // 2} directions of the gauge alone have negative curvature of the data loss.",
+        "the loss does not change at all: negative curvature on its tangents comes from the gradient, and gains "
+        "only what the gradient gives. An index of 0 off them means that every direction of negative curvature has "
+        "a part along the gauge. For comparison, at a stationary point with weight decay and E of full rank, d(d - "
+        f"1)/2 = {d * (d - 1) // 2} directions of the gauge alone have negative curvature of the data loss.",
         f"The index equals the number of coupling ratios above 1 in {agree:,} of {len(pairs):,} certified pairs. With "
         f"ReLU lambda_min of E,W respects the bound -sigma_max(G) at {within} of {len(bound)} checkpoints, and the "
         f"index the bound d rank(G) at {ranked}. Share of the bound that lambda_min reaches: {told(tight)}; it is 1 "
