@@ -29,16 +29,16 @@ from evidence import Finding, Verdict, judge, run, setting, study, table_of, wor
 
 ANALYSIS = {"base": "blocks", "frozenE": "pairs", "frozenW": "pairs", "gelu": "pairs", "onehot": "control"}
 RULE = (
-    "Rules, fixed before the numbers were seen. A seed's number is the mean over its checkpoints of a phase, and the "
-    "95 % interval of the median over seeds decides. Negative curvature of the coupling: the share of checkpoints at "
-    "which E and W have certified index 0 and E,W has one above 0, against one half. More than the gauge: the share at "
-    "which the gauge-free index of E,W is above 0, against one half. Who goes deeper: lambda_min of E,W over that of "
-    "the control W,V, against 1. That a saddle of E,W holds training on the plateau needs both there, and fails if "
-    "one of them fails. Freezing: the share of checkpoints at which the pair that is still trained has certified "
-    "index 0, against one half; and the delay against that of the base runs by a log-rank test at 5 %, runs "
-    "that never memorised left out. Phases: start (step 0), memorising, plateau (from the checkpoint nearest to 99 % "
-    "training accuracy on), grokked (from that nearest to 95 % test accuracy on). Below, brackets hold 95 % intervals "
-    "of medians over seeds."
+    "Rules, fixed before these runs were made; one run of this preset and one of a larger had been looked at. A "
+    "seed's number is the mean over its checkpoints of a phase, and the 95 % interval of the median over seeds "
+    "decides. Negative curvature of the coupling: the share of checkpoints at which E and W have certified index 0 "
+    "and E,W has one above 0, against one half. More than the gauge: the share at which the gauge-free index of E,W "
+    "is above 0, against one half. Who goes deeper: lambda_min of E,W over that of the control W,V, against 1. That "
+    "a saddle of E,W holds training on the plateau needs both there, and fails if one of them fails. Freezing: the "
+    "share of checkpoints at which the pair that is still trained has certified index 0, against one half; and the "
+    "delay against that of the base runs by a log-rank test at 5 %, runs that never memorised left out. Phases: "
+    "start (step 0), memorising, plateau (from the checkpoint nearest to 99 % training accuracy on), grokked (from "
+    "that nearest to 95 % test accuracy on). Below, brackets hold 95 % intervals of medians over seeds."
 )
 
 

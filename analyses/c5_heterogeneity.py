@@ -20,14 +20,14 @@ PAPER = {"c1": {"W": 3.5, "E": 0.12}, "c10": {"W": 1.0, "E": 0.08}}
 FACTOR = 2.0
 SHOWN = (("lambda_max", "W"), ("lambda_max", "E"), ("curvature_ratio", "W"))
 RULE = (
-    "Rules, fixed before the numbers were seen. Heterogeneity: the curvature ratio, geometric mean over the "
-    "checkpoints of a phase; W counts as sharper if the 95 % interval of the median over seeds lies above "
-    f"{FACTOR:g}. Narrowing: the gap is |log| of the ratio, mean over a phase; that of Adam less that of Adam-LR for "
-    f"the same seed, against 0. Lower peaks: the largest top eigenvalue of a block from step {FIRST} on, that of Adam "
-    "over that of Adam-LR for the same seed, against 1; the first steps are left out, since both start at the same "
-    "point. Phases: memorising (after step 0), plateau (from the checkpoint nearest to 99 % training accuracy on), "
-    "grokked (from that nearest to 95 % test accuracy on). Checkpoints are log-spaced: early steps of a phase count "
-    "for more than late ones."
+    "Rules, fixed before the numbers were seen, but for those of one run of a larger preset. Heterogeneity: the "
+    "curvature ratio, geometric mean over the checkpoints of a phase; W counts as sharper if the 95 % interval of "
+    f"the median over seeds lies above {FACTOR:g}. Narrowing: the gap is |log| of the ratio, mean over a phase; that "
+    "of Adam less that of Adam-LR for the same seed, against 0. Lower peaks: the largest top eigenvalue of a block "
+    f"from step {FIRST} on, that of Adam over that of Adam-LR for the same seed, against 1; the first steps are left "
+    "out, since both start at the same point. Phases: memorising (after step 0), plateau (from the checkpoint "
+    "nearest to 99 % training accuracy on), grokked (from that nearest to 95 % test accuracy on). Checkpoints are "
+    "log-spaced: early steps of a phase count for more than late ones."
 )
 
 
