@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+PHASES = ("start", "memorising", "plateau", "grokked")
 LEVEL, RESAMPLES = 0.95, 2000
 MEMORISED, GROKKED = 0.99, 0.95
 Floats = NDArray[np.float64]
@@ -106,6 +107,19 @@ class Run:
         memorised, grokked = self.first("train_accuracy", MEMORISED), self.first("test_accuracy", GROKKED)
         last = float(self.data["metric_step"].values[-1])
         return {"memorised": memorised, "grokked": grokked, "delay": grokked - memorised, "last": last}
+
+    def phases(self, steps: ArrayLike) -> list[str]:
+        """The phase of each step: start, memorising, plateau (from the step nearest to `memorised` on), grokked."""
+        return phases(steps, self.times["memorised"], self.times["grokked"])
+
+
+def phases(steps: ArrayLike, memorised: float, grokked: float) -> list[str]:
+    """As `Run.phases`. A phase begins at the step nearest to its event, as checkpoints for analysis are chosen."""
+    at = np.asarray(steps, dtype=float)
+    # An event that never came begins no phase.
+    plateau, after = (np.inf if np.isnan(t) else at[np.abs(at - t).argmin()] for t in (memorised, grokked))
+    choices = [at == 0, at >= after, at >= plateau]
+    return [str(name) for name in np.select(choices, ["start", "grokked", "plateau"], "memorising")]
 
 
 def study(name: str, out: Path) -> list[Run]:
@@ -281,6 +295,11 @@ def clustered_line(x: ArrayLike, y: ArrayLike, cluster: ArrayLike) -> dict[str, 
         low, high = np.nanquantile(sample, [tail, 1 - tail]) if np.isfinite(sample).any() else (np.nan, np.nan)
         found[name] = (float(value), float(low), float(high))
     return found
+
+
+def judge(low: float, high: float, threshold: float) -> Judgement:
+    """Supported if the whole interval lies above the threshold, not supported if below it."""
+    return "supported" if low > threshold else "not supported" if high < threshold else "undecided"
 
 
 def within(number: tuple[float, float, float], low: float, high: float) -> Judgement:
