@@ -6,24 +6,8 @@ from pathlib import Path
 
 import pandas as pd
 import seaborn as sns
-from evidence import (
-    GROKKED,
-    LEVEL,
-    MEMORISED,
-    Finding,
-    Panel,
-    Run,
-    Verdict,
-    compare,
-    draw_survival,
-    run,
-    setting,
-    study,
-    summary,
-    survival_table,
-    table_of,
-    words,
-)
+from evidence import GROKKED, MEMORISED, Finding, Panel, Run, Verdict, draw_survival, run, setting, study, table_of
+from intervals import LEVEL, compare, summary, survival_table, words
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 

@@ -17,7 +17,8 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from evidence import Finding, Floats, Judgement, Verdict, interval, run, study, words
+from evidence import Finding, Verdict, run, study
+from intervals import Floats, Judgement, above, all_of, interval, within, words
 from token_figures import correlation_grid, equilibrium_panel, over_steps
 from token_tables import GROUP, QUARTILES, correlations, medians, shared_steps, token_table, two_moments
 
@@ -39,11 +40,11 @@ WEAK = 0.2
 def judge(mechanism: Floats, breaks: dict[str, Floats]) -> Judgement:
     """Whether rho > 0 where the mechanism acts and not where it cannot; breaks hold the same runs in the same order."""
     _, low, high = interval(mechanism)
-    within = {name: interval(rho) for name, rho in breaks.items()}
+    without = {name: interval(rho) for name, rho in breaks.items()}
     drop = {name: interval(mechanism - rho)[1] for name, rho in breaks.items()}
-    if high < WEAK or any(within[n][1] > 0 and drop[n] <= 0 for n in breaks):
+    if high < WEAK or any(without[n][1] > 0 and drop[n] <= 0 for n in breaks):
         return "not supported"  # No order to speak of, or one that is there without the mechanism too.
-    vanishes = all(within[n][1] <= 0 or within[n][2] < WEAK for n in breaks)
+    vanishes = all(without[n][1] <= 0 or without[n][2] < WEAK for n in breaks)
     return "supported" if low > 0 and vanishes and min(drop.values()) > 0 else "undecided"
 
 
@@ -52,11 +53,7 @@ def equilibrium(last: pd.DataFrame) -> tuple[pd.DataFrame, Verdict]:
     table = last[last["case"] == "decay"].groupby([*GROUP, "seed"])[["pull", "cosine"]].median().reset_index()
     acting = table[table["sampler"].isin(ACTING) & (table["batch_size"] == MECHANISM[1])]
     pull, cosine = interval(acting["pull"]), interval(acting["cosine"])
-    judgement: Judgement = "undecided"
-    if pull[1] >= 0.5 and pull[2] <= 2 and cosine[1] > 0.9:
-        judgement = "supported"
-    elif pull[2] < 0.5 or pull[1] > 2 or cosine[2] < 0.9:
-        judgement = "not supported"
+    judgement = all_of(within(pull, 0.5, 2), above(cosine, 0.9))
     number = f"|dL/dE_i| / (lambda |e_i|) {words(*pull)}, cosine {words(*cosine)}"
     statement = "embeddings end at the equilibrium -lambda e_i = p_i grad L"
     return table, Verdict("C2", statement, judgement, number, acting["seed"].nunique())

@@ -8,24 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import seaborn as sns
-from evidence import (
-    GROKKED,
-    LEVEL,
-    RESAMPLES,
-    Comparison,
-    Finding,
-    Panel,
-    Verdict,
-    compare,
-    draw_survival,
-    run,
-    setting,
-    study,
-    summary,
-    survival_table,
-    table_of,
-    words,
-)
+from evidence import GROKKED, Finding, Panel, Verdict, draw_survival, run, setting, study, table_of
+from intervals import LEVEL, RESAMPLES, Comparison, compare, summary, survival_table, words
 from scipy import stats
 
 from landscape.plotting import new_figure

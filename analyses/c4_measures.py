@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-from evidence import PHASES, Judgement, Run, interval, median_time, sooner, words
+from evidence import PHASES, Run
+from intervals import Judgement, interval, median_time, sooner, words
 
 CERTIFIED = 3
 ENDS = (("min", "lowest"), ("max", "highest"))
@@ -73,13 +74,6 @@ def deepest(table: pd.DataFrame) -> str:
         for phase, found in counts.items()
         if len(found)
     )
-
-
-def both(*parts: Judgement) -> Judgement:
-    """Supported if all parts are, not supported if one is not."""
-    if "not supported" in parts:
-        return "not supported"
-    return "supported" if set(parts) == {"supported"} else "undecided"
 
 
 def shorter(frozen: pd.DataFrame, base: pd.DataFrame) -> tuple[Judgement, str]:

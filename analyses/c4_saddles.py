@@ -11,7 +11,6 @@ from pathlib import Path
 import pandas as pd
 from c4_figures import LEFT, NAMES, cases_figure, depth_figure, index_figure
 from c4_measures import (
-    both,
     by_seed,
     checkpoints,
     coupled,
@@ -25,7 +24,8 @@ from c4_measures import (
     told,
     wide,
 )
-from evidence import Finding, Verdict, judge, run, setting, study, table_of, words
+from evidence import Finding, Verdict, run, setting, study, table_of
+from intervals import above, all_of, words
 
 ANALYSIS = {"base": "blocks", "frozenE": "pairs", "frozenW": "pairs", "gelu": "pairs", "onehot": "control"}
 RULE = (
@@ -64,16 +64,16 @@ def verdicts(table: pd.DataFrame, times: pd.DataFrame) -> list[Verdict]:
     seeds, ratio = base["seed"].nunique(), depth(base)
     made, free = by_seed(coupled(base)), by_seed(gauge_free(base), ("plateau",))
     early, late = by_seed(ratio, ("start", "memorising")), by_seed(ratio, ("plateau",))
-    beyond, deeper = judge(*free[1:], 0.5), judge(*late[1:], 1)
+    beyond, deeper = above(free, 0.5), above(late, 1)
     decided = [
-        ("Coupled, E and W have negative curvature that neither has alone", judge(*made[1:], 0.5),
+        ("Coupled, E and W have negative curvature that neither has alone", above(made, 0.5),
          f"share of checkpoints {words(*made)}"),
         ("On the plateau it is more than the gauge freedom of E and W", beyond,
          f"share of plateau checkpoints with a gauge-free index above 0: {words(*free)}"),
-        ("Before memorisation E,W goes deeper than the control W,V", judge(*early[1:], 1),
+        ("Before memorisation E,W goes deeper than the control W,V", above(early, 1),
          f"ratio of lambda_min {words(*early)}"),
         ("On the plateau E,W goes deeper than the control W,V", deeper, f"ratio of lambda_min {words(*late)}"),
-        ("A saddle of E,W holds training on the plateau", both(beyond, deeper),
+        ("A saddle of E,W holds training on the plateau", all_of(beyond, deeper),
          f"more than the gauge: {beyond}; deeper than the control: {deeper}"),
     ]  # fmt: skip
     found = [Verdict("C4", *line, seeds) for line in decided]
@@ -82,7 +82,7 @@ def verdicts(table: pd.DataFrame, times: pd.DataFrame) -> list[Verdict]:
         flat = by_seed((wide(part, "upper")[pair] == 0).astype(float))
         statement = f"With {NAMES[name]}, what is still trained ({pair}) has no negative curvature"
         number = f"share of checkpoints {words(*flat)}"
-        found.append(Verdict("C4", statement, judge(*flat[1:], 0.5), number, part["seed"].nunique()))
+        found.append(Verdict("C4", statement, above(flat, 0.5), number, part["seed"].nunique()))
         judgement, number = shorter(runs, times[times["case"] == "base"])
         found.append(Verdict("C4", f"With {NAMES[name]} the delay is shorter", judgement, number, len(runs)))
     return found

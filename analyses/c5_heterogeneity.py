@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from c5_measures import CASES, FIRST, curves, gap, groups, of, paired, peaks, same_steps
-from evidence import PHASES, Finding, Panel, Verdict, interval, judge, run, setting, study, table_of, words
+from evidence import PHASES, Finding, Panel, Verdict, run, setting, study, table_of
+from intervals import above, interval, words
 
 from landscape.figures.spectrum import marker, step_axis
 from landscape.plotting import block_colours, new_figure
@@ -38,12 +39,12 @@ def verdicts(table: pd.DataFrame) -> list[Verdict]:
         logs = of(gap(table, phase)["log"], "c1")
         ratio = tuple(10.0**x for x in interval(logs))
         statement = f"Adam, {phase}: the top eigenvalue of W is more than {FACTOR:g} times that of E"
-        found.append(Verdict("C5", statement, judge(*ratio[1:], FACTOR), f"ratio {words(*ratio)}", len(logs)))
+        found.append(Verdict("C5", statement, above(ratio, FACTOR), f"ratio {words(*ratio)}", len(logs)))
     for phase in PHASES[1:]:
         less = paired(gap(table, phase)["size"])
         change = interval(less)
         number = f"the ratio is {words(*(10.0**x for x in change))} times as far from 1 under Adam"
-        found.append(Verdict("C5", f"Adam-LR narrows the gap, {phase}", judge(*change[1:], 0), number, len(less)))
+        found.append(Verdict("C5", f"Adam-LR narrows the gap, {phase}", above(change, 0), number, len(less)))
     for block in ("W", "E"):
         drop = paired(np.log(peaks(table).loc[block]))
         factor = tuple(np.exp(x) for x in interval(drop))
@@ -51,7 +52,7 @@ def verdicts(table: pd.DataFrame) -> list[Verdict]:
         number = (
             f"Adam over Adam-LR {words(*factor)}; in the paper's figure {PAPER['c1'][block] / PAPER['c10'][block]:.2g}"
         )
-        found.append(Verdict("C5", statement, judge(*factor[1:], 1), number, len(drop)))
+        found.append(Verdict("C5", statement, above(factor, 1), number, len(drop)))
     return found
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-from evidence import PHASES, Run, interval
+from evidence import PHASES, Run
+from intervals import interval
 
 CASES = {"c1": "Adam", "c10": "Adam-LR, c = 10"}
 FIRST = 10

@@ -11,19 +11,8 @@ import pandas as pd
 from c5_measures import CASES, curves
 from c6_figures import TOGETHER, curves_figure, events_figure
 from c6_measures import BEGUN, PROMINENCE, RISEN, events, nearer, order, over, spearman_of
-from evidence import (
-    MEMORISED,
-    Finding,
-    Judgement,
-    Verdict,
-    interval,
-    judge,
-    median_time,
-    run,
-    setting,
-    study,
-    words,
-)
+from evidence import MEMORISED, Finding, Verdict, run, setting, study
+from intervals import Judgement, above, interval, median_time, within, words
 
 RULE = (
     f"Rules, fixed before the numbers were seen. Training is done at the first step with {100 * MEMORISED:g} % "
@@ -38,11 +27,9 @@ RULE = (
 )
 
 
-def together(low: float, high: float) -> Judgement:
-    """Supported if the interval of a ratio of steps lies within TOGETHER either way, not supported if outside."""
-    if low >= 1 / TOGETHER and high <= TOGETHER:
-        return "supported"
-    return "not supported" if low > TOGETHER or high < 1 / TOGETHER else "undecided"
+def together(ratio: tuple[float, float, float]) -> Judgement:
+    """Whether a ratio of steps lies within TOGETHER either way."""
+    return within(ratio, 1 / TOGETHER, TOGETHER)
 
 
 def verdicts(table: pd.DataFrame) -> list[Verdict]:
@@ -53,13 +40,13 @@ def verdicts(table: pd.DataFrame) -> list[Verdict]:
         ratio, own = over(adam, event, f"fall_{block}"), interval(nearer(adam, event, block, other))
         number = f"step of the event over that of the fall {words(*ratio)}"
         statement = f"{names[event]} when {block}'s top eigenvalue starts to fall"
-        found.append(Verdict("C6", statement, together(*ratio[1:]), number, len(adam)))
+        found.append(Verdict("C6", statement, together(ratio), number, len(adam)))
         statement = f"{names[event]} nearer to the fall of {block} than to that of {other}"
         number = f"nearer by a factor of {words(*(2.0**x for x in own))}"
-        found.append(Verdict("C6", statement, judge(*own[1:], 0), number, len(adam)))
+        found.append(Verdict("C6", statement, above(own, 0), number, len(adam)))
     later = interval(adam["fall_E"] / adam["fall_W"])
     number = f"step of E's fall over that of W's {words(*later)}"
-    found.append(Verdict("C6", "E's top eigenvalue starts to fall after W's", judge(*later[1:], 1), number, len(adam)))
+    found.append(Verdict("C6", "E's top eigenvalue starts to fall after W's", above(later, 1), number, len(adam)))
     return found
 
 
@@ -68,7 +55,7 @@ def text(found: pd.DataFrame, setup: str, every: int) -> list[str]:
 
     def told(event: str, since: str) -> str:
         ratio = over(part, event, since)
-        return f"{words(*ratio)} ({together(*ratio[1:])} by the rule)"
+        return f"{words(*ratio)} ({together(ratio)} by the rule)"
 
     said = []
     for case, name in CASES.items():

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-from evidence import Run, median_time, spearman
+from evidence import Run
+from intervals import median_time, spearman
 from numpy.typing import ArrayLike, NDArray
 from scipy import signal, stats
 

@@ -14,21 +14,8 @@ import c7_figures
 import numpy as np
 import pandas as pd
 from c7_figures import OPTIMIZERS, PHASES, PREDICTION, Numbers
-from evidence import (
-    Finding,
-    Panel,
-    Run,
-    Verdict,
-    all_of,
-    clustered_line,
-    columns,
-    distinct,
-    rule,
-    run,
-    study,
-    within,
-    words,
-)
+from evidence import Finding, Panel, Run, Verdict, distinct, rule, run, study
+from intervals import all_of, clustered_line, columns, within, words
 from scipy import stats
 
 STUDIES = ("curvature", "ratios", "prop41", "sgd", "policies")

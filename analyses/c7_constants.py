@@ -15,7 +15,8 @@ import numpy as np
 import pandas as pd
 from c7_balance import GRADIENT, PARTS, all_points, all_runs, fit
 from c7_figures import OPTIMIZERS, PHASES, PREDICTION
-from evidence import Finding, Panel, Run, Verdict, clustered_line, columns, rule, run, within, words
+from evidence import Finding, Panel, Run, Verdict, rule, run
+from intervals import clustered_line, columns, within, words
 
 FACTOR = (-1.0, 1.0)
 

@@ -19,21 +19,8 @@ import c7_figures
 import numpy as np
 import pandas as pd
 from c7_figures import LABELS
-from evidence import (
-    Finding,
-    Panel,
-    Run,
-    Verdict,
-    km_median,
-    resamples,
-    rule,
-    run,
-    study,
-    summary,
-    table_of,
-    within,
-    words,
-)
+from evidence import Finding, Panel, Run, Verdict, rule, run, study, table_of
+from intervals import km_median, resamples, summary, within, words
 from numpy.typing import NDArray
 from scipy import stats
 

@@ -7,25 +7,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import seaborn as sns
-from evidence import (
-    GROKKED,
-    LEVEL,
-    MEMORISED,
-    Finding,
-    Panel,
-    Run,
-    Verdict,
-    compare,
-    draw_survival,
-    interval,
-    run,
-    setting,
-    study,
-    summary,
-    survival_table,
-    table_of,
-    words,
-)
+from evidence import GROKKED, MEMORISED, Finding, Panel, Run, Verdict, draw_survival, run, setting, study, table_of
+from intervals import LEVEL, compare, interval, summary, survival_table, words
 from scipy import stats
 
 from landscape.plotting import new_figure

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from evidence import Finding, Judgement, Panel, Run, Verdict, compare, interval, run, study, summary, table_of, words
+from evidence import Finding, Panel, Run, Verdict, run, study, table_of
+from intervals import Judgement, all_of, compare, interval, summary, within, words
 from scipy import stats
 from token_figures import BATCHES, sampler_looks
 
@@ -49,10 +50,8 @@ def row_of(one: Run) -> dict[str, float]:
 
 
 def judge_prediction(errors: pd.DataFrame) -> Judgement:
-    """Whether every group's error lies within CLOSE, or one wholly outside; columns low and high."""
-    if ((errors["low"] > CLOSE) | (errors["high"] < -CLOSE)).any():
-        return "not supported"
-    return "supported" if ((errors["low"] >= -CLOSE) & (errors["high"] <= CLOSE)).all() else "undecided"
+    """Whether every group's error lies within CLOSE, or one wholly outside; columns value, low and high."""
+    return all_of(*(within(row, -CLOSE, CLOSE) for row in errors[["value", "low", "high"]].itertuples(index=False)))
 
 
 def judge_term(terms: pd.DataFrame) -> Judgement:

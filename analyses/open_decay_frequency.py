@@ -8,26 +8,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import seaborn as sns
-from evidence import (
-    GROKKED,
-    LEVEL,
-    MEMORISED,
-    RESAMPLES,
-    Finding,
-    Judgement,
-    Panel,
-    Run,
-    Verdict,
-    compare,
-    number,
-    run,
-    setting,
-    spearman,
-    study,
-    summary,
-    table_of,
-    words,
-)
+from evidence import GROKKED, MEMORISED, Finding, Panel, Run, Verdict, run, setting, study, table_of
+from intervals import LEVEL, RESAMPLES, Judgement, above, compare, number, spearman, summary, words
 from scipy import stats
 
 from landscape.plotting import new_figure
@@ -66,8 +48,8 @@ def claim(runs: Path) -> Finding:
     )
     seeds = table["seed"].nunique()
     verdicts = [
-        Verdict("Open 3", statement, judged(sign * low, sign * high), f"Spearman {words(value, low, high)}", seeds)
-        for statement, ((value, low, high), sign) in effects.items()
+        Verdict("O3", statement, _on_side(rho, sign), f"Spearman {words(*rho)}", seeds)
+        for statement, (rho, sign) in effects.items()
     ]
     verdicts[2] = dataclasses.replace(verdicts[2], number=f"difference, {verdicts[2].number}: {ends}")
     maps = {what: summary(table, ["weight_decay", "skew"], what) for what in ("memorised", "grokked")}
@@ -82,9 +64,10 @@ def claim(runs: Path) -> Finding:
     )
 
 
-def judged(one: float, other: float) -> Judgement:
-    """By the side of 0 on which an interval lies, given by its limits."""
-    return "supported" if min(one, other) > 0 else "not supported" if max(one, other) < 0 else "undecided"
+def _on_side(rho: tuple[float, float, float], sign: int) -> Judgement:
+    """By the side of 0 on which an interval lies; sign: the side that is claimed."""
+    value, low, high = rho
+    return above((value, low, high) if sign > 0 else (-value, -high, -low), 0)
 
 
 def interaction(table: pd.DataFrame) -> tuple[float, float, float]:

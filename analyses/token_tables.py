@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from evidence import Floats, Run, interval
+from evidence import Run
+from intervals import Floats, columns, interval
 from scipy import special, stats
 
 if TYPE_CHECKING:
@@ -94,13 +95,12 @@ def correlations(tokens: pd.DataFrame, quantities: Iterable[str]) -> pd.DataFram
     return tokens.groupby([*GROUP, "seed", "moment"])[["step", "frequency", *quantities]].apply(rho).reset_index()
 
 
-def medians(table: pd.DataFrame, by: list[str], columns: list[str]) -> pd.DataFrame:
+def medians(table: pd.DataFrame, by: list[str], quantities: list[str]) -> pd.DataFrame:
     """Median over runs with its 95 % interval, one row a group."""
     rows = []
     for key, group in table.groupby(by, sort=False):
         row = dict(zip(by, key, strict=True)) | {"runs": len(group)}
-        for column in columns:
-            found = interval(group[column].dropna())
-            row |= {f"{column}{end}": value for end, value in zip(("", "_low", "_high"), found, strict=True)}
+        for quantity in quantities:
+            row |= columns(quantity, interval(group[quantity].dropna()))
         rows.append(row)
     return pd.DataFrame(rows)

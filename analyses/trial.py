@@ -12,7 +12,8 @@ from pathlib import Path
 
 import jinja2
 import pandas as pd
-from evidence import LEVEL, RESAMPLES, Finding, Verdict, write
+from evidence import Finding, Verdict, write
+from intervals import LEVEL, RESAMPLES
 from tqdm import tqdm
 
 import landscape

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import c2_rare_tokens as c2
+import c9_absence as c9
 import numpy as np
 import pandas as pd
 import pytest
+import token_tables
 import torch
 import xarray
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "analyses"))
-import c2_rare_tokens as c2
-import c9_absence as c9
-import token_tables
 
 from landscape.config import preset, replace
 
@@ -145,7 +141,7 @@ def test_absence_of_uniform_tokens_is_the_formula() -> None:
 
 def test_the_term_s_verdicts() -> None:
     def between(low: float, high: float) -> pd.DataFrame:
-        return pd.DataFrame({"low": [low, low], "high": [high, high]})
+        return pd.DataFrame({"value": (low + high) / 2, "low": [low, low], "high": [high, high]})
 
     assert c9.judge_term(between(1.4, 1.5)) == "supported"
     assert c9.judge_term(between(1.0, 1.01)) == "not supported"

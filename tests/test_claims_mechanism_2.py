@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from pathlib import Path
 from typing import Any
 
-import h5py
-import numpy as np
-import pandas as pd
-import pytest
-from conftest import TINY
-
-from landscape.config import replace
-from landscape.pipeline import analyse
-from landscape.plan import SweepConfig, sweep_runs
-from landscape.plotting import style
-from landscape.training.trainer import train
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "analyses"))
-
-import c4_measures
 import c4_saddles
 import c5_heterogeneity
 import c6_events
 import c6_measures
 import evidence
+import h5py
+import intervals
+import numpy as np
+import pandas as pd
+import pytest
+
+from landscape.plotting import style
 
 STEPS = np.array([0, 1, 2, 4, 8, 16, 32, 64, 128, 256])
 
@@ -34,7 +25,7 @@ STEPS = np.array([0, 1, 2, 4, 8, 16, 32, 64, 128, 256])
 @pytest.fixture(autouse=True)
 def few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
     """Intervals good enough for data without noise, in a fraction of the time."""
-    monkeypatch.setattr(evidence, "RESAMPLES", 100)
+    monkeypatch.setattr(intervals, "RESAMPLES", 100)
 
 
 def judgements(verdicts: list[evidence.Verdict]) -> dict[str, str]:
@@ -53,10 +44,12 @@ def test_phases_begin_at_the_nearest_checkpoint() -> None:
 
 
 def test_an_interval_across_the_threshold_decides_nothing() -> None:
-    assert evidence.judge(1.1, 2.0, 1.0) == "supported"
-    assert evidence.judge(0.1, 0.9, 1.0) == "not supported"
-    assert evidence.judge(0.9, 1.1, 1.0) == "undecided"
-    assert evidence.judge(np.nan, np.nan, 1.0) == "undecided"
+    assert intervals.above((1.5, 1.1, 2.0), 1.0) == "supported"
+    assert intervals.above((0.5, 0.1, 0.9), 1.0) == "not supported"
+    assert intervals.above((1.0, 0.9, 1.1), 1.0) == "undecided"
+    assert intervals.above((1.0, np.nan, np.nan), 1.0) == "undecided"
+    # One that touches it does not lie above.
+    assert intervals.above((1.5, 1.0, 2.0), 1.0) == intervals.above((0.5, 0.1, 1.0), 1.0) == "undecided"
 
 
 @pytest.mark.parametrize(
@@ -68,7 +61,7 @@ def test_an_interval_across_the_threshold_decides_nothing() -> None:
     ],
 )
 def test_a_conjunction_fails_with_one_part(parts: tuple[Any, Any], whole: str) -> None:
-    assert c4_measures.both(*parts) == whole
+    assert intervals.all_of(*parts) == whole
 
 
 # --- C6: events -----------------------------------------------------------------------------------------------
@@ -228,67 +221,11 @@ def test_each_part_of_the_claim_can_fail() -> None:
 # --- from files -----------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[evidence.Run]]:
-    """Two seeds of each case of both studies, tiny, with the analyses that the claims read."""
-    folder = tmp_path_factory.mktemp("studies")
-    options = dataclasses.asdict(TINY) | {"checkpoint_log": 0, "steps": 40}
-    del options["seed"]
-    pairs = {
-        "cases": ["frozenE", "frozenW", "gelu"],
-        "blocks": ["E", "W", "E,W", "W,V", "E,V"],
-        "num_steps": 2,
-        "seeds": [0],
-    }
-    sweeps = [
-        {
-            "name": "mechanism",
-            "cases": {
-                "base": {},
-                "frozenE": {"freeze": "E"},
-                "frozenW": {"freeze": "W"},
-                "onehot": {"model": "onehot"},
-                "gelu": {"activation": "gelu"},
-            },
-            "hessian": [
-                {
-                    "name": "blocks",
-                    "cases": ["base"],
-                    "blocks": ["E", "W", "V", "E,W", "W,V", "E,V", "all"],
-                    "num_steps": 3,
-                },
-                {"name": "pairs", **pairs},
-                {"name": "control", "cases": ["onehot"], "blocks": ["W", "V", "W,V"], "num_steps": 2, "seeds": [0]},
-            ],
-        },
-        {
-            "name": "curvature",
-            "cases": {"c1": {}, "c10": {"lr_ratio": 10.0}},
-            "hessian": [{"name": "top", "blocks": ["E", "W"], "k": 1, "num_steps": 4}],
-        },
-    ]
-    found = {}
-    for sweep in sweeps:
-        config = replace(SweepConfig(), {**sweep, "train": options, "seeds": [0, 1]})
-        settings = {analysis.name: analysis.settings for analysis in config.analyses}
-        planned = sweep_runs(config, folder)
-        for run in planned:
-            run.path.parent.mkdir(exist_ok=True)
-            train(run.config, run.path, quiet=True)
-            for name, path in run.hessian.items():
-                analyse(run.path, dataclasses.replace(settings[name], device="cpu"), out=path, quiet=True)
-        found[config.name] = [evidence.Run(run) for run in planned]
-    return found
-
-
 @pytest.mark.parametrize("name", ["c4_saddles", "c5_heterogeneity", "c6_events"])
-def test_a_claim_reads_its_files(
-    name: str, runs: dict[str, list[evidence.Run]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_claim_reads_its_files(name: str, tiny_studies: Path, tmp_path: Path) -> None:
     module = sys.modules[name]
-    monkeypatch.setattr(module, "study", lambda study, _: runs[study])
     with style():
-        finding = module.claim(tmp_path)
+        finding = module.claim(tiny_studies)
         written = evidence.write(name, finding, tmp_path)
     assert all(path.stat().st_size for path in written)
     assert all("|" not in verdict.statement + verdict.number for verdict in finding.verdicts)
@@ -296,7 +233,7 @@ def test_a_claim_reads_its_files(
     assert all(not panel.data.empty and panel.caption for panel in finding.panels)
     assert not any(word in paragraph for paragraph in finding.text for word in ("nan", "{", "}"))
     table = finding.tables["curves" if name == "c6_events" else "checkpoints"]
-    study = runs["mechanism" if name == "c4_saddles" else "curvature"]
+    study = evidence.study("mechanism" if name == "c4_saddles" else "curvature", tiny_studies)
     path = study[0].planned.hessian["blocks" if name == "c4_saddles" else "top"]
     with h5py.File(path) as file:
         at = list(file["block"].asstr()).index("W")
