@@ -14,6 +14,7 @@ import jinja2
 import pandas as pd
 from evidence import Finding, Verdict, write
 from intervals import LEVEL, RESAMPLES
+from markupsafe import Markup, escape
 from tqdm import tqdm
 
 import landscape
@@ -31,6 +32,7 @@ SCRIPTS = (
     "c5_heterogeneity",
     "c6_events",
     "c7_balance",
+    "c7_constants",
     "c7_sweep",
     "c8_adam_lr",
     "c9_absence",
@@ -85,6 +87,8 @@ def pages(findings: dict[str, Finding], out: Path) -> None:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
+    # A bar would end the cell of a Markdown table.
+    environment.filters |= {"html": to_html, "cell": lambda text: text.replace("|", r"\|")}
     made = provenance("cpu")
     content = {
         "findings": findings,
@@ -96,6 +100,19 @@ def pages(findings: dict[str, Finding], out: Path) -> None:
     for page in ("report.html", "report.md"):
         text = environment.get_template(f"{page}.j2").render(**content)
         (out / page).write_text(re.sub(r"\n{3,}", "\n\n", text), encoding="utf-8")
+
+
+def to_html(paragraph: str) -> Markup:
+    """A paragraph or table of Markdown, with no more of it than the texts use: bold, italics and code."""
+    text = str(escape(paragraph))
+    for pattern, tag in ((r"\*\*(.+?)\*\*", "b"), (r"\*(.+?)\*", "i"), (r"`(.+?)`", "code")):
+        text = re.sub(pattern, rf"<{tag}>\1</{tag}>", text)
+    if not text.startswith("|"):
+        return Markup(f"<p>{text}</p>")
+    head, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines())
+    cells = [[f"<{tag}>{cell}</{tag}>" for cell in row] for row, tag in ((head, "th"), *((row, "td") for row in rows))]
+    lines = "\n".join(f"<tr>{''.join(row)}</tr>" for row in cells)
+    return Markup(f"<table>\n{lines}\n</table>")
 
 
 def main() -> int:
