@@ -15,6 +15,8 @@ PREDICTION = {"gradient": "σ_max(E)/σ_max(W)", "curvature": "(σ_max(E)/σ_max
 PHASES = ("fitting", "plateau", "grokked")
 OPTIMIZERS = {"adam": "Adam", "sgd": "SGD"}
 Numbers = dict[str, tuple[float, float, float]]
+SIDEWAYS = 0.25
+"""log2 units by which marks of one prediction are parted."""
 LABELS = {"predicted": "predicted at the start", "predicted_median": "predicted over training"}
 
 
@@ -109,10 +111,13 @@ def best(cases: pd.DataFrame) -> Figure:
     markers = dict(zip(cases["case"].unique(), "osD^v", strict=False))
     colours = dict(zip(OPTIMIZERS.values(), sns.color_palette("colorblind", 2), strict=True))
     for axes, name in zip(figure.axes, LABELS, strict=True):
-        for _, row in cases[cases["best"].notna()].iterrows():
+        known = cases[cases["best"].notna()]
+        # Scales with the same product have the same prediction: side by side none hides another.
+        aside = 2.0 ** np.linspace(-SIDEWAYS, SIDEWAYS, len(known))
+        for (_, row), factor in zip(known.iterrows(), aside, strict=True):
             xerr, yerr = ([[abs(row[of] - row[f"{of}_{end}"])] for end in ("low", "high")] for of in (name, "best"))
             style = {"color": colours[row["optimizer"]], "marker": markers[row["case"]], "capsize": 2, "alpha": 0.8}
-            axes.errorbar(row[name], row["best"], yerr, xerr, **style)
+            axes.errorbar(row[name] * factor, row["best"], yerr, np.multiply(xerr, factor), **style)
         ends = np.array([0.5, 32])
         axes.plot(ends, ends, "k--", linewidth=1)
         ratios_along_x(axes)

@@ -147,7 +147,8 @@ def claim(folder: Path) -> Finding:
     )
     compared = (
         "The c with the smallest median against the predicted one, at the start (left) and its median over training "
-        "(right), one mark for each initial scale. Bars: 95 % bootstrap intervals over seeds. Dashed: equal."
+        "(right), one mark for each initial scale. Bars: 95 % bootstrap intervals over seeds. Dashed: equal. "
+        f"Marks are moved sideways by a factor of at most {2**c7_figures.SIDEWAYS:.2g}, so that none hides another."
     )
     panels = [
         Panel("c7_sweep", c7_figures.sweep(each, groups, cases), each, steps),
