@@ -8,7 +8,7 @@ TEST_INSTALLED := $(VENV)/.installed-test
 DEMO_STEPS ?= 6000
 DEMO_CHECKPOINTS ?= 6
 
-.PHONY: install demo test lint bench bench-full torture clean
+.PHONY: install demo test lint bench bench-full studies studies-paper torture clean
 
 install: $(INSTALLED)
 
@@ -45,6 +45,18 @@ bench: $(TEST_INSTALLED)
 # Hours; goes on where it was stopped.
 bench-full: $(TEST_INSTALLED)
 	$(BIN)/python -m benchmarks --full
+
+# About 45 minutes on two cores: the runs and analyses behind every claim, and the verdicts. Goes on where it was stopped.
+studies: $(INSTALLED)
+	for study in studies/*.json; do $(BIN)/landscape sweep --config $$study --out checkpoints/studies || exit 1; done
+	$(BIN)/python analyses/trial.py --runs checkpoints/studies --out reports/reference
+
+# The same at the paper's sizes: days on a CPU, wants a GPU.
+studies-paper: $(INSTALLED)
+	# Exit code 3: done, but a search did not converge, which the files say where it is so.
+	for study in studies/paper/*.json; do $(BIN)/landscape sweep --config $$study --out checkpoints/paper --jobs 1 \
+		|| test $$? -eq 3 || exit 1; done
+	$(BIN)/python analyses/trial.py --runs checkpoints/paper --out reports/paper
 
 # More than half an hour: a thousand kills, crashes at every write, fifteen minutes of fuzzing.
 torture: $(TEST_INSTALLED)

@@ -13,6 +13,9 @@ from landscape.config import HessianConfig, TrainConfig, check_types, load, pres
 from landscape.errors import ConfigError, suggest
 from landscape.storage.files import hessian_file
 
+DEFINITION = "sweep.json"
+"""The sweep that the files of a folder belong to."""
+
 
 @dataclasses.dataclass(frozen=True)
 class SweepAnalysis(HessianConfig):

@@ -13,11 +13,11 @@ from typing import Any
 
 from tqdm import tqdm
 
-from landscape.config import HessianConfig, TrainConfig
+from landscape.config import HessianConfig, TrainConfig, to_json
 from landscape.errors import ConfigError, FileError
 from landscape.measure import Measurement
 from landscape.pipeline import analyse, existing, file_attrs
-from landscape.plan import SweepConfig, SweepRun, sweep_runs
+from landscape.plan import DEFINITION, SweepConfig, SweepRun, sweep_runs
 from landscape.storage.files import make_folder, refuse_existing
 from landscape.storage.runs import RunReader
 from landscape.storage.spectra import SpectrumReader
@@ -70,7 +70,8 @@ def run_sweep(
     """Train the runs of a sweep, those of one shape side by side, then analyse them, in `jobs` processes.
 
     Everything is checked before anything starts: raises ConfigError for what no run or analysis can have and FileError
-    for a file of another config in the way; later errors are `failures`, and stop nothing else. The processes import
+    for a file of another config in the way; later errors are `failures`, and stop nothing else. The folder keeps the
+    sweep itself as sweep.json, from which `load_sweep` and `sweep_runs` tell which file is which. The processes import
     the calling script: its own work belongs under `if __name__ == "__main__"`.
     """
     jobs = len(os.sched_getaffinity(0)) if jobs is None else jobs
@@ -91,6 +92,7 @@ def run_sweep(
             for name, path in run.hessian.items()
             if not _is_analysed(run.path, settings[name], path, run.path not in untrained)
         ]
+        (folder / DEFINITION).write_text(to_json(config) + "\n", encoding="utf-8")
         failures = []
         totals = {"runs": len(runs), "analyses": sum(len(run.hessian) for run in runs)}
         done = {"runs": len(runs) - len(untrained), "analyses": totals["analyses"] - len(unanalysed)}

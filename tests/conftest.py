@@ -15,6 +15,7 @@ from landscape.config import HessianConfig, TrainConfig
 from landscape.pipeline import analyse
 from landscape.storage.spectra import SpectrumReader
 from landscape.training.trainer import train
+from studies import make_studies
 
 torch.set_num_threads(1)
 
@@ -45,3 +46,11 @@ def tiny_hessian(tiny_run: Path) -> SpectrumReader:
     """The analysis of `tiny_run`, all blocks, beside it. Read only."""
     blocks = ("E", "W", "V", "E,W", "W,V", "E,V", "all")
     return analyse(tiny_run, HessianConfig(blocks=blocks, device="cpu"), quiet=True)
+
+
+@pytest.fixture(scope="session")
+def tiny_studies(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of all studies as `make studies` leaves them, of networks too small to mean anything. Read only."""
+    folder = tmp_path_factory.mktemp("studies")
+    make_studies(folder)
+    return folder

@@ -8,6 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import trial
+
+from landscape.figures import FAMILIES
 
 ROOT = Path(__file__).parent.parent
 # Each room with the floor it stands on; an import may only go down, or stay inside its room.
@@ -46,6 +49,10 @@ def room(module: str) -> str:
 
 def modules() -> list[Path]:
     return sorted((ROOT / "landscape").rglob("*.py"))
+
+
+def scripts() -> list[Path]:
+    return sorted((ROOT / "analyses").glob("*.py"))
 
 
 def imports(path: Path) -> set[str]:
@@ -117,14 +124,30 @@ def test_only_storage_writes_hdf5() -> None:
     assert users == {"storage", "provenance"}
 
 
-def test_analyses_never_import_training() -> None:
+@pytest.mark.parametrize("path", scripts(), ids=lambda p: p.stem)
+def test_analyses_never_import_training(path: Path) -> None:
     """Analyses read files like anybody else."""
-    scripts = list((ROOT / "analyses").glob("*.py"))
-    assert len(scripts) == 10
-    assert all("training" not in module for path in scripts for module in imports(path))
+    assert not any(module.startswith("landscape.training") for module in imports(path))
+    assert not outside(path) & {"torch", "h5py"}
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(ROOT)))
+@pytest.mark.parametrize("family", FAMILIES)
+def test_scripts_of_figures_are_thin(family: str) -> None:
+    """A figure family's script says what it is for and calls the package, where the report finds it too."""
+    path = ROOT / f"analyses/{family}.py"
+    assert imports(path) == {"landscape.figures"}
+    assert len(path.read_text().splitlines()) <= 12
+
+
+def test_every_claim_is_on_trial() -> None:
+    """Each script that can be asked for its claim is on the page, under its own name when it runs alone."""
+    claims = {path for path in scripts() if "\ndef claim(" in path.read_text()}
+    assert {path.stem for path in claims} == set(trial.SCRIPTS)
+    assert len(trial.SCRIPTS) == len(set(trial.SCRIPTS))
+    assert all(f'    run("{path.stem}", claim)' in path.read_text() for path in claims)
+
+
+@pytest.mark.parametrize("path", [*modules(), *scripts()], ids=lambda p: str(p.relative_to(ROOT)))
 def test_no_file_over_400_lines(path: Path) -> None:
     """A module fits in the head."""
     assert len(path.read_text().splitlines()) <= 400

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -9,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,11 +22,13 @@ from test_ensembles import same_run
 
 from landscape import cli
 from landscape.config import TrainConfig, to_json
-from landscape.plan import SweepConfig, SweepRun, load_sweep, sweep_runs
+from landscape.errors import FileError
+from landscape.plan import DEFINITION, SweepConfig, SweepRun, load_sweep, sweep_runs
 from landscape.storage.inspect import inspect
 from landscape.storage.runs import RunReader
 from landscape.storage.spectra import SpectrumReader
 from landscape.storage.writing import owner, sole_writer
+from landscape.sweep import _train
 from landscape.training.ensemble import balanced
 from landscape.training.trainer import train
 
@@ -94,7 +98,8 @@ def test_the_product_and_its_names(whole: Path) -> None:
     assert [list(run.hessian) for run in runs] == [[""], [""], [""], [""], [""], ["", "end"], [""], ["", "end"]]
     assert runs[7].hessian["end"] == whole / "long" / f"{stems[7]}.hessian-end.h5"
     names = {path.name for run in runs for path in (run.path, *run.hessian.values())}
-    assert {path.name for path in (whole / "long").iterdir()} == names
+    assert {path.name for path in (whole / "long").iterdir()} == names | {DEFINITION}
+    assert sweep_runs(load_sweep(whole / "long" / DEFINITION), whole) == runs
     for run in runs:
         with RunReader(run.path) as reader:
             assert reader.config == json.loads(to_json(run.config))
@@ -218,6 +223,13 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
+def never_sees_ctrl_c(pid: int) -> bool:
+    """Whether SIGINT is blocked or ignored in a process."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    masks = [int(mask, 16) for mask in re.findall(r"^Sig(?:Blk|Ign):\s+(\w+)$", status, re.MULTILINE)]
+    return any(mask & 1 << signal.SIGINT - 1 for mask in masks)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "status"),
@@ -232,6 +244,7 @@ def test_the_same_command_finishes_it(number: signal.Signals, status: str, whole
     wait_for(lambda: any(p.exists() for p in hessian) if status == "complete" else in_training(runs[0]))
     workers = descendants(process.pid)
     assert len(workers) >= 2
+    assert all(map(never_sees_ctrl_c, workers))
     # A terminal sends Ctrl-C to all processes of the group.
     (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
     out, err = process.communicate(timeout=15)
@@ -246,7 +259,10 @@ def test_the_same_command_finishes_it(number: signal.Signals, status: str, whole
     assert cli.run(arguments(tmp_path, LONG)) == 0
     same_sweep(tmp_path, whole)
     for path, state in begun.items():
-        assert inspect(path).attributes["run_id"] == state.attributes["run_id"], "gone on with, not started anew"
+        # A file without a checkpoint has nothing to go on from.
+        assert not state.steps or inspect(path).attributes["run_id"] == state.attributes["run_id"], (
+            "gone on with, not started anew"
+        )
 
 
 def test_ctrl_c_while_the_workers_start(tmp_path: Path) -> None:
@@ -282,6 +298,20 @@ def test_a_killed_worker_costs_nothing_else(tmp_path: Path) -> None:
     error, hint = err.splitlines()
     assert error == f"error: {runs[0].path}: its process ended with exit code -9"
     assert hint.startswith("hint: if memory ran out, use fewer --jobs")
+
+
+def test_a_worker_that_is_told_to_stop_has_not_finished(tmp_path: Path) -> None:
+    """A run that SIGTERM ended early is a failure that says where."""
+    run = sweep_runs(SweepConfig(**LONG), tmp_path)[0]
+    run.path.parent.mkdir()
+
+    def stop() -> None:
+        wait_for(lambda: in_training(run))
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=stop).start()
+    with pytest.raises(FileError, match=r"interrupted at step \d+"):
+        _train({run.path: dataclasses.replace(run.config, steps=100_000)})
 
 
 # --- errors ---------------------------------------------------------------------------------------------------

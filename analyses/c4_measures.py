@@ -1,0 +1,129 @@
+"""What C4 measures: one row a run, step and block, and a number a seed made from them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from evidence import PHASES, Run
+from intervals import Judgement, interval, median_time, sooner, words
+
+CERTIFIED = 3
+ENDS = (("min", "lowest"), ("max", "highest"))
+
+
+def checkpoints(one: Run, name: str) -> pd.DataFrame:
+    """One row a step and block of a Hessian file."""
+    with one.hessian(name) as data:
+        found = data.load()
+    rows = []
+    for step, phase in zip(found["step"].values, one.phases(found["step"].values), strict=True):
+        for block in found["block"].values:
+            at = found.sel(step=step, block=block)
+            pair = found.sel(step=step, pair=block) if block in found["pair"].values else None
+            inertia = dict(zip(("index", "zeros", "positive"), at["inertia"].values.tolist(), strict=True))
+            ends = {f"lambda_{e[:3]}": float(at["eigenvalues"].sel(end=n, rank=0)) for e, n in ENDS}
+            rows.append(
+                {"case": one.labels["case"], "seed": one.labels["seed"], "step": int(step), "phase": phase}
+                | {"block": str(block), **inertia, "lower": int(at["inertia_lower"]), "upper": int(at["inertia_upper"])}
+                | {"certified": int(at["inertia_level"] == CERTIFIED), "tolerance": float(at["inertia_tolerance"])}
+                | {"grad_norm": float(at["grad_norm"]), "gauge_free": int(at["saddle_index_gauge_free"]), **ends}
+                | {f"mass_{m}": float(at["bottom_mass"].sel(part=m)) for m in ("E", "W", "V", "bias")}
+                | {"kappa_1": float(pair["coupling_ratios"][0]) if pair is not None else np.nan}
+                | {"coupling_index": int(pair["coupling_index"]) if pair is not None else -1}
+                | {"saddle_bound": float(at["saddle_bound"]), "rank_bound": int(at["saddle_rank_bound"])}
+            )
+    return pd.DataFrame(rows)
+
+
+def wide(table: pd.DataFrame, column: str) -> pd.DataFrame:
+    """One row a checkpoint, one column a block."""
+    return table.pivot(index=["case", "seed", "step", "phase"], columns="block", values=column)
+
+
+def by_seed(values: pd.Series, phases: tuple[str, ...] = PHASES) -> tuple[float, float, float]:
+    """Mean over the checkpoints of a seed in some phases, then the median over seeds with its interval."""
+    kept = values[values.index.get_level_values("phase").isin(phases)].dropna().astype(float)
+    return interval(kept.groupby("seed").mean())
+
+
+def coupled(table: pd.DataFrame) -> pd.Series:
+    """1 where E and W alone have certified index 0 and E,W has one above 0, else 0."""
+    low, high, sure = wide(table, "lower"), wide(table, "upper"), wide(table, "certified")
+    holds = (high[["E", "W"]] == 0).all(axis=1) & (low["E,W"] > 0) & (sure[["E", "W", "E,W"]] == 1).all(axis=1)
+    return holds.astype(float)
+
+
+def gauge_free(table: pd.DataFrame) -> pd.Series:
+    """1 where E,W has negative curvature off the gauge tangents, 0 where it has none, NaN where that is not known."""
+    index = wide(table, "gauge_free")["E,W"].astype(float)
+    return (index > 0).astype(float).where(index >= 0)
+
+
+def depth(table: pd.DataFrame) -> pd.Series:
+    """lambda_min of E,W over that of the control W,V: above 1 where the coupling of E and W goes deeper."""
+    lowest = wide(table, "lambda_min")
+    return lowest["E,W"] / lowest["W,V"]
+
+
+def deepest(table: pd.DataFrame) -> str:
+    """Which pair has the lowest eigenvalue, phase by phase, in words."""
+    pair = wide(table, "lambda_min")[["E,W", "W,V", "E,V"]].idxmin(axis=1)
+    counts = {phase: pair[pair.index.get_level_values("phase") == phase].value_counts() for phase in PHASES}
+    return "; ".join(
+        f"{phase} " + ", ".join(f"{name} at {n} of {found.sum()} checkpoints" for name, n in found.items())
+        for phase, found in counts.items()
+        if len(found)
+    )
+
+
+def shorter(frozen: pd.DataFrame, base: pd.DataFrame) -> tuple[Judgement, str]:
+    """Whether runs that memorised have a shorter delay when frozen: log-rank at 5 %, and its direction."""
+    groups = []
+    for runs in (frozen, base):
+        runs = runs[runs["memorised"].notna()]
+        groups.append(runs.assign(last=runs["last"] - runs["memorised"]))
+    medians = [median_time(group["delay"], group["last"]) if len(group) else (np.nan,) * 3 for group in groups]
+    told = f"{words(*medians[0])} steps, base {words(*medians[1])}; {len(groups[0])} of {len(frozen)} runs memorised"
+    if not all(len(group) for group in groups) or not any(group["delay"].notna().any() for group in groups):
+        return "undecided", told
+    p = sooner(*groups, column="delay")
+    found: Judgement = "supported" if medians[0][0] < medians[1][0] else "not supported"
+    return (found if p < 0.05 else "undecided"), f"{told}; log-rank p = {p:.2g}"
+
+
+def told(values: pd.Series, *phases: str) -> str:
+    """A quantity phase by phase: median over seeds and, in brackets, its 95 % interval."""
+    found = {phase: by_seed(values, (phase,)) for phase in phases or PHASES}
+    parts = []
+    for phase, numbers in found.items():
+        at, low, high = (f"{x:.3g}" if abs(x) < 1000 else f"{x:,.0f}" for x in numbers)
+        # One seed has no interval, and a phase that no run reached no number.
+        parts += [f"{phase} {at}" + (f" [{low} to {high}]" if low != "nan" else "")] if at != "nan" else []
+    return ", ".join(parts) or "no checkpoint"
+
+
+def span(values: pd.Series) -> str:
+    """Least and largest value, in words."""
+    return f"{values.min():.2g} to {values.max():.2g}" if len(values) else "unknown, for want of a checkpoint,"
+
+
+def groups(table: pd.DataFrame) -> pd.DataFrame:
+    """Medians over seeds of the index, as is and gauge-free, and of the lowest eigenvalue, by case, phase and block."""
+    rows = []
+    for (case, phase, block), part in table.groupby(["case", "phase", "block"], sort=False):
+        for name in ("index", "gauge_free", "lambda_min", "kappa_1", "grad_norm"):
+            values = part[name].where(part[name] >= 0) if name == "gauge_free" else part[name]
+            numbers = dict(
+                zip(("median", "low", "high"), interval(values.groupby(part["seed"]).mean().dropna()), strict=True)
+            )
+            seeds = part["seed"].nunique()
+            rows.append({"case": case, "phase": phase, "block": block, "quantity": name, **numbers, "seeds": seeds})
+    return pd.DataFrame(rows).dropna(subset="median")
+
+
+def delay(times: pd.DataFrame) -> str:
+    """Kaplan-Meier median delay of the runs that memorised, in words."""
+    kept = times[times["memorised"].notna()]
+    if not len(kept):
+        return "unknown"
+    return words(*median_time(kept["delay"], kept["last"] - kept["memorised"]))

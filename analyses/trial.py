@@ -1,0 +1,137 @@
+"""The paper on trial: every claim's verdict on one page, with its figures, numbers and the files behind them."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import re
+import shutil
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import jinja2
+import pandas as pd
+from evidence import Finding, Verdict, write
+from intervals import LEVEL, RESAMPLES
+from markupsafe import Markup, escape
+from tqdm import tqdm
+
+import landscape
+from landscape import open_hessian, open_run
+from landscape.errors import LandscapeError
+from landscape.plotting import style
+from landscape.provenance import provenance
+from landscape.storage.files import sha256
+
+SCRIPTS = (
+    "c1_delay",
+    "c2_rare_tokens",
+    "c3_sampling_order",
+    "c4_saddles",
+    "c5_heterogeneity",
+    "c6_events",
+    "c7_balance",
+    "c7_constants",
+    "c7_sweep",
+    "c8_adam_lr",
+    "c9_absence",
+    "open_decay_frequency",
+    "open_curvature_rate",
+)
+
+
+def trial(runs: Path, out: Path, quiet: bool = False) -> list[Verdict]:
+    """Every claim's figures and numbers under OUT/CLAIM, report.md, report.html and files.csv in OUT; the verdicts.
+
+    A folder of a claim is replaced; nothing else in OUT is touched.
+    """
+    findings: dict[str, Finding] = {}
+    out.mkdir(parents=True, exist_ok=True)
+    with style(), tqdm(SCRIPTS, unit="claim", disable=quiet, file=sys.stderr) as bar:
+        for name in bar:
+            bar.set_postfix_str(name)
+            findings[name] = importlib.import_module(name).claim(runs)
+            shutil.rmtree(out / name, ignore_errors=True)
+            write(name, findings[name], out)
+    origins([path for finding in findings.values() for path in finding.files]).to_csv(out / "files.csv", index=False)
+    pages(findings, out)
+    return [verdict for finding in findings.values() for verdict in finding.verdicts]
+
+
+def origins(paths: Iterable[Path]) -> pd.DataFrame:
+    """One row a file behind the verdicts: study, name, id, SHA-256 and the code that wrote it."""
+    rows = []
+    for path in sorted(set(paths)):
+        with (open_hessian if ".hessian" in path.name else open_run)(path) as data:
+            rows.append(
+                {
+                    "study": path.parent.name,
+                    "file": path.name,
+                    "run_id": data.attrs.get("run_id", data.attrs.get("parent_run_id")),
+                    "sha256": sha256(path),
+                    "landscape_version": data.attrs["landscape_version"],
+                    "git_commit": data.attrs["git_commit"],
+                    "torch_version": data.attrs["torch_version"],
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def pages(findings: dict[str, Finding], out: Path) -> None:
+    """report.md and report.html."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=jinja2.select_autoescape(["html.j2"]),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    # A bar would end the cell of a Markdown table.
+    environment.filters |= {"html": to_html, "cell": lambda text: text.replace("|", r"\|")}
+    made = provenance("cpu")
+    content = {
+        "findings": findings,
+        "version": landscape.__version__,
+        "commit": f"{str(made['git_commit'])[:12]}{' with changes' if made['git_dirty'] else ''}",
+        "level": LEVEL,
+        "resamples": RESAMPLES,
+    }
+    for page in ("report.html", "report.md"):
+        text = environment.get_template(f"{page}.j2").render(**content)
+        (out / page).write_text(re.sub(r"\n{3,}", "\n\n", text), encoding="utf-8")
+
+
+def to_html(paragraph: str) -> Markup:
+    """A paragraph or table of Markdown, with no more of it than the texts use: bold, italics and code."""
+    text = str(escape(paragraph))
+    for pattern, tag in ((r"\*\*(.+?)\*\*", "b"), (r"\*(.+?)\*", "i"), (r"`(.+?)`", "code")):
+        text = re.sub(pattern, rf"<{tag}>\1</{tag}>", text)
+    if not text.startswith("|"):
+        return Markup(f"<p>{text}</p>")
+    head, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines())
+    cells = [[f"<{tag}>{cell}</{tag}>" for cell in row] for row, tag in ((head, "th"), *((row, "td") for row in rows))]
+    lines = "\n".join(f"<tr>{''.join(row)}</tr>" for row in cells)
+    return Markup(f"<table>\n{lines}\n</table>")
+
+
+def main() -> int:
+    """Command line: the verdicts on stdout."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=Path, default=Path("checkpoints/studies"), help="folder of the studies' files")
+    parser.add_argument("--out", type=Path, default=Path("reports/trial"), help="folder to write to")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+    args = parser.parse_args()
+    try:
+        verdicts = trial(args.runs, args.out, args.quiet)
+    except LandscapeError as error:
+        print(f"error: {error}\nhint: {error.hint}", file=sys.stderr)
+        return error.exit_code
+    for verdict in verdicts:
+        print(f"{verdict.claim:4} {verdict.judgement:14} {verdict.statement}: {verdict.number}")
+    print(args.out / "report.html")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
