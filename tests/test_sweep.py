@@ -199,7 +199,15 @@ def test_json_is_one_document(whole: Path, tmp_path: Path, capsys: pytest.Captur
 def start(folder: Path) -> subprocess.Popen[str]:
     """The sweep LONG in a process group of its own, as a terminal starts it."""
     command = [sys.executable, "-m", "landscape", *arguments(folder, LONG)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        # Tests that run in the background of a shell ignore Ctrl-C, and so would what they start.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
 
 
 def in_training(run: SweepRun) -> bool:
