@@ -1,14 +1,14 @@
 """C2, Mechanism 1: do rare tokens stagnate under sparse gradients and uniform weight decay?
 
-The rule, fixed before the study was run. For each quantity x_i of a token (QUANTITIES) and each run, rho is Spearman's
-correlation over operand tokens between x_i and the token's frequency, the share of training pairs that hold it. It is
-taken at two moments: at the last checkpoint that all runs of the same sampler and seed share, and at the end of the
-run. The mechanism needs absent tokens and weight decay, so it acts on skewed and zipf sampling with weight decay and
-batches of 32; full batches must break it, and so must training without weight decay where x is about decay (BREAKS).
-Intervals are over runs, both samplers and all seeds. `judge` says when x is supported; where the two moments disagree,
-it is undecided. The equilibrium -lambda e_i = p_i grad L is supported if |dL/dE_i| / (lambda |e_i|) lies within a
-factor 2 of 1 and the cosine of -dL/dE_i and e_i above 0.9 at the end of those runs, intervals included, and not
-supported if one of the intervals lies wholly outside.
+The rule, fixed on pilot runs of another seed. For each quantity x_i of a token (QUANTITIES) and each run, rho is
+Spearman's correlation over operand tokens between x_i and the token's frequency, the share of training pairs that hold
+it. It is taken at two moments: at the last checkpoint that all runs of the same sampler and seed share, and at the end
+of the run. The mechanism needs absent tokens and weight decay, so it acts on skewed and zipf sampling with weight
+decay and batches of 32; full batches must break it, and so must training without weight decay where x is about decay
+(BREAKS). Intervals are over runs, both samplers and all seeds. `judge` says when x is supported; where the two moments
+disagree, it is undecided. The equilibrium -lambda e_i = p_i grad L is supported if |dL/dE_i| / (lambda |e_i|) lies
+within a factor 2 of 1 and the cosine of -dL/dE_i and e_i above 0.9 at the end of those runs, intervals included, and
+not supported if one of the intervals lies wholly outside.
 """
 
 from __future__ import annotations
