@@ -51,7 +51,9 @@ PLAN = (Path(__file__).parent / "plan.md").read_text(encoding="utf-8")
 def write(docs: Path, results: Path = RESULTS) -> None:
     """Write performance.md, and its figures in performance/, into a folder."""
     found = {name: load(name, results) for name in (*SCRIPTS, *ELSEWHERE)}
-    lines = {name: list(script.lines(found[name]["parts"])) for name, script in SCRIPTS.items()}
+    lines = {
+        name: sorted(script.lines(found[name]["parts"]), key=lambda line: line.row) for name, script in SCRIPTS.items()
+    }
     lines |= {name: [Line(**line) for line in found[name].get("lines", [])] for name in ELSEWHERE}
     places = list({key: None for f in found.values() for key in f["environments"]})
     numbered = {key: i for i, key in enumerate(places, start=1)}

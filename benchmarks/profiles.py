@@ -120,10 +120,12 @@ FINDINGS = """\
 * **Row 4**: `eigvalsh` costs 4/3 n³ multiplications and additions, one L D Lᵀ costs n³/3: even alone it is at most four
   times as fast where both run at the speed of matrix products. The index takes one factorisation, the zeros and
   positives beside it a second; the certificate takes two solves with probes, the tolerance an estimate of ‖H‖.
-* **Row 7**: between checkpoints that are worth looking at, the low eigenvectors turn too far for the old ones to save
-  much: the row counts the products of both ways.
+* **Row 7**: between checkpoints that are worth looking at, the eigenvectors turn too far for the old ones to save much:
+  the row counts the products of both ways. Its seconds are of single searches on a machine that did other things too;
+  where they and the products disagree, trust the products.
 * **Row 8**: a step of quick is three small matrix products and many short operations, which cost as much again to
-  start. The plain loop has neither metrics nor files.
+  start. The plain loop has neither metrics nor files. A run's file is made and trimmed once, at a fixed price that a
+  run of seconds feels.
 * **Storage**: a checkpoint is read once by the kernel, once for its checksum and once for its finiteness; `fromfile`
   stops after the first."""
 

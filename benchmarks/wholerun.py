@@ -92,10 +92,9 @@ def lines(found: Mapping[str, Numbers]) -> Iterator[Line]:
         products = [sum(s["products"] for s in both), sum(s["cold"]["products"] for s in both)]
         is_target = len(steps) >= CHECKPOINTS
         what = f"{len(steps)} checkpoints × {' '.join(numbers['blocks'])}, {numbers['preset']}, {numbers['method']}"
-        told = (
-            f"{cold / warm:.2f}× at the {len(both)} done both ways ({warm:.3g} s against {cold:.3g} s, "
-            f"{products[0]:,} products against {products[1]:,}); all: {sum(s['seconds'] for s in steps):.3g} s"
-        )
+        counts = f"{products[0]:,} products against {products[1]:,}, {warm:.3g} s against {cold:.3g} s"
+        ratios = f"{products[1] / products[0]:.2f}× by products, {cold / warm:.2f}× by seconds"
+        told = f"{ratios} at the {len(both)} done both ways ({counts}); all: {sum(s['seconds'] for s in steps):.3g} s"
         target = f"≥ {TARGET:g}×" if is_target else "–"
         yield Line("7", what, target, told, cold / warm >= TARGET if is_target else None, part)
 

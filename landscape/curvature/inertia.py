@@ -54,9 +54,10 @@ def saddle_index(
 ) -> Inertia:
     """The inertia of a symmetric operator.
 
-    tau: relative to |H| (known to 1e-3), default 1e-8 (dense) or 1e-3 (matrix-free). dense (auto: up to 8000 rows): certified, by
-    LDL^T factorisations; lanczos: bracketed, or estimated. upper: a bound on the index known from theory, such as
-    d * rank(G) (F14). Raises NumericsError if tau is not above the error of H; it names the smallest honest one.
+    tau: relative to |H|, known to 1e-3; default 1e-8 (dense) or 1e-3 (matrix-free). dense (auto: up to 8000 rows):
+    certified, by LDL^T factorisations; lanczos: bracketed, or estimated. upper: a bound on the index known from
+    theory, such as d * rank(G) (F14). Raises NumericsError if tau is not above the error of H; it names the smallest
+    honest one.
     """
     require_symmetric(op)
     if method == "dense" or (method == "auto" and op.shape[0] <= DENSE_LIMIT):
