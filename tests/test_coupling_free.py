@@ -229,7 +229,7 @@ def test_the_default_tolerance_is_relative_to_the_joint_block() -> None:
 
 
 def test_solvers_solve_and_bound_from_below() -> None:
-    """Both solve H + tau to the residual they state; CG counts its products; the floor is just below lambda_min."""
+    """Both solve H + tau to the residual they state; CG counts and limits its products; the floor bounds lambda_min."""
     A, right = semidefinite(50, 45, 0), normal(50, 3, seed=1)
     exact = torch.linalg.solve(A + 0.01 * torch.eye(50).double(), right)
     counted = Hidden(A)
@@ -240,6 +240,10 @@ def test_solvers_solve_and_bound_from_below() -> None:
         assert bool((residual <= tol * right.norm(dim=0)).all())
         assert float((x - exact).norm()) <= 100 * float(residual.norm()) + 1e-10
     assert iterative.num_products == counted.count[0]
+    limited = ConjugateGradients(Hidden(A), 0.01, max_products=20)
+    x, residual = limited.solve(right, 1e-9)
+    assert 20 <= limited.num_products < 20 + right.shape[1]
+    torch.testing.assert_close((right - A @ x - 0.01 * x).norm(dim=0), residual, rtol=1e-3, atol=1e-12)
     assert 0.95 * 0.01 < direct.floor() <= 0.01
 
 

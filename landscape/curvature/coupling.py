@@ -68,7 +68,9 @@ def coupling(
     if dense:
         return _dense(H_11.dense(), H_12.dense(), H_22.dense(), tolerance, error)
     solvers: list[Solver] = [
-        Cholesky(H.matrix, tolerance) if isinstance(H, MatrixOperator) else ConjugateGradients(H, tolerance)
+        Cholesky(H.matrix, tolerance)
+        if isinstance(H, MatrixOperator)
+        else ConjugateGradients(H, tolerance, max_products)
         for H in (H_11, H_22)
     ]
     ratios, errors, products = leading_ratios(solvers[0], H_12, solvers[1], k, tol, seed, max_products)

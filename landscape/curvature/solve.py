@@ -51,10 +51,16 @@ class Cholesky:
 
 
 class ConjugateGradients:
-    """H + tau for a matrix-free H. `solve` raises NumericsError where it meets negative curvature."""
+    """H + tau for a matrix-free H, by at most about `max_products` products in all.
 
-    def __init__(self, op: LinearMap, shift: float, max_iterations: int = 1000) -> None:
-        self.op, self.shift, self.shape, self.max_iterations = op, shift, op.shape, max_iterations
+    `solve` raises NumericsError where it meets negative curvature.
+    """
+
+    def __init__(
+        self, op: LinearMap, shift: float, max_products: int | None = None, max_iterations: int = 1000
+    ) -> None:
+        self.op, self.shift, self.shape = op, shift, op.shape
+        self.max_products, self.max_iterations = max_products, max_iterations
         self.num_products = 0
 
     def __matmul__(self, vectors: Tensor) -> Tensor:
@@ -62,13 +68,14 @@ class ConjugateGradients:
         return self.op @ vectors + self.shift * vectors
 
     def solve(self, right: Tensor, tol: float) -> tuple[Tensor, Tensor]:
-        """x for each column; columns that have converged cost no further products."""
+        """x for each column, with what is left of the right side; converged columns cost no further products."""
         x, residual, direction = torch.zeros_like(right), right.clone(), right.clone()
         squared = residual.square().sum(0)
         limit = tol**2 * squared
         for _ in range(self.max_iterations):
             active = squared > limit
-            if not bool(active.any()):
+            is_spent = self.max_products is not None and self.num_products >= self.max_products
+            if is_spent or not bool(active.any()):
                 break
             p = direction[:, active]
             image = self @ p
