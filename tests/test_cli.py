@@ -19,6 +19,7 @@ from conftest import TINY
 
 from landscape import cli
 from landscape.config import PRESETS, TrainConfig, preset, to_json
+from landscape.storage.runs import RunReader
 from landscape.storage.spectra import SpectrumReader
 from landscape.storage.writing import Disk, TableWriter
 from landscape.training.models import MLP
@@ -154,14 +155,29 @@ def test_cuda_without_a_device(expect_failure: Callable[..., None], run_file: Pa
         expect_failure([*argv, "--device", "cuda"], 1, "no CUDA device is to be had", "--device cpu or auto")
 
 
-def test_nan_in_a_checkpoint(expect_failure: Callable[..., None], run_file: Path) -> None:
-    """Non-finite parameters are named with their step, even if their checksum is right."""
+def put_in_W(run_file: Path, value: float) -> dict[str, np.ndarray]:
+    """Write a value into W at step 20, checksum and all; the whole row."""
     with Disk(run_file) as disk, h5py.File(run_file) as file:
         group = file["checkpoints"]
         row = list(group["step"][()]).index(20)
         values = {n: group[n][row] for n in ("E", "W", "b1", "V", "b2")}
-        values["W"][3, 1] = np.nan
+        values["W"][3, 1] = value
         TableWriter(group, "step", disk).write(row, 20, values)
+    return values
+
+
+@pytest.mark.parametrize("value", [1e30, -3e38])
+def test_large_values_are_served(value: float, run_file: Path) -> None:
+    """Finite values are no error, though their squares overflow."""
+    written = put_in_W(run_file, value)
+    with RunReader(run_file) as reader:
+        np.testing.assert_array_equal(reader.checkpoint(20)["W"], written["W"])
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_nan_in_a_checkpoint(value: float, expect_failure: Callable[..., None], run_file: Path) -> None:
+    """Non-finite parameters are named with their step, even if their checksum is right."""
+    put_in_W(run_file, value)
     argv = ["hessian", "--ckpt", run_file, "--steps", "20", "--quiet"]
     expect_failure(argv, 1, "W at step 20 has 1 non-finite values", "lower --lr", (run_file,))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
@@ -130,11 +131,13 @@ class RunReader:
     def checkpoint(self, step: int) -> Arrays:
         """The parameters at a stored step. Raises StepError, FileError (checksum), NumericsError (NaN)."""
         values = self._row("checkpoints", step)
-        for name, array in values.items():
-            is_finite = np.isfinite(array)
-            if not is_finite.all():
+        # A sum of squares is finite only if all of them are, and takes one pass; it may also overflow.
+        with np.errstate(over="ignore", invalid="ignore"):
+            doubtful = [name for name, array in values.items() if not math.isfinite(array.ravel().dot(array.ravel()))]
+        for name in doubtful:
+            if bad := int((~np.isfinite(values[name])).sum()):
                 raise NumericsError(
-                    f"{self.path}: {name} at step {step} has {(~is_finite).sum()} non-finite values",
+                    f"{self.path}: {name} at step {step} has {bad} non-finite values",
                     "the run diverged: analyse earlier steps, or train with a lower --lr",
                 )
         return values
