@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 # Sums depend on the number of threads; processes that tests start are compared with this one bit for bit.
@@ -18,6 +19,8 @@ from landscape.training.trainer import train
 from studies import make_studies
 
 torch.set_num_threads(1)
+# What a shell runs in the background ignores Ctrl-C, and what that starts would, too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 TINY = TrainConfig(
     p=7,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import multiprocessing
 import os
 import random
-import select
 import shutil
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,9 @@ from landscape.storage.table import committed_rows
 from landscape.training.trainer import train
 
 PAGE = 4096
+STARTED, PATIENCE = -1, 120.0
+SERVER = multiprocessing.get_context("forkserver")
+SERVER.set_forkserver_preload(["landscape.commands", "landscape.pipeline", "landscape.training.trainer"])
 RUN = TrainConfig(
     p=7, tokens=2, embed_dim=4, hidden=24, batch_size=16, train_fraction=0.6, steps=40, checkpoint_every=4,
     checkpoint_log=0, metrics_every=5, device="cpu",
@@ -149,14 +152,16 @@ def _kill(
     is_whole: Callable[[], bool],
 ) -> Tally:
     rng = random.Random(seed)
-    started = time.monotonic()
-    assert run_forked(argv, writer, method)[1] == 0
-    length = time.monotonic() - started
+    length = PATIENCE
+    for _ in range(3):
+        _, status, seconds = run_apart(argv, writer, method)
+        assert status == 0
+        path.unlink()
+        length = min(length, seconds)
     bar = tqdm(total=kills, desc=tally.fault, disable=not sys.stderr.isatty(), file=sys.stderr)
     acknowledged: set[int] = set()
-    path.unlink()
     while tally.tried < kills:
-        told, status = run_forked(argv, writer, method, after=rng.uniform(0, 1.1 * length))
+        told, status, _ = run_apart(argv, writer, method, after=rng.uniform(0, 1.1 * length))
         acknowledged |= told
         if status < 0:
             tally.tried += 1
@@ -168,7 +173,7 @@ def _kill(
             # Now and then another kill follows before the file is finished.
             if rng.random() < 0.3 and tally.tried < kills:
                 continue
-            told, status = run_forked(argv, writer, method)
+            told, status, _ = run_apart(argv, writer, method)
         leftovers = [p for p in path.parent.iterdir() if path.name in p.name and p != path]
         tally.wrong += status != 0 or not is_whole() or bool(leftovers)
         path.unlink()
@@ -176,41 +181,46 @@ def _kill(
     return tally
 
 
-def run_forked(argv: list[str], writer: type, method: str, after: float | None = None) -> tuple[set[int], int]:
-    """Run a command in a child process, killed `after` seconds; the steps it acknowledged, and how it ended.
+def run_apart(argv: list[str], writer: type, method: str, after: float | None = None) -> tuple[set[int], int, float]:
+    """Run a command in a child process, killed after `after` seconds of work.
 
-    A fork of this process has imported everything, so that the kills fall into the work. A step is acknowledged
-    once the writer's method has returned.
+    Returns the steps it acknowledged, how it ended and its seconds of work. The child is forked from a server that has
+    imported everything, so that the kills fall into the work, and that has one thread: a fork of this process could
+    inherit a lock that another of its threads holds. A step is acknowledged once the writer's method has returned.
     """
-    read_end, write_end = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(read_end)
-        original = getattr(writer, method)
+    told, telling = SERVER.Pipe(duplex=False)
+    child = SERVER.Process(target=_acknowledge, args=(argv, writer, method, telling))
+    child.start()
+    telling.close()
+    steps: set[int] = set()
+    assert told.poll(PATIENCE), "the child did not start"
+    started = time.monotonic()
+    with contextlib.suppress(EOFError):
+        while True:
+            left = (PATIENCE if after is None else after) - (time.monotonic() - started)
+            if not told.poll(max(left, 0)):
+                child.kill()
+                assert after is not None, f"{argv} did nothing for {PATIENCE} s"
+                after = PATIENCE  # What it had said before it died is still to be read.
+            steps.add(int.from_bytes(told.recv_bytes(), "little", signed=True))
+    seconds = time.monotonic() - started
+    child.join()
+    return steps - {STARTED}, child.exitcode or 0, seconds
 
-        def acknowledging(self: Any, step: int, *args: Any, **more: Any) -> None:
-            original(self, step, *args, **more)
-            os.write(write_end, step.to_bytes(8, "little"))
 
-        setattr(writer, method, acknowledging)
-        with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
-            os._exit(cli.run(argv))
-    os.close(write_end)
-    raw, deadline = b"", None if after is None else time.monotonic() + after
-    while True:
-        left = None if deadline is None else max(deadline - time.monotonic(), 0)
-        ready, _, _ = select.select([read_end], [], [], left)
-        if not ready:
-            os.kill(child, signal.SIGKILL)
-            deadline = None
-            continue
-        chunk = os.read(read_end, 1 << 16)
-        if not chunk:
-            break
-        raw += chunk
-    os.close(read_end)
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    return {int.from_bytes(raw[i : i + 8], "little") for i in range(0, len(raw), 8)}, status
+def _acknowledge(argv: list[str], writer: type, method: str, telling: Connection) -> None:
+    """In the child: run the command, and tell of its start and of every step."""
+    original = getattr(writer, method)
+
+    def acknowledging(self: Any, step: int, *args: Any, **more: Any) -> None:
+        original(self, step, *args, **more)
+        telling.send_bytes(step.to_bytes(8, "little", signed=True))
+
+    setattr(writer, method, acknowledging)
+    telling.send_bytes(STARTED.to_bytes(8, "little", signed=True))
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+        status = cli.run(argv)
+    sys.exit(status)
 
 
 # --- crashes at every write -----------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import errno
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -44,9 +43,9 @@ def failing_disk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return library
 
 
-def landscape(*argv: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    """`landscape` in a process of its own."""
-    command = [sys.executable, "-m", "landscape", *argv]
+def landscape(*argv: str, limit: tuple[str, ...] = (), **options: Any) -> subprocess.CompletedProcess[str]:
+    """`landscape` in a process of its own, started by `limit`."""
+    command = [*limit, sys.executable, "-m", "landscape", *argv]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
 
 
@@ -99,9 +98,7 @@ def test_no_room_at_the_start(kind: str, truth: faults.Undisturbed, tmp_path: Pa
     run, out = tmp_path / "run.h5", tmp_path / "out.h5"
     shutil.copy(truth.run, run)
     argv = ["train", *faults.RUN_FLAGS, "--quiet"] if kind == "run" else ["hessian", "--ckpt", str(run)]
-    done = landscape(
-        *argv, "--out", str(out), preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
-    )
+    done = landscape(*argv, "--out", str(out), limit=("prlimit", "--fsize=50000"))
     assert done.returncode == 1
     assert "bytes free; this file needs" in done.stderr
     assert done.stderr.count("error:") == 1
@@ -141,7 +138,7 @@ def test_a_reader_polls_a_live_run(truth: faults.Undisturbed, tmp_path: Path) ->
 
     watcher = threading.Thread(target=look)
     watcher.start()
-    faults.run_forked(["train", "--out", str(path), *faults.RUN_FLAGS, "--quiet"], RunWriter, "checkpoint")
+    faults.run_apart(["train", "--out", str(path), *faults.RUN_FLAGS, "--quiet"], RunWriter, "checkpoint")
     ends.set()
     watcher.join()
     assert len(looks) > 3

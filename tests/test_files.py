@@ -222,8 +222,6 @@ def test_an_interrupted_analysis_goes_on(number: signal.Signals, tmp_path: Path)
         env=env,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        # What a shell runs in the background, as the tests may be, ignores Ctrl-C and hands that on.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and not (broken.exists() and len(SpectrumReader(broken).steps) >= 2):
