@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from landscape.config import HessianConfig, TrainConfig, check_types, load, preset, replace
+from landscape.config import AnalysisConfig, HessianConfig, TrainConfig, check_types, load, preset, replace
 from landscape.errors import ConfigError, suggest
 from landscape.storage.files import hessian_file
 
@@ -27,11 +27,28 @@ class SweepAnalysis(HessianConfig):
     """Cases that are analysed; none named: all."""
     seeds: tuple[int, ...] = ()
     """Seeds that are analysed; none named: all."""
+    refine_from: int | None = None
+    """Stored step from which the nearest critical point is sought, to be analysed instead of any step."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.refine_from is not None and self.steps != "auto":
+            raise ConfigError(
+                f"steps is {self.steps}, refine_from {self.refine_from}", "one of them says what is analysed"
+            )
 
     @property
-    def settings(self) -> HessianConfig:
-        """What `landscape hessian` would be given."""
-        return HessianConfig(**{f.name: getattr(self, f.name) for f in dataclasses.fields(HessianConfig)})
+    def settings(self) -> AnalysisConfig:
+        """What `landscape hessian` would be given; where a point is refined, what `landscape critical` would be."""
+        kind = HessianConfig if self.refine_from is None else AnalysisConfig
+        return kind(**{f.name: getattr(self, f.name) for f in dataclasses.fields(kind)})
+
+    @property
+    def named_steps(self) -> list[int]:
+        """The steps that are to be analysed, as far as they are named."""
+        if self.refine_from is not None:
+            return [self.refine_from]
+        return [] if self.steps in ("auto", "all") else [int(step) for step in self.steps.split(",")]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +68,7 @@ class SweepConfig:
     seeds: tuple[int, ...] = (0,)
     """Seeds of every case and grid point."""
     hessian: tuple[dict[str, Any], ...] = ()
-    """Analyses: options of `landscape hessian`, with a name, and cases and seeds where it is not for all."""
+    """Analyses: options of `landscape hessian` or refine_from, and a name, cases and seeds where there are several."""
 
     def __post_init__(self) -> None:
         check_types(self)

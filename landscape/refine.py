@@ -49,8 +49,8 @@ def refine(
 
     The file (default RUN.critical-STEP.h5) is a Hessian file of one step, with the refined parameters, their
     gradient norm and the status in the group `critical_point`. Ctrl-C ends the search where it is, and that is
-    measured and stored as "unfinished"; `resume` goes on from there. Raises LandscapeError kinds for all that a user
-    can mend.
+    measured and stored as "unfinished", in a file still "running"; `resume` goes on from there. Raises
+    LandscapeError kinds for all that a user can mend.
     """
     out = out or default_output(run, step)
     if not 0 < tol < 1:
@@ -97,7 +97,8 @@ def refine(
         attrs = {**file_attrs(run, reader, config), "status": "running", **provenance(str(problem.device))}
         with SpectrumWriter.create(out, attrs, 1, config.k, layout) as writer:
             writer.append(step, rows)
-            writer.finish()
+            if not stop.is_set():
+                writer.finish()
     return SpectrumReader(out)
 
 

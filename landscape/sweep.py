@@ -13,11 +13,12 @@ from typing import Any
 
 from tqdm import tqdm
 
-from landscape.config import HessianConfig, TrainConfig, to_json
+from landscape.config import AnalysisConfig, HessianConfig, TrainConfig, to_json
 from landscape.errors import ConfigError, FileError
 from landscape.measure import Measurement
 from landscape.pipeline import analyse, existing, file_attrs
-from landscape.plan import DEFINITION, SweepConfig, SweepRun, sweep_runs
+from landscape.plan import DEFINITION, SweepAnalysis, SweepConfig, SweepRun, sweep_runs
+from landscape.refine import refine
 from landscape.storage.files import make_folder, refuse_existing
 from landscape.storage.runs import RunReader
 from landscape.storage.spectra import SpectrumReader
@@ -77,9 +78,9 @@ def run_sweep(
     jobs = len(os.sched_getaffinity(0)) if jobs is None else jobs
     if jobs < 1:
         raise ConfigError(f"jobs is {jobs}", "--jobs takes an integer >= 1")
-    settings = {analysis.name: analysis.settings for analysis in config.analyses}
+    analyses = {analysis.name: analysis for analysis in config.analyses}
     runs = sweep_runs(config, out)
-    configs = _check(runs, settings)
+    configs = _check(runs, analyses)
     folder = out / config.name
     make_folder(folder)
     with sole_writer(folder), _without_locks(runs), Workers(jobs) as workers:
@@ -87,10 +88,10 @@ def run_sweep(
             _remove(runs)
         untrained = {r.path: configs[r.path] for r in runs if not _is_trained(r.path, configs[r.path])}
         unanalysed = [
-            (run.path, settings[name], path)
+            (run.path, analyses[name], path)
             for run in runs
             for name, path in run.hessian.items()
-            if not _is_analysed(run.path, settings[name], path, run.path not in untrained)
+            if not _is_analysed(run.path, analyses[name].settings, path, run.path not in untrained)
         ]
         (folder / DEFINITION).write_text(to_json(config) + "\n", encoding="utf-8")
         failures = []
@@ -122,7 +123,7 @@ def run_sweep(
     return _result(runs, failures)
 
 
-def _check(runs: Sequence[SweepRun], settings: dict[str, HessianConfig]) -> dict[Path, TrainConfig]:
+def _check(runs: Sequence[SweepRun], analyses: dict[str, SweepAnalysis]) -> dict[Path, TrainConfig]:
     """The configs as they will be stored. Raises ConfigError, DeviceError or DoesNotFitError."""
     configs: dict[Path, TrainConfig] = {}
     by_path = {run.path: run for run in runs}
@@ -130,11 +131,10 @@ def _check(runs: Sequence[SweepRun], settings: dict[str, HessianConfig]) -> dict
         configs |= clip_batch(alike)
         first = next(iter(alike.values()))
         data = dataclasses.asdict(make_data(first))
-        steps = {str(step) for step in checkpoint_schedule(first)}
+        steps = checkpoint_schedule(first)
         for name in {name for path in alike for name in by_path[path].hessian}:
-            Measurement(first, settings[name], data)
-            wanted = settings[name].steps
-            absent = [] if wanted in ("auto", "all") else [s for s in wanted.split(",") if s.strip() not in steps]
+            Measurement(first, analyses[name].settings, data)
+            absent = [step for step in analyses[name].named_steps if step not in steps]
             if absent:
                 raise ConfigError(
                     f"hessian {name!r} is of step {absent[0]}, but {next(iter(alike)).stem} will not store it",
@@ -172,7 +172,7 @@ def _is_trained(path: Path, config: TrainConfig) -> bool:
         return bool(reader.attrs["status"] == "complete")
 
 
-def _is_analysed(run: Path, config: HessianConfig, path: Path, is_trained: bool) -> bool:
+def _is_analysed(run: Path, config: AnalysisConfig, path: Path, is_trained: bool) -> bool:
     """Whether an analysis is finished. Raises FileError for a file that is not of this run and config."""
     if not is_trained:
         refuse_existing(path, IN_THE_WAY)
@@ -189,8 +189,13 @@ def _train(group: dict[Path, TrainConfig]) -> None:
             raise FileError(f"{summary.status} at step {summary.steps}", "the same command goes on")
 
 
-def _analyse(run: Path, config: HessianConfig, path: Path) -> None:
-    analyse(run, config, path, quiet=True)
+def _analyse(run: Path, analysis: SweepAnalysis, path: Path) -> None:
+    settings = analysis.settings
+    if isinstance(settings, HessianConfig):
+        analyse(run, settings, path, quiet=True)
+    elif analysis.refine_from is not None:
+        # Anew where one was stopped: what is found depends on where the search begins.
+        refine(run, analysis.refine_from, settings, path, overwrite=True, quiet=True)
 
 
 def _result(runs: Sequence[SweepRun], failures: list[Failure]) -> SweepResult:

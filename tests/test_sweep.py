@@ -16,12 +16,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from faults import served_hessian
 from test_ensembles import same_run
 
+import landscape.refine
 from landscape import cli
 from landscape.config import TrainConfig, to_json
+from landscape.curvature.critical import CriticalPoint, find_critical_point
 from landscape.errors import FileError
 from landscape.plan import DEFINITION, SweepConfig, SweepRun, load_sweep, sweep_runs
 from landscape.storage.inspect import inspect
@@ -352,6 +355,12 @@ def test_a_worker_that_is_told_to_stop_has_not_finished(tmp_path: Path) -> None:
         ({"hessian": [{"seeds": [2]}]}, "hessian '' is for seed 2, which no run has", "known: 0"),
         ({"hessian": [{"steps": "0,55"}]}, "hessian '' is of step 55, but base-s0 will not store it", "checkpoint_at"),
         (
+            {"hessian": [{"refine_from": 55}]},
+            "hessian '' is of step 55, but base-s0 will not store it",
+            "checkpoint_at",
+        ),
+        ({"hessian": [{"steps": "0", "refine_from": 10}]}, "hessian '': steps is 0, refine_from 10", "one of them"),
+        (
             {"train": {"model": "onehot"}, "hessian": [{"blocks": ["E"]}]},
             "block E: a onehot model has no E",
             "choose from W V",
@@ -458,6 +467,44 @@ def test_not_converged_is_exit_code_3(tmp_path: Path, capsys: pytest.CaptureFixt
     with RunReader(run.path) as reader:
         assert (reader.attrs["run_id"] != before, reader.config["lr"]) == (True, 0.5)
     assert SpectrumReader(run.hessian[""]).steps == [0]
+
+
+def test_refined_points_are_those_of_landscape_critical(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parameters, status and spectra alike; a search that was stopped is gone on with, a finished one is kept."""
+    smooth = {"activation": "tanh", "steps": 400, "checkpoint_every": 200, "weight_decay": 0.03}
+    analysis = {"name": "saddle", "refine_from": 400, "objective": "regularised", "blocks": ["E,W"], "device": "cpu"}
+    sweep = {"train": {**SHORT, **smooth}, "hessian": [analysis]}
+    (run,) = sweep_runs(SweepConfig(**sweep), tmp_path)
+    assert cli.run(arguments(tmp_path, sweep)) == 0
+    ours, theirs = run.hessian["saddle"], tmp_path / "alone.h5"
+    command = ["critical", "--ckpt", str(run.path), "--step", "400", "--blocks", "E,W", "--device", "cpu"]
+    assert cli.run([*command, "--quiet", "--out", str(theirs)]) == 0
+    assert served_hessian(ours) == served_hessian(theirs)
+    one, two = (SpectrumReader(path).critical_point(400) for path in (ours, theirs))
+    assert one.keys() == two.keys()
+    assert all(np.array_equal(one[name], two[name]) for name in one)
+    before = ours.stat().st_mtime_ns
+    assert cli.run(arguments(tmp_path, sweep)) == 0
+    assert ours.stat().st_mtime_ns == before
+    ours.unlink()
+
+    def interrupted(*args: Any) -> CriticalPoint:
+        *before, progress, hessian = args
+
+        def press(*state: Any) -> bool:
+            os.kill(os.getpid(), signal.SIGINT)
+            return bool(progress(*state))
+
+        return find_critical_point(*before, press, hessian)
+
+    with monkeypatch.context() as context:
+        context.setattr(landscape.refine, "find_critical_point", interrupted)
+        assert cli.run([*command, "--quiet", "--out", str(ours)]) == 3
+    assert SpectrumReader(ours).attrs["status"] == "running"
+    assert cli.run(arguments(tmp_path, sweep)) == 0
+    found = SpectrumReader(ours)
+    assert found.attrs["status"] == "complete"
+    assert found.critical_point(400)["grad_norm"] <= 1e-10
 
 
 def test_a_batch_larger_than_the_split(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
