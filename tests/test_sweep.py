@@ -470,7 +470,7 @@ def test_not_converged_is_exit_code_3(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_refined_points_are_those_of_landscape_critical(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parameters, status and spectra alike; a search that was stopped is gone on with, a finished one is kept."""
+    """Parameters, status and spectra alike; a search that was stopped is done anew, a finished one is kept."""
     smooth = {"activation": "tanh", "steps": 400, "checkpoint_every": 200, "weight_decay": 0.03}
     analysis = {"name": "saddle", "refine_from": 400, "objective": "regularised", "blocks": ["E,W"], "device": "cpu"}
     sweep = {"train": {**SHORT, **smooth}, "hessian": [analysis]}
@@ -502,9 +502,8 @@ def test_refined_points_are_those_of_landscape_critical(tmp_path: Path, monkeypa
         assert cli.run([*command, "--quiet", "--out", str(ours)]) == 3
     assert SpectrumReader(ours).attrs["status"] == "running"
     assert cli.run(arguments(tmp_path, sweep)) == 0
-    found = SpectrumReader(ours)
-    assert found.attrs["status"] == "complete"
-    assert found.critical_point(400)["grad_norm"] <= 1e-10
+    assert SpectrumReader(ours).attrs["status"] == "complete"
+    assert served_hessian(ours) == served_hessian(theirs)
 
 
 def test_a_batch_larger_than_the_split(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
