@@ -1,4 +1,4 @@
-"""The figures of C4: drawn from one row a run, step and block."""
+"""The figures of C4: drawn from one row a block of a checkpoint or of a critical point."""
 
 from __future__ import annotations
 
@@ -10,16 +10,24 @@ from evidence import PHASES, Panel
 from matplotlib.axes import Axes
 
 from landscape.figures.spectrum import marker, step_axis
-from landscape.plotting import block_colours, new_figure
+from landscape.plotting import MARKERS, block_colours, new_figure
 
 PAIRS = ("E,W", "W,V", "E,V")
-NAMES = {"base": "base", "frozenE": "E frozen", "frozenW": "W frozen", "gelu": "GELU", "onehot": "one-hot input"}
+NAMES = {
+    "base": "base (ReLU)",
+    "frozenE": "E frozen",
+    "frozenW": "W frozen",
+    "gelu": "GELU",
+    "onehot": "one-hot input",
+    "quadratic": "quadratic",
+}
 LEFT = {"frozenE": "W,V", "frozenW": "E,V"}
 """The pair that is still trained when one factor is frozen."""
 PATH = (
     "One line a seed; Hessian of the data loss, float64. Points on the path are no critical points: the gradient is "
     "not zero there."
 )
+NARROW = {"fontsize": "small", "columnspacing": 1.0, "handlelength": 1.5}
 GREY = "Grey: from the median step of 99 % training accuracy to that of 95 % test accuracy."
 
 
@@ -59,7 +67,7 @@ def index_figure(table: pd.DataFrame, events: pd.Series, setup: str) -> Panel:
     finish(kappa, "coupling ratio", table, events, ylabel=r"$\kappa_1$", yscale="log")
     finish(slope, "block E,W", table, events, ylabel=r"norm, tolerance", yscale="log")
     for axes in figure.axes:
-        axes.legend(fontsize="small", ncols=2)
+        axes.legend(ncols=2, **NARROW)
     for axes in (index, free):
         axes.set_ylim(-0.3, 30 * axes.get_ylim()[1])
         axes.set_yticks([0, 1, 10, 100, 1000])
@@ -83,7 +91,7 @@ def depth_figure(table: pd.DataFrame, events: pd.Series, setup: str) -> Panel:
         draw(deep, table, "depth", block)
     draw(deep, table, "saddle_bound", "E,W", r"bound $\sigma_{\max}(G)$", color="black", linestyle=":", marker="")
     finish(deep, "pairs", table, events, ylabel=r"$-\lambda_{\min}$", yscale="log")
-    deep.legend(fontsize="small")
+    deep.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=4, **NARROW)
     parts = ("E", "W", "V", "bias")
     share = table[table["block"] == "all"].groupby(["phase", "seed"])[[f"mass_{m}" for m in parts]].mean()
     share = share.groupby("phase").mean().reindex([p for p in PHASES if p in share.index.get_level_values(0)])
@@ -95,7 +103,7 @@ def depth_figure(table: pd.DataFrame, events: pd.Series, setup: str) -> Panel:
         below = below + height
     mass.set(title="lowest eigenvector of all", ylabel="mass", ylim=(0, 1.25), yticks=[0, 0.5, 1])
     mass.tick_params(axis="x", labelsize="small")
-    mass.legend(fontsize="small", ncols=4, loc="upper center")
+    mass.legend(ncols=4, loc="upper center", **NARROW)
     lines = table[table["block"].isin(PAIRS)][["seed", "step", "block", "depth", "saddle_bound"]]
     caption = (
         f"Left: how deep the lowest eigenvalue of each pair goes, and the bound of E,W. {PATH} {GREY} Right: mass of "
@@ -109,18 +117,62 @@ def cases_figure(table: pd.DataFrame, setup: str) -> Panel:
     figure = new_figure(2, height=2.5, rows=2)
     table = table[table["case"] != "base"]
     free_of = table.assign(gauge_free=table["gauge_free"].where(table["gauge_free"] >= 0))
-    for axes, (case, title) in zip(figure.axes, list(NAMES.items())[1:], strict=True):
+    for axes, case in zip(figure.axes, ("frozenE", "frozenW", "gelu", "onehot"), strict=True):
         for block in ("E", "W", *PAIRS):
             draw(axes, table[table["case"] == case], "index", block)
         line = {"linestyle": ":", "markerfacecolor": "none"}
         draw(axes, free_of[free_of["case"] == case], "gauge_free", "E,W", "E,W, gauge-free", **line)
         still = f", {LEFT[case]} is trained" if case in LEFT else ""
-        finish(axes, title + still, table, ylabel="saddle index", yscale="symlog", ylim=(-0.3, 3e4))
+        finish(axes, NAMES[case] + still, table, ylabel="saddle index", yscale="symlog", ylim=(-0.3, 3e4))
         axes.set_yticks([0, 1, 10, 100, 1000])
-        axes.legend(fontsize="small", ncols=3)
+        axes.legend(loc="upper left", ncols=3, **NARROW)
     caption = (
         "Saddle index of blocks and pairs where E or W stays at its initial value, with GELU, and with one-hot input, "
         f"which has no E. The index of E,W is that of the full Hessian, whatever is frozen. {setup} {PATH}"
     )
     kept = table[["case", "seed", "step", "block", "index", "gauge_free"]]
     return Panel("cases", figure, kept[kept["block"].isin(("E", "W", *PAIRS))], caption)
+
+
+def refined_figure(points: pd.DataFrame, setup: str) -> Panel:
+    """The gradient norm of each search before and after, and the indices where it ended."""
+    order = ["case", "from_step", "seed"]
+    searches = points[points["block"] == "E,W"].sort_values(order).reset_index(drop=True)
+    figure = new_figure(2, height=1.4 + 0.24 * len(searches))
+    slope, index = figure.axes
+    draw_searches(slope, searches)
+    colours, place = block_colours(), pd.Series(searches.index, index=pd.MultiIndex.from_frame(searches[order]))
+    for i, (block, column, fill) in enumerate(
+        (("E,W", "index", "full"), ("E,W", "gauge_free", "none"), ("W,V", "index", "full"))
+    ):
+        rows = points[(points["block"] == block) & (points[column] >= 0)].set_index(order)
+        label = f"{block}, gauge-free" if fill == "none" else block
+        line = {"color": colours[block], "linestyle": "", "marker": MARKERS[block], "fillstyle": fill}
+        # One below the other, so that equal ones are all seen.
+        index.plot(rows[column], place[rows.index] + 0.25 * (i - 1), label=label, markersize=5, **line)
+    names = [f"{NAMES[one.case]}, {one.phase}, step {one.from_step}, seed {one.seed}" for one in searches.itertuples()]
+    for axes in figure.axes:
+        axes.set(ylim=(len(searches) - 0.5, -0.5), yticks=range(len(searches)), yticklabels=[])
+        axes.grid(axis="y", color="0.9")
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2, **NARROW)
+    slope.set_yticklabels(names, fontsize="small")
+    slope.set(xlabel="gradient norm", xscale="log")
+    index.set(xlabel="saddle index", xscale="symlog", xlim=(-0.3, 9e3), xticks=[0, 1, 10, 100, 1000])
+    caption = (
+        "Searches for the critical point nearest to a checkpoint, one line each. Left: gradient norm of the loss with "
+        "weight decay, all parameters, at the checkpoint and where the search ended; a full diamond is a critical "
+        "point, a hollow one is none. Right: certified saddle index there of E,W, as is and on the complement of the "
+        f"gauge tangents, and of the control W,V. {setup}"
+    )
+    kept = [*order, "phase", "status", "grad_norm_before", "grad_norm_after", "block", "index", "gauge_free"]
+    return Panel("critical", figure, points.loc[points["block"].isin(("E,W", "W,V")), kept], caption)
+
+
+def draw_searches(axes: Axes, searches: pd.DataFrame) -> None:
+    """From the gradient norm before to that after, a line a search; what ended at a critical point is filled."""
+    before, after, at = searches["grad_norm_before"], searches["grad_norm_after"], searches.index
+    axes.hlines(at, after, before, color="0.6", linewidth=1)
+    axes.plot(before, at, "|", color="black", markersize=9, label="checkpoint")
+    for status, fill, label in (("critical", "full", "critical point"), ("", "none", "no critical point")):
+        kept = (searches["status"] == "critical") == (status == "critical")
+        axes.plot(after[kept], at[kept], "D", color="black", fillstyle=fill, markersize=5, label=label)

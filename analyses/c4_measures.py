@@ -1,38 +1,92 @@
-"""What C4 measures: one row a run, step and block, and a number a seed made from them."""
+"""What C4 measures: one row a block of a checkpoint or of a critical point, and a number a seed made from them."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
+import xarray
 from evidence import PHASES, Run
 from intervals import Judgement, interval, median_time, sooner, words
+from numpy.typing import NDArray
 
 CERTIFIED = 3
 ENDS = (("min", "lowest"), ("max", "highest"))
+CONSTANT = 1e-8
+"""Singular values of E below this times the largest belong to directions that weight decay has emptied."""
+
+
+def phase_at(one: Run) -> dict[int, str]:
+    """The phase of every stored step: of the few steps of a Hessian file, none may be near an event."""
+    stored = one.data["step"].values
+    return dict(zip(stored.tolist(), one.phases(stored), strict=True))
+
+
+def spectrum(at: xarray.Dataset) -> dict[str, Any]:
+    """The inertia of one block at one point, how it is known, and both ends of the spectrum."""
+    inertia = dict(zip(("index", "zeros", "positive"), at["inertia"].values.tolist(), strict=True))
+    ends = {f"lambda_{end}": float(at["eigenvalues"].sel(end=name, rank=0)) for end, name in ENDS}
+    return (
+        {"block": str(at["block"].item()), **inertia, "gauge_free": int(at["saddle_index_gauge_free"])}
+        | {"lower": int(at["inertia_lower"]), "upper": int(at["inertia_upper"]), **ends}
+        | {"certified": int(at["inertia_level"] == CERTIFIED), "tolerance": float(at["inertia_tolerance"])}
+    )
 
 
 def checkpoints(one: Run, name: str) -> pd.DataFrame:
     """One row a step and block of a Hessian file."""
     with one.hessian(name) as data:
         found = data.load()
-    rows = []
-    for step, phase in zip(found["step"].values, one.phases(found["step"].values), strict=True):
+    rows, phases = [], phase_at(one)
+    for step in found["step"].values.tolist():
         for block in found["block"].values:
             at = found.sel(step=step, block=block)
             pair = found.sel(step=step, pair=block) if block in found["pair"].values else None
-            inertia = dict(zip(("index", "zeros", "positive"), at["inertia"].values.tolist(), strict=True))
-            ends = {f"lambda_{e[:3]}": float(at["eigenvalues"].sel(end=n, rank=0)) for e, n in ENDS}
             rows.append(
-                {"case": one.labels["case"], "seed": one.labels["seed"], "step": int(step), "phase": phase}
-                | {"block": str(block), **inertia, "lower": int(at["inertia_lower"]), "upper": int(at["inertia_upper"])}
-                | {"certified": int(at["inertia_level"] == CERTIFIED), "tolerance": float(at["inertia_tolerance"])}
-                | {"grad_norm": float(at["grad_norm"]), "gauge_free": int(at["saddle_index_gauge_free"]), **ends}
+                {**one.labels, "step": step, "phase": phases[step], **spectrum(at), "grad_norm": float(at["grad_norm"])}
                 | {f"mass_{m}": float(at["bottom_mass"].sel(part=m)) for m in ("E", "W", "V", "bias")}
                 | {"kappa_1": float(pair["coupling_ratios"][0]) if pair is not None else np.nan}
                 | {"coupling_index": int(pair["coupling_index"]) if pair is not None else -1}
                 | {"saddle_bound": float(at["saddle_bound"]), "rank_bound": int(at["saddle_rank_bound"])}
             )
     return pd.DataFrame(rows)
+
+
+def refined(one: Run, name: str) -> pd.DataFrame:
+    """One row a block of the point that a search for a critical point ended at."""
+    with one.hessian(name) as data:
+        found = data.load().isel(step=0)
+    with xarray.open_dataset(one.planned.hessian[name], group="critical_point", engine="h5netcdf") as group:
+        point = group.load().isel(step=0)
+    step = int(found["step"])
+    search = {
+        "from_step": step,
+        "phase": phase_at(one)[step],
+        "status": point["status"].attrs["flag_meanings"].split()[int(point["status"])],
+        "grad_norm_before": float(point["start_grad_norm"]),
+        "grad_norm_after": float(point["grad_norm"]),
+        "distance": float(point["distance"]),
+        "flatness": float(point["flatness"]),
+        "num_products": int(point["num_products"]),
+        "rotations": rotations(point["E"].values),
+    }
+    rows = [{**one.labels, **search, **spectrum(found.sel(block=block))} for block in found["block"].values]
+    return pd.DataFrame(rows)
+
+
+def rotations(E: NDArray[np.float64]) -> int:
+    """Dimension of the orbit of E under rotations of its columns, along which a loss with weight decay is constant."""
+    d = E.shape[1]
+    values = np.linalg.svd(E, compute_uv=False)
+    empty = d - int((values > CONSTANT * values[0]).sum())
+    return d * (d - 1) // 2 - empty * (empty - 1) // 2
+
+
+def negative(points: pd.DataFrame, block: str) -> pd.Series:
+    """1 where a block has certified index above 0 at a critical point, 0 where it is 0, NaN where that is not known."""
+    found = points[(points["block"] == block) & (points["status"] == "critical")].set_index(["seed", "phase"])
+    return (found["lower"] > 0).astype(float).where(found["certified"] == 1)
 
 
 def wide(table: pd.DataFrame, column: str) -> pd.DataFrame:
@@ -48,6 +102,7 @@ def by_seed(values: pd.Series, phases: tuple[str, ...] = PHASES) -> tuple[float,
 
 def coupled(table: pd.DataFrame) -> pd.Series:
     """1 where E and W alone have certified index 0 and E,W has one above 0, else 0."""
+    table = table[table["block"].isin(("E", "W", "E,W"))]
     low, high, sure = wide(table, "lower"), wide(table, "upper"), wide(table, "certified")
     holds = (high[["E", "W"]] == 0).all(axis=1) & (low["E,W"] > 0) & (sure[["E", "W", "E,W"]] == 1).all(axis=1)
     return holds.astype(float)
@@ -67,7 +122,7 @@ def depth(table: pd.DataFrame) -> pd.Series:
 
 def deepest(table: pd.DataFrame) -> str:
     """Which pair has the lowest eigenvalue, phase by phase, in words."""
-    pair = wide(table, "lambda_min")[["E,W", "W,V", "E,V"]].idxmin(axis=1)
+    pair = wide(table, "lambda_min")[["E,W", "W,V", "E,V"]].dropna().idxmin(axis=1)
     counts = {phase: pair[pair.index.get_level_values("phase") == phase].value_counts() for phase in PHASES}
     return "; ".join(
         f"{phase} " + ", ".join(f"{name} at {n} of {found.sum()} checkpoints" for name, n in found.items())
@@ -83,7 +138,9 @@ def shorter(frozen: pd.DataFrame, base: pd.DataFrame) -> tuple[Judgement, str]:
         runs = runs[runs["memorised"].notna()]
         groups.append(runs.assign(last=runs["last"] - runs["memorised"]))
     medians = [median_time(group["delay"], group["last"]) if len(group) else (np.nan,) * 3 for group in groups]
-    told = f"{words(*medians[0])} steps, base {words(*medians[1])}; {len(groups[0])} of {len(frozen)} runs memorised"
+    told = (
+        f"{words(*medians[0])}, base {words(*medians[1])}, in steps; {len(groups[0])} of {len(frozen)} runs memorised"
+    )
     if not all(len(group) for group in groups) or not any(group["delay"].notna().any() for group in groups):
         return "undecided", told
     p = sooner(*groups, column="delay")
@@ -105,6 +162,12 @@ def told(values: pd.Series, *phases: str) -> str:
 def span(values: pd.Series) -> str:
     """Least and largest value, in words."""
     return f"{values.min():.2g} to {values.max():.2g}" if len(values) else "unknown, for want of a checkpoint,"
+
+
+def spread(counts: pd.Series) -> str:
+    """Least and largest of some counts, in words; once where they are the same."""
+    known = counts[counts >= 0]
+    return " to ".join(str(n) for n in sorted({known.min(), known.max()})) if len(known) else "unknown"
 
 
 def groups(table: pd.DataFrame) -> pd.DataFrame:

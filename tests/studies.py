@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from landscape.config import HessianConfig
 from landscape.pipeline import analyse
 from landscape.plan import DEFINITION, SweepConfig, SweepRun, load_sweep, sweep_runs
+from landscape.refine import refine
 from landscape.training.ensemble import side_by_side
 from landscape.training.trainer import train_ensemble
 
@@ -31,13 +33,17 @@ NAMED = {
     "lr_ratio": [1.0, 10.0],
 }
 """Grid values that scripts name; of other grids the two ends."""
+PRODUCTS = 300
+"""Of a search for a critical point, which these end before they find one."""
 
 
 def shortened(study: dict[str, Any]) -> dict[str, Any]:
     """A study with small networks, two seeds and a few points of its grid."""
     grid = study.get("grid", {})
     few = {name: NAMED.get(name, [values[0], values[-1]]) for name, values in grid.items()}
+    moved = _moved(study)
     options = {"batch_size": 16, **study["train"], **SMALL, "checkpoint_every": 0, "checkpoint_log": 2}
+    options["checkpoint_at"] = list(moved.values())
     # An eighth of the preset's width.
     cases = {
         case: {name: value // 8 if name == "hidden" else value for name, value in own.items()}
@@ -49,14 +55,33 @@ def shortened(study: dict[str, Any]) -> dict[str, Any]:
         "cases": cases,
         "grid": few,
         "seeds": SEEDS,
-        "hessian": [_quick(analysis) for analysis in study.get("hessian", ())],
+        "hessian": [_quick(analysis, moved) for analysis in study.get("hessian", ())],
     }
 
 
-def _quick(analysis: dict[str, Any]) -> dict[str, Any]:
+def _named(analysis: dict[str, Any]) -> list[int]:
+    """The steps that an analysis names."""
+    steps = str(analysis.get("steps", analysis.get("refine_from", "")))
+    return [int(step) for step in steps.split(",") if step]
+
+
+def _moved(study: dict[str, Any]) -> dict[int, int]:
+    """For each step that an analysis names one of the short run, in the same order."""
+    named = sorted({step for analysis in study.get("hessian", ()) for step in _named(analysis)})
+    return {step: SMALL["steps"] * i // max(len(named) - 1, 1) for i, step in enumerate(named)}
+
+
+def _quick(analysis: dict[str, Any], moved: dict[int, int]) -> dict[str, Any]:
     """Few steps, and one seed of cases that stand beside others."""
-    both = analysis["name"] == "blocks" or analysis["num_steps"] > 20
-    return {**analysis, "seeds": SEEDS if both else SEEDS[:1], "num_steps": 4 if both else 2, "device": "cpu"}
+    both = "seeds" not in analysis and ("steps" in analysis or analysis["num_steps"] > 20)
+    steps = [moved[step] for step in _named(analysis)]
+    if "refine_from" in analysis:
+        quick = {"refine_from": steps[0]}
+    elif steps:
+        quick = {"steps": ",".join(map(str, steps))}
+    else:
+        quick = {"num_steps": 4 if both else 2}
+    return {**analysis, **quick, "seeds": SEEDS if both else SEEDS[:1], "device": "cpu"}
 
 
 def make_studies(folder: Path) -> None:
@@ -71,6 +96,10 @@ def make_studies(folder: Path) -> None:
     for group in side_by_side({run.path: run.config for _, run in planned}):
         train_ensemble(group, quiet=True)
     for sweep, run in planned:
-        settings = {analysis.name: analysis.settings for analysis in sweep.analyses}
+        analyses = {analysis.name: analysis for analysis in sweep.analyses}
         for name, path in run.hessian.items():
-            analyse(run.path, settings[name], out=path, quiet=True)
+            start, settings = analyses[name].refine_from, analyses[name].settings
+            if isinstance(settings, HessianConfig):
+                analyse(run.path, settings, out=path, quiet=True)
+            elif start is not None:
+                refine(run.path, start, settings, out=path, max_products=PRODUCTS, quiet=True)

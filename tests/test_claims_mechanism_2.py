@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import c4_measures
 import c4_saddles
 import c5_heterogeneity
 import c6_events
@@ -192,15 +193,94 @@ MADE, BEYOND, HOLDS = (
 BLOCKS = {"E": 0, "W": 0, "E,W": 9, "W,V": 9, "E,V": 9}
 
 
-def saddles(base: pd.DataFrame, frozen: dict[str, int], **delay: float) -> dict[str, str]:
+def searches(phase: str, status: str = "critical", seeds: int = 3, **index: int) -> pd.DataFrame:
+    """Searches for critical points that found these certified indices."""
+    rows = [
+        {"case": "quadratic", "seed": seed, "phase": phase, "status": status, "certified": 1}
+        | {"block": ",".join(pair), "lower": n, "upper": n, "index": n}
+        for seed in range(seeds)
+        for pair, n in index.items()
+    ]
+    return pd.DataFrame(rows)
+
+
+SADDLES = pd.concat([searches(phase, EW=3, WV=2) for phase in ("plateau", "grokked")])
+
+
+def saddles(
+    base: pd.DataFrame, frozen: dict[str, int], points: pd.DataFrame = SADDLES, **delay: float
+) -> dict[str, str]:
     """What the rules of C4 say."""
     table = pd.concat([base, *(checkpoints(case, frozen) for case in ("frozenE", "frozenW"))])
-    return judgements(c4_saddles.verdicts(table, delays(**{"base": 1000, "frozenE": 100, "frozenW": 100} | delay)))
+    times = delays(**{"base": 1000, "frozenE": 100, "frozenW": 100} | delay)
+    return judgements(c4_saddles.verdicts(table, points, times))
 
 
 def test_the_paper_would_be_supported_by_data_that_say_so() -> None:
     said = saddles(checkpoints("base", BLOCKS), dict.fromkeys(BLOCKS, 0))
     assert set(said.values()) == {"supported"}
+
+
+def test_steps_at_which_only_other_blocks_were_measured_count_for_nothing() -> None:
+    """The file of all parameters has steps that the file of the pairs lacks."""
+    base = checkpoints("base", BLOCKS)
+    whole = checkpoints("base", {"all": 9}).assign(step=lambda t: t["step"] + 1000)
+    never = dict.fromkeys(BLOCKS, 0)
+    assert saddles(pd.concat([base, whole]), never) == saddles(base, never)
+    assert c4_measures.deepest(pd.concat([base, whole.assign(lambda_min=-9.0)])) == c4_measures.deepest(base)
+
+
+PLATEAU, GROKKED = "At critical points searched on the plateau, ", "At critical points searched after grokking, "
+JOINT, CONTROL = "E,W has negative curvature", "the control W,V has negative curvature"
+
+
+def refined(*points: pd.DataFrame) -> dict[str, evidence.Verdict]:
+    """The verdicts on critical points, by statement."""
+    found = c4_saddles.verdicts_at_critical_points(pd.concat(points))
+    return {verdict.statement: verdict for verdict in found}
+
+
+def test_verdicts_at_critical_points_flip_with_the_index() -> None:
+    said = refined(searches("plateau", EW=0, WV=2), searches("grokked", EW=7, WV=0))
+    assert (said[PLATEAU + JOINT].judgement, said[PLATEAU + CONTROL].judgement) == ("not supported", "supported")
+    assert (said[GROKKED + JOINT].judgement, said[GROKKED + CONTROL].judgement) == ("supported", "not supported")
+    assert said[GROKKED + JOINT].number.startswith("3 of 3 searches ended at a critical point; share")
+    # Seeds that differ decide nothing.
+    half = searches("grokked", EW=7, WV=0).assign(lower=lambda t: t["lower"].where(t["seed"] > 0, 0))
+    assert refined(half)[GROKKED + JOINT].judgement == "undecided"
+
+
+def test_only_critical_points_with_a_certified_index_are_counted() -> None:
+    for status in ("gradient-flat", "unfinished"):
+        verdict = refined(searches("plateau", status, EW=7, WV=7))[PLATEAU + JOINT]
+        assert (verdict.judgement, verdict.number) == ("undecided", "0 of 3 searches ended at a critical point")
+        other = searches("plateau", status, EW=7, WV=7)
+        assert refined(other, searches("plateau", EW=0, WV=0))[PLATEAU + JOINT].judgement == "not supported"
+    assert refined(searches("grokked", EW=7, WV=0).assign(certified=0))[GROKKED + JOINT].judgement == "undecided"
+    assert refined(searches("grokked", seeds=1, EW=7, WV=0))[GROKKED + JOINT].judgement == "undecided"
+
+
+def test_the_text_on_critical_points_follows_the_data() -> None:
+    numbers = {"grad_norm_before": 0.25, "grad_norm_after": 3e-11, "distance": 7.5, "lambda_min": -4e-5}
+    found = searches("grokked", EW=7, WV=0).assign(zeros=75, rotations=75, gauge_free=6, **numbers)
+    [where, there] = c4_saddles.at_critical_points(found)
+    assert "quadratic after grokking, 3 of 3 searches ended critical" in where
+    assert "gradient norm 0.25 to 0.25 before and 3e-11 to 3e-11 after, distance 7.5 to 7.5" in where
+    assert "At the 3 critical points 6 of 6 inertias are certified" in there
+    assert "above 0 at 3 of them, that of the control W,V at 0: 7 for E,W with lambda_min -4e-05 to -4e-05" in there
+    assert "as many zeros as rotations at 3 of 3 points" in there
+    stopped = found.assign(status="gradient-flat", phase="plateau", index=found["index"] + found["seed"])
+    [where, left] = c4_saddles.at_critical_points(stopped)
+    assert "0 of 3 searches ended critical and 3 of 3 searches gradient-flat" in where
+    assert "quadratic on the plateau, index 7 to 9 of E,W, 6 off the gauge tangents, and 0 to 2 of W,V" in left
+
+
+def test_rotations_that_move_the_embedding_are_counted() -> None:
+    """All planes but those among the directions that E does not use."""
+    E = np.random.default_rng(0).normal(size=(9, 5))
+    assert c4_measures.rotations(E) == 10
+    rotation = np.linalg.qr(np.random.default_rng(1).normal(size=(5, 5)))[0]
+    assert c4_measures.rotations((E * [1, 1, 0, 0, 0]) @ rotation) == 10 - 3
 
 
 def test_each_part_of_the_claim_can_fail() -> None:
@@ -234,9 +314,39 @@ def test_a_claim_reads_its_files(name: str, tiny_studies: Path, tmp_path: Path) 
     assert not any(word in paragraph for paragraph in finding.text for word in ("nan", "{", "}"))
     table = finding.tables["curves" if name == "c6_events" else "checkpoints"]
     study = evidence.study("mechanism" if name == "c4_saddles" else "curvature", tiny_studies)
-    path = study[0].planned.hessian["blocks" if name == "c4_saddles" else "top"]
+    path = study[0].planned.hessian["pairs" if name == "c4_saddles" else "top"]
     with h5py.File(path) as file:
         at = list(file["block"].asstr()).index("W")
         row = table[(table["case"] == study[0].labels["case"]) & (table["seed"] == 0) & (table["block"] == "W")]
         np.testing.assert_array_equal(row["lambda_max"], file["eigenvalues"][:, at, 1, 0])
         np.testing.assert_array_equal(row["index"], file["inertia"][:, at, 0])
+
+
+def test_refined_points_are_read_as_they_were_stored(tiny_studies: Path) -> None:
+    """One row a search and block with its status, norms and index, on its own table: the path has none of them."""
+    with style():
+        finding = c4_saddles.claim(tiny_studies)
+    points = finding.tables["refined"]
+    run = next(one for one in evidence.study("mechanism", tiny_studies) if "grokked" in one.planned.hessian)
+    with h5py.File(run.planned.hessian["grokked"]) as file:
+        found, step = file["critical_point"], file["step"][0]
+        rows = points[(points["case"] == "quadratic") & (points["from_step"] == step)]
+        assert list(rows["block"]) == list(file["block"].asstr())
+        assert set(rows["grad_norm_after"]) == {found["grad_norm"][0]}
+        assert set(rows["grad_norm_before"]) == {found["start_grad_norm"][0]} != {found["grad_norm"][0]}
+        assert set(rows["status"]) == {("unfinished", "gradient-flat", "critical")[found["status"][0]]}
+        np.testing.assert_array_equal(rows["index"], file["inertia"][0, :, 0])
+    assert set(points["case"]) == {"base", "quadratic"}
+    assert "quadratic" not in set(finding.tables["checkpoints"]["case"])
+
+
+def test_a_phase_begins_at_the_nearest_stored_checkpoint(tiny_studies: Path) -> None:
+    """Not at the nearest one that a Hessian file holds, of which there are few."""
+    one = evidence.study("mechanism", tiny_studies)[0]
+    stored, measured = one.data["step"].values.tolist(), one.hessian("pairs")["step"].values.tolist()
+    nearest = max(step for step in stored if step < max(measured) and step not in measured)
+    before = max(step for step in measured if step < nearest)
+    one.__dict__["times"] = {"memorised": nearest - 1, "grokked": np.nan}
+    assert one.phases(measured)[measured.index(before)] == "plateau"
+    table = c4_measures.checkpoints(one, "pairs")
+    assert set(table.loc[table["step"] == before, "phase"]) == {"memorising"}

@@ -139,6 +139,7 @@ def test_the_paper_s_sizes_have_the_same_studies() -> None:
         assert len(sweep_runs(sweep)) == len(sweep_runs(other))
         for mine, theirs in zip(sweep.analyses, other.analyses, strict=True):
             assert (mine.name, mine.cases, mine.blocks) == (theirs.name, theirs.cases, theirs.blocks)
+            assert (mine.objective, mine.refine_from is None) == (theirs.objective, theirs.refine_from is None)
 
 
 @pytest.mark.parametrize("folder", [STUDIES, STUDIES / "paper"], ids=["quick", "paper"])
@@ -148,7 +149,7 @@ def test_studies_have_what_the_scripts_name(folder: Path) -> None:
     assert known.keys() >= {*c7_balance.STUDIES, *c7_sweep.STUDIES.values()}
     for study, named in {
         "delay": {*c1_delay.NAMES, *c1_delay.PAIRS, *c1_delay.PAIRS.values()},
-        "mechanism": set(c4_saddles.ANALYSIS),
+        "mechanism": set(c4_saddles.NAMES),
         "curvature": set(c5_measures.CASES),
         "policies": {*c8_adam_lr.NAMES, *open_curvature_rate.NAMES},
         "prop41": {"balanced"},
@@ -165,5 +166,8 @@ def test_studies_have_what_the_scripts_name(folder: Path) -> None:
     assert known["decay"].grid.keys() == {"weight_decay", "skew"}
     analyses = {study: {one.name: one for one in known[study].analyses} for study in known}
     assert all("top" in analyses[study] for study in ("curvature", "ratios"))
-    for case, name in c4_saddles.ANALYSIS.items():
-        assert case in analyses["mechanism"][name].cases
+    for name, analysis in analyses["mechanism"].items():
+        of_a_path = {case for case, names in c4_saddles.PATH.items() if name in names}
+        assert (set(analysis.cases) == of_a_path) != (name in c4_saddles.REFINED)
+        assert (name in c4_saddles.REFINED) == (analysis.refine_from is not None)
+    assert analyses["mechanism"].keys() == {*sum(c4_saddles.PATH.values(), c4_saddles.REFINED)}
