@@ -18,7 +18,7 @@ FLOORS = {
     "cli": 7,
     "commands": 6,
     "sweep": 6,
-    "refine": 6,
+    "refine": 5.5,
     "sections": 6,
     "pipeline": 5,
     "report": 5,
