@@ -116,6 +116,7 @@ def claim(folder: Path) -> Finding:
         cases.append(numbers["cases"].assign(optimizer=optimizer))
         groups.append(summary(table, ["case", "lr_ratio"]).assign(optimizer=optimizer))
         grokked = table["grokked"].notna().sum()
+        reaching = int((numbers["cases"]["best_high"] >= table["lr_ratio"].max()).sum())
         rho, distance = numbers["rho_predicted"], numbers["distance_predicted"]
         what = f"under {optimizer} the best c of {n} initial scales"
         order, value = f"rank correlation {words(*rho)}", f"median distance in log₂ {words(*distance)}"
@@ -127,7 +128,9 @@ def claim(folder: Path) -> Finding:
             f"initial scales: {words(*rho)}; with the median of the prediction over training (of the run with c = 1) "
             f"{words(*numbers['rho_predicted_median'])}. Median distance in log₂ units: {words(*distance)}; over "
             f"training {words(*numbers['distance_predicted_median'])}; of c = 10, which needs no theory, "
-            f"{words(*numbers['distance_fixed'])}. Medians of the steps, and the best c with its interval:"
+            f"{words(*numbers['distance_fixed'])}. The interval of the best c reaches the largest c of the sweep at "
+            f"{reaching} of {n} initial scales: there a still larger one may be better. Medians of the steps, and the "
+            "best c with its interval:"
         )
         text.append(in_words(groups[-1], cases[-1]))
     least = min(float(one.data["f_E"].min()) for found in runs.values() for one in found)

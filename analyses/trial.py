@@ -56,7 +56,13 @@ def trial(runs: Path, out: Path, quiet: bool = False) -> list[Verdict]:
             write(name, findings[name], out)
     origins([path for finding in findings.values() for path in finding.files]).to_csv(out / "files.csv", index=False)
     pages(findings, out)
-    return [verdict for finding in findings.values() for verdict in finding.verdicts]
+    return [verdict for _, verdict in by_claim(findings)]
+
+
+def by_claim(findings: dict[str, Finding]) -> list[tuple[str, Verdict]]:
+    """The verdicts, each with the name of the script that found it: a claim's stand together, whoever found them."""
+    verdicts = [(name, verdict) for name, finding in findings.items() for verdict in finding.verdicts]
+    return sorted(verdicts, key=lambda named: named[1].claim)
 
 
 def origins(paths: Iterable[Path]) -> pd.DataFrame:
@@ -92,6 +98,7 @@ def pages(findings: dict[str, Finding], out: Path) -> None:
     made = provenance("cpu")
     content = {
         "findings": findings,
+        "verdicts": by_claim(findings),
         "version": landscape.__version__,
         "commit": f"{str(made['git_commit'])[:12]}{' with changes' if made['git_dirty'] else ''}",
         "level": LEVEL,

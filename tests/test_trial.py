@@ -65,7 +65,9 @@ def test_the_page_has_every_verdict_and_its_evidence(tiny_studies: Path, tmp_pat
         # A bar in a cell is one with a backslash.
         cells = [cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", row)]
         assert cells[1:6] == said
-    assert {verdict.claim for verdict in verdicts} >= {f"C{i}" for i in range(1, 10)}
+    claims = [verdict.claim for verdict in verdicts]
+    assert claims == sorted(claims)
+    assert {*claims} >= {f"C{i}" for i in range(1, 10)}
 
     links = {*re.findall(r"\]\(([^)]+)\)", text), *re.findall(r'(?:src|href)="([^"#][^"]*)"', html)}
     local = {link for link in links if not link.startswith("https://")}
