@@ -9,6 +9,7 @@ import os
 import random
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
@@ -217,6 +218,8 @@ def _acknowledge(argv: list[str], writer: type, method: str, telling: Connection
         telling.send_bytes(step.to_bytes(8, "little", signed=True))
 
     setattr(writer, method, acknowledging)
+    # The default is shared by processes, and a killed one would leave it behind.
+    tqdm.set_lock(threading.RLock())
     telling.send_bytes(STARTED.to_bytes(8, "little", signed=True))
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
         status = cli.run(argv)
