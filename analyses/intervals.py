@@ -18,9 +18,12 @@ Judgement = Literal["supported", "not supported", "undecided"]
 
 
 def interval(sample: ArrayLike, of: Callable[..., Any] = np.median) -> tuple[float, float, float]:
-    """A statistic of a sample with its 95 % bootstrap interval (percentile); NaN where a number is missing."""
+    """A statistic of a sample with its 95 % bootstrap interval (percentile); NaN where a number is missing.
+
+    Two values have no interval: even their whole range would hold the median in half of all cases only.
+    """
     values = np.asarray(sample, dtype=float)
-    if len(values) < 2 or np.isnan(values).any():
+    if len(values) < 3 or np.isnan(values).any():
         return (float(of(values)) if len(values) else np.nan), np.nan, np.nan
     found = stats.bootstrap(
         (values,), of, n_resamples=RESAMPLES, confidence_level=LEVEL, method="percentile", rng=0

@@ -73,7 +73,7 @@ def _moved(study: dict[str, Any]) -> dict[int, int]:
 
 def _quick(analysis: dict[str, Any], moved: dict[int, int]) -> dict[str, Any]:
     """Few steps, and one seed of cases that stand beside others."""
-    both = "seeds" not in analysis and ("steps" in analysis or analysis["num_steps"] > 20)
+    both = "seeds" not in analysis and analysis.get("num_steps", 30) > 20
     steps = [moved[step] for step in _named(analysis)]
     if "refine_from" in analysis:
         quick = {"refine_from": steps[0]}

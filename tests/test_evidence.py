@@ -154,7 +154,7 @@ def test_intervals_cover(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_intervals_of_small_samples() -> None:
     """One value has no interval, none has no value, nor has one with a value missing."""
     assert intervals.interval([3.0])[0] == 3
-    assert np.isnan(intervals.interval([3.0])[1:]).all()
+    assert all(np.isnan(intervals.interval(few)[1:]).all() for few in ([3.0], [1.0, 2.0]))
     assert np.isnan(intervals.interval([])).all()
     assert np.isnan(intervals.interval([1.0, NAN, 3.0])).all()
     assert np.isnan(intervals.spearman([1, 2, 3], [5, 5, 5])).all()
