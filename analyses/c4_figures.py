@@ -123,8 +123,10 @@ def cases_figure(table: pd.DataFrame, setup: str) -> Panel:
         line = {"linestyle": ":", "markerfacecolor": "none"}
         draw(axes, free_of[free_of["case"] == case], "gauge_free", "E,W", "E,W, gauge-free", **line)
         still = f", {LEFT[case]} is trained" if case in LEFT else ""
-        finish(axes, NAMES[case] + still, table, ylabel="saddle index", yscale="symlog", ylim=(-0.3, 3e4))
+        finish(axes, NAMES[case] + still, table, ylabel="saddle index", yscale="symlog", ylim=(-0.3, 3e5))
         axes.set_yticks([0, 1, 10, 100, 1000])
+        # A few late steps: no room is needed for the first ones.
+        axes.set(xscale="linear", xlim=(0, 1.1 * table["step"].max()), xticks=[0, *sorted(set(table["step"]))])
         axes.legend(loc="upper left", ncols=3, **NARROW)
     caption = (
         "Saddle index of blocks and pairs where E or W stays at its initial value, with GELU, and with one-hot input, "

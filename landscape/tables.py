@@ -102,7 +102,9 @@ def contents(state: FileState) -> str:
         more = " --steps N" if state.status == "complete" else ""
         lines.append([f"go {verb}", f"landscape train --out {state.path} --resume{more}"])
     elif state.status != "complete":
-        lines.append(["go on", "the same `landscape hessian` command goes on where it stopped"])
+        refined = any(table.group == "critical_point" for table in state.tables)
+        again = "critical` command with --resume" if refined else "hessian` command"
+        lines.append(["go on", f"the same `landscape {again} goes on where it stopped"])
     width = max(len(line[0]) for line in lines[1:])
     return "\n".join([": ".join(lines[0]), *(f"  {name:{width}}  {text}" for name, text in lines[1:])])
 

@@ -469,7 +469,9 @@ def test_not_converged_is_exit_code_3(tmp_path: Path, capsys: pytest.CaptureFixt
     assert SpectrumReader(run.hessian[""]).steps == [0]
 
 
-def test_refined_points_are_those_of_landscape_critical(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refined_points_are_those_of_landscape_critical(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Parameters, status and spectra alike; a search that was stopped is done anew, a finished one is kept."""
     smooth = {"activation": "tanh", "steps": 400, "checkpoint_every": 200, "weight_decay": 0.03}
     analysis = {"name": "saddle", "refine_from": 400, "objective": "regularised", "blocks": ["E,W"], "device": "cpu"}
@@ -501,6 +503,8 @@ def test_refined_points_are_those_of_landscape_critical(tmp_path: Path, monkeypa
         context.setattr(landscape.refine, "find_critical_point", interrupted)
         assert cli.run([*command, "--quiet", "--out", str(ours)]) == 3
     assert SpectrumReader(ours).attrs["status"] == "running"
+    assert cli.run(["info", str(ours)]) == 0
+    assert "the same `landscape critical` command with --resume goes on" in capsys.readouterr().out
     assert cli.run(arguments(tmp_path, sweep)) == 0
     assert SpectrumReader(ours).attrs["status"] == "complete"
     assert served_hessian(ours) == served_hessian(theirs)
