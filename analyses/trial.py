@@ -9,6 +9,7 @@ import shutil
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import jinja2
 import pandas as pd
@@ -47,6 +48,8 @@ def trial(runs: Path, out: Path, quiet: bool = False) -> list[Verdict]:
     A folder of a claim is replaced; nothing else in OUT is touched.
     """
     findings: dict[str, Finding] = {}
+    # First of all: the report may be written into the work tree whose state this tells, once for the whole process.
+    code = provenance("cpu")
     out.mkdir(parents=True, exist_ok=True)
     with style(), tqdm(SCRIPTS, unit="claim", disable=quiet, file=sys.stderr) as bar:
         for name in bar:
@@ -55,7 +58,7 @@ def trial(runs: Path, out: Path, quiet: bool = False) -> list[Verdict]:
             shutil.rmtree(out / name, ignore_errors=True)
             write(name, findings[name], out)
     origins([path for finding in findings.values() for path in finding.files]).to_csv(out / "files.csv", index=False)
-    pages(findings, out)
+    pages(findings, code, out)
     return [verdict for _, verdict in by_claim(findings)]
 
 
@@ -84,8 +87,8 @@ def origins(paths: Iterable[Path]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def pages(findings: dict[str, Finding], out: Path) -> None:
-    """report.md and report.html."""
+def pages(findings: dict[str, Finding], code: dict[str, Any], out: Path) -> None:
+    """report.md and report.html. code: the provenance of what made them."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=jinja2.select_autoescape(["html.j2"]),
@@ -95,12 +98,11 @@ def pages(findings: dict[str, Finding], out: Path) -> None:
     )
     # A bar would end the cell of a Markdown table.
     environment.filters |= {"html": to_html, "cell": lambda text: text.replace("|", r"\|")}
-    made = provenance("cpu")
     content = {
         "findings": findings,
         "verdicts": by_claim(findings),
         "version": landscape.__version__,
-        "commit": f"{str(made['git_commit'])[:12]}{' with changes' if made['git_dirty'] else ''}",
+        "commit": f"{code['git_commit'][:12]}{' with changes' if code['git_dirty'] else ''}",
         "level": LEVEL,
         "resamples": RESAMPLES,
     }
