@@ -140,8 +140,8 @@ def claim(folder: Path) -> Finding:
         "Part of this is the chain rule: ∂L/∂W_k = G_k E and ∂L/∂E = Σ G_kᵀ W_k with the same G (F14), so that the "
         "larger factor goes with the smaller gradient in any bilinear layer. Runs of one seed share their split and "
         "initial draw, so that intervals over runs are, if anything, too narrow: the range over seeds stands beside. "
-        "Seeds were added to the studies of ratios and of SGD, and checkpoints a run of ratios taken away, when results "
-        "of fewer seeds were known.",
+        "Seeds were added to the studies of ratios and of SGD, and checkpoints a run of ratios taken away, when "
+        "results of fewer seeds were known.",
     ]
     panel = Panel("c7_balance", c7_figures.balance(drawn, found), drawn, caption)
     tables = {"runs": per_run(known), "groups": groups}
