@@ -16,6 +16,9 @@ Which = Literal["both", "lowest", "highest"]
 Method = Literal["auto", "dense", "lanczos"]
 DENSE_LIMIT = 8000
 BLOCK = 4
+_PASSES = 3
+_EASY = 8
+"""Restarts after which a search counts as hard: a basis twice as long then takes a third to a half fewer products."""
 SMALL = 256
 """Order up to which all eigenvectors are as quick as a few."""
 
@@ -100,6 +103,12 @@ def operator_norm(op: LinearMap, tol: float = 1e-3, seed: int = 0) -> float:
         for _ in range(2):
             q = q - Q @ (Q.T @ q)
     return float(theta[top].abs())
+
+
+def outside(x: Tensor, basis: Tensor) -> Tensor:
+    """x (n, m) without its part in the orthonormal columns of a basis (n, b): one pass of classical Gram-Schmidt."""
+    # BLAS reads a tall basis twice as fast for x^T Q as for Q^T x.
+    return torch.addmm(x, basis, (x.T @ basis).T, alpha=-1)
 
 
 def require_symmetric(op: LinearMap) -> None:
@@ -212,11 +221,11 @@ class _Search:
         ends = 2 if which == "both" else 1
         # Few are as hard to find as ten where k cuts a cluster: what is kept beyond k tells its members apart.
         self.reach = max(k, min(4 * k, 10))
-        self.size = min(self.n, ends * (3 * self.reach + 2 * BLOCK))
+        self.size, self.longest = (min(self.n, ends * (m * self.reach + 2 * BLOCK)) for m in (3, 6))
         self.generator = torch.Generator(device="cpu").manual_seed(seed)
         self.Q = torch.zeros(self.n, self.size, dtype=op.dtype, device=op.device)
         self.HQ = torch.zeros_like(self.Q)
-        self.filled = self.products = 0
+        self.filled = self.products = self.restarts = 0
         self.theta: NDArray[np.float64] = np.zeros(0)
         self.S = self.Q[:0, :0]
 
@@ -259,12 +268,9 @@ class _Search:
                 return
 
     def _orthogonal(self, x: Tensor, beside: Tensor | None = None) -> Tensor:
-        """x without its part in the basis (and in `beside`): two passes."""
-        for _ in range(2):
-            x = x - self._basis(self.Q) @ (self._basis(self.Q).T @ x)
-            if beside is not None:
-                x = x - beside @ (beside.T @ x)
-        return x
+        """x without its part in the basis (and in `beside`): one pass, to be followed by another."""
+        x = outside(x, self._basis(self.Q))
+        return x if beside is None else outside(x, beside)
 
     def _orthonormal(self, x: Tensor, scale: float, width: int = BLOCK) -> Tensor:
         """At most `width` orthonormal columns spanning x; directions lost to breakdown are replaced at random."""
@@ -272,8 +278,11 @@ class _Search:
         breakdown = 10 * self.n**0.5 * torch.finfo(x.dtype).eps * scale
         width = min(width, self.n - self.filled)
         U = U[:, : min(width, int((s > breakdown).sum()))]
-        # What is left of a nearly dependent column has lost digits: orthogonalise it against the basis again.
-        U = torch.linalg.qr(self._orthogonal(U))[0]
+        # What is left of a nearly dependent column has lost digits: again, until no more than rounding goes.
+        for _ in range(_PASSES):
+            U, R = torch.linalg.qr(self._orthogonal(U))
+            if bool((R.diagonal().abs() > 0.5).all()):
+                break
         return torch.cat([U, self._random(width - U.shape[1], U)], dim=1)
 
     def _random(self, width: int, beside: Tensor | None = None) -> Tensor:
@@ -311,10 +320,15 @@ class _Search:
         return np.union1d(low, high)
 
     def _shrink(self, count: int) -> None:
-        """Keep only the Ritz vectors at the wanted ends."""
+        """Keep only the Ritz vectors at the wanted ends; make room for more if the search is hard."""
         S = self.S[:, self._ends(count)]
-        for store in (self.Q, self.HQ):
-            store[:, : S.shape[1]] = self._basis(store) @ S
+        self.restarts += 1
+        stores = [self.Q, self.HQ]
+        if self.restarts == _EASY:
+            self.size = self.longest
+            self.Q, self.HQ = (self.Q.new_zeros(self.n, self.size) for _ in stores)
+        for store, old in zip((self.Q, self.HQ), stores, strict=True):
+            store[:, : S.shape[1]] = self._basis(old) @ S
         self.filled = S.shape[1]
 
     def _basis(self, store: Tensor) -> Tensor:
