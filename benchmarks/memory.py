@@ -14,8 +14,8 @@ from landscape import HessianConfig, preset
 from landscape.measure import Measurement
 from landscape.point import Arrays, Point
 
-LIMIT, MAX_PRODUCTS = 2e9, 200
-"""Bytes above the imports; products per search, more than the whole basis holds, so that it is there."""
+LIMIT, MAX_PRODUCTS = 2e9, 500
+"""Bytes above the imports; products per search, more than it takes to need and to fill the longest basis."""
 
 
 def checkpoint(name: str) -> Numbers:

@@ -8,30 +8,41 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch.profiler import ProfilerActivity, profile
 
+from benchmarks import wholerun
 from benchmarks.dense import NETS, closed_form
+from benchmarks.eigenvalues import own
 from benchmarks.harness import Line, Numbers, Part, main, timed
 from benchmarks.index import STEP
-from benchmarks.peers import case
+from benchmarks.peers import case, trained
+from benchmarks.training import plain_loop
+from benchmarks.wholerun import searched
 from landscape import MatrixOperator, preset, saddle_index
-from landscape.training.trainer import train
+from landscape.config import BLOCKS, AnalysisConfig
+from landscape.point import Problem
+from landscape.training.trainer import train_ensemble
 
-ROUNDS, SHOWN, STEPS = 5, 7, 1500
+ROUNDS, SHOWN, STEPS, MID_STEPS = 5, 7, 1500, 300
+TURNING = "How far eigenvectors turn in 30 steps of quick (row 7)"
+TRANSITIONS = [(300, 330), (1500, 1530), (2970, 3000)]
 GEMMS = {"mm", "bmm", "baddbmm"}
 """Those whose multiplications and additions the profiler counts."""
 
 
-def by_operation(work: Callable[[], Any]) -> Numbers:
+def by_operation(work: Callable[[], Any], rounds: int = ROUNDS) -> Numbers:
     """Median seconds of a call, and each operation's own share of the time of a call that is watched.
 
     Watching lengthens what consists of many short operations; the shares are of the longer time.
     """
-    work()
-    seconds = statistics.median(timed(work)[0] for _ in range(ROUNDS))
+    if rounds > 1:
+        work()
+    seconds = statistics.median(timed(work)[0] for _ in range(rounds))
     with profile(activities=[ProfilerActivity.CPU], with_flops=True) as watched:
         whole = timed(work)[0]
     # The profiler counts in microseconds.
@@ -71,12 +82,56 @@ def index() -> Numbers:
     return by_operation(lambda: saddle_index(H, method="dense"))
 
 
-def training() -> Numbers:
-    """Steps of quick with their metrics and checkpoints."""
-    config = dataclasses.replace(preset("quick"), steps=STEPS, stop_test_accuracy=None, device="cpu")
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "run.h5"
-        return by_operation(lambda: train(config, path, overwrite=True, quiet=True))
+def search() -> Numbers:
+    """Ten pairs at each end of all parameters of mid."""
+    at = case(preset("mid"), STEP)
+    return by_operation(lambda: own(at, BLOCKS["all"]), rounds=1)
+
+
+def training(name: str, steps: int, members: int = 1, threads: int = 1) -> Numbers:
+    """Steps with their metrics and checkpoints, of one run or of several seeds side by side."""
+    config = dataclasses.replace(preset(name), steps=steps, stop_test_accuracy=None, device="cpu")
+    with tempfile.TemporaryDirectory() as folder, on(threads):
+        runs = {Path(folder) / f"{seed}.h5": dataclasses.replace(config, seed=seed) for seed in range(members)}
+        return by_operation(lambda: train_ensemble(runs, overwrite=True, quiet=True))
+
+
+def plain(name: str, steps: int, threads: int) -> Numbers:
+    """Steps of the loop that a user of PyTorch writes."""
+    config = dataclasses.replace(preset(name), steps=steps)
+    with on(threads):
+        return by_operation(lambda: plain_loop(config, fused=False))
+
+
+@contextmanager
+def on(threads: int) -> Iterator[None]:
+    """So many threads, and then as many as before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def turning() -> Numbers:
+    """Quick, 30 steps on: how much of each block's end vectors the old ones span, and products from these or cold."""
+    config = AnalysisConfig(method="lanczos", device="cpu")
+    found: dict[str, Numbers] = {}
+    with trained(preset("quick"), wholerun.STEPS["quick"]) as reader:
+        problem = Problem(preset("quick"), config, reader.data())
+        for first, step in TRANSITIONS:
+            old = searched(problem, reader.checkpoint(first), {})[1]
+            cold, new = searched(problem, reader.checkpoint(step), {})
+            warm = searched(problem, reader.checkpoint(step), old)[0]
+            for block in config.blocks:
+                spanned = (old[block].mT @ new[block]).square().sum((1, 2)) / config.k
+                row = found.setdefault(block, {"lowest": [], "highest": [], "cold": 0, "warm": 0})
+                for end, share in zip(("lowest", "highest"), spanned.tolist(), strict=True):
+                    row[end].append(share)
+                row["cold"] += cold["products_by_block"][block]
+                row["warm"] += warm["products_by_block"][block]
+    return {"turning": found, "transitions": TRANSITIONS}
 
 
 def parts() -> list[Part]:
@@ -86,9 +141,21 @@ def parts() -> list[Part]:
         "H_[E,W] of quick (row 3)": functools.partial(assembly, "quick"),
         "H_[E,W] of p=97, d=32, h=128 (row 3)": functools.partial(assembly, "p=97, d=32, h=128"),
         "saddle index of H_[E,W], quick (row 4)": index,
-        f"training quick for {STEPS:,} steps (row 8)": training,
+        "ten pairs at each end of all, mid (row 5)": search,
+        TURNING: turning,
+        f"training quick for {STEPS:,} steps (row 8)": functools.partial(training, "quick", STEPS),
+        **{
+            f"{what} mid for {MID_STEPS} steps on {threads} thread{'s' * (threads > 1)} (row 8)": functools.partial(
+                loop, "mid", MID_STEPS, threads=threads
+            )
+            for threads in (1, 2)
+            for what, loop in (("training", training), ("the plain loop, training", plain))
+        },
+        f"training 16 seeds of quick for {MID_STEPS} steps on 2 threads (row 9)": functools.partial(
+            training, "quick", MID_STEPS, members=16, threads=2
+        ),
     }
-    return [Part(name, work) for name, work in works.items()]
+    return [Part(name, work, slow=name == TURNING) for name, work in works.items()]
 
 
 def lines(found: Mapping[str, Numbers]) -> Iterator[Line]:
@@ -97,9 +164,11 @@ def lines(found: Mapping[str, Numbers]) -> Iterator[Line]:
 
 
 def section(found: Mapping[str, Numbers]) -> str:
-    """One table of all profiles, after what they show."""
+    """One table of all profiles, after what they show, and one of what warm starts have to begin from."""
     rows = ["| work | seconds | operation | calls | share | GFLOP/s |", "|---|---|---|---|---|---|"]
     for part, numbers in found.items():
+        if part == TURNING:
+            continue
         what, seconds = part, f"{numbers['seconds']:.3g}"
         for operation in numbers["operations"]:
             rate = operation["gflop_per_second"]
@@ -109,7 +178,22 @@ def section(found: Mapping[str, Numbers]) -> str:
             )
             what = seconds = ""
         rows.append(f"| | | Python, and torch between operations | | {max(0.0, numbers['outside']):.0%} | |")
-    return f"{FINDINGS}\n\n" + "\n".join(rows)
+    return "\n\n".join([FINDINGS, "\n".join(rows), *([turned(found[TURNING])] if TURNING in found else [])])
+
+
+def turned(numbers: Numbers) -> str:
+    """The table of `turning`."""
+    steps = ", ".join(f"{first:,} to {step:,}" for first, step in numbers["transitions"])
+    rows = [
+        f"{TURNING}: steps {steps}. Shares are of the ten new eigenvectors' squared length that the ten old ones span.",
+        "",
+        "| block | lowest | highest | products cold | warm |",
+        "|---|---|---|---|---|",
+    ]
+    for block, row in numbers["turning"].items():
+        low, high = (", ".join(f"{share:.0%}" for share in row[end]) for end in ("lowest", "highest"))
+        rows.append(f"| {block} | {low} | {high} | {row['cold']:,} | {row['warm']:,} |")
+    return "\n".join(rows)
 
 
 FINDINGS = """\

@@ -29,18 +29,21 @@ def run(name: str, steps: list[int], cold: list[int], blocks: tuple[str, ...] = 
         found = []
         for step in steps:
             arrays = reader.checkpoint(step)
-            row, vectors = _searched(problem, arrays, before)
+            row, vectors = searched(problem, arrays, before)
             found.append({"step": step, **row})
             if step in cold:
-                found[-1]["cold"] = _searched(problem, arrays, {})[0]
+                found[-1]["cold"] = searched(problem, arrays, {})[0]
             before = vectors
     return {"preset": name, "blocks": list(config.blocks), "k": config.k, "method": config.method, "steps": found}
 
 
-def _searched(problem: Problem, arrays: Arrays, before: Vectors) -> tuple[Numbers, Vectors]:
-    """Seconds, products and converged pairs of one checkpoint's blocks as `landscape hessian` searches them."""
+def searched(problem: Problem, arrays: Arrays, before: Vectors) -> tuple[Numbers, Vectors]:
+    """Seconds, products and converged pairs of one checkpoint's blocks as `landscape hessian` searches them.
+
+    before: eigenvectors by block to begin from.
+    """
     config, vectors = problem.config, {}
-    row: Numbers = {"seconds": 0.0, "products": 0, "converged": 0}
+    row: Numbers = {"seconds": 0.0, "products": 0, "converged": 0, "products_by_block": {}}
 
     def search(block: str) -> int:
         op, names = point.block(block), problem.names(block)
@@ -59,6 +62,7 @@ def _searched(problem: Problem, arrays: Arrays, before: Vectors) -> tuple[Number
         seconds, products = timed(functools.partial(search, block))
         row["seconds"] += seconds
         row["products"] += products
+        row["products_by_block"][block] = products
     return row, vectors
 
 

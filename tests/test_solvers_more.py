@@ -12,6 +12,7 @@ from test_inertia import drawn_spectrum
 from torch import Tensor
 
 from landscape.config import HessianConfig, TrainConfig
+from landscape.curvature import lanczos
 from landscape.curvature.coupling import coupling, coupling_strength
 from landscape.curvature.inertia import from_spectrum, saddle_index
 from landscape.curvature.lanczos import eigsh
@@ -57,6 +58,20 @@ def test_vectors_are_orthonormal_and_residuals_true(method: str, name: str, scal
             assert float((V.T @ V - torch.eye(6, dtype=torch.float64)).abs().max()) <= 2e-14
             residual = (A @ V - V * torch.from_numpy(result.values[end])).norm(dim=0).numpy()
             np.testing.assert_allclose(result.residuals[end], residual, atol=1e-14 * norm)
+
+
+def test_a_hard_search_gets_a_longer_basis(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where eigenvalues crowd at both ends: the true ones, for at most four fifths of the products."""
+    values = np.sin(np.linspace(-np.pi / 2, np.pi / 2, 500))
+    A = matrix(values)
+    found = eigsh(MatrixOperator(A), 10, method="lanczos")
+    np.testing.assert_allclose(found.values, np.stack([values[:10], values[::-1][:10]]), atol=1e-9)
+    assert found.converged.all()
+    assert found.orthonormality <= 2e-14
+    monkeypatch.setattr(lanczos, "_EASY", -1)
+    short = eigsh(MatrixOperator(A), 10, method="lanczos")
+    assert short.converged.all()
+    assert found.num_products <= 0.8 * short.num_products
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -16,7 +16,6 @@ Which = Literal["both", "lowest", "highest"]
 Method = Literal["auto", "dense", "lanczos"]
 DENSE_LIMIT = 8000
 BLOCK = 4
-_PASSES = 3
 _EASY = 8
 """Restarts after which a search counts as hard: a basis twice as long then takes a third to a half fewer products."""
 SMALL = 256
@@ -278,11 +277,8 @@ class _Search:
         breakdown = 10 * self.n**0.5 * torch.finfo(x.dtype).eps * scale
         width = min(width, self.n - self.filled)
         U = U[:, : min(width, int((s > breakdown).sum()))]
-        # What is left of a nearly dependent column has lost digits: again, until no more than rounding goes.
-        for _ in range(_PASSES):
-            U, R = torch.linalg.qr(self._orthogonal(U))
-            if bool((R.diagonal().abs() > 0.5).all()):
-                break
+        # A nearly dependent column has lost digits, but no more than one further pass brings back (cf. `breakdown`).
+        U = torch.linalg.qr(self._orthogonal(U))[0]
         return torch.cat([U, self._random(width - U.shape[1], U)], dim=1)
 
     def _random(self, width: int, beside: Tensor | None = None) -> Tensor:
