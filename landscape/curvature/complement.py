@@ -17,6 +17,8 @@ ACCEPTED = 1e-3
 GATHERED = 0.25
 """Share of the tolerance beyond which directions are gathered; as much again separates the rest from it."""
 _CHECK_EVERY, _MAX_STEPS = 10, 400
+_MOST = 0.7
+"""Share of a vector that one pass of Gram-Schmidt must leave for it to be enough."""
 _EACH = 8
 """Products that a direction gathered has been seen to take; more where there are many."""
 _BASIS_BYTES = 5 << 28
@@ -84,7 +86,8 @@ def _run(
 ) -> tuple[Tensor, float, int]:
     """One Lanczos run: Ritz vectors worth gathering, the chance that one was not seen, products."""
     n = op.shape[0]
-    basis = Q.new_zeros(n, steps)
+    # Column by column in memory: each step reads whole columns.
+    basis = Q.new_zeros(steps, n).T
     alpha, beta = np.zeros(steps), np.zeros(steps)
     q = _outside(torch.randn(n, generator=generator, dtype=torch.float64).to(Q), Q)
     q = q / q.norm()
@@ -92,6 +95,7 @@ def _run(
         basis[:, j] = q
         image = op @ q
         alpha[j] = float(q @ image)
+        image = image - alpha[j] * q - (beta[j - 1] * basis[:, j - 1] if j else 0)
         image = _outside(image, Q, basis[:, : j + 1])
         beta[j] = float(image.norm())
         scale = max(np.abs(alpha[: j + 1]).max(), beta[: j + 1].max())
@@ -124,8 +128,11 @@ def _negative(matrix: Tensor, below: float) -> int:
 
 
 def _outside(x: Tensor, *bases: Tensor) -> Tensor:
-    """x without its part in the bases: two passes."""
+    """x without its part in the bases; a second pass where the first took much of it (Daniel et al. 1976)."""
     for _ in range(2):
+        before = float(x.norm())
         for basis in bases:
             x = x - basis @ (basis.T @ x)
+        if float(x.norm()) > _MOST * before:
+            break
     return x
