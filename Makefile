@@ -46,7 +46,7 @@ bench: $(TEST_INSTALLED)
 bench-full: $(TEST_INSTALLED)
 	$(BIN)/python -m benchmarks --full
 
-# 50 minutes on two cores, by the sum of its parts: the runs and analyses behind every claim, and the verdicts. Goes on where it was stopped.
+# An hour on two cores: the runs and analyses behind every claim, and the verdicts. Goes on where it was stopped.
 studies: $(INSTALLED)
 	for study in studies/*.json; do $(BIN)/landscape sweep --config $$study --out checkpoints/studies || exit 1; done
 	$(BIN)/python analyses/trial.py --runs checkpoints/studies --out reports/reference
