@@ -17,7 +17,10 @@ Method = Literal["auto", "dense", "lanczos"]
 DENSE_LIMIT = 8000
 BLOCK = 4
 _EASY = 8
-"""Restarts after which a search counts as hard: a basis twice as long then takes a third to a half fewer products."""
+"""Restarts after which a search with more than a quarter of its pairs open is hard.
+
+A basis twice as long then takes a third to a half fewer products.
+"""
 SMALL = 256
 """Order up to which all eigenvectors are as quick as a few."""
 
@@ -247,6 +250,9 @@ class _Search:
             if confirmed or self.filled == self.n or self.products >= self.max_products:
                 return self._vectors()
             accepted = found if converged else accepted
+            self.restarts += 1
+            if self.restarts >= _EASY and 4 * int(open_.sum()) > len(found):
+                self.size = self.longest
             self._shrink(self.reach if converged else self.reach + self.reach // 2 + BLOCK)
             # In a Krylov space all residuals lie in the block that comes next; after a warm start only they lead on.
             block = self._random(BLOCK) if converged else self._orthonormal(self._orthogonal(residual[:, open_]), norm)
@@ -316,12 +322,10 @@ class _Search:
         return np.union1d(low, high)
 
     def _shrink(self, count: int) -> None:
-        """Keep only the Ritz vectors at the wanted ends; make room for more if the search is hard."""
+        """Keep only the Ritz vectors at the wanted ends, in a basis of `size`."""
         S = self.S[:, self._ends(count)]
-        self.restarts += 1
         stores = [self.Q, self.HQ]
-        if self.restarts == _EASY:
-            self.size = self.longest
+        if self.size > self.Q.shape[1]:
             self.Q, self.HQ = (self.Q.new_zeros(self.n, self.size) for _ in stores)
         for store, old in zip((self.Q, self.HQ), stores, strict=True):
             store[:, : S.shape[1]] = self._basis(old) @ S
