@@ -217,9 +217,10 @@ FINDINGS = """\
   start. The plain loop has neither metrics nor files. A run's file is made and trimmed once, at a fixed price that a
   run of seconds feels. A second thread makes matrix products twice as fast, which are two thirds of the plain loop of
   mid and a third of ours: what is left is starting short operations, and gains nothing.
-* **Row 9**: side by side, steps cost what their matrix products, softmaxes and copies cost on two threads, of which
-  runs on a core each make as good use; what is saved is the starting of operations. Sixteen files are made and trimmed
-  one after another, in Python.
+* **Row 9**: side by side, operations are started once for all seeds, but the hidden arrays of sixteen no longer fit the
+  cache: activations and embeddings (`clamp_min`, `threshold_backward`, `_embedding_bag_forward_only`) cost more than
+  matrix products, while a run on a core of its own keeps its arrays there. Sixteen files are made and trimmed one after
+  another, in Python.
 * **Storage**: a checkpoint is read once by the kernel, once for its checksum and once for its finiteness; `fromfile`
   stops after the first."""
 
