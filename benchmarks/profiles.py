@@ -205,21 +205,21 @@ FINDINGS = """\
 * **Row 4**: `eigvalsh` costs 4/3 n³ multiplications and additions, one L D Lᵀ costs n³/3: even alone it is at most four
   times as fast where both run at the speed of matrix products. The index takes one factorisation, the zeros and
   positives beside it a second; the certificate takes two solves with probes, the tolerance an estimate of ‖H‖.
-* **Row 5**: all of mid takes 1,040 products, and the residual that PyHessian reached 476; the rest goes to keeping the
-  basis orthogonal (`mm`, `addmm`, `addmm_` of tall matrices). Between two products the basis passes through the cache,
-  so that a product reads its arrays from memory and takes longer there than alone (`index_select`, `mul`). Most
-  products go to the low ends, which are clusters (at 0 for W, at -σ_max(G) and below for all), and which PyHessian does
-  not look for: it stops with the largest moduli, at whatever it has after its iterations.
-* **Row 7**: in 30 steps the ten eigenvectors at an end turn so far that the old ones span 60 % to 98 % of the new at
-  the upper ends, and down to 7 % at the low ones; ten to a residual of 1e-6 take nearly as many products from there as
-  from nothing. At the low end of E,W both ways begin in the cluster that theory knows.
+* **Row 5**: about a quarter of a search in all of mid goes to orthogonalising (`addmm` and most of `mm`, of tall
+  matrices), most of the rest to products, whose parts take longer there than alone (`index_select`), likely because the
+  basis passes through the cache between them. Most products go to the low ends, which are clusters (at 0 for W, at
+  -σ_max(G) and below for all), and which PyHessian does not look for: it stops with the largest moduli, at whatever it
+  has after its iterations.
+* **Row 7**: the table below says how little of the new eigenvectors the old ones span at the low ends, 30 steps on;
+  ten to a residual of 1e-6 take nearly as many products from there as from nothing. At the low end of E,W both ways
+  begin in the cluster that theory knows.
 * **Row 8**: a step of quick is three small matrix products and many short operations, which cost as much again to
   start. The plain loop has neither metrics nor files. A run's file is made and trimmed once, at a fixed price that a
-  run of seconds feels. A second thread makes matrix products twice as fast, which are two thirds of the plain loop of
-  mid and a third of ours: what is left is starting short operations, and gains nothing.
-* **Row 9**: side by side, operations are started once for all seeds, but the hidden arrays of sixteen no longer fit the
-  cache: activations and embeddings (`clamp_min`, `threshold_backward`, `_embedding_bag_forward_only`) cost more than
-  matrix products, while a run on a core of its own keeps its arrays there. Sixteen files are made and trimmed one after
+  run of seconds feels. A second thread speeds up matrix products, which are most of the plain loop of mid and a
+  third of ours: most of what is left is starting short operations, which it does not help.
+* **Row 9**: side by side, operations are started once for all seeds, but activations and embeddings (`clamp_min`,
+  `threshold_backward`, `_embedding_bag_forward_only`) take a larger share than in a run alone, likely because the
+  hidden arrays of sixteen no longer fit the cache. Sixteen files are made and trimmed one after
   another, in Python.
 * **Storage**: a checkpoint is read once by the kernel, once for its checksum and once for its finiteness; `fromfile`
   stops after the first."""

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from landscape.curvature import complement
 from landscape.curvature.complement import ACCEPTED, index_bounds
 from landscape.curvature.inertia import Inertia, certified, from_spectrum, negative_pivots, saddle_index
 from landscape.curvature.lanczos import eigsh
@@ -294,3 +295,18 @@ def test_an_uncertain_run_gives_no_upper_bound() -> None:
     assert (fine.lower, fine.upper, fine.failure_probability) == (0, None, 0)
     assert (coarse.lower, coarse.upper) == (0, 0)
     assert 0 < coarse.failure_probability <= 1e-6
+
+
+@pytest.mark.parametrize("low", ["cluster", "giant", "decaying"])
+def test_directions_gathered_stay_orthogonal(low: str) -> None:
+    """One pass a step is enough: long after Ritz values converged, a run holds no copy and no part of the basis."""
+    ends = {"cluster": -1 - 1e-9 * np.arange(10), "giant": [-1e8], "decaying": -np.geomspace(1, 1e-5, 40)}
+    values = np.concatenate([ends[low], np.linspace(0, 1, 600)])
+    A = matrix(values)
+    Q = torch.linalg.qr(torch.randn(len(A), 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64))[0]
+    generator = torch.Generator().manual_seed(2)
+    found, _, steps = complement._run(MatrixOperator(A), Q, 1e-6, 0.0, 0.0, 300, generator)
+    assert steps == 300
+    assert found.shape[1] > 0
+    together = torch.cat([Q, found], dim=1)
+    assert float((together.T @ together - torch.eye(together.shape[1]).to(A)).abs().max()) <= 1e-13

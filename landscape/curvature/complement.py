@@ -95,7 +95,7 @@ def _run(
         basis[:, j] = q
         image = op @ q
         alpha[j] = float(q @ image)
-        image = image - alpha[j] * q - (beta[j - 1] * basis[:, j - 1] if j else 0)
+        image = image - q * float(alpha[j]) - (basis[:, j - 1] * float(beta[j - 1]) if j else 0)
         image = _outside(image, Q, basis[:, : j + 1])
         beta[j] = float(image.norm())
         scale = max(np.abs(alpha[: j + 1]).max(), beta[: j + 1].max())

@@ -19,7 +19,7 @@ BLOCK = 4
 _EASY = 8
 """Restarts after which a search with more than a quarter of its pairs open is hard.
 
-A basis twice as long then takes a third to a half fewer products.
+A basis twice as long then takes fewer products, seen: a tenth to a half.
 """
 SMALL = 256
 """Order up to which all eigenvectors are as quick as a few."""
