@@ -22,6 +22,7 @@ import landscape
 from landscape.config import HessianConfig
 from landscape.errors import FileError
 from landscape.pipeline import analyse
+from landscape.storage import schema
 from landscape.storage.files import sha256
 from landscape.storage.runs import RunReader, RunWriter
 from landscape.storage.spectra import SpectrumReader
@@ -63,7 +64,7 @@ def test_run_attributes(tiny_run: Path) -> None:
     """Schema, identity, config and provenance stand at the root."""
     with h5py.File(tiny_run) as file:
         attrs = dict(file.attrs)
-    assert (attrs["schema"], attrs["schema_version"], attrs["status"]) == ("landscape.run", "1.0", "complete")
+    assert (attrs["schema"], attrs["schema_version"], attrs["status"]) == ("landscape.run", schema.VERSION, "complete")
     assert json.loads(attrs["config"])["hidden"] == TINY.hidden
     wanted = "run_id created seed git_commit git_dirty python_version torch_version numpy_version h5py_version"
     assert set(f"{wanted} hdf5_version landscape_version device hostname argv".split()) <= set(attrs)

@@ -5,14 +5,19 @@ The numbers below were printed by h5dump, not by this package.
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 
 import landscape
 from landscape import cli
+from landscape.errors import FileError
+from landscape.storage import schema
+from landscape.storage.inspect import inspect, repair
 from landscape.storage.runs import RunReader
 from landscape.storage.spectra import SpectrumReader
 
@@ -104,6 +109,39 @@ def test_a_run_of_1_0_goes_on(copy: Path) -> None:
         for step in old.steps:
             for name, array in old.checkpoint(step).items():
                 assert new.checkpoint(step)[name].tobytes() == array.tobytes()
+
+
+@pytest.fixture
+def younger(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dataset that files have only from now on."""
+    field = schema.Field("younger", ("block",), "f8", "a later quantity", since=schema.VERSION)
+    table = dataclasses.replace(schema.HESSIAN_ROOT, fields=(*schema.HESSIAN_ROOT.fields, field))
+    monkeypatch.setattr(schema, "HESSIAN_ROOT", table)
+
+
+@pytest.mark.usefixtures("younger")
+def test_a_file_without_a_younger_dataset(tmp_path: Path) -> None:
+    """It is read as before, `info` names what it lacks, and a rewritten one keeps its version."""
+    copy = Path(shutil.copy(HESSIAN, tmp_path / "old.hessian.h5"))
+    with h5py.File(copy) as file:
+        then = {name: file[name][()].tobytes() for name in file["crc32"].attrs["fields"].split()}
+    repair(copy)
+    reader = SpectrumReader(copy)
+    assert reader.attrs["schema_version"] == "1.0"
+    assert reader.row(20)["eigenvalues"][2].tolist() == [LOWEST, HIGHEST]
+    assert any("younger" in note and note.endswith("younger than schema 1.0") for note in inspect(copy).notes)
+    with h5py.File(copy) as file:
+        assert {name: file[name][()].tobytes() for name in then} == then
+
+
+@pytest.mark.usefixtures("younger")
+def test_a_file_of_now_must_hold_a_younger_dataset(tmp_path: Path) -> None:
+    """Only an older version excuses a file from it."""
+    copy = Path(shutil.copy(HESSIAN, tmp_path / "now.hessian.h5"))
+    with h5py.File(copy, "r+") as file:
+        file.attrs["schema_version"] = schema.VERSION
+    with pytest.raises(FileError, match="younger is missing"):
+        SpectrumReader(copy)
 
 
 @pytest.mark.slow

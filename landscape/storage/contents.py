@@ -43,8 +43,8 @@ ATTRIBUTES: dict[str, dict[str, type[str] | type[int]]] = {
 
 
 def write_attributes(file: h5py.File, kind: str, attrs: Mapping[str, Any]) -> None:
-    """Give a new file its schema, its attributes and their checksum."""
-    attrs = {**attrs, "schema": kind, "schema_version": schema.VERSION}
+    """Give a new file its schema, its attributes and their checksum; a rewritten file keeps its schema version."""
+    attrs = {"schema_version": schema.VERSION, **attrs, "schema": kind}
     file.attrs.update(attrs)
     file.attrs["attrs_crc32"] = crc32_of_attributes({name: attrs[name] for name in ATTRIBUTES[kind]})
 
@@ -123,8 +123,8 @@ def _plan_hessian(train: TrainConfig, config: HessianConfig, sizes: Mapping[str,
 class Contents:
     """An opened file of which every object that the schema names has passed its checks.
 
-    attrs: root attributes; config: the JSON among them; train: the config of the run; tables: by group; data: arrays
-    of a run by name; lengths and scales: of all axes but the rows'.
+    attrs: root attributes; config: the JSON among them; train: the config of the run; tables: by group; absent:
+    datasets younger than the file; data: arrays of a run by name; lengths and scales: of all axes but the rows'.
     """
 
     def __init__(self, guard: Guard, kind: str) -> None:
@@ -147,7 +147,11 @@ class Contents:
             self._agree("objective", analysis.objective)
             self._agree("method", analysis.method)
         self.lengths = plan.lengths
-        self.tables = {table.group: self._table(table, plan.parameter) for table in plan.tables}
+        tables = [table.at(self.attrs["schema_version"]) for table in plan.tables]
+        self.tables = {table.group: self._table(table, plan.parameter) for table in tables}
+        self.absent = [
+            f.name for now, then in zip(plan.tables, tables, strict=True) for f in now.fields if f not in then.fields
+        ]
         if kind == schema.RUN:
             group = guard.group("data")
             for f in schema.DATA:

@@ -33,7 +33,7 @@ def open_file(path: Path, wanted: str) -> Contents:
         version = str(guard.require("schema_version", str))
         if not re.fullmatch(r"\d{1,9}(\.\d{1,9})*", version, re.ASCII):
             raise guard.refuse(f"its schema version is {version!r}")
-        if _release(version) > _release(schema.VERSION):
+        if schema.release(version) > schema.release(schema.VERSION):
             raise FileError(
                 f"{path} has schema version {version}; this landscape reads up to {schema.VERSION}",
                 "upgrade landscape",
@@ -105,7 +105,3 @@ def sha256(path: Path) -> str:
     """Hex digest of a file's bytes."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _release(version: str) -> tuple[int, ...]:
-    return tuple(map(int, version.split(".")))

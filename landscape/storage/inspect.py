@@ -63,6 +63,8 @@ def inspect(path: Path) -> FileState:
     with contextlib.closing(open_file(path, kind if kind in KINDS else schema.RUN)) as file:
         tables = tuple(_state(table) for table in file.tables.values())
         lacks = _lacks_of_run(file) if kind == schema.RUN else _lacks_of_hessian(file, path)
+        if file.absent:
+            lacks.append(f"no {', '.join(file.absent)}: younger than schema {file.attrs['schema_version']}")
         if kind == schema.RUN:
             file.samples()
         attributes, config = file.attrs, file.config

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection
 
-VERSION = "1.0"
+VERSION = "1.1"
 RUN = "landscape.run"
 HESSIAN = "landscape.hessian"
 PARAM = "param"
@@ -29,6 +29,8 @@ class Field:
     attrs: dict[str, object] = dataclasses.field(default_factory=dict)
     needs: str = ""
     """Parameter without which the dataset is left out."""
+    since: str = "1.0"
+    """Schema version that introduced the dataset; older files are read without it."""
 
     @property
     def description(self) -> dict[str, object]:
@@ -49,6 +51,16 @@ class Table:
         """The table of a model that has only these parameters."""
         kept = tuple(f for f in self.fields if not f.needs or f.needs in parameters)
         return dataclasses.replace(self, fields=kept)
+
+    def at(self, version: str) -> Table:
+        """The table as files of a schema version hold it."""
+        kept = tuple(f for f in self.fields if release(f.since) <= release(version))
+        return dataclasses.replace(self, fields=kept)
+
+
+def release(version: str) -> tuple[int, ...]:
+    """A version such as 1.0, to be compared with others."""
+    return tuple(map(int, version.split(".")))
 
 
 PARAMETERS = (
