@@ -14,6 +14,8 @@ class LandscapeError(Exception):
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
         self.hint = hint
+        # Tracebacks show it too.
+        self.add_note(f"hint: {hint}")
 
 
 class ConfigError(LandscapeError):
@@ -28,6 +30,10 @@ class FileError(LandscapeError):
 
 class StepError(FileError):
     """A step that the file does not hold."""
+
+
+class ArgumentError(LandscapeError, ValueError):
+    """An argument of a function that has the wrong kind, shape, name or number."""
 
 
 class DeviceError(LandscapeError):

@@ -9,37 +9,80 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from landscape.curvature.checks import (
+    blaming,
+    require_data,
+    require_finite,
+    require_independent,
+    require_labels,
+    require_outputs,
+    require_parameters,
+    require_settings,
+    require_used,
+    require_values,
+)
+from landscape.curvature.differences import require_derivatives
+from landscape.curvature.modules import ModuleFunction, in_precision
+from landscape.errors import ArgumentError
+
 Parameters = Mapping[str, Tensor]
 PerSampleLoss = Callable[[Tensor, Tensor], Tensor]
+IGNORED = -100
+"""The target of tokens that are left out, as in torch.nn.functional.cross_entropy."""
+PROBE = 32
+"""Samples, spread over the data, by which an objective is checked."""
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Tensor:
-    """Cross-entropy of each sample, as softplus(logsumexp_{c != y} z_c - z_y).
+    """Cross-entropy of each sample or token, as softplus(logsumexp_{c != y} z_c - z_y).
 
-    logits (N, C), labels (N,) integers; returns (N,). Unlike -log softmax it keeps full relative precision
+    logits (..., C), labels (...) class indices; returns (...). Unlike -log softmax it keeps full relative precision
     at any loss, in the value and in both derivatives. (torch's softplus is linear above 20; this is not.)
     label_smoothing s puts (1 - s) on the label and s/C on every class, as torch.nn.functional.cross_entropy does:
-    it adds s (z_y - mean z), which is linear and costs no digit of the curvature.
+    it adds s (z_y - mean z), which is linear and costs no digit of the curvature. Raises ArgumentError for anything
+    but one class index of at least two classes.
     """
-    right = logits.gather(1, labels[:, None])[:, 0]
-    margin = logits.scatter(1, labels[:, None], -torch.inf).logsumexp(1) - right
+    if labels.is_floating_point() or labels.dtype == torch.bool or labels.shape != logits.shape[:-1]:
+        raise ArgumentError(
+            f"cross_entropy of logits {tuple(logits.shape)} and labels {tuple(labels.shape)}, {labels.dtype}",
+            "labels are class indices, integers of shape logits.shape[:-1], such as labels[:, 0] of (N, 1); for "
+            "probabilities write the loss: lambda z, y: -(y * z.log_softmax(-1)).sum(-1)",
+        )
+    if logits.shape[-1] < 2:
+        raise ArgumentError(
+            "cross_entropy of one class is 0 whatever the parameters",
+            "for binary labels take torch.nn.functional.binary_cross_entropy_with_logits with reduction='none'",
+        )
+    index = labels.long()[..., None]
+    if logits.device.type == "cpu" and index.numel():
+        require_labels(labels, logits.shape[-1])
+    right = logits.gather(-1, index)[..., 0]
+    margin = logits.scatter(-1, index, -torch.inf).logsumexp(-1) - right
     wrong = margin > 0
     hard = torch.where(wrong, -margin, margin).exp().log1p() + torch.where(wrong, margin, 0.0)
-    return hard + label_smoothing * (right - logits.mean(1)) if label_smoothing else hard
+    return hard + label_smoothing * (right - logits.mean(-1)) if label_smoothing else hard
 
 
 def mse(outputs: Tensor, targets: Tensor) -> Tensor:
     """Squared error of each sample, averaged over the outputs; outputs and targets (N, ...), returns (N,)."""
-    return (outputs - targets).square().flatten(1).mean(1)
+    if outputs.shape != targets.shape:
+        raise ArgumentError(
+            f"mse of outputs {tuple(outputs.shape)} and targets {tuple(targets.shape)}",
+            "give both the same shape, such as targets[:, None] for outputs (N, 1)",
+        )
+    return (outputs - targets).square().reshape(len(outputs), -1).mean(1)
 
 
 class Objective:
     """L(theta) = (1/N) sum_n loss(model(theta, x_n), y_n) + (weight_decay/2) |theta|^2.
 
-    `model` is a torch module, or a function of (parameters by name, inputs). `inputs` and `targets` hold
-    the whole data set, first axis samples; `chunk_size` samples go through the model at once. Floating
-    inputs and buffers are used in `dtype`. Nothing of the module is changed: no .grad, mode or requires_grad.
+    `model` is a torch module, or a function of (parameters by name, inputs), that returns one tensor. `inputs` and
+    `targets` hold the whole data set, first axis samples; `chunk_size` samples go through the model at once. `loss`
+    maps the outputs and targets of n samples to n values. With `per_token` it maps them to (n, T) values and L is the
+    mean over the N T tokens; integer targets (N, T) of -100, torch's ignore_index, are left out of it. Floating inputs
+    and buffers are used in `dtype`. Nothing of the module is changed: no .grad, mode or requires_grad.
     Attention goes through torch's plain kernel, since the fused ones have no second derivative.
+    Raises ArgumentError, a ValueError, for data, modules and losses that have no Hessian in this sense.
     """
 
     def __init__(
@@ -51,20 +94,28 @@ class Objective:
         weight_decay: float = 0.0,
         chunk_size: int | None = None,
         dtype: torch.dtype = torch.float64,
+        per_token: bool = False,
     ) -> None:
-        if len(inputs) != len(targets) or len(inputs) == 0:
-            raise ValueError(f"{len(inputs)} inputs and {len(targets)} targets: give one target per input")
+        require_settings(model, loss, weight_decay, chunk_size, dtype)
+        require_data(inputs, targets)
         self._given = (model, inputs, targets, loss, weight_decay, chunk_size)
-        self._model = _functional(model, dtype) if isinstance(model, nn.Module) else model
-        self.inputs = inputs.to(dtype) if inputs.is_floating_point() else inputs
-        self.targets = targets.to(dtype) if targets.is_floating_point() else targets
-        self.dtype, self.weight_decay, self._loss = dtype, weight_decay, loss
+        self._model = ModuleFunction(model, dtype) if isinstance(model, nn.Module) else model
+        self.inputs, self.targets = in_precision(inputs.detach(), dtype), in_precision(targets.detach(), dtype)
+        self.dtype, self.weight_decay, self._loss, self._per_token = dtype, weight_decay, loss, per_token
         self._chunk_size = chunk_size or len(inputs)
+        self._kept = _kept(self.targets) if per_token else None
+        if self._kept is not None:
+            self.targets = self.targets.where(self._kept, 0)
+        tokens = self.targets.shape[: 1 + per_token].numel()
+        self._count = tokens if self._kept is None else int(self._kept.sum())
         self._is_deterministic = False
+        self._sound: set[tuple[str, ...]] = set()
 
     def in_dtype(self, dtype: torch.dtype) -> Objective:
         """The same objective in another precision."""
-        return Objective(*self._given, dtype=dtype)
+        other = Objective(*self._given, dtype=dtype, per_token=self._per_token)
+        other._sound = self._sound
+        return other
 
     @property
     def num_chunks(self) -> int:
@@ -78,11 +129,36 @@ class Objective:
         with torch.no_grad():
             once, twice = (float(self._chunk(slice(0, 32), params)) for _ in range(2))
         if abs(once - twice) > 1e-6 * abs(once):
-            raise ValueError(
+            raise ArgumentError(
                 f"the loss of the same parameters is {once:.9g} and then {twice:.9g}: curvature needs a deterministic "
-                "loss; put the module in eval mode (dropout), or fix its random numbers"
+                "loss",
+                "put the module in eval mode (dropout), or fix its random numbers",
             )
         self._is_deterministic = True
+
+    def require_sound(self, params: Parameters) -> None:
+        """Raise unless the loss is one finite value per sample or token that depends on each of the parameters.
+
+        ArgumentError also where the samples of a chunk depend on each other or automatic differentiation is wrong,
+        NumericsError where a value is not finite. Once for each set of names: some 8 passes over 32 samples, and over
+        chunks until each parameter has been used.
+        """
+        if tuple(params) in self._sound:
+            return
+        at, halves = self._probe()
+        with torch.no_grad():
+            outputs = self._outputs(at, params)
+            values = self._values(at, outputs)
+            if getattr(self._loss, "func", self._loss) is cross_entropy:
+                require_labels(self.targets, outputs.shape[-1])
+            require_finite(values)
+            if self.num_chunks > 1 and len(values) > 1:
+                parts = [self._values(half, self._outputs(half, params)) for half in halves]
+                require_independent(values, torch.cat(parts), outputs)
+        with blaming("the loss cannot be differentiated"):
+            require_used((functools.partial(self._chunk, s) for s in (at, *self._slices())), params)
+            self._require_derivatives(at, params)
+        self._sound.add(tuple(params))
 
     def terms(self) -> Iterator[Callable[[Parameters], Tensor]]:
         """Functions of the parameters that sum to the objective, one per chunk of samples and one for L2."""
@@ -107,8 +183,10 @@ class Objective:
 
     def gradient(self, params: Parameters) -> dict[str, Tensor]:
         """Gradient by parameter name."""
-        leaves = {n: p.detach().requires_grad_() for n, p in params.items()}
-        total = {n: torch.zeros_like(p) for n, p in params.items()}
+        require_parameters(params, self.inputs.device)
+        leaves = {n: p.detach().to(self.dtype).requires_grad_() for n, p in params.items()}
+        self.require_sound(leaves)
+        total = {n: torch.zeros_like(p) for n, p in leaves.items()}
         for term in self.terms():
             for name, g in zip(leaves, gradients(term(leaves), leaves.values()), strict=True):
                 total[name] += g
@@ -123,29 +201,60 @@ class Objective:
         for start in range(0, len(self.inputs), self._chunk_size):
             yield slice(start, start + self._chunk_size)
 
+    def _probe(self) -> tuple[slice, tuple[slice, slice]]:
+        """Samples spread over the data, as many as go through the model at once or PROBE, and two parts of them."""
+        count = min(PROBE, self._chunk_size, len(self.inputs))
+        step = -(-len(self.inputs) // count)
+        half = step * (count // 2)
+        return slice(0, None, step), (slice(0, half, step), slice(half, None, step))
+
+    def _require_derivatives(self, at: slice, params: Parameters) -> None:
+        """Check them in float64, where little is lost to rounding and few kinks are met."""
+        exact = self if self.dtype == torch.float64 else self.in_dtype(torch.float64)
+        try:
+            exact._chunk(at, params)
+        except ArgumentError:
+            # The model runs in float32 alone.
+            exact = self
+        require_derivatives(functools.partial(exact._chunk, at), {n: p.to(exact.dtype) for n, p in params.items()})
+
     def _outputs(self, at: slice, params: Parameters) -> Tensor:
-        return self._model(params, self.inputs[at])
+        x = self.inputs[at]
+        with blaming(f"the model fails on inputs of shape {tuple(x.shape)}"), sdpa_kernel(SDPBackend.MATH):
+            outputs = self._model({n: p.to(self.dtype) for n, p in params.items()}, x)
+        require_outputs(outputs, self.dtype)
+        return outputs
+
+    def _values(self, at: slice, outputs: Tensor) -> Tensor:
+        y = self.targets[at]
+        with blaming(f"the loss fails on outputs {tuple(outputs.shape)} and targets {tuple(y.shape)}"):
+            values = self._loss(outputs, y)
+        require_values(values, tuple(y.shape[: 1 + self._per_token]), self.dtype)
+        return values if self._kept is None else values.where(self._kept[at], 0.0)
 
     def _loss_of(self, at: slice, outputs: Tensor) -> Tensor:
-        return self._loss(outputs, self.targets[at]).sum() / len(self.inputs)
+        return self._values(at, outputs).sum() / self._count
 
     def _chunk(self, at: slice, params: Parameters) -> Tensor:
         return self._loss_of(at, self._outputs(at, params))
 
     def _penalty(self, params: Parameters) -> Tensor:
-        return 0.5 * self.weight_decay * torch.stack([p.square().sum() for p in params.values()]).sum()
+        squares = [p.to(self.dtype).square().sum() for p in params.values()]
+        return 0.5 * self.weight_decay * torch.stack(squares).sum()
 
 
-def _functional(module: nn.Module, dtype: torch.dtype) -> Callable[[Parameters, Tensor], Tensor]:
-    """The module as a function of its parameters; its buffers are copied, so that none is changed."""
-
-    def call(params: Parameters, x: Tensor) -> Tensor:
-        buffers = {n: b.to(dtype, copy=True) if b.is_floating_point() else b.clone() for n, b in module.named_buffers()}
-        with sdpa_kernel(SDPBackend.MATH):
-            outputs: Tensor = torch.func.functional_call(module, {**buffers, **params}, (x,))
-        return outputs
-
-    return call
+def _kept(targets: Tensor) -> Tensor | None:
+    """Which tokens count, (N, T), where the targets can say so."""
+    if targets.ndim < 2:
+        raise ArgumentError(
+            f"per_token with targets {tuple(targets.shape)}", "give targets (N, T, ...), or leave out per_token"
+        )
+    if targets.ndim > 2 or targets.is_floating_point():
+        return None
+    kept = targets != IGNORED
+    if not bool(kept.any()):
+        raise ArgumentError(f"every token has the target {IGNORED}: nothing is left", "give some tokens a target")
+    return kept
 
 
 def _weighted(outputs: Callable[[Parameters], Tensor], weights: Tensor, params: Parameters) -> Tensor:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from landscape.curvature.checks import blaming, is_finite, require_parameters
 from landscape.curvature.objective import Objective, Parameters, gradients
+from landscape.errors import ArgumentError, NumericsError, suggest
 
 Part = Literal["hessian", "gauss_newton", "residual"]
 
@@ -39,9 +42,14 @@ class Operator(LinearMap, Protocol):
 
 
 class MatrixOperator:
-    """A dense matrix as an operator."""
+    """A dense matrix as an operator. Raises ArgumentError unless it is a real floating-point one."""
 
     def __init__(self, matrix: Tensor) -> None:
+        if not isinstance(matrix, Tensor) or matrix.ndim != 2 or not matrix.is_floating_point():
+            what = (
+                f"{matrix.dtype}, shape {tuple(matrix.shape)}" if isinstance(matrix, Tensor) else type(matrix).__name__
+            )
+            raise ArgumentError(f"not a real matrix: {what}", "give a two-dimensional tensor of torch.float64")
         self.matrix, self.dtype, self.device = matrix, matrix.dtype, matrix.device
         self.shape = (matrix.shape[0], matrix.shape[1])
 
@@ -63,12 +71,13 @@ class MatrixOperator:
 class HessianOperator:
     """The Hessian of an objective, or a block of it, by exact products over the whole data set.
 
-    `params` names every tensor the objective reads; `block` the ones to differentiate by (default: all), in the
-    order of the operator's rows. `.block(rows, cols)` gives diagonal and off-diagonal blocks alike. Products run in
-    the objective's precision; parameters the objective does not depend on give zeros.
+    `params` are the tensors to differentiate by, of which the operator takes a copy; whatever else a module holds is
+    constant. `block` names some of them (default: all), in the order of the operator's rows. `.block(rows, cols)` gives
+    diagonal and off-diagonal blocks alike. Products run in the objective's precision.
     `part`: "gauss_newton" is G = J^T (d2 loss / d outputs2) J, with the L2 term if there is one; "residual" is
     R = sum_c (d loss / d output_c) d2 output_c; "hessian" is H = G + R.
-    Raises ValueError for a name that is not in `params`, and for a loss that changes between two calls.
+    Raises ArgumentError, a ValueError, for parameters and losses without a Hessian in this sense (`Objective`), names
+    that are not in `params`, and a loss that changes between two calls; NumericsError for numbers that are not finite.
     """
 
     def __init__(
@@ -79,51 +88,74 @@ class HessianOperator:
         cols: Sequence[str] | None = None,
         part: Part = "hessian",
     ) -> None:
+        if not isinstance(objective, Objective):
+            raise ArgumentError(f"the objective is a {type(objective).__name__}", "give an Objective(model, ...)")
+        if part not in get_args(Part):
+            raise ArgumentError(f"part is {part!r}", suggest(str(part), get_args(Part)))
         self.objective, self.part = objective, part
-        self._params = {n: p.detach().to(objective.dtype).requires_grad_() for n, p in params.items()}
-        self.rows = list(params if block is None else block)
-        self.cols = self.rows if cols is None else list(cols)
-        for name in (*self.rows, *self.cols):
-            if name not in params:
-                raise ValueError(f"no parameter {name!r}; the objective has {', '.join(params)}")
-        objective.require_deterministic(self._params)
-        self.shape = (self._size(self.rows), self._size(self.cols))
         self.dtype, self.device = objective.dtype, objective.inputs.device
-        rows, columns = ([self._params[n] for n in names] for names in (self.rows, self.cols))
+        require_parameters(params, self.device)
+        self._params = {n: p.detach().to(objective.dtype, copy=True).requires_grad_() for n, p in params.items()}
+        objective.require_deterministic(self._params)
+        objective.require_sound(self._params)
+        self._choose(params if block is None else block, cols)
+
+    def _choose(self, rows: Sequence[str] | Mapping[str, Tensor], cols: Sequence[str] | None) -> None:
+        self.rows = self._names(rows)
+        self.cols = self.rows if cols is None else self._names(cols)
+        self.shape = (self._size(self.rows), self._size(self.cols))
+        by_row, by_col = ([self._params[n] for n in names] for names in (self.rows, self.cols))
         self._terms: list[_Term] = []
-        if part == "gauss_newton":
-            self._terms += [_GaussNewton(f, loss, self._params, rows, columns) for f, loss in objective.chunks()]
+        objective = self.objective
+        if self.part == "gauss_newton":
+            self._terms += [_GaussNewton(f, loss, self._params, by_row, by_col) for f, loss in objective.chunks()]
             # The L2 term is its own Gauss-Newton part.
             values = list(objective.terms())[objective.num_chunks :]
         else:
-            values = list(objective.terms() if part == "hessian" else objective.linearised(self._params))
-        self._terms += [_SecondDerivative(value, self._params, rows, columns) for value in values]
+            values = list(objective.terms() if self.part == "hessian" else objective.linearised(self._params))
+        self._terms += [_SecondDerivative(value, self._params, by_row, by_col) for value in values]
         # A graph is as large as a chunk's activations: kept between products only where there is but one chunk.
         self._keep = objective.num_chunks == 1
 
     def block(self, rows: Sequence[str], cols: Sequence[str] | None = None) -> HessianOperator:
         """The block that maps perturbations of `cols` (default: `rows`) to gradients of `rows`."""
-        return HessianOperator(self.objective, self._params, rows, cols, self.part)
+        new = copy.copy(self)
+        new._choose(rows, cols)
+        return new
 
     def in_dtype(self, dtype: torch.dtype) -> HessianOperator:
         """The same block with products in another precision."""
         return HessianOperator(self.objective.in_dtype(dtype), self._params, self.rows, self.cols, self.part)
 
     def __matmul__(self, vectors: Tensor) -> Tensor:
+        if not isinstance(vectors, Tensor) or vectors.dtype != self.dtype or vectors.ndim not in (1, 2):
+            what = f"{vectors.dtype}, {tuple(vectors.shape)}" if isinstance(vectors, Tensor) else type(vectors).__name__
+            raise ArgumentError(
+                f"not vectors: {what}", f"give a tensor (n,) or (n, m) of {self.dtype}, or use to_scipy()"
+            )
         single = vectors.ndim == 1
         columns = vectors[:, None] if single else vectors
         if columns.shape[0] != self.shape[1]:
-            raise ValueError(f"vectors of length {columns.shape[0]}; this operator takes {self.shape[1]}")
+            raise ArgumentError(
+                f"vectors of length {columns.shape[0]}; this operator takes {self.shape[1]}",
+                "give one number per parameter of the columns",
+            )
         result = columns.new_zeros(self.shape[0], columns.shape[1])
-        for term in self._terms:
-            if columns.is_cuda:
-                result += term.apply(columns.T.contiguous(), batched=True).T
-            else:
-                # On a CPU one by one is quicker than torch's batching.
-                for j in range(columns.shape[1]):
-                    result[:, j] += term.apply(columns[:, j].contiguous(), batched=False)
-            if not self._keep:
-                term.forget()
+        with blaming("the product fails"):
+            for term in self._terms:
+                if columns.is_cuda:
+                    result += term.apply(columns.T.contiguous(), batched=True).T
+                else:
+                    # On a CPU one by one is quicker than torch's batching.
+                    for j in range(columns.shape[1]):
+                        result[:, j] += term.apply(columns[:, j].contiguous(), batched=False)
+                if not self._keep:
+                    term.forget()
+        if not is_finite(result):
+            raise NumericsError(
+                "a Hessian-vector product is NaN or infinite",
+                "the loss or a derivative is not finite: overflow, log or sqrt or norm of 0, or a vector that is not",
+            )
         return result[:, 0] if single else result
 
     @property
@@ -152,6 +184,20 @@ class HessianOperator:
             rmatvec=lambda x: apply(transposed, x.reshape(-1)),
             matmat=lambda x: apply(self, x),
         )
+
+    def _names(self, names: Sequence[str] | Mapping[str, Tensor]) -> list[str]:
+        if isinstance(names, str):
+            raise ArgumentError(f"a block is a list of names, not {names!r}", f"give [{names!r}]")
+        for name in names:
+            if name not in self._params:
+                raise ArgumentError(
+                    f"no parameter {name!r}; the objective has {', '.join(self._params)}", suggest(name, self._params)
+                )
+        if len(set(names)) < len(names):
+            raise ArgumentError(f"a block with names given twice: {', '.join(names)}", "give each name once")
+        if self._size(list(names)) == 0:
+            raise ArgumentError("a block of no parameters", "name at least one that has elements")
+        return list(names)
 
     def _size(self, names: Sequence[str]) -> int:
         return sum(self._params[n].numel() for n in names)

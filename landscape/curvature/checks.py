@@ -1,0 +1,220 @@
+"""What an objective and its parameters must be for their Hessian to mean anything, checked where objects are made."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from landscape.errors import ArgumentError, LandscapeError, NumericsError
+
+Value = Callable[[Mapping[str, Tensor]], Tensor]
+
+
+def require_data(inputs: Any, targets: Any) -> None:
+    """Raise ArgumentError for data that are not two tensors of finite numbers, one target per input."""
+    for what, data in (("inputs", inputs), ("targets", targets)):
+        if not isinstance(data, Tensor):
+            raise ArgumentError(f"{what} are a {type(data).__name__}, not a tensor", _how_to_stack(data))
+        if data.ndim == 0:
+            raise ArgumentError(f"{what} are a single number", "give a tensor whose first axis is the samples")
+    if len(inputs) != len(targets) or len(inputs) == 0:
+        raise ArgumentError(f"{len(inputs)} inputs and {len(targets)} targets", "give one target per input")
+    if inputs.device != targets.device:
+        raise ArgumentError(
+            f"inputs are on {inputs.device}, targets on {targets.device}",
+            f"move one: targets.to({str(inputs.device)!r})",
+        )
+    for what, data in (("inputs", inputs), ("targets", targets)):
+        if not is_finite(data):
+            bad = ~torch.isfinite(data).reshape(len(data), -1).all(1)
+            raise ArgumentError(
+                f"{int(bad.sum())} of {len(data)} {what} have NaN or infinite numbers, the first at row "
+                f"{int(bad.nonzero()[0])}",
+                "leave these samples out, or mend them",
+            )
+
+
+def require_settings(model: Any, loss: Any, weight_decay: Any, chunk_size: Any, dtype: Any) -> None:
+    """Raise ArgumentError for settings of an objective that mean nothing."""
+    if not callable(model):
+        raise ArgumentError(f"the model is a {type(model).__name__}", "give a module or a function of (params, inputs)")
+    reduction = getattr(loss, "reduction", "none")
+    if reduction != "none":
+        raise ArgumentError(
+            f"{type(loss).__name__} has reduction {reduction!r}; the objective takes the mean itself",
+            f"pass torch.nn.{type(loss).__name__}(reduction='none')",
+        )
+    if not callable(loss):
+        raise ArgumentError(f"the loss is a {type(loss).__name__}", "give a function of (outputs, targets)")
+    if not math.isfinite(weight_decay):
+        raise ArgumentError(f"weight_decay is {weight_decay}", "give a finite number")
+    if chunk_size is not None and not (isinstance(chunk_size, int) and chunk_size > 0):
+        raise ArgumentError(f"chunk_size is {chunk_size!r}", "give a positive number of samples, or None for all")
+    if dtype not in (torch.float32, torch.float64):
+        raise ArgumentError(f"dtype is {dtype}", "take torch.float64, or torch.float32 where the model needs it")
+
+
+def require_parameters(params: Any, device: torch.device) -> None:
+    """Raise for parameters that are not real floating-point tensors by name on one device, or not finite."""
+    if not isinstance(params, Mapping):
+        raise ArgumentError(
+            f"params are a {type(params).__name__}", "give tensors by name: dict(model.named_parameters())"
+        )
+    if not params:
+        raise ArgumentError("params are empty", "give tensors by name: dict(model.named_parameters())")
+    for name, p in params.items():
+        if not isinstance(p, Tensor):
+            raise ArgumentError(f"parameter {name!r} is a {type(p).__name__}", "give a tensor")
+        if p.is_complex():
+            raise ArgumentError(
+                f"parameter {name!r} is {p.dtype}: the Hessian is defined here for real parameters",
+                "give torch.view_as_real(p), and have the model apply torch.view_as_complex to it",
+            )
+        if not p.is_floating_point():
+            raise ArgumentError(
+                f"parameter {name!r} is {p.dtype}, which has no derivatives", "leave it out, or convert it to float"
+            )
+        if p.device != device:
+            raise ArgumentError(
+                f"parameter {name!r} is on {p.device}, the data on {device}", "move the model or the data"
+            )
+        if not is_finite(p):
+            bad = int((~torch.isfinite(p)).sum())
+            raise NumericsError(
+                f"parameter {name!r} has {bad} NaN or infinite numbers", "take an earlier checkpoint, or a smaller lr"
+            )
+
+
+def require_outputs(outputs: Any, dtype: torch.dtype) -> None:
+    """Raise ArgumentError for outputs of a model that are not one real tensor in the objective's precision."""
+    if not isinstance(outputs, Tensor):
+        raise ArgumentError(
+            f"the model returns a {type(outputs).__name__}, not a tensor",
+            "wrap it in a module or function that returns the one tensor which the loss takes",
+        )
+    _require_dtype("the model's outputs", outputs, dtype)
+
+
+def require_values(values: Any, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    """Raise ArgumentError for a loss that does not return one number per sample (n,), or per token (n, T)."""
+    if not isinstance(values, Tensor):
+        raise ArgumentError(f"the loss returns a {type(values).__name__}", "return a tensor, one value per sample")
+    if values.shape != shape:
+        n = shape[0]
+        wanted = "sample" if len(shape) == 1 else "token"
+        if values.ndim == 0:
+            hint = "pass reduction='none', or leave out the mean or sum: the objective takes the mean itself"
+        elif len(shape) == 1 and values.shape[:1] == shape and values.numel() == n:
+            hint = "flatten it: loss(outputs, targets).reshape(len(outputs))"
+        elif len(shape) == 1 and values.shape[:1] == shape:
+            hint = "sum or average over the other axes; for one value per token (n, T) pass per_token=True"
+        else:
+            hint = "check that outputs and targets have the shapes which the loss expects"
+        raise ArgumentError(
+            f"the loss returns shape {tuple(values.shape)} for {n} samples; one value per {wanted}, {shape}, is needed",
+            hint,
+        )
+    _require_dtype("the values of the loss", values, dtype)
+
+
+def require_labels(labels: Tensor, classes: int) -> None:
+    """Raise ArgumentError for class indices outside 0 ... classes - 1, such as torch's ignore_index."""
+    low, high = (int(x) for x in labels.aminmax())
+    if low < 0 or high >= classes:
+        raise ArgumentError(
+            f"labels run from {low} to {high}; the model has {classes} classes, 0 to {classes - 1}",
+            "number the classes from 0, and leave out samples without a class (with per_token=True, tokens of label "
+            "-100 are left out)",
+        )
+
+
+def require_finite(values: Tensor) -> None:
+    """Raise NumericsError for a loss that is NaN or infinite somewhere."""
+    if not is_finite(values):
+        bad = int((~values.isfinite()).sum())
+        raise NumericsError(
+            f"the loss of {bad} of the first {values.numel()} samples tried is NaN or infinite",
+            "look at the model's outputs there: overflow, log of 0, or parameters that diverged",
+        )
+
+
+def require_independent(whole: Tensor, parts: Tensor, outputs: Tensor) -> None:
+    """Raise ArgumentError if the losses of samples change when they go through the model in two parts."""
+    eps = torch.finfo(whole.dtype).eps
+    scale, difference = float(whole.abs().max()), float((whole - parts).abs().max())
+    if difference > eps**0.5 * scale + 1e3 * eps * (1 + float(outputs.abs().max())):
+        raise ArgumentError(
+            f"the loss of a sample changes by {difference / scale:.1%} with the samples beside it in its chunk",
+            "pass chunk_size=None, so that all samples go together; or remove what ties them (batch norm without "
+            "running statistics, losses of pairs, means over the batch)",
+        )
+
+
+def require_used(terms: Iterable[Value], params: Mapping[str, Tensor]) -> None:
+    """Raise ArgumentError for parameters that none of the terms depends on."""
+    unused = list(params)
+    leaves = leaves_of(params)
+    for term in terms:
+        value = term(leaves)
+        if value.requires_grad:
+            found = torch.autograd.grad(value, [leaves[n] for n in unused], allow_unused=True)
+            unused = [n for n, g in zip(unused, found, strict=True) if g is None]
+        if not unused:
+            return
+    raise ArgumentError(
+        f"the loss does not depend on {', '.join(map(repr, unused[:3]))}"
+        + (f" and {len(unused) - 3} more" if len(unused) > 3 else ""),
+        "leave out of params what the model does not use; check the spelling, and for detach() or no_grad in the model",
+    )
+
+
+def is_finite(x: Tensor) -> bool:
+    """Whether all numbers of a tensor are finite; a sum tells at once, unless it overflows."""
+    return not (x.is_floating_point() or x.is_complex()) or bool(x.sum().isfinite()) or bool(x.isfinite().all())
+
+
+@contextlib.contextmanager
+def blaming(what: str) -> Iterator[None]:
+    """Whatever the user's model or loss raises, as ArgumentError that says what failed."""
+    try:
+        yield
+    except LandscapeError:
+        raise
+    except Exception as error:
+        words = next(iter(str(error).strip().splitlines()), "")
+        raise ArgumentError(
+            f"{what}: {type(error).__name__}: {words[:200]}",
+            "take a smaller chunk_size"
+            if "memory" in words
+            else "see that it works on these shapes and in the objective's dtype, and can be differentiated twice",
+        ) from error
+
+
+def leaves_of(params: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {n: p.detach().requires_grad_() for n, p in params.items()}
+
+
+def _require_dtype(what: str, x: Tensor, dtype: torch.dtype) -> None:
+    if x.dtype != dtype:
+        raise ArgumentError(
+            f"{what} are {x.dtype} in an objective of {dtype}",
+            "return real parts, torch.view_as_real(z)"
+            if x.is_complex()
+            else f"remove casts from model and loss, such as .float() and autocast; or pass dtype={x.dtype}",
+        )
+
+
+def _how_to_stack(data: Any) -> str:
+    if isinstance(data, Mapping | list | tuple):
+        return (
+            "give one tensor; where the model takes several, give row numbers torch.arange(N) and a function that "
+            "picks the rows (docs/curvature.md)"
+        )
+    if hasattr(data, "__array__"):
+        return "give torch.from_numpy(array)"
+    return "give the whole data as tensors: inputs, targets = (torch.cat(part) for part in zip(*loader))"

@@ -1,0 +1,110 @@
+"""Automatic differentiation checked against finite differences of what it differentiates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from landscape.errors import ArgumentError
+
+_MATCH, _ROUGH = 1e-3, 0.1
+"""Relative differences that count as agreement, at small steps and at the large one."""
+_LARGE_STEP = 1e-4
+_TRIES, _STRIKES = 4, 3
+_VALUE = ""
+"""Stands beside the parameters' names for the value itself."""
+Point = dict[str, Tensor]
+Value = Callable[[Mapping[str, Tensor]], Tensor]
+
+
+def require_derivatives(value: Value, params: Mapping[str, Tensor]) -> None:
+    """Raise ArgumentError where automatic differentiation is not the derivative of what it differentiates.
+
+    Along random lines near `params`, where no kink is hit exactly: the value's slope against the gradient, and the
+    gradient's against the Hessian, parameter by parameter. Only finite differences that do not change with their step
+    count, as those that kinks or rounding spoil do, and three lines have to agree. Where all is well this costs three
+    gradients and a Hessian-vector product.
+    """
+    params = {n: p.detach() for n, p in params.items()}
+    size = {n: float(p.norm()) / max(p.numel(), 1) ** 0.5 for n, p in params.items()}
+    typical = max(size.values()) or 1.0
+    generator = torch.Generator().manual_seed(0)
+
+    def random() -> Point:
+        return {
+            n: (size[n] or typical) * torch.randn(p.shape, generator=generator, dtype=torch.float64).to(p)
+            for n, p in params.items()
+        }
+
+    strikes: dict[str, int] = {}
+    for _ in range(_TRIES):
+        beside = random()
+        wrong = _disagreements(value, {n: p + 1e-3 * beside[n] for n, p in params.items()}, random())
+        if wrong is None:
+            return
+        for name, difference in wrong.items():
+            strikes[name] = strikes.get(name, 0) + 1
+            if strikes[name] == _STRIKES:
+                order, of = ("first", "loss") if name == _VALUE else ("second", f"gradient of {name!r}")
+                raise ArgumentError(
+                    f"the {order} derivative by automatic differentiation is {difference:.0%} off finite differences "
+                    f"of the {of}",
+                    "build model and loss from torch operations that can be differentiated twice, without detach(), "
+                    "straight-through estimates, @once_differentiable, torch.utils.checkpoint and the old "
+                    "torch.nn.utils.weight_norm",
+                )
+
+
+def _disagreements(value: Value, centre: Point, step: Point) -> dict[str, float] | None:
+    """Names whose derivative along a line is surely wrong, with the relative difference; None if all are right."""
+    eps = torch.finfo(next(iter(centre.values())).dtype).eps
+    exact, scale = _derivatives(value, centre, step)
+
+    def agrees(found: Point, name: str, relative: float, rounding: float) -> bool:
+        limit = relative * max(float(found[name].norm()), float(exact[name].norm())) + rounding * scale[name]
+        return float((found[name] - exact[name]).norm()) <= limit
+
+    small = eps**0.45
+    near = _differences(value, centre, step, small)
+    suspects = [n for n in exact if not agrees(near, n, _MATCH, 1e3 * eps / small)]
+    if not suspects:
+        return None
+    twice, far = (_differences(value, centre, step, h) for h in (2 * small, _LARGE_STEP))
+    wrong = {}
+    for n in suspects:
+        off = float((near[n] - exact[n]).norm())
+        is_steady = float((near[n] - twice[n]).norm()) <= 0.01 * off
+        # A model that rounds to float32 somewhere loses a small step.
+        if is_steady and not agrees(far, n, _ROUGH, 0.0):
+            wrong[n] = off / max(float(near[n].norm()), float(exact[n].norm()))
+    return wrong
+
+
+def _derivatives(value: Value, centre: Point, step: Point) -> tuple[Point, dict[str, float]]:
+    """The slope of the value and of each parameter's gradient along a step, and what their rounding is relative to."""
+    at, leaves, gradient = _gradient(value, centre, create_graph=True)
+    slope = torch.stack([(g * step[n]).sum() for n, g in gradient.items()]).sum()
+    exact = {n: torch.zeros_like(p) for n, p in centre.items()}
+    if slope.requires_grad:
+        exact = dict(zip(centre, torch.autograd.grad(slope, leaves, materialize_grads=True), strict=True))
+    largest = max(float(g.detach().norm()) for g in gradient.values())
+    return {_VALUE: slope.detach(), **exact}, {_VALUE: abs(float(at)), **dict.fromkeys(centre, largest)}
+
+
+def _differences(value: Value, centre: Point, step: Point, h: float) -> Point:
+    """Central differences of the value and of each parameter's gradient along a step."""
+    ends = []
+    for t in (h, -h):
+        at, _, gradient = _gradient(value, {n: p + t * step[n] for n, p in centre.items()})
+        ends.append({_VALUE: at, **gradient})
+    return {n: (ends[0][n] - ends[1][n]) / (2 * h) for n in ends[0]}
+
+
+def _gradient(value: Value, point: Point, create_graph: bool = False) -> tuple[Tensor, list[Tensor], Point]:
+    """Value, leaves and gradient by name."""
+    leaves = {n: p.detach().requires_grad_() for n, p in point.items()}
+    at = value(leaves)
+    found = torch.autograd.grad(at, list(leaves.values()), create_graph=create_graph, materialize_grads=True)
+    return at.detach(), list(leaves.values()), dict(zip(leaves, found, strict=True))

@@ -1,0 +1,85 @@
+"""A torch module as a function of its parameters: read, never changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+from torch.nn.modules.instancenorm import _InstanceNorm
+
+from landscape.errors import ArgumentError, suggest
+
+
+class ModuleFunction:
+    """A module as a function of (parameters by name, inputs), in one precision.
+
+    Parameters that are not given, and buffers, are constants; buffers are copied, so that none is changed. Raises
+    ArgumentError for names and shapes that the module does not have, for one tied tensor given twice, and for
+    submodules whose training mode changes the loss.
+    """
+
+    def __init__(self, module: nn.Module, dtype: torch.dtype) -> None:
+        self.module, self.dtype = module, dtype
+        self._by_mode = {name: m for name, m in module.named_modules() if _depends_on_mode(m)}
+        self._require_eval()
+
+    def __call__(self, params: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        self._require_eval()
+        own = dict(self.module.named_parameters(remove_duplicate=False))
+        buffers = dict(self.module.named_buffers())
+        self._require_names(params, {**own, **buffers})
+        given = {id(own[n]) for n in params if n in own}
+        constants = {n: in_precision(p.detach(), self.dtype) for n, p in own.items() if id(p) not in given}
+        copies = {n: in_precision(b, self.dtype).clone() for n, b in buffers.items() if n not in params}
+        outputs: Tensor = torch.func.functional_call(self.module, {**constants, **copies, **params}, (x,))
+        return outputs
+
+    def _require_eval(self) -> None:
+        active = [f"{type(m).__name__} {name!r}" for name, m in self._by_mode.items() if m.training]
+        if active:
+            raise ArgumentError(
+                f"in training mode: {_listed(active)}",
+                "call model.eval(): dropout is random, and batch norm ties the samples of a chunk together",
+            )
+
+    def _require_names(self, params: Mapping[str, Tensor], known: Mapping[str, Tensor]) -> None:
+        first: dict[int, str] = {}
+        for name, p in params.items():
+            if name not in known:
+                raise ArgumentError(f"the module has no parameter {name!r}", suggest(name, known))
+            if p.shape != known[name].shape:
+                raise ArgumentError(
+                    f"parameter {name!r} has shape {tuple(p.shape)}; in the module it is {tuple(known[name].shape)}",
+                    "give the parameters of this module",
+                )
+            other = first.setdefault(id(known[name]), name)
+            if other != name:
+                raise ArgumentError(
+                    f"{other!r} and {name!r} are one tied tensor",
+                    "name it once, as dict(model.named_parameters()) does",
+                )
+
+
+def in_precision(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Floating-point tensors in `dtype`, complex ones in its complex counterpart, others as they are."""
+    return x.to(dtype.to_complex() if x.is_complex() else dtype) if x.is_floating_point() or x.is_complex() else x
+
+
+def _depends_on_mode(module: nn.Module) -> bool:
+    """Whether the outputs of a submodule are others in training mode."""
+    if isinstance(module, _BatchNorm | nn.RReLU):
+        return True
+    if isinstance(module, _InstanceNorm):
+        return module.track_running_stats
+    if isinstance(module, _DropoutNd):
+        return module.p > 0
+    if isinstance(module, nn.RNNBase):
+        return module.dropout > 0 and module.num_layers > 1
+    return isinstance(module, nn.MultiheadAttention) and module.dropout > 0
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
