@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from landscape.errors import ArgumentError, LandscapeError, NumericsError
+from landscape.errors import ArgumentError, DoesNotFitError, LandscapeError, NumericsError
 
 Value = Callable[[Mapping[str, Tensor]], Tensor]
 
@@ -138,7 +138,7 @@ def require_finite(values: Tensor) -> None:
     if not is_finite(values):
         bad = int((~values.isfinite()).sum())
         raise NumericsError(
-            f"the loss of {bad} of the first {values.numel()} samples tried is NaN or infinite",
+            f"the loss of {bad} of the {values.numel()} samples tried is NaN or infinite",
             "look at the model's outputs there: overflow, log of 0, or parameters that diverged",
         )
 
@@ -186,12 +186,12 @@ def blaming(what: str) -> Iterator[None]:
     except LandscapeError:
         raise
     except Exception as error:
-        words = next(iter(str(error).strip().splitlines()), "")
+        words = next(iter(str(error).strip().splitlines()), "")[:200]
+        if isinstance(error, MemoryError) or "memory" in words:
+            raise DoesNotFitError(f"{what}: {words}", "take a smaller chunk_size") from error
         raise ArgumentError(
-            f"{what}: {type(error).__name__}: {words[:200]}",
-            "take a smaller chunk_size"
-            if "memory" in words
-            else "see that it works on these shapes and in the objective's dtype, and can be differentiated twice",
+            f"{what}: {type(error).__name__}: {words}",
+            "it must work on these shapes and in the objective's dtype, and be differentiable twice",
         ) from error
 
 

@@ -79,8 +79,8 @@ class Objective:
     `model` is a torch module, or a function of (parameters by name, inputs), that returns one tensor. `inputs` and
     `targets` hold the whole data set, first axis samples; `chunk_size` samples go through the model at once. `loss`
     maps the outputs and targets of n samples to n values. With `per_token` it maps them to (n, T) values and L is the
-    mean over the N T tokens; integer targets (N, T) of -100, torch's ignore_index, are left out of it. Floating inputs
-    and buffers are used in `dtype`. Nothing of the module is changed: no .grad, mode or requires_grad.
+    mean over the N T tokens; integer targets (N, T) that are -100, or the ignore_index of `loss`, are left out of it.
+    Floating inputs and buffers are used in `dtype`. Nothing of the module is changed: no .grad, mode or requires_grad.
     Attention goes through torch's plain kernel, since the fused ones have no second derivative.
     Raises ArgumentError, a ValueError, for data, modules and losses that have no Hessian in this sense.
     """
@@ -103,7 +103,7 @@ class Objective:
         self.inputs, self.targets = in_precision(inputs.detach(), dtype), in_precision(targets.detach(), dtype)
         self.dtype, self.weight_decay, self._loss, self._per_token = dtype, weight_decay, loss, per_token
         self._chunk_size = chunk_size or len(inputs)
-        self._kept = _kept(self.targets) if per_token else None
+        self._kept = _kept(self.targets, loss, per_token)
         if self._kept is not None:
             self.targets = self.targets.where(self._kept, 0)
         tokens = self.targets.shape[: 1 + per_token].numel()
@@ -127,7 +127,8 @@ class Objective:
         if self._is_deterministic:
             return
         with torch.no_grad():
-            once, twice = (float(self._chunk(slice(0, 32), params)) for _ in range(2))
+            first = next(self._slices())
+            once, twice = (float(self._chunk(first, params)) for _ in range(2))
         if abs(once - twice) > 1e-6 * abs(once):
             raise ArgumentError(
                 f"the loss of the same parameters is {once:.9g} and then {twice:.9g}: curvature needs a deterministic "
@@ -243,17 +244,26 @@ class Objective:
         return 0.5 * self.weight_decay * torch.stack(squares).sum()
 
 
-def _kept(targets: Tensor) -> Tensor | None:
-    """Which tokens count, (N, T), where the targets can say so."""
-    if targets.ndim < 2:
+def _kept(targets: Tensor, loss: PerSampleLoss, per_token: bool) -> Tensor | None:
+    """Which tokens count, (N, T), if any are left out; raises for samples that the loss would leave out."""
+    if per_token and targets.ndim < 2:
         raise ArgumentError(
             f"per_token with targets {tuple(targets.shape)}", "give targets (N, T, ...), or leave out per_token"
         )
-    if targets.ndim > 2 or targets.is_floating_point():
+    if targets.ndim != 1 + per_token or targets.is_floating_point():
         return None
-    kept = targets != IGNORED
+    keywords = getattr(loss, "keywords", {})
+    ignored = getattr(loss, "ignore_index", keywords.get("ignore_index", IGNORED))
+    kept = targets != ignored
+    if bool(kept.all()):
+        return None
+    if not per_token:
+        raise ArgumentError(
+            f"{int((~kept).sum())} of {len(targets)} targets are {ignored}, which the loss leaves out of its mean",
+            f"leave these samples out: keep = targets != {ignored}, then inputs[keep] and targets[keep]",
+        )
     if not bool(kept.any()):
-        raise ArgumentError(f"every token has the target {IGNORED}: nothing is left", "give some tokens a target")
+        raise ArgumentError(f"every token has the target {ignored}: nothing is left", "give some tokens a target")
     return kept
 
 

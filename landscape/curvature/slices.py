@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from landscape.curvature.objective import Objective, gradients
+from landscape.errors import ArgumentError, suggest
 
 Array = NDArray[np.float64]
 
@@ -34,6 +35,7 @@ def slice_lines(
     objective: Objective, params: Mapping[str, Tensor], block: Sequence[str], directions: Tensor, t: Array
 ) -> Slice:
     """The objective along each column of `directions` (n, m), unit vectors over the parameters of `block`."""
+    _require_directions(params, block, directions)
     moved = [_split(params, block, v) for v in directions.T]
     loss = [[objective.value(_shift(params, (x, step))) for x in t] for step in moved]
     gradient = objective.gradient(params)
@@ -46,6 +48,9 @@ def slice_plane(
     objective: Objective, params: Mapping[str, Tensor], block: Sequence[str], plane: Tensor, t: Array
 ) -> Array:
     """The objective on the plane of two unit directions (n, 2): loss[i, j] at t[j] along the first, t[i] the second."""
+    _require_directions(params, block, plane)
+    if plane.shape[1] != 2:
+        raise ArgumentError(f"a plane of {plane.shape[1]} directions", "give two, (n, 2)")
     first, second = (_split(params, block, v) for v in plane.T)
     return np.array([[objective.value(_shift(params, (x, first), (y, second))) for x in t] for y in t])
 
@@ -59,6 +64,17 @@ def _curvature(objective: Objective, params: Mapping[str, Tensor], step: Mapping
         (slope,) = gradients(term(at), [t], create_graph=True)
         total += float(gradients(slope, [t], keep=True)[0])
     return total
+
+
+def _require_directions(params: Mapping[str, Tensor], block: Sequence[str], directions: Tensor) -> None:
+    for name in block:
+        if name not in params:
+            raise ArgumentError(f"no parameter {name!r}", suggest(name, params))
+    n = sum(params[name].numel() for name in block)
+    if directions.ndim != 2 or len(directions) != n:
+        raise ArgumentError(
+            f"directions {tuple(directions.shape)} for a block of {n} parameters", f"give a tensor ({n}, m)"
+        )
 
 
 def _split(params: Mapping[str, Tensor], block: Sequence[str], vector: Tensor) -> dict[str, Tensor]:

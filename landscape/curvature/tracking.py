@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from landscape.curvature.operators import LinearMap
+from landscape.errors import ArgumentError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +35,11 @@ def track(before: Tensor, vectors: Tensor) -> Track:
     """
     from scipy.optimize import linear_sum_assignment
 
+    if before.shape != vectors.shape or before.ndim != 3:
+        raise ArgumentError(
+            f"eigenvectors {tuple(before.shape)} before and {tuple(vectors.shape)} now",
+            "give those of the same block with the same k: `vectors` of two results of eigsh",
+        )
     overlaps: NDArray[np.float64] = (before.mT @ vectors).abs().double().cpu().numpy()
     ends, _, k = overlaps.shape
     rank, best = np.zeros((ends, k), np.int64), np.zeros((ends, k))
