@@ -287,6 +287,36 @@ SECOND = r"the second derivative by automatic differentiation is \d+% off finite
             "the loss does not depend on '0.weight'",
             "no_grad in the model",
         ),
+        "spectral norm in training mode": (
+            lambda: operator(model=net(nn.utils.parametrizations.spectral_norm(nn.Linear(4, 4)))),
+            SECOND + "'3.parametrizations.weight.original'",
+            "spectral_norm in training mode",
+        ),
+        "weight norm": (
+            lambda: operator(model=net(nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)))),
+            SECOND + "'3.parametrizations.weight.original1'",
+            "torch's weight_norm",
+        ),
+        "embedding bag": (
+            lambda: operator(model=nn.Sequential(nn.EmbeddingBag(4, 3), nn.Linear(3, 4)), x=Y[:, None]),
+            "the loss cannot be differentiated: NotImplementedError: the derivative for '_embedding_bag_backward'",
+            "be differentiable twice",
+        ),
+        "sparse gradients": (
+            lambda: operator(model=nn.Embedding(4, 4, sparse=True), x=Y),
+            "the gradient of 'weight' is sparse",
+            "make its module with sparse=False",
+        ),
+        "lazy": (
+            lambda: operator(model=nn.LazyLinear(4)),
+            "parameter 'weight' has no shape yet",
+            "call the module once",
+        ),
+        "labels as outputs": (
+            lambda: operator(model=net(Apply(lambda z: z.argmax(1)))),
+            "the model's outputs are torch.int64",
+            "return floating-point numbers, which have derivatives",
+        ),
         "no function": (
             lambda: Objective("net", X, Y),
             "the model is a str",

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.parameter import UninitializedParameter
 
 from landscape.errors import ArgumentError, DoesNotFitError, LandscapeError, NumericsError
 
@@ -70,6 +71,8 @@ def require_parameters(params: Any, device: torch.device) -> None:
     for name, p in params.items():
         if not isinstance(p, Tensor):
             raise ArgumentError(f"parameter {name!r} is a {type(p).__name__}", "give a tensor")
+        if isinstance(p, UninitializedParameter):
+            raise ArgumentError(f"parameter {name!r} has no shape yet", "call the module once on its inputs")
         if p.is_complex():
             raise ArgumentError(
                 f"parameter {name!r} is {p.dtype}: the Hessian is defined here for real parameters",
@@ -163,6 +166,9 @@ def require_used(terms: Iterable[Value], params: Mapping[str, Tensor]) -> None:
         value = term(leaves)
         if value.requires_grad:
             found = torch.autograd.grad(value, [leaves[n] for n in unused], allow_unused=True)
+            sparse = [n for n, g in zip(unused, found, strict=True) if g is not None and g.layout != torch.strided]
+            if sparse:
+                raise ArgumentError(f"the gradient of {sparse[0]!r} is sparse", "make its module with sparse=False")
             unused = [n for n, g in zip(unused, found, strict=True) if g is None]
         if not unused:
             return
@@ -191,7 +197,8 @@ def blaming(what: str) -> Iterator[None]:
             raise DoesNotFitError(f"{what}: {words}", "take a smaller chunk_size") from error
         raise ArgumentError(
             f"{what}: {type(error).__name__}: {words}",
-            "it must work on these shapes and in the objective's dtype, and be differentiable twice",
+            "it must work on these shapes and in the objective's dtype, and be differentiable twice (torch.compile, "
+            "recurrent layers of cuDNN and fused attention are not)",
         ) from error
 
 
@@ -200,13 +207,14 @@ def leaves_of(params: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _require_dtype(what: str, x: Tensor, dtype: torch.dtype) -> None:
-    if x.dtype != dtype:
-        raise ArgumentError(
-            f"{what} are {x.dtype} in an objective of {dtype}",
-            "return real parts, torch.view_as_real(z)"
-            if x.is_complex()
-            else f"remove casts from model and loss, such as .float() and autocast; or pass dtype={x.dtype}",
-        )
+    if x.dtype == dtype:
+        return
+    hint = "return floating-point numbers, which have derivatives"
+    if x.is_complex():
+        hint = "return real parts, torch.view_as_real(z)"
+    elif x.is_floating_point():
+        hint = f"remove casts from model and loss, such as .float() and autocast; or pass dtype={x.dtype}"
+    raise ArgumentError(f"{what} are {x.dtype} in an objective of {dtype}", hint)
 
 
 def _how_to_stack(data: Any) -> str:

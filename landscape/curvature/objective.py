@@ -254,7 +254,7 @@ def _kept(targets: Tensor, loss: PerSampleLoss, per_token: bool) -> Tensor | Non
         return None
     keywords = getattr(loss, "keywords", {})
     ignored = getattr(loss, "ignore_index", keywords.get("ignore_index", IGNORED))
-    kept = targets != ignored
+    kept = torch.ne(targets, ignored)
     if bool(kept.all()):
         return None
     if not per_token:
