@@ -72,9 +72,9 @@ MIDDLES: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor] 
         nn.BatchNorm1d(HIDDEN, affine=False, track_running_stats=False).eval(),
         lambda z: F.batch_norm(z, None, None, training=True),
     ),
-    "dropout": (nn.Dropout(0.5), None),
+    "dropout": (nn.Dropout(0.5), lambda z: z),
     "dropout in eval mode": (nn.Dropout(0.5).eval(), lambda z: z),
-    "functional dropout": (F.dropout, None),
+    "functional dropout": (F.dropout, lambda z: z),
     "straight-through": (straight_through, None),
     "detached": (lambda z: z.detach().tanh(), None),
     "attention": (

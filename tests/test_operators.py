@@ -201,37 +201,6 @@ def test_single_precision_agrees_within_its_rounding() -> None:
     assert_close(operator.dense().double(), reference("mlp")[0], 1e-5)
 
 
-# --- parameters that carry no curvature -----------------------------------------------------------------------
-
-
-def test_parameters_without_curvature_give_zeros() -> None:
-    """A parameter whose gradient is constant or zero has zero rows and columns, alone, joint and off the diagonal."""
-    whole, at = reference("mlp")
-    module, x, y, loss, _ = make("mlp")
-    point = {**point_of(module), "linear": draw(2), "times zero": draw(2)}
-    names = list(at)
-
-    def model(P: Point, x: Tensor) -> Tensor:
-        outputs = torch.func.functional_call(module, {n: P[n] for n in names}, (x,))
-        return torch.stack([outputs, (P["linear"] + 0 * P["times zero"]).expand_as(outputs)], -1)
-
-    # The first two outputs go through the squared error, the last two count as they are.
-    both = Objective(model, x, y, lambda f, y: PER_SAMPLE[loss](f[..., 0], y) + f[..., 1].sum(1))
-    operator = HessianOperator(both, point)
-    n = len(whole)
-    assert_close(operator.dense()[:n, :n], whole)
-    assert not operator.dense()[n:].any()
-    assert not operator.block(["linear"]).dense().any()
-    assert not operator.block(["times zero"], ["0.weight"]).dense().any()
-    assert operator.block(["0.weight"], ["linear"]).dense().shape == (15, 2)
-
-
-def test_linear_loss_gives_zeros() -> None:
-    """A loss that is linear in the parameters has the zero Hessian."""
-    objective = Objective(lambda P, x: x @ P["w"], draw(6, 3), torch.zeros(6), loss=lambda out, _: out)
-    assert torch.equal(HessianOperator(objective, {"w": draw(3)}).dense(), torch.zeros(3, 3, dtype=torch.float64))
-
-
 def test_frozen_parameters_have_their_true_hessian() -> None:
     """requires_grad of a module says how it is trained, not what its curvature is."""
     module, x, y, loss, (a, _) = make("mlp")
@@ -266,26 +235,6 @@ def test_nothing_of_the_module_changes(kind: str, training: bool) -> None:
         assert p.requires_grad == (name != b)
         assert p.grad is None or (name == a and bool((p.grad == 1).all()))
     assert module.get_parameter(a).grad is not None
-
-
-class Counting(nn.Linear):
-    """A layer that counts its calls in a buffer."""
-
-    def __init__(self) -> None:
-        super().__init__(3, 3)
-        self.register_buffer("calls", torch.zeros(()))
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.calls += 1
-        return super().forward(x)
-
-
-def test_buffers_of_the_module_do_not_change() -> None:
-    """Products through a module that writes into a buffer leave the buffer as it was."""
-    module = Counting().double()
-    operator = HessianOperator(Objective(module, draw(9, 3), torch.arange(9) % 3), dict(module.named_parameters()))
-    assert bool((operator @ draw(operator.shape[1])).any())
-    assert module.calls == 0
 
 
 @pytest.mark.parametrize("chunk_size", [None, 5])
