@@ -207,7 +207,11 @@ def examine(middle: str, ending: str, loss: str, target: str, given: str, chunk_
     assert not wrong
     targets = y.double() if y.is_floating_point() else y.long()
     expected = intended(middle, ending, loss, x.double(), targets, point, every)
-    assert expected is not None
+    if expected is None:
+        # The cross-entropy of one class is 0 whatever it is given.
+        assert ending == "column"
+        assert not found.any()
+        return "right"
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9 * float(expected.abs().max()))
     return "right"
 

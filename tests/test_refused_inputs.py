@@ -12,7 +12,19 @@ from refusals import X, Y, at_row, net, operator, point, refused, table
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from landscape import HessianOperator, MatrixOperator, Objective, mse, slice_lines, slice_plane, track
+from landscape import (
+    HessianOperator,
+    MatrixOperator,
+    Objective,
+    eigsh,
+    mse,
+    saddle_index,
+    slice_lines,
+    slice_plane,
+    spectral_density,
+    trace,
+    track,
+)
 from landscape.errors import ArgumentError, NumericsError
 
 NAN, INF = float("nan"), float("inf")
@@ -113,7 +125,7 @@ def vector(P: dict[str, Tensor], x: Tensor) -> Tensor:
         "part": (
             lambda: HessianOperator(operator().objective, point(), part="gauss-newton"),
             "part is 'gauss-newton'",
-            r"did you mean gauss_newton\?",
+            "choose from hessian, gauss_newton, residual",
         ),
         "no objective": (lambda: HessianOperator(net(), point()), "the objective is a Sequential", "give an Objective"),
     }
@@ -151,9 +163,9 @@ def test_parameters(make: Callable[[], Any], words: str, hint: str) -> None:
         "lengths": (lambda: operator(x=X[:3], y=Y[:2]), "3 inputs and 2 targets", "give one target per input"),
         "nothing": (lambda: operator(x=X[:0], y=Y[:0]), "0 inputs and 0 targets", "give one target per input"),
         "devices": (lambda: operator(y=Y.to("meta")), "inputs are on cpu, targets on meta", r"targets\.to\('cpu'\)"),
-        "chunk size 0": (lambda: operator(chunk_size=0), "chunk_size is 0", "a positive number of samples, or None"),
-        "chunk size -1": (lambda: operator(chunk_size=-1), "chunk_size is -1", "a positive number of samples"),
-        "chunk size 2.5": (lambda: operator(chunk_size=2.5), "chunk_size is 2.5", "a positive number of samples"),
+        "chunk size 0": (lambda: operator(chunk_size=0), "chunk_size is 0", "a whole number of at least 1"),
+        "chunk size -1": (lambda: operator(chunk_size=-1), "chunk_size is -1", "a whole number of at least 1"),
+        "chunk size 2.5": (lambda: operator(chunk_size=2.5), "chunk_size is 2.5", "a whole number of at least 1"),
         "decay": (lambda: operator(weight_decay=NAN), "weight_decay is nan", "give a finite number"),
         "precision": (lambda: operator(dtype=torch.bfloat16), "dtype is torch.bfloat16", "take torch.float64"),
     }
@@ -224,6 +236,62 @@ def test_data_and_settings(make: Callable[[], Any], words: str, hint: str) -> No
 )
 def test_vectors_and_matrices(make: Callable[[], Any], words: str, hint: str) -> None:
     """Vectors have the operator's length and precision, and products are finite."""
+    refused(make, words, hint)
+
+
+# --- solvers --------------------------------------------------------------------------------------------------
+
+M = MatrixOperator(torch.diag(torch.arange(-3.0, 9.0).double()))
+
+
+@table(
+    {
+        "k 0": (lambda: eigsh(M, 0), "k is 0", "give a whole number of at least 1"),
+        "k -1": (lambda: eigsh(M, -1, method="lanczos"), "k is -1", "give a whole number of at least 1"),
+        "k 2.5": (lambda: eigsh(M, 2.5), "k is 2.5", "give a whole number of at least 1"),
+        "which": (lambda: eigsh(M, 1, "largest"), "which is 'largest'", "choose from both, lowest, highest"),
+        "method": (lambda: eigsh(M, 1, method="lancos"), "method is 'lancos'", "choose from auto, dense, lanczos"),
+        "tol": (lambda: eigsh(M, 1, tol=NAN), "tol is nan", "give a finite number above 0"),
+        "tau NaN": (lambda: saddle_index(M, NAN), "tau is nan", "give a finite number above 0"),
+        "tau NaN, matrix-free": (lambda: saddle_index(M, NAN, "lanczos"), "tau is nan", "a finite number above 0"),
+        "tau -1": (lambda: saddle_index(M, -1.0), "tau is -1.0", "give a finite number above 0"),
+        "tau infinite": (lambda: saddle_index(M, INF), "tau is inf", "give a finite number above 0"),
+        "method of an index": (lambda: saddle_index(M, method="ldl"), "method is 'ldl'", "choose from auto, dense"),
+        "no rows": (
+            lambda: saddle_index(MatrixOperator(torch.zeros(0, 0))),
+            "eigenvalues of an operator without rows",
+            "give at least one row",
+        ),
+        "no rows, eigenvalues": (lambda: eigsh(MatrixOperator(torch.zeros(0, 0)), 1), "without rows", "at least one"),
+        "no rows, trace": (lambda: trace(MatrixOperator(torch.zeros(0, 0))), "without rows", "at least one row"),
+        "rectangular": (lambda: eigsh(MatrixOperator(torch.ones(2, 3)), 1), "2 x 3 operator", r"op\.block\(names\)"),
+        "coupling": (
+            lambda: saddle_index(operator().block(["0.bias"], ["2.bias"])),
+            r"eigenvalues of a 5 x 4 operator: take a diagonal block",
+            r"name the same parameters for rows and columns: op\.block\(names\)",
+        ),
+        "few probes": (lambda: trace(M, 5), "5 probes: Hutch", "give more probes, such as 30"),
+        "one probe": (
+            lambda: spectral_density(M, method="lanczos", probes=1),
+            "1 probe",
+            "give more probes, such as 8",
+        ),
+        "no steps": (
+            lambda: spectral_density(M, method="lanczos", steps=0),
+            "steps is 0",
+            "a whole number of at least 1",
+        ),
+        "no points": (lambda: spectral_density(M, points=0), "points is 0", "a whole number of at least 2"),
+        "bandwidth": (lambda: spectral_density(M, 0.0), "bandwidth is 0.0", "give a finite number above 0"),
+        "method of a density": (
+            lambda: spectral_density(M, method="slq"),
+            "method is 'slq'",
+            "choose from auto, dense",
+        ),
+    }
+)
+def test_solvers(make: Callable[[], Any], words: str, hint: str) -> None:
+    """Numbers of pairs, probes and tolerances mean something, and methods have known names."""
     refused(make, words, hint)
 
 

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.parameter import UninitializedParameter
@@ -14,6 +15,24 @@ from torch.nn.parameter import UninitializedParameter
 from landscape.errors import ArgumentError, DoesNotFitError, LandscapeError, NumericsError
 
 Value = Callable[[Mapping[str, Tensor]], Tensor]
+
+
+def require_count(name: str, value: Any, least: int = 1) -> None:
+    """Raise ArgumentError for an argument that is not a whole number of at least `least`."""
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
+        raise ArgumentError(f"{name} is {value!r}", f"give a whole number of at least {least}")
+
+
+def require_positive(name: str, value: float) -> None:
+    """Raise ArgumentError for an argument that is not a finite positive number."""
+    if not 0 < value < math.inf:
+        raise ArgumentError(f"{name} is {value}", "give a finite number above 0")
+
+
+def require_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
+    """Raise ArgumentError for an argument that is none of the choices."""
+    if value not in choices:
+        raise ArgumentError(f"{name} is {value!r}", f"choose from {', '.join(choices)}")
 
 
 def require_data(inputs: Any, targets: Any) -> None:
@@ -54,8 +73,8 @@ def require_settings(model: Any, loss: Any, weight_decay: Any, chunk_size: Any, 
         raise ArgumentError(f"the loss is a {type(loss).__name__}", "give a function of (outputs, targets)")
     if not math.isfinite(weight_decay):
         raise ArgumentError(f"weight_decay is {weight_decay}", "give a finite number")
-    if chunk_size is not None and not (isinstance(chunk_size, int) and chunk_size > 0):
-        raise ArgumentError(f"chunk_size is {chunk_size!r}", "give a positive number of samples, or None for all")
+    if chunk_size is not None:
+        require_count("chunk_size", chunk_size)
     if dtype not in (torch.float32, torch.float64):
         raise ArgumentError(f"dtype is {dtype}", "take torch.float64, or torch.float32 where the model needs it")
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import cast
+from typing import cast, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from landscape.curvature.checks import require_choice, require_count, require_positive
 from landscape.curvature.lanczos import DENSE_LIMIT, Method, require_symmetric
 from landscape.curvature.operators import LinearMap, Operator
+from landscape.errors import ArgumentError
 
 Array = NDArray[np.float64]
 _BASIS_BYTES = 1 << 29
@@ -84,7 +86,8 @@ def quadrature(op: LinearMap, probes: int = 8, steps: int = 80, seed: int = 0) -
     """Lanczos from `probes` Gaussian vectors, `steps` products each, fully reorthogonalised (two passes)."""
     require_symmetric(op)
     if probes < 2:
-        raise ValueError(f"{probes} probe: a standard error takes at least 2")
+        raise ArgumentError(f"{probes} probe: a standard error takes at least 2", "give more probes, such as 8")
+    require_count("steps", steps)
     n = op.shape[0]
     steps = min(steps, n)
     together = max(1, min(probes, _BASIS_BYTES // (8 * n * steps))) if op.device.type == "cuda" else 1
@@ -130,6 +133,9 @@ def spectral_density(
     (Ghorbani et al., arXiv 1901.10159). Features narrower than about |H| / steps are not resolved.
     """
     require_symmetric(op)
+    require_choice("method", method, get_args(Method))
+    require_positive("bandwidth", bandwidth)
+    require_count("points", points, 2)
     if method == "dense" or (method == "auto" and op.shape[0] <= DENSE_LIMIT):
         values = torch.linalg.eigvalsh(cast(Operator, op).dense()).double().cpu().numpy()
         grid, width = density_grid(np.abs(values).max(), bandwidth, points)
@@ -197,7 +203,7 @@ def trace(op: LinearMap, probes: int = 30, seed: int = 0) -> Trace:
     require_symmetric(op)
     n, third = op.shape[0], probes // 3
     if third < 2:
-        raise ValueError(f"{probes} probes: Hutch++ takes at least 6")
+        raise ArgumentError(f"{probes} probes: Hutch++ takes at least 6", "give more probes, such as 30")
     if n <= probes:
         exact = float((op @ torch.eye(n, dtype=op.dtype, device=op.device)).trace())
         return Trace(exact, 0.0, exact, exact, n)

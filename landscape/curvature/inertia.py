@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import cast
+from typing import cast, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from landscape.curvature.checks import require_choice, require_positive
 from landscape.curvature.complement import GATHERED, index_bounds
 from landscape.curvature.density import Count, Quadrature, quadrature
 from landscape.curvature.lanczos import DENSE_LIMIT, EigenResult, Method, eigsh, operator_norm, require_symmetric
@@ -60,6 +61,9 @@ def saddle_index(
     honest one.
     """
     require_symmetric(op)
+    require_choice("method", method, get_args(Method))
+    if tau is not None:
+        require_positive("tau", tau)
     if method == "dense" or (method == "auto" and op.shape[0] <= DENSE_LIMIT):
         matrix = cast(Operator, op).dense()
         norm = operator_norm(op, seed=seed)

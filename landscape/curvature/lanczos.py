@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal, cast
+from typing import Literal, cast, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from landscape.curvature.checks import require_choice, require_count, require_positive
 from landscape.curvature.operators import LinearMap, Operator
+from landscape.errors import ArgumentError
 
 Which = Literal["both", "lowest", "highest"]
 Method = Literal["auto", "dense", "lanczos"]
@@ -72,9 +74,13 @@ def eigsh(
     tol: an eigenpair is converged once its residual is at most tol * |H|; at least 10 sqrt(n) eps. v0: where to begin
     instead of at random (`seed`): vectors (n, m), as many as there are, of which the best combinations are taken, or
     the vectors (end, n, m) of a neighbouring checkpoint, which random mixtures of them stand for.
-    `auto` is dense up to 8000 rows. Raises ValueError for an operator that is rectangular or an off-diagonal block.
+    `auto` is dense up to 8000 rows. Raises ArgumentError for an operator that is rectangular or an off-diagonal block.
     """
     require_symmetric(op)
+    require_count("k", k)
+    require_choice("which", which, get_args(Which))
+    require_choice("method", method, get_args(Method))
+    require_positive("tol", tol)
     n = op.shape[0]
     k = min(k, n)
     tol = max(tol, 10 * n**0.5 * torch.finfo(op.dtype).eps)
@@ -114,12 +120,15 @@ def outside(x: Tensor, basis: Tensor) -> Tensor:
 
 
 def require_symmetric(op: LinearMap) -> None:
-    """Raise ValueError for an operator that has no eigenvalues to speak of."""
+    """Raise ArgumentError for an operator that has no eigenvalues to speak of."""
+    hint = "name the same parameters for rows and columns: op.block(names)"
     if op.shape[0] != op.shape[1]:
-        raise ValueError(f"eigenvalues of a {op.shape[0]} x {op.shape[1]} operator: take a diagonal block")
+        raise ArgumentError(f"eigenvalues of a {op.shape[0]} x {op.shape[1]} operator: take a diagonal block", hint)
+    if op.shape[0] == 0:
+        raise ArgumentError("eigenvalues of an operator without rows", "give at least one row")
     rows, cols = getattr(op, "rows", None), getattr(op, "cols", None)
     if rows != cols:
-        raise ValueError(f"eigenvalues of the coupling {rows} x {cols}: take a diagonal block")
+        raise ArgumentError(f"eigenvalues of the coupling {rows} x {cols}: take a diagonal block", hint)
 
 
 def _dense(matrix: Tensor, k: int) -> tuple[NDArray[np.float64], Tensor, Tensor]:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from landscape.curvature.checks import blaming, is_finite, require_parameters
+from landscape.curvature.checks import blaming, is_finite, require_choice, require_parameters
 from landscape.curvature.objective import Objective, Parameters, gradients
 from landscape.errors import ArgumentError, NumericsError, suggest
 
@@ -90,8 +90,7 @@ class HessianOperator:
     ) -> None:
         if not isinstance(objective, Objective):
             raise ArgumentError(f"the objective is a {type(objective).__name__}", "give an Objective(model, ...)")
-        if part not in get_args(Part):
-            raise ArgumentError(f"part is {part!r}", suggest(str(part), get_args(Part)))
+        require_choice("part", part, get_args(Part))
         self.objective, self.part = objective, part
         self.dtype, self.device = objective.dtype, objective.inputs.device
         require_parameters(params, self.device)
