@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 from test_operators import PER_SAMPLE, Point, assert_close, draw, make, pick, point_of, reference
@@ -9,6 +11,7 @@ from torch import Tensor, nn
 
 from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator
+from landscape.errors import ArgumentError
 
 
 def test_parameters_without_curvature_give_zeros() -> None:
@@ -117,3 +120,86 @@ def test_fused_attention_in_a_function() -> None:
     objective = Objective(lambda P, _: attend(P["w"]), x, x, lambda f, _: f.square().sum((1, 2)))
     expected = torch.autograd.functional.hessian(plain, w).reshape(9, 9)
     assert_close(HessianOperator(objective, {"w": w}).dense(), expected, 1e-12)
+
+
+# --- what finite differences must not mistake for a wrong derivative -------------------------------------------
+
+
+def classifier(*layers: nn.Module) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(*layers)
+
+
+class Single(nn.Module):
+    """tanh in float32, whatever comes in."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.float().tanh().to(x.dtype)
+
+
+class Pick(nn.Module):
+    """The outputs of a recurrent layer, without its state."""
+
+    def forward(self, found: tuple[Tensor, Tensor]) -> Tensor:
+        return found[0][:, -1]
+
+
+def dead(module: nn.Module) -> nn.Module:
+    """The module with all parameters 0, so that every unit is at its kink."""
+    with torch.no_grad():
+        for p in module.parameters():
+            p.zero_()
+    return module
+
+
+def memorised(margin: float) -> nn.Module:
+    """A net whose last layer leaves a loss of about 3 exp(-margin) on the first class."""
+    module = classifier(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4))
+    with torch.no_grad():
+        module[-1].bias.copy_(torch.tensor([margin, 0.0, 0.0, 0.0]))
+    return module
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize(
+    "module",
+    [
+        classifier(nn.Linear(6, 300), nn.ReLU(), nn.Linear(300, 300), nn.ReLU(), nn.Linear(300, 4)),
+        classifier(nn.Unflatten(1, (1, 6)), nn.Conv1d(1, 8, 3), nn.MaxPool1d(2), nn.Flatten(), nn.Linear(16, 4)),
+        classifier(nn.Linear(6, 8), nn.Hardtanh(), nn.Linear(8, 4)),
+        dead(classifier(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4))),
+        memorised(10.0),
+        memorised(20.0),
+        classifier(nn.Linear(6, 8), Single(), nn.Linear(8, 4)),
+        classifier(nn.Unflatten(1, (3, 2)), nn.LSTM(2, 4, batch_first=True), Pick(), nn.Linear(4, 4)),
+    ],
+    ids=["wide ReLU", "max pooling", "hard tanh", "all at kinks", "loss 1e-4", "loss 1e-8", "float32 inside", "LSTM"],
+)
+def test_kinks_and_rounding_are_accepted(module: nn.Module, dtype: torch.dtype) -> None:
+    """Piecewise linear nets, losses without digits and models that round are no wrong derivatives."""
+    x, y = draw(90, 6), torch.zeros(90).long()
+    plain = functools.partial(nn.functional.cross_entropy, reduction="none")
+    for scale in (1e-6, 1.0, 1e6):
+        objective = Objective(module, x * scale, y, plain, chunk_size=40, dtype=dtype)
+        HessianOperator(objective, dict(module.named_parameters()))
+
+
+def test_lost_digits_are_refused() -> None:
+    """At a loss of 1e-16 torch's cross-entropy has no derivatives left; ours has all of theirs."""
+    module, x, y = memorised(36.0), draw(90, 6), torch.zeros(90).long()
+    point = dict(module.named_parameters())
+    plain = functools.partial(nn.functional.cross_entropy, reduction="none")
+    with pytest.raises(
+        ArgumentError, match=r"(?s)off finite differences .* take landscape's cross_entropy, which keeps"
+    ):
+        HessianOperator(Objective(module, x, y, plain), point)
+    HessianOperator(Objective(module, x, y), point)
+
+
+def test_padding_is_constant() -> None:
+    """The padding row of an embedding has no gradient, and so no curvature."""
+    module = nn.Sequential(nn.Embedding(5, 4, padding_idx=0), nn.Flatten(), nn.Linear(12, 3)).double()
+    x = torch.arange(30).reshape(10, 3) % 5
+    H = HessianOperator(Objective(module, x, x.sum(1) % 3), dict(module.named_parameters())).dense()
+    assert not H[:4].any()
+    assert H[4:20].any()

@@ -166,6 +166,7 @@ def test_parameters(make: Callable[[], Any], words: str, hint: str) -> None:
         "chunk size 0": (lambda: operator(chunk_size=0), "chunk_size is 0", "a whole number of at least 1"),
         "chunk size -1": (lambda: operator(chunk_size=-1), "chunk_size is -1", "a whole number of at least 1"),
         "chunk size 2.5": (lambda: operator(chunk_size=2.5), "chunk_size is 2.5", "a whole number of at least 1"),
+        "decay as a word": (lambda: operator(weight_decay="1"), "weight_decay is '1'", "give a finite number"),
         "decay": (lambda: operator(weight_decay=NAN), "weight_decay is nan", "give a finite number"),
         "precision": (lambda: operator(dtype=torch.bfloat16), "dtype is torch.bfloat16", "take torch.float64"),
     }
@@ -252,6 +253,7 @@ M = MatrixOperator(torch.diag(torch.arange(-3.0, 9.0).double()))
         "which": (lambda: eigsh(M, 1, "largest"), "which is 'largest'", "choose from both, lowest, highest"),
         "method": (lambda: eigsh(M, 1, method="lancos"), "method is 'lancos'", "choose from auto, dense, lanczos"),
         "tol": (lambda: eigsh(M, 1, tol=NAN), "tol is nan", "give a finite number above 0"),
+        "tau as a word": (lambda: saddle_index(M, "small"), "tau is 'small'", "give a finite number above 0"),
         "tau NaN": (lambda: saddle_index(M, NAN), "tau is nan", "give a finite number above 0"),
         "tau NaN, matrix-free": (lambda: saddle_index(M, NAN, "lanczos"), "tau is nan", "a finite number above 0"),
         "tau -1": (lambda: saddle_index(M, -1.0), "tau is -1.0", "give a finite number above 0"),

@@ -37,7 +37,7 @@ tokens = torch.arange(20).reshape(10, 2) % 4
         "mean module": (
             lambda: Objective(net(), X, Y, nn.CrossEntropyLoss()),
             "CrossEntropyLoss has reduction 'mean'; the objective takes the mean itself",
-            r"pass torch\.nn\.CrossEntropyLoss\(reduction='none'\)",
+            r"pass CrossEntropyLoss\(reduction='none'\)",
         ),
         "sum module": (lambda: Objective(net(), X, Y, nn.MSELoss(reduction="sum")), "has reduction 'sum'", "'none'"),
         "elementwise": (
@@ -59,6 +59,11 @@ tokens = torch.arange(20).reshape(10, 2) % 4
             lambda: operator(lambda z, y: elementwise(z, y).mean(0), y=binary, chunk_size=4),
             r"the loss returns shape \(4,\) for 2 samples",
             "check that outputs and targets",
+        ),
+        "as large as wanted": (
+            lambda: operator(lambda z, y: torch.ones(1 << 60), chunk_size=4),
+            r"the loss fails on outputs \(4, 4\) and targets \(4,\): .*memory",
+            "take a smaller chunk_size",
         ),
         "a number": (lambda: operator(lambda z, y: 1.0), "the loss returns a float", "return a tensor"),
         "single precision": (

@@ -4,29 +4,30 @@ from __future__ import annotations
 
 import contextlib
 import math
+import numbers
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.parameter import UninitializedParameter
 
 from landscape.errors import ArgumentError, DoesNotFitError, LandscapeError, NumericsError
 
+_NO_MEMORY = ("out of memory", "not enough memory", "can't allocate memory")
 Value = Callable[[Mapping[str, Tensor]], Tensor]
 
 
 def require_count(name: str, value: Any, least: int = 1) -> None:
     """Raise ArgumentError for an argument that is not a whole number of at least `least`."""
-    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
+    if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < least:
         raise ArgumentError(f"{name} is {value!r}", f"give a whole number of at least {least}")
 
 
-def require_positive(name: str, value: float) -> None:
+def require_positive(name: str, value: Any) -> None:
     """Raise ArgumentError for an argument that is not a finite positive number."""
-    if not 0 < value < math.inf:
-        raise ArgumentError(f"{name} is {value}", "give a finite number above 0")
+    if not isinstance(value, numbers.Real) or not 0 < float(value) < math.inf:
+        raise ArgumentError(f"{name} is {value!r}", "give a finite number above 0")
 
 
 def require_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
@@ -67,12 +68,12 @@ def require_settings(model: Any, loss: Any, weight_decay: Any, chunk_size: Any, 
     if reduction != "none":
         raise ArgumentError(
             f"{type(loss).__name__} has reduction {reduction!r}; the objective takes the mean itself",
-            f"pass torch.nn.{type(loss).__name__}(reduction='none')",
+            f"pass {type(loss).__name__}(reduction='none')",
         )
     if not callable(loss):
         raise ArgumentError(f"the loss is a {type(loss).__name__}", "give a function of (outputs, targets)")
-    if not math.isfinite(weight_decay):
-        raise ArgumentError(f"weight_decay is {weight_decay}", "give a finite number")
+    if not isinstance(weight_decay, numbers.Real) or not math.isfinite(weight_decay):
+        raise ArgumentError(f"weight_decay is {weight_decay!r}", "give a finite number")
     if chunk_size is not None:
         require_count("chunk_size", chunk_size)
     if dtype not in (torch.float32, torch.float64):
@@ -168,7 +169,7 @@ def require_finite(values: Tensor) -> None:
 def require_independent(whole: Tensor, parts: Tensor, outputs: Tensor) -> None:
     """Raise ArgumentError if the losses of samples change when they go through the model in two parts."""
     eps = torch.finfo(whole.dtype).eps
-    scale, difference = float(whole.abs().max()), float((whole - parts).abs().max())
+    scale, difference = (float(x.abs().max()) for x in (torch.cat([whole, parts]), whole - parts))
     if difference > eps**0.5 * scale + 1e3 * eps * (1 + float(outputs.abs().max())):
         raise ArgumentError(
             f"the loss of a sample changes by {difference / scale:.1%} with the samples beside it in its chunk",
@@ -212,7 +213,7 @@ def blaming(what: str) -> Iterator[None]:
         raise
     except Exception as error:
         words = next(iter(str(error).strip().splitlines()), "")[:200]
-        if isinstance(error, MemoryError) or "memory" in words:
+        if isinstance(error, MemoryError) or any(w in words for w in _NO_MEMORY):
             raise DoesNotFitError(f"{what}: {words}", "take a smaller chunk_size") from error
         raise ArgumentError(
             f"{what}: {type(error).__name__}: {words}",

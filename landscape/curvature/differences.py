@@ -53,7 +53,8 @@ def require_derivatives(value: Value, params: Mapping[str, Tensor]) -> None:
                     f"of the {of}",
                     "build model and loss from torch operations that can be differentiated twice, without detach(), "
                     "straight-through estimates, @once_differentiable, torch.utils.checkpoint, torch's weight_norm, "
-                    "and spectral_norm in training mode",
+                    "and spectral_norm in training mode; where the loss is next to 0, take landscape's cross_entropy, "
+                    "which keeps its digits",
                 )
 
 
