@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 import json
 import math
+import re
+import reprlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
@@ -29,6 +33,10 @@ BLOCKS: dict[str, tuple[str, ...]] = {
 }
 PAIRS = ("E,W", "W,V", "E,V")
 DEFAULT_BLOCKS = ("E", "W", "E,W", "W,V", "all")
+MODULUS = 1 << 16
+"""Largest p: what is done with its pairs stays possible."""
+CONFIG_BYTES = 1 << 20
+"""Longest JSON file of options."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +97,7 @@ class TrainConfig:
     extra_steps: int = 0
     """Steps to go on after stop_test_accuracy was reached."""
     seed: int = 0
-    """Seed of split, initialisation and batches."""
+    """Seed of split, initialisation and batches; at most 2^64 - 1."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to train."""
     dtype: Literal["float32", "float64"] = "float32"
@@ -109,8 +117,9 @@ class TrainConfig:
             _check(name, getattr(self, name), lambda x: x >= 0, "a number >= 0")
         for name in ("embed_dim", "hidden", "metrics_every", "lr_ratio_every", "sampler_every"):
             _check(name, getattr(self, name), lambda x: x >= 1, "an integer >= 1")
-        for name in ("steps", "extra_steps", "checkpoint_every", "checkpoint_log", "seed"):
-            _check(name, getattr(self, name), lambda x: x >= 0, "an integer >= 0")
+        for name in ("steps", "extra_steps", "checkpoint_every", "checkpoint_log"):
+            _check(name, getattr(self, name), lambda x: 0 <= x <= 1 << 53, "an integer from 0 to 2^53")
+        _check("seed", self.seed, lambda x: 0 <= x < 1 << 64, "an integer from 0 to 2^64 - 1")
         for name in ("train_fraction", "test_fraction", "stop_test_accuracy"):
             inside = (lambda x: 0 < x <= 1) if name == "stop_test_accuracy" else (lambda x: 0 < x < 1)
             if getattr(self, name) is not None:
@@ -131,10 +140,13 @@ class TrainConfig:
             )
         if self.p < 2:
             raise ConfigError(f"p is {self.p}; arithmetic mod p needs p >= 2", "pick a prime such as 59 or 97")
+        if self.p > MODULUS:
+            raise ConfigError(f"p is {self.p}; all pairs mod p are stored", f"--p takes an integer up to {MODULUS}")
         if self.task == "div" and not is_prime(self.p):
+            around = (q for i in itertools.count(1) for q in (self.p - i, self.p + i))
             raise ConfigError(
                 f"p is {self.p}, not a prime; division mod p needs one",
-                f"the nearest prime is {min(filter(is_prime, range(2, 2 * self.p)), key=self._distance)}",
+                f"the nearest prime is {next(filter(is_prime, around))}",
             )
         if self.model != "embedding" and (
             self.freeze == "E" or isinstance(self.lr_ratio, str) or self.sampler == "frequency_aware"
@@ -148,9 +160,6 @@ class TrainConfig:
                 f"lr_ratio {self.lr_ratio} balances E against W, but {self.freeze} is frozen",
                 "use a number for --lr-ratio, or --freeze none",
             )
-
-    def _distance(self, q: int) -> int:
-        return abs(q - self.p)
 
     @property
     def vocabulary(self) -> int:
@@ -234,6 +243,8 @@ class AnalysisConfig:
         _check("probes", self.probes, lambda x: x >= 2, "an integer >= 2")
         _check("bandwidth", self.bandwidth, lambda x: 0 < x < 1, "a number between 0 and 1")
         _check("tol", self.tol, lambda x: 0 < x < 1, "a number between 0 and 1")
+        # A search adds one to it.
+        _check("seed", self.seed, lambda x: -(1 << 63) <= x < (1 << 64) - 1, "an integer from -2^63 to 2^64 - 2")
         if self.tau is not None:
             _check("tau", self.tau, lambda x: 0 < x < 1, "a number between 0 and 1")
         for block in self.blocks:
@@ -259,7 +270,7 @@ class HessianConfig(AnalysisConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         _check("num_steps", self.num_steps, lambda x: x >= 1, "an integer >= 1")
-        if self.steps not in ("auto", "all") and not all(s.strip().isdigit() for s in self.steps.split(",")):
+        if self.steps not in ("auto", "all") and not _STEPS.fullmatch(self.steps):
             raise ConfigError(f"steps {self.steps!r} is no list of steps", "use auto, all, or e.g. 0,100,2000")
 
 
@@ -288,6 +299,7 @@ class SliceConfig:
             raise ConfigError(f"unknown block {self.block!r}", suggest(self.block, BLOCKS))
 
 
+_STEPS = re.compile(r"\s*[0-9]{1,18}\s*(,\s*[0-9]{1,18}\s*)*")
 Config = TypeVar("Config", bound="DataclassInstance")
 
 
@@ -302,11 +314,17 @@ def load(path: Path, base: Config, example: str = '{"p": 59, "lr": 0.01}') -> Co
     """`base` with the keys of a JSON file like `example`; unknown keys and wrong types are refused."""
     hint = f"write {example} and the like"
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            text = file.read(CONFIG_BYTES + 1)
+        if len(text) > CONFIG_BYTES:
+            raise ConfigError(f"{path} has more than {CONFIG_BYTES:,} bytes", hint)
+        data = json.loads(text.decode("utf-8"))
     except OSError as error:
         raise FileError(f"cannot read {path}: {error.strerror}", "check the path of --config") from error
     except ValueError as error:
         raise ConfigError(f"{path} is not JSON: {error}", hint) from error
+    except RecursionError as error:
+        raise ConfigError(f"{path} is nested too deeply", hint) from error
     if not isinstance(data, dict):
         raise ConfigError(f"{path} holds no JSON object", hint)
     return replace(base, data)
@@ -337,7 +355,10 @@ def check_types(config: DataclassInstance) -> None:
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if not _fits(value, field.type):
-            raise ConfigError(f"{field.name} cannot be {value!r}", f"it takes {field.type}")
+            raise ConfigError(f"{field.name} cannot be {reprlib.repr(value)}", f"it takes {field.type}")
+        numbers = value if isinstance(value, tuple) else (value,)
+        if any(isinstance(number, int) and abs(number) >> 64 for number in numbers):
+            raise ConfigError(f"{field.name} cannot be {reprlib.repr(value)}", "it takes numbers below 2^64")
 
 
 def _check(name: str, value: Any, good: Any, wanted: str) -> None:
@@ -348,7 +369,7 @@ def _check(name: str, value: Any, good: Any, wanted: str) -> None:
 
 def _fits(value: Any, annotation: Any) -> bool:
     """Whether a JSON value has the annotated type (annotations are strings here)."""
-    kind = eval(annotation, globals()) if isinstance(annotation, str) else annotation
+    kind = _kind(annotation) if isinstance(annotation, str) else annotation
     if kind is Any:
         return True
     if kind is float:
@@ -363,3 +384,8 @@ def _fits(value: Any, annotation: Any) -> bool:
     if origin is dict:
         return isinstance(value, dict) and all(_fits(v, get_args(kind)[1]) for v in value.values())
     return any(_fits(value, part) for part in get_args(kind))
+
+
+@functools.cache
+def _kind(annotation: str) -> Any:
+    return eval(annotation, globals())
