@@ -147,10 +147,10 @@ def _parse(argv: Sequence[str]) -> Command | None:
 
 
 def _usage_error(box: str) -> ConfigError:
-    """What tyro says in a box whose parts are divided by lines: first what is wrong, then how to mend it."""
-    rows = [re.sub(r"\x1b\[[0-9;]*m", "", row).strip(" │") for row in box.splitlines()]
-    inside = " ".join(row for row in rows if row and row[0] not in "╭╰")
-    wrong, *mends = (part.strip() for part in re.split("─+", inside))
+    """What tyro says in a box, under a title in parts divided by lines: first what is wrong, then how to mend it."""
+    rows = [re.sub(r"\x1b\[[0-9;]*m", "", row) for row in box.splitlines()]
+    inside = " ".join(row.strip(" │╰╯") for row in rows[1:])
+    wrong, *mends = filter(None, map(str.strip, re.split("─+|-{8,}", inside)))
     return ConfigError(wrong, mends[0] if mends else "see landscape --help")
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 import tyro
 
-from landscape.config import AnalysisConfig, HessianConfig, SliceConfig, TrainConfig
+from landscape.config import AnalysisConfig, HessianConfig, SliceConfig, TrainConfig, check_value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,6 +85,10 @@ class Critical:
     quiet: bool = False
     """No progress bar."""
 
+    def __post_init__(self) -> None:
+        check_value("grad_tol", self.grad_tol, lambda x: 0 < x < 1, "a number between 0 and 1")
+        check_value("search_products", self.search_products, lambda x: 0 <= x <= 1 << 53, "an integer from 0 to 2^53")
+
 
 @dataclasses.dataclass(frozen=True)
 class Slice:
@@ -125,6 +129,10 @@ class Sweep:
     """Print the results as one JSON document."""
     quiet: bool = False
     """No progress bar."""
+
+    def __post_init__(self) -> None:
+        if self.jobs is not None:
+            check_value("jobs", self.jobs, lambda x: 1 <= x <= 1024, "an integer from 1 to 1024")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -114,25 +114,25 @@ class TrainConfig:
     def __post_init__(self) -> None:
         check_types(self)
         for name in ("lr", "weight_decay", "momentum", "skew", "init_scale_E", "init_scale_W"):
-            _check(name, getattr(self, name), lambda x: x >= 0, "a number >= 0")
+            check_value(name, getattr(self, name), lambda x: x >= 0, "a number >= 0")
         for name in ("embed_dim", "hidden", "metrics_every", "lr_ratio_every", "sampler_every"):
-            _check(name, getattr(self, name), lambda x: x >= 1, "an integer >= 1")
+            check_value(name, getattr(self, name), lambda x: x >= 1, "an integer >= 1")
         for name in ("steps", "extra_steps", "checkpoint_every", "checkpoint_log"):
-            _check(name, getattr(self, name), lambda x: 0 <= x <= 1 << 53, "an integer from 0 to 2^53")
-        _check("seed", self.seed, lambda x: 0 <= x < 1 << 64, "an integer from 0 to 2^64 - 1")
+            check_value(name, getattr(self, name), lambda x: 0 <= x <= 1 << 53, "an integer from 0 to 2^53")
+        check_value("seed", self.seed, lambda x: 0 <= x < 1 << 64, "an integer from 0 to 2^64 - 1")
         for name in ("train_fraction", "test_fraction", "stop_test_accuracy"):
             inside = (lambda x: 0 < x <= 1) if name == "stop_test_accuracy" else (lambda x: 0 < x < 1)
             if getattr(self, name) is not None:
-                _check(name, getattr(self, name), inside, "a fraction between 0 and 1")
+                check_value(name, getattr(self, name), inside, "a fraction between 0 and 1")
         if self.train_fraction + (self.test_fraction or 0) > 1:
             raise ConfigError(
                 f"train_fraction {self.train_fraction} + test_fraction {self.test_fraction} exceeds 1",
                 "the two sets are disjoint: lower one of them",
             )
         if self.batch_size != "full":
-            _check("batch_size", self.batch_size, lambda x: x >= 1, "an integer >= 1, or full")
+            check_value("batch_size", self.batch_size, lambda x: x >= 1, "an integer >= 1, or full")
         if not isinstance(self.lr_ratio, str):
-            _check("lr_ratio", self.lr_ratio, lambda x: x > 0, "a number > 0, prop41 or curvature")
+            check_value("lr_ratio", self.lr_ratio, lambda x: x > 0, "a number > 0, prop41 or curvature")
         if any(step < 0 or step > self.steps for step in self.checkpoint_at):
             raise ConfigError(
                 f"checkpoint_at {list(self.checkpoint_at)} leaves the run's steps 0 to {self.steps}",
@@ -238,15 +238,16 @@ class AnalysisConfig:
 
     def __post_init__(self) -> None:
         check_types(self)
-        for name in ("k", "dense_limit", "max_products", "chunk_size", "probe_steps"):
-            _check(name, getattr(self, name), lambda x: x >= 1, "an integer >= 1")
-        _check("probes", self.probes, lambda x: x >= 2, "an integer >= 2")
-        _check("bandwidth", self.bandwidth, lambda x: 0 < x < 1, "a number between 0 and 1")
-        _check("tol", self.tol, lambda x: 0 < x < 1, "a number between 0 and 1")
+        check_value("k", self.k, lambda x: 1 <= x <= 1 << 20, "an integer from 1 to 2^20")
+        for name in ("dense_limit", "max_products", "chunk_size", "probe_steps"):
+            check_value(name, getattr(self, name), lambda x: x >= 1, "an integer >= 1")
+        check_value("probes", self.probes, lambda x: x >= 2, "an integer >= 2")
+        check_value("bandwidth", self.bandwidth, lambda x: 0 < x < 1, "a number between 0 and 1")
+        check_value("tol", self.tol, lambda x: 0 < x < 1, "a number between 0 and 1")
         # A search adds one to it.
-        _check("seed", self.seed, lambda x: -(1 << 63) <= x < (1 << 64) - 1, "an integer from -2^63 to 2^64 - 2")
+        check_value("seed", self.seed, lambda x: -(1 << 63) <= x < (1 << 64) - 1, "an integer from -2^63 to 2^64 - 2")
         if self.tau is not None:
-            _check("tau", self.tau, lambda x: 0 < x < 1, "a number between 0 and 1")
+            check_value("tau", self.tau, lambda x: 0 < x < 1, "a number between 0 and 1")
         for block in self.blocks:
             if block not in BLOCKS:
                 raise ConfigError(f"unknown block {block!r}", suggest(block, BLOCKS))
@@ -269,7 +270,7 @@ class HessianConfig(AnalysisConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check("num_steps", self.num_steps, lambda x: x >= 1, "an integer >= 1")
+        check_value("num_steps", self.num_steps, lambda x: x >= 1, "an integer >= 1")
         if self.steps not in ("auto", "all") and not _STEPS.fullmatch(self.steps):
             raise ConfigError(f"steps {self.steps!r} is no list of steps", "use auto, all, or e.g. 0,100,2000")
 
@@ -291,10 +292,11 @@ class SliceConfig:
 
     def __post_init__(self) -> None:
         check_types(self)
-        for name in ("k", "points", "plane_points"):
-            _check(name, getattr(self, name), lambda x: x >= 1, "an integer >= 1")
+        check_value("k", self.k, lambda x: 1 <= x <= 8, "an integer from 1 to 8")
+        check_value("points", self.points, lambda x: 2 <= x <= 10_001, "an integer from 2 to 10001")
+        check_value("plane_points", self.plane_points, lambda x: 2 <= x <= 401, "an integer from 2 to 401")
         if self.radius is not None:
-            _check("radius", self.radius, lambda x: x > 0, "a number > 0")
+            check_value("radius", self.radius, lambda x: x > 0, "a number > 0")
         if self.block not in BLOCKS:
             raise ConfigError(f"unknown block {self.block!r}", suggest(self.block, BLOCKS))
 
@@ -361,8 +363,9 @@ def check_types(config: DataclassInstance) -> None:
             raise ConfigError(f"{field.name} cannot be {reprlib.repr(value)}", "it takes numbers below 2^64")
 
 
-def _check(name: str, value: Any, good: Any, wanted: str) -> None:
-    if not math.isfinite(value) or not good(value):
+def check_value(name: str, value: Any, good: Any, wanted: str) -> None:
+    """Raise ConfigError for a number that is not finite or not good, with what its flag takes."""
+    if (isinstance(value, float) and not math.isfinite(value)) or not good(value):
         flag = "--" + name.replace("_", "-")
         raise ConfigError(f"{name} is {value}", f"{flag} takes {wanted}")
 
