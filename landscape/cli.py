@@ -182,7 +182,8 @@ def _train(args: Train) -> int:
     from landscape.training.trainer import train_ensemble
 
     runs = ensemble(args.run, args.out, args.seeds, args.vary)
-    summaries = train_ensemble(runs, args.resume, args.overwrite, args.quiet, args.fsync)
+    with working_on(args.out):
+        summaries = train_ensemble(runs, args.resume, args.overwrite, args.quiet, args.fsync)
     if args.json:
         documents = [dataclasses.asdict(summary) for summary in summaries]
         _say(tables.document(documents if args.seeds or args.vary else documents[0]))
@@ -208,13 +209,14 @@ def _hessian(args: Hessian) -> int:
     from landscape.pipeline import analyse
     from landscape.storage.files import hessian_file
 
-    result = analyse(args.ckpt, args.analysis, args.out, args.overwrite, args.quiet, args.fsync)
+    out = args.out or hessian_file(args.ckpt)
+    with working_on(out):
+        result = analyse(args.ckpt, args.analysis, out, args.overwrite, args.quiet, args.fsync)
     opinions = []
     if args.verify:
         from landscape.verify import verify
 
         opinions = verify(args.ckpt, result)
-    out = args.out or hessian_file(args.ckpt)
     if args.json:
         _print_json(out, result, verify=[dataclasses.asdict(o) for o in opinions])
     else:
@@ -240,17 +242,18 @@ def _critical(args: Critical) -> int:
     from landscape.refine import STATUS, default_output, refine
 
     out = args.out or default_output(args.ckpt, args.step)
-    result = refine(
-        args.ckpt,
-        args.step,
-        args.analysis,
-        out,
-        args.grad_tol,
-        args.search_products,
-        args.resume,
-        args.overwrite,
-        args.quiet,
-    )
+    with working_on(out):
+        result = refine(
+            args.ckpt,
+            args.step,
+            args.analysis,
+            out,
+            args.grad_tol,
+            args.search_products,
+            args.resume,
+            args.overwrite,
+            args.quiet,
+        )
     point = result.critical_point(args.step)
     status = STATUS[point["status"]]
     if args.json:
