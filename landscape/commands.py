@@ -23,7 +23,8 @@ class Train:
     out: Path = Path("checkpoints/run.h5")
     """Run file to write."""
     seeds: int | None = None
-    """Train this many seeds, counted up from --seed, side by side: RUN-s0.h5, RUN-s1.h5 and so on for RUN.h5."""
+    """Train this many seeds, counted up from --seed, side by side: RUN-s0.h5, RUN-s1.h5 and so on for RUN.h5; with
+    --vary at most 256 runs."""
     vary: tuple[str, ...] = ()
     """Train several values side by side, such as lr_ratio=1,2,4 lr=0.01,0.02, with RUN-lr_ratio-2-lr-0.01.h5 among the
     files; of lr, lr_ratio, weight_decay, init_scale_E and init_scale_W, with --seeds every seed of each."""

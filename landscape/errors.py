@@ -102,12 +102,18 @@ def working_on(path: object) -> Iterator[None]:
 
 def complain(error: LandscapeError) -> None:
     """Print an error and its hint on stderr, each on one line."""
-    print(f"error: {printable(error)}\nhint: {printable(error.hint)}", file=sys.stderr)
+    _tell(f"error: {printable(error)}\nhint: {printable(error.hint)}")
 
 
 def warn(message: str) -> None:
     """Print a warning on stderr, on one line."""
-    print(f"warning: {printable(message)}", file=sys.stderr)
+    _tell(f"warning: {printable(message)}")
+
+
+def _tell(text: str) -> None:
+    # Where nobody listens, the work and its exit code count.
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr)
 
 
 def suggest(word: str, known: Iterable[str]) -> str:

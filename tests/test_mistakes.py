@@ -381,7 +381,8 @@ def test_the_largest_that_is_taken() -> None:
         ('"$@" check BROKEN | true', 1, b"", b""),
         ('"$@" info RUN >/dev/full', 1, b"", b"error: standard output: No space left on device\nhint: free some "),
         ('"$@" --help >/dev/full', 1, b"", b"error: standard output: No space left on device\nhint: free some "),
-        ('"$@" info MISSING 2>/dev/full', 1, b"", b""),
+        ('"$@" train --hiden 2>/dev/full', 2, b"", b""),
+        ('"$@" train --hiden 2>&1 | true', 2, b"", b""),
     ],
 )
 def test_standard_streams(line: str, code: int, out: bytes, err: bytes, run_file: Path) -> None:
