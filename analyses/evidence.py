@@ -21,10 +21,11 @@ from numpy.typing import ArrayLike
 
 from landscape import open_hessian, open_run
 from landscape.config import TrainConfig
-from landscape.errors import LandscapeError
+from landscape.errors import LandscapeError, complain
 from landscape.plan import DEFINITION, SweepRun, load_sweep, sweep_runs
 from landscape.plotting import save_figure, style
 from landscape.provenance import provenance
+from landscape.text import write_csv
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -197,7 +198,7 @@ def write(name: str, finding: Finding, out: Path) -> list[Path]:
     tree = xarray.DataTree(dataset=xarray.Dataset(attrs=origin))
     for title, table in finding.tables.items():
         path = folder / f"{title}.csv"
-        table.to_csv(path, index=False)
+        write_csv(table, path)
         written.append(path)
         # A column such as the batch size, numbers and `full`, is text in HDF5.
         text = {name: str for name in table if table[name].dtype == object}
@@ -218,7 +219,7 @@ def run(name: str, claim: Callable[[Path], Finding]) -> None:
             finding = claim(args.runs)
             paths = write(name, finding, args.out)
     except LandscapeError as error:
-        print(f"error: {error}\nhint: {error.hint}", file=sys.stderr)
+        complain(error)
         sys.exit(error.exit_code)
     for verdict in finding.verdicts:
         print(f"{verdict.claim}: {verdict.judgement}. {verdict.statement}: {verdict.number} ({verdict.seeds} seeds)")

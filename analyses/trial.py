@@ -20,10 +20,11 @@ from tqdm import tqdm
 
 import landscape
 from landscape import open_hessian, open_run
-from landscape.errors import LandscapeError
+from landscape.errors import LandscapeError, complain
 from landscape.plotting import style
 from landscape.provenance import provenance
 from landscape.storage.files import sha256
+from landscape.text import write_csv
 
 SCRIPTS = (
     "c1_delay",
@@ -57,7 +58,7 @@ def trial(runs: Path, out: Path, quiet: bool = False) -> list[Verdict]:
             findings[name] = importlib.import_module(name).claim(runs)
             shutil.rmtree(out / name, ignore_errors=True)
             write(name, findings[name], out)
-    origins([path for finding in findings.values() for path in finding.files]).to_csv(out / "files.csv", index=False)
+    write_csv(origins([path for finding in findings.values() for path in finding.files]), out / "files.csv")
     pages(findings, code, out)
     return [verdict for _, verdict in by_claim(findings)]
 
@@ -134,7 +135,7 @@ def main() -> int:
     try:
         verdicts = trial(args.runs, args.out, args.quiet)
     except LandscapeError as error:
-        print(f"error: {error}\nhint: {error.hint}", file=sys.stderr)
+        complain(error)
         return error.exit_code
     for verdict in verdicts:
         print(f"{verdict.claim:4} {verdict.judgement:14} {verdict.statement}: {verdict.number}")

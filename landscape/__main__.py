@@ -1,3 +1,19 @@
-from landscape.cli import main
+"""The way in: quick to import, so that Ctrl-C is quiet from the start."""
 
-main()
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Entry point of `landscape`."""
+    try:
+        from landscape import cli
+
+        cli.main()
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

@@ -8,7 +8,7 @@ from typing import Literal
 
 import tyro
 
-from landscape.config import AnalysisConfig, HessianConfig, SliceConfig, TrainConfig
+from landscape.config import AnalysisConfig, HessianConfig, SliceConfig, TrainConfig, check_value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +23,8 @@ class Train:
     out: Path = Path("checkpoints/run.h5")
     """Run file to write."""
     seeds: int | None = None
-    """Train this many seeds, counted up from --seed, side by side: RUN-s0.h5, RUN-s1.h5 and so on for RUN.h5."""
+    """Train this many seeds, counted up from --seed, side by side: RUN-s0.h5, RUN-s1.h5 and so on for RUN.h5; with
+    --vary at most 256 runs."""
     vary: tuple[str, ...] = ()
     """Train several values side by side, such as lr_ratio=1,2,4 lr=0.01,0.02, with RUN-lr_ratio-2-lr-0.01.h5 among the
     files; of lr, lr_ratio, weight_decay, init_scale_E and init_scale_W, with --seeds every seed of each."""
@@ -85,6 +86,10 @@ class Critical:
     quiet: bool = False
     """No progress bar."""
 
+    def __post_init__(self) -> None:
+        check_value("grad_tol", self.grad_tol, lambda x: 0 < x < 1, "a number between 0 and 1")
+        check_value("search_products", self.search_products, lambda x: 0 <= x <= 1 << 53, "an integer from 0 to 2^53")
+
 
 @dataclasses.dataclass(frozen=True)
 class Slice:
@@ -125,6 +130,10 @@ class Sweep:
     """Print the results as one JSON document."""
     quiet: bool = False
     """No progress bar."""
+
+    def __post_init__(self) -> None:
+        if self.jobs is not None:
+            check_value("jobs", self.jobs, lambda x: 1 <= x <= 1024, "an integer from 1 to 1024")
 
 
 @dataclasses.dataclass(frozen=True)

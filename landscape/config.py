@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 import json
 import math
+import re
+import reprlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
@@ -29,6 +33,10 @@ BLOCKS: dict[str, tuple[str, ...]] = {
 }
 PAIRS = ("E,W", "W,V", "E,V")
 DEFAULT_BLOCKS = ("E", "W", "E,W", "W,V", "all")
+MODULUS = 1 << 16
+"""Largest p: what is done with its pairs stays possible."""
+CONFIG_BYTES = 1 << 20
+"""Longest JSON file of options."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +97,7 @@ class TrainConfig:
     extra_steps: int = 0
     """Steps to go on after stop_test_accuracy was reached."""
     seed: int = 0
-    """Seed of split, initialisation and batches."""
+    """Seed of split, initialisation and batches; at most 2^64 - 1."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to train."""
     dtype: Literal["float32", "float64"] = "float32"
@@ -106,24 +114,25 @@ class TrainConfig:
     def __post_init__(self) -> None:
         check_types(self)
         for name in ("lr", "weight_decay", "momentum", "skew", "init_scale_E", "init_scale_W"):
-            _check(name, getattr(self, name), lambda x: x >= 0, "a number >= 0")
+            check_value(name, getattr(self, name), lambda x: x >= 0, "a number >= 0")
         for name in ("embed_dim", "hidden", "metrics_every", "lr_ratio_every", "sampler_every"):
-            _check(name, getattr(self, name), lambda x: x >= 1, "an integer >= 1")
-        for name in ("steps", "extra_steps", "checkpoint_every", "checkpoint_log", "seed"):
-            _check(name, getattr(self, name), lambda x: x >= 0, "an integer >= 0")
+            check_value(name, getattr(self, name), lambda x: x >= 1, "an integer >= 1")
+        for name in ("steps", "extra_steps", "checkpoint_every", "checkpoint_log"):
+            check_value(name, getattr(self, name), lambda x: 0 <= x <= 1 << 53, "an integer from 0 to 2^53")
+        check_value("seed", self.seed, lambda x: 0 <= x < 1 << 64, "an integer from 0 to 2^64 - 1")
         for name in ("train_fraction", "test_fraction", "stop_test_accuracy"):
             inside = (lambda x: 0 < x <= 1) if name == "stop_test_accuracy" else (lambda x: 0 < x < 1)
             if getattr(self, name) is not None:
-                _check(name, getattr(self, name), inside, "a fraction between 0 and 1")
+                check_value(name, getattr(self, name), inside, "a fraction between 0 and 1")
         if self.train_fraction + (self.test_fraction or 0) > 1:
             raise ConfigError(
                 f"train_fraction {self.train_fraction} + test_fraction {self.test_fraction} exceeds 1",
                 "the two sets are disjoint: lower one of them",
             )
         if self.batch_size != "full":
-            _check("batch_size", self.batch_size, lambda x: x >= 1, "an integer >= 1, or full")
+            check_value("batch_size", self.batch_size, lambda x: x >= 1, "an integer >= 1, or full")
         if not isinstance(self.lr_ratio, str):
-            _check("lr_ratio", self.lr_ratio, lambda x: x > 0, "a number > 0, prop41 or curvature")
+            check_value("lr_ratio", self.lr_ratio, lambda x: x > 0, "a number > 0, prop41 or curvature")
         if any(step < 0 or step > self.steps for step in self.checkpoint_at):
             raise ConfigError(
                 f"checkpoint_at {list(self.checkpoint_at)} leaves the run's steps 0 to {self.steps}",
@@ -131,10 +140,13 @@ class TrainConfig:
             )
         if self.p < 2:
             raise ConfigError(f"p is {self.p}; arithmetic mod p needs p >= 2", "pick a prime such as 59 or 97")
+        if self.p > MODULUS:
+            raise ConfigError(f"p is {self.p}; all pairs mod p are stored", f"--p takes an integer up to {MODULUS}")
         if self.task == "div" and not is_prime(self.p):
+            around = (q for i in itertools.count(1) for q in (self.p - i, self.p + i))
             raise ConfigError(
                 f"p is {self.p}, not a prime; division mod p needs one",
-                f"the nearest prime is {min(filter(is_prime, range(2, 2 * self.p)), key=self._distance)}",
+                f"the nearest prime is {next(filter(is_prime, around))}",
             )
         if self.model != "embedding" and (
             self.freeze == "E" or isinstance(self.lr_ratio, str) or self.sampler == "frequency_aware"
@@ -148,9 +160,6 @@ class TrainConfig:
                 f"lr_ratio {self.lr_ratio} balances E against W, but {self.freeze} is frozen",
                 "use a number for --lr-ratio, or --freeze none",
             )
-
-    def _distance(self, q: int) -> int:
-        return abs(q - self.p)
 
     @property
     def vocabulary(self) -> int:
@@ -229,13 +238,16 @@ class AnalysisConfig:
 
     def __post_init__(self) -> None:
         check_types(self)
-        for name in ("k", "dense_limit", "max_products", "chunk_size", "probe_steps"):
-            _check(name, getattr(self, name), lambda x: x >= 1, "an integer >= 1")
-        _check("probes", self.probes, lambda x: x >= 2, "an integer >= 2")
-        _check("bandwidth", self.bandwidth, lambda x: 0 < x < 1, "a number between 0 and 1")
-        _check("tol", self.tol, lambda x: 0 < x < 1, "a number between 0 and 1")
+        check_value("k", self.k, lambda x: 1 <= x <= 1 << 20, "an integer from 1 to 2^20")
+        for name in ("dense_limit", "max_products", "chunk_size", "probe_steps"):
+            check_value(name, getattr(self, name), lambda x: x >= 1, "an integer >= 1")
+        check_value("probes", self.probes, lambda x: x >= 2, "an integer >= 2")
+        check_value("bandwidth", self.bandwidth, lambda x: 0 < x < 1, "a number between 0 and 1")
+        check_value("tol", self.tol, lambda x: 0 < x < 1, "a number between 0 and 1")
+        # A search adds one to it.
+        check_value("seed", self.seed, lambda x: -(1 << 63) <= x < (1 << 64) - 1, "an integer from -2^63 to 2^64 - 2")
         if self.tau is not None:
-            _check("tau", self.tau, lambda x: 0 < x < 1, "a number between 0 and 1")
+            check_value("tau", self.tau, lambda x: 0 < x < 1, "a number between 0 and 1")
         for block in self.blocks:
             if block not in BLOCKS:
                 raise ConfigError(f"unknown block {block!r}", suggest(block, BLOCKS))
@@ -258,8 +270,8 @@ class HessianConfig(AnalysisConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check("num_steps", self.num_steps, lambda x: x >= 1, "an integer >= 1")
-        if self.steps not in ("auto", "all") and not all(s.strip().isdigit() for s in self.steps.split(",")):
+        check_value("num_steps", self.num_steps, lambda x: x >= 1, "an integer >= 1")
+        if self.steps not in ("auto", "all") and not _STEPS.fullmatch(self.steps):
             raise ConfigError(f"steps {self.steps!r} is no list of steps", "use auto, all, or e.g. 0,100,2000")
 
 
@@ -280,14 +292,16 @@ class SliceConfig:
 
     def __post_init__(self) -> None:
         check_types(self)
-        for name in ("k", "points", "plane_points"):
-            _check(name, getattr(self, name), lambda x: x >= 1, "an integer >= 1")
+        check_value("k", self.k, lambda x: 1 <= x <= 8, "an integer from 1 to 8")
+        check_value("points", self.points, lambda x: 2 <= x <= 10_001, "an integer from 2 to 10001")
+        check_value("plane_points", self.plane_points, lambda x: 2 <= x <= 401, "an integer from 2 to 401")
         if self.radius is not None:
-            _check("radius", self.radius, lambda x: x > 0, "a number > 0")
+            check_value("radius", self.radius, lambda x: x > 0, "a number > 0")
         if self.block not in BLOCKS:
             raise ConfigError(f"unknown block {self.block!r}", suggest(self.block, BLOCKS))
 
 
+_STEPS = re.compile(r"\s*[0-9]{1,18}\s*(,\s*[0-9]{1,18}\s*)*")
 Config = TypeVar("Config", bound="DataclassInstance")
 
 
@@ -302,11 +316,17 @@ def load(path: Path, base: Config, example: str = '{"p": 59, "lr": 0.01}') -> Co
     """`base` with the keys of a JSON file like `example`; unknown keys and wrong types are refused."""
     hint = f"write {example} and the like"
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            text = file.read(CONFIG_BYTES + 1)
+        if len(text) > CONFIG_BYTES:
+            raise ConfigError(f"{path} has more than {CONFIG_BYTES:,} bytes", hint)
+        data = json.loads(text.decode("utf-8"))
     except OSError as error:
         raise FileError(f"cannot read {path}: {error.strerror}", "check the path of --config") from error
     except ValueError as error:
         raise ConfigError(f"{path} is not JSON: {error}", hint) from error
+    except RecursionError as error:
+        raise ConfigError(f"{path} is nested too deeply", hint) from error
     if not isinstance(data, dict):
         raise ConfigError(f"{path} holds no JSON object", hint)
     return replace(base, data)
@@ -337,18 +357,22 @@ def check_types(config: DataclassInstance) -> None:
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if not _fits(value, field.type):
-            raise ConfigError(f"{field.name} cannot be {value!r}", f"it takes {field.type}")
+            raise ConfigError(f"{field.name} cannot be {reprlib.repr(value)}", f"it takes {field.type}")
+        numbers = value if isinstance(value, tuple) else (value,)
+        if any(isinstance(number, int) and abs(number) >> 64 for number in numbers):
+            raise ConfigError(f"{field.name} cannot be {reprlib.repr(value)}", "it takes numbers below 2^64")
 
 
-def _check(name: str, value: Any, good: Any, wanted: str) -> None:
-    if not math.isfinite(value) or not good(value):
+def check_value(name: str, value: Any, good: Any, wanted: str) -> None:
+    """Raise ConfigError for a number that is not finite or not good, with what its flag takes."""
+    if (isinstance(value, float) and not math.isfinite(value)) or not good(value):
         flag = "--" + name.replace("_", "-")
         raise ConfigError(f"{name} is {value}", f"{flag} takes {wanted}")
 
 
 def _fits(value: Any, annotation: Any) -> bool:
     """Whether a JSON value has the annotated type (annotations are strings here)."""
-    kind = eval(annotation, globals()) if isinstance(annotation, str) else annotation
+    kind = _kind(annotation) if isinstance(annotation, str) else annotation
     if kind is Any:
         return True
     if kind is float:
@@ -363,3 +387,8 @@ def _fits(value: Any, annotation: Any) -> bool:
     if origin is dict:
         return isinstance(value, dict) and all(_fits(v, get_args(kind)[1]) for v in value.values())
     return any(_fits(value, part) for part in get_args(kind))
+
+
+@functools.cache
+def _kind(annotation: str) -> Any:
+    return eval(annotation, globals())

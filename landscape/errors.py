@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
-from collections.abc import Iterable
+import errno
+import os
+import sys
+from collections.abc import Iterable, Iterator
+
+from landscape.text import printable
 
 
 class LandscapeError(Exception):
@@ -41,11 +47,79 @@ class DeviceError(LandscapeError):
 
 
 class DoesNotFitError(LandscapeError):
-    """Dense work that would not fit; raised before it starts."""
+    """Work that would not fit in memory."""
 
 
 class NumericsError(LandscapeError):
     """Numbers that cannot be analysed, such as NaN parameters."""
+
+
+_MENDS = {
+    errno.ENOENT: "check the path",
+    errno.ENOTDIR: "a part of this path is a file, not a folder: check it",
+    errno.EISDIR: "name a file, not a folder",
+    errno.EEXIST: "move it away, or choose another place with --out",
+    errno.ENOTEMPTY: "empty it, or choose another place with --out",
+    errno.ELOOP: "its symbolic links lead in a circle: choose another path",
+    errno.ENAMETOOLONG: "choose a shorter name",
+    errno.EACCES: "ask its owner, change its permissions, or choose another place with --out",
+    errno.EPERM: "ask its owner, change its permissions, or choose another place with --out",
+    errno.EROFS: "this file system cannot be written to: choose another place with --out",
+    errno.ENOSPC: "free some space, or write elsewhere with --out",
+    errno.EDQUOT: "free some space, or write elsewhere with --out",
+    errno.EFBIG: "raise the limit on file sizes (ulimit -f), or write elsewhere with --out",
+    errno.EIO: "check the disk, or choose another one with --out",
+    errno.EMFILE: "raise the limit on open files (ulimit -n), or work on fewer files at once",
+    errno.ENFILE: "close other programs: the machine has too many files open",
+    errno.ENXIO: "name a regular file",
+    errno.ENODEV: "name a regular file",
+    errno.EAGAIN: "raise the limit on processes (ulimit -u), or close other programs",
+    errno.ENOMEM: "close other programs, or ask for less",
+}
+
+
+def as_landscape_error(error: Exception) -> LandscapeError | None:
+    """What the system refused, in our words; None for what may be a bug."""
+    if isinstance(error, LandscapeError):
+        return error
+    if isinstance(error, OSError) and error.errno in _MENDS:
+        return FileError(f"{_named(error)}: {os.strerror(error.errno)}", _MENDS[error.errno])
+    # torch has no exception of its own for the memory of a CPU.
+    if (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or isinstance(error, RuntimeError)
+        and "can't allocate memory" in str(error)
+    ):
+        return DoesNotFitError(f"memory ran out: {error}".rstrip(": "), "close other programs, or ask for less at once")
+    return None
+
+
+@contextlib.contextmanager
+def working_on(path: object) -> Iterator[None]:
+    """Give a system error that names no file the name of what was worked on."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
+
+
+def complain(error: LandscapeError) -> None:
+    """Print an error and its hint on stderr, each on one line."""
+    _tell(f"error: {printable(error)}\nhint: {printable(error.hint)}")
+
+
+def warn(message: str) -> None:
+    """Print a warning on stderr, on one line."""
+    _tell(f"warning: {printable(message)}")
+
+
+def _tell(text: str) -> None:
+    # Where nobody listens, the work and its exit code count.
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr)
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
@@ -53,3 +127,8 @@ def suggest(word: str, known: Iterable[str]) -> str:
     known = list(known)
     near = difflib.get_close_matches(word, known, n=2)
     return f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}"
+
+
+def _named(error: OSError) -> str:
+    names = [error.filename, error.filename2]
+    return " -> ".join(os.fsdecode(name) for name in names if isinstance(name, str | bytes)) or "the system"

@@ -12,7 +12,7 @@ import numpy as np
 from tqdm import tqdm
 
 from landscape.config import AnalysisConfig, HessianConfig, TrainConfig, replace, to_json
-from landscape.errors import FileError, StepError
+from landscape.errors import FileError, StepError, warn
 from landscape.measure import Measurement
 from landscape.point import Training
 from landscape.provenance import provenance
@@ -102,7 +102,7 @@ def existing(out: Path, attrs: Mapping[str, Any], overwrite: bool = False) -> Sp
 def warn_of_damage(reader: RunReader) -> None:
     """Name on stderr what a run file cannot give."""
     if reader.damage:
-        print(f"warning: {reader.path}: left out, for their checksums fail: {reader.damage}", file=sys.stderr)
+        warn(f"{reader.path}: left out, for their checksums fail: {reader.damage}")
 
 
 def file_attrs(run: Path, reader: RunReader, config: AnalysisConfig) -> dict[str, Any]:

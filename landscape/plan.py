@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import math
 import re
+import reprlib
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,8 @@ from landscape.storage.files import hessian_file
 
 DEFINITION = "sweep.json"
 """The sweep that the files of a folder belong to."""
+MOST_RUNS, MOST_ANALYSES = 10_000, 100
+"""Of one sweep, whose every file is checked before the first run starts."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,6 +76,12 @@ class SweepConfig:
 
     def __post_init__(self) -> None:
         check_types(self)
+        count = math.prod(map(len, (self.cases, self.seeds, *self.grid.values())))
+        if count > MOST_RUNS:
+            number = f"{count:,}" if count < 10**12 else "more than 10^12"
+            raise ConfigError(f"cases x grid x seeds are {number} runs", f"a sweep has at most {MOST_RUNS:,}: split it")
+        if len(self.hessian) > MOST_ANALYSES:
+            raise ConfigError(f"hessian lists {len(self.hessian):,} analyses", f"list at most {MOST_ANALYSES}")
         names = [analysis.name for analysis in self.analyses]
         for name in (self.name, *self.cases, *filter(None, names)):
             if not re.fullmatch("[A-Za-z0-9][A-Za-z0-9_-]*", name):
@@ -81,8 +91,8 @@ class SweepConfig:
                 )
         crossed = {f"grid {field}": values for field, values in self.grid.items()}
         for what, values in {"cases": list(self.cases), "seeds": self.seeds, **crossed}.items():
-            if not values or any(value in values[:i] for i, value in enumerate(values)):
-                raise ConfigError(f"{what} {list(values)}: none, or one named twice", "name each once")
+            if not values or len(set(map(_hashable, values))) < len(values):
+                raise ConfigError(f"{what} {reprlib.repr(list(values))}: none, or one named twice", "name each once")
         if len(set(names)) < len(names):
             raise ConfigError(f"hessian names {names}: one twice", "give each analysis a name of its own")
         for what, options in {"train": self.train, "grid": self.grid, **self.cases}.items():
@@ -93,7 +103,8 @@ class SweepConfig:
                 raise ConfigError(f"case {case} sets {field}, which grid crosses", "leave it to one of the two")
         for analysis in self.analyses:
             for what, chosen, known in (("case", analysis.cases, self.cases), ("seed", analysis.seeds, self.seeds)):
-                for one in (one for one in chosen if one not in known):
+                absent = set(chosen) - set(known)
+                for one in filter(absent.__contains__, chosen):
                     hint = suggest(str(one), map(str, known))
                     raise ConfigError(f"hessian {analysis.name!r} is for {what} {one}, which no run has", hint)
         sweep_runs(self)
@@ -135,7 +146,7 @@ def sweep_runs(config: SweepConfig, out: Path = Path("checkpoints")) -> list[Swe
 
     Raises ConfigError for values that no run can have.
     """
-    runs = []
+    runs, analyses = [], config.analyses
     for case, *values, seed in itertools.product(config.cases, *config.grid.values(), config.seeds):
         point = dict(zip(config.grid, values, strict=True))
         stem = "-".join([case, *(f"{field}={_text(value)}" for field, value in point.items()), f"s{seed}"])
@@ -147,11 +158,17 @@ def sweep_runs(config: SweepConfig, out: Path = Path("checkpoints")) -> list[Swe
             raise ConfigError(f"{stem}: {error}", error.hint) from error
         hessian = {
             analysis.name: hessian_file(path, analysis.name)
-            for analysis in config.analyses
+            for analysis in analyses
             if case in (analysis.cases or config.cases) and seed in (analysis.seeds or config.seeds)
         }
         runs.append(SweepRun({"case": case, **point, "seed": seed}, path, train, hessian))
     return runs
+
+
+def _hashable(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return tuple(map(_hashable, value))
+    return repr(value) if isinstance(value, dict) else value
 
 
 def _text(value: Any) -> str:

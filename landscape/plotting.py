@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from landscape.text import write_csv
+
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
@@ -70,5 +72,5 @@ def save_figure(figure: Figure, data: pd.DataFrame, folder: Path, name: str) -> 
         figure.savefig(path, metadata=undated)
         paths.append(path)
     csv = folder / f"{name}.csv"
-    data.to_csv(csv, index=False)
+    write_csv(data, csv)
     return [*paths, csv]

@@ -11,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 
 import landscape
+from landscape.text import printable
 
 
 def provenance(device: str) -> dict[str, str | int]:
@@ -29,8 +30,8 @@ def provenance(device: str) -> dict[str, str | int]:
         "h5py_version": h5py.version.version,
         "hdf5_version": h5py.version.hdf5_version,
         "device": device,
-        "hostname": platform.node(),
-        "argv": " ".join(sys.argv),
+        "hostname": printable(platform.node()),
+        "argv": printable(" ".join(sys.argv)),
     }
 
 

@@ -21,7 +21,7 @@ from landscape.point import Problem
 from landscape.provenance import provenance
 from landscape.signals import stop_signals
 from landscape.storage import schema
-from landscape.storage.files import refuse_existing
+from landscape.storage.files import make_folder, refuse_existing
 from landscape.storage.runs import RunReader
 from landscape.storage.spectra import SpectrumReader, SpectrumWriter
 from landscape.storage.writing import sole_writer
@@ -56,6 +56,7 @@ def refine(
     if not 0 < tol < 1:
         raise ConfigError(f"tol is {tol}", "--grad-tol takes a number between 0 and 1")
     before = SpectrumReader(out) if resume and out.exists() else None
+    make_folder(out.parent)
     if before is None and (not overwrite or out.resolve() == run.resolve()):
         refuse_existing(out, "use --resume to go on, --overwrite to replace it, or another --out")
     with RunReader(run) as reader, sole_writer(out):

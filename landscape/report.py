@@ -14,12 +14,13 @@ from typing import Any
 from tqdm import tqdm
 
 import landscape
-from landscape.errors import ConfigError
+from landscape.errors import ConfigError, warn
 from landscape.figures import FAMILIES, NotDrawnError, Source, open_sources
 from landscape.plotting import save_figure, style
 from landscape.storage.files import make_folder, refuse_existing, sha256
 from landscape.storage.runs import GROKKED, MEMORISED
 from landscape.storage.schema import LEVELS
+from landscape.text import markdown, printable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +42,7 @@ def write_report(files: Sequence[Path], out: Path, overwrite: bool = False, quie
     """
     sources = open_sources(files)
     for line in (line for source in sources for line in source.damage):
-        print(f"warning: {line}", file=sys.stderr)
+        warn(line)
     if out.exists() and not (out / "report.html").exists() and any(out.iterdir() if out.is_dir() else [out]):
         raise ConfigError(f"{out} exists and is no report", "choose another --out")
     if not overwrite:
@@ -85,7 +86,9 @@ def _write_pages(sources: Sequence[Source], sections: Sequence[Section], folder:
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
+        finalize=printable,
     )
+    environment.filters["markdown"] = markdown
     content = {
         "version": landscape.__version__,
         "runs": [_run_facts(s) for s in sources],

@@ -80,6 +80,8 @@ def slice_checkpoint(
             "of the lowest and the highest eigenvector; the white line is the value at the checkpoint."
         ),
     )
+    if not all(np.isfinite(values).all() for values in (found.loss, found.plane)):
+        raise NumericsError(f"the objective overflows within {radius:.3g} of the checkpoint", "lower --radius")
     with style():
         drawn = slices(found)
         paths = save_figure(drawn.figure, drawn.data, out, "slices")

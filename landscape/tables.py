@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from landscape.text import printable
 
 if TYPE_CHECKING:
     from landscape.storage.inspect import FileState
@@ -100,13 +104,14 @@ def contents(state: FileState) -> str:
     if state.kind == "run file":
         verb = "longer" if state.status == "complete" else "on"
         more = " --steps N" if state.status == "complete" else ""
-        lines.append([f"go {verb}", f"landscape train --out {state.path} --resume{more}"])
+        lines.append([f"go {verb}", f"landscape train --out {shlex.quote(state.path)} --resume{more}"])
     elif state.status != "complete":
         refined = any(table.group == "critical_point" for table in state.tables)
         again = "critical` command with --resume" if refined else "hessian` command"
         lines.append(["go on", f"the same `landscape {again} goes on where it stopped"])
     width = max(len(line[0]) for line in lines[1:])
-    return "\n".join([": ".join(lines[0]), *(f"  {name:{width}}  {text}" for name, text in lines[1:])])
+    head, *rest = ([printable(cell) for cell in line] for line in lines)
+    return "\n".join([": ".join(head), *(f"  {name:{width}}  {text}" for name, text in rest)])
 
 
 def soundness(state: FileState) -> str:
@@ -114,15 +119,15 @@ def soundness(state: FileState) -> str:
     lines = [["table", "room", "committed", "damaged"]]
     lines += [[t.group, str(t.room), str(len(t.committed)), str(len(t.damaged))] for t in state.tables]
     if state.damage:
-        verdict = "\n".join(f"damaged: {text}" for text in state.damage)
+        verdict = "\n".join(f"damaged: {printable(text)}" for text in state.damage)
         verdict += "\nall other rows are served; `--repair` leaves the damaged ones out and keeps the original"
     elif state.finished:
         verdict = "whole and complete"
     elif state.writer:
-        verdict = f"whole so far, being written by {state.writer}"
+        verdict = f"whole so far, being written by {printable(state.writer)}"
     else:
         verdict = f"whole but {state.status}: every committed row is good. --repair trims it; it can be gone on with"
-    return f"{_align(lines)}\n{state.path}: {verdict}"
+    return f"{_align(lines)}\n{printable(state.path)}: {verdict}"
 
 
 def _cell(x: float) -> str:
@@ -140,8 +145,14 @@ def _count(x: int) -> str:
 
 
 def _align(lines: Sequence[Sequence[str]]) -> str:
+    lines = [list(map(printable, line)) for line in lines]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join("  ".join(c.rjust(w) for c, w in zip(line, widths, strict=True)) for line in lines)
+
+
+def document(x: Any, indent: int | None = None) -> str:
+    """One JSON document; NaN and infinities as null."""
+    return json.dumps(jsonable(x), indent=indent, allow_nan=False)
 
 
 def jsonable(x: Any) -> Any:

@@ -15,7 +15,7 @@ from multiprocessing.context import SpawnProcess
 from types import TracebackType
 from typing import Any, Self
 
-from landscape.errors import LandscapeError
+from landscape.errors import as_landscape_error
 from landscape.signals import stop_signals
 
 Reason = tuple[str, str]
@@ -123,9 +123,9 @@ def _end_with_parent() -> None:
 def _attempt(function: Callable[..., object], arguments: tuple[Any, ...]) -> Reason | None:
     try:
         function(*arguments)
-    except LandscapeError as error:
-        return str(error), error.hint
     except Exception as error:
+        if known := as_landscape_error(error):
+            return str(known), known.hint
         traceback.print_exc()
         return f"{type(error).__name__}: {error}", "the traceback above says where; please report it"
     return None

@@ -38,7 +38,8 @@ FLOORS = {
     "signals": 1,
     "provenance": 1,
     "config": 1,
-    "errors": 0,
+    "errors": 0.5,
+    "text": 0,
 }
 
 

@@ -7,10 +7,11 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from landscape.errors import LandscapeError
+from landscape.errors import LandscapeError, complain
 from landscape.figures import coupling, spectrum, structure, training
 from landscape.figures.sources import Drawn, NotDrawnError, Source, open_sources
 from landscape.plotting import save_figure, style
+from landscape.text import printable
 
 FAMILIES: dict[str, Callable[[Sequence[Source]], Drawn]] = {
     "training_curves": training.training_curves,
@@ -37,13 +38,10 @@ def main(family: str, claim: str | None) -> None:
             drawn = FAMILIES[family](open_sources(args.files))
             paths = save_figure(drawn.figure, drawn.data, args.out, family)
     except LandscapeError as error:
-        print(f"error: {error}\nhint: {error.hint}", file=sys.stderr)
+        complain(error)
         sys.exit(error.exit_code)
-    print(drawn.caption)
-    for name, value in drawn.numbers.items():
-        print(f"{name}: {value}")
-    for path in paths:
-        print(path)
+    for line in (drawn.caption, *(f"{name}: {value}" for name, value in drawn.numbers.items()), *paths):
+        print(printable(line))
 
 
 __all__ = ["FAMILIES", "Drawn", "NotDrawnError", "Source", "main", "open_sources"]

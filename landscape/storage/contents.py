@@ -22,8 +22,8 @@ PARTS = ["E", "W", "V", "bias"]
 NAMED = {"end": ["lowest", "highest"], "sign": ["negative", "zero", "positive"], "part": PARTS, "pair": list(PAIRS)}
 """Axes of a Hessian file whose labels never change."""
 STATUS = ("running", "complete", "interrupted")
-MODULUS, ROWS = 1 << 16, 1 << 20
-"""Largest p and most rows of a table that are taken from a file: what is done with them stays quick."""
+ROWS = 1 << 20
+"""Most rows of a table that are taken from a file: what is done with them stays quick."""
 
 _MADE_BY: dict[str, type[str] | type[int]] = {
     **dict.fromkeys(("schema", "schema_version", "config", "created", "landscape_version", "git_commit"), str),
@@ -202,8 +202,6 @@ class Contents:
             data = json.loads(self.attrs[name])
             if not isinstance(data, dict):
                 raise TypeError("no JSON object")
-            if not isinstance(p := data.get("p", 2), int) or p > MODULUS:
-                raise TypeError(f"p is {p!r}")
             return data, replace(base, data)
         except (ValueError, TypeError, ArithmeticError, RecursionError, ConfigError) as error:
             raise self._guard.refuse(f"its {name} cannot be: {str(error)[:200]}") from error

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import tempfile
 from pathlib import Path
 
-from landscape.errors import FileError
+from landscape.errors import FileError, as_landscape_error
 from landscape.storage import schema
 from landscape.storage.contents import Contents
 from landscape.storage.guard import Guard
@@ -66,8 +65,8 @@ def _open_hdf5(path: Path) -> Guard:
         check_strings(path)
         return Guard(path)
     except OSError as error:
-        if not os.access(path, os.R_OK):
-            raise FileError(f"{path} cannot be read: permission denied", "ask its owner") from error
+        if known := as_landscape_error(error):
+            raise known from error
         if "truncated" in str(error):
             raise FileError(f"{path} is truncated: {error}", "copy it again from its source") from error
         raise FileError(f"{path} is damaged: {' '.join(str(error).split())}", COPY_AGAIN) from error

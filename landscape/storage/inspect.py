@@ -96,8 +96,10 @@ def repair(path: Path) -> Path | None:
 
     Raises FileError while another process writes it.
     """
-    state = inspect(path)
+    # What is no file of ours is refused before a lock is made beside it.
+    inspect(path)
     with sole_writer(path):
+        state = inspect(path)
         kept = path.with_name(path.name + ".damaged") if state.damage else None
         if kept is not None:
             if kept.exists():
@@ -134,7 +136,7 @@ def _lacks_of_hessian(file: Contents, path: Path) -> list[str]:
     if "eigenvectors" not in file.tables:
         lacks.append("no eigenvectors: --eigenvectors stores them")
     parent = run_file(path)
-    if not parent.exists() or parent == path:
+    if not parent.is_file() or parent == path:
         lacks.append(f"its run file ({file.attrs['parent_run_id']}) is not beside it")
     elif sha256(parent) != file.attrs["parent_sha256"]:
         lacks.append(f"{parent} is not as it was when this file was made from it")

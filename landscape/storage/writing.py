@@ -196,10 +196,10 @@ def sole_writer(path: Path) -> Iterator[None]:
             break
         file.close()
     with file:
-        file.truncate(0)
-        file.write(json.dumps({"pid": os.getpid(), "host": platform.node()}))
-        file.flush()
         try:
+            file.truncate(0)
+            file.write(json.dumps({"pid": os.getpid(), "host": platform.node()}))
+            file.flush()
             yield
         finally:
             lock.unlink(missing_ok=True)

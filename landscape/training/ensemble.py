@@ -15,6 +15,8 @@ from landscape.errors import ConfigError
 VARIABLE = ("lr", "lr_ratio", "weight_decay", "init_scale_E", "init_scale_W")
 MOST_MEMBERS = 16
 """Of one group: bounds its memory, and what a failure of one member holds up."""
+MOST_RUNS = 256
+"""Of one ensemble, whose files are all open at once."""
 
 
 def ensemble(
@@ -28,6 +30,12 @@ def ensemble(
     """
     if seeds is not None and seeds < 1:
         raise ConfigError(f"seeds is {seeds}", "--seeds takes an integer >= 1")
+    count = math.prod(entry.count(",") + 1 for entry in vary) * (seeds or 1)
+    if count > MOST_RUNS:
+        raise ConfigError(
+            f"vary and seeds ask for {count:,} runs side by side",
+            f"ask for at most {MOST_RUNS}; `landscape sweep` trains more",
+        )
     axes = [_values(entry) for entry in vary]
     names = [name for axis in axes for name, _ in axis[:1]]
     if len(set(names)) < len(names):

@@ -21,9 +21,11 @@ from landscape.config import TrainConfig
 from landscape.curvature.lanczos import eigsh
 from landscape.curvature.objective import Objective, cross_entropy
 from landscape.curvature.operators import HessianOperator
-from landscape.devices import keep_freed_memory, pick_device
+from landscape.devices import free_memory, keep_freed_memory, pick_device
+from landscape.errors import DoesNotFitError, warn
 from landscape.signals import stop_signals
-from landscape.storage.files import refuse_existing
+from landscape.storage.contents import axes, block_sizes
+from landscape.storage.files import make_folder, refuse_existing
 from landscape.storage.runs import GROKKED, MEMORISED, Arrays, RunReader
 from landscape.storage.writing import sole_writer
 from landscape.training.member import Member
@@ -83,8 +85,9 @@ def train_ensemble(
     started = time.monotonic()
     runs = clip_batch(runs)
     device = pick_device(next(iter(runs.values())).device)
-    if not (resume or overwrite):
-        for path in runs:
+    for path in runs:
+        make_folder(path.parent)
+        if not (resume or overwrite):
             refuse_existing(path, "use --resume to go on with it, --overwrite to replace it, or another --out")
     with contextlib.ExitStack() as files:
         for path in runs:
@@ -315,11 +318,24 @@ _SHOWN = {"loss": "train_loss", "train": "train_accuracy", "test": "test_accurac
 def clip_batch(runs: Mapping[Path, TrainConfig]) -> dict[Path, TrainConfig]:
     """The runs of an ensemble with batches of at most their training set, whose size they share; warns of a change."""
     first = next(iter(runs.values()))
+    _require_memory(first)
     size = int((make_data(first).split == TRAIN).sum())
     if first.batch_size == "full" or first.batch_size <= size:
         return dict(runs)
-    print(
-        f"warning: batch_size {first.batch_size} exceeds the {size} training pairs; using {size}",
-        file=sys.stderr,
-    )
+    warn(f"batch_size {first.batch_size} exceeds the {size} training pairs; using {size}")
     return {path: dataclasses.replace(config, batch_size=size) for path, config in runs.items()}
+
+
+def _require_memory(config: TrainConfig) -> None:
+    """Raise DoesNotFitError for a run that cannot fit, before any of it is made."""
+    lengths, number = axes(config), 4 if config.dtype == "float32" else 8
+    samples, weights = lengths["sample"], block_sizes(config)["all"]
+    # All pairs with what makes them, weights with gradient and moments, and the hidden layer and logits of every pair.
+    needed = samples * (32 + 4 * config.tokens) + number * (4 * weights + samples * (config.hidden + config.p))
+    free = free_memory(torch.device("cpu"))
+    if needed > free:
+        raise DoesNotFitError(
+            f"a run of p {config.p}, hidden {config.hidden} and embed_dim {config.embed_dim} needs at least "
+            f"{needed / 1e9:.1f} GB; {free / 1e9:.1f} GB are free",
+            "lower --p, --hidden or --embed-dim",
+        )

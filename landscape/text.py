@@ -1,0 +1,54 @@
+"""Text from files and names, made harmless for where it goes: terminal, Markdown or CSV."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_MARKUP = re.compile(r"[\\`*_{}\[\]()#|~$!]")
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+
+
+def printable(text: object) -> str:
+    r"""One line that no terminal acts on: control, bidirectional and invisible characters become \x1b and the like."""
+    text = str(text)
+    if text.isprintable():
+        return text
+    return "".join(c if _is_shown(c) else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def markdown(text: object) -> str:
+    """One line of Markdown that shows the text as it is, without HTML, links, images or emphasis."""
+    shown = printable(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return _MARKUP.sub(r"\\\g<0>", shown)
+
+
+def csv_cell(value: Any) -> Any:
+    """A cell that no spreadsheet runs: text that begins like a formula gets an apostrophe; numbers stay."""
+    if not isinstance(value, str):
+        return value
+    return f"'{printable(value)}" if value.startswith(_FORMULA) and not _is_number(value) else printable(value)
+
+
+def write_csv(table: pd.DataFrame, path: Path) -> None:
+    """Write a table without its index; text in headers and cells is made harmless."""
+    text = table.select_dtypes(exclude=["number", "bool"]).columns
+    safe = table.assign(**{name: table[name].map(csv_cell) for name in text})
+    safe.rename(columns=csv_cell).to_csv(path, index=False)
+
+
+def _is_shown(character: str) -> bool:
+    return character.isprintable() or unicodedata.category(character) == "Zs"
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,162 @@
+"""Command lines at random, of real options and hostile values: an exit code, an error with a hint, no traceback."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from landscape import cli, commands
+
+CODES = {0, 1, 2, 3, 130}
+HOSTILE = (
+    "", "-1", "0", "1", "2", "-0", "1e999", "nan", "inf", "²", "٣", "1,,2", ",", "auto", "all", "full", "None", "True",
+    "{None}", "--", "-", "--help=", "=", "x=1", "lr=1,2", "lr=", "E", "E,W", "W,E", "..", "/", "/dev/null", "/dev/full",
+    "/proc/self/mem", "/nowhere/x.h5", "x" * 300, "\udcff", "\ud800", "a\nb", "\x1b[31m", "\u202e", "é", "$x$", "%s",
+    "1" + "0" * 400, "9" * 5000, str(1 << 63), str(1 << 64), "-" + str(1 << 64), "0x10", "1_0", " 1 ", "1e-400",
+)  # fmt: skip
+"""What no option expects. Numbers that ask for long work are left out: they are no mistake."""
+SUBCOMMANDS = {kind.__name__.lower(): kind for kind in get_args(commands.Command)}
+
+
+def options(command: str) -> list[str]:
+    """Every option of a command, as its parser has them."""
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown):
+        assert cli.run([command, "--help"]) == 0
+    found = sorted(set(re.findall(r"(?<![\w-])--[a-zA-Z][\w-]*", shown.getvalue())) - {"--help"})
+    assert len(found) >= 2 or command == "check"
+    return found
+
+
+OPTIONS = {command: options(command) for command in SUBCOMMANDS}
+
+
+def test_the_options_are_those_of_the_dataclasses() -> None:
+    """Nothing is left out of what is drawn."""
+    for command, kind in SUBCOMMANDS.items():
+        names = {field.name for field in dataclasses.fields(kind)}
+        plain = names - {"run", "analysis", "slice", "files", "file"}
+        assert {"--" + name.replace("_", "-") for name in plain} <= set(OPTIONS[command])
+    assert {"--init-scale-E", "--lr-ratio", "--checkpoint-at", "--seed"} <= set(OPTIONS["train"])
+
+
+@pytest.fixture(scope="module")
+def folder(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A working directory with a run, a config and a folder, in which the commands may do what they will."""
+    path = tmp_path_factory.mktemp("lines")
+    before = Path.cwd()
+    os.chdir(path)
+    shutil.copy(tiny_run, "run.h5")
+    Path("config.json").write_text('{"p": 7, "embed_dim": 4, "hidden": 8, "steps": 2}')
+    Path("bad.json").write_text("[" * 100_000)
+    Path("folder").mkdir()
+    yield path
+    os.chdir(before)
+
+
+FILES = ("run.h5", "config.json", "bad.json", "folder", "missing.h5", "run.h5/x.h5", "new/x.h5", ".", "run.hessian.h5")
+# What keeps work short; an option that is drawn comes later, and wins.
+BASE = {
+    "train": ["--p", "7", "--embed-dim", "4", "--hidden", "8", "--batch-size", "16", "--steps", "2", "--out", "t.h5"],
+    "hessian": ["--ckpt", "run.h5", "--steps", "0", "--blocks", "E", "W", "E,W"],
+    "critical": ["--ckpt", "run.h5", "--step", "60", "--search-products", "3", "--blocks", "E", "W", "E,W"],
+    "slice": ["--ckpt", "run.h5", "--step", "60", "--points", "3", "--plane-points", "3"],
+    "sweep": ["--config", "bad.json"],
+    "report": [],
+    "info": [],
+    "check": [],
+}
+# Asking for more of these is work, not a mistake.
+LONG = re.compile(r"--(p|steps|hidden|embed-dim|extra-steps|seeds|max-products|probes|probe-steps|points)=[0-9]{2,}$")
+
+
+@st.composite
+def lines(draw: st.DrawFn) -> list[str]:
+    command = draw(st.sampled_from(sorted(SUBCOMMANDS)))
+    value = st.sampled_from(HOSTILE) | st.sampled_from(FILES) | st.integers().map(str) | st.floats().map(str)
+    argv = [command, *BASE[command]]
+    if command in ("info", "check", "report"):
+        argv.append(draw(st.sampled_from(("run.h5", *FILES)) | value))
+    for _ in range(draw(st.integers(0, 3))):
+        option = draw(st.sampled_from(OPTIONS[command]))
+        argv += [option] if draw(st.integers(0, 3)) == 0 else [option, draw(value)]
+    if draw(st.integers(0, 9)) == 0:
+        argv.insert(draw(st.integers(0, len(argv))), draw(value))
+    return argv
+
+
+def judge(code: int, out: str, err: str, argv: list[str]) -> None:
+    assert code in CODES, argv
+    assert "Traceback" not in err, argv
+    if code in (1, 2) and argv[0] != "check":
+        rows = err.splitlines()
+        at = max((i for i, row in enumerate(rows) if row.startswith("error: ")), default=-1)
+        assert at >= 0, (argv, err)
+        assert len(rows[at]) > len("error: x"), argv
+        assert rows[at + 1].startswith("hint: "), (argv, err)
+        assert len(rows[at + 1]) > len("hint: x"), argv
+
+
+def execute(argv: list[str]) -> tuple[int, str, str]:
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = cli.run(argv)
+    return code, out.getvalue(), err.getvalue()
+
+
+def too_long(argv: list[str]) -> bool:
+    """Whether this asks for more work than a test has time for."""
+    joined = [f"{a}={b}" for a, b in zip(argv, argv[1:], strict=False)]
+    return any(LONG.match(pair) and 2 < len(pair.partition("=")[2]) < 9 for pair in joined)
+
+
+@pytest.mark.slow
+@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@given(argv=lines())
+def test_random_command_lines(argv: list[str], folder: Path) -> None:
+    """Whatever is typed ends in words."""
+    if not too_long(argv):
+        code, out, err = execute(argv)
+        judge(code, out, err, argv)
+
+
+@pytest.mark.parametrize("command", sorted(SUBCOMMANDS))
+def test_every_option_with_hostile_values(command: str, folder: Path) -> None:
+    """Each option on its own, with what it cannot take and without its value."""
+    for option in OPTIONS[command]:
+        for more in ([option], [option, "\udcff\x1b[31m"], [option, "²"], [option, "1" + "0" * 400]):
+            argv = [command, *BASE[command], *more]
+            code, out, err = execute(argv)
+            judge(code, out, err, argv)
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["train", "--seed", str(1 << 64)],
+        ["hessian", "--ckpt", "run.h5", "--steps", "²"],
+        ["train", "--config", "bad.json"],
+        ["info", b"caf\xe9.h5"],
+        ["nothing"],
+        ["report"],
+    ],
+)
+def test_in_processes(argv: list[Any], folder: Path) -> None:
+    """The same through the interpreter."""
+    done = subprocess.run([sys.executable, "-m", "landscape", *argv], capture_output=True, timeout=120)
+    judge(done.returncode, done.stdout.decode(), done.stderr.decode(), list(map(os.fsdecode, argv)))
+    assert done.returncode in (1, 2)
+    assert done.stdout == b""
