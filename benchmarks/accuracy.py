@@ -27,7 +27,16 @@ from scipy.special import ndtr
 from scipy.stats import ortho_group
 from torch import Tensor, nn
 
-from landscape import HessianOperator, MatrixOperator, Objective, TrainConfig, eigsh, saddle_index, train
+from landscape import (
+    HessianOperator,
+    LandscapeError,
+    MatrixOperator,
+    Objective,
+    TrainConfig,
+    eigsh,
+    saddle_index,
+    train,
+)
 
 TOOLS = ("landscape", "PyHessian", "curvlinops", "SciPy", "torch.func.hessian")
 MODULUS, HIDDEN = 11, 16
@@ -36,7 +45,8 @@ INTRODUCTION = """# Accuracy: what the tools return where Hessians are hard
 The same matrices and the same network went through every tool, the way its users call it; each cell is what came
 back. Truth is the prescribed spectrum, or the dense float64 Hessian H of a cross-entropy without cancellation.
 ✓ is right; ✗ is wrong: the largest error, relative to the norm of the truth (spectral norm for H), is above the
-row's tolerance, or the tool raised the exception named. – is a tool without such a function.
+row's tolerance, or the tool raised the exception named. – is a tool without such a function, or a refusal that says
+what to do instead.
 
 * landscape: `eigsh(method="lanczos")`, never the dense solver, for eigenvalues; `saddle_index` for counts.
 * PyHessian: `eigenvalues(maxIter=200, tol=1e-6)`; Lanczos nodes and mass from `density`, smoothed with σ² = 1e-5 ×
@@ -76,6 +86,8 @@ def row(trap: str, computed: str, truth: Any, tools: Tools, tol: float = 0.0) ->
             error = norm(found - exact) / (norm(exact) or 1) if found.shape == exact.shape else np.inf
             shown = f"error {error:.1e}" if exact.ndim == 2 else numbers(found)
             cells[tool] = f"{shown} {remark} {'✓' if error <= tol else '✗'}".replace("  ", " ")
+        except LandscapeError as problem:
+            cells[tool] = f"refused: {problem} –"
         except Exception as problem:
             cells[tool] = f"{type(problem).__name__} ✗"
     return Row(trap, computed, f"{tol:.0e}" if tol else "exact", "H" if exact.ndim == 2 else numbers(exact), cells)
@@ -136,7 +148,7 @@ class Case:
     def landscape(self, **options: Any) -> HessianOperator:
         options |= {"chunk_size": self.batch, "dtype": self.point.dtype}
         objective = Objective(self.model, self.inputs, self.targets, **options)
-        return HessianOperator(objective, dict(self.model.named_parameters()), list(self.names))
+        return HessianOperator(objective, {n: self.block[n] for n in self.names})
 
     def pyhessian(self, shared: bool = False) -> Any:
         model = self.model if shared else copy.deepcopy(self.model)
