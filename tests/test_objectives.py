@@ -9,6 +9,7 @@ import torch
 from test_operators import PER_SAMPLE, Point, assert_close, draw, make, pick, point_of, reference
 from torch import Tensor, nn
 
+from landscape.curvature.differences import require_derivatives
 from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator
 from landscape.errors import ArgumentError
@@ -144,6 +145,17 @@ class Pick(nn.Module):
         return found[0][:, -1]
 
 
+class OnlySingle(nn.Module):
+    """A product with a float32 matrix that is no buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = torch.eye(300)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.mix
+
+
 def dead(module: nn.Module) -> nn.Module:
     """The module with all parameters 0, so that every unit is at its kink."""
     with torch.no_grad():
@@ -182,6 +194,24 @@ def test_kinks_and_rounding_are_accepted(module: nn.Module, dtype: torch.dtype) 
     for scale in (1e-6, 1.0, 1e6):
         objective = Objective(module, x * scale, y, plain, chunk_size=40, dtype=dtype)
         HessianOperator(objective, dict(module.named_parameters()))
+
+
+def test_kinks_of_a_model_that_runs_in_float32_alone() -> None:
+    """Without float64 steps are long and meet many kinks: they decide nothing."""
+    module = classifier(nn.Linear(6, 300), OnlySingle(), nn.ReLU(), nn.Linear(300, 300), nn.ReLU(), nn.Linear(300, 4))
+    objective = Objective(module, draw(90, 6), torch.zeros(90).long(), dtype=torch.float32)
+    HessianOperator(objective, dict(module.named_parameters()))
+
+
+def test_steps_that_float32_swallows_decide_nothing() -> None:
+    """Of few numbers that are rounded to float32, a small step may change none, and again none when it is doubled."""
+
+    def value(P: Point) -> Tensor:
+        cubes = (P["w"].float() ** 3).double().sum()
+        return (cubes * P["v"]).sum().float().sin().double()
+
+    for seed in range(300):
+        require_derivatives(value, {"w": draw(1 + seed % 3, seed=seed), "v": draw(1, seed=-seed - 1)})
 
 
 def test_lost_digits_are_refused() -> None:
