@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pandas as pd
 
-_MARKUP = re.compile(r"[\\`*_{}\[\]()#|~$!]")
+# An underscore inside a word is no emphasis.
+_MARKUP = re.compile(r"[\\`*\[\]#|~$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
