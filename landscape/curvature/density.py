@@ -13,6 +13,7 @@ from torch import Tensor
 from landscape.curvature.checks import require_choice, require_count, require_positive
 from landscape.curvature.lanczos import DENSE_LIMIT, Method, require_symmetric
 from landscape.curvature.operators import LinearMap, Operator
+from landscape.curvature.sound import Sound, require_range
 from landscape.errors import ArgumentError
 
 Array = NDArray[np.float64]
@@ -85,6 +86,7 @@ class Quadrature:
 def quadrature(op: LinearMap, probes: int = 8, steps: int = 80, seed: int = 0) -> Quadrature:
     """Lanczos from `probes` Gaussian vectors, `steps` products each, fully reorthogonalised (two passes)."""
     require_symmetric(op)
+    op = Sound(op)
     if probes < 2:
         raise ArgumentError(f"{probes} probe: a standard error takes at least 2", "give more probes, such as 8")
     require_count("steps", steps)
@@ -137,7 +139,8 @@ def spectral_density(
     require_positive("bandwidth", bandwidth)
     require_count("points", points, 2)
     if method == "dense" or (method == "auto" and op.shape[0] <= DENSE_LIMIT):
-        values = torch.linalg.eigvalsh(cast(Operator, op).dense()).double().cpu().numpy()
+        values = torch.linalg.eigvalsh(cast(Operator, op).symmetric().matrix).double().cpu().numpy()
+        require_range(float(np.abs(values).max()), op.dtype)
         grid, width = density_grid(np.abs(values).max(), bandwidth, points)
         return SpectralDensity(grid, density_of(values, grid, width), np.zeros(points), width, 0)
     rule = quadrature(op, probes, steps, seed)
@@ -201,6 +204,7 @@ def trace(op: LinearMap, probes: int = 30, seed: int = 0) -> Trace:
     interval takes Student's t. Exact for at most `probes` rows.
     """
     require_symmetric(op)
+    op = Sound(op)
     n, third = op.shape[0], probes // 3
     if third < 2:
         raise ArgumentError(f"{probes} probes: Hutch++ takes at least 6", "give more probes, such as 30")

@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from landscape.curvature.operators import LinearMap, Operator
+from landscape.curvature.operators import LinearMap, MatrixOperator, Operator
 
 
 class Directions(Protocol):
@@ -114,7 +114,11 @@ class Deflated:
 
     def dense(self) -> Tensor:
         """The matrix, symmetric to the last bit."""
-        matrix: Tensor = self.op.dense()  # type: ignore[union-attr]
-        half = self.directions.remove(matrix)
+        return self.symmetric().matrix
+
+    def symmetric(self) -> MatrixOperator:
+        """The matrix, with the error of the one deflated: projectors add none beyond rounding."""
+        whole: MatrixOperator = self.op.symmetric()  # type: ignore[union-attr]
+        half = self.directions.remove(whole.matrix)
         full = self.directions.remove(half.T.contiguous())
-        return (full + full.T) / 2
+        return MatrixOperator((full + full.T) / 2, whole.error)
