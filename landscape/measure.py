@@ -14,7 +14,15 @@ from torch import Tensor
 
 from landscape.config import PAIRS, AnalysisConfig, TrainConfig
 from landscape.curvature.coupling import coupling, coupling_strength, masses, principal_angles, spectral_norm
-from landscape.curvature.density import Quadrature, density_grid, density_of, jensen_shannon, quadrature
+from landscape.curvature.density import (
+    Quadrature,
+    Smoothed,
+    density_grid,
+    density_of,
+    jensen_shannon,
+    jensen_shannon_error,
+    quadrature,
+)
 from landscape.curvature.gauge import Deflated, GaugeTangent, SoftmaxShift
 from landscape.curvature.inertia import Inertia, bracketed, certified, from_spectrum
 from landscape.curvature.lanczos import EigenResult, eigsh
@@ -83,13 +91,20 @@ class Measurement:
         row: Row = {name: np.array([found[b].row[name] for b in blocks]) for name in found[blocks[0]].row}
         row.update(self._scalars(point, found, training))
         row.update(self._couplings(point, found))
-        densities = self._densities(found)
-        row["jensen_shannon"] = np.array([[jensen_shannon(densities[a], densities[b]) for a in blocks] for b in blocks])
+        grid, width, smoothed = self._densities(found)
+        pairs = [[(smoothed[a], smoothed[b]) for a in blocks] for b in blocks]
+        row["jensen_shannon"] = np.array([[jensen_shannon(a.mean, b.mean) for a, b in line] for line in pairs])
+        row["jensen_shannon_error"] = np.array([[jensen_shannon_error(a, b) for a, b in line] for line in pairs])
         self._before = {b: f.eigen.vectors for b, f in found.items()}
         return {
             "/": row,
             "spectrum": {b: found[b].eigen.ritz for b in blocks if self.is_dense(b)},
-            "density": densities,
+            "density": {
+                "eigenvalue": grid,
+                "width": width,
+                **{b: s.mean for b, s in smoothed.items()},
+                **{f"{b}_error": s.standard_error for b, s in smoothed.items()},
+            },
             "eigenvectors": {b: found[b].eigen.vectors.mT.cpu().numpy() for b in blocks},
         }
 
@@ -268,17 +283,15 @@ class Measurement:
         ]
         return diagonal[0], point.hessian.block([first], [second]), diagonal[1]
 
-    def _densities(self, found: Mapping[str, _Found]) -> Row:
-        """The smoothed density of every block on one grid."""
+    def _densities(self, found: Mapping[str, _Found]) -> tuple[NDArray[np.float64], float, dict[str, Smoothed]]:
+        """One grid for all blocks, the width, and every block's smoothed density."""
         norm = max(f.eigen.operator_norm for f in found.values())
         grid, width = density_grid(norm, self.config.bandwidth, DENSITY_POINTS)
-        row: Row = {"eigenvalue": grid, "width": width}
-        for block, f in found.items():
-            if f.rule is None:
-                row[block], row[f"{block}_error"] = density_of(f.eigen.ritz, grid, width), np.zeros(len(grid))
-            else:
-                row[block], row[f"{block}_error"] = f.rule.density(grid, width)
-        return row
+        smoothed = {
+            block: f.rule.density(grid, width) if f.rule else Smoothed.known(density_of(f.eigen.ritz, grid, width))
+            for block, f in found.items()
+        }
+        return grid, width, smoothed
 
 
 def _quotient(a: float, b: float) -> float:

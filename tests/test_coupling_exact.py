@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from test_coupling_free import Hidden, joint_matrix, normal, semidefinite
 
 from landscape.curvature import pencil
 from landscape.curvature.coupling import CouplingResult, coupling
 from landscape.curvature.inertia import certified
 from landscape.curvature.operators import MatrixOperator
-from test_coupling_free import Hidden, joint_matrix, normal, semidefinite
 
 Array = NDArray[np.float64]
 Blocks = tuple[Array, Array, Array]

@@ -171,6 +171,11 @@ def test_matrix_free_agrees_with_dense(tiny_run: Path, tiny_hessian: SpectrumRea
         assert row["inertia_failure_probability"][i] <= 1e-3
     np.testing.assert_allclose(row["coupling_strength"], dense["coupling_strength"], rtol=1e-5)
     assert result.spectra(60) == {}
+    at = [tiny_hessian.blocks.index(block) for block in ALL_BLOCKS]
+    away = np.abs(row["jensen_shannon"] - dense["jensen_shannon"][np.ix_(at, at)])
+    assert (away <= row["jensen_shannon_error"] + 1e-12).mean() >= 0.9
+    assert 0 < row["jensen_shannon_error"].max() < 0.3
+    assert not dense["jensen_shannon_error"].any()
     # Coupling ratios by inner solves: each within its distance of one of the whitened dense coupling.
     H, _, where = dense_hessian(tiny_run, 60)
     for i, pair in enumerate(PAIRS):

@@ -238,6 +238,13 @@ HESSIAN_ROOT = Table(
             formula="base 2, 0 to 1, of /density; NaN where a density is missing",
         ),
         Field(
+            "jensen_shannon_error",
+            ("block", "other_block"),
+            "f8",
+            "half the width of a 95 % interval about the Jensen-Shannon distance; 0 where both spectra are known",
+            since="1.1",
+        ),
+        Field(
             "subspace_overlap",
             ("block", "end"),
             "f8",
