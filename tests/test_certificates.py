@@ -73,6 +73,14 @@ def test_the_error_of_an_assembled_matrix_covers_what_is_wrong_with_it(wrong: tu
     assert MatrixOperator(H.matrix, error=0.5).symmetric().error == 0.5
 
 
+def test_asymmetry_is_that_of_the_whole_matrix() -> None:
+    """|M - M^T|_F and (M + M^T) / 2 by NumPy, also of matrices that are read in several tiles."""
+    M = torch.randn(1100, 1100, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    found, expected = MatrixOperator(M).symmetric(), M.numpy() - M.T.numpy()
+    assert found.error == pytest.approx(np.linalg.norm(expected), rel=1e-12)
+    np.testing.assert_array_equal(found.matrix.numpy(), (M.numpy() + M.T.numpy()) / 2)
+
+
 class Nothing:
     """No direction to deflate."""
 

@@ -44,11 +44,16 @@ class GaugeTangent:
         self.dimension = int(self.alive.sum())
 
     def remove(self, vectors: Tensor) -> Tensor:
-        """The vectors' components orthogonal to every gauge tangent, twice for orthogonality to rounding."""
+        """The vectors' components orthogonal to every gauge tangent."""
         if vectors.ndim == 1:
             return self.remove(vectors[:, None])[:, 0]
-        for _ in range(2):
-            vectors = vectors - self._tangent(self._coordinates(vectors))
+        rounding = torch.finfo(vectors.dtype).eps * float(vectors.norm())
+        # Once leaves rounding times the condition of the Gram operator: E and W may be of very unequal scale.
+        for _ in range(5):
+            part = self._tangent(self._coordinates(vectors))
+            vectors = vectors - part
+            if float(part.norm()) <= 10 * rounding:
+                break
         return vectors
 
     def _coordinates(self, columns: Tensor) -> Tensor:
