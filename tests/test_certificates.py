@@ -18,7 +18,7 @@ from landscape.curvature.gauge import Deflated
 from landscape.curvature.inertia import saddle_index
 from landscape.curvature.lanczos import eigsh, operator_norm
 from landscape.curvature.objective import Objective, mse
-from landscape.curvature.operators import HessianOperator, MatrixOperator, product_error
+from landscape.curvature.operators import HessianOperator, MatrixOperator, assembled, product_error
 from landscape.errors import NumericsError
 
 METHODS = ["dense", "lanczos"]
@@ -33,8 +33,27 @@ def symmetric(n: int, seed: int = 0) -> Tensor:
 # --- asymmetric products --------------------------------------------------------------------------------------
 
 
+class Products:
+    """The Hessian of a scalar function of one vector, by torch's double backward, whatever that gives."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor], at: Tensor) -> None:
+        self.at = at.clone().requires_grad_()
+        (self.gradient,) = torch.autograd.grad(function(self.at), self.at, create_graph=True)
+        self.shape, self.dtype, self.device = (len(at), len(at)), at.dtype, at.device
+        self.rows = self.cols = ["all"]
+
+    def __matmul__(self, vectors: Tensor) -> Tensor:
+        columns = vectors[:, None] if vectors.ndim == 1 else vectors
+        found = [torch.autograd.grad(self.gradient, self.at, v, retain_graph=True)[0] for v in columns.T]
+        return torch.stack(found, dim=1).view(vectors.shape)
+
+    def symmetric(self) -> MatrixOperator:
+        """The matrix, with the error that its products show."""
+        return assembled(self)  # type: ignore[arg-type]
+
+
 @pytest.fixture(scope="module")
-def wrong() -> tuple[HessianOperator, Tensor]:
+def wrong() -> tuple[Products, Tensor]:
     """A net whose products torch gets wrong, by its own second derivative of weight_norm, and the true Hessian."""
     torch.manual_seed(0)
     with warnings.catch_warnings():
@@ -42,28 +61,28 @@ def wrong() -> tuple[HessianOperator, Tensor]:
         normed = torch.nn.utils.weight_norm(nn.Linear(5, 4))
     model = nn.Sequential(normed, nn.Tanh(), nn.Linear(4, 3)).double()
     params = {n: p.detach() for n, p in model.named_parameters()}
-    objective = Objective(model, torch.randn(40, 5).double(), torch.randint(3, (40,)))
-    flat = torch.cat([p.reshape(-1) for p in params.values()])
+    x, y = torch.randn(40, 5).double(), torch.randint(3, (40,))
 
-    def gradient(at: Tensor) -> Tensor:
+    def loss(at: Tensor) -> Tensor:
         pieces = at.split([p.numel() for p in params.values()])
         point = {n: v.view_as(p) for (n, p), v in zip(params.items(), pieces, strict=True)}
-        return torch.cat([g.reshape(-1) for g in objective.gradient(point).values()])
+        return nn.functional.cross_entropy(torch.func.functional_call(model, point, (x,)), y)
 
+    flat = torch.cat([p.reshape(-1) for p in params.values()])
     # First derivatives are right, so that their differences are, to 1e-9.
     steps = 1e-5 * torch.eye(len(flat), dtype=torch.float64)
-    true = torch.stack([(gradient(flat + h) - gradient(flat - h)) / 2e-5 for h in steps])
+    true = torch.stack([(Products(loss, flat + h).gradient - Products(loss, flat - h).gradient) / 2e-5 for h in steps])
+    true = true.detach()
     assert torch.allclose(true, true.T, atol=1e-8)
-    return HessianOperator(objective, params), (true + true.T) / 2
+    return Products(loss, flat), (true + true.T) / 2
 
 
-def test_the_error_of_an_assembled_matrix_covers_what_is_wrong_with_it(wrong: tuple[HessianOperator, Tensor]) -> None:
+def test_the_error_of_an_assembled_matrix_covers_what_is_wrong_with_it(wrong: tuple[Products, Tensor]) -> None:
     """The asymmetry stated is |P - P^T|_F of the products, and the symmetrised matrix is no further from the truth."""
     operator, true = wrong
     products = operator @ torch.eye(len(true), dtype=torch.float64)
     H = operator.symmetric()
     assert torch.equal(H.matrix, H.matrix.T)
-    assert torch.equal(H.matrix, operator.dense())
     assert H.error == pytest.approx(float((products - products.T).norm()), rel=1e-12)
     assert 0.2 < float(torch.linalg.matrix_norm(H.matrix - true, 2)) < H.error
     for found in (MatrixOperator(products).symmetric(), Deflated(MatrixOperator(products), Nothing()).symmetric()):
@@ -92,7 +111,7 @@ class Nothing:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_an_index_of_asymmetric_products_is_refused(method: Any, wrong: tuple[HessianOperator, Tensor]) -> None:
+def test_an_index_of_asymmetric_products_is_refused(method: Any, wrong: tuple[Products, Tensor]) -> None:
     """No count is certified at a tolerance that the asymmetry fills; the tau named is honest, and its count right."""
     operator, true = wrong
     products = operator @ torch.eye(len(true), dtype=torch.float64)
@@ -125,7 +144,7 @@ def test_brackets_of_matrices_in_error_hold_the_true_index() -> None:
     assert min(levels.count(level) for level in ("refused", "bracketed", "certified")) >= 4
 
 
-def test_dense_eigenvalues_state_the_asymmetry(wrong: tuple[HessianOperator, Tensor]) -> None:
+def test_dense_eigenvalues_state_the_asymmetry(wrong: tuple[Products, Tensor]) -> None:
     """Eigenvalues are right to residual + error, and not converged where that is more than the tolerance."""
     operator, true = wrong
     found = eigsh(operator, 5, method="dense")
@@ -280,11 +299,3 @@ def test_results_scale_with_the_matrix(scale: float, method: Any) -> None:
     assert (one.lower, one.upper) == (other.lower, other.upper) == (one.negative, one.negative)
     one, other = (spectral_density(MatrixOperator(A * s), method=method) for s in (1.0, scale))
     np.testing.assert_allclose(other.density * scale, one.density, rtol=1e-8, atol=1e-12)
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_a_tolerance_that_is_no_number_is_refused(method: Any) -> None:
-    """NaN is above no error; neither is a negative tolerance."""
-    for tau in (float("nan"), -1.0, 0.0):
-        with pytest.raises(NumericsError, match="is below the error of the computed Hessian"):
-            saddle_index(MatrixOperator(symmetric(20)), tau=tau, method=method)
