@@ -81,7 +81,7 @@ class TrainConfig:
     batch_size: int | Literal["full"] = 512
     """Pairs per step; full: the whole training set."""
     sampler: Sampler = "random"
-    """How training pairs are chosen; frequency_aware also re-weights the batches."""
+    """How training pairs are chosen; frequency_aware also re-weights batches smaller than the training set."""
     skew: float = 0.35
     """Exponent of sampler skewed: token probability ~ rank^-skew (zipf: exponent 1)."""
     sampler_every: int = 100

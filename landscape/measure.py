@@ -14,7 +14,15 @@ from torch import Tensor
 
 from landscape.config import PAIRS, AnalysisConfig, TrainConfig
 from landscape.curvature.coupling import coupling, coupling_strength, masses, principal_angles, spectral_norm
-from landscape.curvature.density import Quadrature, density_grid, density_of, jensen_shannon, quadrature
+from landscape.curvature.density import (
+    Quadrature,
+    Smoothed,
+    density_grid,
+    density_of,
+    jensen_shannon,
+    jensen_shannon_error,
+    quadrature,
+)
 from landscape.curvature.gauge import Deflated, GaugeTangent, SoftmaxShift
 from landscape.curvature.inertia import Inertia, bracketed, certified, from_spectrum
 from landscape.curvature.lanczos import EigenResult, eigsh
@@ -83,13 +91,20 @@ class Measurement:
         row: Row = {name: np.array([found[b].row[name] for b in blocks]) for name in found[blocks[0]].row}
         row.update(self._scalars(point, found, training))
         row.update(self._couplings(point, found))
-        densities = self._densities(found)
-        row["jensen_shannon"] = np.array([[jensen_shannon(densities[a], densities[b]) for a in blocks] for b in blocks])
+        grid, width, smoothed = self._densities(found)
+        pairs = [[(smoothed[a], smoothed[b]) for a in blocks] for b in blocks]
+        row["jensen_shannon"] = np.array([[jensen_shannon(a.mean, b.mean) for a, b in line] for line in pairs])
+        row["jensen_shannon_error"] = np.array([[jensen_shannon_error(a, b) for a, b in line] for line in pairs])
         self._before = {b: f.eigen.vectors for b, f in found.items()}
         return {
             "/": row,
             "spectrum": {b: found[b].eigen.ritz for b in blocks if self.is_dense(b)},
-            "density": densities,
+            "density": {
+                "eigenvalue": grid,
+                "width": width,
+                **{b: s.mean for b, s in smoothed.items()},
+                **{f"{b}_error": s.standard_error for b, s in smoothed.items()},
+            },
             "eigenvectors": {b: found[b].eigen.vectors.mT.cpu().numpy() for b in blocks},
         }
 
@@ -104,14 +119,15 @@ class Measurement:
         # Exact null vectors of the data loss (F9): left in, rounding would give them random signs.
         shift = SoftmaxShift(point.params, names) if "V" in names and not self.problem.decay else None
         if self.is_dense(block):
-            matrix, error, products = point.matrix(block)
-            matrix = Deflated(MatrixOperator(matrix), shift).dense() if shift else matrix
-            eigen = eigsh(MatrixOperator(matrix), config.k, method="dense", tol=config.tol)
-            inertia = from_spectrum(eigen, config.tau, error, bound)
+            H, products = point.matrix(block)
+            H = Deflated(H, shift).symmetric() if shift else H
+            eigen = eigsh(H, config.k, method="dense", tol=config.tol)
+            inertia = from_spectrum(eigen, config.tau, bound)
             trace, trace_error = float(eigen.ritz.sum()), 0.0
             if {"E", "W"} <= set(names):
-                rest = Deflated(MatrixOperator(matrix), GaugeTangent(point.params, names)).dense()
-                gauge_free = certified(rest, inertia.tolerance, eigen.operator_norm, error, negative_only=True).negative
+                rest = Deflated(H, GaugeTangent(point.params, names)).symmetric()
+                norm = eigen.operator_norm
+                gauge_free = certified(rest.matrix, inertia.tolerance, norm, rest.error, negative_only=True).negative
         else:
             op = Deflated(point.block(block), shift) if shift else point.block(block)
             starts, products = point.starts(block)
@@ -218,13 +234,13 @@ class Measurement:
     def _couplings(self, point: Point, found: Mapping[str, _Found]) -> Row:
         """Coupling ratios and strength of every pair whose joint block was analysed."""
         shape = (len(PAIRS), self.config.k)
-        ratios, errors = np.full(shape, np.nan), np.full(shape, np.nan)
+        ratios, errors, distances = (np.full(shape, np.nan) for _ in range(3))
         index, strength = np.full(len(PAIRS), -1), np.full(len(PAIRS), np.nan)
         for i, pair in enumerate(PAIRS):
             if pair not in found:
                 continue
             first, second = self.problem.names(pair)
-            ops, error = self._pair(point, pair, first, second)
+            ops = self._pair(point, pair, first, second)
             try:
                 result = coupling(
                     *ops,
@@ -233,10 +249,10 @@ class Measurement:
                     "dense" if self.is_dense(pair) else "lanczos",
                     seed=self.config.seed,
                     max_products=self.config.max_products,
-                    error=error,
                 )
                 index[i] = result.index
-                ratios[i], errors[i] = (_pad(x[None, : shape[1]], shape[1])[0] for x in (result.ratios, result.errors))
+                for row, values in ((ratios, result.ratios), (errors, result.errors), (distances, result.distances)):
+                    row[i] = _pad(values[None, : shape[1]], shape[1])[0]
             except NumericsError:
                 # A diagonal block with negative curvature of its own has no coupling ratios.
                 pass
@@ -248,38 +264,34 @@ class Measurement:
         return {
             "coupling_ratios": ratios,
             "coupling_ratio_error": errors,
+            "coupling_ratio_distance": distances,
             "coupling_index": index,
             "coupling_strength": strength,
         }
 
-    def _pair(
-        self, point: Point, pair: str, first: str, second: str
-    ) -> tuple[tuple[Operator, Operator, Operator], float]:
-        """H_11, H_12, H_22 of a pair, dense where they are, and the error of dense ones."""
+    def _pair(self, point: Point, pair: str, first: str, second: str) -> tuple[Operator, Operator, Operator]:
+        """H_11, H_12, H_22 of a pair, dense where they are."""
         if self.is_dense(pair):
-            H, error, _ = point.matrix(pair)
-            at = self.problem.sizes[first]
-            cut = (H[:at, :at], H[:at, at:], H[at:, at:])
-            a, b, c = (MatrixOperator(M.contiguous()) for M in cut)
-            return (a, b, c), error
+            H, _ = point.matrix(pair)
+            at, M = self.problem.sizes[first], H.matrix
+            cut = (M[:at, :at], M[:at, at:], M[at:, at:])
+            a, b, c = (MatrixOperator(part.contiguous(), H.error) for part in cut)
+            return a, b, c
         # The diagonal ones are solved with: factorised if they are small enough.
         diagonal: list[Operator] = [
-            MatrixOperator(point.matrix(name)[0]) if self.is_dense(name) else point.block(name)
-            for name in (first, second)
+            point.matrix(name)[0] if self.is_dense(name) else point.block(name) for name in (first, second)
         ]
-        return (diagonal[0], point.hessian.block([first], [second]), diagonal[1]), 0.0
+        return diagonal[0], point.hessian.block([first], [second]), diagonal[1]
 
-    def _densities(self, found: Mapping[str, _Found]) -> Row:
-        """The smoothed density of every block on one grid."""
+    def _densities(self, found: Mapping[str, _Found]) -> tuple[NDArray[np.float64], float, dict[str, Smoothed]]:
+        """One grid for all blocks, the width, and every block's smoothed density."""
         norm = max(f.eigen.operator_norm for f in found.values())
         grid, width = density_grid(norm, self.config.bandwidth, DENSITY_POINTS)
-        row: Row = {"eigenvalue": grid, "width": width}
-        for block, f in found.items():
-            if f.rule is None:
-                row[block], row[f"{block}_error"] = density_of(f.eigen.ritz, grid, width), np.zeros(len(grid))
-            else:
-                row[block], row[f"{block}_error"] = f.rule.density(grid, width)
-        return row
+        smoothed = {
+            block: f.rule.density(grid, width) if f.rule else Smoothed.known(density_of(f.eigen.ritz, grid, width))
+            for block, f in found.items()
+        }
+        return grid, width, smoothed
 
 
 def _quotient(a: float, b: float) -> float:

@@ -15,7 +15,7 @@ from landscape.config import BLOCKS, AnalysisConfig, TrainConfig
 from landscape.curvature.coupling import saddle_bound
 from landscape.curvature.dense import EmbeddingMLP
 from landscape.curvature.objective import Objective
-from landscape.curvature.operators import Block, HessianOperator
+from landscape.curvature.operators import Block, HessianOperator, MatrixOperator
 from landscape.curvature.products import EmbeddingHessian
 from landscape.curvature.starts import low_end
 from landscape.devices import pick_device
@@ -99,7 +99,7 @@ class Point:
         self.objective = problem.objective(self.params, problem.decay)
         self.gradient = self.objective.gradient(self.params)
         self._autograd = HessianOperator(self.objective, self.params)
-        self._dense: dict[tuple[str, ...], tuple[Tensor, float]] = {}
+        self._dense: dict[tuple[str, ...], MatrixOperator] = {}
         train = problem.train
         self.closed_form = (
             EmbeddingMLP(self.params, problem.tokens, problem.labels, ACTIVATIONS[train.activation])
@@ -127,24 +127,24 @@ class Point:
         op = self.block(block)
         return low_end(op, self.problem.config.k) if isinstance(op, EmbeddingHessian) else (None, 0)
 
-    def matrix(self, block: str) -> tuple[Tensor, float, int]:
-        """A dense block, a bound on its error in norm, and the products it took."""
+    def matrix(self, block: str) -> tuple[MatrixOperator, int]:
+        """A dense block with its error, and the products it took."""
         sizes = self.problem.sizes
         names = tuple(self.problem.names(block))
-        for known, (whole, error) in self._dense.items():
+        for known, whole in self._dense.items():
             if set(names) <= set(known):
                 offsets = dict(zip(known, np.cumsum([0, *(sizes[n] for n in known)]), strict=False))
                 pick = torch.cat([torch.arange(offsets[n], offsets[n] + sizes[n]) for n in names]).to(whole.device)
-                return (whole if names == known else whole[pick][:, pick]), error, 0
+                part = whole if names == known else MatrixOperator(whole.matrix[pick][:, pick], whole.error)
+                return part, 0
         op = self._autograd.block(names)
         if self.closed_form is None:
-            matrix, error = op.dense(), 0.0
-        else:
-            matrix = self.closed_form.hessian(names)
-            matrix.diagonal().add_(self.problem.decay)
-            error = self._self_check(block, matrix, op)
-        self._dense[names] = matrix, error
-        return matrix, error, (op.shape[0] if self.closed_form is None else 0)
+            self._dense[names] = op.symmetric()
+            return self._dense[names], op.shape[0]
+        matrix = self.closed_form.hessian(names)
+        matrix.diagonal().add_(self.problem.decay)
+        self._dense[names] = MatrixOperator(matrix, self._self_check(block, matrix, op))
+        return self._dense[names], 0
 
     def rates(self, training: Training, adaptive: bool) -> Tensor | None:
         """Learning rate of every parameter, over Adam's preconditioner if `adaptive`; None where one is not known."""

@@ -9,7 +9,6 @@ import torch
 
 from landscape.config import AnalysisConfig, SliceConfig, TrainConfig, replace
 from landscape.curvature.lanczos import eigsh
-from landscape.curvature.operators import MatrixOperator
 from landscape.curvature.slices import slice_lines, slice_plane
 from landscape.devices import require_dense
 from landscape.errors import NumericsError
@@ -41,7 +40,7 @@ def slice_checkpoint(
         if dense:
             require_dense(config.block, problem.size(config.block), problem.device)
         point = Point(problem, reader.checkpoint(step))
-    op = MatrixOperator(point.matrix(config.block)[0]) if dense else point.block(config.block)
+    op = point.matrix(config.block)[0] if dense else point.block(config.block)
     eigen = eigsh(
         op,
         config.k,

@@ -50,13 +50,16 @@ def measurements(result: SpectrumReader) -> str:
                 str(step), _cell(row["train_loss"]), _cell(row["curvature_ratio"]),
                 _cell(row["curvature_ratio_predicted"]), _cell(row["gradient_ratio"]),
                 _cell(row["gradient_ratio_predicted"]), _cell(row["prop41_ratio"]),
-                _cell(row["coupling_ratios"][0, 0]), _count(row["coupling_index"][0]),
+                _ratio(row["coupling_ratios"][0, 0], row["coupling_ratio_error"][0, 0]),
+                _count(row["coupling_index"][0]),
                 _cell(row["coupling_strength"][0]), _cell(row["sharpness_gd"] / 2), _cell(row["sharpness_adam"] / 38),
                 "-" if joint is None else _cell(row["eigenvalues"][joint, 0, 0]), _cell(-row["saddle_bound"]),
                 "-" if joint is None else _count(row["inertia"][joint, 0]), _count(row["saddle_rank_bound"]),
             ]
         )  # fmt: skip
     note = f"objective: {result.attrs['objective']}; an index belongs to a critical point: mind |grad|"
+    if any(">=" in cell for line in steps for cell in line):
+        note += "\n>= matrix-free: the true ratio may be larger, without a known bound (see coupling_ratio_error)"
     if any("*" in cell for line in blocks for cell in line):
         note += "\n* not every eigenvalue converged (see converged in the file)"
     return f"{_align(blocks)}\n\n{_align(steps)}\n\n{note}"
@@ -138,6 +141,11 @@ def _index(known: int, low: int, high: int, estimate: float) -> str:
     if known >= 0:
         return str(known)
     return f"{low}..{high}" + ("" if math.isnan(estimate) else f" (about {estimate:.0f})")
+
+
+def _ratio(x: float, error: float) -> str:
+    """A coupling ratio; only a lower bound where nothing bounds its error."""
+    return f">={_cell(x)}" if math.isnan(error) and not math.isnan(x) else _cell(x)
 
 
 def _count(x: int) -> str:

@@ -156,12 +156,13 @@ def test_a_refusal_names_a_tau_that_works(n: int, relative_error: float) -> None
 def test_the_error_of_the_matrix_widens_the_bracket() -> None:
     """Eigenvalues within the error of -tau count in the upper bound only; theory may cap it."""
     A = matrix([-1.0, -0.505, -0.495, 1.0])
-    eigen = eigsh(MatrixOperator(A), 2)
-    for found in (certified(A, 0.5, 1.0, error=0.01), from_spectrum(eigen, tau=0.5, error=0.01)):
+    eigen = eigsh(MatrixOperator(A, error=0.01), 2)
+    assert not eigen.converged.any()
+    for found in (certified(A, 0.5, 1.0, error=0.01), from_spectrum(eigen, tau=0.5)):
         assert (found.level, found.lower, found.upper, found.negative) == ("bracketed", 1, 3, -1)
-    assert from_spectrum(eigen, tau=0.5, error=0.01, upper=2).upper == 2
+    assert from_spectrum(eigen, tau=0.5, upper=2).upper == 2
     with pytest.raises(NumericsError, match=r"tau 1.0e-08 is below the error of the computed Hessian, 1.0e-02"):
-        from_spectrum(eigen, error=0.01)
+        from_spectrum(eigen)
 
 
 def test_single_precision_is_no_ground_for_a_certificate_at_1e_8() -> None:
@@ -245,7 +246,7 @@ def test_a_hidden_eigenvalue_is_never_missed() -> None:
         assert 0 < bounds.failure_probability <= ACCEPTED
 
 
-@pytest.mark.parametrize("size", [1e-12, 1e-4, 0.5e-2, 2e-2])
+@pytest.mark.parametrize("size", [1e-12, 1e-4, 2e-3, 2e-2])
 def test_products_of_known_error_are_refused_or_bracketed(size: float) -> None:
     """With a skew error of norm `size` beside tau 1e-2 the bracket holds for the exact matrix, or tau is refused."""
     values = np.concatenate([-np.geomspace(1.1e-2, 1, 12), np.linspace(0, 1, 50)])
@@ -261,8 +262,7 @@ def test_products_of_known_error_are_refused_or_bracketed(size: float) -> None:
         else:
             assert found.lower <= true_index(values, found) <= found.upper
             assert found.error >= size if size > 1e-10 else found.negative == 12
-    assert (refused == 2) == (size == 2e-2)
-    assert (refused == 0) == (size < 1e-3)
+    assert refused == (2 if size == 2e-2 else 0)
 
 
 def test_a_direction_half_found_still_counts() -> None:

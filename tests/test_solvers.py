@@ -165,17 +165,17 @@ def test_an_eigenvalue_at_the_tolerance_is_bracketed() -> None:
 
 def test_the_assembly_error_widens_the_bracket() -> None:
     """Eigenvalues within the error of -tau on either side count in the upper bound only; theory may cap it."""
-    result = eigsh(MatrixOperator(matrix([-1.0, -0.505, -0.495, 1.0])), 2)
-    found = from_spectrum(result, tau=0.5, error=0.01)
+    result = eigsh(MatrixOperator(matrix([-1.0, -0.505, -0.495, 1.0]), error=0.01), 2)
+    found = from_spectrum(result, tau=0.5)
     assert (found.level, found.lower, found.upper) == ("bracketed", 1, 3)
-    assert from_spectrum(result, tau=0.5, error=0.01, upper=2).upper == 2
+    assert from_spectrum(result, tau=0.5, upper=2).upper == 2
 
 
 def test_a_tolerance_below_the_error_is_refused() -> None:
     """The message names the smallest tolerance that would be honest."""
-    result = eigsh(MatrixOperator(matrix([-1.0, 0.0, 1.0])), 1)
+    result = eigsh(MatrixOperator(matrix([-1.0, 0.0, 1.0]), error=1e-6), 1)
     with pytest.raises(NumericsError, match="tau 1.0e-08 is below the error of the computed Hessian, 1.0e-06") as error:
-        from_spectrum(result, error=1e-6)
+        from_spectrum(result)
     assert error.value.hint == "use tau >= 2.0e-06"
 
 

@@ -95,8 +95,8 @@ def test_both_ends_where_largest_magnitudes_alternate() -> None:
 @pytest.mark.parametrize(("inside", "lower", "upper"), [(-0.495, 1, 2), (-0.505, 1, 2), (-0.52, 2, 2), (-0.48, 1, 1)])
 def test_brackets_are_as_wide_as_the_error_on_either_side(inside: float, lower: int, upper: int) -> None:
     """An eigenvalue within the matrix error of -tau, above or below it, leaves a bracket; one beyond it does not."""
-    result = eigsh(MatrixOperator(matrix([-1.0, inside, 0.1, 1.0])), 2)
-    found = from_spectrum(result, tau=0.5, error=0.01)
+    result = eigsh(MatrixOperator(matrix([-1.0, inside, 0.1, 1.0]), error=0.01), 2)
+    found = from_spectrum(result, tau=0.5)
     assert (found.lower, found.upper) == (lower, upper)
     assert found.level == ("certified" if lower == upper else "bracketed")
     assert found.negative == (lower if lower == upper else -1)
@@ -104,9 +104,9 @@ def test_brackets_are_as_wide_as_the_error_on_either_side(inside: float, lower: 
 
 def test_theory_narrows_a_dense_bracket() -> None:
     """A bound on the index known from theory is the upper end where it is the smaller one."""
-    result = eigsh(MatrixOperator(matrix([-1.0, -0.5, -0.5, 1.0])), 2)
-    assert from_spectrum(result, tau=0.5, error=0.01).upper == 3
-    assert from_spectrum(result, tau=0.5, error=0.01, upper=2).upper == 2
+    result = eigsh(MatrixOperator(matrix([-1.0, -0.5, -0.5, 1.0]), error=0.01), 2)
+    assert from_spectrum(result, tau=0.5).upper == 3
+    assert from_spectrum(result, tau=0.5, upper=2).upper == 2
 
 
 @pytest.mark.parametrize(("method", "relative"), [("dense", 1e-8), ("lanczos", 1e-3)])

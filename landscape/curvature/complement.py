@@ -81,6 +81,18 @@ def index_bounds(
     return Bounds(lower, upper, chance if proved else 0.0, products + Q.shape[1])
 
 
+def unseen(op: LinearMap, Q: Tensor, limit: float, failure: float, steps: int, seed: int) -> tuple[bool, int]:
+    """Whether a random run shows, but with probability `failure`, no eigenvalue below -limit outside Q; its steps."""
+    rest = op.shape[0] - Q.shape[1]
+    if rest == 0:
+        return True, 0
+    if steps < 1 or limit <= 0:
+        return False, 0
+    generator = torch.Generator().manual_seed(seed + 1)
+    _, chance, used = _run(op, Q, limit / (1 - GATHERED), 0.0, failure, min(steps, rest, _MAX_STEPS), generator)
+    return chance <= failure, used
+
+
 def _run(
     op: LinearMap, Q: Tensor, tolerance: float, error: float, failure: float, steps: int, generator: torch.Generator
 ) -> tuple[Tensor, float, int]:

@@ -10,24 +10,29 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from landscape.curvature.inertia import TAU_DENSE, TAU_LANCZOS
+from landscape.curvature.inertia import FAILURE, TAU_DENSE, TAU_LANCZOS
 from landscape.curvature.lanczos import DENSE_LIMIT, Method, eigsh, operator_norm
-from landscape.curvature.operators import MatrixOperator, Operator
-from landscape.curvature.pencil import leading_ratios
+from landscape.curvature.operators import MatrixOperator, Operator, coupling_error, product_error
+from landscape.curvature.pencil import Whitened, leading_ratios, upper_bounds
 from landscape.curvature.solve import Cholesky, ConjugateGradients, Solver
+from landscape.errors import NumericsError
 
 
 @dataclasses.dataclass(frozen=True)
 class CouplingResult:
     """Coupling ratios kappa_1 >= kappa_2 >= ... of two blocks, and how many exceed 1.
 
-    dense: every ratio; index_lower <= saddle index of the joint block <= index_upper at the same tolerance (F0), equal
-    where rounding cannot change it. lanczos: the leading k, each at most the true one and within `errors` of a true
-    one; index_upper is the smaller order. tolerance: the shift tau of both diagonal blocks, absolute.
+    errors: bounds on the error of each as the ratio of its rank; NaN where none is known. distances: a true ratio,
+    perhaps of another rank, is as near as that. dense: every ratio, with distances equal to errors;
+    index_lower <= saddle index of the joint block <= index_upper at the same tolerance (F0), equal where no error can
+    change it. lanczos: the leading k; errors are known, but with probability 1e-6, where both diagonal blocks are
+    matrices; each ratio is at most the true one of its rank, but for errors of products; index_upper is the smaller
+    order. tolerance: the shift tau of both diagonal blocks, absolute.
     """
 
     ratios: NDArray[np.float64]
     errors: NDArray[np.float64]
+    distances: NDArray[np.float64]
     index_lower: int
     index_upper: int
     tolerance: float
@@ -50,44 +55,80 @@ def coupling(
     tol: float = 1e-3,
     seed: int = 0,
     max_products: int = 3000,
-    error: float = 0.0,
 ) -> CouplingResult:
     """Singular values of K = (H_11 + tau)^(-1/2) H_12 (H_22 + tau)^(-1/2) (F0).
 
     H_11 (m, m), H_12 (m, n), H_22 (n, n). tolerance: tau, absolute; default 1e-8 (dense) or 1e-3 (matrix-free) of the
-    joint block's norm. dense (auto: up to 8000 rows in all): every one, by two Cholesky factorisations; error: how far
-    the matrices may be from the Hessian in norm. lanczos: the leading k to `tol`, by conjugate gradients inside.
-    Raises NumericsError where a shifted diagonal block is not positive definite: its own negative curvature then
-    leaves K undefined (never with ReLU and a convex loss, F8).
+    joint block's norm. dense (auto: up to 8000 rows in all): every one, by Cholesky factorisations. lanczos: the
+    leading k to `tol`, by conjugate gradients inside. The blocks' errors, as a MatrixOperator states them or as their
+    products show them, enter the bounds. Raises NumericsError where a shifted diagonal block is not positive definite
+    beyond its error: its own negative curvature then leaves K undefined (never with ReLU and a convex loss, F8).
     """
     m, n = H_12.shape
     dense = method == "dense" or (method == "auto" and m + n <= DENSE_LIMIT)
     if tolerance is None:
         norm = operator_norm(Joint(H_11, H_12, H_22), seed=seed)
         tolerance = (TAU_DENSE if dense else TAU_LANCZOS) * norm
+    between = coupling_error(H_12, H_12.T, seed)
     if dense:
-        return _dense(H_11.dense(), H_12.dense(), H_22.dense(), tolerance, error)
-    solvers: list[Solver] = [
-        Cholesky(H.matrix, tolerance)
-        if isinstance(H, MatrixOperator)
-        else ConjugateGradients(H, tolerance, max_products)
-        for H in (H_11, H_22)
-    ]
-    ratios, errors, products = leading_ratios(solvers[0], H_12, solvers[1], k, tol, seed, max_products)
-    return CouplingResult(ratios, errors, int((ratios > 1).sum()), min(m, n), tolerance, products, "lanczos")
+        return _dense(H_11.symmetric(), MatrixOperator(H_12.dense(), between), H_22.symmetric(), tolerance)
+    products = 0 if isinstance(H_12, MatrixOperator) else 8
+    solvers: list[Solver] = []
+    for H in (H_11, H_22):
+        if isinstance(H, MatrixOperator):
+            solvers.append(Cholesky(H.symmetric(), tolerance))
+        else:
+            solvers.append(ConjugateGradients(H, tolerance, max_products, product_error(H, seed)))
+            products += 4
+    first, second = solvers
+    ratios, distances, vectors, used = leading_ratios(first, H_12, second, k, tol, seed, max_products)
+    products += used
+    moved = _moved(ratios, solvers, between)
+    errors = np.full(len(ratios), np.nan)
+    if isinstance(first, Cholesky) and isinstance(second, Cholesky):
+        K = Whitened(first, H_12, second)
+        upper, used = upper_bounds(K, vectors, ratios, tol, FAILURE, seed, max_products - products)
+        products += used
+        if upper is not None:
+            errors = upper - ratios + _moved(upper, solvers, between)
+    lower = int((ratios - moved > 1).sum())
+    return CouplingResult(ratios, errors, distances + moved, lower, min(m, n), tolerance, products, "lanczos")
 
 
-def _dense(H_11: Tensor, H_12: Tensor, H_22: Tensor, tolerance: float, error: float) -> CouplingResult:
-    factors = [Cholesky(block, tolerance) for block in (H_11, H_22)]
-    K = torch.linalg.solve_triangular(factors[0].factor, H_12, upper=False)
-    K = torch.linalg.solve_triangular(factors[1].factor, K.T, upper=False).T
+def _dense(H_11: MatrixOperator, H_12: MatrixOperator, H_22: MatrixOperator, tolerance: float) -> CouplingResult:
+    """Every ratio, with bounds of all that parts K as computed from the true one.
+
+    Rounding in K moves no singular value by more than |K - L_1^(-1) H_12 L_2^(-T)| (Weyl), which is bounded by
+    probes as in `Cholesky.backward_error`; nor does that in the SVD. For errors of the blocks see `_moved`.
+    """
+    first, second = (Cholesky(H, tolerance) for H in (H_11, H_22))
+    K = torch.linalg.solve_triangular(first.factor, H_12.matrix, upper=False)
+    K = torch.linalg.solve_triangular(second.factor, K.T, upper=False).T
     ratios: NDArray[np.float64] = torch.linalg.svdvals(K).double().cpu().numpy()
-    # Congruence turns an error of the joint block into at most error / floor beside 1 +- kappa.
-    norm = max(float(block.norm()) for block in (H_11, H_12, H_22))
-    rounding = sum(K.shape) ** 0.5 * torch.finfo(K.dtype).eps * norm
-    margin = (error + rounding) / min(factor.floor() for factor in factors)
-    lower, upper = (int((ratios > 1 + s * margin).sum()) for s in (1, -1))
-    return CouplingResult(ratios, np.full(len(ratios), margin), lower, upper, tolerance, 0, "dense")
+    X = torch.randn(K.shape[1], 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(K)
+    apart = K @ X - Whitened(first, H_12, second) @ X
+    rounding = 10 * float(apart.norm()) / 8**0.5 + max(K.shape) * torch.finfo(K.dtype).eps * ratios[0]
+    errors = rounding + _moved(ratios + rounding, (first, second), H_12.error)
+    lower, upper = (int((ratios + s * errors > 1).sum()) for s in (-1, 1))
+    return CouplingResult(ratios, errors, errors, lower, upper, tolerance, 0, "dense")
+
+
+def _moved(ratios: NDArray[np.float64], solvers: Sequence[Solver], between: float) -> NDArray[np.float64]:
+    """How far errors of the diagonal blocks, as they are solved with, and of the block between them move each ratio.
+
+    The ratios are the positive eigenvalues of the pencil M - kappa N with M = [[0, H_12], [H_21, 0]] and N the shifted
+    diagonal blocks; by the minimax principle, errors dM and dN move one by at most
+    (|dM| + kappa |dN|) / (lambda_min(N) - |dN|). Raises NumericsError where |dN| >= lambda_min(N).
+    """
+    error = max(solver.error for solver in solvers)
+    room = min(solver.floor for solver in solvers) - error
+    if not room > 0:
+        raise NumericsError(
+            f"a diagonal block, known to {error:.1e}, may have eigenvalues below -tau: coupling ratios are undefined",
+            "take a larger tolerance",
+        )
+    moved: NDArray[np.float64] = (between + ratios * error) / room
+    return moved
 
 
 class Joint:

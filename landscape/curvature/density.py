@@ -13,6 +13,7 @@ from torch import Tensor
 from landscape.curvature.checks import require_choice, require_count, require_positive
 from landscape.curvature.lanczos import DENSE_LIMIT, Method, require_symmetric
 from landscape.curvature.operators import LinearMap, Operator
+from landscape.curvature.sound import Sound, require_range
 from landscape.errors import ArgumentError
 
 Array = NDArray[np.float64]
@@ -35,7 +36,8 @@ class Quadrature:
     """Gauss quadratures of the spectral measures of Gaussian probes z: sum_j weight_j f(node_j) ~ z^T f(H) z.
 
     nodes (probe, step), ascending; weights (probe, step), summing to |z|^2; exact (probe,): the Krylov space was
-    exhausted, so that the rule is the measure itself; n: order of the operator.
+    exhausted, so that the rule is the measure itself; n: order of the operator; shorter: the rules of one step fewer,
+    None where all are exact.
     """
 
     nodes: Array
@@ -43,16 +45,18 @@ class Quadrature:
     exact: NDArray[np.bool_]
     n: int
     num_products: int
+    shorter: Quadrature | None = None
 
     @property
     def norm(self) -> float:
         """max |node|, a lower bound of |H|."""
         return float(np.abs(self.nodes).max())
 
-    def density(self, grid: Array, width: float) -> tuple[Array, Array]:
-        """The density smoothed by a Gaussian of standard deviation `width`, and its standard error over probes."""
-        each = np.stack([smooth(x, w, grid, width) for x, w in zip(self.nodes, self.weights, strict=True)]) / self.n
-        return each.mean(0), each.std(0, ddof=1) / len(each) ** 0.5
+    def density(self, grid: Array, width: float) -> Smoothed:
+        """The density smoothed by a Gaussian of standard deviation `width`, of mass 1 for each probe."""
+        shares = self.weights / self.weights.sum(1, keepdims=True)
+        each = np.stack([smooth(x, w, grid, width) for x, w in zip(self.nodes, shares, strict=True)])
+        return Smoothed(each, each.mean(0) if self.shorter is None else self.shorter.density(grid, width).mean)
 
     def trace(self) -> tuple[float, float]:
         """The trace and its standard error over probes (Hutchinson's estimator)."""
@@ -85,6 +89,7 @@ class Quadrature:
 def quadrature(op: LinearMap, probes: int = 8, steps: int = 80, seed: int = 0) -> Quadrature:
     """Lanczos from `probes` Gaussian vectors, `steps` products each, fully reorthogonalised (two passes)."""
     require_symmetric(op)
+    op = Sound(op)
     if probes < 2:
         raise ArgumentError(f"{probes} probe: a standard error takes at least 2", "give more probes, such as 8")
     require_count("steps", steps)
@@ -92,15 +97,46 @@ def quadrature(op: LinearMap, probes: int = 8, steps: int = 80, seed: int = 0) -
     steps = min(steps, n)
     together = max(1, min(probes, _BASIS_BYTES // (8 * n * steps))) if op.device.type == "cuda" else 1
     generator = torch.Generator().manual_seed(seed)
-    rules, products = [], 0
+    rules, shorter, products = [], [], 0
     for start in range(0, probes, together):
         width = min(together, probes - start)
         z = torch.randn(n, width, generator=generator, dtype=torch.float64).to(op.device, op.dtype)
-        *rule, used = _lanczos(op, z, steps)
-        rules.append(rule)
-        products += used * width
+        T, exact = _lanczos(op, z, steps)
+        rules.append((*_gauss(T, z, steps), exact))
+        shorter.append(_gauss(T[:, :-1, :-1] if T.shape[1] > 1 and not exact.all() else T, z, steps))
+        products += T.shape[1] * width
     nodes, weights, exact = (np.concatenate(part) for part in zip(*rules, strict=True))
-    return Quadrature(nodes, weights, exact, n, products)
+    if exact.all():
+        return Quadrature(nodes, weights, exact, n, products)
+    fewer, shares = (np.concatenate(part) for part in zip(*shorter, strict=True))
+    return Quadrature(nodes, weights, exact, n, products, Quadrature(fewer, shares, exact, n, products))
+
+
+@dataclasses.dataclass(frozen=True)
+class Smoothed:
+    """A smoothed density on a grid: each (probe, point), one row where it is known; shorter (point,): the mean of
+    quadratures of one step fewer.
+    """
+
+    each: Array
+    shorter: Array
+
+    @classmethod
+    def known(cls, density: Array) -> Smoothed:
+        """The density of known eigenvalues."""
+        return cls(density[None], density)
+
+    @property
+    def mean(self) -> Array:
+        """The estimate."""
+        found: Array = self.each.mean(0)
+        return found
+
+    @property
+    def standard_error(self) -> Array:
+        """Of the mean over probes; 0 where it is known."""
+        probes = len(self.each)
+        return self.each.std(0, ddof=1) / probes**0.5 if probes > 1 else np.zeros(self.each.shape[1])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,13 +173,14 @@ def spectral_density(
     require_positive("bandwidth", bandwidth)
     require_count("points", points, 2)
     if method == "dense" or (method == "auto" and op.shape[0] <= DENSE_LIMIT):
-        values = torch.linalg.eigvalsh(cast(Operator, op).dense()).double().cpu().numpy()
+        values = torch.linalg.eigvalsh(cast(Operator, op).symmetric().matrix).double().cpu().numpy()
+        require_range(float(np.abs(values).max()), op.dtype)
         grid, width = density_grid(np.abs(values).max(), bandwidth, points)
         return SpectralDensity(grid, density_of(values, grid, width), np.zeros(points), width, 0)
     rule = quadrature(op, probes, steps, seed)
     grid, width = density_grid(rule.norm, bandwidth, points)
-    density, error = rule.density(grid, width)
-    return SpectralDensity(grid, density, error, width, rule.num_products)
+    found = rule.density(grid, width)
+    return SpectralDensity(grid, found.mean, found.standard_error, width, rule.num_products)
 
 
 def density_grid(norm: float, bandwidth: float, points: int) -> tuple[Array, float]:
@@ -182,6 +219,33 @@ def jensen_shannon(p: Array, q: Array) -> float:
     return float(max(divergence, 0.0) ** 0.5)
 
 
+def jensen_shannon_error(p: Smoothed, q: Smoothed) -> float:
+    """Half the width of a 95 % interval about the Jensen-Shannon distance of two estimated densities; 0 if known.
+
+    The distance is one of a Hilbert space (Fuglede & Topsoe 2004): independent noise, whose square is that of the
+    probes' distances from one another, and what the steps do not resolve, about half of what one step fewer changes,
+    add their squares to its square. To this bias come Student's t times the jackknife's standard error over the
+    probes, and what one step fewer does to the distance itself.
+    """
+    from scipy.stats import t
+
+    if p is q:
+        return 0.0
+    distance = jensen_shannon(p.mean, q.mean)
+    squared, variance, changed, probes = 0.0, 0.0, 0.0, 2
+    for one, other in ((p, q), (q, p)):
+        squared += (jensen_shannon(one.mean, one.shorter) / 2) ** 2
+        changed += abs(jensen_shannon(one.shorter, other.mean) - distance)
+        if (count := len(one.each)) > 1:
+            rest = [np.delete(one.each, i, 0).mean(0) for i in range(count)]
+            noise = [jensen_shannon(x, y) ** 2 for x, y in zip(one.each, rest, strict=True)]
+            squared += (count - 1) / count**2 * float(np.mean(noise))
+            variance += (count - 1) * float(np.var([jensen_shannon(x, other.mean) for x in rest]))
+            probes = max(probes, count)
+    bias = distance - max(distance**2 - squared, 0.0) ** 0.5
+    return float(bias + t.ppf((1 + CONFIDENCE) / 2, probes - 1) * variance**0.5 + changed)
+
+
 @dataclasses.dataclass(frozen=True)
 class Trace:
     """A trace with its standard error and a 95 % confidence interval; all equal to the trace where it is exact."""
@@ -201,6 +265,7 @@ def trace(op: LinearMap, probes: int = 30, seed: int = 0) -> Trace:
     interval takes Student's t. Exact for at most `probes` rows.
     """
     require_symmetric(op)
+    op = Sound(op)
     n, third = op.shape[0], probes // 3
     if third < 2:
         raise ArgumentError(f"{probes} probes: Hutch++ takes at least 6", "give more probes, such as 30")
@@ -229,13 +294,12 @@ def trace(op: LinearMap, probes: int = 30, seed: int = 0) -> Trace:
     return Trace(value, error, value - reach, value + reach, probes)
 
 
-def _lanczos(op: LinearMap, z: Tensor, steps: int) -> tuple[Array, Array, NDArray[np.bool_], int]:
-    """Gauss rules of each column's spectral measure, from Lanczos runs in lockstep; which are exact; steps used."""
+def _lanczos(op: LinearMap, z: Tensor, steps: int) -> tuple[Tensor, NDArray[np.bool_]]:
+    """Tridiagonal matrices (column, step, step) of Lanczos runs in lockstep, and which exhausted their space."""
     n, width = z.shape
-    norms = z.norm(dim=0)
     basis = z.new_zeros(steps, n, width)
     alpha, beta = z.new_zeros(steps, width), z.new_zeros(steps, width)
-    q = z / norms
+    q = z / z.norm(dim=0)
     for j in range(steps):
         basis[j] = q
         image = op @ q
@@ -255,12 +319,17 @@ def _lanczos(op: LinearMap, z: Tensor, steps: int) -> tuple[Array, Array, NDArra
     T = torch.diag_embed(alpha[:used].T.double())
     for offset in (-1, 1):
         T += torch.diag_embed(beta[: used - 1].T.double(), offset)
-    theta, S = torch.linalg.eigh(T.cpu())
-    weights = S[:, 0, :].square() * norms.double().cpu()[:, None].square()
+    return T.cpu(), ~alive.cpu().numpy() | (steps == n)
+
+
+def _gauss(T: Tensor, z: Tensor, length: int) -> tuple[Array, Array]:
+    """Nodes and weights (column, length) of the Gauss rules of each column's spectral measure."""
+    theta, S = torch.linalg.eigh(T)
+    weights = S[:, 0, :].square() * z.norm(dim=0).double().cpu()[:, None].square()
     # Rules of one length: the rest are copies of the highest node, without weight.
-    nodes = torch.cat([theta, theta[:, -1:].expand(-1, steps - used)], dim=1)
-    weights = torch.nn.functional.pad(weights, (0, steps - used))
-    return nodes.numpy(), weights.numpy(), ~alive.cpu().numpy() | (steps == n), used
+    missing = length - T.shape[1]
+    nodes = torch.cat([theta, theta[:, -1:].expand(-1, missing)], dim=1)
+    return nodes.numpy(), torch.nn.functional.pad(weights, (0, missing)).numpy()
 
 
 def _mass_below(nodes: Array, weights: Array, exact: bool, x: float) -> tuple[float, float, float]:

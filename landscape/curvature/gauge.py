@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from landscape.curvature.operators import LinearMap, Operator
+from landscape.curvature.operators import LinearMap, MatrixOperator, Operator
 
 
 class Directions(Protocol):
@@ -44,11 +44,16 @@ class GaugeTangent:
         self.dimension = int(self.alive.sum())
 
     def remove(self, vectors: Tensor) -> Tensor:
-        """The vectors' components orthogonal to every gauge tangent, twice for orthogonality to rounding."""
+        """The vectors' components orthogonal to every gauge tangent."""
         if vectors.ndim == 1:
             return self.remove(vectors[:, None])[:, 0]
-        for _ in range(2):
-            vectors = vectors - self._tangent(self._coordinates(vectors))
+        rounding = torch.finfo(vectors.dtype).eps * float(vectors.norm())
+        # Once leaves rounding times the condition of the Gram operator: E and W may be of very unequal scale.
+        for _ in range(5):
+            part = self._tangent(self._coordinates(vectors))
+            vectors = vectors - part
+            if float(part.norm()) <= 10 * rounding:
+                break
         return vectors
 
     def _coordinates(self, columns: Tensor) -> Tensor:
@@ -114,7 +119,11 @@ class Deflated:
 
     def dense(self) -> Tensor:
         """The matrix, symmetric to the last bit."""
-        matrix: Tensor = self.op.dense()  # type: ignore[union-attr]
-        half = self.directions.remove(matrix)
+        return self.symmetric().matrix
+
+    def symmetric(self) -> MatrixOperator:
+        """The matrix, with the error of the one deflated: projectors add none beyond rounding."""
+        whole: MatrixOperator = self.op.symmetric()  # type: ignore[union-attr]
+        half = self.directions.remove(whole.matrix)
         full = self.directions.remove(half.T.contiguous())
-        return (full + full.T) / 2
+        return MatrixOperator((full + full.T) / 2, whole.error)

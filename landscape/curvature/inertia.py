@@ -65,9 +65,9 @@ def saddle_index(
     if tau is not None:
         require_positive("tau", tau)
     if method == "dense" or (method == "auto" and op.shape[0] <= DENSE_LIMIT):
-        matrix = cast(Operator, op).dense()
-        norm = operator_norm(op, seed=seed)
-        return certified(matrix, (TAU_DENSE if tau is None else tau) * norm, norm)
+        H = cast(Operator, op).symmetric()
+        norm = operator_norm(H, seed=seed)
+        return certified(H.matrix, (TAU_DENSE if tau is None else tau) * norm, norm, H.error)
     eigen = eigsh(op, 10, method="lanczos", seed=seed, max_products=max_products)
     return bracketed(op, eigen, quadrature(op, seed=seed), tau, seed, upper, max_products)
 
@@ -151,18 +151,16 @@ def _negative(LD: Tensor, pivots: Tensor) -> int:
     return int((diagonal[single] < 0).sum() + (np.linalg.eigvalsh(pairs) < 0).sum())
 
 
-def from_spectrum(
-    eigen: EigenResult, tau: float | None = None, error: float = 0.0, upper: int | None = None
-) -> Inertia:
+def from_spectrum(eigen: EigenResult, tau: float | None = None, upper: int | None = None) -> Inertia:
     """The inertia of a dense block whose every eigenvalue was computed.
 
-    Each is within rho = n * eps * |H| + error of a true one (Weyl, backward stability; error: how far the matrix may
-    be from the Hessian), so that counts at -tau -+ rho bracket the index.
+    Each is within rho = n * eps * |H| + eigen.error of a true one (Weyl, backward stability), so that counts at
+    -tau -+ rho bracket the index.
     """
     ritz, norm = eigen.ritz, eigen.operator_norm
     n = len(ritz)
     tolerance = (TAU_DENSE if tau is None else tau) * norm
-    rho = n * torch.finfo(eigen.vectors.dtype).eps * norm + error
+    rho = n * torch.finfo(eigen.vectors.dtype).eps * norm + eigen.error
     require_honest(tolerance, rho, norm)
     lower, found = int((ritz < -tolerance - rho).sum()), int((ritz < -tolerance + rho).sum())
     level = "certified" if lower == found else "bracketed"
@@ -203,8 +201,8 @@ def bracketed(
 
 
 def require_honest(tolerance: float, error: float, norm: float) -> None:
-    """Raise NumericsError for a tolerance that the error of H could fill."""
-    if norm > 0 and tolerance <= error:
+    """Raise NumericsError for a tolerance that the error of H could fill, and for NaN."""
+    if norm > 0 and not tolerance > error:
         raise NumericsError(
             f"tau {tolerance / norm:.1e} is below the error of the computed Hessian, {error / norm:.1e} relative",
             f"use tau >= {2 * error / norm:.1e}",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from landscape.curvature.checks import blaming, is_finite, require_choice, require_parameters
 from landscape.curvature.objective import Objective, Parameters, gradients
+from landscape.curvature.sound import require_finite, require_range
 from landscape.errors import ArgumentError, NumericsError, suggest
 
 Part = Literal["hessian", "gauss_newton", "residual"]
@@ -40,17 +41,24 @@ class Operator(LinearMap, Protocol):
         """The matrix itself."""
         ...
 
+    def symmetric(self) -> MatrixOperator:
+        """A diagonal block as a matrix that is symmetric to the last bit, with the error that it is known to have."""
+        ...
+
 
 class MatrixOperator:
-    """A dense matrix as an operator. Raises ArgumentError unless it is a real floating-point one."""
+    """A dense matrix as an operator; error: how far it may be, in norm, from what it stands for.
 
-    def __init__(self, matrix: Tensor) -> None:
+    Raises ArgumentError unless it is a real floating-point one.
+    """
+
+    def __init__(self, matrix: Tensor, error: float = 0.0) -> None:
         if not isinstance(matrix, Tensor) or matrix.ndim != 2 or not matrix.is_floating_point():
             what = (
                 f"{matrix.dtype}, shape {tuple(matrix.shape)}" if isinstance(matrix, Tensor) else type(matrix).__name__
             )
             raise ArgumentError(f"not a real matrix: {what}", "give a two-dimensional tensor of torch.float64")
-        self.matrix, self.dtype, self.device = matrix, matrix.dtype, matrix.device
+        self.matrix, self.error, self.dtype, self.device = matrix, error, matrix.dtype, matrix.device
         self.shape = (matrix.shape[0], matrix.shape[1])
 
     def __matmul__(self, vectors: Tensor) -> Tensor:
@@ -62,10 +70,15 @@ class MatrixOperator:
     @property
     def T(self) -> MatrixOperator:
         """The transposed matrix."""
-        return MatrixOperator(self.matrix.T)
+        return MatrixOperator(self.matrix.T, self.error)
 
     def dense(self) -> Tensor:
         return self.matrix
+
+    def symmetric(self) -> MatrixOperator:
+        """(M + M^T) / 2, whose error includes |M - M^T|_F; itself if it is symmetric to the last bit."""
+        error = asymmetry(self.matrix)
+        return self if error == 0 else MatrixOperator(symmetrised(self.matrix.clone()), self.error + error)
 
 
 class HessianOperator:
@@ -164,6 +177,10 @@ class HessianOperator:
 
     def dense(self) -> Tensor:
         """The block as a matrix, symmetrised if it is a diagonal one."""
+        return assembled(self).matrix
+
+    def symmetric(self) -> MatrixOperator:
+        """A diagonal block as a matrix, with the error that its products show."""
         return assembled(self)
 
     def to_scipy(self) -> Any:
@@ -213,8 +230,12 @@ class Block(Operator, Protocol):
         ...
 
 
-def assembled(op: Block) -> Tensor:
-    """The matrix of a block, product by product; symmetrised if it is a diagonal one."""
+def assembled(op: Block) -> MatrixOperator:
+    """The matrix of a block, product by product; a diagonal one symmetrised, with the error of the products.
+
+    That is the asymmetry |H - H^T|_F over all of them, which exact products do not have, and below float64 also their
+    `product_error`.
+    """
     n = op.shape[1]
     result = torch.empty(op.shape, dtype=op.dtype, device=op.device)
     for start in range(0, n, 64):
@@ -222,36 +243,75 @@ def assembled(op: Block) -> Tensor:
         unit = torch.zeros(n, width, dtype=op.dtype, device=op.device)
         unit[start : start + width].fill_diagonal_(1.0)
         result[:, start : start + width] = op @ unit
-    return symmetrised(result) if op.rows == op.cols else result
+    if op.rows != op.cols:
+        return MatrixOperator(result)
+    error = asymmetry(result)
+    if op.dtype != torch.float64:
+        error = max(error, product_error(op))
+    return MatrixOperator(symmetrised(result), error)
 
 
-def symmetrised(matrix: Tensor, tile: int = 1024) -> Tensor:
-    """(M + M^T) / 2 in place of M; tile by tile, as a large transpose is slow to read."""
-    for i in range(0, len(matrix), tile):
-        for j in range(i, len(matrix), tile):
-            upper, lower = matrix[i : i + tile, j : j + tile], matrix[j : j + tile, i : i + tile]
-            mean = (upper + lower.T) / 2
-            upper.copy_(mean)
-            lower.copy_(mean.T)
+def asymmetry(matrix: Tensor) -> float:
+    """|M - M^T|_F. Raises NumericsError for a matrix that is not finite."""
+    found = sum((1 if i == j else 2) * float((upper - lower.T).norm()) ** 2 for i, j, upper, lower in _tiles(matrix))
+    require_finite(found)
+    return float(found**0.5)
+
+
+def symmetrised(matrix: Tensor) -> Tensor:
+    """(M + M^T) / 2 in place of M."""
+    for _, _, upper, lower in _tiles(matrix):
+        mean = (upper + lower.T) / 2
+        upper.copy_(mean)
+        lower.copy_(mean.T)
     return matrix
 
 
+def _tiles(matrix: Tensor, size: int = 1024) -> Iterator[tuple[int, int, Tensor, Tensor]]:
+    """Tiles on and above the diagonal with their mirror images, as a large transpose is slow to read."""
+    for i in range(0, len(matrix), size):
+        for j in range(i, len(matrix), size):
+            yield i, j, matrix[i : i + size, j : j + size], matrix[j : j + size, i : i + size]
+
+
 def product_error(op: LinearMap, seed: int = 0) -> float:
-    """delta: the error of the products of a symmetric operator, as a norm, measured with four random probes.
+    """delta: the error of an operator's products, as a norm, measured with four random probes.
 
     The asymmetry |H - H^T|_F, which an exact product does not have, and below float64 also the difference from the
-    same products in float64. Costs 4 products, or 4 in each precision.
+    same products in float64. Costs 4 products, or 4 in each precision; none for a matrix, whose error is known.
     """
-    generator = torch.Generator().manual_seed(seed)
-    probes = torch.randn(op.shape[0], 4, generator=generator, dtype=torch.float64).to(op.device)
+    if isinstance(op, MatrixOperator):
+        return op.error + asymmetry(op.matrix)
+    probes = _probes(op, 0, seed)
     images = (op @ probes.to(op.dtype)).double()
     gram = probes.T @ images
     pairs = torch.triu_indices(4, 4, offset=1)
     error = float((gram - gram.T)[pairs[0], pairs[1]].square().mean().sqrt())
+    return max(error, _precision_error(op, probes, images))
+
+
+def coupling_error(op: LinearMap, transposed: LinearMap, seed: int = 0) -> float:
+    """`product_error` of an off-diagonal block: |H_12 - H_21^T|_F, by 4 products with each of the two."""
+    if isinstance(op, MatrixOperator):
+        require_finite(float(op.matrix.abs().max()))
+        return op.error
+    left, right = _probes(op, 0, seed), _probes(op, 1, seed + 1)
+    images = (op @ right.to(op.dtype)).double()
+    difference = left.T @ images - (right.T @ (transposed @ left.to(op.dtype)).double()).T
+    return max(float(difference.square().mean().sqrt()), _precision_error(op, right, images))
+
+
+def _probes(op: LinearMap, side: int, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(op.shape[side], 4, generator=generator, dtype=torch.float64).to(op.device)
+
+
+def _precision_error(op: LinearMap, probes: Tensor, images: Tensor) -> float:
+    """|H - H64|_F from the products of random probes; 0 in float64. Raises NumericsError if they are not sound."""
+    require_range(float(images.abs().max()), op.dtype)
     if isinstance(op, HessianOperator) and op.dtype != torch.float64:
-        exact = op.in_dtype(torch.float64) @ probes
-        error = max(error, float((images - exact).square().sum(0).mean().sqrt()))
-    return error
+        return float((images - op.in_dtype(torch.float64) @ probes).square().sum(0).mean().sqrt())
+    return 0.0
 
 
 class _Term(Protocol):

@@ -1,4 +1,4 @@
-"""The leading coupling ratios without matrices: a Davidson method for the pencil of two blocks."""
+"""The leading coupling ratios without matrices: a Davidson method for the pencil of two blocks, and upper bounds."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from landscape.curvature.operators import Operator
-from landscape.curvature.solve import Solver
+from landscape.curvature.complement import unseen
+from landscape.curvature.operators import Operator, coupling_error
+from landscape.curvature.solve import Cholesky, Solver
 
 INNER_TOL = 1e-2
 """Relative residual of the inner solves: they only steer the search, and enter the error bars."""
@@ -21,8 +22,8 @@ _NEW = 1e-8
 
 def leading_ratios(
     A: Solver, B: Operator, C: Solver, k: int, tol: float, seed: int, max_products: int
-) -> tuple[NDArray[np.float64], NDArray[np.float64], int]:
-    """The k largest singular values of A^(-1/2) B C^(-1/2), their errors, and the products spent.
+) -> tuple[NDArray[np.float64], NDArray[np.float64], Tensor, int]:
+    """The k largest singular values of A^(-1/2) B C^(-1/2), their errors, right vectors, and the products spent.
 
     Rayleigh-Ritz on bases U and V, orthonormal in the inner products of A and C, so that every value is at most the
     true one; they grow by A^(-1) and C^(-1) applied to the residuals r_1 = B v - kappa A u, r_2 = B^T u - kappa C v.
@@ -56,14 +57,79 @@ def leading_ratios(
         errors = squared.clamp(min=0).sqrt()
         open_ = torch.nonzero(errors > tol * kappa.clamp(min=_SMALL * float(kappa[0])))[:, 0]
         products = coupled + A.num_products + C.num_products
-        if not bool((open_ < k).any()) or products >= max_products:
-            return kappa[:k].double().cpu().numpy(), errors[:k].double().cpu().numpy(), products
-        grown = U.grow(corrections[0][:, open_]) + V.grow(corrections[1][:, open_])
-        if grown == 0:
-            return kappa[:k].double().cpu().numpy(), errors[:k].double().cpu().numpy(), products
+        vectors = V.vectors @ v
+        done = not bool((open_ < k).any()) or products >= max_products
+        if done or U.grow(corrections[0][:, open_]) + V.grow(corrections[1][:, open_]) == 0:
+            return kappa[:k].double().cpu().numpy(), errors[:k].double().cpu().numpy(), vectors, products
         fresh = V.vectors[:, BV.shape[1] :]
         BV = torch.cat([BV, B @ fresh], dim=1)
         coupled += fresh.shape[1]
+
+
+class Whitened:
+    """K = L_1^(-1) B L_2^(-T) of two factorised blocks, whose singular values are the coupling ratios."""
+
+    def __init__(self, A: Cholesky, B: Operator, C: Cholesky) -> None:
+        self.A, self.B, self.C = A, B, C
+        self.shape, self.dtype, self.device = B.shape, B.dtype, B.device
+
+    @property
+    def T(self) -> Whitened:
+        """The transposed operator."""
+        return Whitened(self.C, self.B.T, self.A)
+
+    def __matmul__(self, vectors: Tensor) -> Tensor:
+        columns = vectors[:, None] if vectors.ndim == 1 else vectors
+        right = torch.linalg.solve_triangular(self.C.factor.mT, columns, upper=True)
+        found: Tensor = torch.linalg.solve_triangular(self.A.factor, self.B @ right, upper=False)
+        return found.view(-1) if vectors.ndim == 1 else found
+
+
+class _MinusGram:
+    """-K^T K."""
+
+    def __init__(self, K: Whitened) -> None:
+        self.K, self.transposed = K, K.T
+        self.shape, self.dtype, self.device = (K.shape[1], K.shape[1]), K.dtype, K.device
+
+    def __matmul__(self, vectors: Tensor) -> Tensor:
+        return -(self.transposed @ (self.K @ vectors))
+
+
+def upper_bounds(
+    K: Whitened, vectors: Tensor, ratios: NDArray[np.float64], tol: float, failure: float, seed: int, max_products: int
+) -> tuple[NDArray[np.float64] | None, int]:
+    """Upper bounds of the leading ratios, but for a probability `failure`, and the products spent.
+
+    vectors: right vectors found, of which Q = L_2^T vectors is a basis. A random Lanczos run shows |K y| <= s for unit
+    y orthogonal to Q, with s just above the last ratio found (Kuczynski & Wozniakowski 1992); None if it does not.
+    Then as many squares of ratios exceed mu > s^2 as eigenvalues of T + R^T R / (mu - s^2) do, at most, with
+    T = Q^T K^T K Q and R = (1 - Q Q^T) K^T K Q (Haynsworth).
+    """
+    Q = torch.linalg.qr(K.C.factor.mT @ vectors)[0]
+    gram = _MinusGram(K)
+    s = max((1 + tol) * float(ratios[-1]), _SMALL * float(ratios[0])) ** 2
+    apart = 10 * coupling_error(K, K.T, seed)
+    is_shown, steps = unseen(gram, Q, s, failure, (max_products - 2 * Q.shape[1]) // 2 - 4, seed)
+    products = 8 + 2 * steps
+    if not is_shown:
+        return None, products
+    image = -(gram @ Q)
+    T = Q.T @ image
+    R = image - Q @ T
+    T, squared = (((X + X.T) / 2).double().cpu().numpy() for X in (T, R.T @ R))
+    rounding = 10 * len(Q) ** 0.5 * torch.finfo(Q.dtype).eps * float(ratios[0]) ** 2
+    theta, reach = np.linalg.eigvalsh(T)[::-1], float(np.linalg.eigvalsh(squared)[-1].clip(0)) ** 0.5
+    found = np.empty(len(ratios))
+    for i in range(len(ratios)):
+        low = max(theta[i], s)
+        high = low + reach
+        for _ in range(50):
+            middle = (low + high) / 2
+            more = middle > s and (np.linalg.eigvalsh(T + squared / (middle - s)) > middle).sum() <= i
+            low, high = (low, middle) if more else (middle, high)
+        found[i] = (high + rounding) ** 0.5 + apart
+    return found, products + 2 * Q.shape[1]
 
 
 class _Basis:

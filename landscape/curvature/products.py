@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from landscape.curvature.activations import derivatives, others
-from landscape.curvature.operators import assembled
+from landscape.curvature.operators import MatrixOperator, assembled
 from landscape.devices import keep_freed_memory
 
 _CACHE, _DEVICE = 4 << 20, 1 << 30
@@ -73,6 +73,10 @@ class EmbeddingHessian:
 
     def dense(self) -> Tensor:
         """The block as a matrix, symmetrised if it is a diagonal one."""
+        return assembled(self).matrix
+
+    def symmetric(self) -> MatrixOperator:
+        """A diagonal block as a matrix, with the error that its products show."""
         return assembled(self)
 
     def table_gradient(self) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -11,6 +12,9 @@ from numpy.typing import NDArray
 from landscape.figures.sources import Drawn, NotDrawnError, Source, having, what_was_run
 from landscape.figures.spectrum import marker, step_axis
 from landscape.plotting import block_colours, new_figure
+
+if TYPE_CHECKING:
+    import xarray
 
 PREDICTED = {
     "curvature_ratio": r"$(\sigma_{\max}(E)/\sigma_{\max}(W))^2$",
@@ -47,7 +51,7 @@ def coupling_ratios(sources: Sequence[Source]) -> Drawn:
             axis.axhline(1, color="black", linewidth=0.9, linestyle="--")
             axis.set(title=f"pair {pair}", yscale="log")
             numbers[f"{source.label}, {pair}"] = (
-                f"κ_1 {ratios[0, 0]:.4g} at step {step[0]}, {ratios[-1, 0]:.4g} at step {step[-1]}; above 1: "
+                f"κ_1 {_first(part, 0)} at step {step[0]}, {_first(part, -1)} at step {step[-1]}; above 1: "
                 f"{int(part['coupling_index'][0])} and {int(part['coupling_index'][-1])}; coupling strength "
                 f"{float(part['coupling_strength'][0]):.3g} and {float(part['coupling_strength'][-1]):.3g}"
             )
@@ -145,6 +149,12 @@ def power_law(x: NDArray[np.float64], y: NDArray[np.float64]) -> PowerLaw | None
     good = (x > 0) & (y > 0)
     x, y = x[good], y[good]
     return PowerLaw(x, y) if len(x) >= 3 and np.ptp(np.log(x)) > 0 else None
+
+
+def _first(part: xarray.Dataset, row: int) -> str:
+    """The largest ratio of one step; at least that, where nothing bounds its error."""
+    ratio, error = (float(part[name][row, 0]) for name in ("coupling_ratios", "coupling_ratio_error"))
+    return f"{'≥ ' if np.isnan(error) and not np.isnan(ratio) else ''}{ratio:.4g}"
 
 
 def _ratios(source: Source, pair: str) -> NDArray[np.float64]:

@@ -238,6 +238,13 @@ HESSIAN_ROOT = Table(
             formula="base 2, 0 to 1, of /density; NaN where a density is missing",
         ),
         Field(
+            "jensen_shannon_error",
+            ("block", "other_block"),
+            "f8",
+            "half the width of a 95 % interval about the Jensen-Shannon distance; 0 where both spectra are known",
+            since="1.1",
+        ),
+        Field(
             "subspace_overlap",
             ("block", "end"),
             "f8",
@@ -308,7 +315,15 @@ HESSIAN_ROOT = Table(
             "coupling_ratio_error",
             ("pair", "rank"),
             "f8",
-            "bound on the error of the coupling ratio; matrix-free ratios are also at most the true ones",
+            "bound on the error of the coupling ratio as that of its rank; NaN where only coupling_ratio_distance is "
+            "known. Matrix-free ratios are also at most the true ones of their rank",
+        ),
+        Field(
+            "coupling_ratio_distance",
+            ("pair", "rank"),
+            "f8",
+            "distance within which a true coupling ratio lies, perhaps one of another rank",
+            since="1.1",
         ),
         Field(
             "coupling_index",

@@ -1,7 +1,8 @@
 """Which pairs are trained on, and in which batches (arXiv 2505.15624, section 4).
 
 `uniform`, `random`, `skewed` and `zipf` choose the training pairs; their batches are shuffled epochs.
-`frequency_aware` chooses at random and draws its batches by token probabilities that follow the gradients.
+`frequency_aware` chooses at random and draws its batches by token probabilities that follow the gradients; a batch of
+the whole training set leaves nothing to draw.
 """
 
 from __future__ import annotations
@@ -65,14 +66,14 @@ class BatchSampler:
     def draw(self) -> Ints | None:
         """Indices of the next batch; None for the whole training set."""
         size = len(self.order)
+        if self.batch_size >= size:
+            return None
         if self.weighted:
             share = self.probability[self.operands].prod(axis=1)
             cumulative = np.cumsum(share)
             at = self.rng.random(self.batch_size) * cumulative[-1]
             drawn: Ints = np.searchsorted(cumulative, at, side="right").clip(max=size - 1)
             return drawn
-        if self.batch_size >= size:
-            return None
         if self.position + self.batch_size > size:
             self.order, self.position = self.rng.permutation(size), 0
         self.position += self.batch_size

@@ -1,0 +1,50 @@
+"""Products and norms that double or single precision can work with; others are refused rather than misread."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from landscape.errors import NumericsError
+
+
+class Sound:
+    """A linear map whose products are looked at: finite, and of a size that its precision can square."""
+
+    def __init__(self, op: Any) -> None:
+        self.op, self.shape, self.dtype, self.device = op, op.shape, op.dtype, op.device
+        self._largest = 0.0
+
+    def __matmul__(self, vectors: Tensor) -> Tensor:
+        image: Tensor = self.op @ vectors
+        if image.numel():
+            size = float(image.abs().amax())
+            require_finite(size)
+            # Null vectors have small images beside large ones: only the largest so far tells the operator's size.
+            self._largest = max(self._largest, size)
+            require_range(self._largest, self.dtype)
+        return image
+
+
+def require_finite(size: float) -> None:
+    """Raise NumericsError for the size of something that holds NaN or infinity."""
+    if not np.isfinite(size):
+        raise NumericsError(
+            "the Hessian is not finite: its products hold NaN or infinity", "look for NaN in parameters, data and loss"
+        )
+
+
+def require_range(norm: float, dtype: torch.dtype) -> None:
+    """Raise NumericsError for a norm that is not finite, or so small or large that its square has no digits left."""
+    precision = torch.finfo(dtype)
+    require_finite(norm)
+    smallest, largest = precision.tiny**0.5 / precision.eps, precision.max**0.5 * precision.eps
+    if norm != 0 and not smallest <= norm <= largest:
+        raise NumericsError(
+            f"the Hessian has the size {norm:.1e}: in {str(dtype).removeprefix('torch.')} only {smallest:.0e} to "
+            f"{largest:.0e} can be squared without losing digits",
+            "multiply the loss by a constant: every eigenvalue is multiplied by it",
+        )
