@@ -257,6 +257,12 @@ def after(function: Callable[[Any], Any], tools: Tools) -> Tools:
     return {tool: lambda run=run: function(run()) for tool, run in tools.items()}
 
 
+def copies(tools: Tools, within: float) -> Tools:
+    """How many values each tool finds within a distance of -1, for 20 seeds."""
+    once = after(lambda found: int((np.abs(found + 1) < within).sum()), tools)
+    return {t: lambda run=f: [run() for s in range(20) if torch.manual_seed(s)] for t, f in once.items()}
+
+
 def invented(spectrum: Array) -> Callable[[Array], int]:
     """Counts the values that are further than half a percent of the norm from every eigenvalue."""
     return lambda found: int((np.abs(found[:, None] - spectrum).min(1) > 5e-3 * np.abs(spectrum).max()).sum())
@@ -301,9 +307,12 @@ def lanczos() -> Iterator[Row]:
             yield row("rank 10", f"invented among 20 {what}, {str(dtype)[6:]}", 0, found)
     A = rotated([*[-1.0] * 10, *np.linspace(-0.5, 0.9, 190)])
     for what, tools in (("10 eigenvalues", solvers(A, 10, "lowest")), ("60 Lanczos nodes", nodes(A, 60))):
-        once = after(lambda found: int((np.abs(found + 1) < 1e-4).sum()), tools)
-        seeded = {t: lambda run=f: [run() for s in range(20) if torch.manual_seed(s)] for t, f in once.items()}
-        yield row("multiplicity 10", f"copies of −1 among {what}, 20 seeds", [10] * 20, seeded)
+        yield row("multiplicity 10", f"copies of −1 among {what}, 20 seeds", [10] * 20, copies(tools, 1e-4))
+    crowded = np.random.default_rng(0).uniform(0, 1, 400) ** 2.2 - 1
+    for number, gap, k in ((6, 1e-5, 10), (12, 1e-3, 14)):
+        tools = copies(solvers(rotated([*[-1.0] * number, *(crowded + gap)]), k, "lowest"), gap / 2)
+        trap = f"multiplicity {number}, {gap:.0e} before a crowded edge"
+        yield row(trap, f"copies of −1 among {k} eigenvalues, 20 seeds", [number] * 20, tools)
     tools = nodes(rotated([10, *np.linspace(0, 1, 199)]), 120)
     found = after(lambda found: int((np.abs(found - 10) < 1e-3).sum()), tools)
     yield row("ghosts", "copies of the simple λ_max among 120 Lanczos nodes", 1, found)

@@ -148,6 +148,8 @@ class Measurement:
             "eigenvalues": _pad(eigen.values, config.k),
             "residual_norm": _pad(eigen.residuals, config.k),
             "converged": _pad(eigen.converged.astype(float), config.k, 0),
+            "hidden": eigen.hidden,
+            "hidden_failure_probability": eigen.hidden_failure_probability,
             "num_products": eigen.num_products + inertia.num_products + products,
             "inertia": [inertia.negative, inertia.zero, inertia.positive],
             "inertia_lower": inertia.lower,

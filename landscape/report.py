@@ -153,6 +153,9 @@ def _measurements(source: Source) -> list[dict[str, str]]:
                     "lambda_min": f"{float(ends.sel(end='lowest')):.6g}",
                     "lambda_max": f"{float(ends.sel(end='highest')):.6g}",
                     "converged": "yes" if converged else "no",
+                    "hidden / norm": f"{float(at['hidden'].max()) / (float(at['operator_norm']) or 1):.1g}"
+                    if "hidden" in at
+                    else "-",
                     "saddle index": str(low) if low == high else f"{low} to {high}",
                     "gauge-free": str(free) if free >= 0 else "-",
                     "level": LEVELS[int(at["inertia_level"])],
@@ -174,10 +177,17 @@ def _notes(sources: Sequence[Source]) -> list[str]:
     ]
     objectives = sorted({str(s.hessian_attrs["objective"]) for s in sources if s.hessian_attrs})
     if objectives:
+        failures = [
+            float(s.measured["hidden_failure_probability"].max())
+            for s in sources
+            if s.measured is not None and "hidden" in s.measured
+        ]
         notes += [
             f"Objective of the Hessian: {', '.join(objectives)}. float64, the whole training set.",
             "The checkpoints lie on a training path and are not critical points; the gradient norm stands beside "
             "every saddle index for this reason.",
+            "hidden: no eigenvalue was missed further out than those reported by more than this, relative to the norm "
+            f"of the block, but with probability {max(failures, default=0.0):.0e} an end; 0: every one was computed.",
             "The pair W,V is shown beside E,W as a control: it, too, is a product of two factors.",
         ]
     return notes

@@ -45,10 +45,16 @@ def slice_checkpoint(
         op,
         config.k,
         method="dense" if dense else "lanczos",
-        tol=1e-8,
+        tol=AGREEMENT,
         seed=analysis.seed,
         max_products=analysis.max_products,
     )
+    if not eigen.converged.all():
+        raise NumericsError(
+            f"block {config.block}: {int((~eigen.converged).sum())} of {eigen.converged.size} eigenvectors have not "
+            "converged",
+            "raise --max-products, or take fewer with --k",
+        )
     directions = torch.cat([eigen.vectors[0], eigen.vectors[1].flip(1)], dim=1)
     eigenvalues = np.concatenate([eigen.values[0], eigen.values[1][::-1]])
     value = point.objective.value(point.params)
@@ -60,7 +66,7 @@ def slice_checkpoint(
     if worst > AGREEMENT * eigen.operator_norm:
         raise NumericsError(
             f"the curvature of a slice differs from its eigenvalue by {worst / eigen.operator_norm:.1e} of |H|",
-            "raise --max-products: the eigenvectors have not converged",
+            "this is a defect of landscape: please report it with the run file",
         )
     k = eigen.values.shape[1]
     found = Slices(

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 def measurements(result: SpectrumReader) -> str:
     """The measurements by step and block, then by step, each beside its prediction."""
     blocks = [
-        ["step", "block", "lambda_min", "lambda_max", "saddle index", "gauge-free", "level", "tau", "|grad|",
-         "E/W/V mass"]
+        ["step", "block", "lambda_min", "lambda_max", "hidden/|H|", "saddle index", "gauge-free", "level", "tau",
+         "|grad|", "E/W/V mass"]
     ]  # fmt: skip
     steps = [
         ["step", "loss", "W/E curv.", "pred.", "W/E grad.", "pred.", "prop41", "kappa_1", "kappa>1", "coupling",
@@ -37,7 +37,7 @@ def measurements(result: SpectrumReader) -> str:
             blocks.append(
                 [
                     str(step), block, f"{row['eigenvalues'][i, 0, 0]:.6g}{star}",
-                    f"{row['eigenvalues'][i, 1, 0]:.6g}{star}",
+                    f"{row['eigenvalues'][i, 1, 0]:.6g}{star}", _hidden(row, i),
                     _index(negative, low, high, row["inertia_estimate"][i]),
                     _count(row["saddle_index_gauge_free"][i]), levels[row["inertia_level"][i]],
                     f"{row['inertia_tolerance'][i]:.1e}", f"{row['grad_norm'][i]:.3g}",
@@ -60,6 +60,9 @@ def measurements(result: SpectrumReader) -> str:
     note = f"objective: {result.attrs['objective']}; an index belongs to a critical point: mind |grad|"
     if any(">=" in cell for line in steps for cell in line):
         note += "\n>= matrix-free: the true ratio may be larger, without a known bound (see coupling_ratio_error)"
+    rows = [result.row(step) for step in result.steps]
+    if chance := max((row["hidden_failure_probability"].max() for row in rows if "hidden" in row), default=0.0):
+        note += f"\nhidden/|H|: no eigenvalue is missed further out than this, but with probability {chance:.0e} an end"
     if any("*" in cell for line in blocks for cell in line):
         note += "\n* not every eigenvalue converged (see converged in the file)"
     return f"{_align(blocks)}\n\n{_align(steps)}\n\n{note}"
@@ -131,6 +134,12 @@ def soundness(state: FileState) -> str:
     else:
         verdict = f"whole but {state.status}: every committed row is good. --repair trims it; it can be gone on with"
     return f"{_align(lines)}\n{printable(state.path)}: {verdict}"
+
+
+def _hidden(row: dict[str, Any], block: int) -> str:
+    if "hidden" not in row:
+        return "-"
+    return f"{row['hidden'][block].max() / (row['operator_norm'][block] or 1):.1g}"
 
 
 def _cell(x: float) -> str:

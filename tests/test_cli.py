@@ -306,11 +306,12 @@ def test_table_shows_what_the_file_holds(run_file: Path, capsys: pytest.CaptureF
     assert cli.run(["hessian", "--ckpt", str(run_file), "--steps", "60", "--blocks", "E,W", "--quiet"]) == 0
     row = SpectrumReader(run_file.with_name("run.hessian.h5")).row(60)
     cells = capsys.readouterr().out.splitlines()[1].split()
-    assert cells[:7] == [
+    assert cells[:8] == [
         "60",
         "E,W",
         f"{row['eigenvalues'][0, 0, 0]:.6g}",
         f"{row['eigenvalues'][0, 1, 0]:.6g}",
+        "0",
         str(row["inertia"][0, 0]),
         str(row["saddle_index_gauge_free"][0]),
         "certified",

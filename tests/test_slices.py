@@ -97,7 +97,7 @@ def test_the_command_writes_the_figure_with_its_data(
 def test_slices_of_unconverged_vectors_are_refused(
     tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A direction that is no eigenvector has another curvature than its eigenvalue: an error, not a picture."""
+    """No pictures of directions that are no eigenvectors, or that the products did not suffice for."""
     from landscape import sections
 
     def wrong(*args: object, **kwargs: object) -> object:
@@ -108,7 +108,12 @@ def test_slices_of_unconverged_vectors_are_refused(
     assert cli.run(["slice", "--ckpt", str(tiny_run), "--step", "60", "--out", str(tmp_path / "s")]) == 1
     error = capsys.readouterr().err
     assert "the curvature of a slice differs from its eigenvalue by" in error
-    assert "the eigenvectors have not converged" in error
+    monkeypatch.undo()
+    few = ["--block", "all", "--method", "lanczos", "--max-products", "20"]
+    assert cli.run(["slice", "--ckpt", str(tiny_run), "--step", "60", "--out", str(tmp_path / "s"), *few]) == 1
+    error = capsys.readouterr().err
+    assert "block all: 4 of 4 eigenvectors have not converged" in error
+    assert "hint: raise --max-products, or take fewer with --k" in error
 
 
 def test_tracking_finds_rotations_and_crossings() -> None:

@@ -103,7 +103,7 @@ def test_end_vectors_are_never_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
     """If the search behind the dense path returned other vectors, the answer would still be LAPACK's."""
     A = matrix(np.random.default_rng(4).standard_normal(300))
     wrong = torch.eye(300, dtype=torch.float64)[:, :3]
-    monkeypatch.setattr(lanczos._Search, "run", lambda self, v0: (wrong, wrong))
+    monkeypatch.setattr(lanczos.Search, "run", lambda self, v0: (wrong, wrong))
     result = eigsh(MatrixOperator(A), 3, method="dense")
     np.testing.assert_allclose(result.values, ends(np.linalg.eigvalsh(A.numpy()), 3), atol=1e-12)
 

@@ -12,7 +12,7 @@ from test_inertia import drawn_spectrum
 from torch import Tensor
 
 from landscape.config import HessianConfig, TrainConfig
-from landscape.curvature import lanczos
+from landscape.curvature import search
 from landscape.curvature.coupling import coupling, coupling_strength
 from landscape.curvature.inertia import from_spectrum, saddle_index
 from landscape.curvature.lanczos import eigsh
@@ -68,7 +68,7 @@ def test_a_hard_search_gets_a_longer_basis(monkeypatch: pytest.MonkeyPatch) -> N
     np.testing.assert_allclose(found.values, np.stack([values[:10], values[::-1][:10]]), atol=1e-9)
     assert found.converged.all()
     assert found.orthonormality <= 2e-14
-    monkeypatch.setattr(lanczos, "_EASY", 10**9)
+    monkeypatch.setattr(search, "_EASY", 10**9)
     short = eigsh(MatrixOperator(A), 10, method="lanczos")
     assert short.converged.all()
     assert found.num_products <= 0.8 * short.num_products

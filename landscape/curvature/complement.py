@@ -11,14 +11,13 @@ from torch import Tensor
 
 from landscape.curvature.lanczos import EigenResult
 from landscape.curvature.operators import LinearMap
+from landscape.curvature.random_start import kuczynski_wozniakowski, outside
 
 ACCEPTED = 1e-3
 """Largest probability of failure with which an upper bound is still given."""
 GATHERED = 0.25
 """Share of the tolerance beyond which directions are gathered; as much again separates the rest from it."""
 _CHECK_EVERY, _MAX_STEPS = 10, 400
-_MOST = 0.7
-"""Share of a vector that one pass of Gram-Schmidt must leave for it to be enough."""
 _EACH = 8
 """Products that a direction gathered has been seen to take; more where there are many."""
 _BASIS_BYTES = 5 << 28
@@ -101,14 +100,14 @@ def _run(
     # Column by column in memory: each step reads whole columns.
     basis = Q.new_zeros(steps, n).T
     alpha, beta = np.zeros(steps), np.zeros(steps)
-    q = _outside(torch.randn(n, generator=generator, dtype=torch.float64).to(Q), Q)
+    q = outside(torch.randn(n, generator=generator, dtype=torch.float64).to(Q), Q)
     q = q / q.norm()
     for j in range(steps):
         basis[:, j] = q
         image = op @ q
         alpha[j] = float(q @ image)
         image = image - q * float(alpha[j]) - (basis[:, j - 1] * float(beta[j - 1]) if j else 0)
-        image = _outside(image, Q, basis[:, : j + 1])
+        image = outside(image, Q, basis[:, : j + 1])
         beta[j] = float(image.norm())
         scale = max(np.abs(alpha[: j + 1]).max(), beta[: j + 1].max())
         exhausted = beta[j] <= 10 * n**0.5 * torch.finfo(q.dtype).eps * scale
@@ -124,7 +123,7 @@ def _run(
 
 
 def _chance(theta: NDArray[np.float64], n: int, steps: int, limit: float, exhausted: bool) -> float:
-    """Probability that an eigenvalue below -limit stayed unseen: 1.648 sqrt(n) exp(-sqrt(eps) (2 steps - 1))."""
+    """Probability that an eigenvalue below -limit stayed unseen."""
     lowest, highest = theta[0], theta[-1]
     if lowest <= -limit:
         return 1.0
@@ -132,19 +131,8 @@ def _chance(theta: NDArray[np.float64], n: int, steps: int, limit: float, exhaus
         return 0.0
     spread = highest + 0.01 * (highest - lowest) + limit
     eps = (lowest + limit) / spread
-    return float(min(1.0, 1.648 * n**0.5 * np.exp(-(eps**0.5) * (2 * steps - 1))))
+    return kuczynski_wozniakowski(n, steps, eps)
 
 
 def _negative(matrix: Tensor, below: float) -> int:
     return int((torch.linalg.eigvalsh((matrix + matrix.T) / 2) < below).sum())
-
-
-def _outside(x: Tensor, *bases: Tensor) -> Tensor:
-    """x without its part in the bases; a second pass where the first took much of it (Daniel et al. 1976)."""
-    for _ in range(2):
-        before = float(x.norm())
-        for basis in bases:
-            x = x - basis @ (basis.T @ x)
-        if float(x.norm()) > _MOST * before:
-            break
-    return x

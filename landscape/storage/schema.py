@@ -187,7 +187,27 @@ HESSIAN_ROOT = Table(
     (
         Field("eigenvalues", ("block", "end", "rank"), "f8", "extreme eigenvalues, outermost first"),
         Field("residual_norm", ("block", "end", "rank"), "f8", "residual", formula="|H v - lambda v|_2, |v| = 1"),
-        Field("converged", ("block", "end", "rank"), "i1", "residual within tolerance (1) or not (0)"),
+        Field(
+            "converged",
+            ("block", "end", "rank"),
+            "i1",
+            "residual within tolerance and the complement searched (1) or not (0)",
+        ),
+        Field(
+            "hidden",
+            ("block", "end"),
+            "f8",
+            "how far each reported eigenvalue may be from the true one of its rank, copies counted, and an eigenvalue "
+            "that is not reported may lie beyond them; 0: dense; inf: the complement was not searched",
+            since="1.1",
+        ),
+        Field(
+            "hidden_failure_probability",
+            ("block",),
+            "f8",
+            "probability that `hidden` fails at an end; 0: every eigenvalue was computed",
+            since="1.1",
+        ),
         Field("num_products", ("block",), "i8", "Hessian-vector products used; 0: assembled in closed form"),
         Field("seconds", ("block",), "f8", "wall time of the block", "s"),
         Field(

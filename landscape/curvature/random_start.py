@@ -1,0 +1,200 @@
+"""Lanczos from a random vector, and what its start proves about eigenvalues that it has not shown."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from landscape.curvature.operators import LinearMap
+
+End = Literal["lowest", "highest"]
+CHECK_EVERY = 10
+_BASIS_BYTES = 1 << 28
+_SHORTEST, _LONGEST = 64, 400
+_ROUNDING = 10
+"""Rounding of one step, in units of eps * |H|."""
+_MOST = 0.7
+"""Share of a vector that one pass of Gram-Schmidt must leave for it to be enough."""
+
+
+def kuczynski_wozniakowski(n: int, steps: int, eps: float) -> float:
+    """Probability that a run misses the extreme eigenvalue by more than eps of the spectrum's width.
+
+    1.648 sqrt(n) exp(-sqrt(eps) (2 steps - 1)) at most, for `steps` steps without restart from a random vector of
+    order n, whatever the spectrum (Kuczynski & Wozniakowski 1992, theorem 4.2, shifted to a semidefinite matrix).
+    """
+    return float(min(1.0, 1.648 * n**0.5 * np.exp(-(eps**0.5) * (2 * steps - 1))))
+
+
+def least_component(n: int, failure: float) -> float:
+    """A length that |<u, v>| falls below with a probability of at most `failure`, for random unit v of order n.
+
+    The density of <u, v> on [-1, 1] is at most sqrt(n / (2 pi)); this is the random event of Kuczynski & Wozniakowski.
+    """
+    return float(failure * (np.pi / (2 * n)) ** 0.5)
+
+
+class RandomRun:
+    """Thick-restart Lanczos from a random vector in the complement of `locked` (n, m), fully orthogonalised.
+
+    The operator is P H P with P = 1 - locked locked^T. theta: Ritz values, ascending; residuals: of the Ritz pairs
+    in the complement. exhausted: the Krylov space is invariant to rounding. After a restart the run is still a
+    polynomial in P H P applied to the start vector; its zeros are `theta` and the Ritz values dropped on the way.
+    """
+
+    def __init__(self, op: LinearMap, locked: Tensor, generator: torch.Generator, columns: int | None = None) -> None:
+        n = op.shape[0]
+        self.op, self.locked, self.order = op, locked, n - locked.shape[1]
+        wanted = columns or min(_LONGEST, max(_SHORTEST, _BASIS_BYTES // (8 * n)))
+        self.columns = min(self.order, wanted)
+        # Vector by vector in memory: each step reads whole vectors.
+        self.basis = locked.new_zeros(self.columns, n).T
+        self.T = np.zeros((self.columns, self.columns))
+        self.eps = torch.finfo(locked.dtype).eps
+        q = outside(torch.randn(n, generator=generator, dtype=torch.float64).to(locked), locked)
+        self.q = q / q.norm()
+        self.filled = self.num_products = 0
+        self.beta = self.log_beta = self.scale = 0.0
+        self.dropped: list[float] = []
+        self.exhausted = False
+
+    def step(self) -> None:
+        """Multiply once. Only while the run is not exhausted; restarts where the basis is full."""
+        if self.filled == self.columns:
+            self._restart()
+        j, q = self.filled, self.q
+        self.basis[:, j] = q
+        image = (self.op @ q[:, None])[:, 0]
+        row = self.T[j, :j]
+        alpha = float(q @ image)
+        self.T[j, j] = alpha
+        # What is known beforehand goes first, so that one pass of Gram-Schmidt mostly suffices.
+        near = np.flatnonzero(row)
+        image = image - self.basis[:, near] @ torch.from_numpy(row[near]).to(q) - alpha * q
+        image = outside(image, self.locked, self.basis[:, : j + 1])
+        self.beta = float(image.norm())
+        self.filled, self.num_products = j + 1, self.num_products + 1
+        self.scale = max(self.scale, abs(alpha), self.beta)
+        floor = 10 * self.op.shape[0] ** 0.5 * self.eps * self.scale
+        self.exhausted = self.beta <= floor or self.filled == self.order
+        self.log_beta += float(np.log(max(self.beta, floor, np.finfo(float).tiny)))
+        self.q = image / self.beta if self.beta > 0 else image
+        if self.filled < self.columns:
+            self.T[self.filled, j] = self.T[j, self.filled] = self.beta
+
+    def project(self) -> None:
+        """Compute the Ritz values and their residuals."""
+        self.theta, self.S = np.linalg.eigh(self.T[: self.filled, : self.filled])
+        self.residuals: NDArray[np.float64] = abs(self.beta * self.S[-1])
+
+    def vectors(self, indices: NDArray[np.int64]) -> Tensor:
+        """Ritz vectors (n, m)."""
+        found: Tensor = self.basis[:, : self.filled] @ torch.from_numpy(self.S[:, indices]).to(self.q)
+        return found
+
+    def reach(self, end: End, failure: float) -> float:
+        """How far beyond the outermost Ritz value of an end the complement may have an eigenvalue.
+
+        Let q = p(P H P) v be the vector that the run would multiply next, p of degree num_products. An eigenvector u
+        of eigenvalue x has |<u, v>| |p(x)| = |<u, q>| <= 1, and |<u, v>| >= least_component with probability
+        1 - failure. Outside of its zeros |p| = prod |x - zero| / prod beta grows without bound, so that it says how
+        far out x can lie (van Dorsselaer, Hochstenbach & van der Vorst 2000; here with restarts, which drop zeros
+        from the basis but not from p). Rounding may hide as much again as `_ROUNDING` eps |H|.
+        """
+        if self.filled == self.order or self.scale == 0:
+            return _ROUNDING * self.eps * self.scale
+        zeros = np.concatenate([self.theta, self.dropped])
+        away = zeros - zeros.min() if end == "lowest" else zeros.max() - zeros
+        width, log_least = float(away.max()) or self.scale, np.log(least_component(self.order, failure))
+        rounding = _ROUNDING * self.eps * self.scale
+        low, high = -16.0, 16.0
+        for _ in range(50):
+            middle = (low + high) / 2
+            d = width * 10.0**middle
+            is_seen = np.logaddexp(self.log_beta - np.log(away + d).sum(), np.log(rounding / d)) < log_least
+            low, high = (low, middle) if is_seen else (middle, high)
+        return float(width * 10.0**high)
+
+    def _restart(self) -> None:
+        self.project()
+        share = self.columns // 6
+        keep = np.r_[:share, self.filled - share : self.filled]
+        self.dropped.extend(np.delete(self.theta, keep))
+        self.basis[:, : len(keep)] = self.vectors(keep)
+        self.filled = m = len(keep)
+        arrow = self.beta * self.S[-1, keep]
+        self.T[:] = 0
+        self.T[np.arange(m), np.arange(m)] = self.theta[keep]
+        self.T[m, :m] = self.T[:m, m] = arrow
+
+
+@dataclasses.dataclass(frozen=True)
+class Complement:
+    """What a random run saw in the complement of locked eigenvectors.
+
+    beyond: by end, how far outside the innermost locked value the complement may have an eigenvalue, but with
+    probability `failure`; searched: the ends whose own outermost pair converged or was shown not to belong; found:
+    Ritz vectors (n, m) that belong among the locked ones.
+    """
+
+    beyond: dict[End, float]
+    searched: set[End]
+    found: Tensor
+    num_products: int
+
+
+def search_complement(
+    op: LinearMap,
+    locked: Tensor,
+    innermost: Mapping[End, float],
+    ready: Collection[End],
+    limit: float,
+    hidden: float,
+    failure: float,
+    max_products: int,
+    generator: torch.Generator,
+) -> Complement:
+    """Run in the complement of `locked` until its outermost pair at every `ready` end has converged.
+
+    innermost: by end that is wanted, the innermost locked eigenvalue. A pair outside of it by more than `limit`
+    belongs among the locked ones, and ends the run once it has converged. An end is searched once its own outermost
+    pair does not belong, has a residual of `limit`, and leaves no more than `hidden` beyond it; or once nothing can
+    be there by more than `limit`.
+    """
+    run = RandomRun(op, locked, generator)
+    beyond = dict.fromkeys(innermost, float("inf"))
+    while True:
+        run.step()
+        stop = run.exhausted or run.num_products >= max_products
+        if not stop and run.num_products % CHECK_EVERY:
+            continue
+        run.project()
+        searched, belongs = set[End](), np.zeros(run.filled, bool)
+        for end, value in innermost.items():
+            sign, at = (1, 0) if end == "lowest" else (-1, -1)
+            outward = sign * (value - run.theta)
+            beyond[end] = min(beyond[end], max(0.0, outward[at] + run.reach(end, failure)))
+            if end in ready:
+                belongs |= outward > limit
+            has_converged = run.residuals[at] <= limit and beyond[end] <= hidden
+            if outward[at] <= limit and (has_converged or beyond[end] <= limit):
+                searched.add(end)
+        if stop or (run.residuals[belongs] <= limit / 4).any() or searched.issuperset(ready):
+            return Complement(beyond, searched, run.vectors(np.flatnonzero(belongs)), run.num_products)
+
+
+def outside(x: Tensor, *bases: Tensor) -> Tensor:
+    """x without its part in the bases; a second pass where the first took much of it (Daniel et al. 1976)."""
+    for _ in range(2):
+        before = float(x.norm())
+        for basis in bases:
+            x = x - basis @ (basis.T @ x)
+        if float(x.norm()) > _MOST * before:
+            break
+    return x
