@@ -17,21 +17,21 @@ from landscape.storage.table import create_table, table_size
 from landscape.storage.writing import Disk, TableWriter, create_hdf5, temporary_file
 
 
-def rewrite(path: Path, attrs: Mapping[str, Any], capacity: Mapping[str, int] | None = None) -> None:
-    """Replace a file by one of its committed rows, with `attrs` set, and room for `capacity` rows by group.
+def rewrite(path: Path, attrs: Mapping[str, Any], more: Mapping[str, int] | None = None) -> None:
+    """Replace a file by one of its committed rows, with `attrs` set, and room for `more` rows by group.
 
-    Rows that belong to a checkpoint (or to an analysed step) that was never committed are left out, and so is
-    whatever the schema does not name.
+    Rows of a checkpoint (or of an analysed step) that some table does not hold whole are left out, and so is whatever
+    the schema does not name.
     """
     kind = file_schema(path) or schema.RUN
     with contextlib.closing(open_file(path, kind)) as old:
         tables = old.tables
-        main = tables["checkpoints" if kind == schema.RUN else "/"].rows
+        by_step = [table.rows for table in tables.values() if table.table.row == "step"]
+        whole = set(by_step[0]).intersection(*by_step)
         labels, room, scales = {}, {}, dict(old.scales)
         for group, table in tables.items():
-            labels[group] = [n for n in table.rows if table.table.row != "step" or n in main]
-            least = 2 if group == "resume" else 0
-            room[group] = max(len(labels[group]), (capacity or {}).get(group, 0), least)
+            labels[group] = [n for n in table.rows if table.table.row != "step" or n in whole]
+            room[group] = 2 if group == "resume" else len(labels[group]) + (more or {}).get(group, 0)
             for field in table.table.fields:
                 for dim, n in zip(field.dims, table.stored[field.name].shape[1:], strict=True):
                     scales.setdefault(dim, np.arange(n))

@@ -61,19 +61,16 @@ class RunWriter(Disk):
         return cls(path, fsync)
 
     @classmethod
-    def extend(
-        cls, path: Path, attrs: Mapping[str, Any], capacity: Mapping[str, int], fsync: bool = False
-    ) -> RunWriter:
-        """Reopen an unfinished or shorter run with room for `capacity` rows in all."""
-        rewrite(path, attrs, capacity)
+    def extend(cls, path: Path, attrs: Mapping[str, Any], more: Mapping[str, int], fsync: bool = False) -> RunWriter:
+        """Reopen an unfinished or shorter run with room for `more` rows of each table beyond those it holds."""
+        rewrite(path, attrs, more)
         return cls(path, fsync)
 
     def checkpoint(self, step: int, parameters: Arrays, **beside: Arrays) -> None:
         """Commit a checkpoint after its rows in the tables `beside` it; a step already stored is left as it is."""
-        stored = self._tables["checkpoints"].labels
-        if step not in stored:
+        if step not in self._tables["checkpoints"].labels:
             for group, values in beside.items():
-                if group in self._tables and len(self._tables[group].labels) == len(stored):
+                if group in self._tables:
                     self._tables[group].append(step, values)
             self._tables["checkpoints"].append(step, parameters)
 

@@ -67,12 +67,12 @@ class SpectrumWriter(Disk):
         return cls(path, fsync)
 
     @classmethod
-    def extend(cls, path: Path, steps: int, fsync: bool = False) -> SpectrumWriter:
-        """Go on with a file, which gets room for `steps` steps.
+    def extend(cls, path: Path, more: int, fsync: bool = False) -> SpectrumWriter:
+        """Resume a file, which gets room for `more` steps beyond those it holds.
 
         It is laid out anew: rows can only be written to a copy by another tool where they are not packed.
         """
-        rewrite(path, {"status": "running"}, dict.fromkeys(GROUPS, steps))
+        rewrite(path, {"status": "running"}, dict.fromkeys(GROUPS, more))
         return cls(path, fsync)
 
     @property

@@ -14,7 +14,10 @@ import json
 import math
 import os
 import platform
+import re
 import shutil
+import stat
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -28,6 +31,7 @@ from landscape.storage.checksum import crc32
 from landscape.storage.table import WRITTEN, committed_rows, field_names
 
 _FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+_FOREIGN_LOCK = "another program or user may have made it: move it away, or choose another place with --out"
 
 
 class Disk:
@@ -84,15 +88,18 @@ class Disk:
 
 @dataclasses.dataclass(frozen=True)
 class _Place:
-    """Where the rows of a dataset lie in the file."""
+    """Where the rows of a dataset lie in the file, and how many have room there."""
 
     offset: int
     dtype: np.dtype[Any]
+    room: int
     shape: tuple[int, ...]
 
     @classmethod
     def of(cls, data: h5py.Dataset) -> _Place:
-        return cls(data.id.get_offset() or 0, data.dtype, data.shape[1:])
+        offset = data.id.get_offset()
+        # What is packed, or empty, has no bytes of its own to write to.
+        return cls(offset or 0, data.dtype, 0 if offset is None else data.shape[0], data.shape[1:])
 
     def at(self, index: int) -> int:
         return self.offset + index * self.dtype.itemsize * math.prod(self.shape)
@@ -102,9 +109,11 @@ class TableWriter:
     """Appends rows to a table that `create_table` made; labels are those of the rows committed so far."""
 
     def __init__(self, group: h5py.Group, row: str, disk: Disk) -> None:
-        self.disk = disk
+        self.disk, self._group = disk, group.name
         self.fields = {name: _Place.of(group[name]) for name in field_names(group)}
         self._label, self._record = _Place.of(group[row]), _Place.of(group["crc32"])
+        places = (self._label, self._record, *(p for p in self.fields.values() if math.prod(p.shape)))
+        self._room = min(place.room for place in places)
         self.labels = [int(group[row][i]) for i in committed_rows(group, row)]
 
     def append(self, label: int, values: Mapping[str, Any]) -> None:
@@ -113,7 +122,15 @@ class TableWriter:
         self.labels.append(label)
 
     def write(self, index: int, label: int, values: Mapping[str, Any]) -> None:
-        """Write row `index` and commit it. Raises FileError where the disk fails."""
+        """Write row `index` and commit it. Raises FileError where the disk fails.
+
+        A row beyond the room is an error before a byte is touched: what lies there belongs to something else.
+        """
+        if not 0 <= index < self._room:
+            raise FileError(
+                f"{self.disk.path}: {self._group} has room for {self._room:,} rows, and this is row {index + 1:,}",
+                "nothing was overwritten; the same command with --resume makes room (please report this)",
+            )
         number = np.array(label, self._label.dtype)
         crc = crc32(number.tobytes())
         for name, place in self.fields.items():
@@ -140,9 +157,14 @@ def temporary_file(path: Path, size: int) -> Iterator[Path]:
 
     A disk without room is an error before anything is written, and when the block has ended all space is claimed.
     """
-    for abandoned in path.parent.glob(f".{path.name}.*.tmp"):
-        abandoned.unlink(missing_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    for abandoned in _abandoned(path):
+        abandoned.unlink(missing_ok=True)
+    try:
+        # Whatever else is there, a link above all, belongs to somebody else.
+        os.close(os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666))
+    except OSError as error:
+        raise FileError(f"{temporary} cannot be made: {error.strerror}", "choose another place with --out") from error
     try:
         _claim(temporary, size + (1 << 20))
         yield temporary
@@ -180,29 +202,42 @@ def create_hdf5(path: Path) -> Iterator[h5py.File]:
                     start += target.write(memory.read(min(end - start, 1 << 22)))
 
 
+def _abandoned(path: Path) -> Iterator[Path]:
+    """What killed writers of `path` left behind, whose lock is held: no other file, and nothing that is a link."""
+    ours = re.compile(re.escape(f".{path.name}.") + r"\d+\.tmp", re.ASCII)
+    with os.scandir(path.parent) as entries:
+        for entry in entries:
+            if ours.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+                yield Path(entry.path)
+
+
 @contextlib.contextmanager
 def sole_writer(path: Path) -> Iterator[None]:
-    """Hold `path` for writing; a second writer is refused. The kernel takes the lock from a process that dies."""
+    """Hold `path` for writing; a second writer is refused. The kernel takes the lock from a process that dies.
+
+    Raises FileError where the lock file is another file than one of ours, which is left as it is.
+    """
     lock = lock_of(path)
     while True:
-        file = lock.open("a+")
+        handle = _open_lock(lock, os.O_RDWR | os.O_CREAT)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.close()
-            raise FileError(f"{path} is being written by another process ({owner(path)})", "wait for it") from None
-        # The one who held it last removes the lock file; then this is a lock on nothing.
-        if lock.exists() and os.fstat(file.fileno()).st_ino == lock.stat().st_ino:
-            break
-        file.close()
-    with file:
-        try:
-            file.truncate(0)
-            file.write(json.dumps({"pid": os.getpid(), "host": platform.node()}))
-            file.flush()
-            yield
-        finally:
-            lock.unlink(missing_ok=True)
+            _lock(handle, path)
+            # The one who held it last removes the lock file; then this is a lock on nothing.
+            if os.path.samestat(os.fstat(handle), lock.lstat()):
+                break
+        except FileNotFoundError:
+            pass
+        except BaseException:
+            os.close(handle)
+            raise
+        os.close(handle)
+    try:
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, json.dumps({"pid": os.getpid(), "host": platform.node()}).encode(), 0)
+        yield
+    finally:
+        lock.unlink(missing_ok=True)
+        os.close(handle)
 
 
 def lock_of(path: Path) -> Path:
@@ -213,14 +248,61 @@ def lock_of(path: Path) -> Path:
 def owner(path: Path) -> str:
     """Process and host that hold `path` for writing; empty if none does."""
     try:
-        with lock_of(path).open() as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return file.read() or "starting"
+        handle = _open_lock(lock_of(path), os.O_RDONLY)
+    except FileError:
+        return ""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _holder(handle) or "starting"
     except OSError:
         pass
+    finally:
+        os.close(handle)
     return ""
+
+
+def _open_lock(lock: Path, flags: int) -> int:
+    """Open a lock file, and nothing else: no link is followed, no pipe waited for, no other file touched."""
+    try:
+        handle = os.open(lock, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        why = "it is a link" if error.errno == errno.ELOOP else error.strerror
+        raise FileError(f"{lock} cannot be used as a lock: {why}", _FOREIGN_LOCK) from error
+    try:
+        state = os.fstat(handle)
+        if not stat.S_ISREG(state.st_mode) or state.st_nlink > 1:
+            raise FileError(f"{lock} cannot be used as a lock: it is no plain file of its own", _FOREIGN_LOCK)
+        if state.st_size and not _holder(handle):
+            raise FileError(f"{lock} cannot be used as a lock: it holds something else", _FOREIGN_LOCK)
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle
+
+
+def _lock(handle: int, path: Path) -> None:
+    """Take a lock. Raises FileError if another process has it."""
+    for pause in (0.0, 0.01, 0.1):
+        # One who only looks, as `owner` does, is gone at once.
+        time.sleep(pause)
+        try:
+            return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            continue
+        except OSError as error:
+            raise FileError(f"{path} cannot be locked: {error.strerror}", "choose another place with --out") from error
+    by = _holder(handle) or "starting"
+    raise FileError(f"{path} is being written by another process ({by})", "wait for it") from None
+
+
+def _holder(handle: int) -> str:
+    """What a lock file says of its holder; empty if it holds nothing, or no text of ours."""
+    try:
+        said = json.loads(os.pread(handle, 1024, 0))
+        return json.dumps({"pid": int(said["pid"]), "host": str(said["host"])})
+    except (OSError, ValueError, TypeError, LookupError, RecursionError):
+        return ""
 
 
 def _bytes(data: np.ndarray[Any, Any]) -> memoryview:
@@ -230,7 +312,7 @@ def _bytes(data: np.ndarray[Any, Any]) -> memoryview:
 
 def _claim(path: Path, size: int) -> None:
     """Make a file at least `size` bytes long, with all its space on the disk."""
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
     try:
         os.posix_fallocate(handle, 0, size)
         os.fsync(handle)

@@ -99,7 +99,7 @@ class Member:
                 resume = reader.begun
         if resume:
             state = self._restore()
-            self.writer = RunWriter.extend(self.path, attrs, self._capacity(), fsync)
+            self.writer = RunWriter.extend(self.path, attrs, self._to_come(int(state["step"])), fsync)
             return state
         parameters = initial(self.config)
         self.writer = RunWriter.create(
@@ -109,7 +109,7 @@ class Member:
             {name: np.arange(size) for name, size in axes(self.config).items()},
             tuple(parameters),
             "f4" if self.config.dtype == "float32" else "f8",
-            self._capacity(),
+            self._to_come(),
             fsync,
         )
         nothing = {f"{moment}_{n}": np.zeros_like(array) for n, array in parameters.items() for moment in ("m", "v")}
@@ -128,13 +128,13 @@ class Member:
         self.sampler.restore(state)
         return state
 
-    def _capacity(self) -> dict[str, int]:
-        """Rows the run can need; the last step may lie outside the schedule after an early stop."""
-        rows = len(self.schedule) + 1
+    def _to_come(self, step: int = 0) -> dict[str, int]:
+        """Rows that the run can need from a step on; an early stop may lie outside the schedule."""
+        rows = sum(due >= step for due in self.schedule) + 1
         return {
             "checkpoints": rows,
             "tokens": rows,
-            "metrics": self.config.steps // self.config.metrics_every + 2,
+            "metrics": self.config.steps // self.config.metrics_every - step // self.config.metrics_every + 2,
             **({} if self.config.optimizer == "sgd" else {"moments": rows}),
         }
 
