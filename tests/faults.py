@@ -58,6 +58,7 @@ class Tally:
     lost: int = 0
     torn: int = 0
     wrong: int = 0
+    sequences: int = 0
 
     @property
     def harm(self) -> tuple[int, int, int]:
