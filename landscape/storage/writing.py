@@ -7,11 +7,9 @@ changes while a run is live, the library holds nothing back, and a failing disk 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import errno
 import fcntl
 import json
-import math
 import os
 import platform
 import re
@@ -28,7 +26,8 @@ import numpy as np
 
 from landscape.errors import FileError
 from landscape.storage.checksum import crc32
-from landscape.storage.table import WRITTEN, committed_rows, field_names
+from landscape.storage.guard import Stored
+from landscape.storage.table import WRITTEN, TableReader
 
 _FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 _FOREIGN_LOCK = "another program or user may have made it: move it away, or choose another place with --out"
@@ -86,35 +85,17 @@ class Disk:
             self.close()
 
 
-@dataclasses.dataclass(frozen=True)
-class _Place:
-    """Where the rows of a dataset lie in the file, and how many have room there."""
-
-    offset: int
-    dtype: np.dtype[Any]
-    room: int
-    shape: tuple[int, ...]
-
-    @classmethod
-    def of(cls, data: h5py.Dataset) -> _Place:
-        offset = data.id.get_offset()
-        # What is packed, or empty, has no bytes of its own to write to.
-        return cls(offset or 0, data.dtype, 0 if offset is None else data.shape[0], data.shape[1:])
-
-    def at(self, index: int) -> int:
-        return self.offset + index * self.dtype.itemsize * math.prod(self.shape)
-
-
 class TableWriter:
-    """Appends rows to a table that `create_table` made; labels are those of the rows committed so far."""
+    """Appends rows to a table; labels are those of the rows committed so far, which come first in the file."""
 
-    def __init__(self, group: h5py.Group, row: str, disk: Disk) -> None:
-        self.disk, self._group = disk, group.name
-        self.fields = {name: _Place.of(group[name]) for name in field_names(group)}
-        self._label, self._record = _Place.of(group[row]), _Place.of(group["crc32"])
-        places = (self._label, self._record, *(p for p in self.fields.values() if math.prod(p.shape)))
-        self._room = min(place.room for place in places)
-        self.labels = [int(group[row][i]) for i in committed_rows(group, row)]
+    def __init__(self, table: TableReader, disk: Disk) -> None:
+        self.disk, self._group = disk, table.table.group
+        self.fields = {f.name: table.stored[f.name] for f in table.table.fields}
+        self._label, self._record = table.stored[table.table.row], table.stored["crc32"]
+        places = (self._label, self._record, *(place for place in self.fields.values() if place.row_bytes))
+        # What is packed, or empty, has no bytes of its own to write to.
+        self._room = min(0 if place.offset is None else place.shape[0] for place in places)
+        self.labels = list(table.rows)
 
     def append(self, label: int, values: Mapping[str, Any]) -> None:
         """Write the next row and commit it; when this returns, the row survives the process."""
@@ -134,13 +115,17 @@ class TableWriter:
         number = np.array(label, self._label.dtype)
         crc = crc32(number.tobytes())
         for name, place in self.fields.items():
-            row = np.ascontiguousarray(values[name], dtype=place.dtype).reshape(place.shape)
-            self.disk.write(place.at(index), row)
+            row = np.ascontiguousarray(values[name], dtype=place.dtype).reshape(place.shape[1:])
+            self._put(place, index, row)
             crc = crc32(_bytes(row), crc)
         self.disk.sync()
-        self.disk.write(self._label.at(index), number)
-        self.disk.write(self._record.at(index), np.array(WRITTEN + crc, self._record.dtype))
+        self._put(self._label, index, number)
+        self._put(self._record, index, np.array(WRITTEN + crc, self._record.dtype))
         self.disk.sync()
+
+    def _put(self, place: Stored, index: int, row: np.ndarray[Any, Any]) -> None:
+        if place.offset is not None:
+            self.disk.write(place.offset + index * place.row_bytes, row)
 
 
 def cannot_write(path: Path, error: OSError) -> FileError:
@@ -174,11 +159,7 @@ def temporary_file(path: Path, size: int) -> Iterator[Path]:
     except OSError as error:
         if error.errno not in _FULL:
             raise cannot_write(path, error) from error
-        free = shutil.disk_usage(path.parent).free
-        raise FileError(
-            f"{path.parent} has {free:,} bytes free; this file needs {size:,}",
-            "free some space, write elsewhere with --out, or store fewer checkpoints",
-        ) from error
+        raise _no_room(path, size) from error
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -200,6 +181,20 @@ def create_hdf5(path: Path) -> Iterator[h5py.File]:
                 target.seek(start)
                 while start < end:
                     start += target.write(memory.read(min(end - start, 1 << 22)))
+
+
+def require_free(path: Path, size: int) -> None:
+    """Raise FileError if the disk has no room for a new file."""
+    if shutil.disk_usage(path.parent).free < size:
+        raise _no_room(path, size)
+
+
+def _no_room(path: Path, size: int) -> FileError:
+    free = shutil.disk_usage(path.parent).free
+    return FileError(
+        f"{path.parent} has {free:,} bytes free; this file needs {size:,}",
+        "free some space, write elsewhere with --out, or store fewer checkpoints",
+    )
 
 
 def _abandoned(path: Path) -> Iterator[Path]:

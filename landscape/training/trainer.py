@@ -26,13 +26,14 @@ from landscape.errors import DoesNotFitError, warn
 from landscape.signals import stop_signals
 from landscape.storage.contents import axes, block_sizes
 from landscape.storage.files import make_folder, refuse_existing
+from landscape.storage.making import check_run
 from landscape.storage.runs import GROKKED, MEMORISED, Arrays, RunReader
 from landscape.storage.writing import sole_writer
-from landscape.training.member import Member
+from landscape.training.member import Member, rows_to_come
 from landscape.training.models import load_model
 from landscape.training.networks import Batch, Networks
 from landscape.training.optimizers import Optimizer
-from landscape.training.tasks import TRAIN, make_data
+from landscape.training.tasks import TRAIN
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,10 +86,12 @@ def train_ensemble(
     started = time.monotonic()
     runs = clip_batch(runs)
     device = pick_device(next(iter(runs.values())).device)
-    for path in runs:
-        make_folder(path.parent)
+    for path, config in runs.items():
         if not (resume or overwrite):
             refuse_existing(path, "use --resume to go on with it, --overwrite to replace it, or another --out")
+        make_folder(path.parent)
+        if not (resume and path.exists()):
+            check_run(path, config, rows_to_come(config))
     with contextlib.ExitStack() as files:
         for path in runs:
             files.enter_context(sole_writer(path))
@@ -319,7 +322,7 @@ def clip_batch(runs: Mapping[Path, TrainConfig]) -> dict[Path, TrainConfig]:
     """The runs of an ensemble with batches of at most their training set, whose size they share; warns of a change."""
     first = next(iter(runs.values()))
     _require_memory(first)
-    size = int((make_data(first).split == TRAIN).sum())
+    size = axes(first)["train_sample"]
     if first.batch_size == "full" or first.batch_size <= size:
         return dict(runs)
     warn(f"batch_size {first.batch_size} exceeds the {size} training pairs; using {size}")
