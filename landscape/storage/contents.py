@@ -21,7 +21,7 @@ from landscape.storage.table import Scales, TableReader, add_dataset
 PARTS = ["E", "W", "V", "bias"]
 NAMED = {"end": ["lowest", "highest"], "sign": ["negative", "zero", "positive"], "part": PARTS, "pair": list(PAIRS)}
 """Axes of a Hessian file whose labels never change."""
-STATUS = ("running", "complete", "interrupted")
+STATUS = ("running", "complete", "interrupted", "diverged")
 ROWS = 1 << 20
 """Most rows of a table that are taken from a file: what is done with them stays quick."""
 

@@ -46,8 +46,8 @@ class FileState:
 
     @property
     def finished(self) -> bool:
-        """Complete, without room for rows that were never written."""
-        return self.status == "complete" and all(len(t.committed) == t.room for t in self.tables)
+        """Complete or diverged, without room for rows that were never written."""
+        return self.status in ("complete", "diverged") and all(len(t.committed) == t.room for t in self.tables)
 
     @property
     def steps(self) -> tuple[int, ...]:

@@ -24,6 +24,7 @@ RESUMABLE = {
     "steps", "stop_test_accuracy", "extra_steps", "device", "metrics_every",
     "checkpoint_every", "checkpoint_log", "checkpoint_at",
 }  # fmt: skip
+_DEFAULTS = TrainConfig()
 
 
 class Member:
@@ -43,6 +44,7 @@ class Member:
         self.lr_ratio = 1.0 if isinstance(config.lr_ratio, str) else config.lr_ratio
         self.count = np.zeros(config.vocabulary, np.int64)
         self.stop_step = -1
+        self.has_diverged = False
 
     def draw(self) -> Ints | None:
         """The pairs of the next batch; None for the whole training set."""
@@ -89,7 +91,9 @@ class Member:
             if differing := difference(self.config, reader.config, RESUMABLE):
                 hint = f"--resume can change only {', '.join(sorted(RESUMABLE))}; start another run with --out"
                 raise ConfigError(differing, hint)
-            return reader.attrs["status"] == "complete" and self.config == replace(self.config, reader.config)
+            return reader.attrs["status"] in ("complete", "diverged") and self.config == replace(
+                self.config, reader.config
+            )
 
     def open(self, resume: bool, device: str, fsync: bool) -> dict[str, Any]:
         """Open the file for writing, a new one or one with room for the steps to come; the state to go on from."""
@@ -103,6 +107,12 @@ class Member:
             self.writer = RunWriter.extend(self.path, changed, rows_to_come(self.config, int(state["step"])), fsync)
             return state
         parameters = initial(self.config)
+        if not all(np.isfinite(array).all() for array in parameters.values()):
+            raise ConfigError(
+                f"init_scale_E {self.config.init_scale_E} and init_scale_W {self.config.init_scale_W} give parameters"
+                f" that are not finite in {self.config.dtype}",
+                "lower the scales",
+            )
         data = {f.name: getattr(self.data, f.name) for f in dataclasses.fields(self.data)}
         self.writer = RunWriter.create(self.path, self.config, attrs, data, rows_to_come(self.config), fsync)
         nothing = {f"{moment}_{n}": np.zeros_like(array) for n, array in parameters.items() for moment in ("m", "v")}
@@ -112,7 +122,8 @@ class Member:
         """Take the newest resume slot."""
         with RunReader(self.path) as reader:
             state = reader.resume_state()
-            same_stop = all(reader.config[k] == getattr(self.config, k) for k in ("stop_test_accuracy", "extra_steps"))
+            before = replace(_DEFAULTS, reader.config)
+        same_stop = all(getattr(before, k) == getattr(self.config, k) for k in ("stop_test_accuracy", "extra_steps"))
         step = int(state["step"])
         if step > self.config.steps:
             raise ConfigError(f"{self.path} is at step {step}, beyond --steps {self.config.steps}", "raise --steps")
@@ -165,7 +176,10 @@ def checkpoint_schedule(config: TrainConfig) -> list[int]:
 
 def difference(config: TrainConfig, stored: Mapping[str, Any], free: Set[str]) -> str:
     """What tells a config from that of a run file, but for the options that are `free` to differ; empty if nothing."""
+    defaults = json.loads(to_json(_DEFAULTS))
     for key, value in json.loads(to_json(config)).items():
-        if key not in free and stored.get(key) != value:
-            return f"{key} is {value}, but the run was started with {stored.get(key)}"
+        # A file of an older version lacks younger options: it was made as their defaults say.
+        before = stored.get(key, defaults[key])
+        if key not in free and before != value:
+            return f"{key} is {value}, but the run was started with {before}"
     return ""
