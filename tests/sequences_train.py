@@ -19,7 +19,7 @@ CHANGES: dict[str, tuple[Any, ...]] = {
     "--stop-test-accuracy": (None, None, 0.01, 0.2, 0.3, 1.0),
     "--extra-steps": (0, 1, 6, 20),
 }
-BEYOND = r"is at step \d+, beyond --steps"
+TOO_SHORT = r"is at step \d+, beyond --steps|leaves the run's steps"
 
 
 class Runs(Kind):
@@ -50,7 +50,7 @@ class Runs(Kind):
         argv = ["train", "--out", str(self.out), *self.fixed, f"--{what}"]
         argv += [str(part) for item in flags.items() for part in item]
         argv += ["--checkpoint-at", *map(str, at)] if at else []
-        return Command(argv, (0,), BEYOND, self.paths if what == "overwrite" else ())
+        return Command(argv, (0,), TOO_SHORT, self.paths if what == "overwrite" else ())
 
     def settle(self) -> list[Command]:
         flags = {**{flag: values[0] for flag, values in CHANGES.items()}, "--steps": max(CHANGES["--steps"])}

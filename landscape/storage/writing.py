@@ -30,6 +30,8 @@ from landscape.storage.guard import Stored
 from landscape.storage.table import WRITTEN, TableReader
 
 _FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+_LOCK_TEXT = b'{"pid": '
+"""How every lock file begins that is not empty."""
 _FOREIGN_LOCK = "another program or user may have made it: move it away, or choose another place with --out"
 
 
@@ -268,7 +270,9 @@ def _open_lock(lock: Path, flags: int) -> int:
         state = os.fstat(handle)
         if not stat.S_ISREG(state.st_mode) or state.st_nlink > 1:
             raise FileError(f"{lock} cannot be used as a lock: it is no plain file of its own", _FOREIGN_LOCK)
-        if state.st_size and not _holder(handle):
+        # A kill may have cut our text short.
+        said = os.pread(handle, len(_LOCK_TEXT), 0)
+        if said != _LOCK_TEXT[: len(said)]:
             raise FileError(f"{lock} cannot be used as a lock: it holds something else", _FOREIGN_LOCK)
     except BaseException:
         os.close(handle)
