@@ -138,9 +138,7 @@ def summarise(path: Path, started: float | None = None) -> RunSummary:
             grok_step=reader.first_step("test_accuracy", GROKKED),
             checkpoints=len(reader.steps),
             seconds=None if started is None else time.monotonic() - started,
-            diverged_step=int([*bad, *metrics["metric_step"][-1:]][0])
-            if reader.attrs["status"] == "diverged"
-            else None,
+            diverged_step=diverged_step,
         )
 
 
