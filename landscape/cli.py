@@ -192,7 +192,7 @@ def _train(args: Train) -> int:
             _print_summary(summary)
     diverged = [summary.divergence for summary in summaries if summary.divergence]
     for error in diverged:
-        print(f"error: {error}\nhint: {error.hint}", file=sys.stderr)
+        complain(error)
     return INTERRUPTED if any(summary.status == "interrupted" for summary in summaries) else 1 if diverged else 0
 
 

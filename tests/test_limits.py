@@ -38,11 +38,6 @@ from landscape.training.trainer import train
             {"steps": 10**9, "checkpoint_every": 0, "checkpoint_log": 10**9},
             "checkpoint_log 1000000000 asks for 9,000,000,000 checkpoints",
         ),
-        (
-            {"steps": 10**30, "checkpoint_every": 0, "metrics_every": 10**30},
-            "steps is 1000000000000000000000000000000, extra_steps 0",
-        ),
-        ({"steps": 10, "extra_steps": 10**20}, "steps is 10, extra_steps 100000000000000000000"),
         ({"hidden": 10**8}, "W in checkpoints would take 3,200,000,000 bytes a step; at most 1,073,741,824"),
         ({"p": 46_000}, "order in resume would take 10,156,800,000 bytes a step"),
         ({"hidden": 10**6, "checkpoint_every": 1, "steps": 10**6}, "bytes free; this file needs"),
@@ -99,10 +94,8 @@ def test_texts_that_no_reader_takes(tiny_run: Path, tmp_path: Path, monkeypatch:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_analysis_that_no_reader_takes(tiny_run: Path, tmp_path: Path) -> None:
-    """Rows of a Hessian file that are too large are refused before anything is measured."""
-    with pytest.raises(ConfigError, match=r"eigenvalues in / would take [\d,]+ bytes a step"):
-        analyse(tiny_run, HessianConfig(steps="0", blocks=("E",), k=10**9), tmp_path / "h.h5", quiet=True)
+def test_an_analysis_that_no_reader_takes(tmp_path: Path) -> None:
+    """Rows of a Hessian file that are too large are refused before a file is made."""
     vectors = schema.vectors_table(("all",))
     scales = {"end": range(2), "rank": range(100), "param_row_all": range(ROW_BYTES // 1000)}
     with (

@@ -13,7 +13,7 @@ import numpy as np
 from landscape.config import TrainConfig
 from landscape.errors import ConfigError, FileError
 from landscape.storage import schema
-from landscape.storage.contents import MODULUS, ROWS, Contents, plan_run, write_attributes, write_data
+from landscape.storage.contents import ROWS, Contents, plan_run, write_attributes, write_data
 from landscape.storage.guard import ROW_BYTES, Array, Guard
 from landscape.storage.table import Scales, create_table
 from landscape.storage.writing import create_hdf5, require_free, temporary_file
@@ -80,10 +80,6 @@ def room_size(path: Path, rooms: Rooms, lengths: Mapping[str, int], dtype: str) 
 
 def check_run(path: Path, config: TrainConfig, rows: Mapping[str, int]) -> None:
     """Raise ConfigError or FileError for a run whose file could not be made or read, before any of its work is done."""
-    if config.p > MODULUS:
-        raise ConfigError(f"p is {config.p:,}; files have at most {MODULUS:,}", "choose a smaller --p")
-    if config.steps + config.extra_steps >= 1 << 62:
-        raise ConfigError(f"steps is {config.steps}, extra_steps {config.extra_steps}", "lower --steps")
     plan = plan_run(config)
     rooms = [(table, rows.get(table.group, 2)) for table in plan.tables]
     size = room_size(path, rooms, plan.lengths, plan.parameter)

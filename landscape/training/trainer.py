@@ -98,14 +98,14 @@ def train_ensemble(
     ones). Finished runs are left as they are; a run that ends early leaves the others to go on. Raises as `train`.
     """
     started = time.monotonic()
-    runs = clip_batch(runs)
-    device = pick_device(next(iter(runs.values())).device)
     for path, config in runs.items():
         if not (resume or overwrite):
             refuse_existing(path, "use --resume to go on with it, --overwrite to replace it, or another --out")
         make_folder(path.parent)
         if not (resume and path.exists()):
             check_run(path, config, rows_to_come(config))
+    runs = clip_batch(runs)
+    device = pick_device(next(iter(runs.values())).device)
     with contextlib.ExitStack() as files:
         for path in runs:
             files.enter_context(sole_writer(path))
@@ -362,7 +362,8 @@ def clip_batch(runs: Mapping[Path, TrainConfig]) -> dict[Path, TrainConfig]:
     first = next(iter(runs.values()))
     _require_memory(first)
     size = axes(first)["train_sample"]
-    if first.batch_size == "full" or first.batch_size <= size:
+    # Without any pair it is the share of them that is refused.
+    if first.batch_size == "full" or first.batch_size <= max(size, 1):
         return dict(runs)
     warn(f"batch_size {first.batch_size} exceeds the {size} training pairs; using {size}")
     return {path: dataclasses.replace(config, batch_size=size) for path, config in runs.items()}
