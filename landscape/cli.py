@@ -190,7 +190,10 @@ def _train(args: Train) -> int:
     else:
         for summary in summaries:
             _print_summary(summary)
-    return INTERRUPTED if any(summary.status == "interrupted" for summary in summaries) else 0
+    diverged = [summary.divergence for summary in summaries if summary.divergence]
+    for error in diverged:
+        complain(error)
+    return INTERRUPTED if any(summary.status == "interrupted" for summary in summaries) else 1 if diverged else 0
 
 
 def _print_summary(summary: RunSummary) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Iterator, Mapping
@@ -12,7 +13,7 @@ import numpy as np
 from tqdm import tqdm
 
 from landscape.config import AnalysisConfig, HessianConfig, TrainConfig, replace, to_json
-from landscape.errors import FileError, StepError, warn
+from landscape.errors import FileError, NumericsError, StepError, warn
 from landscape.measure import Measurement
 from landscape.point import Training
 from landscape.provenance import provenance
@@ -41,7 +42,7 @@ def analyse(
         if out.resolve() == run.resolve():
             raise FileError(f"{out} is the run file itself", "choose another --out")
         train_config = replace(TrainConfig(), reader.config)
-        steps = choose_steps(reader, config.steps, config.num_steps)
+        steps = finite_steps(reader, choose_steps(reader, config.steps, config.num_steps))
         warn_of_damage(reader)
         measurement = Measurement(train_config, config, reader.data())
         attrs = file_attrs(run, reader, config)
@@ -132,7 +133,8 @@ def choose_steps(reader: RunReader, wanted: str, count: int = 12) -> list[int]:
     if wanted != "auto":
         chosen = sorted({int(s) for s in wanted.split(",")})
         for step in chosen:
-            reader.checkpoint(step)
+            with contextlib.suppress(NumericsError):
+                reader.checkpoint(step)
             training_at(reader, step)
         return chosen
     if not stored:
@@ -148,6 +150,22 @@ def choose_steps(reader: RunReader, wanted: str, count: int = 12) -> list[int]:
             break
         chosen_steps.add(_nearest(stored, target))
     return sorted(chosen_steps)
+
+
+def finite_steps(reader: RunReader, steps: list[int]) -> list[int]:
+    """The steps whose parameters are finite; names the others on stderr. Raises NumericsError if none is left."""
+    finite, errors = [], []
+    for step in steps:
+        try:
+            reader.checkpoint(step)
+            finite.append(step)
+        except NumericsError as error:
+            errors.append(error)
+    if errors and not finite:
+        raise errors[0]
+    for left_out in errors:
+        warn(f"{left_out}: left out")
+    return finite
 
 
 def _nearest(stored: list[int], target: float) -> int:

@@ -185,6 +185,8 @@ def _is_analysed(run: Path, config: AnalysisConfig, path: Path, is_trained: bool
 
 def _train(group: dict[Path, TrainConfig]) -> None:
     for summary in train_ensemble(group, resume=True, quiet=True):
+        if summary.divergence:
+            raise summary.divergence
         if summary.status != "complete":
             raise FileError(f"{summary.status} at step {summary.steps}", "the same command goes on")
 

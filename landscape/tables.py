@@ -128,7 +128,7 @@ def soundness(state: FileState) -> str:
         verdict = "\n".join(f"damaged: {printable(text)}" for text in state.damage)
         verdict += "\nall other rows are served; `--repair` leaves the damaged ones out and keeps the original"
     elif state.finished:
-        verdict = "whole and complete"
+        verdict = f"whole and {state.status}"
     elif state.writer:
         verdict = f"whole so far, being written by {printable(state.writer)}"
     else:

@@ -25,7 +25,6 @@ from landscape.config import HessianConfig, TrainConfig
 from landscape.pipeline import analyse
 from landscape.storage.runs import RunReader, RunWriter
 from landscape.storage.spectra import SpectrumReader, SpectrumWriter
-from landscape.storage.table import committed_rows
 from landscape.training.trainer import train
 
 PAGE = 4096
@@ -58,6 +57,7 @@ class Tally:
     lost: int = 0
     torn: int = 0
     wrong: int = 0
+    sequences: int = 0
 
     @property
     def harm(self) -> tuple[int, int, int]:
@@ -98,7 +98,7 @@ def everything(path: Path) -> dict[str, bytes]:
         for group in ("checkpoints", "metrics", "tokens", "moments"):
             if group in file:
                 row = "metric_step" if group == "metrics" else "step"
-                rows = committed_rows(file[group], row)
+                rows = np.flatnonzero(file[group]["crc32"][()] >> 32 == 1)
                 for name, data in file[group].items():
                     if row in data.dims[0][0].name if data.ndim and not data.is_scale else name == row:
                         found[f"{group}/{name}"] = data[()][rows].tobytes()

@@ -26,7 +26,6 @@ from landscape.storage import schema
 from landscape.storage.files import sha256
 from landscape.storage.runs import RunReader, RunWriter
 from landscape.storage.spectra import SpectrumReader
-from landscape.storage.table import field_names
 from landscape.storage.writing import sole_writer
 from landscape.training.trainer import train
 
@@ -130,7 +129,7 @@ def test_a_torn_row_never_counts(tiny_run: Path, tmp_path: Path, monkeypatch: py
         with RunReader(path) as reader:
             before = reader.resume_state()
         with h5py.File(path, "r+") as file:
-            fields = field_names(file["resume"])
+            fields = str(file["resume/crc32"].attrs["fields"]).split()
             age = file["resume/step"][()]
             state = {name: before[name] for name in fields}
             state["step"], state["W"] = 999, before["W"] + 1
@@ -155,7 +154,7 @@ def test_extending_keeps_old_rows(tiny_run: Path, tmp_path: Path) -> None:
             for name, array in old.checkpoint(step).items():
                 assert new.checkpoint(step)[name].tobytes() == array.tobytes()
     with h5py.File(path) as file:
-        assert len(file["checkpoints/E"]) == 500
+        assert len(file["checkpoints/E"]) == len(old.steps) + 500
 
 
 def test_a_full_disk_is_an_error_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

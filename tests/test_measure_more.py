@@ -14,8 +14,8 @@ from landscape.curvature.operators import HessianOperator
 from landscape.measure import Measurement
 from landscape.pipeline import analyse
 from landscape.point import Point, Problem, Training
+from landscape.storage.runs import RunReader
 from landscape.storage.schema import LEVELS
-from landscape.storage.table import read_row
 from landscape.storage.writing import Disk, TableWriter
 from landscape.training.trainer import train
 from landscape.verify import verify
@@ -84,13 +84,12 @@ def test_second_opinion_holds_at_low_training_loss(memorised: Path, tmp_path: Pa
 
 def sharpen(path: Path, factor: float) -> None:
     """Multiply the output layer of a run's last checkpoint, and commit the row anew."""
-    with Disk(path) as disk, h5py.File(path, "r") as file:
-        group = file["checkpoints"]
-        last = len(group["step"]) - 1
-        row = read_row(group, "step", last)
+    with Disk(path) as disk, RunReader(path) as reader:
+        table, last = reader.tables["checkpoints"], reader.steps[-1]
+        row = table.row(last)
         assert row is not None
         row["V"], row["b2"] = factor * row["V"], factor * row["b2"]
-        TableWriter(group, "step", disk).write(last, int(group["step"][last]), row)
+        TableWriter(table, disk).write(table.rows[last], last, row)
 
 
 def test_saturated_networks_have_a_finite_hessian(memorised: Path) -> None:

@@ -14,8 +14,12 @@ from pathlib import Path
 
 import faults
 import h5py
+import sequences
+import sequences_train
 import torch
 
+MODULES = (sequences_train,)
+"""Where the kinds of sequences are registered."""
 PAGE = """# Reliability: what was done to the files, and what it cost
 
 Real runs and analyses (small ones, so that many faults fit) were disturbed as below. A row is a checkpoint of a run
@@ -26,6 +30,11 @@ file in any bit. *Wrong*: files that did not end, after going on, as the undistu
 * SIGKILL: at a random instant of the whole command; 3 of 10 are killed again while they go on.
 * Crash at a write: the file as it is when the process stops before, within or after each write: whole, cut at a page
   of 4 KiB, cut in half. One in {resume_every} is gone on with.
+* Sequences: random commands in one folder, two in three of them killed, at a random instant or in the midst of a
+  change of a file; a run is begun, resumed under every schedule that `--resume` allows, extended, repaired and begun
+  anew. After every command each row that was ever acknowledged is read back, with our reader and with plain h5py, and
+  no file of a stranger may have changed; at the end no lock or temporary file may be left. *Tried* counts commands;
+  {sequences} sequences in all.
 * Power lost: of the writes since the last sync any subset has reached the disk, each whole or cut.
 * Fuzzing: random changes to valid files, read in a process of its own (Hypothesis), and changes of bytes that follow
   the coverage of the reader (atheris, minute by minute); *wrong* counts crashes, hangs, errors of another
@@ -46,18 +55,27 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=1000, help="SIGKILLs in all")
     parser.add_argument("--power", type=int, default=3000, help="losses of power")
+    parser.add_argument("--sequences", type=int, default=4000, help="random sequences of commands and kills at most")
+    parser.add_argument("--budget", type=float, default=900, help="seconds for them at most")
+    parser.add_argument("--seed", type=int, default=0, help="of the sequences")
+    parser.add_argument("--only-sequences", action="store_true", help="print the tallies of the sequences, and no page")
     parser.add_argument("--fuzz", type=int, default=600, help="seconds of fuzzing")
     parser.add_argument("--out", type=Path, default=Path("docs/reliability.md"))
     args = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"  # The processes started here are compared with this one bit for bit.
     torch.set_num_threads(1)
     started, resume_every = time.monotonic(), 20
+    drawn = sequences.torture(sequences.KINDS, args.sequences, args.budget, args.seed, len(os.sched_getaffinity(0)))
+    if args.only_sequences:
+        print(*drawn, sep="\n")
+        return 1 if any(any(t.harm) for t in drawn) else 0
     script = Path(__file__).with_name("fuzz_reader.py")
     fuzzing = subprocess.Popen([sys.executable, script, "--seconds", str(args.fuzz)], stdout=subprocess.PIPE, text=True)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         truth = faults.Undisturbed(folder)
         tallies = [
+            *drawn,
             faults.crash_training(folder, truth, 1, resume_every),
             faults.crash_analysis(folder, truth, 1, resume_every),
             faults.lose_power(folder, truth, args.power),
@@ -81,6 +99,7 @@ def main() -> int:
         PAGE.format(
             rows=rows,
             resume_every=resume_every,
+            sequences=f"{sum(t.sequences for t in drawn):,}",
             minutes=(time.monotonic() - started) / 60,
             python=platform.python_version(),
             hdf5=h5py.version.hdf5_version,

@@ -21,7 +21,7 @@ from landscape.storage.table import Scales, TableReader, add_dataset
 PARTS = ["E", "W", "V", "bias"]
 NAMED = {"end": ["lowest", "highest"], "sign": ["negative", "zero", "positive"], "part": PARTS, "pair": list(PAIRS)}
 """Axes of a Hessian file whose labels never change."""
-STATUS = ("running", "complete", "interrupted")
+STATUS = ("running", "complete", "interrupted", "diverged")
 ROWS = 1 << 20
 """Most rows of a table that are taken from a file: what is done with them stays quick."""
 
@@ -91,8 +91,8 @@ def block_sizes(config: TrainConfig) -> dict[str, int]:
 
 def hessian_scales(sizes: Mapping[str, int], k: int) -> dict[str, Any]:
     """Labels of the axes of a Hessian file whose blocks have these sizes."""
-    rows = {f"param_row_{b}": np.arange(n) for b, n in sizes.items()}
-    return {"block": list(sizes), "other_block": list(sizes), **NAMED, "rank": np.arange(k), **rows}
+    rows = {f"param_row_{b}": range(n) for b, n in sizes.items()}
+    return {"block": list(sizes), "other_block": list(sizes), **NAMED, "rank": range(k), **rows}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +104,8 @@ class _Plan:
     parameter: str
 
 
-def _plan_run(train: TrainConfig) -> _Plan:
+def plan_run(train: TrainConfig) -> _Plan:
+    """What the file of a run holds."""
     names = parameters(train)
     tables = tuple(t.present(names) for t in schema.RUN_TABLES if t is not schema.MOMENTS or train.optimizer != "sgd")
     return _Plan(tables, {"resume_slot": 2, **axes(train)}, "f4" if train.dtype == "float32" else "f8")
@@ -136,7 +137,7 @@ class Contents:
         self.scales: dict[str, Any] = {}
         if kind == schema.RUN:
             self.config, self.train = self._parse("config", TrainConfig())
-            plan = _plan_run(self.train)
+            plan = plan_run(self.train)
             self._agree("seed", self.train.seed)
         else:
             _, self.train = self._parse("parent_config", TrainConfig())

@@ -46,8 +46,8 @@ class FileState:
 
     @property
     def finished(self) -> bool:
-        """Complete, without room for rows that were never written."""
-        return self.status == "complete" and all(len(t.committed) == t.room for t in self.tables)
+        """Complete or diverged, without room for rows that were never written."""
+        return self.status in ("complete", "diverged") and all(len(t.committed) == t.room for t in self.tables)
 
     @property
     def steps(self) -> tuple[int, ...]:
@@ -100,14 +100,26 @@ def repair(path: Path) -> Path | None:
     inspect(path)
     with sole_writer(path):
         state = inspect(path)
+        if state.finished and not state.damage:
+            return None
         kept = path.with_name(path.name + ".damaged") if state.damage else None
         if kept is not None:
-            if kept.exists():
-                raise FileError(f"{kept} exists", "move it away first: it is what an earlier repair kept")
-            kept.hardlink_to(path)
-        status = "interrupted" if state.status == "running" else state.status
-        rewrite(path, {"status": status})
+            _keep(path, kept)
+        rewrite(path, {"status": "interrupted" if state.status == "running" else state.status})
     return kept
+
+
+def _keep(path: Path, kept: Path) -> None:
+    """Give a file a second name. Raises FileError if that is taken."""
+    try:
+        kept.hardlink_to(path)
+    except OSError as error:
+        # A repair that was killed may have come so far.
+        if not kept.exists() or not kept.samefile(path):
+            raise FileError(
+                f"{kept} cannot be made: {error.strerror}",
+                "move away what an earlier repair kept there, or copy the file to another folder first",
+            ) from error
 
 
 def _state(table: TableReader) -> TableState:

@@ -7,50 +7,39 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import h5py
-import numpy as np
-
 from landscape.storage import schema
-from landscape.storage.contents import write_attributes, write_data
 from landscape.storage.files import file_schema, open_file
-from landscape.storage.table import create_table, table_size
-from landscape.storage.writing import Disk, TableWriter, create_hdf5, temporary_file
+from landscape.storage.making import new_file
+from landscape.storage.writing import Disk, TableWriter
 
 
-def rewrite(path: Path, attrs: Mapping[str, Any], capacity: Mapping[str, int] | None = None) -> None:
-    """Replace a file by one of its committed rows, with `attrs` set, and room for `capacity` rows by group.
+def rewrite(path: Path, attrs: Mapping[str, Any], more: Mapping[str, int] | None = None) -> None:
+    """Replace a file by one of its committed rows, with `attrs` set, and room for `more` rows by group.
 
-    Rows that belong to a checkpoint (or to an analysed step) that was never committed are left out, and so is
-    whatever the schema does not name.
+    Rows of a checkpoint (or of an analysed step) that some table does not hold whole are left out, and so is whatever
+    the schema does not name.
     """
     kind = file_schema(path) or schema.RUN
     with contextlib.closing(open_file(path, kind)) as old:
         tables = old.tables
-        main = tables["checkpoints" if kind == schema.RUN else "/"].rows
-        labels, room, scales = {}, {}, dict(old.scales)
+        by_step = [table.rows for table in tables.values() if table.table.row == "step"]
+        whole = set(by_step[0]).intersection(*by_step)
+        labels, rooms, scales = {}, [], dict(old.scales)
         for group, table in tables.items():
-            labels[group] = [n for n in table.rows if table.table.row != "step" or n in main]
-            least = 2 if group == "resume" else 0
-            room[group] = max(len(labels[group]), (capacity or {}).get(group, 0), least)
+            labels[group] = [n for n in table.rows if table.table.row != "step" or n in whole]
+            rooms.append((table.table, 2 if group == "resume" else len(labels[group]) + (more or {}).get(group, 0)))
             for field in table.table.fields:
                 for dim, n in zip(field.dims, table.stored[field.name].shape[1:], strict=True):
-                    scales.setdefault(dim, np.arange(n))
+                    scales.setdefault(dim, range(n))
         data = old.samples() if kind == schema.RUN else {}
-        scales |= {dim: np.arange(old.lengths[dim]) for field in schema.DATA for dim in field.dims if data}
+        scales |= {dim: range(old.lengths[dim]) for field in schema.DATA for dim in field.dims if data}
         dtype = tables["checkpoints"].stored["W"].dtype.str[1:] if kind == schema.RUN else "f8"
-        size = sum(table_size(t.table, room[g], scales, dtype) for g, t in tables.items())
-        size += sum(array.nbytes for array in data.values())
-        with temporary_file(path, size) as temporary:
-            with create_hdf5(temporary) as new:
-                write_attributes(new, kind, {**old.attrs, **attrs})
-                for group, table in tables.items():
-                    create_table(new, table.table, room[group], scales, dtype)
-                if data:
-                    write_data(new, data, scales)
-            with Disk(temporary) as disk:
-                with h5py.File(temporary, "r", locking=False) as new:
-                    writers = {g: TableWriter(new[g], t.table.row, disk) for g, t in tables.items()}
-                for group, writer in writers.items():
-                    for index, label in enumerate(labels[group]):
-                        # Resume slots keep their places: which one is older decides which is replaced.
-                        writer.write(label if group == "resume" else index, label, tables[group].row(label) or {})
+        with (
+            new_file(path, kind, {**old.attrs, **attrs}, rooms, scales, dtype, data) as (temporary, new),
+            Disk(temporary) as disk,
+        ):
+            for group, table in new.tables.items():
+                writer = TableWriter(table, disk)
+                for index, label in enumerate(labels[group]):
+                    # Resume slots keep their places: which one is older decides which is replaced.
+                    writer.write(label if group == "resume" else index, label, tables[group].row(label) or {})

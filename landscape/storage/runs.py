@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import uuid
@@ -10,16 +11,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import h5py
 import numpy as np
 
+from landscape.config import TrainConfig, to_json
 from landscape.errors import FileError, NumericsError, StepError
 from landscape.storage import schema
-from landscape.storage.contents import write_attributes, write_data
+from landscape.storage.contents import plan_run
 from landscape.storage.files import open_file
+from landscape.storage.making import new_file
 from landscape.storage.rewrite import rewrite
-from landscape.storage.table import Scales, create_table, listed, read_row, table_size
-from landscape.storage.writing import Disk, TableWriter, create_hdf5, temporary_file
+from landscape.storage.table import listed
+from landscape.storage.writing import Disk, TableWriter
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 MEMORISED, GROKKED = 0.99, 0.95
@@ -31,49 +33,44 @@ class RunWriter(Disk):
 
     def __init__(self, path: Path, fsync: bool = False) -> None:
         super().__init__(path, fsync)
-        with h5py.File(path, "r", locking=False) as file:
-            present = [table for table in schema.RUN_TABLES if table.group in file]
-            self._tables = {t.group: TableWriter(file[t.group], t.row, self) for t in present}
-            slots = [read_row(file["resume"], "resume_slot", i) for i in (0, 1)]
+        with contextlib.closing(open_file(path, schema.RUN)) as file:
+            self._tables = {group: TableWriter(table, self) for group, table in file.tables.items()}
+            slots = [file.tables["resume"].row(i) for i in (0, 1)]
         self._saved = [-1 if slot is None else int(slot["step"]) for slot in slots]
 
     @classmethod
     def create(
         cls,
         path: Path,
+        config: TrainConfig,
         attrs: Mapping[str, Any],
         data: Arrays,
-        scales: Scales,
-        parameters: tuple[str, ...],
-        dtype: str,
-        capacity: Mapping[str, int],
+        rows: Mapping[str, int],
         fsync: bool = False,
     ) -> RunWriter:
-        """Allocate a file for `capacity` rows of each table, without those not named, then move it into place."""
-        rows = {**capacity, "resume": 2}
-        tables = [table.present(parameters) for table in schema.RUN_TABLES if table.group in rows]
-        size = sum(table_size(t, rows[t.group], scales, dtype) for t in tables) + sum(a.nbytes for a in data.values())
-        with temporary_file(path, size) as temporary, create_hdf5(temporary) as file:
-            write_attributes(file, schema.RUN, {"run_id": uuid.uuid4().hex, **attrs})
-            for table in tables:
-                create_table(file, table, rows[table.group], scales, dtype)
-            write_data(file, data, scales)
+        """Allocate a file with room for so many `rows` of each table, then move it into place.
+
+        Raises ConfigError and FileError for a file that no reader would take, or the disk has no room for.
+        """
+        plan = plan_run(config)
+        rooms = [(table, {**rows, "resume": 2}[table.group]) for table in plan.tables]
+        attrs = {"run_id": uuid.uuid4().hex, "config": to_json(config), "seed": config.seed, **attrs}
+        scales = {axis: range(n) for axis, n in plan.lengths.items()}
+        with new_file(path, schema.RUN, attrs, rooms, scales, plan.parameter, data):
+            pass
         return cls(path, fsync)
 
     @classmethod
-    def extend(
-        cls, path: Path, attrs: Mapping[str, Any], capacity: Mapping[str, int], fsync: bool = False
-    ) -> RunWriter:
-        """Reopen an unfinished or shorter run with room for `capacity` rows in all."""
-        rewrite(path, attrs, capacity)
+    def extend(cls, path: Path, attrs: Mapping[str, Any], more: Mapping[str, int], fsync: bool = False) -> RunWriter:
+        """Reopen an unfinished or shorter run with room for `more` rows of each table beyond those it holds."""
+        rewrite(path, attrs, more)
         return cls(path, fsync)
 
     def checkpoint(self, step: int, parameters: Arrays, **beside: Arrays) -> None:
         """Commit a checkpoint after its rows in the tables `beside` it; a step already stored is left as it is."""
-        stored = self._tables["checkpoints"].labels
-        if step not in stored:
+        if step not in self._tables["checkpoints"].labels:
             for group, values in beside.items():
-                if group in self._tables and len(self._tables[group].labels) == len(stored):
+                if group in self._tables:
                     self._tables[group].append(step, values)
             self._tables["checkpoints"].append(step, parameters)
 

@@ -8,15 +8,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 
 from landscape.storage import schema
-from landscape.storage.contents import hessian_scales, write_attributes
+from landscape.storage.contents import hessian_scales
 from landscape.storage.files import open_file
+from landscape.storage.making import new_file
 from landscape.storage.rewrite import rewrite
-from landscape.storage.table import create_table, listed, table_size
-from landscape.storage.writing import Disk, TableWriter, create_hdf5, temporary_file
+from landscape.storage.table import listed
+from landscape.storage.writing import Disk, TableWriter
 
 GROUPS = ("spectrum", "density", "eigenvectors", "critical_point", "/")
 Arrays = dict[str, np.ndarray[Any, Any]]
@@ -41,38 +41,38 @@ class SpectrumWriter(Disk):
     def __init__(self, path: Path, fsync: bool = False) -> None:
         """Go on with a Hessian file that `create` made."""
         super().__init__(path, fsync)
-        with h5py.File(path, "r", locking=False) as file:
-            self._tables = {group: TableWriter(file[group], "step", self) for group in GROUPS if group in file}
+        with contextlib.closing(open_file(path, schema.HESSIAN)) as file:
+            self._tables = {group: TableWriter(file.tables[group], self) for group in GROUPS if group in file.tables}
 
     @classmethod
     def create(
         cls, path: Path, attrs: Mapping[str, Any], steps: int, k: int, layout: Layout, fsync: bool = False
     ) -> SpectrumWriter:
-        """Allocate a file for `steps` steps and k eigenvalues at each end."""
+        """Allocate a file for `steps` steps and k eigenvalues at each end.
+
+        Raises ConfigError and FileError for a file that no reader would take, or the disk has no room for.
+        """
         scales = {
             **hessian_scales(layout.sizes, k),
-            "density_point": np.arange(layout.density_points),
-            **{axis: np.arange(n) for axis, n in layout.axes.items()},
+            "density_point": range(layout.density_points),
+            **{axis: range(n) for axis, n in layout.axes.items()},
         }
         tables = [schema.HESSIAN_ROOT, schema.spectrum_table(layout.full), schema.density_table(tuple(layout.sizes))]
         if layout.eigenvectors:
             tables.append(schema.vectors_table(tuple(layout.sizes)))
         if layout.parameters:
             tables.append(schema.CRITICAL.present(layout.parameters))
-        size = sum(table_size(table, steps, scales) for table in tables)
-        with temporary_file(path, size) as temporary, create_hdf5(temporary) as file:
-            write_attributes(file, schema.HESSIAN, attrs)
-            for table in tables:
-                create_table(file, table, steps, scales)
+        with new_file(path, schema.HESSIAN, attrs, [(table, steps) for table in tables], scales):
+            pass
         return cls(path, fsync)
 
     @classmethod
-    def extend(cls, path: Path, steps: int, fsync: bool = False) -> SpectrumWriter:
-        """Go on with a file, which gets room for `steps` steps.
+    def extend(cls, path: Path, more: int, fsync: bool = False) -> SpectrumWriter:
+        """Resume a file, which gets room for `more` steps beyond those it holds.
 
         It is laid out anew: rows can only be written to a copy by another tool where they are not packed.
         """
-        rewrite(path, {"status": "running"}, dict.fromkeys(GROUPS, steps))
+        rewrite(path, {"status": "running"}, dict.fromkeys(GROUPS, more))
         return cls(path, fsync)
 
     @property

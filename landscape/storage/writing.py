@@ -7,14 +7,15 @@ changes while a run is live, the library holds nothing back, and a failing disk 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import errno
 import fcntl
 import json
-import math
 import os
 import platform
+import re
 import shutil
+import stat
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -25,9 +26,13 @@ import numpy as np
 
 from landscape.errors import FileError
 from landscape.storage.checksum import crc32
-from landscape.storage.table import WRITTEN, committed_rows, field_names
+from landscape.storage.guard import Stored
+from landscape.storage.table import WRITTEN, TableReader
 
 _FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+_LOCK_TEXT = b'{"pid": '
+"""How every lock file begins that is not empty."""
+_FOREIGN_LOCK = "another program or user may have made it: move it away, or choose another place with --out"
 
 
 class Disk:
@@ -82,30 +87,17 @@ class Disk:
             self.close()
 
 
-@dataclasses.dataclass(frozen=True)
-class _Place:
-    """Where the rows of a dataset lie in the file."""
-
-    offset: int
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-
-    @classmethod
-    def of(cls, data: h5py.Dataset) -> _Place:
-        return cls(data.id.get_offset() or 0, data.dtype, data.shape[1:])
-
-    def at(self, index: int) -> int:
-        return self.offset + index * self.dtype.itemsize * math.prod(self.shape)
-
-
 class TableWriter:
-    """Appends rows to a table that `create_table` made; labels are those of the rows committed so far."""
+    """Appends rows to a table; labels are those of the rows committed so far, which come first in the file."""
 
-    def __init__(self, group: h5py.Group, row: str, disk: Disk) -> None:
-        self.disk = disk
-        self.fields = {name: _Place.of(group[name]) for name in field_names(group)}
-        self._label, self._record = _Place.of(group[row]), _Place.of(group["crc32"])
-        self.labels = [int(group[row][i]) for i in committed_rows(group, row)]
+    def __init__(self, table: TableReader, disk: Disk) -> None:
+        self.disk, self._group = disk, table.table.group
+        self.fields = {f.name: table.stored[f.name] for f in table.table.fields}
+        self._label, self._record = table.stored[table.table.row], table.stored["crc32"]
+        places = (self._label, self._record, *(place for place in self.fields.values() if place.row_bytes))
+        # What is packed, or empty, has no bytes of its own to write to.
+        self._room = min(0 if place.offset is None else place.shape[0] for place in places)
+        self.labels = list(table.rows)
 
     def append(self, label: int, values: Mapping[str, Any]) -> None:
         """Write the next row and commit it; when this returns, the row survives the process."""
@@ -113,17 +105,29 @@ class TableWriter:
         self.labels.append(label)
 
     def write(self, index: int, label: int, values: Mapping[str, Any]) -> None:
-        """Write row `index` and commit it. Raises FileError where the disk fails."""
+        """Write row `index` and commit it. Raises FileError where the disk fails.
+
+        A row beyond the room is an error before a byte is touched: what lies there belongs to something else.
+        """
+        if not 0 <= index < self._room:
+            raise FileError(
+                f"{self.disk.path}: {self._group} has room for {self._room:,} rows, and this is row {index + 1:,}",
+                "nothing was overwritten; the same command with --resume makes room (please report this)",
+            )
         number = np.array(label, self._label.dtype)
         crc = crc32(number.tobytes())
         for name, place in self.fields.items():
-            row = np.ascontiguousarray(values[name], dtype=place.dtype).reshape(place.shape)
-            self.disk.write(place.at(index), row)
+            row = np.ascontiguousarray(values[name], dtype=place.dtype).reshape(place.shape[1:])
+            self._put(place, index, row)
             crc = crc32(_bytes(row), crc)
         self.disk.sync()
-        self.disk.write(self._label.at(index), number)
-        self.disk.write(self._record.at(index), np.array(WRITTEN + crc, self._record.dtype))
+        self._put(self._label, index, number)
+        self._put(self._record, index, np.array(WRITTEN + crc, self._record.dtype))
         self.disk.sync()
+
+    def _put(self, place: Stored, index: int, row: np.ndarray[Any, Any]) -> None:
+        if place.offset is not None:
+            self.disk.write(place.offset + index * place.row_bytes, row)
 
 
 def cannot_write(path: Path, error: OSError) -> FileError:
@@ -140,9 +144,14 @@ def temporary_file(path: Path, size: int) -> Iterator[Path]:
 
     A disk without room is an error before anything is written, and when the block has ended all space is claimed.
     """
-    for abandoned in path.parent.glob(f".{path.name}.*.tmp"):
-        abandoned.unlink(missing_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    for abandoned in _abandoned(path):
+        abandoned.unlink(missing_ok=True)
+    try:
+        # Whatever else is there, a link above all, belongs to somebody else.
+        os.close(os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666))
+    except OSError as error:
+        raise FileError(f"{temporary} cannot be made: {error.strerror}", "choose another place with --out") from error
     try:
         _claim(temporary, size + (1 << 20))
         yield temporary
@@ -152,11 +161,7 @@ def temporary_file(path: Path, size: int) -> Iterator[Path]:
     except OSError as error:
         if error.errno not in _FULL:
             raise cannot_write(path, error) from error
-        free = shutil.disk_usage(path.parent).free
-        raise FileError(
-            f"{path.parent} has {free:,} bytes free; this file needs {size:,}",
-            "free some space, write elsewhere with --out, or store fewer checkpoints",
-        ) from error
+        raise _no_room(path, size) from error
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -180,29 +185,56 @@ def create_hdf5(path: Path) -> Iterator[h5py.File]:
                     start += target.write(memory.read(min(end - start, 1 << 22)))
 
 
+def require_free(path: Path, size: int) -> None:
+    """Raise FileError if the disk has no room for a new file."""
+    if shutil.disk_usage(path.parent).free < size:
+        raise _no_room(path, size)
+
+
+def _no_room(path: Path, size: int) -> FileError:
+    free = shutil.disk_usage(path.parent).free
+    return FileError(
+        f"{path.parent} has {free:,} bytes free; this file needs {size:,}",
+        "free some space, write elsewhere with --out, or store fewer checkpoints",
+    )
+
+
+def _abandoned(path: Path) -> Iterator[Path]:
+    """What killed writers of `path` left behind, whose lock is held: no other file, and nothing that is a link."""
+    ours = re.compile(re.escape(f".{path.name}.") + r"\d+\.tmp", re.ASCII)
+    with os.scandir(path.parent) as entries:
+        for entry in entries:
+            if ours.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+                yield Path(entry.path)
+
+
 @contextlib.contextmanager
 def sole_writer(path: Path) -> Iterator[None]:
-    """Hold `path` for writing; a second writer is refused. The kernel takes the lock from a process that dies."""
+    """Hold `path` for writing; a second writer is refused. The kernel takes the lock from a process that dies.
+
+    Raises FileError where the lock file is another file than one of ours, which is left as it is.
+    """
     lock = lock_of(path)
     while True:
-        file = lock.open("a+")
+        handle = _open_lock(lock, os.O_RDWR | os.O_CREAT)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.close()
-            raise FileError(f"{path} is being written by another process ({owner(path)})", "wait for it") from None
-        # The one who held it last removes the lock file; then this is a lock on nothing.
-        if lock.exists() and os.fstat(file.fileno()).st_ino == lock.stat().st_ino:
-            break
-        file.close()
-    with file:
-        try:
-            file.truncate(0)
-            file.write(json.dumps({"pid": os.getpid(), "host": platform.node()}))
-            file.flush()
-            yield
-        finally:
-            lock.unlink(missing_ok=True)
+            _lock(handle, path)
+            # The one who held it last removes the lock file; then this is a lock on nothing.
+            if os.path.samestat(os.fstat(handle), lock.lstat()):
+                break
+        except FileNotFoundError:
+            pass
+        except BaseException:
+            os.close(handle)
+            raise
+        os.close(handle)
+    try:
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, json.dumps({"pid": os.getpid(), "host": platform.node()}).encode(), 0)
+        yield
+    finally:
+        lock.unlink(missing_ok=True)
+        os.close(handle)
 
 
 def lock_of(path: Path) -> Path:
@@ -213,14 +245,63 @@ def lock_of(path: Path) -> Path:
 def owner(path: Path) -> str:
     """Process and host that hold `path` for writing; empty if none does."""
     try:
-        with lock_of(path).open() as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return file.read() or "starting"
+        handle = _open_lock(lock_of(path), os.O_RDONLY)
+    except FileError:
+        return ""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _holder(handle) or "starting"
     except OSError:
         pass
+    finally:
+        os.close(handle)
     return ""
+
+
+def _open_lock(lock: Path, flags: int) -> int:
+    """Open a lock file, and nothing else: no link is followed, no pipe waited for, no other file touched."""
+    try:
+        handle = os.open(lock, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        why = "it is a link" if error.errno == errno.ELOOP else error.strerror
+        raise FileError(f"{lock} cannot be used as a lock: {why}", _FOREIGN_LOCK) from error
+    try:
+        state = os.fstat(handle)
+        if not stat.S_ISREG(state.st_mode) or state.st_nlink > 1:
+            raise FileError(f"{lock} cannot be used as a lock: it is no plain file of its own", _FOREIGN_LOCK)
+        # A kill may have cut our text short.
+        said = os.pread(handle, len(_LOCK_TEXT), 0)
+        if said != _LOCK_TEXT[: len(said)]:
+            raise FileError(f"{lock} cannot be used as a lock: it holds something else", _FOREIGN_LOCK)
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle
+
+
+def _lock(handle: int, path: Path) -> None:
+    """Take a lock. Raises FileError if another process has it."""
+    for pause in (0.0, 0.01, 0.1):
+        # One who only looks, as `owner` does, is gone at once.
+        time.sleep(pause)
+        try:
+            return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            continue
+        except OSError as error:
+            raise FileError(f"{path} cannot be locked: {error.strerror}", "choose another place with --out") from error
+    by = _holder(handle) or "starting"
+    raise FileError(f"{path} is being written by another process ({by})", "wait for it") from None
+
+
+def _holder(handle: int) -> str:
+    """What a lock file says of its holder; empty if it holds nothing, or no text of ours."""
+    try:
+        said = json.loads(os.pread(handle, 1024, 0))
+        return json.dumps({"pid": int(said["pid"]), "host": str(said["host"])})
+    except (OSError, ValueError, TypeError, LookupError, RecursionError):
+        return ""
 
 
 def _bytes(data: np.ndarray[Any, Any]) -> memoryview:
@@ -230,7 +311,7 @@ def _bytes(data: np.ndarray[Any, Any]) -> memoryview:
 
 def _claim(path: Path, size: int) -> None:
     """Make a file at least `size` bytes long, with all its space on the disk."""
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
     try:
         os.posix_fallocate(handle, 0, size)
         os.fsync(handle)

@@ -14,7 +14,7 @@ import numpy as np
 from landscape.config import TrainConfig, replace, to_json
 from landscape.errors import ConfigError
 from landscape.provenance import provenance
-from landscape.storage.contents import axes
+from landscape.storage.contents import ROWS
 from landscape.storage.runs import Arrays, RunReader, RunWriter
 from landscape.training.networks import initial
 from landscape.training.samplers import BatchSampler, Ints
@@ -24,6 +24,7 @@ RESUMABLE = {
     "steps", "stop_test_accuracy", "extra_steps", "device", "metrics_every",
     "checkpoint_every", "checkpoint_log", "checkpoint_at",
 }  # fmt: skip
+_DEFAULTS = TrainConfig()
 
 
 class Member:
@@ -43,6 +44,7 @@ class Member:
         self.lr_ratio = 1.0 if isinstance(config.lr_ratio, str) else config.lr_ratio
         self.count = np.zeros(config.vocabulary, np.int64)
         self.stop_step = -1
+        self.has_diverged = False
 
     def draw(self) -> Ints | None:
         """The pairs of the next batch; None for the whole training set."""
@@ -89,29 +91,30 @@ class Member:
             if differing := difference(self.config, reader.config, RESUMABLE):
                 hint = f"--resume can change only {', '.join(sorted(RESUMABLE))}; start another run with --out"
                 raise ConfigError(differing, hint)
-            return reader.attrs["status"] == "complete" and self.config == replace(self.config, reader.config)
+            return reader.attrs["status"] in ("complete", "diverged") and self.config == replace(
+                self.config, reader.config
+            )
 
     def open(self, resume: bool, device: str, fsync: bool) -> dict[str, Any]:
         """Open the file for writing, a new one or one with room for the steps to come; the state to go on from."""
-        attrs = {"status": "running", "config": to_json(self.config), "seed": self.config.seed, **provenance(device)}
+        attrs = {"status": "running", **provenance(device)}
         if resume:
             with RunReader(self.path) as reader:
                 resume = reader.begun
         if resume:
             state = self._restore()
-            self.writer = RunWriter.extend(self.path, attrs, self._capacity(), fsync)
+            changed = {"config": to_json(self.config), **attrs}
+            self.writer = RunWriter.extend(self.path, changed, rows_to_come(self.config, int(state["step"])), fsync)
             return state
         parameters = initial(self.config)
-        self.writer = RunWriter.create(
-            self.path,
-            attrs,
-            {f.name: getattr(self.data, f.name) for f in dataclasses.fields(self.data)},
-            {name: np.arange(size) for name, size in axes(self.config).items()},
-            tuple(parameters),
-            "f4" if self.config.dtype == "float32" else "f8",
-            self._capacity(),
-            fsync,
-        )
+        if not all(np.isfinite(array).all() for array in parameters.values()):
+            raise ConfigError(
+                f"init_scale_E {self.config.init_scale_E} and init_scale_W {self.config.init_scale_W} give parameters"
+                f" that are not finite in {self.config.dtype}",
+                "lower the scales",
+            )
+        data = {f.name: getattr(self.data, f.name) for f in dataclasses.fields(self.data)}
+        self.writer = RunWriter.create(self.path, self.config, attrs, data, rows_to_come(self.config), fsync)
         nothing = {f"{moment}_{n}": np.zeros_like(array) for n, array in parameters.items() for moment in ("m", "v")}
         return {"step": 0, "grad_norm": np.zeros(self.config.vocabulary), **parameters, **nothing}
 
@@ -119,7 +122,8 @@ class Member:
         """Take the newest resume slot."""
         with RunReader(self.path) as reader:
             state = reader.resume_state()
-            same_stop = all(reader.config[k] == getattr(self.config, k) for k in ("stop_test_accuracy", "extra_steps"))
+            before = replace(_DEFAULTS, reader.config)
+        same_stop = all(getattr(before, k) == getattr(self.config, k) for k in ("stop_test_accuracy", "extra_steps"))
         step = int(state["step"])
         if step > self.config.steps:
             raise ConfigError(f"{self.path} is at step {step}, beyond --steps {self.config.steps}", "raise --steps")
@@ -128,16 +132,6 @@ class Member:
         self.sampler.restore(state)
         return state
 
-    def _capacity(self) -> dict[str, int]:
-        """Rows the run can need; the last step may lie outside the schedule after an early stop."""
-        rows = len(self.schedule) + 1
-        return {
-            "checkpoints": rows,
-            "tokens": rows,
-            "metrics": self.config.steps // self.config.metrics_every + 2,
-            **({} if self.config.optimizer == "sgd" else {"moments": rows}),
-        }
-
     def commit(self, step: int, state: dict[str, Any], tokens: Arrays) -> None:
         """Write a checkpoint and what belongs to it."""
         # First what a checkpoint is gone on from: a run with a checkpoint can always be resumed.
@@ -145,25 +139,47 @@ class Member:
         self.writer.checkpoint(step, state, tokens=tokens, moments=state)
 
 
+def rows_to_come(config: TrainConfig, step: int = 0) -> dict[str, int]:
+    """Rows of each table that a run can need from a step on; an early stop may lie outside the schedule."""
+    rows = sum(due >= step for due in checkpoint_schedule(config)) + 1
+    return {
+        "checkpoints": rows,
+        "tokens": rows,
+        "metrics": config.steps // config.metrics_every - step // config.metrics_every + 2,
+        **({} if config.optimizer == "sgd" else {"moments": rows}),
+    }
+
+
 def checkpoint_schedule(config: TrainConfig) -> list[int]:
     """All steps that get a checkpoint, the first and the last among them.
 
-    The log-spaced steps do not depend on the run's length, so that a longer run holds those of a shorter one.
+    The log-spaced steps do not depend on the run's length, so that a longer run holds those of a shorter one. Raises
+    ConfigError for a rule that asks for more than a file holds.
     """
+    decades = math.log10(config.steps or 1)
+    asked = {
+        "checkpoint_every": config.steps // config.checkpoint_every if config.checkpoint_every else 0,
+        "checkpoint_log": math.ceil(decades * config.checkpoint_log),
+    }
+    for rule, count in asked.items():
+        if count > ROWS:
+            raise ConfigError(
+                f"{rule} {getattr(config, rule)} asks for {count:,} checkpoints; files have at most {ROWS:,}",
+                f"{'lower' if rule == 'checkpoint_log' else 'raise'} --{rule.replace('_', '-')}, or lower --steps",
+            )
     wanted = {0, config.steps, *config.checkpoint_at}
     if config.checkpoint_every:
         wanted.update(range(0, config.steps, config.checkpoint_every))
-    if config.checkpoint_log and config.steps:
-        decades = math.log10(config.steps)
-        wanted.update(
-            round(10 ** (i / config.checkpoint_log)) for i in range(math.ceil(decades * config.checkpoint_log))
-        )
+    wanted.update(round(10 ** (i / config.checkpoint_log)) for i in range(asked["checkpoint_log"]))
     return sorted(step for step in wanted if step <= config.steps)
 
 
 def difference(config: TrainConfig, stored: Mapping[str, Any], free: Set[str]) -> str:
     """What tells a config from that of a run file, but for the options that are `free` to differ; empty if nothing."""
+    defaults = json.loads(to_json(_DEFAULTS))
     for key, value in json.loads(to_json(config)).items():
-        if key not in free and stored.get(key) != value:
-            return f"{key} is {value}, but the run was started with {stored.get(key)}"
+        # A file of an older version lacks younger options: it was made as their defaults say.
+        before = stored.get(key, defaults[key])
+        if key not in free and before != value:
+            return f"{key} is {value}, but the run was started with {before}"
     return ""

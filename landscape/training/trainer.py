@@ -22,24 +22,27 @@ from landscape.curvature.lanczos import eigsh
 from landscape.curvature.objective import Objective, cross_entropy
 from landscape.curvature.operators import HessianOperator
 from landscape.devices import free_memory, keep_freed_memory, pick_device
-from landscape.errors import DoesNotFitError, warn
+from landscape.errors import DoesNotFitError, LandscapeError, NumericsError, warn
 from landscape.signals import stop_signals
+from landscape.storage import schema
 from landscape.storage.contents import axes, block_sizes
 from landscape.storage.files import make_folder, refuse_existing
+from landscape.storage.making import check_run
 from landscape.storage.runs import GROKKED, MEMORISED, Arrays, RunReader
 from landscape.storage.writing import sole_writer
-from landscape.training.member import Member
+from landscape.training.member import Member, rows_to_come
 from landscape.training.models import load_model
 from landscape.training.networks import Batch, Networks
 from landscape.training.optimizers import Optimizer
-from landscape.training.tasks import TRAIN, make_data
+from landscape.training.tasks import TRAIN
 
 
 @dataclasses.dataclass(frozen=True)
 class RunSummary:
     """How a run ended; accuracies at the last row of metrics, None where a threshold was never reached.
 
-    seconds: None where the file was only read.
+    status: complete, interrupted or diverged; diverged_step: the first record that was not finite. seconds: None where
+    the file was only read.
     """
 
     path: str
@@ -51,6 +54,17 @@ class RunSummary:
     grok_step: int | None
     checkpoints: int
     seconds: float | None
+    diverged_step: int | None = None
+
+    @property
+    def divergence(self) -> NumericsError | None:
+        """What to say of a run that diverged; None for others."""
+        if self.diverged_step is None:
+            return None
+        return NumericsError(
+            f"{self.path}: training diverged: the loss or a parameter is not finite at step {self.diverged_step}",
+            "the checkpoints before are kept and finite; lower --lr or the initial scales and use --overwrite",
+        )
 
 
 def train(
@@ -64,6 +78,7 @@ def train(
     """Train and write the run file `path`; `resume` goes on where an existing file stops.
 
     fsync: sync every commit to the disk, so that it survives a loss of power as well as of the process. Raises
+    A run that diverges ends there with status "diverged" and a warning, its finite checkpoints kept. Raises
     FileError if `path` exists and neither `resume` nor `overwrite` is set, ConfigError if a resumed run's config
     differs in what decides its numbers.
     """
@@ -83,12 +98,14 @@ def train_ensemble(
     ones). Finished runs are left as they are; a run that ends early leaves the others to go on. Raises as `train`.
     """
     started = time.monotonic()
-    runs = clip_batch(runs)
-    device = pick_device(next(iter(runs.values())).device)
-    for path in runs:
-        make_folder(path.parent)
+    for path, config in runs.items():
         if not (resume or overwrite):
             refuse_existing(path, "use --resume to go on with it, --overwrite to replace it, or another --out")
+        make_folder(path.parent)
+        if not (resume and path.exists()):
+            check_run(path, config, rows_to_come(config))
+    runs = clip_batch(runs)
+    device = pick_device(next(iter(runs.values())).device)
     with contextlib.ExitStack() as files:
         for path in runs:
             files.enter_context(sole_writer(path))
@@ -107,16 +124,21 @@ def summarise(path: Path, started: float | None = None) -> RunSummary:
     with RunReader(path) as reader:
         metrics = reader.metrics()
         has_metrics = len(metrics["metric_step"]) > 0
+        diverged_step = None
+        if reader.attrs["status"] == "diverged":
+            bad = ~np.isfinite(metrics["train_loss"])
+            diverged_step = int(metrics["metric_step"][bad.argmax() if bad.any() else -1])
         return RunSummary(
             path=str(path),
             status=str(reader.attrs["status"]),
-            steps=int(reader.resume_state()["step"]),
+            steps=int(reader.resume_state()["step"]) if diverged_step is None else diverged_step,
             train_accuracy=float(metrics["train_accuracy"][-1]) if has_metrics else math.nan,
             test_accuracy=float(metrics["test_accuracy"][-1]) if has_metrics else math.nan,
             memorise_step=reader.first_step("train_accuracy", MEMORISED),
             grok_step=reader.first_step("test_accuracy", GROKKED),
             checkpoints=len(reader.steps),
             seconds=None if started is None else time.monotonic() - started,
+            diverged_step=diverged_step,
         )
 
 
@@ -133,10 +155,16 @@ def _train_all(states: dict[Member, dict[str, Any]], device: torch.device, stop:
             finished = loop.run(levels[1] if len(levels) > 1 else None, stop, bar)
             states |= {m: loop.state(i) for i, m in enumerate(group) if m not in finished}
             for member in finished:
-                member.writer.finish("complete")
+                member.writer.finish("diverged" if member.has_diverged else "complete")
     for member, state in states.items():
-        member.writer.save_resume(state)
+        if _is_finite(state):
+            member.writer.save_resume(state)
         member.writer.finish("interrupted")
+
+
+def _is_finite(state: Mapping[str, Any]) -> bool:
+    """Whether all parameters of a state are finite, so that a run can be resumed from it."""
+    return all(np.isfinite(state[f.name]).all() for f in schema.PARAMETERS if f.name in state)
 
 
 class _Loop:
@@ -170,22 +198,31 @@ class _Loop:
         return []
 
     def _record(self, bar: tqdm[Any]) -> list[Member]:
-        """Write what this step is to leave behind; the members that end with it."""
+        """Write what this step is to leave behind; the members that end with it.
+
+        A run diverges at the first record of which the training loss or a parameter is not finite. Its row of metrics
+        says so; parameters are stored only while they are finite.
+        """
         is_due = self.step % self.config.metrics_every == 0
-        if is_due or any(m.is_last(self.step) for m in self.members):
+        ends = [m.is_last(self.step) for m in self.members]
+        stored = [end or self.step in m.schedule for end, m in zip(ends, self.members, strict=True)]
+        if not is_due and not any(stored):
+            return []
+        is_finite = self.networks.flat.isfinite().all(1).tolist()
+        if is_due or any(ends) or not all(is_finite):
             rows = self.metrics()
             bar.set_postfix({k: f"{np.mean([row[v] for row in rows]):.3g}" for k, v in _SHOWN.items()})
-            for member, row in zip(self.members, rows, strict=True):
-                if is_due or member.is_last(self.step):
+            for i, (member, row) in enumerate(zip(self.members, rows, strict=True)):
+                member.has_diverged = not (is_finite[i] and math.isfinite(row["train_loss"]))
+                if is_due or ends[i] or member.has_diverged:
                     member.writer.metrics(self.step, row)
                     before = member.steps
                     member.decide_stop(self.step, row["test_accuracy"])
-                    bar.total -= before - member.steps
-        finished = [m for m in self.members if m.is_last(self.step)]
+                    bar.total -= before - (self.step if member.has_diverged else member.steps)
         for i, member in enumerate(self.members):
-            if member in finished or self.step in member.schedule:
+            if is_finite[i] and (stored[i] or member.is_last(self.step)):
                 member.commit(self.step, self.state(i), self._tokens(i))
-        return finished
+        return [m for m in self.members if m.has_diverged or m.is_last(self.step)]
 
     def _advance(self) -> None:
         """One optimiser step."""
@@ -194,7 +231,8 @@ class _Loop:
             self.networks.backward(self.train)
             norms = self.networks.grads["E"].norm(dim=2).cpu().double().numpy()
             for member, norm in zip(self.members, norms, strict=True):
-                member.sampler.refresh(norm)
+                if np.isfinite(norm).all():
+                    member.sampler.refresh(norm)
         if self.step % config.lr_ratio_every == 0:
             self._measure_lr_ratios()
         batch = self._draw()
@@ -218,7 +256,8 @@ class _Loop:
         """Set lr_E / lr_W of the members whose policy asks for a measured one.
 
         The curvature policy equalises lr^2 * lambda_max, the second-order loss change of a step of size lr. In a
-        bilinear least-squares model (F1) it is then sigma_max(E) / sigma_max(W), as Proposition 4.1 says.
+        bilinear least-squares model (F1) it is then sigma_max(E) / sigma_max(W), as Proposition 4.1 says. Where a
+        policy gives no finite ratio above 0, as at E = 0 or W = 0, the one in force stays.
         """
         measured = [i for i, m in enumerate(self.members) if isinstance(m.config.lr_ratio, str)]
         if not measured:
@@ -227,25 +266,28 @@ class _Loop:
         for i in measured:
             member = self.members[i]
             if member.config.lr_ratio == "prop41":
-                member.lr_ratio = prop41_ratio(
-                    sigma["E"][i], sigma["W"][i], member.f_E(self.step) if self.step else 1.0
-                )
+                found = prop41_ratio(sigma["E"][i], sigma["W"][i], member.f_E(self.step) if self.step else 1.0)
             else:
-                lambda_E, lambda_W = self._curvatures(i)
-                member.lr_ratio = math.sqrt(lambda_W / lambda_E)
+                found = self._curvature_ratio(i)
+            if 0 < found < math.inf:
+                member.lr_ratio = found
         self._set_rates()
 
-    def _curvatures(self, i: int) -> tuple[float, float]:
-        """lambda_max of H_EE and of H_WW of a member, to 1 %."""
+    def _curvature_ratio(self, i: int) -> float:
+        """sqrt(lambda_max(H_WW) / lambda_max(H_EE)) of a member, both to 1 %; NaN where there is none."""
         params = {name: part[i] for name, part in self.networks.params.items()}
         config, data = self.members[i].config, self.members[i].data
         tokens, labels = (torch.from_numpy(array).to(self.device, torch.int64) for array in data.subset(TRAIN))
-        whole = HessianOperator(Objective(load_model(config, params), tokens, labels), params)
-        lambda_E, lambda_W = (
-            float(eigsh(whole.block([n]), 1, "highest", "lanczos", tol=1e-2, seed=config.seed).values[0, 0])
-            for n in ("E", "W")
-        )
-        return lambda_E, lambda_W
+        try:
+            whole = HessianOperator(Objective(load_model(config, params), tokens, labels), params)
+            lambda_E, lambda_W = (
+                float(eigsh(whole.block([n]), 1, "highest", "lanczos", tol=1e-2, seed=config.seed).values[0, 0])
+                for n in ("E", "W")
+            )
+        except (np.linalg.LinAlgError, torch.linalg.LinAlgError, LandscapeError):  # type: ignore[attr-defined]
+            # Numbers out of range: the next record says that the run diverged.
+            return math.nan
+        return math.sqrt(lambda_W / lambda_E) if lambda_E > 0 and lambda_W > 0 else math.nan
 
     def _sigma(self) -> dict[str, list[float]]:
         """Largest singular values of E and W by member."""
@@ -319,8 +361,9 @@ def clip_batch(runs: Mapping[Path, TrainConfig]) -> dict[Path, TrainConfig]:
     """The runs of an ensemble with batches of at most their training set, whose size they share; warns of a change."""
     first = next(iter(runs.values()))
     _require_memory(first)
-    size = int((make_data(first).split == TRAIN).sum())
-    if first.batch_size == "full" or first.batch_size <= size:
+    size = axes(first)["train_sample"]
+    # Without any pair it is the share of them that is refused.
+    if first.batch_size == "full" or first.batch_size <= max(size, 1):
         return dict(runs)
     warn(f"batch_size {first.batch_size} exceeds the {size} training pairs; using {size}")
     return {path: dataclasses.replace(config, batch_size=size) for path, config in runs.items()}

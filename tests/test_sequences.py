@@ -1,0 +1,203 @@
+"""Any sequence of training, kills, resumption and repair keeps every acknowledged checkpoint bit for bit."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import faults
+import h5py
+import pytest
+import sequences
+from apart import Kill, Outcome, acknowledging, dying, run_quietly
+from conftest import TINY
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from sequences_train import Ensemble, Run
+
+from landscape.config import HessianConfig
+from landscape.errors import FileError
+from landscape.pipeline import analyse
+from landscape.storage.runs import RunReader, RunWriter
+from landscape.storage.spectra import SpectrumReader, SpectrumWriter
+from landscape.training.trainer import train
+
+SHORT = dataclasses.replace(TINY, steps=110, checkpoint_every=10, checkpoint_log=8, metrics_every=5)
+
+
+class Killed(BaseException):
+    """Ends a command in this process; no handler of the package catches it."""
+
+
+def run_here(argv: list[str], kill: Kill | None) -> Outcome:
+    """Run a command in this process. A killed one leaves the folder as it was at that instant.
+
+    What is cleaned up after the exception would not be after a kill, so that the folder is put back.
+    """
+    outcome = Outcome()
+    folder = Path(argv[2] if argv[0] == "train" else argv[1]).parent
+    with tempfile.TemporaryDirectory(dir=sequences.MEMORY) as spare:
+        at_death = Path(spare) / "folder"
+
+        def die() -> None:
+            shutil.copytree(folder, at_death)
+            raise Killed
+
+        with acknowledging(lambda path, label, row: outcome.acknowledged.append((path, label, row))):
+            try:
+                with dying(kill.at if kill and kill.at else 0, kill.share if kill else 1, die):
+                    outcome.code, outcome.said = run_quietly(argv)
+            except Killed:
+                outcome.code = -9
+                shutil.rmtree(folder)
+                shutil.copytree(at_death, folder)
+    return outcome
+
+
+@settings(max_examples=120, stateful_step_count=6, deadline=None, suppress_health_check=list(HealthCheck))
+class Sequences(RuleBasedStateMachine):
+    """Commands of the torture run's kinds, drawn and killed by Hypothesis, in this process."""
+
+    @initialize(kind=st.sampled_from([Run, Run, Ensemble]), data=st.data())
+    def begin(self, kind: Any, data: st.DataObject) -> None:
+        self.folder = Path(tempfile.mkdtemp(dir=sequences.MEMORY))
+        self.subject = kind(self.folder, lambda options: data.draw(st.sampled_from(options)))
+        self.ledger = sequences.Ledger(self.folder)
+
+    @rule(data=st.data(), at=st.integers(1, 400), share=st.sampled_from([0.0, 0.5, 1.0]))
+    def command_that_is_killed(self, data: st.DataObject, at: int, share: float) -> None:
+        self.step(data, Kill(at=at, share=share))
+
+    @rule(data=st.data())
+    def command(self, data: st.DataObject) -> None:
+        self.step(data, None)
+
+    def step(self, data: st.DataObject, kill: Kill | None) -> None:
+        command = self.subject.command(lambda options: data.draw(st.sampled_from(options)))
+        sequences.step(self.ledger, self.subject, command, kill, run_here)
+        assert not self.ledger.harm, self.ledger.harm
+
+    def teardown(self) -> None:
+        if hasattr(self, "folder"):
+            try:
+                for command in self.subject.settle():
+                    sequences.step(self.ledger, self.subject, command, None, run_here)
+                self.ledger.leftovers()
+                assert not self.ledger.harm, self.ledger.harm
+            finally:
+                shutil.rmtree(self.folder)
+
+
+TestSequences = pytest.mark.slow(Sequences.TestCase)
+
+
+@pytest.mark.slow
+def test_killed_processes() -> None:
+    """The same with processes that are really killed, as the torture run does at length."""
+    for tally in sequences.torture(sequences.KINDS, 8, 300.0, seed=1):
+        assert tally.harm == (0, 0, 0)
+        assert tally.acknowledged > 0
+
+
+def test_the_judge_sees_what_is_lost_torn_and_wrong(tmp_path: Path) -> None:
+    """A file without a row, one with other bytes, a stranger's file that is gone, and a leftover are named."""
+    ledger, path = sequences.Ledger(tmp_path), tmp_path / "run.h5"
+    command = sequences.Command([])
+    outcome = Outcome()
+    with acknowledging(lambda path, label, row: outcome.acknowledged.append((path, label, row))):
+        train(TINY, path, quiet=True)
+    ledger.update(command, outcome, {})
+    ledger.judge()
+    ledger.leftovers()
+    assert (ledger.harm, ledger.acknowledged) == ([], len(faults.served_run(path)))
+    with h5py.File(path, "r+") as file:
+        file["checkpoints/W"][1, 0, 0] += 1
+        file["tokens/crc32"][2] = 0
+    next(iter(ledger.strangers)).unlink()
+    (tmp_path / "x.tmp").touch()
+    ledger.judge()
+    ledger.leftovers()
+    assert (len(ledger.lost), len(ledger.torn), len(ledger.wrong)) == (3, 1, 2), ledger.harm
+    ledger.update(command, Outcome(code=1, said="error: something"), {})
+    assert "ended with 1: error: something" in ledger.wrong[-1]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        [{"steps": 130}],
+        [{"steps": 112}],
+        [{"metrics_every": 25, "steps": 140}],
+        [{"checkpoint_every": 100, "steps": 300}],
+        [{"checkpoint_every": 0, "checkpoint_log": 0, "checkpoint_at": (111,), "steps": 115}],
+        [{"steps": 150}, {"steps": 175}, {"steps": 210}],
+        [{"steps": 121, "metrics_every": 100}, {"steps": 122}, {"steps": 123}, {"steps": 124, "checkpoint_every": 1}],
+        [{"stop_test_accuracy": 0.001, "extra_steps": 13, "steps": 400}, {"steps": 401, "metrics_every": 7}],
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_an_extended_run_keeps_every_checkpoint(changes: list[dict[str, Any]], optimizer: Any, tmp_path: Path) -> None:
+    """Whatever schedule a run is extended with, it ends whole, and as a run of the last schedule alone does."""
+    path, config = tmp_path / "run.h5", dataclasses.replace(SHORT, optimizer=optimizer)
+    train(config, path, quiet=True)
+    stored = faults.served_run(path)
+    for change in changes:
+        config = dataclasses.replace(config, **change)
+        train(config, path, resume=True, quiet=True)
+        served = faults.served_run(path)
+        assert stored.items() <= served.items()
+        stored = served
+    with RunReader(path) as reader:
+        reader.require_whole()
+    alone = tmp_path / "alone.h5"
+    train(config, alone, quiet=True)
+    expected = faults.served_run(alone)
+    assert {step: stored[step] for step in stored.keys() & expected.keys()}.items() <= expected.items()
+    assert max(stored) >= max(expected)
+
+
+@pytest.mark.parametrize("group", ["checkpoints", "metrics", "tokens", "moments"])
+def test_a_row_beyond_the_room_is_refused_before_a_byte_is_touched(group: str, tmp_path: Path) -> None:
+    """The file is afterwards, byte for byte, what it was."""
+    path = tmp_path / "run.h5"
+    train(TINY, path, quiet=True)
+    before = path.read_bytes()
+    with RunReader(path) as reader:
+        row = reader.tables[group].row(0)
+        count = len(reader.tables[group].rows)
+    with RunWriter(path) as writer:
+        table = writer._tables[group]
+        for index in (count, count + 1000, -1):
+            with pytest.raises(FileError, match=rf"{group} has room for {count} rows, and this is row"):
+                table.write(index, 10**6, row)
+        with pytest.raises(FileError, match="has room for"):
+            table.append(10**6, row)
+    assert path.read_bytes() == before
+
+
+def test_an_analysis_has_room_for_the_steps_to_come(tiny_run: Path, tmp_path: Path) -> None:
+    """A finished Hessian file takes exactly the rows it was extended for, in every group, and keeps the others."""
+    path = tmp_path / "h.h5"
+    config = HessianConfig(steps="0,20", blocks=("E", "E,W"), eigenvectors=True, device="cpu")
+    analyse(tiny_run, config, path, quiet=True)
+    before = faults.served_hessian(path)
+    found = SpectrumReader(path)
+    vectors = {name: h5py.File(path)["eigenvectors"][name][0] for name in found.blocks}
+    rows = {"/": found.row(0), "spectrum": found.spectra(0), "density": found.densities(0), "eigenvectors": vectors}
+    with SpectrumWriter.extend(path, 2) as writer:
+        writer.append(40, rows)
+        writer.append(60, rows)
+        bytes_before = path.read_bytes()
+        with pytest.raises(FileError, match="has room for 4 rows, and this is row 5"):
+            writer.append(80, rows)
+        assert path.read_bytes() == bytes_before
+        writer.finish()
+    after = faults.served_hessian(path)
+    assert before.items() <= after.items()
+    assert sorted(after) == [0, 20, 40, 60]
+    assert after[60] == after[40] == before[0]
