@@ -67,7 +67,7 @@ def inspect(path: Path) -> FileState:
             lacks.append(f"no {', '.join(file.absent)}: younger than schema {file.attrs['schema_version']}")
         if kind == schema.RUN:
             file.samples()
-        attributes, config = file.attrs, file.config
+        attributes, config = schema.known_attributes(file.attrs), file.config
     damage = [
         f"{t.group}: {len(t.damaged)} of {len(t.committed) + len(t.damaged)} rows fail the checksum: {_list(t.damaged)}"
         for t in tables

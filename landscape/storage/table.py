@@ -76,7 +76,7 @@ def add_scale(group: h5py.Group, name: str, labels: np.ndarray[Any, Any] | list[
     """The labels of one axis, as a dimension scale."""
     is_text = isinstance(labels, list)
     scale = group.create_dataset(name, data=labels, dtype=h5py.string_dtype() if is_text else None, track_times=False)
-    scale.attrs.update({"units": "1", "long_name": f"{name.replace('_', ' ')} {'name' if is_text else 'index'}"})
+    scale.attrs.update(schema.describe_axis(name, is_text))
     scale.make_scale(name)
 
 
