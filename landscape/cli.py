@@ -20,7 +20,6 @@ from landscape import tables
 from landscape.commands import Check, Command, Critical, Hessian, Info, Report, Slice, Sweep, Train
 from landscape.config import AnalysisConfig, TrainConfig, load, preset, replace
 from landscape.errors import ConfigError, FileError, NumericsError, as_landscape_error, complain, working_on
-from landscape.storage import schema
 from landscape.text import printable
 
 if TYPE_CHECKING:
@@ -228,9 +227,11 @@ def _hessian(args: Hessian) -> int:
 
 
 def _print_json(out: Path, result: SpectrumReader, **more: Any) -> None:
+    from landscape.storage.contents import known_attributes
+
     document = {
         "file": str(out),
-        "attributes": schema.known_attributes(result.attrs),
+        "attributes": known_attributes(result.attrs),
         "blocks": result.blocks,
         "pairs": result.pairs,
         "steps": [{"step": step, **tables.known(result.row(step))} for step in result.steps],

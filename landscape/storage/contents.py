@@ -31,12 +31,13 @@ _MADE_BY: dict[str, type[str] | type[int]] = {
     **dict.fromkeys(("device", "hostname", "argv"), str),
     "git_dirty": int,
 }
+EVENTS = ("memorise_step", "grok_step")
 ATTRIBUTES: dict[str, dict[str, type[str] | type[int]]] = {
     schema.RUN: {**_MADE_BY, "run_id": str, "seed": int},
     schema.HESSIAN: {
         **_MADE_BY,
         **dict.fromkeys(("parent_run_id", "parent_sha256", "parent_config", "objective", "dtype", "method"), str),
-        **dict.fromkeys(("memorise_step", "grok_step"), int),
+        **dict.fromkeys(EVENTS, int),
     },
 }
 """The root attributes that `attrs_crc32` covers; beside them stands `status`, which a finished file changes."""
@@ -47,6 +48,11 @@ def write_attributes(file: h5py.File, kind: str, attrs: Mapping[str, Any]) -> No
     attrs = {"schema_version": schema.VERSION, **attrs, "schema": kind}
     file.attrs.update(attrs)
     file.attrs["attrs_crc32"] = crc32_of_attributes({name: attrs[name] for name in ATTRIBUTES[kind]})
+
+
+def known_attributes(attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """Root attributes with None for the steps of events that never came."""
+    return {n: None if n in EVENTS and value == schema.UNKNOWN else value for n, value in attrs.items()}
 
 
 def write_data(file: h5py.File, data: Mapping[str, Array], scales: Scales) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Collection
 
 VERSION = "1.1"
 RUN = "landscape.run"
@@ -19,20 +18,6 @@ UNKNOWN = -1
 """A count or step that is not known."""
 MARKED: dict[str, object] = {"_FillValue": UNKNOWN}
 """Of the datasets that may hold UNKNOWN: by this attribute xarray and netCDF mask it."""
-
-
-EVENTS = ("memorise_step", "grok_step")
-"""Root attributes of a Hessian file; UNKNOWN where the run never got there."""
-
-
-def known_attributes(attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """Root attributes with None for the steps that are not known."""
-    return {name: None if name in EVENTS and value == UNKNOWN else value for name, value in attrs.items()}
-
-
-def describe_axis(name: str, is_text: bool) -> dict[str, object]:
-    """The attributes of the labels of an axis."""
-    return {"units": "1", "long_name": f"{name.replace('_', ' ')} {'name' if is_text else 'index'}"}
 
 
 @dataclasses.dataclass(frozen=True)

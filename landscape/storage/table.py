@@ -76,8 +76,13 @@ def add_scale(group: h5py.Group, name: str, labels: np.ndarray[Any, Any] | list[
     """The labels of one axis, as a dimension scale."""
     is_text = isinstance(labels, list)
     scale = group.create_dataset(name, data=labels, dtype=h5py.string_dtype() if is_text else None, track_times=False)
-    scale.attrs.update(schema.describe_axis(name, is_text))
+    scale.attrs.update(describe_axis(name, is_text))
     scale.make_scale(name)
+
+
+def describe_axis(name: str, is_text: bool) -> dict[str, object]:
+    """The attributes of the labels of an axis."""
+    return {"units": "1", "long_name": f"{name.replace('_', ' ')} {'name' if is_text else 'index'}"}
 
 
 def read_row(group: h5py.Group, row: str, index: int) -> dict[str, Any] | None:

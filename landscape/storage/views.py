@@ -11,9 +11,9 @@ from xarray.backends import BackendArray
 from xarray.core import indexing
 
 from landscape.storage import schema
-from landscape.storage.contents import Contents
+from landscape.storage.contents import Contents, known_attributes
 from landscape.storage.files import open_file
-from landscape.storage.table import TableReader
+from landscape.storage.table import TableReader, describe_axis
 
 
 def open_run(path: Path | str) -> xarray.Dataset:
@@ -64,7 +64,7 @@ def _open(path: Path, kind: str, groups: tuple[str, ...]) -> xarray.Dataset:
     # Files of older versions do not mark what is missing; the schema does.
     merged = xarray.decode_cf(merged, decode_times=False, decode_coords=False, decode_timedelta=False)
     # An attribute of a Dataset cannot be None.
-    merged.attrs = {n: value for n, value in schema.known_attributes(file.attrs).items() if value is not None}
+    merged.attrs = {n: value for n, value in known_attributes(file.attrs).items() if value is not None}
     merged.set_close(file.close)
     return merged
 
@@ -79,5 +79,5 @@ def _dataset(file: Contents, rows: dict[str, Any], columns: list[tuple[schema.Fi
     variables = {f.name: ((*rows, *f.dims), values, f.description) for f, values in columns}
     lengths = {d: n for f, values in columns for d, n in zip(f.dims, values.shape[len(rows) :], strict=True)}
     labels = rows | {d: file.scales.get(d, np.arange(n)) for d, n in lengths.items()}
-    coords = {d: (d, x, schema.describe_axis(d, len(x) > 0 and isinstance(x[0], str))) for d, x in labels.items()}
+    coords = {d: (d, x, describe_axis(d, len(x) > 0 and isinstance(x[0], str))) for d, x in labels.items()}
     return xarray.Dataset(variables, coords)
