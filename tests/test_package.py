@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import os
 import shutil
 import subprocess
@@ -11,8 +12,12 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from conftest import TINY
 
 import landscape
+from landscape.config import AnalysisConfig, SliceConfig
+from landscape.refine import refine
+from landscape.sections import slice_checkpoint
 
 ROOT = Path(__file__).parent.parent
 BARE = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
@@ -38,7 +43,38 @@ def build(parent: Path, kind: str) -> zipfile.ZipFile:
     return zipfile.ZipFile(wheel)
 
 
-@pytest.mark.parametrize("folder", [".", "landscape", "landscape/landscape/storage"])
+def test_paths_may_be_strings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every function of the package that takes a path."""
+    monkeypatch.chdir(tmp_path)
+    config, analysis = (
+        dataclasses.replace(TINY, steps=4),
+        landscape.HessianConfig(blocks=("E",), steps="0", device="cpu"),
+    )
+    assert landscape.train(config, "a.h5", quiet=True).steps == 4
+    assert [s.path for s in landscape.train_ensemble(landscape.ensemble(config, "b.h5", seeds=2), quiet=True)] == [
+        "b-s0.h5",
+        "b-s1.h5",
+    ]
+    assert landscape.train_ensemble({"c.h5": config}, quiet=True)[0].path == "c.h5"
+    assert landscape.analyse("a.h5", analysis, quiet=True).steps == [0]
+    assert landscape.analyse("a.h5", analysis, "d.h5", quiet=True).steps == [0]
+    assert landscape.SpectrumReader("d.h5").steps == [0]
+    with landscape.RunReader("a.h5") as reader:
+        assert reader.steps[-1] == 4
+    assert "E" in landscape.open_run("a.h5")
+    assert "trace" in landscape.open_hessian("d.h5")
+    assert landscape.write_report(["a.h5"], "report", quiet=True) == Path("report/report.html")
+    Path("sweep.json").write_text('{"name": "s", "train": {"steps": 1}}')
+    sweep = landscape.load_sweep("sweep.json")
+    assert [run.path for run in landscape.sweep_runs(sweep, "out")] == [Path("out/s/base-s0.h5")]
+    with pytest.raises(landscape.LandscapeError, match="jobs is 0"):
+        landscape.run_sweep(sweep, "out", jobs=0)
+    refine("a.h5", 4, AnalysisConfig(device="cpu", blocks=("W",)), "e.h5", max_products=1, quiet=True)
+    slice_checkpoint("a.h5", 4, SliceConfig(block="E", points=5, plane_points=3), AnalysisConfig(device="cpu"), "f")
+    assert Path("f/slices.png").exists()
+
+
+@pytest.mark.parametrize("folder", [".", "landscape", "landscape/landscape/templates"])
 def test_an_editable_install_is_found_from_any_folder(folder: str, parent: Path) -> None:
     """Beside the clone too, whose folder has the name of the package."""
     site = parent / "site"

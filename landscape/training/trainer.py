@@ -55,7 +55,7 @@ class RunSummary:
 
 def train(
     config: TrainConfig,
-    path: Path,
+    path: Path | str,
     resume: bool = False,
     overwrite: bool = False,
     quiet: bool = False,
@@ -67,11 +67,11 @@ def train(
     FileError if `path` exists and neither `resume` nor `overwrite` is set, ConfigError if a resumed run's config
     differs in what decides its numbers.
     """
-    return train_ensemble({path: config}, resume, overwrite, quiet, fsync)[0]
+    return train_ensemble({Path(path): config}, resume, overwrite, quiet, fsync)[0]
 
 
 def train_ensemble(
-    runs: Mapping[Path, TrainConfig],
+    runs: Mapping[Path, TrainConfig] | Mapping[str, TrainConfig],
     resume: bool = False,
     overwrite: bool = False,
     quiet: bool = False,
@@ -83,7 +83,7 @@ def train_ensemble(
     ones). Finished runs are left as they are; a run that ends early leaves the others to go on. Raises as `train`.
     """
     started = time.monotonic()
-    runs = clip_batch(runs)
+    runs = clip_batch({Path(path): config for path, config in runs.items()})
     device = pick_device(next(iter(runs.values())).device)
     for path in runs:
         make_folder(path.parent)
