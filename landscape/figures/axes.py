@@ -50,6 +50,6 @@ def _labels(axis: Axes) -> dict[str, Any]:
 
 
 def nothing(axis: Axes, why: str) -> None:
-    """Say why a panel is empty."""
-    axis.text(0.5, 0.5, why, ha="center", va="center", transform=axis.transAxes, color="0.4", wrap=True)
-    axis.set(xticks=[], yticks=[])
+    """Say in an empty panel why it is."""
+    axis.text(0.5, 0.5, why, ha="center", va="center", transform=axis.transAxes, color="0.4")
+    axis.set_axis_off()

@@ -18,9 +18,9 @@ _SETUP = {
     "hidden": "h = {}",
     "activation": "{}",
     "optimizer": "{}",
-    "lr": "lr {:g}",
+    "lr": "lr {}",
     "lr_ratio": "lr_E/lr_W {}",
-    "weight_decay": "weight decay {:g}",
+    "weight_decay": "weight decay {}",
     "batch_size": "batch {}",
     "seed": "seed {}",
 }
@@ -38,7 +38,7 @@ def what_was_run(sources: Sequence[Source]) -> str:
     for name in (*_SETUP, *(option for option in configs[0] if option not in _SETUP)):
         values = _distinct(c[name] for c in configs if name != "embed_dim" or c["model"] == "embedding")
         if len(values) == 1 and name in _SETUP:
-            shared.append(_SETUP[name].format(values[0]))
+            shared.append(_SETUP[name].format(_text(values[0])))
         elif len(values) > 1 and name not in _WITHOUT_EFFECT:
             varied.append(f"{_SYMBOL.get(name, name.replace('_', ' '))} {_listed(values)}")
     return ". ".join(part for part in (", ".join(shared), f"Varied: {'; '.join(varied)}" * bool(varied)) if part) + "."
@@ -84,6 +84,9 @@ def _distinct(values: Iterable[Any]) -> list[Any]:
 
 
 def _listed(values: Sequence[Any]) -> str:
-    text = [f"{x:g}" if isinstance(x, float) else "none" if x is None else str(x) for x in values]
-    more = f" and {len(text) - _LISTED} more" if len(text) > _LISTED else ""
-    return ", ".join(text[:_LISTED]) + more
+    more = f" and {len(values) - _LISTED} more" if len(values) > _LISTED else ""
+    return ", ".join(map(_text, values[:_LISTED])) + more
+
+
+def _text(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else "none" if value is None else str(value)

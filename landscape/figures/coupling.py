@@ -111,7 +111,7 @@ def ratios(sources: Sequence[Source]) -> Drawn:
         axis.set_title(name.replace("_", " "))
         points = table[drawn[name]]
         if points.empty:
-            nothing(axis, "not measured: blocks E and W are needed")
+            nothing(axis, "not measured:\nblocks E and W are needed")
             numbers[name] = "not measured"
             continue
         x, y = points[f"{name}_predicted"].to_numpy(), points[name].to_numpy()
