@@ -19,8 +19,11 @@ from landscape.training.trainer import train
 
 def test_a_task_named_in_the_literal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """The config passes, the data do not."""
-    monkeypatch.setattr(config, "Task", Literal["add", "cubes"])
-    cubes = TrainConfig(task="cubes", p=7)  # type: ignore[arg-type]
+    with monkeypatch.context() as patched:
+        patched.setattr(config, "Task", Literal["add", "cubes"])
+        config._kind.cache_clear()
+        cubes = TrainConfig(task="cubes", p=7)  # type: ignore[arg-type]
+    config._kind.cache_clear()
     with pytest.raises(ConfigError, match="unknown task 'cubes'") as stop:
         make_data(cubes)
     assert stop.value.hint == "known: add, sub, mul, div, squares"

@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 
 from landscape.config import BLOCKS, PAIRS, Config, HessianConfig, TrainConfig, replace
-from landscape.errors import ConfigError
+from landscape.errors import ConfigError, lookup
 from landscape.storage import schema
 from landscape.storage.checksum import crc32_of_arrays, crc32_of_attributes
 from landscape.storage.guard import Array, Guard, Stored
@@ -72,7 +72,7 @@ def parameters(config: TrainConfig) -> tuple[str, ...]:
 def axes(config: TrainConfig) -> dict[str, int]:
     """Lengths of the axes of a run's parameters, data and resume slots."""
     p, f = config.p, config
-    width = {"embedding": f.embed_dim, "onehot": f.vocabulary, "scalar": 1}[f.model]
+    width = lookup({"embedding": f.embed_dim, "onehot": f.vocabulary, "scalar": 1}, "model", f.model)
     samples = p * (p - 1) if f.task == "div" else p * p
     free = samples - round((f.test_fraction or 0) * samples)
     return {
