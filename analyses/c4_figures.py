@@ -9,7 +9,7 @@ import pandas as pd
 from evidence import PHASES, Panel
 from matplotlib.axes import Axes
 
-from landscape.figures.spectrum import marker, step_axis
+from landscape.figures.axes import marker, step_axis
 from landscape.plotting import MARKERS, block_colours, new_figure
 
 PAIRS = ("E,W", "W,V", "E,V")
@@ -51,12 +51,11 @@ def index_figure(table: pd.DataFrame, events: pd.Series, setup: str) -> Panel:
     """Inertia as is and free of the gauge, coupling ratios, gradient norm and tolerance of the base runs."""
     figure = new_figure(2, height=2.7, rows=2)
     index, free, kappa, slope = figure.axes
-    free_of = table.assign(gauge_free=table["gauge_free"].where(table["gauge_free"] >= 0))
     for block in ("E", "W", *PAIRS):
         draw(index, table, "index", block)
     for block in ("E,W", "all"):
         draw(free, table, "index", block, f"{block}, as is")
-        draw(free, free_of, "gauge_free", block, f"{block}, gauge-free", linestyle=":", markerfacecolor="none")
+        draw(free, table, "gauge_free", block, f"{block}, gauge-free", linestyle=":", markerfacecolor="none")
     for block in PAIRS:
         draw(kappa, table, "kappa_1", block)
     kappa.axhline(1, color="black", linewidth=0.9, linestyle="--")
@@ -116,12 +115,11 @@ def cases_figure(table: pd.DataFrame, setup: str) -> Panel:
     """The index of the pairs where a factor is frozen, with GELU and with one-hot input."""
     figure = new_figure(2, height=2.5, rows=2)
     table = table[table["case"] != "base"]
-    free_of = table.assign(gauge_free=table["gauge_free"].where(table["gauge_free"] >= 0))
     for axes, case in zip(figure.axes, ("frozenE", "frozenW", "gelu", "onehot"), strict=True):
         for block in ("E", "W", *PAIRS):
             draw(axes, table[table["case"] == case], "index", block)
         line = {"linestyle": ":", "markerfacecolor": "none"}
-        draw(axes, free_of[free_of["case"] == case], "gauge_free", "E,W", "E,W, gauge-free", **line)
+        draw(axes, table[table["case"] == case], "gauge_free", "E,W", "E,W, gauge-free", **line)
         still = f", {LEFT[case]} is trained" if case in LEFT else ""
         finish(axes, NAMES[case] + still, table, ylabel="saddle index", yscale="symlog", ylim=(-0.3, 3e5))
         axes.set_yticks([0, 1, 10, 100, 1000])

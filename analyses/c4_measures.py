@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import xarray
-from evidence import PHASES, Run
+from evidence import CERTIFIED, PHASES, Run
 from intervals import Judgement, interval, median_time, sooner, words
 from numpy.typing import NDArray
 
-CERTIFIED = 3
 ENDS = (("min", "lowest"), ("max", "highest"))
 CONSTANT = 1e-8
 """Singular values of E below this times the largest belong to directions that weight decay has emptied."""
@@ -23,12 +22,17 @@ def phase_at(one: Run) -> dict[int, str]:
     return dict(zip(stored.tolist(), one.phases(stored), strict=True))
 
 
+def count(value: Any) -> float:
+    """A whole number, or NaN where it is not known."""
+    return int(value) if np.isfinite(value) else np.nan
+
+
 def spectrum(at: xarray.Dataset) -> dict[str, Any]:
     """The inertia of one block at one point, how it is known, and both ends of the spectrum."""
-    inertia = dict(zip(("index", "zeros", "positive"), at["inertia"].values.tolist(), strict=True))
+    inertia = dict(zip(("index", "zeros", "positive"), map(count, at["inertia"].values), strict=True))
     ends = {f"lambda_{end}": float(at["eigenvalues"].sel(end=name, rank=0)) for end, name in ENDS}
     return (
-        {"block": str(at["block"].item()), **inertia, "gauge_free": int(at["saddle_index_gauge_free"])}
+        {"block": str(at["block"].item()), **inertia, "gauge_free": count(at["saddle_index_gauge_free"])}
         | {"lower": int(at["inertia_lower"]), "upper": int(at["inertia_upper"]), **ends}
         | {"certified": int(at["inertia_level"] == CERTIFIED), "tolerance": float(at["inertia_tolerance"])}
     )
@@ -47,8 +51,8 @@ def checkpoints(one: Run, name: str) -> pd.DataFrame:
                 {**one.labels, "step": step, "phase": phases[step], **spectrum(at), "grad_norm": float(at["grad_norm"])}
                 | {f"mass_{m}": float(at["bottom_mass"].sel(part=m)) for m in ("E", "W", "V", "bias")}
                 | {"kappa_1": float(pair["coupling_ratios"][0]) if pair is not None else np.nan}
-                | {"coupling_index": int(pair["coupling_index"]) if pair is not None else -1}
-                | {"saddle_bound": float(at["saddle_bound"]), "rank_bound": int(at["saddle_rank_bound"])}
+                | {"coupling_index": count(pair["coupling_index"]) if pair is not None else np.nan}
+                | {"saddle_bound": float(at["saddle_bound"]), "rank_bound": count(at["saddle_rank_bound"])}
             )
     return pd.DataFrame(rows)
 
@@ -110,8 +114,8 @@ def coupled(table: pd.DataFrame) -> pd.Series:
 
 def gauge_free(table: pd.DataFrame) -> pd.Series:
     """1 where E,W has negative curvature off the gauge tangents, 0 where it has none, NaN where that is not known."""
-    index = wide(table, "gauge_free")["E,W"].astype(float)
-    return (index > 0).astype(float).where(index >= 0)
+    index = wide(table, "gauge_free")["E,W"]
+    return (index > 0).astype(float).where(index.notna())
 
 
 def depth(table: pd.DataFrame) -> pd.Series:
@@ -166,7 +170,7 @@ def span(values: pd.Series) -> str:
 
 def spread(counts: pd.Series) -> str:
     """Least and largest of some counts, in words; once where they are the same."""
-    known = counts[counts >= 0]
+    known = counts.dropna().astype(int)
     return " to ".join(str(n) for n in sorted({known.min(), known.max()})) if len(known) else "unknown"
 
 
@@ -175,10 +179,8 @@ def groups(table: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for (case, phase, block), part in table.groupby(["case", "phase", "block"], sort=False):
         for name in ("index", "gauge_free", "lambda_min", "kappa_1", "grad_norm"):
-            values = part[name].where(part[name] >= 0) if name == "gauge_free" else part[name]
-            numbers = dict(
-                zip(("median", "low", "high"), interval(values.groupby(part["seed"]).mean().dropna()), strict=True)
-            )
+            means = part.groupby("seed")[name].mean().dropna()
+            numbers = dict(zip(("median", "low", "high"), interval(means), strict=True))
             seeds = part["seed"].nunique()
             rows.append({"case": case, "phase": phase, "block": block, "quantity": name, **numbers, "seeds": seeds})
     return pd.DataFrame(rows).dropna(subset="median")

@@ -141,14 +141,13 @@ def ended(searches: pd.DataFrame, status: str = "critical") -> str:
 def text(table: pd.DataFrame, times: pd.DataFrame, setup: str, d: int) -> list[str]:
     """The findings in words. d: embedding dimension."""
     part = {name: table[table["case"] == name] for name in PATH}
-    # Below 0 where only a bracket is known.
-    index = {name: wide(part[name], "index").astype(float).where(lambda n: n >= 0) for name in PATH}
+    index = {name: wide(part[name], "index") for name in PATH}
     base = part["base"]
     joint, control = base[base["block"] == "E,W"], base[base["block"] == "W,V"]
     on = joint.loc[joint["phase"] == "plateau", "grad_norm"]
-    free = wide(base, "gauge_free").astype(float).where(lambda n: n >= 0)
+    free = wide(base, "gauge_free")
     tight = wide(base, "lambda_min")["E,W"] / -wide(base, "saddle_bound")["E,W"]
-    pairs = table[(table["coupling_index"] >= 0) & (table["index"] >= 0)]
+    pairs = table.dropna(subset=["coupling_index", "index"])
     agree = int((pairs["coupling_index"] == pairs["index"]).sum())
     relu, layers = table[table["case"] != "gelu"], ("E", "W", "V")
     bound, alone = relu[relu["block"] == "E,W"], relu[relu["block"].isin(layers)]

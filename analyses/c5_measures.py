@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-from evidence import PHASES, Run
+from evidence import CERTIFIED, PHASES, Run
 from intervals import interval
 
 CASES = {"c1": "Adam", "c10": "Adam-LR, c = 10"}
@@ -28,7 +28,7 @@ def curves(one: Run) -> pd.DataFrame:
                 "lambda_max": found["eigenvalues"].sel(block=block, end="highest", rank=0).values,
                 "residual_norm": found["residual_norm"].sel(block=block, end="highest", rank=0).values,
                 "index": found["inertia"].sel(block=block, sign="negative").values,
-                "certified": (found["inertia_level"].sel(block=block).values == 3).astype(int),
+                "certified": (found["inertia_level"].sel(block=block).values == CERTIFIED).astype(int),
                 "tolerance": found["inertia_tolerance"].sel(block=block).values,
                 "grad_norm": found["grad_norm"].sel(block=block).values,
                 "curvature_ratio": found["curvature_ratio"].values,

@@ -8,7 +8,7 @@ from c5_measures import CASES
 from c6_measures import RISEN
 from evidence import MEMORISED, Panel
 
-from landscape.figures.spectrum import marker, step_axis
+from landscape.figures.axes import marker, step_axis
 from landscape.plotting import block_colours, new_figure
 
 TOGETHER = 2.0

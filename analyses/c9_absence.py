@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from evidence import Finding, Panel, Run, Verdict, run, study, table_of
+from evidence import Finding, Panel, Run, Verdict, run, study, table_of, used_for
 from intervals import Judgement, all_of, compare, interval, summary, within, words
 from scipy import stats
 from token_figures import BATCHES, sampler_looks
@@ -35,7 +35,7 @@ def absence(p: int, batch: int) -> float:
 def row_of(one: Run) -> dict[str, float]:
     """f_E as measured, as predicted for uniform tokens, and as drawing without replacement from the pairs gives it."""
     data, config = one.data, one.planned.config
-    train = data["tokens"].values[data["split"].values == 0]
+    train = data["tokens"].values[used_for(data, "train")]
     held = (train[:, :, None] == np.arange(config.p)).any(axis=1).sum(axis=0)
     full = config.batch_size == "full"
     batch = len(train) if config.batch_size == "full" else min(config.batch_size, len(train))
@@ -117,7 +117,7 @@ def claim(folder: Path) -> Finding:
     table = pd.concat([table_of(runs), pd.DataFrame([row_of(one) for one in runs])], axis=1)
     table["batch_size"] = table["batch_size"].astype(str)
     seeds, config = table["seed"].nunique(), runs[0].planned.config
-    pairs = int((runs[0].data["split"].values == 0).sum())
+    pairs = int(used_for(runs[0].data, "train").sum())
     errors, terms = grouped(table, "error"), grouped(table, "term")
     even = errors[errors["sampler"].isin(["uniform", "random"]) & (errors["batch_size"] != "full")]
     worst = even.loc[even["value"].abs().idxmax()]

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 import xarray
 from intervals import Judgement
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from landscape import open_hessian, open_run
 from landscape.config import TrainConfig
@@ -25,6 +25,7 @@ from landscape.errors import LandscapeError, complain
 from landscape.plan import DEFINITION, SweepRun, load_sweep, sweep_runs
 from landscape.plotting import save_figure, style
 from landscape.provenance import provenance
+from landscape.storage.schema import LEVELS
 from landscape.text import write_csv
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 PHASES = ("start", "memorising", "plateau", "grokked")
 MEMORISED, GROKKED = 0.99, 0.95
+CERTIFIED = LEVELS.index("certified")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,6 +110,14 @@ class Run:
     def phases(self, steps: ArrayLike) -> list[str]:
         """The phase of each step: start, memorising, plateau (from the step nearest to `memorised` on), grokked."""
         return phases(steps, self.times["memorised"], self.times["grokked"])
+
+
+def used_for(data: xarray.Dataset, part: str) -> NDArray[np.bool_]:
+    """Which pairs of a run are `train`, `test` or `unused`, by what the file says of its codes."""
+    split = data["split"]
+    meanings = dict(zip(split.attrs["flag_meanings"].split(), split.attrs["flag_values"], strict=True))
+    found: NDArray[np.bool_] = split.values == meanings[part]
+    return found
 
 
 def phases(steps: ArrayLike, memorised: float, grokked: float) -> list[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import seaborn as sns
-from evidence import GROKKED, MEMORISED, Finding, Panel, Run, Verdict, run, setting, study, table_of
+from evidence import GROKKED, MEMORISED, Finding, Panel, Run, Verdict, run, setting, study, table_of, used_for
 from intervals import LEVEL, RESAMPLES, Judgement, above, compare, number, spearman, summary, words
 from scipy import stats
 
@@ -25,8 +25,10 @@ RULE = (
 
 def rarest(r: Run) -> float:
     """Share of the rarest token among the operands of the training pairs, times their number: 1 if all are alike."""
-    tokens = r.data["tokens"].values[r.data["split"].values == 1]
-    count = np.bincount(tokens.ravel(), minlength=r.planned.config.p)
+    tokens = r.data["tokens"].values[used_for(r.data, "train")]
+    p = r.planned.config.p
+    # Without the operator and `=`, which every pair of four tokens holds.
+    count = np.bincount(tokens.ravel(), minlength=p)[:p]
     return float(count.min() / count.mean())
 
 

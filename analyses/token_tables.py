@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from evidence import Run
+from evidence import Run, used_for
 from intervals import Floats, columns, interval
 from scipy import special, stats
 
@@ -21,12 +21,12 @@ QUARTILES = ["rare", "second", "third", "frequent"]
 def pass_through(data: xarray.Dataset, at: int) -> tuple[Floats, Floats]:
     """dL/dE over the training set, and the test accuracy of the pairs that hold each token, at one checkpoint."""
     E, W, b1, V, b2 = (data[name].values[at].astype(float) for name in ("E", "W", "b1", "V", "b2"))
-    tokens, labels, split = (data[name].values for name in ("tokens", "labels", "split"))
+    tokens, labels = (data[name].values for name in ("tokens", "labels"))
     pre = E[tokens].reshape(len(tokens), -1) @ W.T + b1
     logits = np.maximum(pre, 0) @ V.T + b2
     error = special.softmax(logits, axis=1)
     error[np.arange(len(labels)), labels] -= 1
-    train, test = split == 0, split == 1
+    train, test = used_for(data, "train"), used_for(data, "test")
     back = ((error[train] @ V) * (pre[train] > 0) @ W).reshape(train.sum(), tokens.shape[1], -1) / train.sum()
     gradient = np.zeros_like(E)
     np.add.at(gradient, tokens[train], back)
@@ -50,7 +50,7 @@ def token_table(one: Run, shared: int) -> pd.DataFrame:
     data, config = one.data, one.planned.config
     E, v_E, steps = data["E"].values.astype(float), data["v_E"].values, data["step"].values
     norms, count, grad_norm = (data[name].values for name in ("embedding_norm", "count", "grad_norm"))
-    train = data["tokens"].values[data["split"].values == 0]
+    train = data["tokens"].values[used_for(data, "train")]
     frequency = (train[:, :, None] == np.arange(E.shape[1])).any(axis=1).mean(axis=0)
     quartile = np.empty(len(frequency), dtype=object)
     for name, members in zip(QUARTILES, np.array_split(np.argsort(frequency, kind="stable"), 4), strict=True):

@@ -3,9 +3,54 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from landscape.config import HessianConfig as HessianConfig
+    from landscape.config import TrainConfig as TrainConfig
+    from landscape.config import preset as preset
+    from landscape.curvature.coupling import CouplingResult as CouplingResult
+    from landscape.curvature.coupling import coupling as coupling
+    from landscape.curvature.coupling import principal_angles as principal_angles
+    from landscape.curvature.critical import CriticalPoint as CriticalPoint
+    from landscape.curvature.critical import find_critical_point as find_critical_point
+    from landscape.curvature.density import SpectralDensity as SpectralDensity
+    from landscape.curvature.density import Trace as Trace
+    from landscape.curvature.density import jensen_shannon as jensen_shannon
+    from landscape.curvature.density import spectral_density as spectral_density
+    from landscape.curvature.density import trace as trace
+    from landscape.curvature.gauge import Deflated as Deflated
+    from landscape.curvature.gauge import GaugeTangent as GaugeTangent
+    from landscape.curvature.gauge import SoftmaxShift as SoftmaxShift
+    from landscape.curvature.inertia import Inertia as Inertia
+    from landscape.curvature.inertia import saddle_index as saddle_index
+    from landscape.curvature.lanczos import EigenResult as EigenResult
+    from landscape.curvature.lanczos import eigsh as eigsh
+    from landscape.curvature.objective import Objective as Objective
+    from landscape.curvature.objective import cross_entropy as cross_entropy
+    from landscape.curvature.objective import mse as mse
+    from landscape.curvature.operators import HessianOperator as HessianOperator
+    from landscape.curvature.operators import MatrixOperator as MatrixOperator
+    from landscape.curvature.operators import product_error as product_error
+    from landscape.curvature.slices import slice_lines as slice_lines
+    from landscape.curvature.slices import slice_plane as slice_plane
+    from landscape.curvature.tracking import track as track
+    from landscape.errors import LandscapeError as LandscapeError
+    from landscape.pipeline import analyse as analyse
+    from landscape.plan import SweepConfig as SweepConfig
+    from landscape.plan import load_sweep as load_sweep
+    from landscape.plan import sweep_runs as sweep_runs
+    from landscape.report import write_report as write_report
+    from landscape.storage.runs import RunReader as RunReader
+    from landscape.storage.spectra import SpectrumReader as SpectrumReader
+    from landscape.storage.views import open_hessian as open_hessian
+    from landscape.storage.views import open_run as open_run
+    from landscape.sweep import run_sweep as run_sweep
+    from landscape.training.ensemble import ensemble as ensemble
+    from landscape.training.trainer import train as train
+    from landscape.training.trainer import train_ensemble as train_ensemble
 
 # Looked up on first use, so that `landscape --help` does not import torch.
 _HOMES = {
@@ -56,10 +101,12 @@ _HOMES = {
 __all__ = ["__version__", *_HOMES]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'landscape' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+if not TYPE_CHECKING:  # A type checker would take it for a promise of every name.
+
+    def __getattr__(name: str) -> Any:
+        if name not in _HOMES:
+            raise AttributeError(f"module 'landscape' has no attribute {name!r}")
+        return getattr(importlib.import_module(_HOMES[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -230,12 +230,14 @@ def _hessian(args: Hessian) -> int:
 
 
 def _print_json(out: Path, result: SpectrumReader, **more: Any) -> None:
+    from landscape.storage.contents import known_attributes
+
     document = {
         "file": str(out),
-        "attributes": result.attrs,
+        "attributes": known_attributes(result.attrs),
         "blocks": result.blocks,
         "pairs": result.pairs,
-        "steps": [{"step": step, **result.row(step)} for step in result.steps],
+        "steps": [{"step": step, **tables.known(result.row(step))} for step in result.steps],
         **more,
     }
     _say(tables.document(document))

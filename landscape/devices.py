@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import os
-
 import torch
 
 from landscape.errors import DeviceError, DoesNotFitError
+from landscape.memory import free_bytes
 
 LAPACK_LIMIT = 32_000
 """Above this order LAPACK's 32-bit indices overflow."""
+LIBRARIES = 300_000_000
+"""Bytes that the first analysis of any size takes."""
 
 
 def pick_device(name: str) -> torch.device:
@@ -22,8 +23,7 @@ def pick_device(name: str) -> torch.device:
 
 def require_dense(block: str, n: int, device: torch.device) -> None:
     """Raise DoesNotFitError before the eigenvalues of a dense n x n block are asked for in vain."""
-    # The matrix, the copy LAPACK overwrites, the reflectors, and the parts it is assembled from.
-    needed, free = 5 * 8 * n * n, free_memory(device)
+    needed, free = dense_bytes(n), free_memory(device)
     if needed > free:
         raise DoesNotFitError(
             f"block {block} as a dense matrix ({n:,} parameters) needs {needed / 1e9:.1f} GB; "
@@ -37,11 +37,17 @@ def require_dense(block: str, n: int, device: torch.device) -> None:
         )
 
 
+def dense_bytes(n: int) -> int:
+    """Bytes that are taken at most while the eigenvalues and the inertia of a dense n x n block are found."""
+    # The matrix, the copy that LAPACK overwrites, the reflectors, and the parts it is assembled from.
+    return 6 * 8 * n * n + LIBRARIES
+
+
 def free_memory(device: torch.device) -> int:
-    """Bytes that can still be allocated on a device."""
+    """Bytes that can still be allocated on a device; on the CPU within the limits of process and control groups."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return free_bytes()
 
 
 def keep_freed_memory() -> None:

@@ -7,9 +7,12 @@ import difflib
 import errno
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeVar
 
 from landscape.text import printable
+
+Value = TypeVar("Value")
 
 
 class LandscapeError(Exception):
@@ -52,6 +55,13 @@ class DoesNotFitError(LandscapeError):
 
 class NumericsError(LandscapeError):
     """Numbers that cannot be analysed, such as NaN parameters."""
+
+
+def lookup(registry: Mapping[str, Value], kind: str, name: str) -> Value:
+    """The entry of a registry. Raises ConfigError for a name that it lacks."""
+    if name not in registry:
+        raise ConfigError(f"unknown {kind} {name!r}", suggest(name, registry))
+    return registry[name]
 
 
 _MENDS = {

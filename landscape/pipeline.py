@@ -24,9 +24,9 @@ from landscape.storage.writing import sole_writer
 
 
 def analyse(
-    run: Path,
+    run: Path | str,
     config: HessianConfig,
-    out: Path | None = None,
+    out: Path | str | None = None,
     overwrite: bool = False,
     quiet: bool = False,
     fsync: bool = False,
@@ -37,7 +37,8 @@ def analyse(
     an error unless `overwrite`. fsync: sync every step to the disk. Raises LandscapeError kinds for all that a user
     can mend.
     """
-    out = out or hessian_file(run)
+    run = Path(run)
+    out = Path(out) if out else hessian_file(run)
     with RunReader(run) as reader:
         if out.resolve() == run.resolve():
             raise FileError(f"{out} is the run file itself", "choose another --out")

@@ -136,12 +136,12 @@ class SweepRun:
         return [self.path, *self.hessian.values()]
 
 
-def load_sweep(path: Path) -> SweepConfig:
+def load_sweep(path: Path | str) -> SweepConfig:
     """The sweep that a JSON file describes; unknown keys and wrong values are refused."""
-    return load(path, SweepConfig(), '{"name": "ratios", "grid": {"lr_ratio": [1, 10]}, "seeds": [0, 1]}')
+    return load(Path(path), SweepConfig(), '{"name": "ratios", "grid": {"lr_ratio": [1, 10]}, "seeds": [0, 1]}')
 
 
-def sweep_runs(config: SweepConfig, out: Path = Path("checkpoints")) -> list[SweepRun]:
+def sweep_runs(config: SweepConfig, out: Path | str = "checkpoints") -> list[SweepRun]:
     """Every run of a sweep with its files, whether they exist or not: OUT/NAME/CASE-FIELD=VALUE-sSEED.h5.
 
     Raises ConfigError for values that no run can have.
@@ -150,7 +150,7 @@ def sweep_runs(config: SweepConfig, out: Path = Path("checkpoints")) -> list[Swe
     for case, *values, seed in itertools.product(config.cases, *config.grid.values(), config.seeds):
         point = dict(zip(config.grid, values, strict=True))
         stem = "-".join([case, *(f"{field}={_text(value)}" for field, value in point.items()), f"s{seed}"])
-        path = out / config.name / f"{stem}.h5"
+        path = Path(out) / config.name / f"{stem}.h5"
         options = {**config.train, **config.cases[case], **point, "seed": seed}
         try:
             train = replace(preset(config.preset), options)

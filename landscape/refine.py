@@ -35,10 +35,10 @@ def default_output(run: Path, step: int) -> Path:
 
 
 def refine(
-    run: Path,
+    run: Path | str,
     step: int,
     config: AnalysisConfig,
-    out: Path | None = None,
+    out: Path | str | None = None,
     tol: float = 1e-10,
     max_products: int = 60_000,
     resume: bool = False,
@@ -52,7 +52,8 @@ def refine(
     measured and stored as "unfinished", in a file still "running"; `resume` goes on from there. Raises
     LandscapeError kinds for all that a user can mend.
     """
-    out = out or default_output(run, step)
+    run = Path(run)
+    out = Path(out) if out else default_output(run, step)
     if not 0 < tol < 1:
         raise ConfigError(f"tol is {tol}", "--grad-tol takes a number between 0 and 1")
     before = SpectrumReader(out) if resume and out.exists() else None

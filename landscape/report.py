@@ -16,6 +16,7 @@ from tqdm import tqdm
 import landscape
 from landscape.errors import ConfigError, warn
 from landscape.figures import FAMILIES, NotDrawnError, Source, open_sources
+from landscape.figures.captions import objectives, where
 from landscape.plotting import save_figure, style
 from landscape.storage.files import make_folder, refuse_existing, sha256
 from landscape.storage.runs import GROKKED, MEMORISED
@@ -34,13 +35,13 @@ class Section:
     """Base64; empty where nothing is drawn."""
 
 
-def write_report(files: Sequence[Path], out: Path, overwrite: bool = False, quiet: bool = False) -> Path:
+def write_report(files: Sequence[Path | str], out: Path | str, overwrite: bool = False, quiet: bool = False) -> Path:
     """Write report.html, report.md and figures/ into the folder `out`; returns the path of report.html.
 
     files: run files, Hessian files or both; the missing half is looked for beside each. Raises FileError for broken
     files and for an `out` that exists (unless `overwrite`, and then only a report is replaced).
     """
-    sources = open_sources(files)
+    out, sources = Path(out), open_sources(files)
     for line in (line for source in sources for line in source.damage):
         warn(line)
     if out.exists() and not (out / "report.html").exists() and any(out.iterdir() if out.is_dir() else [out]):
@@ -92,7 +93,7 @@ def _write_pages(sources: Sequence[Source], sections: Sequence[Section], folder:
     content = {
         "version": landscape.__version__,
         "runs": [_run_facts(s) for s in sources],
-        "tables": [{"label": s.label, "rows": _measurements(s)} for s in sources if s.measured is not None],
+        "tables": [{"label": s.label, "rows": rows} for s in sources if (rows := _measurements(s))],
         "sections": sections,
         "notes": _notes(sources),
     }
@@ -138,12 +139,14 @@ def _run_facts(source: Source) -> dict[str, str]:
 def _measurements(source: Source) -> list[dict[str, str]]:
     """One row a step and block: extreme eigenvalues and the saddle index with all that gives it meaning."""
     data: Any = source.measured
+    if data is None:
+        return []
     rows = []
     for step in data["step"].values:
         for block in map(str, data["block"].values):
             at = data.sel(step=step, block=block)
             low, high = int(at["inertia_lower"]), int(at["inertia_upper"])
-            free = int(at["saddle_index_gauge_free"])
+            free = float(at["saddle_index_gauge_free"])
             ends = at["eigenvalues"].isel(rank=0)
             converged = bool(at["converged"].isel(rank=0).all())
             rows.append(
@@ -157,7 +160,7 @@ def _measurements(source: Source) -> list[dict[str, str]]:
                     if "hidden" in at
                     else "-",
                     "saddle index": str(low) if low == high else f"{low} to {high}",
-                    "gauge-free": str(free) if free >= 0 else "-",
+                    "gauge-free": f"{free:.0f}" if free >= 0 else "-",
                     "level": LEVELS[int(at["inertia_level"])],
                     "tolerance": f"{float(at['inertia_tolerance']):.1e}",
                     "gradient norm": f"{float(at['grad_norm']):.3g}",
@@ -175,17 +178,13 @@ def _notes(sources: Sequence[Source]) -> list[str]:
         *(s.mismatch for s in sources if s.mismatch),
         *(line for s in sources for line in s.damage),
     ]
-    objectives = sorted({str(s.hessian_attrs["objective"]) for s in sources if s.hessian_attrs})
-    if objectives:
-        failures = [
-            float(s.measured["hidden_failure_probability"].max())
-            for s in sources
-            if s.measured is not None and "hidden" in s.measured
-        ]
+    analysed = [s for s in sources if s.measured is not None]
+    if analysed:
+        found = [m for s in analysed if (m := s.measured) is not None and "hidden" in m]
+        failures = [float(measured["hidden_failure_probability"].max()) for measured in found]
         notes += [
-            f"Objective of the Hessian: {', '.join(objectives)}. float64, the whole training set.",
-            "The checkpoints lie on a training path and are not critical points; the gradient norm stands beside "
-            "every saddle index for this reason.",
+            f"Objective of the Hessian: {objectives(analysed)}. float64, the whole training set.",
+            where(analysed) + " The gradient norm stands beside every saddle index for this reason.",
             "hidden: no eigenvalue was missed further out than those reported by more than this, relative to the norm "
             f"of the block, but with probability {max(failures, default=0.0):.0e} an end; 0: every one was computed.",
             "The pair W,V is shown beside E,W as a control: it, too, is a product of two factors.",

@@ -24,13 +24,14 @@ AGREEMENT = 1e-6
 
 
 def slice_checkpoint(
-    run: Path, step: int, config: SliceConfig, analysis: AnalysisConfig, out: Path, overwrite: bool = False
+    run: Path | str, step: int, config: SliceConfig, analysis: AnalysisConfig, out: Path | str, overwrite: bool = False
 ) -> tuple[Drawn, list[Path]]:
     """Draw the objective along the unit eigenvectors of a block; returns the figure and the files written.
 
     Writes slices.png, .pdf, .svg and .csv into the folder `out`. Raises NumericsError if the second derivative of a
     slice at 0 is not its eigenvalue to 1e-6 |H|, and LandscapeError kinds for all that a user can mend.
     """
+    run, out = Path(run), Path(out)
     if not overwrite:
         refuse_existing(out / "slices.png", "use --overwrite to replace it, or another --out")
     with RunReader(run) as reader:

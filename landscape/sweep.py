@@ -63,7 +63,7 @@ class SweepResult:
 
 def run_sweep(
     config: SweepConfig,
-    out: Path = Path("checkpoints"),
+    out: Path | str = "checkpoints",
     jobs: int | None = None,
     overwrite: bool = False,
     quiet: bool = False,
@@ -81,7 +81,7 @@ def run_sweep(
     analyses = {analysis.name: analysis for analysis in config.analyses}
     runs = sweep_runs(config, out)
     configs = _check(runs, analyses)
-    folder = out / config.name
+    folder = Path(out) / config.name
     make_folder(folder)
     with sole_writer(folder), _without_locks(runs), Workers(jobs) as workers:
         if overwrite:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from landscape.storage import schema
 from landscape.text import printable
 
 if TYPE_CHECKING:
@@ -165,6 +166,14 @@ def _align(lines: Sequence[Sequence[str]]) -> str:
     lines = [list(map(printable, line)) for line in lines]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join("  ".join(c.rjust(w) for c, w in zip(line, widths, strict=True)) for line in lines)
+
+
+def known(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of the Hessian file with None where a count is not known."""
+    import numpy as np
+
+    marked = {f.name for f in schema.HESSIAN_ROOT.fields if schema.MARKED.items() <= f.attrs.items()}
+    return {name: np.where(x == schema.UNKNOWN, None, x) if name in marked else x for name, x in row.items()}
 
 
 def document(x: Any, indent: int | None = None) -> str:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from landscape.config import BLOCKS, HessianConfig, TrainConfig, replace
-from landscape.devices import free_memory, pick_device
+from landscape.devices import dense_bytes, free_memory, pick_device
 from landscape.errors import LandscapeError
 from landscape.storage.runs import RunReader
 from landscape.storage.spectra import SpectrumReader
@@ -142,7 +142,7 @@ def _dense_difference(
     """max |lambda - lambda_dense| / |H| over the reported eigenvalues; None where the matrix does not fit."""
     sizes = [named[n].numel() for n in names]
     n = sum(sizes)
-    if 5 * 8 * n * n > free_memory(tokens.device) or n > 10_000:
+    if dense_bytes(n) > free_memory(tokens.device) or n > 10_000:
         return None
     keys = {id(p): k for k, p in model.named_parameters()}
 

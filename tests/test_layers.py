@@ -34,6 +34,7 @@ FLOORS = {
     "storage": 2,
     "plotting": 2,
     "devices": 1,
+    "memory": 0,
     "workers": 2,
     "signals": 1,
     "provenance": 1,

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from landscape.curvature.operators import LinearMap
-from landscape.errors import ArgumentError
+from landscape.errors import ArgumentError, lookup
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,4 +68,5 @@ def edge_of_stability(optimizer: str, momentum: float = 0.0, beta1: float = 0.9)
     2 (1 + momentum) for heavy-ball sgd (Cohen et al., arXiv 2103.00065), (2 + 2 beta1) / (1 - beta1) = 38 for Adam
     (arXiv 2207.14484).
     """
-    return 2 * (1 + momentum) if optimizer == "sgd" else (2 + 2 * beta1) / (1 - beta1)
+    adam = (2 + 2 * beta1) / (1 - beta1)
+    return lookup({"sgd": 2 * (1 + momentum), "adam": adam, "adamw": adam}, "optimizer", optimizer)

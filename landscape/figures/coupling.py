@@ -9,8 +9,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from landscape.figures.sources import Drawn, NotDrawnError, Source, having, what_was_run
-from landscape.figures.spectrum import marker, step_axis
+from landscape.figures.axes import last_step, legend, marker, nothing, step_axis
+from landscape.figures.captions import what_was_run
+from landscape.figures.sources import Drawn, NotDrawnError, Source, having
 from landscape.plotting import block_colours, new_figure
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def coupling_ratios(sources: Sequence[Source]) -> Drawn:
     colours = block_colours()
     found = [pair for pair in ("E,W", "W,V", "E,V") if any(np.isfinite(_ratios(source, pair)).any() for source in kept)]
     if not found:
-        raise NotDrawnError("no pair was small enough for exact coupling ratios")
+        raise NotDrawnError("no coupling ratio was measured: a pair such as E,W is needed")
     figure = new_figure(len(found) + 1, height=2.9)
     *panels, counts = figure.axes
     rows, numbers = [], {}
@@ -42,18 +43,19 @@ def coupling_ratios(sources: Sequence[Source]) -> Drawn:
         step = data["step"].values
         for axis, pair in zip(panels, found, strict=True):
             ratios, part = _ratios(source, pair), data.sel(pair=pair)
+            known = np.isfinite(ratios[:, 0])
+            if not known.any():
+                continue
             for rank in range(ratios.shape[1]):
                 fade = 1.0 - 0.75 * rank / ratios.shape[1]
                 axis.plot(step, ratios[:, rank], color=colours[pair], alpha=fade, linewidth=1.6 if rank == 0 else 0.9)
-            count = np.where(part["coupling_index"] >= 0, part["coupling_index"], np.nan)
-            label = pair if source is kept[0] else None
-            counts.plot(step, count, color=colours[pair], label=label, **marker(pair))
-            axis.axhline(1, color="black", linewidth=0.9, linestyle="--")
-            axis.set(title=f"pair {pair}", yscale="log")
+            count, strength = part["coupling_index"].values, part["coupling_strength"].values
+            counts.plot(step, count, color=colours[pair], label=pair, **marker(pair))
+            at = np.flatnonzero(known)[[0, -1]]
+            above = [f"{count[i]:.0f}" if np.isfinite(count[i]) else "not certified" for i in at]
             numbers[f"{source.label}, {pair}"] = (
-                f"κ_1 {_first(part, 0)} at step {step[0]}, {_first(part, -1)} at step {step[-1]}; above 1: "
-                f"{int(part['coupling_index'][0])} and {int(part['coupling_index'][-1])}; coupling strength "
-                f"{float(part['coupling_strength'][0]):.3g} and {float(part['coupling_strength'][-1]):.3g}"
+                f"κ_1 {_first(part, at[0])} at step {step[at[0]]}, {_first(part, at[1])} at step {step[at[1]]}; "
+                f"above 1: {above[0]} and {above[1]}; coupling strength {strength[at[0]]:.3g} and {strength[at[1]]:.3g}"
             )
             table = {f"kappa_{rank + 1}": ratios[:, rank] for rank in range(ratios.shape[1])}
             rows.append(
@@ -63,22 +65,26 @@ def coupling_ratios(sources: Sequence[Source]) -> Drawn:
                         "step": step,
                         "pair": pair,
                         **table,
-                        "coupling_index": part["coupling_index"].values,
-                        "coupling_strength": part["coupling_strength"].values,
+                        "coupling_index": pd.array(count, "Int64"),
+                        "coupling_strength": strength,
                     }
                 )
             )
-        for axis in figure.axes:
-            step_axis(axis, int(step[-1]))
+    for axis, pair in zip(panels, found, strict=True):
+        axis.axhline(1, color="black", linewidth=0.9, linestyle="--")
+        axis.set(title=f"pair {pair}", yscale="log")
+    for axis in figure.axes:
+        step_axis(axis, last_step(kept))
     panels[0].set_ylabel(r"coupling ratio $\kappa_i$")
     counts.set(title=r"$\kappa_i$ above 1", ylabel="saddle index of the pair", yscale="symlog")
     counts.set_ylim(0, 2 * counts.get_ylim()[1])
-    counts.legend()
+    legend(counts)
+    ranks = sorted({len(s.measured["rank"]) for s in kept if s.measured is not None})
     caption = (
-        f"{what_was_run(kept)} The {len(kept[0].measured['rank'])} largest coupling ratios "  # type: ignore[index]
-        "κ_i of each pair, darkest first, with both diagonal blocks shifted by the tolerance τ of the joint block; "
-        "each ratio above 1 is one direction of negative curvature of the joint block (F0). Ratios far above 1 mark "
-        "directions with next to no curvature of their own. W,V is the control."
+        f"{what_was_run(kept)} The {' or '.join(map(str, ranks))} largest coupling ratios κ_i of each pair, darkest "
+        "first, with both diagonal blocks shifted by the tolerance τ of the joint block; each ratio above 1 is one "
+        "direction of negative curvature of the joint block (F0). Ratios far above 1 mark directions with next to no "
+        "curvature of their own. W,V is the control."
     )
     return Drawn("Coupling ratios", figure, pd.concat(rows), caption, numbers)
 
@@ -86,6 +92,7 @@ def coupling_ratios(sources: Sequence[Source]) -> Drawn:
 def ratios(sources: Sequence[Source]) -> Drawn:
     """Curvature ratio and gradient ratio against their predictions, with log-log slope and R^2."""
     import seaborn as sns
+    from matplotlib.colors import Normalize
 
     kept = having(sources, "measured", *PREDICTED, *(f"{name}_predicted" for name in PREDICTED))
     figure = new_figure(2, height=3.2)
@@ -96,25 +103,33 @@ def ratios(sources: Sequence[Source]) -> Drawn:
         columns = {n: data[n].values for name in PREDICTED for n in (name, f"{name}_predicted")}
         rows.append(pd.DataFrame({"run": source.label, "step": data["step"].values, **columns}))
     table = pd.concat(rows)
-    if not np.isfinite(table[list(PREDICTED)].to_numpy()).any():
+    # Both have a place on a logarithmic axis.
+    drawn = {name: (table[[name, f"{name}_predicted"]] > 0).all(axis=1).to_numpy() for name in PREDICTED}
+    if not any(good.any() for good in drawn.values()):
         raise NotDrawnError("no curvature or gradient ratio was measured: blocks E and W are needed")
     numbers = {}
     panels = list(figure.axes)
+    colours = sns.color_palette("viridis", as_cmap=True)
+    norm = Normalize(0, max(np.log10(max(int(table["step"].max()), 1)), 1))
     for axis, name in zip(panels, PREDICTED, strict=True):
-        x, y = table[f"{name}_predicted"].to_numpy(), table[name].to_numpy()
-        order = np.log10(np.maximum(table["step"].to_numpy(), 1))
-        scatter = axis.scatter(x, y, c=order, cmap=sns.color_palette("viridis", as_cmap=True), s=22, zorder=3)
-        good = np.isfinite(x) & np.isfinite(y)
-        both = np.concatenate([x[good], y[good]])
+        axis.set_title(name.replace("_", " "))
+        points = table[drawn[name]]
+        if points.empty:
+            nothing(axis, "not measured:\nblocks E and W are needed")
+            numbers[name] = "not measured"
+            continue
+        x, y = points[f"{name}_predicted"].to_numpy(), points[name].to_numpy()
+        order = np.log10(np.maximum(points["step"].to_numpy(), 1))
+        scatter = axis.scatter(x, y, c=order, cmap=colours, norm=norm, s=22, zorder=3)
+        both = np.concatenate([x, y])
         ends = np.array([both.min() / 1.5, both.max() * 1.5])
         axis.plot(ends, ends, color="0.6", linestyle="--", linewidth=1, label="prediction")
-        fit = power_law(x[good], y[good])
+        fit = power_law(x, y)
         if fit is not None:
-            line = np.array([x[good].min(), x[good].max()])
+            line = np.array([x.min(), x.max()])
             axis.plot(line, fit.factor * line**fit.slope, color="black", linewidth=1.2, label=f"slope {fit.slope:.2f}")
         numbers[name] = "fewer than three points: no fit" if fit is None else str(fit)
         axis.set(xscale="log", yscale="log", xlabel=PREDICTED[name], ylabel=MEASURED[name])
-        axis.set_title(name.replace("_", " "))
         axis.legend()
     figure.colorbar(scatter, ax=panels, label=r"$\log_{10}$ step")
     caption = (

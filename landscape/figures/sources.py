@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import json
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from landscape.config import TrainConfig
 from landscape.errors import FileError, LandscapeError
 from landscape.storage import schema
 from landscape.storage.files import file_schema, hessian_file, open_file, run_file, sha256
@@ -50,19 +52,33 @@ class Source:
 
     run: Path | None
     hessian: Path | None
+    shows_folder: bool = False
+    """Whether the label names the folder too, for another source has the same name."""
 
     @functools.cached_property
     def config(self) -> dict[str, Any]:
-        """The run's config."""
+        """The run's config, with the defaults of what an older version did not know."""
         attrs = self.run_attrs
-        return dict(json.loads(attrs["config"] if attrs else self.hessian_attrs["parent_config"]))
+        stored = json.loads(attrs["config"] if attrs else self.hessian_attrs["parent_config"])
+        return {**dataclasses.asdict(TrainConfig()), **stored}
+
+    @property
+    def path(self) -> Path:
+        """The run file, or the Hessian file where there is no run file."""
+        path = self.run or self.hessian
+        assert path is not None
+        return path
 
     @property
     def label(self) -> str:
         """What tells this run from others: its name and seed."""
-        path = self.run or self.hessian
-        assert path is not None
-        return f"{path.name.removesuffix('.h5').removesuffix('.hessian')} (seed {self.config['seed']})"
+        name = str(self.path) if self.shows_folder else self.path.name
+        return f"{name.removesuffix('.h5').removesuffix('.hessian')} (seed {self.config['seed']})"
+
+    @property
+    def is_refined(self) -> bool:
+        """Whether the Hessian file is of a point refined from a checkpoint, not of checkpoints."""
+        return bool(self.hessian_attrs) and "steps" not in json.loads(self.hessian_attrs["config"])
 
     @functools.cached_property
     def run_attrs(self) -> dict[str, Any]:
@@ -135,30 +151,45 @@ class Source:
         return None
 
 
-def open_sources(files: Sequence[Path]) -> list[Source]:
+def open_sources(files: Sequence[Path | str]) -> list[Source]:
     """Pair run files and Hessian files, in the order given; the missing half is looked for beside each.
 
-    Raises FileError for what is missing, broken or of another schema.
+    A run's further Hessian files, and points refined from its checkpoints, are sources of their own. Raises FileError
+    for what is missing, broken or of another schema.
     """
-    found: dict[str, Source] = {}
-    for path in files:
+    runs: dict[str, list[Path]] = {}
+    measured: dict[str, list[Path]] = {}
+    for path in {Path(file).resolve(): Path(file) for file in files}.values():
         kind = file_schema(path)
-        if kind == schema.RUN:
-            key = _attrs(path, kind)["run_id"]
-            beside = hessian_file(path)
-            hessian = beside if beside.exists() and _attrs(beside, schema.HESSIAN)["parent_run_id"] == key else None
-            known = found.get(key)
-            found[key] = Source(path, known.hessian if known and known.hessian else hessian)
-        elif kind == schema.HESSIAN:
-            key = _attrs(path, kind)["parent_run_id"]
-            # A refined point lies on no path of training.
-            beside = path if ".critical-" in path.name else run_file(path)
-            is_run = beside != path and beside.exists() and _attrs(beside, schema.RUN)["run_id"] == key
-            known = found.get(key)
-            found[key] = Source(known.run if known and known.run else (beside if is_run else None), path)
-        else:
+        if kind not in (schema.RUN, schema.HESSIAN):
             raise FileError(f"{path} is no file of landscape", "name run files or Hessian files")
-    return list(found.values())
+        key = _attrs(path, kind)["run_id" if kind == schema.RUN else "parent_run_id"]
+        runs.setdefault(key, [])
+        measured.setdefault(key, [])
+        (runs if kind == schema.RUN else measured)[key].append(path)
+    sources = [source for key in runs for source in _paired(key, runs[key], measured[key])]
+    count = Counter(source.label for source in sources)
+    return [dataclasses.replace(s, shows_folder=count[s.label] > 1) for s in sources]
+
+
+def _paired(key: str, runs: Sequence[Path], measured: Sequence[Path]) -> list[Source]:
+    """The sources of one run_id."""
+    # A refined point lies on no path of training.
+    refined = [path for path in measured if ".critical-" in path.name]
+    left = [path for path in measured if path not in refined]
+    sources = []
+    for run in runs or [p for p in map(run_file, left[:1]) if _is_of(p, schema.RUN, "run_id", key)]:
+        beside = hessian_file(run)
+        if left:
+            sources.append(Source(run, left.pop(0)))
+        else:
+            sources.append(Source(run, beside if _is_of(beside, schema.HESSIAN, "parent_run_id", key) else None))
+    return sources + [Source(None, path) for path in (*left, *refined)]
+
+
+def _is_of(path: Path, kind: str, attribute: str, key: str) -> bool:
+    """Whether there is a file of this kind and run_id."""
+    return path.exists() and file_schema(path) == kind and bool(_attrs(path, kind)[attribute] == key)
 
 
 def having(sources: Sequence[Source], part: str, *names: str) -> list[Source]:
@@ -172,19 +203,6 @@ def having(sources: Sequence[Source], part: str, *names: str) -> list[Source]:
         place = "run" if part in ("metrics", "tokens") else "Hessian"
         raise NotDrawnError(f"no {place} file given holds {', '.join(names) or part}")
     return kept
-
-
-def what_was_run(sources: Sequence[Source]) -> str:
-    """One sentence for captions: the set-up and the seeds."""
-    c = sources[0].config
-    seeds = sorted({s.config["seed"] for s in sources})
-    size = f", d = {c['embed_dim']}" if c["model"] == "embedding" else f", {c['model']} input"
-    plural = "s" if len(seeds) > 1 else ""
-    return (
-        f"Task {c['task']} mod {c['p']}, {c['tokens']} tokens{size}, h = {c['hidden']}, {c['activation']}; "
-        f"{c['optimizer']}, lr {c['lr']:g}, lr_E/lr_W {c['lr_ratio']}, weight decay {c['weight_decay']:g}, "
-        f"batch {c['batch_size']}; seed{plural} {', '.join(map(str, seeds))}."
-    )
 
 
 def _attrs(path: Path, kind: str) -> dict[str, Any]:

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from landscape.figures.sources import Drawn, NotDrawnError, Source, having, what_was_run
-from landscape.figures.spectrum import marker, step_axis
+from landscape.figures.axes import last_step, legend, marker, nothing, outside_legend, step_axis
+from landscape.figures.captions import what_was_run
+from landscape.figures.sources import Drawn, NotDrawnError, Source, having
 from landscape.plotting import block_colours, new_figure
 
 EDGE = {"sharpness_gd": 2.0, "sharpness_adam": 38.0}
@@ -49,18 +50,20 @@ def densities(sources: Sequence[Source]) -> Drawn:
             )
         )
     drawn = np.stack([last[block].values for block in blocks])
-    floor = 1e-6 * drawn.max()
+    floor = 1e-6 * drawn[np.isfinite(drawn)].max(initial=0)
     seen = grid[(drawn > floor).any(0)]
-    density.set(yscale="log", ylim=(floor, 3 * drawn.max()), xlim=(seen.min(), seen.max()))
+    if not len(seen):
+        raise NotDrawnError("no density is above 0")
+    density.set(yscale="log", ylim=(floor, 3e6 * floor), xlim=(seen.min(), seen.max()))
     density.set(xlabel="eigenvalue", ylabel="spectral density", title=f"step {step}")
-    pairs = [(a, b) for i, a in enumerate(blocks) for b in blocks[i + 1 :] if len(a) == len(b) == 1]
-    if not pairs:
-        pairs = [(blocks[0], b) for b in blocks[1:]]
+    pairs = _pairs(kept)
     for source in kept:
         measured = source.measured
         assert measured is not None
-        steps = measured["step"].values
+        steps, known = measured["step"].values, set(map(str, measured["block"].values))
         for i, (a, b) in enumerate(pairs):
+            if not {a, b} <= known:
+                continue
             found = measured["jensen_shannon"].sel(block=a, other_block=b).values
             distance.plot(steps, found, marker="osvD^P"[i % 6], markersize=3.5, color=f"C{i}", label=f"{a} and {b}")
             numbers[f"{source.label}, Jensen-Shannon distance of {a} and {b}"] = (
@@ -69,10 +72,12 @@ def densities(sources: Sequence[Source]) -> Drawn:
             rows.append(
                 pd.DataFrame({"run": source.label, "step": steps, "block": f"{a} and {b}", "jensen_shannon": found})
             )
-        step_axis(distance, int(steps[-1]))
+    step_axis(distance, last_step(kept))
     distance.set(ylabel="Jensen–Shannon distance", ylim=(0, 1))
     for axis in figure.axes:
-        axis.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3)
+        legend(axis, fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3)
+    if not pairs:
+        nothing(distance, "one block has no distance")
     caption = (
         f"{what_was_run(kept)} Left: {kept[0].label}, the density of each block's eigenvalues, smoothed by a Gaussian "
         f"of standard deviation {width:.2g}; a picture, from which no index may be read. Right: Jensen–Shannon "
@@ -81,14 +86,27 @@ def densities(sources: Sequence[Source]) -> Drawn:
     return Drawn("Spectral densities", figure, pd.concat(rows), caption, numbers)
 
 
+def _pairs(sources: Sequence[Source]) -> list[tuple[str, str]]:
+    """The pairs of single matrices that were analysed; without any, the first block beside each other one."""
+    found: dict[tuple[str, str], None] = {}
+    for source in sources:
+        assert source.measured is not None
+        blocks = [str(b) for b in source.measured["block"].values]
+        single = [(a, b) for i, a in enumerate(blocks) for b in blocks[i + 1 :] if len(a) == len(b) == 1]
+        found |= dict.fromkeys(single or [(blocks[0], b) for b in blocks[1:]])
+    return list(found)
+
+
 def tracking(sources: Sequence[Source]) -> Drawn:
     """How far the top and bottom eigenspaces turn between analysed steps, and sharpness against its stable limit."""
     kept = having(sources, "measured", "subspace_overlap", "sharpness_gd")
-    if all(source.measured is None or len(source.measured["step"]) < 2 for source in kept):
+    kept = [source for source in kept if source.measured is not None and len(source.measured["step"]) > 1]
+    if not kept:
         raise NotDrawnError("eigenvectors are tracked over at least two analysed steps")
     colours = block_colours()
     figure = new_figure(3, height=3.2)
     *ends, sharp = figure.axes
+    ranks = sorted({len(source.measured["rank"]) for source in kept if source.measured is not None})
     rows, numbers = [], {}
     for source in kept:
         data = source.measured
@@ -97,8 +115,7 @@ def tracking(sources: Sequence[Source]) -> Drawn:
         for axis, end in zip(ends, ("highest", "lowest"), strict=True):
             for block in map(str, data["block"].values):
                 found = data["subspace_overlap"].sel(block=block, end=end).values
-                label = block if source is kept[0] else None
-                axis.plot(step, found, color=colours[block], label=label, **marker(block))
+                axis.plot(step, found, color=colours[block], label=block, **marker(block))
                 crossings = data["crossings"].sel(block=block, end=end).values
                 rows.append(
                     pd.DataFrame(
@@ -108,30 +125,29 @@ def tracking(sources: Sequence[Source]) -> Drawn:
                             "block": block,
                             "end": end,
                             "overlap": found,
-                            "crossings": crossings,
+                            "crossings": pd.array(crossings, "Int64"),
                         }
                     )
                 )
-            axis.set(title=f"{end} {len(data['rank'])}", ylim=(-0.02, 1.02))
+            axis.set(title=f"{end} {' or '.join(map(str, ranks))}", ylim=(-0.02, 1.02))
         for i, (name, edge) in enumerate(EDGE.items()):
             found = data[name].values
             if np.isfinite(found).any():
-                label = f"{LABEL[name]} / {edge:.0f}" if source is kept[0] else None
+                label = f"{LABEL[name]} / {edge:.0f}"
                 sharp.plot(step, found / edge, marker="os"[i], markersize=3.5, color=f"C{i}", label=label)
+                known = found[np.isfinite(found)]
                 numbers[f"{source.label}, {name}"] = (
-                    f"{found[np.isfinite(found)][0]:.4g} to {found[-1]:.4g}, largest {np.nanmax(found):.4g}; "
-                    f"stable up to {edge:.0f}"
+                    f"{known[0]:.4g} to {known[-1]:.4g}, largest {np.nanmax(found):.4g}; stable up to {edge:.0f}"
                 )
                 rows.append(pd.DataFrame({"run": source.label, "step": step, name: found}))
-        for axis in figure.axes:
-            step_axis(axis, int(step[-1]))
+    for axis in figure.axes:
+        step_axis(axis, last_step(kept))
     ends[0].set_ylabel("overlap with the step before")
     sharp.axhline(1, color="black", linewidth=0.9, linestyle="--")
     sharp.set(title="sharpness / stable limit", yscale="log")
     sharp.set_ylim(top=30 * max(1.0, sharp.get_ylim()[1]))
-    sharp.legend(fontsize="small", loc="upper right")
-    handles, labels = ends[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
+    legend(sharp, fontsize="small", loc="upper right")
+    outside_legend(figure, ends[0])
     caption = (
         f"{what_was_run(kept)} Overlap ‖V_beforeᵀV‖²_F/k of the spans of the k eigenvectors at each end between "
         "neighbouring analysed steps. Right: λ_max of diag(lr)·H over 2 (gradient descent) and of Adam's "

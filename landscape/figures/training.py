@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from landscape.figures.sources import Drawn, Source, having, what_was_run
+from landscape.figures.captions import what_was_run
+from landscape.figures.sources import Drawn, Source, having
 from landscape.plotting import new_figure
 from landscape.storage.runs import GROKKED, MEMORISED
 
@@ -114,6 +115,8 @@ def embedding_norms(sources: Sequence[Source]) -> Drawn:
         step, pairs = data["step"].values, source.pairs_of_token[:p]
         groups = np.array_split(np.argsort(pairs, kind="stable"), 3)
         for group, name, colour, sign in zip(groups, ("rare", "middle", "frequent"), palette, "ox^", strict=True):
+            if not len(group):
+                continue
             label = f"{name} third" if source is kept[0] else None
             left.plot(step, data["embedding_norm"].values[:, group].mean(axis=1), color=colour, label=label)
             right.scatter(pairs[group], data["embedding_norm"].values[-1, group], color=colour, s=16, marker=sign)

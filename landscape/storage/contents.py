@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 
 from landscape.config import BLOCKS, PAIRS, Config, HessianConfig, TrainConfig, replace
-from landscape.errors import ConfigError
+from landscape.errors import ConfigError, lookup
 from landscape.storage import schema
 from landscape.storage.checksum import crc32_of_arrays, crc32_of_attributes
 from landscape.storage.guard import Array, Guard, Stored
@@ -31,12 +31,13 @@ _MADE_BY: dict[str, type[str] | type[int]] = {
     **dict.fromkeys(("device", "hostname", "argv"), str),
     "git_dirty": int,
 }
+EVENTS = ("memorise_step", "grok_step")
 ATTRIBUTES: dict[str, dict[str, type[str] | type[int]]] = {
     schema.RUN: {**_MADE_BY, "run_id": str, "seed": int},
     schema.HESSIAN: {
         **_MADE_BY,
         **dict.fromkeys(("parent_run_id", "parent_sha256", "parent_config", "objective", "dtype", "method"), str),
-        **dict.fromkeys(("memorise_step", "grok_step"), int),
+        **dict.fromkeys(EVENTS, int),
     },
 }
 """The root attributes that `attrs_crc32` covers; beside them stands `status`, which a finished file changes."""
@@ -47,6 +48,11 @@ def write_attributes(file: h5py.File, kind: str, attrs: Mapping[str, Any]) -> No
     attrs = {"schema_version": schema.VERSION, **attrs, "schema": kind}
     file.attrs.update(attrs)
     file.attrs["attrs_crc32"] = crc32_of_attributes({name: attrs[name] for name in ATTRIBUTES[kind]})
+
+
+def known_attributes(attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """Root attributes with None for the steps of events that never came."""
+    return {n: None if n in EVENTS and value == schema.UNKNOWN else value for n, value in attrs.items()}
 
 
 def write_data(file: h5py.File, data: Mapping[str, Array], scales: Scales) -> None:
@@ -66,7 +72,7 @@ def parameters(config: TrainConfig) -> tuple[str, ...]:
 def axes(config: TrainConfig) -> dict[str, int]:
     """Lengths of the axes of a run's parameters, data and resume slots."""
     p, f = config.p, config
-    width = {"embedding": f.embed_dim, "onehot": f.vocabulary, "scalar": 1}[f.model]
+    width = lookup({"embedding": f.embed_dim, "onehot": f.vocabulary, "scalar": 1}, "model", f.model)
     samples = p * (p - 1) if f.task == "div" else p * p
     free = samples - round((f.test_fraction or 0) * samples)
     return {

@@ -9,7 +9,7 @@ from typing import Any
 
 from landscape.errors import FileError
 from landscape.storage import schema
-from landscape.storage.contents import Contents
+from landscape.storage.contents import Contents, known_attributes
 from landscape.storage.files import file_schema, open_file, run_file, sha256
 from landscape.storage.rewrite import rewrite
 from landscape.storage.table import TableReader
@@ -67,7 +67,7 @@ def inspect(path: Path) -> FileState:
             lacks.append(f"no {', '.join(file.absent)}: younger than schema {file.attrs['schema_version']}")
         if kind == schema.RUN:
             file.samples()
-        attributes, config = file.attrs, file.config
+        attributes, config = known_attributes(file.attrs), file.config
     damage = [
         f"{t.group}: {len(t.damaged)} of {len(t.committed) + len(t.damaged)} rows fail the checksum: {_list(t.damaged)}"
         for t in tables

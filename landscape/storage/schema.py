@@ -14,6 +14,10 @@ PARAM = "param"
 SPLIT: dict[str, object] = {"flag_values": [0, 1, 2], "flag_meanings": "train test unused"}
 LEVEL: dict[str, object] = {"flag_values": [0, 1, 2, 3], "flag_meanings": "none estimated bracketed certified"}
 LEVELS = str(LEVEL["flag_meanings"]).split()
+UNKNOWN = -1
+"""A count or step that is not known."""
+MARKED: dict[str, object] = {"_FillValue": UNKNOWN}
+"""Of the datasets that may hold UNKNOWN: by this attribute xarray and netCDF mask it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -215,6 +219,7 @@ HESSIAN_ROOT = Table(
             ("block", "sign"),
             "i8",
             "eigenvalues below -tolerance, within it, above it; -1: only the bracket is known",
+            attrs=MARKED,
         ),
         Field("inertia_lower", ("block",), "i8", "lower bound of the saddle index"),
         Field("inertia_upper", ("block",), "i8", "upper bound of the saddle index"),
@@ -237,6 +242,7 @@ HESSIAN_ROOT = Table(
             ("block",),
             "i8",
             "saddle index on the complement of the gauge tangents of E and W; -1: not certified, or without both",
+            attrs=MARKED,
         ),
         Field("bottom_mass", ("block", "part"), "f8", "mass of the lowest eigenvector on each matrix"),
         Field("eigenvector_mass", ("block", "end", "rank", "part"), "f8", "mass of every eigenvector on each matrix"),
@@ -271,13 +277,20 @@ HESSIAN_ROOT = Table(
             "overlap of the eigenvectors' span with that of the row before",
             formula="|V_before^T V|_F^2 / k; NaN in the first row",
         ),
-        Field("previous_rank", ("block", "end", "rank"), "i8", "rank of the same eigenvector in the row before; -1"),
+        Field(
+            "previous_rank",
+            ("block", "end", "rank"),
+            "i8",
+            "rank of the same eigenvector in the row before; -1: none",
+            attrs=MARKED,
+        ),
         Field("previous_overlap", ("block", "end", "rank"), "f8", "overlap with it", formula="|<v_before, v>|"),
         Field(
             "crossings",
             ("block", "end"),
             "i8",
-            "pairs of eigenvectors that changed their order since the row before; -1",
+            "pairs of eigenvectors that changed their order since the row before; -1: none",
+            attrs=MARKED,
         ),
         Field(
             "sharpness_gd",
@@ -350,6 +363,7 @@ HESSIAN_ROOT = Table(
             ("pair",),
             "i8",
             "coupling ratios above 1, the saddle index of the joint block; -1: not certified",
+            attrs=MARKED,
         ),
         Field(
             "saddle_bound",
@@ -358,7 +372,14 @@ HESSIAN_ROOT = Table(
             "saddle bound: lambda_min(H_[E,W]) >= -sigma_max(G) for piecewise-linear activations",
             formula="sigma_max(G), G = [dL/dT_1^T; ...; dL/dT_s^T]",
         ),
-        Field("saddle_rank_bound", (), "i8", "bound on the saddle index of E,W", formula="d * rank(G); -1: none"),
+        Field(
+            "saddle_rank_bound",
+            (),
+            "i8",
+            "bound on the saddle index of E,W",
+            formula="d * rank(G); -1: none",
+            attrs=MARKED,
+        ),
     ),
 )
 

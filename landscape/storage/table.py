@@ -67,8 +67,13 @@ def add_scale(group: h5py.Group, name: str, labels: np.ndarray[Any, Any] | range
     is_text = isinstance(labels, list)
     labels = np.arange(len(labels)) if isinstance(labels, range) else labels
     scale = group.create_dataset(name, data=labels, dtype=h5py.string_dtype() if is_text else None, track_times=False)
-    scale.attrs.update({"units": "1", "long_name": f"{name.replace('_', ' ')} {'name' if is_text else 'index'}"})
+    scale.attrs.update(describe_axis(name, is_text))
     scale.make_scale(name)
+
+
+def describe_axis(name: str, is_text: bool) -> dict[str, object]:
+    """The attributes of the labels of an axis."""
+    return {"units": "1", "long_name": f"{name.replace('_', ' ')} {'name' if is_text else 'index'}"}
 
 
 def listed(labels: Sequence[int]) -> str:

@@ -11,21 +11,21 @@ from xarray.backends import BackendArray
 from xarray.core import indexing
 
 from landscape.storage import schema
-from landscape.storage.contents import Contents
+from landscape.storage.contents import Contents, known_attributes
 from landscape.storage.files import open_file
-from landscape.storage.table import TableReader
+from landscape.storage.table import TableReader, describe_axis
 
 
 def open_run(path: Path | str) -> xarray.Dataset:
     """A run's checkpoints, metrics, token statistics and data as one lazy Dataset of committed rows.
 
-    Every row is compared with its record first; one that fails is left out.
+    Every row is compared with its checksum first, which reads the file once; one that fails is left out.
     """
     return _open(Path(path), schema.RUN, ("checkpoints", "metrics", "tokens", "moments", "data"))
 
 
 def open_hessian(path: Path | str) -> xarray.Dataset:
-    """All measurements of a Hessian file as one lazy Dataset of committed rows.
+    """All measurements of a Hessian file as one lazy Dataset of committed rows; NaN where a count is not known.
 
     Groups `spectrum`, `density` and `eigenvectors` hold the rest.
     """
@@ -33,7 +33,7 @@ def open_hessian(path: Path | str) -> xarray.Dataset:
 
 
 def load_group(path: Path, kind: str, group: str) -> xarray.Dataset:
-    """The committed rows of one group, in memory."""
+    """The committed rows of one group, in memory; NaN where a count is not known."""
     with _open(path, kind, (group,)) as lazy:
         return lazy.load()
 
@@ -60,8 +60,11 @@ def _open(path: Path, kind: str, groups: tuple[str, ...]) -> xarray.Dataset:
     if "data" in groups:
         samples = file.samples()
         parts.append(_dataset(file, {}, [(f, samples[f.name]) for f in schema.DATA]))
-    merged = xarray.merge(parts, join="inner", combine_attrs="drop")
-    merged.attrs = file.attrs
+    merged = xarray.merge(parts, join="inner", combine_attrs="override")
+    # Files of older versions do not mark what is missing; the schema does.
+    merged = xarray.decode_cf(merged, decode_times=False, decode_coords=False, decode_timedelta=False)
+    # An attribute of a Dataset cannot be None.
+    merged.attrs = {n: value for n, value in known_attributes(file.attrs).items() if value is not None}
     merged.set_close(file.close)
     return merged
 
@@ -75,4 +78,6 @@ def _dataset(file: Contents, rows: dict[str, Any], columns: list[tuple[schema.Fi
     """The columns with their descriptions and the labels of their axes."""
     variables = {f.name: ((*rows, *f.dims), values, f.description) for f, values in columns}
     lengths = {d: n for f, values in columns for d, n in zip(f.dims, values.shape[len(rows) :], strict=True)}
-    return xarray.Dataset(variables, rows | {d: file.scales.get(d, np.arange(n)) for d, n in lengths.items()})
+    labels = rows | {d: file.scales.get(d, np.arange(n)) for d, n in lengths.items()}
+    coords = {d: (d, x, describe_axis(d, len(x) > 0 and isinstance(x[0], str))) for d, x in labels.items()}
+    return xarray.Dataset(variables, coords)

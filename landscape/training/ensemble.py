@@ -20,7 +20,7 @@ MOST_RUNS = 256
 
 
 def ensemble(
-    config: TrainConfig, out: Path, seeds: int | None = None, vary: Sequence[str] = ()
+    config: TrainConfig, out: Path | str, seeds: int | None = None, vary: Sequence[str] = ()
 ) -> dict[Path, TrainConfig]:
     """The runs of every combination of `seeds` seeds, counted up from the config's, and of the values of `vary`.
 
@@ -28,6 +28,7 @@ def ensemble(
     RUN-lr-0.1.h5; without seeds and values there is one run, `out`. Raises ConfigError for other names and for values
     that no run can have.
     """
+    out = Path(out)
     if seeds is not None and seeds < 1:
         raise ConfigError(f"seeds is {seeds}", "--seeds takes an integer >= 1")
     count = math.prod(entry.count(",") + 1 for entry in vary) * (seeds or 1)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from landscape.config import TrainConfig
+from landscape.errors import lookup
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
@@ -23,7 +24,7 @@ class MLP(nn.Module):
 
     def __init__(self, config: TrainConfig) -> None:
         super().__init__()
-        self.kind, self.activation = config.model, ACTIVATIONS[config.activation]
+        self.kind, self.activation = config.model, lookup(ACTIVATIONS, "activation", config.activation)
         self.slots, vocabulary, p, h = config.tokens, config.vocabulary, config.p, config.hidden
         generator = torch.Generator().manual_seed(config.seed)
         dtype = getattr(torch, config.dtype)
@@ -33,7 +34,7 @@ class MLP(nn.Module):
             draw = torch.rand(*shape, generator=generator, dtype=torch.float64)
             return nn.Parameter(((2 * draw - 1) / math.sqrt(fan_in)).to(dtype))
 
-        width = {"embedding": config.embed_dim, "onehot": vocabulary, "scalar": 1}[config.model]
+        width = lookup({"embedding": config.embed_dim, "onehot": vocabulary, "scalar": 1}, "model", config.model)
         if config.model == "embedding":
             normal = torch.randn(vocabulary, width, generator=generator, dtype=torch.float64)
             self.E = nn.Parameter((normal * config.init_scale_E).to(dtype))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from landscape.config import TrainConfig
+from landscape.errors import lookup
 from landscape.training.networks import Networks
 
 _BETA_1, _BETA_2, _EPSILON = 0.9, 0.999, 1e-8
@@ -25,7 +26,8 @@ class Optimizer:
         self.m, self.v = m.to(networks.flat), v.to(networks.flat)
         self._scratch = torch.empty_like(self.m)
         self._decay = torch.tensor([[c.weight_decay] for c in configs], dtype=torch.float64, device=m.device)
-        self._coupled = self._decay.to(networks.flat) if configs[0].optimizer != "adamw" else None
+        self._update, decoupled = lookup(_RULES, "optimizer", configs[0].optimizer)
+        self._coupled = None if decoupled else self._decay.to(networks.flat)
 
     def set_rates(self, rates: Sequence[dict[str, float]]) -> None:
         """The learning rate of every parameter, one mapping a member."""
@@ -44,11 +46,14 @@ class Optimizer:
             gradient.addcmul_(theta, self._coupled)
         if config.freeze != "none":
             self._networks.grads[config.freeze].zero_()
-        if config.optimizer == "sgd":
-            if config.momentum:
-                gradient = self.m.mul_(config.momentum).add_(gradient)
-            theta.addcmul_(gradient, self._rates, value=-1)
-            return
+        self._update(self, theta, gradient, number)
+
+    def _sgd(self, theta: Tensor, gradient: Tensor, number: int) -> None:
+        if self._config.momentum:
+            gradient = self.m.mul_(self._config.momentum).add_(gradient)
+        theta.addcmul_(gradient, self._rates, value=-1)
+
+    def _adam(self, theta: Tensor, gradient: Tensor, number: int) -> None:
         self.m.lerp_(gradient, 1 - _BETA_1)
         self.v.mul_(_BETA_2).addcmul_(gradient, gradient, value=1 - _BETA_2)
         # The corrections of the moments' bias, taken out of the arrays.
@@ -56,3 +61,11 @@ class Optimizer:
         torch.sqrt(self.v, out=self._scratch).add_(_EPSILON * second)
         torch.div(self.m, self._scratch, out=self._scratch)
         theta.addcmul_(self._scratch, self._rates, value=-second / first)
+
+
+_RULES = {
+    "sgd": (Optimizer._sgd, False),
+    "adam": (Optimizer._adam, False),
+    "adamw": (Optimizer._adam, True),
+}
+"""How the parameters move, and whether the decay stays out of the gradient."""

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from landscape.config import TrainConfig
+from landscape.errors import lookup
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -22,7 +23,8 @@ def choose_pairs(config: TrainConfig, a: Ints, b: Ints, count: int, rng: np.rand
     """Indices of `count` pairs, chosen without replacement by the config's sampler."""
     if config.sampler == "uniform":
         return _spread_evenly(a, b, count, rng)
-    exponent = {"skewed": config.skew, "zipf": 1.0}.get(config.sampler, 0.0)
+    exponents = {"random": 0.0, "skewed": config.skew, "zipf": 1.0, "frequency_aware": 0.0}
+    exponent = lookup(exponents, "sampler", config.sampler)
     weight = token_weights(config.p, exponent, rng)
     # Efraimidis and Spirakis (2006): the largest u^(1/w) are a weighted sample without replacement.
     key = np.log(rng.random(len(a))) / (weight[a] * weight[b])

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from landscape.config import TrainConfig
-from landscape.errors import ConfigError
-from landscape.training.samplers import choose_pairs
+from landscape.errors import ConfigError, lookup
+from landscape.training.samplers import Ints, choose_pairs
 
 TRAIN, TEST, UNUSED = 0, 1, 2
 
@@ -35,26 +36,27 @@ def make_data(config: TrainConfig) -> TaskData:
         a, b = a[b != 0], b[b != 0]
     columns = [a, np.full_like(a, p), b, np.full_like(a, p + 1)] if config.tokens == 4 else [a, b]
     tokens = np.stack(columns, axis=1).astype(np.int32)
-    return TaskData(tokens, _answers(config.task, a, b, p).astype(np.int32), _split(config, a, b))
+    labels = lookup(ANSWERS, "task", config.task)(a, b, p) % p
+    return TaskData(tokens, labels.astype(np.int32), _split(config, a, b))
 
 
-def _answers(task: str, a: NDArray[np.int64], b: NDArray[np.int64], p: int) -> NDArray[np.int64]:
-    match task:
-        case "add":
-            return (a + b) % p
-        case "sub":
-            return (a - b) % p
-        case "mul":
-            return (a * b) % p
-        case "div":
-            inverse = np.array([pow(int(x), -1, p) if x else 0 for x in range(p)])
-            quotient: NDArray[np.int64] = (a * inverse[b]) % p
-            return quotient
-        case _:
-            return (a * a + b * b) % p
+def _divided(a: Ints, b: Ints, p: int) -> Ints:
+    inverse: Ints = np.array([pow(int(x), -1, p) if x else 0 for x in range(p)])
+    product: Ints = a * inverse[b]
+    return product
 
 
-def _split(config: TrainConfig, a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.int8]:
+ANSWERS: dict[str, Callable[[Ints, Ints, int], Ints]] = {
+    "add": lambda a, b, p: a + b,
+    "sub": lambda a, b, p: a - b,
+    "mul": lambda a, b, p: a * b,
+    "div": _divided,
+    "squares": lambda a, b, p: a * a + b * b,
+}
+"""The answer to a pair by task, before the remainder mod p."""
+
+
+def _split(config: TrainConfig, a: Ints, b: Ints) -> NDArray[np.int8]:
     """Test pairs first and blindly, where their share is given, so that no sampler touches the test set."""
     rng = np.random.default_rng([config.seed, 0])
     split = np.full(len(a), UNUSED, np.int8)

@@ -69,7 +69,7 @@ class RunSummary:
 
 def train(
     config: TrainConfig,
-    path: Path,
+    path: Path | str,
     resume: bool = False,
     overwrite: bool = False,
     quiet: bool = False,
@@ -77,16 +77,16 @@ def train(
 ) -> RunSummary:
     """Train and write the run file `path`; `resume` goes on where an existing file stops.
 
-    fsync: sync every commit to the disk, so that it survives a loss of power as well as of the process. Raises
-    A run that diverges ends there with status "diverged" and a warning, its finite checkpoints kept. Raises
+    fsync: sync every commit to the disk, so that it survives a loss of power as well as of the process. A run that
+    diverges ends there with status "diverged" and a warning, its finite checkpoints kept. Raises
     FileError if `path` exists and neither `resume` nor `overwrite` is set, ConfigError if a resumed run's config
     differs in what decides its numbers.
     """
-    return train_ensemble({path: config}, resume, overwrite, quiet, fsync)[0]
+    return train_ensemble({Path(path): config}, resume, overwrite, quiet, fsync)[0]
 
 
 def train_ensemble(
-    runs: Mapping[Path, TrainConfig],
+    runs: Mapping[Path, TrainConfig] | Mapping[str, TrainConfig],
     resume: bool = False,
     overwrite: bool = False,
     quiet: bool = False,
@@ -98,6 +98,7 @@ def train_ensemble(
     ones). Finished runs are left as they are; a run that ends early leaves the others to go on. Raises as `train`.
     """
     started = time.monotonic()
+    runs = {Path(path): config for path, config in runs.items()}
     for path, config in runs.items():
         if not (resume or overwrite):
             refuse_existing(path, "use --resume to go on with it, --overwrite to replace it, or another --out")

@@ -1,0 +1,55 @@
+"""What the panels of all figures share: axes of steps, line styles, legends, and words where nothing is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from landscape.figures.sources import Source
+from landscape.plotting import MARKERS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+def step_axis(axis: Axes, last: int) -> None:
+    """Steps on an axis that is linear up to 1 and logarithmic above, so that step 0 is seen."""
+    axis.set_xscale("symlog", linthresh=1, linscale=0.4)
+    axis.set(xlabel="step", xlim=(-0.1, max(last, 1) * 1.3))
+    axis.set_xticks([0, *(10**i for i in range(1, len(str(last))))])
+
+
+def last_step(sources: Sequence[Source]) -> int:
+    """The last step that was measured in any of the sources."""
+    return max(int(s.measured["step"].values[-1]) for s in sources if s.measured is not None)
+
+
+def marker(block: str) -> dict[str, Any]:
+    """Line style of a block; E is hollow and large, so that W shows inside it where the two coincide."""
+    size = {"E": 6.0, "W": 4.5}.get(block, 3.0)
+    return {"marker": MARKERS[block], "markersize": size, "markerfacecolor": "none" if block == "E" else None}
+
+
+def legend(axis: Axes, **options: Any) -> None:
+    """A legend with each label once, if there is a label."""
+    labels = _labels(axis)
+    if labels:
+        axis.legend(labels.values(), labels.keys(), **options)
+
+
+def outside_legend(figure: Figure, axis: Axes) -> None:
+    """One legend below all panels, with each label of one of them once."""
+    labels = _labels(axis)
+    figure.legend(labels.values(), labels.keys(), loc="outside lower center", ncols=len(labels))
+
+
+def _labels(axis: Axes) -> dict[str, Any]:
+    handles, labels = axis.get_legend_handles_labels()
+    return dict(zip(labels, handles, strict=True))
+
+
+def nothing(axis: Axes, why: str) -> None:
+    """Say in an empty panel why it is."""
+    axis.text(0.5, 0.5, why, ha="center", va="center", transform=axis.transAxes, color="0.4")
+    axis.set_axis_off()

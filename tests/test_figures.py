@@ -1,0 +1,186 @@
+"""Every figure of whatever the commands can write: a figure, or the reason why there is none."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from conftest import TINY
+
+from landscape.config import BLOCKS, AnalysisConfig, HessianConfig
+from landscape.errors import LandscapeError
+from landscape.figures import FAMILIES, Drawn, NotDrawnError, open_sources
+from landscape.measure import Measurement
+from landscape.pipeline import analyse
+from landscape.plotting import style
+from landscape.refine import refine
+from landscape.report import write_report
+from landscape.training.trainer import train
+
+ONE_OR_TWO = [*itertools.combinations(BLOCKS, 1), *itertools.combinations(BLOCKS, 2)]
+SHAPES = {
+    "onehot": ({"model": "onehot"}, {"blocks": ("W", "V", "W,V")}),
+    "scalar": ({"model": "scalar", "seed": 5}, {"blocks": ("W", "all"), "k": 20}),
+    "four": ({"tokens": 4, "bias": False, "p": 5}, {"blocks": ("W", "V")}),
+    "sgd": ({"optimizer": "sgd", "task": "squares"}, {"blocks": ("E", "W", "E,W")}),
+    "short": ({"steps": 0, "checkpoint_every": 0, "task": "div"}, {"blocks": ("all",), "steps": "0"}),
+    "free": ({"seed": 3, "task": "sub"}, {"method": "lanczos", "k": 1, "blocks": ("E", "W", "E,W")}),
+    "least": ({"p": 2, "train_fraction": 0.5, "batch_size": 2}, {}),
+    "flat": ({"init_scale_E": 0.0, "activation": "quadratic", "task": "mul"}, {}),
+    "seldom": ({"metrics_every": 1000, "dtype": "float64"}, {"steps": "60"}),
+}
+"""Options of runs and of their analyses."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run, and one of each shape with its analysis."""
+    made = tmp_path_factory.mktemp("figures")
+    train(TINY, made / "tiny.h5", quiet=True)
+    for name, (options, settings) in SHAPES.items():
+        train(dataclasses.replace(TINY, **options), made / f"{name}.h5", quiet=True)
+        config = {"device": "cpu", "k": 3, "steps": "0,60", **settings}
+        analyse(made / f"{name}.h5", HessianConfig(**config), quiet=True)
+    return made
+
+
+def draw(files: Sequence[Path]) -> dict[str, Drawn]:
+    """Every family that can be drawn, by name; warnings are errors."""
+    drawn = {}
+    sources = open_sources(files)
+    for name, family in FAMILIES.items():
+        with style(), contextlib.suppress(NotDrawnError):
+            drawn[name] = family(sources)
+    assert not [name for name, one in drawn.items() if "nan" in one.caption]
+    return drawn
+
+
+@pytest.mark.parametrize("blocks", [("E",), ("all",), ("E,W",)], ids=str)
+def test_a_report_of_few_blocks(blocks: tuple[str, ...], folder: Path, tmp_path: Path) -> None:
+    """A whole page where one block was measured; what cannot be drawn says why."""
+    hessian = tmp_path / "few.hessian.h5"
+    analyse(folder / "tiny.h5", HessianConfig(blocks=blocks, steps="0,60", device="cpu"), hessian, quiet=True)
+    page = write_report([folder / "tiny.h5", hessian], tmp_path / "r", quiet=True).with_name("report.md").read_text()
+    assert "Extreme eigenvalues per block" in page
+    assert ("no coupling ratio was measured" in page) == (blocks != ("E,W",))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("blocks", ONE_OR_TWO, ids=str)
+def test_any_blocks(blocks: tuple[str, ...], folder: Path, tmp_path: Path) -> None:
+    """What belongs to every block is drawn of any one or two."""
+    hessian = tmp_path / "few.hessian.h5"
+    analyse(folder / "tiny.h5", HessianConfig(blocks=blocks, steps="0,60", device="cpu", k=2), hessian, quiet=True)
+    drawn = draw([folder / "tiny.h5", hessian])
+    pair = any("," in block for block in blocks)
+    assert drawn.keys() == FAMILIES.keys() - ({"coupling_ratios"} if not pair else set())
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_any_run(name: str, folder: Path) -> None:
+    """Tasks, inputs, precisions, one step, one eigenvalue, no full spectrum, hardly any metrics, zero weights."""
+    drawn = draw([folder / f"{name}.h5"])
+    assert drawn.keys() >= {"training_curves", "extreme_eigenvalues", "saddle_index", "densities"}
+    assert ("spectra" in drawn) == (name != "free")
+    assert ("tracking" in drawn) == (name not in ("short", "seldom"))
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_runs_of_different_shapes_together(backwards: bool, folder: Path, tmp_path: Path) -> None:
+    """One page of them all, in either order; each axis reaches as far as the longest run."""
+    files = [folder / f"{name}.h5" for name in SHAPES][:: -1 if backwards else 1]
+    page = write_report(files, tmp_path / "r", quiet=True).with_name("report.md").read_text()
+    assert "Not drawn" not in page
+    assert f"{len(SHAPES)} runs" in page
+    drawn = draw(files)
+    for name in ("extreme_eigenvalues", "saddle_index", "coupling_ratios", "tracking"):
+        assert all(axes.get_xlim()[1] > 60 for axes in drawn[name].figure.axes if axes.lines)
+    blocks = {text.get_text() for text in drawn["extreme_eigenvalues"].figure.axes[0].get_legend().get_texts()}
+    assert blocks == {"E", "W", "V", "E,W", "W,V", "all"}
+
+
+def test_an_analysis_that_was_interrupted_at_once(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Hessian file without a row gives the page of its run."""
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Measurement, "run", stop)
+    hessian = tmp_path / "none.hessian.h5"
+    with pytest.raises(KeyboardInterrupt):
+        analyse(folder / "tiny.h5", HessianConfig(device="cpu"), hessian, quiet=True)
+    page = write_report([folder / "tiny.h5", hessian], tmp_path / "r", quiet=True).with_name("report.md").read_text()
+    assert "Training curves" in page
+    assert "Not drawn: no Hessian file given holds eigenvalues." in page
+    assert "Measurements of" not in page
+
+
+def test_a_run_that_diverged(tmp_path: Path) -> None:
+    """Rows of NaN in the metrics are gaps."""
+    run = tmp_path / "gone.h5"
+    with contextlib.suppress(LandscapeError):
+        train(dataclasses.replace(TINY, optimizer="sgd", lr=1e30), run, quiet=True)
+    assert {"training_curves", "prop41_ratio"} <= draw([run]).keys()
+
+
+@pytest.mark.slow
+def test_points_that_were_refined(folder: Path, tmp_path: Path) -> None:
+    """A refined point is drawn beside the run's checkpoints, not instead of them, and no caption takes it for one."""
+    run = Path(shutil.copy(folder / "flat.h5", tmp_path / "flat.h5"))
+    refine(run, 60, AnalysisConfig(objective="regularised", device="cpu", k=2), max_products=300, quiet=True)
+    critical = run.with_name("flat.critical-60.h5")
+    (alone,) = open_sources([critical])
+    assert alone.is_refined
+    assert "training path" not in draw([critical])["saddle_index"].caption
+    hessian = Path(shutil.copy(folder / "flat.hessian.h5", tmp_path / "flat.hessian.h5"))
+    both = open_sources([run, critical])
+    assert [(s.run, s.hessian) for s in both] == [(run, hessian), (None, critical)]
+    caption = draw([run, critical])["saddle_index"].caption
+    assert "objective data and regularised" in caption
+    assert "points on a training path" in caption
+    assert "Refined towards a critical point: flat.critical-60 (seed 0)" in caption
+
+
+def test_no_file_is_left_out(folder: Path, tmp_path: Path) -> None:
+    """Each Hessian file of a run, and runs of one name in two folders, have a line; a file named twice has one."""
+    run, beside = folder / "sgd.h5", folder / "sgd.hessian.h5"
+    early = folder / "sgd.hessian-early.h5"
+    analyse(run, HessianConfig(blocks=("E",), steps="0", device="cpu"), early, quiet=True)
+    assert [(s.run, s.hessian) for s in open_sources([run, early, run, beside])] == [(run, early), (None, beside)]
+    assert [(s.run, s.hessian) for s in open_sources([str(run), str(early)])] == [(run, early)]
+    other = tmp_path / "sgd.h5"
+    train(dataclasses.replace(TINY, optimizer="sgd", lr=0.5), other, quiet=True)
+    curves = draw([run, other])["training_curves"]
+    assert curves.data["run"].nunique() == len(curves.numbers) == 2
+
+
+def test_captions_state_what_is_shared_and_list_what_varies(tmp_path: Path) -> None:
+    """lr_E/lr_W 1, 10 and 20 are all named, and no longer given as the set-up."""
+    files = []
+    for ratio in (20.0, 1.0, 10.0):
+        files.append(tmp_path / f"{ratio:g}.h5")
+        config = dataclasses.replace(TINY, lr_ratio=ratio, steps=20, checkpoint_every=int(ratio), skew=ratio)
+        train(config, files[-1], quiet=True)
+    caption = draw(files)["training_curves"].caption
+    assert caption.startswith("Task add, p = 7, 2 tokens, embedding input, d = 4, h = 8, relu, adam, lr 0.01, weight")
+    assert "batch 16, seed 0. Varied: lr_E/lr_W 1, 10, 20; skew 1, 10, 20. " in caption
+    alone = draw(files[:1])["training_curves"].caption
+    assert "lr_E/lr_W 20" in alone
+    assert "Varied" not in alone
+
+
+def test_counts_that_are_not_known_are_empty_cells(folder: Path, tmp_path: Path) -> None:
+    """No -1 in the tables beside the figures; counts stay whole numbers."""
+    write_report([folder / "free.h5"], tmp_path / "r", quiet=True)
+    for name, column in (("saddle_index", "saddle_index_gauge_free"), ("tracking", "crossings")):
+        cells = pd.read_csv(tmp_path / "r/figures" / f"{name}.csv", dtype=str)[column].dropna()
+        assert all(cell.isdigit() for cell in cells)
+    assert "| -1 |" not in (tmp_path / "r/report.md").read_text()
