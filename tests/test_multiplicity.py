@@ -251,7 +251,7 @@ def test_a_floor_lies_below_the_smallest_eigenvalue() -> None:
     """However loosely the inverse is searched."""
     for seed in range(10):
         values = np.random.default_rng(seed).uniform(0, 1, 300) ** 3 + 1e-3
-        floor = Cholesky(torch.diag(torch.from_numpy(values)), 0.0).floor()
+        floor = Cholesky(MatrixOperator(torch.diag(torch.from_numpy(values))), 0.0).floor
         assert 0.5 * values.min() <= floor <= values.min()
 
 
