@@ -338,7 +338,7 @@ def test_a_worker_that_is_told_to_stop_has_not_finished(tmp_path: Path) -> None:
         ({"seeds": 3}, "seeds cannot be 3", "it takes tuple[int, ...]"),
         ({"seeds": []}, "seeds []: none, or one named twice", "name each once"),
         ({"seeds": [1, 1]}, "seeds [1, 1]: none, or one named twice", "name each once"),
-        ({"seeds": [-1]}, "base-s-1: seed is -1", "an integer >= 0"),
+        ({"seeds": [-1]}, "base-s-1: seed is -1", "an integer from 0 to 2^64 - 1"),
         ({"grid": {"lr": [1, 1.0]}}, "grid lr [1, 1.0]: none, or one named twice", "name each once"),
         ({"grid": {"lr": 0.1}}, "grid cannot be {'lr': 0.1}", "it takes dict[str, tuple[Any, ...]]"),
         ({"grid": {"lrr": [1]}}, "base-lrr=1-s0: unknown config key 'lrr'", "did you mean lr"),
@@ -352,7 +352,7 @@ def test_a_worker_that_is_told_to_stop_has_not_finished(tmp_path: Path) -> None:
         ({"preset": "quikc"}, "base-s0: unknown preset 'quikc'", "did you mean quick?"),
         ({"train": {"lr": "fast"}}, "base-s0: lr cannot be 'fast'", "it takes float"),
         ({"train": {"train_fraction": 0.001, "p": 5}}, "train_fraction 0.001 of 25 pairs leaves none", "raise"),
-        ({"hessian": [{"k": 0}]}, "hessian '': k is 0", "--k takes an integer >= 1"),
+        ({"hessian": [{"k": 0}]}, "hessian '': k is 0", "--k takes an integer from 1 to 2^20"),
         ({"hessian": [{"name": "a", "blok": []}]}, "hessian 'a': unknown config key 'blok'", "did you mean blocks?"),
         ({"hessian": [{}, {}]}, "hessian names ['', '']: one twice", "a name of its own"),
         ({"hessian": [{"name": "a b"}]}, "name 'a b' cannot be part of", "letters, digits, _ and -"),
@@ -390,7 +390,7 @@ def test_what_a_sweep_refuses(
 
 @pytest.mark.parametrize(
     ("more", "text", "error"),
-    [(["--jobs", "0"], "{}", "error: jobs is 0\nhint: --jobs takes an integer >= 1"), ([], "[", "is not JSON")],
+    [(["--jobs", "0"], "{}", "error: jobs is 0\nhint: --jobs takes an integer from 1 to 1024"), ([], "[", "is not JSON")],
 )
 def test_what_the_command_refuses(
     more: list[str], text: str, error: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
