@@ -27,6 +27,8 @@ from landscape.storage.spectra import SpectrumWriter
 PATIENCE = 120.0
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(["apart", "landscape.commands", "landscape.pipeline", "landscape.training.trainer"])
+_ONE = threading.Lock()
+"""To start a child looks at all others, and of two threads that look at one child only one learns its exit code."""
 EVENTS = ("pwrite", "replace", "posix_fallocate", "unlink", "link")
 """Functions of `os` that change files; a kill falls before, within or after a call of one."""
 
@@ -140,7 +142,8 @@ def run_apart(argv: list[str], kill: Kill | None = None) -> Outcome:
     kill = kill or Kill()
     told, telling = SERVER.Pipe(duplex=False)
     child = SERVER.Process(target=_work, args=(argv, kill, telling))
-    child.start()
+    with _ONE:
+        child.start()
     telling.close()
     assert told.poll(PATIENCE), "the child did not start"
     told.recv()
@@ -158,7 +161,8 @@ def run_apart(argv: list[str], kill: Kill | None = None) -> Outcome:
             else:
                 outcome.acknowledged.append(message)
     outcome.seconds = time.monotonic() - started
-    child.join()
+    with _ONE:
+        child.join()
     outcome.code = child.exitcode or 0
     return outcome
 
