@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,29 +16,40 @@ from landscape.config import PAIRS, AnalysisConfig, TrainConfig
 from landscape.curvature.coupling import coupling, coupling_strength, masses, principal_angles, spectral_norm
 from landscape.curvature.density import Quadrature, density_grid, density_of, jensen_shannon, quadrature
 from landscape.curvature.gauge import Deflated, GaugeTangent, SoftmaxShift
-from landscape.curvature.inertia import Inertia, bracketed, certified, from_spectrum
+from landscape.curvature.inertia import bracketed, certified, from_spectrum
 from landscape.curvature.lanczos import EigenResult, eigsh
 from landscape.curvature.operators import MatrixOperator, Operator
 from landscape.curvature.tracking import Scaled, track
 from landscape.devices import require_dense
 from landscape.errors import NumericsError
 from landscape.point import Point, Problem, Training
+from landscape.storage import schema
 from landscape.storage.contents import PARTS
 from landscape.storage.schema import LEVELS
 from landscape.storage.spectra import Layout
 
 DENSITY_POINTS = 512
+_BY_BLOCK = {f.name for f in schema.HESSIAN_ROOT.fields if f.dims[:1] == ("block",) and "other_block" not in f.dims}
+_SCALARS = {f.name for f in schema.HESSIAN_ROOT.fields if not f.dims}
 Row = dict[str, Any]
+
+
+Rows = dict[str, Row]
+"""One row of each table of the Hessian file, by group; "/" is the root."""
+TRACKED = ("subspace_overlap", "previous_rank", "previous_overlap", "crossings")
 
 
 @dataclasses.dataclass(frozen=True)
 class _Found:
-    """What was found of one block; the quadrature if it is matrix-free."""
+    """What is known of one block: its part of the root's row, every eigenvalue if it is dense.
 
-    eigen: EigenResult
-    inertia: Inertia
-    rule: Quadrature | None
+    The eigenvectors (end, n, k) and the quadrature of a matrix-free block only where they were made this time.
+    """
+
     row: Row
+    spectrum: NDArray[np.float64] | None
+    vectors: Tensor | None = None
+    rule: Quadrature | None = None
 
 
 class Measurement:
@@ -55,6 +66,8 @@ class Measurement:
         """
         self.config, self.problem = config, Problem(train, config, data)
         self._before: dict[str, Tensor] = {}
+        self.progress: Callable[[str, bool], object] = lambda block, done: None
+        """Called with a block before and after it is measured."""
         for block in config.blocks:
             self.problem.require(block)
             if self.is_dense(block):
@@ -70,39 +83,73 @@ class Measurement:
             sizes={b: self.problem.size(b) for b in self.config.blocks},
             full=tuple(b for b in self.config.blocks if self.is_dense(b)),
             density_points=DENSITY_POINTS,
+            k=self.config.k,
             eigenvectors=self.config.eigenvectors,
         )
 
-    def run(self, parameters: Mapping[str, NDArray[Any]], training: Training) -> dict[str, Row]:
-        """One row of each table of the Hessian file, by group; "/" is the root."""
+    def run(
+        self,
+        parameters: Mapping[str, NDArray[Any]],
+        training: Training,
+        known: Rows | None = None,
+        again: Collection[str] = (),
+        retrack: bool = False,
+    ) -> Rows:
+        """Measure every block at one checkpoint.
+
+        known: rows of an earlier analysis of this checkpoint, which are kept but for blocks that are NaN there and for
+        what the blocks make together. again: known blocks to be followed at the next step, for which their
+        eigenvectors are found again; retrack: their tracking is taken from this time, too.
+        """
+        point, blocks = Point(self.problem, parameters), self.config.blocks
+        found = self._stored(known) if known else {}
+        kept = set(found)
+        for block in blocks:
+            if block not in kept:
+                found[block] = self._block(point, block)
+            elif block in again:
+                new = self._block(point, block)
+                tracks = {name: new.row[name] for name in TRACKED} if retrack else {}
+                found[block] = dataclasses.replace(new, row=found[block].row | tracks, spectrum=found[block].spectrum)
+        root: Row = {name: np.array([found[b].row[name] for b in blocks]) for name in found[blocks[0]].row}
+        stored: Rows = known or {"/": {}, "density": {}, "eigenvectors": {}}
+        root.update(self._scalars(point, found, training, stored["/"]))
+        root.update(self._couplings(point, found, kept, stored["/"]))
+        densities = self._densities(point, found, kept, stored["density"])
+        distances = [[jensen_shannon(densities[a], densities[b]) for a in blocks] for b in blocks]
+        root["jensen_shannon"] = np.array(distances)
+        self._before = {b: f.vectors for b, f in found.items() if f.vectors is not None}
+        spectra = {b: f.spectrum for b, f in found.items() if self.is_dense(b)}
+        rows = {"/": root, "spectrum": spectra, "density": densities}
+        if self.config.eigenvectors:
+            made = {b: vectors.mT.cpu().numpy() for b, vectors in self._before.items() if b not in kept}
+            rows["eigenvectors"] = {b: stored["eigenvectors"][b] for b in kept} | made
+        return rows
+
+    def follow(self, parameters: Mapping[str, NDArray[Any]], blocks: Collection[str]) -> None:
+        """Find the eigenvectors of some blocks at a checkpoint, from which the next one is tracked."""
         point = Point(self.problem, parameters)
-        # The largest first: smaller dense blocks are cut out of larger ones.
-        by_size = sorted(self.config.blocks, key=self.problem.size, reverse=True)
-        found = {block: self._block(point, block) for block in by_size}
-        blocks = self.config.blocks
-        row: Row = {name: np.array([found[b].row[name] for b in blocks]) for name in found[blocks[0]].row}
-        row.update(self._scalars(point, found, training))
-        row.update(self._couplings(point, found))
-        densities = self._densities(found)
-        row["jensen_shannon"] = np.array([[jensen_shannon(densities[a], densities[b]) for a in blocks] for b in blocks])
-        self._before = {b: f.eigen.vectors for b, f in found.items()}
+        self._before = {b: v for b in blocks if (v := self._block(point, b).vectors) is not None}
+
+    def _stored(self, known: Rows) -> dict[str, _Found]:
+        """The blocks that were measured before."""
+        root = known["/"]
         return {
-            "/": row,
-            "spectrum": {b: found[b].eigen.ritz for b in blocks if self.is_dense(b)},
-            "density": densities,
-            "eigenvectors": {b: found[b].eigen.vectors.mT.cpu().numpy() for b in blocks},
+            block: _Found({n: v[i] for n, v in root.items() if n in _BY_BLOCK}, known["spectrum"].get(block))
+            for i, block in enumerate(self.config.blocks)
+            if not np.isnan(root["operator_norm"][i])
         }
 
     def _block(self, point: Point, block: str) -> _Found:
         """Spectrum, inertia and eigenvectors of one block."""
+        self.progress(block, False)
         started = time.monotonic()
         config = self.config
         before = self._before.get(block)
         bound = point.bound.rank_bound if point.bound and block == "E,W" else None
         rule, gauge_free, products = None, -1, 0
         names = self.problem.names(block)
-        # Exact null vectors of the data loss (F9): left in, rounding would give them random signs.
-        shift = SoftmaxShift(point.params, names) if "V" in names and not self.problem.decay else None
+        shift = self._shift(point, block)
         if self.is_dense(block):
             matrix, error, products = point.matrix(block)
             matrix = Deflated(MatrixOperator(matrix), shift).dense() if shift else matrix
@@ -113,7 +160,7 @@ class Measurement:
                 rest = Deflated(MatrixOperator(matrix), GaugeTangent(point.params, names)).dense()
                 gauge_free = certified(rest, inertia.tolerance, eigen.operator_norm, error, negative_only=True).negative
         else:
-            op = Deflated(point.block(block), shift) if shift else point.block(block)
+            op = self._operator(point, block)
             starts, products = point.starts(block)
             eigen = eigsh(
                 op,
@@ -124,7 +171,7 @@ class Measurement:
                 v0=before if starts is None else starts,
                 max_products=config.max_products,
             )
-            rule = quadrature(op, config.probes, config.probe_steps, config.seed)
+            rule = self._rule(op)
             inertia = bracketed(op, eigen, rule, config.tau, config.seed, bound, config.max_products)
             trace, trace_error = rule.trace()
         estimate = inertia.estimate
@@ -152,7 +199,20 @@ class Measurement:
             **self._tracks(before, eigen.vectors),
             "seconds": time.monotonic() - started,
         }
-        return _Found(eigen, inertia, rule, row)
+        self.progress(block, True)
+        return _Found(row, eigen.ritz if self.is_dense(block) else None, eigen.vectors, rule)
+
+    def _shift(self, point: Point, block: str) -> SoftmaxShift | None:
+        """Exact null vectors of the data loss (F9): left in, rounding would give them random signs."""
+        names = self.problem.names(block)
+        return SoftmaxShift(point.params, names) if "V" in names and not self.problem.decay else None
+
+    def _operator(self, point: Point, block: str) -> Operator:
+        shift = self._shift(point, block)
+        return Deflated(point.block(block), shift) if shift else point.block(block)
+
+    def _rule(self, op: Operator) -> Quadrature:
+        return quadrature(op, self.config.probes, self.config.probe_steps, self.config.seed)
 
     def _directions(self, block: str, eigen: EigenResult, tolerance: float) -> Row:
         """Where the eigenvectors lie: masses on E, W, V and the biases, and angles of the negative subspace."""
@@ -190,12 +250,19 @@ class Measurement:
             "crossings": found.crossings,
         }
 
-    def _scalars(self, point: Point, found: Mapping[str, _Found], training: Training) -> Row:
-        """Losses, ratios and bounds, each beside its prediction, and the sharpness in units of the step."""
-        ratios = ("curvature_ratio", "curvature_ratio_predicted", "gradient_ratio", "gradient_ratio_predicted")
-        row = dict.fromkeys((*ratios, "prop41_ratio"), np.nan)
+    def _scalars(self, point: Point, found: Mapping[str, _Found], training: Training, old: Row) -> Row:
+        """What belongs to no block: taken from an earlier row where there is one, but for the curvature ratio."""
+        row = {name: old[name] for name in _SCALARS} if old else self._measured_scalars(point, training)
+        row["curvature_ratio"] = np.nan
         if {"E", "W"} <= found.keys():
-            row["curvature_ratio"] = _quotient(found["W"].eigen.values[1, 0], found["E"].eigen.values[1, 0])
+            top_E, top_W = (found[n].row["eigenvalues"][1, 0] for n in ("E", "W"))
+            row["curvature_ratio"] = _quotient(top_W, top_E)
+        return row
+
+    def _measured_scalars(self, point: Point, training: Training) -> Row:
+        """Losses, ratios and bounds, each beside its prediction, and the sharpness in units of the step."""
+        ratios = ("curvature_ratio_predicted", "gradient_ratio", "gradient_ratio_predicted")
+        row: Row = dict.fromkeys((*ratios, "prop41_ratio"), np.nan)
         if "E" in self.problem.sizes:
             sigma_E, sigma_W = (float(torch.linalg.matrix_norm(point.params[n], 2)) for n in ("E", "W"))
             ratio = _quotient(sigma_E, sigma_W)
@@ -215,42 +282,56 @@ class Measurement:
                 row[name] = top.values[0, 0]
         return row
 
-    def _couplings(self, point: Point, found: Mapping[str, _Found]) -> Row:
+    def _couplings(self, point: Point, found: Mapping[str, _Found], kept: Collection[str], old: Row) -> Row:
         """Coupling ratios and strength of every pair whose joint block was analysed."""
         shape = (len(PAIRS), self.config.k)
-        ratios, errors = np.full(shape, np.nan), np.full(shape, np.nan)
-        index, strength = np.full(len(PAIRS), -1), np.full(len(PAIRS), np.nan)
+        row = {
+            "coupling_ratios": np.full(shape, np.nan),
+            "coupling_ratio_error": np.full(shape, np.nan),
+            "coupling_index": np.full(len(PAIRS), -1),
+            "coupling_strength": np.full(len(PAIRS), np.nan),
+        }
         for i, pair in enumerate(PAIRS):
             if pair not in found:
                 continue
+            if pair in kept:
+                for name, values in row.items():
+                    values[i] = old[name][i]
             first, second = self.problem.names(pair)
+            # Where the blocks of a pair are measured, their norms are taken from there.
+            if pair in kept and not {first, second} & (found.keys() - set(kept)):
+                continue
             ops, error = self._pair(point, pair, first, second)
-            try:
-                result = coupling(
-                    *ops,
-                    found[pair].inertia.tolerance,
-                    self.config.k,
-                    "dense" if self.is_dense(pair) else "lanczos",
-                    seed=self.config.seed,
-                    max_products=self.config.max_products,
-                    error=error,
-                )
-                index[i] = result.index
-                ratios[i], errors[i] = (_pad(x[None, : shape[1]], shape[1])[0] for x in (result.ratios, result.errors))
-            except NumericsError:
-                # A diagonal block with negative curvature of its own has no coupling ratios.
-                pass
+            if pair not in kept:
+                self._ratios(row, i, pair, ops, found[pair].row["inertia_tolerance"], error)
             norms = [
-                found[name].eigen.operator_norm if name in found else spectral_norm(op)
+                found[name].row["operator_norm"] if name in found else spectral_norm(op)
                 for name, op in ((first, ops[0]), (second, ops[2]))
             ]
-            strength[i] = coupling_strength(ops[1], *norms)
-        return {
-            "coupling_ratios": ratios,
-            "coupling_ratio_error": errors,
-            "coupling_index": index,
-            "coupling_strength": strength,
-        }
+            row["coupling_strength"][i] = coupling_strength(ops[1], *norms)
+        return row
+
+    def _ratios(
+        self, row: Row, i: int, pair: str, ops: tuple[Operator, Operator, Operator], tolerance: float, error: float
+    ) -> None:
+        """Put the coupling ratios of a pair into its place of a row."""
+        k = self.config.k
+        try:
+            result = coupling(
+                *ops,
+                tolerance,
+                k,
+                "dense" if self.is_dense(pair) else "lanczos",
+                seed=self.config.seed,
+                max_products=self.config.max_products,
+                error=error,
+            )
+        except NumericsError:
+            # A diagonal block with negative curvature of its own has no coupling ratios.
+            return
+        row["coupling_index"][i] = result.index
+        for name, values in (("coupling_ratios", result.ratios), ("coupling_ratio_error", result.errors)):
+            row[name][i] = _pad(values[None, :k], k)[0]
 
     def _pair(
         self, point: Point, pair: str, first: str, second: str
@@ -269,16 +350,20 @@ class Measurement:
         ]
         return (diagonal[0], point.hessian.block([first], [second]), diagonal[1]), 0.0
 
-    def _densities(self, found: Mapping[str, _Found]) -> Row:
-        """The smoothed density of every block on one grid."""
-        norm = max(f.eigen.operator_norm for f in found.values())
+    def _densities(self, point: Point, found: Mapping[str, _Found], kept: Collection[str], old: Row) -> Row:
+        """The smoothed density of every block on one grid, which another largest block would change."""
+        norm = max(f.row["operator_norm"] for f in found.values())
         grid, width = density_grid(norm, self.config.bandwidth, DENSITY_POINTS)
         row: Row = {"eigenvalue": grid, "width": width}
+        same = bool(old) and np.array_equal(grid, old["eigenvalue"]) and width == old["width"]
         for block, f in found.items():
-            if f.rule is None:
-                row[block], row[f"{block}_error"] = density_of(f.eigen.ritz, grid, width), np.zeros(len(grid))
+            if same and block in kept:
+                row[block], row[f"{block}_error"] = old[block], old[f"{block}_error"]
+            elif f.spectrum is not None:
+                row[block], row[f"{block}_error"] = density_of(f.spectrum, grid, width), np.zeros(len(grid))
             else:
-                row[block], row[f"{block}_error"] = f.rule.density(grid, width)
+                rule = f.rule or self._rule(self._operator(point, block))
+                row[block], row[f"{block}_error"] = rule.density(grid, width)
         return row
 
 

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from landscape.config import BLOCKS, AnalysisConfig, TrainConfig
+from landscape.config import BLOCKS, PAIRS, AnalysisConfig, TrainConfig
 from landscape.curvature.coupling import saddle_bound
 from landscape.curvature.dense import EmbeddingMLP
 from landscape.curvature.objective import Objective
@@ -99,7 +99,7 @@ class Point:
         self.objective = problem.objective(self.params, problem.decay)
         self.gradient = self.objective.gradient(self.params)
         self._autograd = HessianOperator(self.objective, self.params)
-        self._dense: dict[tuple[str, ...], tuple[Tensor, float]] = {}
+        self._dense: dict[str, tuple[Tensor, float]] = {}
         train = problem.train
         self.closed_form = (
             EmbeddingMLP(self.params, problem.tokens, problem.labels, ACTIVATIONS[train.activation])
@@ -128,22 +128,22 @@ class Point:
         return low_end(op, self.problem.config.k) if isinstance(op, EmbeddingHessian) else (None, 0)
 
     def matrix(self, block: str) -> tuple[Tensor, float, int]:
-        """A dense block, a bound on its error in norm, and the products it took."""
-        sizes = self.problem.sizes
-        names = tuple(self.problem.names(block))
-        for known, (whole, error) in self._dense.items():
-            if set(names) <= set(known):
-                offsets = dict(zip(known, np.cumsum([0, *(sizes[n] for n in known)]), strict=False))
-                pick = torch.cat([torch.arange(offsets[n], offsets[n] + sizes[n]) for n in names]).to(whole.device)
-                return (whole if names == known else whole[pick][:, pick]), error, 0
-        op = self._autograd.block(names)
+        """A dense block, a bound on its error in norm, and the products it took.
+
+        Each is made by itself: cut out of a larger one, its last bits would depend on which others are analysed.
+        """
+        if block in self._dense:
+            return *self._dense[block], 0
+        op = self._autograd.block(self.problem.names(block))
         if self.closed_form is None:
             matrix, error = op.dense(), 0.0
         else:
-            matrix = self.closed_form.hessian(names)
+            matrix = self.closed_form.hessian(self.problem.names(block))
             matrix.diagonal().add_(self.problem.decay)
             error = self._self_check(block, matrix, op)
-        self._dense[names] = matrix, error
+        # Those that the couplings need again.
+        if block in ("E", "W", "V", *PAIRS):
+            self._dense[block] = matrix, error
         return matrix, error, (op.shape[0] if self.closed_form is None else 0)
 
     def rates(self, training: Training, adaptive: bool) -> Tensor | None:

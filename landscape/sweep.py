@@ -16,7 +16,7 @@ from tqdm import tqdm
 from landscape.config import AnalysisConfig, HessianConfig, TrainConfig, to_json
 from landscape.errors import ConfigError, FileError
 from landscape.measure import Measurement
-from landscape.pipeline import analyse, existing, file_attrs
+from landscape.pipeline import analyse, choose_steps, existing, make_plan
 from landscape.plan import DEFINITION, SweepAnalysis, SweepConfig, SweepRun, sweep_runs
 from landscape.refine import refine
 from landscape.storage.files import make_folder, refuse_existing
@@ -179,8 +179,10 @@ def _is_analysed(run: Path, config: AnalysisConfig, path: Path, is_trained: bool
     if not path.exists():
         return False
     with RunReader(run) as reader:
-        found = existing(path, file_attrs(run, reader, config))
-    return found is not None and found.attrs["status"] == "complete"
+        found = existing(path, reader, config)
+        steps = choose_steps(reader, config.steps, config.num_steps) if isinstance(config, HessianConfig) else []
+    done = found is not None and found.attrs["status"] == "complete"
+    return done and not make_plan(found, steps, config.blocks).todo
 
 
 def _train(group: dict[Path, TrainConfig]) -> None:
@@ -194,8 +196,7 @@ def _analyse(run: Path, analysis: SweepAnalysis, path: Path) -> None:
     if isinstance(settings, HessianConfig):
         analyse(run, settings, path, quiet=True)
     elif analysis.refine_from is not None:
-        # Anew where one was stopped: what is found depends on where the search begins.
-        refine(run, analysis.refine_from, settings, path, overwrite=True, quiet=True)
+        refine(run, analysis.refine_from, settings, path, resume=True, quiet=True)
 
 
 def _result(runs: Sequence[SweepRun], failures: list[Failure]) -> SweepResult:
