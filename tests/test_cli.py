@@ -209,7 +209,9 @@ def test_report_folder_that_exists(expect_failure: Callable[..., None], run_file
     folder.mkdir()
     (folder / "thesis.tex").write_text("precious")
     argv = ["report", run_file, "--quiet", "--out", folder]
-    expect_failure([*argv, "--overwrite"], 2, "exists and is no report", "another --out", (folder / "thesis.tex",))
+    expect_failure(
+        [*argv, "--overwrite"], 2, "exists and is no report with a record", "another --out", (folder / "thesis.tex",)
+    )
 
 
 def test_folder_that_cannot_be_written(expect_failure: Callable[..., None], run_file: Path) -> None:

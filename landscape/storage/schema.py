@@ -324,20 +324,8 @@ HESSIAN_ROOT = Table(
             formula="sigma_max(G), G = [dL/dT_1^T; ...; dL/dT_s^T]",
         ),
         Field("saddle_rank_bound", (), "i8", "bound on the saddle index of E,W", formula="d * rank(G); -1: none"),
-        Field(
-            "previous_step",
-            (),
-            "i8",
-            "analysed step that overlaps, ranks and crossings compare this one with; -1: none",
-            since="1.1",
-        ),
-        Field(
-            "checkpoint_crc32",
-            (),
-            "i8",
-            "commit record of the analysed checkpoint in the run file; -1: not known",
-            since="1.1",
-        ),
+        Field("previous_step", (), "i8", "analysed step that the tracking starts from; -1: none", since="1.1"),
+        Field("checkpoint_crc32", (), "i8", "commit record of the checkpoint; -1: not known", since="1.1"),
     ),
 )
 
