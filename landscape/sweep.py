@@ -14,12 +14,13 @@ from typing import Any
 from tqdm import tqdm
 
 from landscape.config import AnalysisConfig, HessianConfig, TrainConfig, to_json
-from landscape.errors import ConfigError, FileError
+from landscape.errors import ConfigError, FileError, LandscapeError
 from landscape.measure import Measurement
 from landscape.pipeline import analyse, choose_steps, existing, make_plan
-from landscape.plan import DEFINITION, SweepAnalysis, SweepConfig, SweepRun, sweep_runs
+from landscape.plan import DEFINITION, SweepAnalysis, SweepConfig, SweepRun, load_sweep, sweep_runs
 from landscape.refine import refine
-from landscape.storage.files import make_folder, refuse_existing
+from landscape.storage import schema
+from landscape.storage.files import make_folder, refuse_existing, refuse_foreign
 from landscape.storage.runs import RunReader
 from landscape.storage.spectra import SpectrumReader
 from landscape.storage.writing import lock_of, sole_writer
@@ -84,6 +85,7 @@ def run_sweep(
     folder = out / config.name
     make_folder(folder)
     with sole_writer(folder), _without_locks(runs), Workers(jobs) as workers:
+        _refuse_foreign_sweep(folder / DEFINITION)
         if overwrite:
             _remove(runs)
         untrained = {r.path: configs[r.path] for r in runs if not _is_trained(r.path, configs[r.path])}
@@ -93,7 +95,7 @@ def run_sweep(
             for name, path in run.hessian.items()
             if not _is_analysed(run.path, analyses[name].settings, path, run.path not in untrained)
         ]
-        (folder / DEFINITION).write_text(to_json(config) + "\n", encoding="utf-8")
+        _define(folder / DEFINITION, config)
         failures = []
         totals = {"runs": len(runs), "analyses": sum(len(run.hessian) for run in runs)}
         done = {"runs": len(runs) - len(untrained), "analyses": totals["analyses"] - len(unanalysed)}
@@ -144,9 +146,29 @@ def _check(runs: Sequence[SweepRun], analyses: dict[str, SweepAnalysis]) -> dict
 
 
 def _remove(runs: Sequence[SweepRun]) -> None:
-    for path in itertools.chain.from_iterable(run.files for run in runs):
+    """Remove the files of an earlier sweep; none if one of them is no file of ours."""
+    kinds = {path: schema.HESSIAN for run in runs for path in run.hessian.values()}
+    files = list(itertools.chain.from_iterable(run.files for run in runs))
+    for path in files:
+        refuse_foreign(path, kinds.get(path, schema.RUN))
+    for path in files:
         with sole_writer(path):
             path.unlink(missing_ok=True)
+
+
+def _refuse_foreign_sweep(path: Path) -> None:
+    if path.exists():
+        try:
+            load_sweep(path)
+        except LandscapeError as error:
+            raise FileError(f"{path} is no sweep: {error}", "move it away, or choose another --out") from error
+
+
+def _define(path: Path, config: SweepConfig) -> None:
+    """Keep the sweep in its folder, in the place of an earlier one."""
+    draft = path.with_name(f".{path.name}.tmp")
+    draft.write_text(to_json(config) + "\n", encoding="utf-8")
+    draft.replace(path)
 
 
 @contextlib.contextmanager

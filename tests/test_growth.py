@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from conftest import TINY
 from faults import served_hessian
+from sequences_analyses import everything
 
 from landscape import cli
 from landscape.config import HessianConfig
@@ -29,25 +30,6 @@ from landscape.training.trainer import train
 
 def settings(steps: str, *blocks: str, **more: Any) -> HessianConfig:
     return HessianConfig(steps=steps, blocks=blocks, device="cpu", k=3, **more)
-
-
-def everything(path: Path) -> dict[Any, bytes]:
-    """Every number of every row but wall times, by step, group and block."""
-    reader = SpectrumReader(path)
-    found = {}
-    for step in reader.steps:
-        for group, row in reader.rows(step).items():
-            for name, value in row.items():
-                value = np.asarray(value)
-                by_block = value.shape[:1] == (len(reader.blocks),) and group == "/"
-                for i, block in enumerate(reader.blocks if by_block else [""]):
-                    part = value[i] if by_block else value
-                    if name == "jensen_shannon":
-                        for j, other in enumerate(reader.blocks):
-                            found[step, group, name, block, other] = part[j].tobytes()
-                    elif name != "seconds":
-                        found[step, group, name, block] = part.tobytes()
-    return found
 
 
 GROWTHS = [
