@@ -76,7 +76,9 @@ def run(argv: Sequence[str]) -> int:
             return known.exit_code
         raise
     except KeyboardInterrupt as stopped:
-        print(str(stopped) or "interrupted: the same command resumes (`landscape train` with --resume)", file=sys.stderr)
+        print(
+            str(stopped) or "interrupted: the same command resumes (`landscape train` with --resume)", file=sys.stderr
+        )
         return INTERRUPTED
 
 

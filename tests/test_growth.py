@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 from conftest import TINY
@@ -276,3 +277,43 @@ def test_the_search_shows_its_progress_and_stops_at_once(tmp_path: Path) -> None
         reader.join()
     assert b"the same command with --resume continues" in said
     assert SpectrumReader(run.with_name("run.critical-20.h5")).search["step"] == 20
+
+
+@pytest.mark.parametrize("command", ["train", "hessian", "critical", "sweep"])
+@pytest.mark.parametrize("content", [b"", b"notes", "other HDF5"])
+def test_nobody_elses_file_is_overwritten(
+    command: str, content: bytes | str, tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """--overwrite replaces a file of the same kind, and nothing else."""
+    out = tmp_path / "sweep" / "base-s0.h5"
+    out.parent.mkdir()
+    if isinstance(content, bytes):
+        out.write_bytes(content)
+    else:
+        with h5py.File(out, "w") as file:
+            file["mine"] = [1, 2, 3]
+    (tmp_path / "sweep.json").write_text('{"train": {"p": 7, "steps": 1}}')
+    before = out.read_bytes()
+    argv = {
+        "train": ["train", "--out", str(out)],
+        "hessian": ["hessian", "--ckpt", str(tiny_run), "--out", str(out)],
+        "critical": ["critical", "--ckpt", str(tiny_run), "--step", "60", "--out", str(out)],
+        "sweep": ["sweep", "--config", str(tmp_path / "sweep.json"), "--out", str(tmp_path)],
+    }[command]
+    assert cli.run([*argv, "--overwrite", "--quiet"]) == 1
+    error, hint = capsys.readouterr().err.strip().splitlines()[-2:]
+    kind = "a run file" if command in ("train", "sweep") else "a Hessian file"
+    assert error == f"error: {out} is not {kind}, and nothing else is overwritten"
+    assert hint == "hint: remove it yourself, or choose another --out"
+    assert out.read_bytes() == before
+
+
+def test_a_foreign_definition_of_a_sweep_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A sweep.json in the folder that describes no sweep is somebody's."""
+    (tmp_path / "in.json").write_text('{"train": {"p": 7, "steps": 1}}')
+    mine = tmp_path / "sweep" / "sweep.json"
+    mine.parent.mkdir()
+    mine.write_text('{"mine": 1}')
+    assert cli.run(["sweep", "--config", str(tmp_path / "in.json"), "--out", str(tmp_path), "--quiet"]) == 1
+    assert f"error: {mine} is no sweep" in capsys.readouterr().err
+    assert mine.read_text() == '{"mine": 1}'

@@ -24,8 +24,9 @@ from landscape.curvature.operators import HessianOperator
 from landscape.devices import free_memory, keep_freed_memory, pick_device
 from landscape.errors import DoesNotFitError, warn
 from landscape.signals import stop_signals
+from landscape.storage import schema
 from landscape.storage.contents import axes, block_sizes
-from landscape.storage.files import make_folder, refuse_existing
+from landscape.storage.files import make_folder, refuse_existing, refuse_foreign
 from landscape.storage.runs import GROKKED, MEMORISED, Arrays, RunReader
 from landscape.storage.writing import sole_writer
 from landscape.training.member import Member
@@ -89,6 +90,8 @@ def train_ensemble(
         make_folder(path.parent)
         if not (resume or overwrite):
             refuse_existing(path, "use --resume to go on with it, --overwrite to replace it, or another --out")
+        elif overwrite:
+            refuse_foreign(path, schema.RUN)
     with contextlib.ExitStack() as files:
         for path in runs:
             files.enter_context(sole_writer(path))
