@@ -145,7 +145,7 @@ class Report:
     out: Path | None = None
     """Folder to write; None: reports/NAME of the first file."""
     overwrite: bool = False
-    """Replace an existing report."""
+    """Replace an earlier report; files that were added to its folder stay."""
     quiet: bool = False
     """No progress bar."""
 
