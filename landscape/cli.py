@@ -75,8 +75,10 @@ def run(argv: Sequence[str]) -> int:
             complain(known)
             return known.exit_code
         raise
-    except KeyboardInterrupt:
-        print("interrupted: the same command resumes (`landscape train` with --resume)", file=sys.stderr)
+    except KeyboardInterrupt as stopped:
+        print(
+            str(stopped) or "interrupted: the same command resumes (`landscape train` with --resume)", file=sys.stderr
+        )
         return INTERRUPTED
 
 

@@ -50,7 +50,7 @@ class Hessian:
     out: Path | None = None
     """Hessian file to write; None: RUN.hessian.h5 beside the run."""
     overwrite: bool = False
-    """Replace a Hessian file of another run or other settings (one that matches is gone on with)."""
+    """Replace a Hessian file of another run or other settings (one that matches is resumed, and gets what it lacks)."""
     fsync: bool = False
     """Sync every step to the disk, so that it survives a loss of power too."""
     verify: bool = False
@@ -78,7 +78,7 @@ class Critical:
     search_products: int = 60_000
     """Hessian-vector products of the search at most."""
     resume: bool = False
-    """Go on where an earlier search ended."""
+    """Continue an earlier search, or start one: after Ctrl-C or a kill, with more products, or with more blocks."""
     overwrite: bool = False
     """Replace an existing file."""
     json: bool = False
@@ -145,7 +145,7 @@ class Report:
     out: Path | None = None
     """Folder to write; None: reports/NAME of the first file."""
     overwrite: bool = False
-    """Replace an existing report."""
+    """Replace an earlier report; files that were added to its folder stay."""
     quiet: bool = False
     """No progress bar."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -24,29 +24,40 @@ from landscape.curvature.density import (
     quadrature,
 )
 from landscape.curvature.gauge import Deflated, GaugeTangent, SoftmaxShift
-from landscape.curvature.inertia import Inertia, bracketed, certified, from_spectrum
+from landscape.curvature.inertia import bracketed, certified, from_spectrum
 from landscape.curvature.lanczos import EigenResult, eigsh
 from landscape.curvature.operators import MatrixOperator, Operator
 from landscape.curvature.tracking import Scaled, track
 from landscape.devices import require_dense
 from landscape.errors import NumericsError
 from landscape.point import Point, Problem, Training
+from landscape.storage import schema
 from landscape.storage.contents import PARTS
 from landscape.storage.schema import LEVELS
 from landscape.storage.spectra import Layout
 
 DENSITY_POINTS = 512
+_BY_BLOCK = {f.name for f in schema.HESSIAN_ROOT.fields if f.dims[:1] == ("block",) and "other_block" not in f.dims}
+_SCALARS = {f.name for f in schema.HESSIAN_ROOT.fields if not f.dims}
 Row = dict[str, Any]
+
+
+Rows = dict[str, Row]
+"""One row of each table of the Hessian file, by group; "/" is the root."""
+TRACKED = ("subspace_overlap", "previous_rank", "previous_overlap", "crossings")
 
 
 @dataclasses.dataclass(frozen=True)
 class _Found:
-    """What was found of one block; the quadrature if it is matrix-free."""
+    """What is known of one block: its part of the root's row, every eigenvalue if it is dense.
 
-    eigen: EigenResult
-    inertia: Inertia
-    rule: Quadrature | None
+    The eigenvectors (end, n, k) and the quadrature of a matrix-free block only where they were made this time.
+    """
+
     row: Row
+    spectrum: NDArray[np.float64] | None
+    vectors: Tensor | None = None
+    rule: Quadrature | None = None
 
 
 class Measurement:
@@ -63,6 +74,8 @@ class Measurement:
         """
         self.config, self.problem = config, Problem(train, config, data)
         self._before: dict[str, Tensor] = {}
+        self.progress: Callable[[str, bool], object] = lambda block, done: None
+        """Called with a block before and after it is measured."""
         for block in config.blocks:
             self.problem.require(block)
             if self.is_dense(block):
@@ -78,46 +91,72 @@ class Measurement:
             sizes={b: self.problem.size(b) for b in self.config.blocks},
             full=tuple(b for b in self.config.blocks if self.is_dense(b)),
             density_points=DENSITY_POINTS,
+            k=self.config.k,
             eigenvectors=self.config.eigenvectors,
         )
 
-    def run(self, parameters: Mapping[str, NDArray[Any]], training: Training) -> dict[str, Row]:
-        """One row of each table of the Hessian file, by group; "/" is the root."""
+    def run(
+        self,
+        parameters: Mapping[str, NDArray[Any]],
+        training: Training,
+        known: Rows | None = None,
+        again: Collection[str] = (),
+        retrack: bool = False,
+    ) -> Rows:
+        """Measure every block at one checkpoint.
+
+        known: rows of an earlier analysis of this checkpoint, which are kept but for blocks that are NaN there and for
+        what the blocks make together. again: known blocks to be followed at the next step, for which their
+        eigenvectors are found again; retrack: their tracking is taken from this time, too.
+        """
+        point, blocks = Point(self.problem, parameters), self.config.blocks
+        found = self._stored(known) if known else {}
+        kept = set(found)
+        for block in blocks:
+            if block not in kept:
+                found[block] = self._block(point, block)
+            elif block in again:
+                new = self._block(point, block)
+                tracks = {name: new.row[name] for name in TRACKED} if retrack else {}
+                found[block] = dataclasses.replace(new, row=found[block].row | tracks, spectrum=found[block].spectrum)
+        root: Row = {name: np.array([found[b].row[name] for b in blocks]) for name in found[blocks[0]].row}
+        stored: Rows = known or {"/": {}, "density": {}, "eigenvectors": {}}
+        root.update(self._scalars(point, found, training, stored["/"]))
+        root.update(self._couplings(point, found, kept, stored["/"]))
+        densities, distances = self._smoothed(point, found, kept, stored)
+        root.update(distances)
+        self._before = {b: f.vectors for b, f in found.items() if f.vectors is not None}
+        spectra = {b: f.spectrum for b, f in found.items() if self.is_dense(b)}
+        rows = {"/": root, "spectrum": spectra, "density": densities}
+        if self.config.eigenvectors:
+            made = {b: vectors.mT.cpu().numpy() for b, vectors in self._before.items() if b not in kept}
+            rows["eigenvectors"] = {b: stored["eigenvectors"][b] for b in kept} | made
+        return rows
+
+    def follow(self, parameters: Mapping[str, NDArray[Any]], blocks: Collection[str]) -> None:
+        """Find the eigenvectors of some blocks at a checkpoint, from which the next one is tracked."""
         point = Point(self.problem, parameters)
-        # The largest first: smaller dense blocks are cut out of larger ones.
-        by_size = sorted(self.config.blocks, key=self.problem.size, reverse=True)
-        found = {block: self._block(point, block) for block in by_size}
-        blocks = self.config.blocks
-        row: Row = {name: np.array([found[b].row[name] for b in blocks]) for name in found[blocks[0]].row}
-        row.update(self._scalars(point, found, training))
-        row.update(self._couplings(point, found))
-        grid, width, smoothed = self._densities(found)
-        pairs = [[(smoothed[a], smoothed[b]) for a in blocks] for b in blocks]
-        row["jensen_shannon"] = np.array([[jensen_shannon(a.mean, b.mean) for a, b in line] for line in pairs])
-        row["jensen_shannon_error"] = np.array([[jensen_shannon_error(a, b) for a, b in line] for line in pairs])
-        self._before = {b: f.eigen.vectors for b, f in found.items()}
+        self._before = {b: v for b in blocks if (v := self._block(point, b).vectors) is not None}
+
+    def _stored(self, known: Rows) -> dict[str, _Found]:
+        """The blocks that were measured before."""
+        root = known["/"]
         return {
-            "/": row,
-            "spectrum": {b: found[b].eigen.ritz for b in blocks if self.is_dense(b)},
-            "density": {
-                "eigenvalue": grid,
-                "width": width,
-                **{b: s.mean for b, s in smoothed.items()},
-                **{f"{b}_error": s.standard_error for b, s in smoothed.items()},
-            },
-            "eigenvectors": {b: found[b].eigen.vectors.mT.cpu().numpy() for b in blocks},
+            block: _Found({n: v[i] for n, v in root.items() if n in _BY_BLOCK}, known["spectrum"].get(block))
+            for i, block in enumerate(self.config.blocks)
+            if not np.isnan(root["operator_norm"][i])
         }
 
     def _block(self, point: Point, block: str) -> _Found:
         """Spectrum, inertia and eigenvectors of one block."""
+        self.progress(block, False)
         started = time.monotonic()
         config = self.config
         before = self._before.get(block)
         bound = point.bound.rank_bound if point.bound and block == "E,W" else None
         rule, gauge_free, products = None, -1, 0
         names = self.problem.names(block)
-        # Exact null vectors of the data loss (F9): left in, rounding would give them random signs.
-        shift = SoftmaxShift(point.params, names) if "V" in names and not self.problem.decay else None
+        shift = self._shift(point, block)
         if self.is_dense(block):
             H, products = point.matrix(block)
             H = Deflated(H, shift).symmetric() if shift else H
@@ -129,7 +168,7 @@ class Measurement:
                 norm = eigen.operator_norm
                 gauge_free = certified(rest.matrix, inertia.tolerance, norm, rest.error, negative_only=True).negative
         else:
-            op = Deflated(point.block(block), shift) if shift else point.block(block)
+            op = self._operator(point, block)
             starts, products = point.starts(block)
             eigen = eigsh(
                 op,
@@ -140,7 +179,7 @@ class Measurement:
                 v0=before if starts is None else starts,
                 max_products=config.max_products,
             )
-            rule = quadrature(op, config.probes, config.probe_steps, config.seed)
+            rule = self._rule(op)
             inertia = bracketed(op, eigen, rule, config.tau, config.seed, bound, config.max_products)
             trace, trace_error = rule.trace()
         estimate = inertia.estimate
@@ -170,7 +209,20 @@ class Measurement:
             **self._tracks(before, eigen.vectors),
             "seconds": time.monotonic() - started,
         }
-        return _Found(eigen, inertia, rule, row)
+        self.progress(block, True)
+        return _Found(row, eigen.ritz if self.is_dense(block) else None, eigen.vectors, rule)
+
+    def _shift(self, point: Point, block: str) -> SoftmaxShift | None:
+        """Exact null vectors of the data loss (F9): left in, rounding would give them random signs."""
+        names = self.problem.names(block)
+        return SoftmaxShift(point.params, names) if "V" in names and not self.problem.decay else None
+
+    def _operator(self, point: Point, block: str) -> Operator:
+        shift = self._shift(point, block)
+        return Deflated(point.block(block), shift) if shift else point.block(block)
+
+    def _rule(self, op: Operator) -> Quadrature:
+        return quadrature(op, self.config.probes, self.config.probe_steps, self.config.seed)
 
     def _directions(self, block: str, eigen: EigenResult, tolerance: float) -> Row:
         """Where the eigenvectors lie: masses on E, W, V and the biases, and angles of the negative subspace."""
@@ -208,12 +260,19 @@ class Measurement:
             "crossings": found.crossings,
         }
 
-    def _scalars(self, point: Point, found: Mapping[str, _Found], training: Training) -> Row:
-        """Losses, ratios and bounds, each beside its prediction, and the sharpness in units of the step."""
-        ratios = ("curvature_ratio", "curvature_ratio_predicted", "gradient_ratio", "gradient_ratio_predicted")
-        row = dict.fromkeys((*ratios, "prop41_ratio"), np.nan)
+    def _scalars(self, point: Point, found: Mapping[str, _Found], training: Training, old: Row) -> Row:
+        """What belongs to no block: taken from an earlier row where there is one, but for the curvature ratio."""
+        row = {name: old[name] for name in _SCALARS} if old else self._measured_scalars(point, training)
+        row["curvature_ratio"] = np.nan
         if {"E", "W"} <= found.keys():
-            row["curvature_ratio"] = _quotient(found["W"].eigen.values[1, 0], found["E"].eigen.values[1, 0])
+            top_E, top_W = (found[n].row["eigenvalues"][1, 0] for n in ("E", "W"))
+            row["curvature_ratio"] = _quotient(top_W, top_E)
+        return row
+
+    def _measured_scalars(self, point: Point, training: Training) -> Row:
+        """Losses, ratios and bounds, each beside its prediction, and the sharpness in units of the step."""
+        ratios = ("curvature_ratio_predicted", "gradient_ratio", "gradient_ratio_predicted")
+        row: Row = dict.fromkeys((*ratios, "prop41_ratio"), np.nan)
         if "E" in self.problem.sizes:
             sigma_E, sigma_W = (float(torch.linalg.matrix_norm(point.params[n], 2)) for n in ("E", "W"))
             ratio = _quotient(sigma_E, sigma_W)
@@ -233,43 +292,55 @@ class Measurement:
                 row[name] = top.values[0, 0]
         return row
 
-    def _couplings(self, point: Point, found: Mapping[str, _Found]) -> Row:
+    def _couplings(self, point: Point, found: Mapping[str, _Found], kept: Collection[str], old: Row) -> Row:
         """Coupling ratios and strength of every pair whose joint block was analysed."""
         shape = (len(PAIRS), self.config.k)
-        ratios, errors, distances = (np.full(shape, np.nan) for _ in range(3))
-        index, strength = np.full(len(PAIRS), -1), np.full(len(PAIRS), np.nan)
+        row = {
+            "coupling_ratios": np.full(shape, np.nan),
+            "coupling_ratio_error": np.full(shape, np.nan),
+            "coupling_ratio_distance": np.full(shape, np.nan),
+            "coupling_index": np.full(len(PAIRS), -1),
+            "coupling_strength": np.full(len(PAIRS), np.nan),
+        }
         for i, pair in enumerate(PAIRS):
             if pair not in found:
                 continue
+            if pair in kept:
+                for name, values in row.items():
+                    values[i] = old[name][i]
             first, second = self.problem.names(pair)
+            # Where the blocks of a pair are measured, their norms are taken from there.
+            if pair in kept and not {first, second} & (found.keys() - set(kept)):
+                continue
             ops = self._pair(point, pair, first, second)
-            try:
-                result = coupling(
-                    *ops,
-                    found[pair].inertia.tolerance,
-                    self.config.k,
-                    "dense" if self.is_dense(pair) else "lanczos",
-                    seed=self.config.seed,
-                    max_products=self.config.max_products,
-                )
-                index[i] = result.index
-                for row, values in ((ratios, result.ratios), (errors, result.errors), (distances, result.distances)):
-                    row[i] = _pad(values[None, : shape[1]], shape[1])[0]
-            except NumericsError:
-                # A diagonal block with negative curvature of its own has no coupling ratios.
-                pass
+            if pair not in kept:
+                self._ratios(row, i, pair, ops, found[pair].row["inertia_tolerance"])
             norms = [
-                found[name].eigen.operator_norm if name in found else spectral_norm(op)
+                found[name].row["operator_norm"] if name in found else spectral_norm(op)
                 for name, op in ((first, ops[0]), (second, ops[2]))
             ]
-            strength[i] = coupling_strength(ops[1], *norms)
-        return {
-            "coupling_ratios": ratios,
-            "coupling_ratio_error": errors,
-            "coupling_ratio_distance": distances,
-            "coupling_index": index,
-            "coupling_strength": strength,
-        }
+            row["coupling_strength"][i] = coupling_strength(ops[1], *norms)
+        return row
+
+    def _ratios(self, row: Row, i: int, pair: str, ops: tuple[Operator, Operator, Operator], tolerance: float) -> None:
+        """Put the coupling ratios of a pair into its place of a row."""
+        k = self.config.k
+        try:
+            result = coupling(
+                *ops,
+                tolerance,
+                k,
+                "dense" if self.is_dense(pair) else "lanczos",
+                seed=self.config.seed,
+                max_products=self.config.max_products,
+            )
+        except NumericsError:
+            # A diagonal block with negative curvature of its own has no coupling ratios.
+            return
+        row["coupling_index"][i] = result.index
+        found = {"ratios": result.ratios, "ratio_error": result.errors, "ratio_distance": result.distances}
+        for name, values in found.items():
+            row[f"coupling_{name}"][i] = _pad(values[None, :k], k)[0]
 
     def _pair(self, point: Point, pair: str, first: str, second: str) -> tuple[Operator, Operator, Operator]:
         """H_11, H_12, H_22 of a pair, dense where they are."""
@@ -285,15 +356,34 @@ class Measurement:
         ]
         return diagonal[0], point.hessian.block([first], [second]), diagonal[1]
 
-    def _densities(self, found: Mapping[str, _Found]) -> tuple[NDArray[np.float64], float, dict[str, Smoothed]]:
-        """One grid for all blocks, the width, and every block's smoothed density."""
-        norm = max(f.eigen.operator_norm for f in found.values())
+    def _smoothed(self, point: Point, found: Mapping[str, _Found], kept: Collection[str], old: Rows) -> tuple[Row, Row]:
+        """The blocks' densities on one grid, which another largest block would change, and their distances."""
+        blocks, before = self.config.blocks, old["density"]
+        norm = max(f.row["operator_norm"] for f in found.values())
         grid, width = density_grid(norm, self.config.bandwidth, DENSITY_POINTS)
-        smoothed = {
-            block: f.rule.density(grid, width) if f.rule else Smoothed.known(density_of(f.eigen.ritz, grid, width))
-            for block, f in found.items()
-        }
-        return grid, width, smoothed
+        same = bool(before) and np.array_equal(grid, before["eigenvalue"]) and width == before["width"]
+        held = set(kept) if same else set()
+        new = {} if held == set(blocks) else {b: self._density(point, b, f, grid, width) for b, f in found.items()}
+        row: Row = {"eigenvalue": grid, "width": width}
+        for b in blocks:
+            row[b], row[f"{b}_error"] = (
+                (before[b], before[f"{b}_error"]) if b in held else (new[b].mean, new[b].standard_error)
+            )
+        distance, error = (np.zeros((len(blocks), len(blocks))) for _ in range(2))
+        for at in np.ndindex(*distance.shape):
+            a, b = (blocks[i] for i in at)
+            if {a, b} <= held:
+                distance[at], error[at] = (old["/"][name][at] for name in ("jensen_shannon", "jensen_shannon_error"))
+            else:
+                distance[at] = jensen_shannon(new[a].mean, new[b].mean)
+                error[at] = jensen_shannon_error(new[a], new[b])
+        return row, {"jensen_shannon": distance, "jensen_shannon_error": error}
+
+    def _density(self, point: Point, block: str, found: _Found, grid: NDArray[np.float64], width: float) -> Smoothed:
+        if found.spectrum is not None:
+            return Smoothed.known(density_of(found.spectrum, grid, width))
+        rule = found.rule or self._rule(self._operator(point, block))
+        return rule.density(grid, width)
 
 
 def _quotient(a: float, b: float) -> float:

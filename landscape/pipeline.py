@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from tqdm import tqdm
@@ -17,10 +19,15 @@ from landscape.errors import FileError, NumericsError, StepError, warn
 from landscape.measure import Measurement
 from landscape.point import Training
 from landscape.provenance import provenance
-from landscape.storage.files import hessian_file, make_folder, sha256
+from landscape.storage import schema
+from landscape.storage.files import hessian_file, make_folder, refuse_foreign, sha256
 from landscape.storage.runs import GROKKED, MEMORISED, RunReader
 from landscape.storage.spectra import SpectrumReader, SpectrumWriter
 from landscape.storage.writing import sole_writer
+
+Analysis = TypeVar("Analysis", bound=AnalysisConfig)
+GROWING = {"steps", "num_steps", "blocks", "device"}
+"""Settings that may change from one command to the next on the same file."""
 
 
 def analyse(
@@ -33,72 +40,136 @@ def analyse(
 ) -> SpectrumReader:
     """Measure the Hessian of a run's checkpoints; returns the finished file.
 
-    A file that belongs to this run and config is gone on with, or returned if complete; any other file in the way is
-    an error unless `overwrite`. fsync: sync every step to the disk. Raises LandscapeError kinds for all that a user
-    can mend.
+    A file of this run and these settings is resumed, and grows by the steps and blocks that it lacks; what it holds
+    stays bit for bit, but that a step which gets another one before it is tracked anew. Any other Hessian file in the
+    way is an error unless `overwrite`. fsync: sync every step to the disk. Raises LandscapeError kinds for all that a
+    user can mend.
     """
     run = Path(run)
     out = Path(out) if out else hessian_file(run)
     with RunReader(run) as reader:
         if out.resolve() == run.resolve():
             raise FileError(f"{out} is the run file itself", "choose another --out")
-        train_config = replace(TrainConfig(), reader.config)
-        steps = finite_steps(reader, choose_steps(reader, config.steps, config.num_steps))
+        chosen = finite_steps(reader, choose_steps(reader, config.steps, config.num_steps))
         warn_of_damage(reader)
-        measurement = Measurement(train_config, config, reader.data())
-        attrs = file_attrs(run, reader, config)
+        Measurement(replace(TrainConfig(), reader.config), config, reader.data())
         make_folder(out.parent)
         with sole_writer(out):
-            found = existing(out, attrs, overwrite)
-            if found and found.attrs["status"] == "complete":
+            found = existing(out, reader, config, overwrite)
+            config = joined(config, found)
+            attrs = file_attrs(reader, config)
+            plan = make_plan(found, chosen, config.blocks)
+            same = found and all(found.attrs[name] == value for name, value in attrs.items() if name != "config")
+            if found and found.attrs["status"] == "complete" and same and not plan.todo:
                 return found
-            writer = (
-                SpectrumWriter.extend(out, len(steps), fsync)
-                if found
-                else SpectrumWriter.create(
-                    out,
-                    {**attrs, "status": "running", **provenance(str(measurement.problem.device))},
-                    len(steps),
-                    config.k,
-                    measurement.layout(),
-                    fsync,
-                )
-            )
-            with writer, tqdm(unit="checkpoint", total=len(steps), disable=quiet, file=sys.stderr) as bar:
-                done = writer.steps
-                for step in steps:
-                    bar.set_postfix(step=step)
-                    # The last row done is measured again: its eigenvectors are what the next one is tracked from.
-                    if step not in done[:-1]:
-                        rows = measurement.run(reader.checkpoint(step), training_at(reader, step))
-                        if step not in done:
-                            writer.append(step, rows)
-                    bar.update()
+            measurement = Measurement(replace(TrainConfig(), reader.config), config, reader.data())
+            attrs = written_attrs(reader, config, found, str(measurement.problem.device))
+            writer = SpectrumWriter(out, attrs, len(plan.steps), measurement.layout(), fsync, grow=found is not None)
+            with writer:
+                _measure(reader, measurement, plan, SpectrumReader(out), writer, quiet)
                 writer.finish()
     return SpectrumReader(out)
 
 
-def existing(out: Path, attrs: Mapping[str, Any], overwrite: bool = False) -> SpectrumReader | None:
-    """What `out` holds of the analysis with these `file_attrs`; None where it is to be started.
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What is left of an analysis: every step of the file to be, and those of which rows are missing or incomplete.
 
-    Raises FileError for damaged rows, and for a file of another run or config, unless `overwrite`.
+    todo: by step, the blocks to be measured; all of them where the step that it is tracked from is another.
+    """
+
+    steps: list[int]
+    todo: dict[int, set[str]]
+
+    def previous(self, step: int) -> int:
+        """The step before; -1: none."""
+        return ([-1, *self.steps])[self.steps.index(step)]
+
+    def again(self, step: int) -> set[str]:
+        """The blocks whose eigenvectors the next step is tracked from."""
+        return self.todo.get(([*self.steps, -1])[self.steps.index(step) + 1], set())
+
+
+def make_plan(found: SpectrumReader | None, chosen: Sequence[int], blocks: Sequence[str]) -> Plan:
+    """What a file lacks of steps and blocks."""
+    steps = sorted({*chosen, *(found.steps if found else ())})
+    plan = Plan(steps, {})
+    for step in steps:
+        if found is None or step not in found.steps or found.previous(step) != plan.previous(step):
+            plan.todo[step] = set(blocks)
+        elif lacking := set(blocks) - set(found.measured(step)):
+            plan.todo[step] = lacking
+    return plan
+
+
+def _measure(
+    reader: RunReader, measurement: Measurement, plan: Plan, stored: SpectrumReader, writer: SpectrumWriter, quiet: bool
+) -> None:
+    """Measure what is to be done, and commit it step by step."""
+    with tqdm(unit="block", disable=quiet, file=sys.stderr) as bar:
+        bar.total = sum(len(plan.todo.get(step, set()) | plan.again(step)) for step in plan.steps)
+        for step in plan.steps:
+            measurement.progress = functools.partial(show_block, bar, step=step)
+            todo, again = plan.todo.get(step), plan.again(step)
+            if todo:
+                known = stored.rows(step) if step in stored.steps else None
+                retrack = known is not None and stored.previous(step) != plan.previous(step)
+                rows = measurement.run(reader.checkpoint(step), training_at(reader, step), known, todo | again, retrack)
+                rows["/"] |= {"previous_step": plan.previous(step), "checkpoint_crc32": reader.record(step)}
+                if known:
+                    writer.replace(step, rows)
+                else:
+                    writer.append(step, rows)
+            elif again:
+                measurement.follow(reader.checkpoint(step), again)
+
+
+def show_block(bar: tqdm[Any], block: str, done: bool, **more: Any) -> None:
+    """Name the block that is being measured, and count it once it is done."""
+    bar.set_postfix(**more, block=block)
+    bar.update(int(done))
+
+
+def existing(out: Path, reader: RunReader, config: AnalysisConfig, overwrite: bool = False) -> SpectrumReader | None:
+    """The analysis that `out` holds, if it is of this run and these settings; None where it is to be started.
+
+    Raises FileError for any other file, and for damaged rows; a Hessian file may be replaced with `overwrite`.
     """
     if not out.exists():
         return None
-    if _belongs(out, attrs):
-        found = SpectrumReader(out)
-        if not found.damage:
-            return found
-        if not overwrite:
-            raise FileError(
-                f"{out}: rows fail their checksums: {found.damage}", "use --overwrite to measure them again"
-            )
-    elif not overwrite:
-        raise FileError(
-            f"{out} exists, of another run or with other settings",
-            "use --overwrite to replace it, or another --out",
-        )
-    return None
+    refuse_foreign(out, schema.HESSIAN)
+    found = SpectrumReader(out)
+    wrong = _difference(found, reader, config)
+    if not wrong and found.damage:
+        wrong = f"rows fail their checksums: {found.damage}"
+    if wrong and not overwrite:
+        raise FileError(f"{out}: {wrong}", "use --overwrite to replace it, or another --out")
+    return None if wrong else found
+
+
+def _difference(found: SpectrumReader, reader: RunReader, config: AnalysisConfig) -> str:
+    """Why a Hessian file cannot be resumed with these settings; empty if it can."""
+    if (theirs := found.attrs["parent_run_id"]) != (ours := reader.attrs["run_id"]):
+        return f"it is of run {theirs}, but {reader.path} is run {ours}"
+    if found.is_refined == isinstance(config, HessianConfig):
+        return f"it is {'the analysis of a critical point' if found.is_refined else 'no analysis of a critical point'}"
+    was, now = (json.loads(to_json(c)) for c in (replace(type(config)(), found.config), config))
+    for name in was.keys() - GROWING:
+        if was[name] != now[name]:
+            return f"it was made with {name} {was[name]}, not {now[name]}"
+    records = {step: int(found.row(step).get("checkpoint_crc32", -1)) for step in found.steps}
+    for step, record in records.items():
+        if record >= 0 and step in reader.steps and record != reader.record(step):
+            return f"step {step} was measured at another checkpoint than {reader.path} holds"
+    if -1 in records.values() and found.attrs["parent_sha256"] != sha256(reader.path):
+        return f"{reader.path} has changed since, and the file is too old to tell which checkpoints it is of"
+    return ""
+
+
+def joined(config: Analysis, found: SpectrumReader | None) -> Analysis:
+    """The settings of a file that holds what was found and gets what they ask for."""
+    blocks = dict.fromkeys([*(found.blocks if found else ()), *config.blocks])
+    return dataclasses.replace(config, blocks=tuple(blocks))
 
 
 def warn_of_damage(reader: RunReader) -> None:
@@ -107,11 +178,11 @@ def warn_of_damage(reader: RunReader) -> None:
         warn(f"{reader.path}: left out, for their checksums fail: {reader.damage}")
 
 
-def file_attrs(run: Path, reader: RunReader, config: AnalysisConfig) -> dict[str, Any]:
+def file_attrs(reader: RunReader, config: AnalysisConfig) -> dict[str, Any]:
     """What a Hessian file says about its run and its settings."""
     return {
         "parent_run_id": reader.attrs["run_id"],
-        "parent_sha256": sha256(run),
+        "parent_sha256": sha256(reader.path),
         "parent_config": reader.attrs["config"],
         "config": to_json(config),
         "objective": config.objective,
@@ -120,6 +191,14 @@ def file_attrs(run: Path, reader: RunReader, config: AnalysisConfig) -> dict[str
         "memorise_step": -1 if (s := reader.first_step("train_accuracy", MEMORISED)) is None else s,
         "grok_step": -1 if (s := reader.first_step("test_accuracy", GROKKED)) is None else s,
     }
+
+
+def written_attrs(
+    reader: RunReader, config: AnalysisConfig, found: SpectrumReader | None, device: str
+) -> dict[str, Any]:
+    """The attributes of a file that is being written; one that grows keeps who made it."""
+    made = {k: v for k, v in found.attrs.items() if k != "schema_version"} if found else provenance(device)
+    return {**made, **file_attrs(reader, config), "status": "running"}
 
 
 def choose_steps(reader: RunReader, wanted: str, count: int = 12) -> list[int]:
@@ -192,14 +271,3 @@ def training_at(reader: RunReader, step: int) -> Training:
         lr_W=float(metrics.get("lr_W", np.nan)),
         second_moments=reader.second_moments(step),
     )
-
-
-def _belongs(path: Path, attrs: Mapping[str, Any]) -> bool:
-    """Whether a Hessian file was made from the same run file with the same settings."""
-    try:
-        found = SpectrumReader(path).attrs
-    except FileError:
-        return False
-    ignored = {"device"}
-    same = [{k: v for k, v in json.loads(a["config"]).items() if k not in ignored} for a in (found, attrs)]
-    return same[0] == same[1] and found["parent_sha256"] == attrs["parent_sha256"]

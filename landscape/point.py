@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from landscape.config import BLOCKS, AnalysisConfig, TrainConfig
+from landscape.config import BLOCKS, PAIRS, AnalysisConfig, TrainConfig
 from landscape.curvature.coupling import saddle_bound
 from landscape.curvature.dense import EmbeddingMLP
 from landscape.curvature.objective import Objective
@@ -99,7 +99,7 @@ class Point:
         self.objective = problem.objective(self.params, problem.decay)
         self.gradient = self.objective.gradient(self.params)
         self._autograd = HessianOperator(self.objective, self.params)
-        self._dense: dict[tuple[str, ...], MatrixOperator] = {}
+        self._dense: dict[str, MatrixOperator] = {}
         train = problem.train
         self.closed_form = (
             EmbeddingMLP(self.params, problem.tokens, problem.labels, ACTIVATIONS[train.activation])
@@ -128,23 +128,23 @@ class Point:
         return low_end(op, self.problem.config.k) if isinstance(op, EmbeddingHessian) else (None, 0)
 
     def matrix(self, block: str) -> tuple[MatrixOperator, int]:
-        """A dense block with its error, and the products it took."""
-        sizes = self.problem.sizes
-        names = tuple(self.problem.names(block))
-        for known, whole in self._dense.items():
-            if set(names) <= set(known):
-                offsets = dict(zip(known, np.cumsum([0, *(sizes[n] for n in known)]), strict=False))
-                pick = torch.cat([torch.arange(offsets[n], offsets[n] + sizes[n]) for n in names]).to(whole.device)
-                part = whole if names == known else MatrixOperator(whole.matrix[pick][:, pick], whole.error)
-                return part, 0
-        op = self._autograd.block(names)
+        """A dense block with a bound on its error, and the products it took.
+
+        Each is made by itself: cut out of a larger one, its last bits would depend on which others are analysed.
+        """
+        if block in self._dense:
+            return self._dense[block], 0
+        op = self._autograd.block(self.problem.names(block))
         if self.closed_form is None:
-            self._dense[names] = op.symmetric()
-            return self._dense[names], op.shape[0]
-        matrix = self.closed_form.hessian(names)
-        matrix.diagonal().add_(self.problem.decay)
-        self._dense[names] = MatrixOperator(matrix, self._self_check(block, matrix, op))
-        return self._dense[names], 0
+            found, products = op.symmetric(), op.shape[0]
+        else:
+            matrix = self.closed_form.hessian(self.problem.names(block))
+            matrix.diagonal().add_(self.problem.decay)
+            found, products = MatrixOperator(matrix, self._self_check(block, matrix, op)), 0
+        # Those that the couplings need again.
+        if block in ("E", "W", "V", *PAIRS):
+            self._dense[block] = found
+        return found, products
 
     def rates(self, training: Training, adaptive: bool) -> Tensor | None:
         """Learning rate of every parameter, over Adam's preconditioner if `adaptive`; None where one is not known."""

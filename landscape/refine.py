@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,19 +16,18 @@ from torch import Tensor
 from tqdm import tqdm
 
 from landscape.config import AnalysisConfig, TrainConfig, replace
-from landscape.curvature.critical import find_critical_point
+from landscape.curvature.critical import CriticalPoint, SearchState, find_critical_point
+from landscape.curvature.operators import LinearMap
 from landscape.errors import ConfigError, FileError
 from landscape.measure import Measurement
-from landscape.pipeline import file_attrs, training_at, warn_of_damage
-from landscape.point import Problem
-from landscape.provenance import provenance
-from landscape.signals import stop_signals
+from landscape.pipeline import existing, joined, make_plan, show_block, training_at, warn_of_damage, written_attrs
 from landscape.storage import schema
 from landscape.storage.files import make_folder, refuse_existing
 from landscape.storage.runs import RunReader
 from landscape.storage.spectra import SpectrumReader, SpectrumWriter
 from landscape.storage.writing import sole_writer
 
+_NUMBERS = [f.name for f in dataclasses.fields(SearchState) if f.name != "params"]
 STATUS = str(schema.STATUS["flag_meanings"]).split()
 
 
@@ -48,76 +50,143 @@ def refine(
     """Search the critical point of the objective nearest to a checkpoint, and measure the Hessian there.
 
     The file (default RUN.critical-STEP.h5) is a Hessian file of one step, with the refined parameters, their
-    gradient norm and the status in the group `critical_point`. Ctrl-C ends the search where it is, and that is
-    measured and stored as "unfinished", in a file still "running"; `resume` goes on from there. Raises
-    LandscapeError kinds for all that a user can mend.
+    gradient norm and the status in the group `critical_point`. Each step of the search is committed to it, so that
+    `resume` continues what Ctrl-C or a kill ended: the search bit for bit on as many threads, the measurement from its
+    start. It also continues a search that spent its products, tightens `tol`, and adds blocks. Raises LandscapeError
+    kinds for all that a user can mend.
     """
     run = Path(run)
     out = Path(out) if out else default_output(run, step)
     if not 0 < tol < 1:
         raise ConfigError(f"tol is {tol}", "--grad-tol takes a number between 0 and 1")
-    before = SpectrumReader(out) if resume and out.exists() else None
-    make_folder(out.parent)
-    if before is None and (not overwrite or out.resolve() == run.resolve()):
-        refuse_existing(out, "use --resume to go on, --overwrite to replace it, or another --out")
-    with RunReader(run) as reader, sole_writer(out):
-        train = replace(TrainConfig(), reader.config)
-        start = reader.checkpoint(step)
+    if out.resolve() == run.resolve():
+        raise FileError(f"{out} is the run file itself", "choose another --out")
+    if not (resume or overwrite):
+        refuse_existing(out, "use --resume to continue it, --overwrite to replace it, or another --out")
+    with RunReader(run) as reader:
         warn_of_damage(reader)
-        measurement = Measurement(train, config, reader.data())
-        problem = measurement.problem
-        params = problem.parameters(start)
-        objective = problem.objective(params, problem.decay)
-        origin, spent = params, 0
-        if before is not None:
-            origin, spent = _go_on(out, before, problem, reader, step)
-        bar = tqdm(unit="product", total=max_products, disable=quiet, file=sys.stderr)
-        with bar, stop_signals() as stop:
-
-            def progress(grad_norm: float, products: int) -> bool:
-                bar.set_postfix(grad_norm=f"{grad_norm:.2e}")
-                bar.update(products - bar.n)
-                return stop.is_set()
-
-            found = find_critical_point(objective, origin, tol, max_products, progress, problem.hessian)
-        refined = {n: p.cpu().numpy() for n, p in found.params.items()}
-        rows = measurement.run(refined, training_at(reader, step))
-        rows["critical_point"] = {
-            **refined,
-            "status": STATUS.index(found.status),
-            "grad_norm": found.grad_norm,
-            "start_grad_norm": _norm(objective.gradient(params)),
-            "loss": objective.value(found.params),
-            "start_loss": objective.value(params),
-            "flatness": found.flatness,
-            "distance": _norm({n: p - params[n] for n, p in found.params.items()}),
-            "num_products": spent + found.num_products,
-        }
-        fields = {f.name: f for f in schema.PARAMETERS}
-        axes = {axis: n for name, a in start.items() for axis, n in zip(fields[name].dims, np.shape(a), strict=True)}
-        layout = dataclasses.replace(measurement.layout(), axes=axes, parameters=tuple(start))
-        attrs = {**file_attrs(run, reader, config), "status": "running", **provenance(str(problem.device))}
-        with SpectrumWriter.create(out, attrs, 1, config.k, layout) as writer:
-            writer.append(step, rows)
-            if not stop.is_set():
-                writer.finish()
+        make_folder(out.parent)
+        with sole_writer(out):
+            found = existing(out, reader, config, overwrite)
+            if not resume or found and not (found.steps or found.search):
+                found = None
+            if found and found.search.get("step", *found.steps) != step:
+                raise FileError(
+                    f"{out} holds no search from step {step}", "use --overwrite to replace it, or another --out"
+                )
+            refinement = _Refinement(reader, step, joined(config, found), out, found)
+            try:
+                with refinement.closing:
+                    refinement.measure(refinement.search(tol, max_products, quiet), quiet)
+            except KeyboardInterrupt:
+                raise KeyboardInterrupt("interrupted: the same command with --resume continues") from None
     return SpectrumReader(out)
 
 
-def _go_on(
-    out: Path, before: SpectrumReader, problem: Problem, reader: RunReader, step: int
-) -> tuple[dict[str, Tensor], int]:
-    """Where an earlier search ended, and the products that it took."""
-    point = before.critical_point(step) if step in before.steps else {}
-    same = before.attrs["parent_run_id"] == reader.attrs["run_id"] and (
-        before.attrs["objective"] == problem.config.objective
-    )
-    if not point or not same:
-        raise FileError(
-            f"{out} holds no search from step {step} of this run and objective",
-            "use --overwrite to replace it, or another --out",
-        )
-    return problem.parameters({n: point[n] for n in problem.sizes}), int(point["num_products"])
+class _Refinement:
+    """One search with its file, which is not touched before there is something to write."""
+
+    def __init__(
+        self, reader: RunReader, step: int, config: AnalysisConfig, out: Path, found: SpectrumReader | None
+    ) -> None:
+        self.reader, self.step, self.config, self.out, self.found = reader, step, config, out, found
+        self.closing = contextlib.ExitStack()
+        self.start = reader.checkpoint(step)
+        self.measurement = Measurement(replace(TrainConfig(), reader.config), config, reader.data())
+        self.problem = self.measurement.problem
+        self.params = self.problem.parameters(self.start)
+        self.objective = self.problem.objective(self.params, self.problem.decay)
+
+    @functools.cached_property
+    def writer(self) -> SpectrumWriter:
+        """The file: a new one, or the one that was found with room for all that it is to hold."""
+        dims = {f.name: f.dims for f in schema.PARAMETERS}
+        axes = {axis: n for name, a in self.start.items() for axis, n in zip(dims[name], a.shape, strict=True)}
+        layout = dataclasses.replace(self.measurement.layout(), axes=axes, parameters=tuple(self.start))
+        attrs = written_attrs(self.reader, self.config, self.found, str(self.problem.device))
+        return self.closing.enter_context(SpectrumWriter(self.out, attrs, 1, layout, grow=self.found is not None))
+
+    def search(self, tol: float, max_products: int, quiet: bool) -> CriticalPoint:
+        """Search, from where an earlier search stands if there is one."""
+        with tqdm(unit="product", total=max_products, disable=quiet, file=sys.stderr) as bar:
+
+            def hessian(at: Mapping[str, Tensor]) -> LinearMap:
+                return _Counted(self.problem.hessian(at), bar)
+
+            def progress(grad_norm: float, products: int) -> bool:
+                bar.set_postfix(grad_norm=f"{grad_norm:.2e}", refresh=False)
+                bar.n = products
+                return False
+
+            state = self._state()
+            return find_critical_point(
+                self.objective, self.params, tol, max_products, progress, hessian, state, self._save
+            )
+
+    def measure(self, point: CriticalPoint, quiet: bool) -> None:
+        """Measure the Hessian at the point, as far as the file does not hold it."""
+        objective = self.objective
+        row = {
+            **_arrays(point.params),
+            "status": STATUS.index(point.status),
+            "grad_norm": point.grad_norm,
+            "start_grad_norm": _norm(objective.gradient(self.params)),
+            "loss": objective.value(point.params),
+            "start_loss": objective.value(self.params),
+            "flatness": point.flatness,
+            "distance": _norm({n: p - self.params[n] for n, p in point.params.items()}),
+            "num_products": point.num_products,
+        }
+        found = self.found if self.found and self.found.steps else None
+        before = found.critical_point(self.step) if found else {}
+        is_there = bool(before) and all(np.array_equal(before[name], row[name]) for name in self.start)
+        is_done = is_there and found is not None and found.attrs["status"] == "complete"
+        if is_done and before["status"] == row["status"] and not make_plan(found, [], self.config.blocks).todo:
+            return
+        writer = self.writer
+        known = SpectrumReader(self.out).rows(self.step) if is_there else None
+        with tqdm(unit="block", total=len(self.config.blocks), disable=quiet, file=sys.stderr) as bar:
+            self.measurement.progress = functools.partial(show_block, bar)
+            rows = self.measurement.run(_arrays(point.params), training_at(self.reader, self.step), known)
+        rows["critical_point"] = row
+        rows["/"] |= {"previous_step": -1, "checkpoint_crc32": self.reader.record(self.step)}
+        (writer.replace if writer.steps else writer.append)(self.step, rows)
+        writer.finish()
+
+    def _state(self) -> SearchState | None:
+        """Where an earlier search stands; one of an older version has left its point alone."""
+        if self.found is None:
+            return None
+        saved = self.found.search
+        if not saved:
+            point = self.found.critical_point(self.step)
+            return SearchState.begin(self.objective, self._point(point), int(point["num_products"]))
+        numbers: dict[str, Any] = {name: saved[name].item() for name in _NUMBERS}
+        return SearchState(self._point(saved), **numbers)
+
+    def _save(self, state: SearchState) -> None:
+        numbers = {name: getattr(state, name) for name in _NUMBERS}
+        where = {"step": self.step, "checkpoint_crc32": self.reader.record(self.step)}
+        self.writer.save_search({**where, **numbers, **_arrays(state.params)})
+
+    def _point(self, row: Mapping[str, Any]) -> dict[str, Tensor]:
+        return self.problem.parameters({name: row[name] for name in self.start})
+
+
+class _Counted:
+    """An operator that moves a bar at each product: a step of a search takes up to a thousand."""
+
+    def __init__(self, op: LinearMap, bar: tqdm[Any]) -> None:
+        self.op, self.bar = op, bar
+        self.shape, self.dtype, self.device = op.shape, op.dtype, op.device
+
+    def __matmul__(self, vectors: Tensor) -> Tensor:
+        self.bar.update()
+        return self.op @ vectors
+
+
+def _arrays(params: Mapping[str, Tensor]) -> dict[str, Any]:
+    return {name: p.cpu().numpy() for name, p in params.items()}
 
 
 def _norm(pieces: Mapping[str, Tensor]) -> float:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-import os
-import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +16,8 @@ from landscape.errors import ConfigError, warn
 from landscape.figures import FAMILIES, NotDrawnError, Source, open_sources
 from landscape.figures.captions import objectives, where
 from landscape.plotting import save_figure, style
-from landscape.storage.files import make_folder, refuse_existing, sha256
+from landscape.storage.files import sha256
+from landscape.storage.folders import replaced_folder
 from landscape.storage.runs import GROKKED, MEMORISED
 from landscape.storage.schema import LEVELS
 from landscape.text import markdown, printable
@@ -39,25 +38,18 @@ def write_report(files: Sequence[Path | str], out: Path | str, overwrite: bool =
     """Write report.html, report.md and figures/ into the folder `out`; returns the path of report.html.
 
     files: run files, Hessian files or both; the missing half is looked for beside each. Raises FileError for broken
-    files and for an `out` that exists (unless `overwrite`, and then only a report is replaced).
+    files and for an `out` that exists (unless `overwrite`, and then only what a report wrote is replaced: files that
+    were added stay, an edited one is an error).
     """
     out, sources = Path(out), open_sources(files)
     for line in (line for source in sources for line in source.damage):
         warn(line)
-    if out.exists() and not (out / "report.html").exists() and any(out.iterdir() if out.is_dir() else [out]):
-        raise ConfigError(f"{out} exists and is no report", "choose another --out")
-    if not overwrite:
-        refuse_existing(out, "use --overwrite to replace it, or another --out")
-    make_folder(out.parent)
-    draft = out.with_name(f".{out.name}.{os.getpid()}.tmp")
-    try:
+    inside = [path for s in sources for path in (s.run, s.hessian) if path and out.resolve() in path.resolve().parents]
+    if inside:
+        raise ConfigError(f"{inside[0]} lies in {out}, which the report replaces", "choose another --out")
+    with replaced_folder(out, "report", overwrite) as draft:
         sections = _draw(sources, draft / "figures", quiet)
         _write_pages(sources, sections, draft)
-        if out.exists():
-            shutil.rmtree(out)
-        draft.rename(out)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
     return out / "report.html"
 
 

@@ -14,7 +14,7 @@ from landscape.devices import require_dense
 from landscape.errors import NumericsError
 from landscape.figures.slices import Slices, slices
 from landscape.figures.sources import Drawn
-from landscape.plotting import save_figure, style
+from landscape.plotting import FORMATS, save_figure, style
 from landscape.point import Point, Problem
 from landscape.storage.files import refuse_existing
 from landscape.storage.runs import RunReader
@@ -33,7 +33,8 @@ def slice_checkpoint(
     """
     run, out = Path(run), Path(out)
     if not overwrite:
-        refuse_existing(out / "slices.png", "use --overwrite to replace it, or another --out")
+        for form in (*FORMATS, "csv"):
+            refuse_existing(out / f"slices.{form}", "use --overwrite to replace it, or another --out")
     with RunReader(run) as reader:
         problem = Problem(replace(TrainConfig(), reader.config), analysis, reader.data())
         problem.require(config.block)

@@ -14,12 +14,13 @@ from typing import Any
 from tqdm import tqdm
 
 from landscape.config import AnalysisConfig, HessianConfig, TrainConfig, to_json
-from landscape.errors import ConfigError, FileError
+from landscape.errors import ConfigError, FileError, LandscapeError
 from landscape.measure import Measurement
-from landscape.pipeline import analyse, existing, file_attrs
-from landscape.plan import DEFINITION, SweepAnalysis, SweepConfig, SweepRun, sweep_runs
+from landscape.pipeline import analyse, choose_steps, existing, make_plan
+from landscape.plan import DEFINITION, SweepAnalysis, SweepConfig, SweepRun, load_sweep, sweep_runs
 from landscape.refine import refine
-from landscape.storage.files import make_folder, refuse_existing
+from landscape.storage import schema
+from landscape.storage.files import make_folder, refuse_existing, refuse_foreign
 from landscape.storage.runs import RunReader
 from landscape.storage.spectra import SpectrumReader
 from landscape.storage.writing import lock_of, sole_writer
@@ -84,6 +85,7 @@ def run_sweep(
     folder = Path(out) / config.name
     make_folder(folder)
     with sole_writer(folder), _without_locks(runs), Workers(jobs) as workers:
+        _refuse_foreign_sweep(folder / DEFINITION)
         if overwrite:
             _remove(runs)
         untrained = {r.path: configs[r.path] for r in runs if not _is_trained(r.path, configs[r.path])}
@@ -93,7 +95,7 @@ def run_sweep(
             for name, path in run.hessian.items()
             if not _is_analysed(run.path, analyses[name].settings, path, run.path not in untrained)
         ]
-        (folder / DEFINITION).write_text(to_json(config) + "\n", encoding="utf-8")
+        _define(folder / DEFINITION, config)
         failures = []
         totals = {"runs": len(runs), "analyses": sum(len(run.hessian) for run in runs)}
         done = {"runs": len(runs) - len(untrained), "analyses": totals["analyses"] - len(unanalysed)}
@@ -144,9 +146,29 @@ def _check(runs: Sequence[SweepRun], analyses: dict[str, SweepAnalysis]) -> dict
 
 
 def _remove(runs: Sequence[SweepRun]) -> None:
-    for path in itertools.chain.from_iterable(run.files for run in runs):
+    """Remove the files of an earlier sweep; none if one of them is no file of ours."""
+    kinds = {path: schema.HESSIAN for run in runs for path in run.hessian.values()}
+    files = list(itertools.chain.from_iterable(run.files for run in runs))
+    for path in files:
+        refuse_foreign(path, kinds.get(path, schema.RUN))
+    for path in files:
         with sole_writer(path):
             path.unlink(missing_ok=True)
+
+
+def _refuse_foreign_sweep(path: Path) -> None:
+    if path.exists():
+        try:
+            load_sweep(path)
+        except LandscapeError as error:
+            raise FileError(f"{path} is no sweep: {error}", "move it away, or choose another --out") from error
+
+
+def _define(path: Path, config: SweepConfig) -> None:
+    """Keep the sweep in its folder, in the place of an earlier one."""
+    draft = path.with_name(f".{path.name}.tmp")
+    draft.write_text(to_json(config) + "\n", encoding="utf-8")
+    draft.replace(path)
 
 
 @contextlib.contextmanager
@@ -179,8 +201,10 @@ def _is_analysed(run: Path, config: AnalysisConfig, path: Path, is_trained: bool
     if not path.exists():
         return False
     with RunReader(run) as reader:
-        found = existing(path, file_attrs(run, reader, config))
-    return found is not None and found.attrs["status"] == "complete"
+        found = existing(path, reader, config)
+        steps = choose_steps(reader, config.steps, config.num_steps) if isinstance(config, HessianConfig) else []
+    done = found is not None and found.attrs["status"] == "complete"
+    return done and not make_plan(found, steps, config.blocks).todo
 
 
 def _train(group: dict[Path, TrainConfig]) -> None:
@@ -196,8 +220,7 @@ def _analyse(run: Path, analysis: SweepAnalysis, path: Path) -> None:
     if isinstance(settings, HessianConfig):
         analyse(run, settings, path, quiet=True)
     elif analysis.refine_from is not None:
-        # Anew where one was stopped: what is found depends on where the search begins.
-        refine(run, analysis.refine_from, settings, path, overwrite=True, quiet=True)
+        refine(run, analysis.refine_from, settings, path, resume=True, quiet=True)
 
 
 def _result(runs: Sequence[SweepRun], failures: list[Failure]) -> SweepResult:

@@ -155,7 +155,7 @@ def test_a_search_is_resumed_and_never_overwritten(
     assert "not critical" in capsys.readouterr().out
     first = SpectrumReader(out).critical_point(400)
     assert cli.run(command) == 1
-    assert "use --resume to go on, --overwrite to replace it" in capsys.readouterr().err
+    assert "use --resume to continue it, --overwrite to replace it" in capsys.readouterr().err
     assert cli.run([*command, "--resume", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["critical_point"]["status"] == "critical"

@@ -140,14 +140,14 @@ def test_second_opinion_doubts_either_end(tiny_run: Path, tmp_path: Path, end: i
 
 
 def test_products_are_counted_where_blocks_are_made_of_them(tmp_path: Path) -> None:
-    """A model without a closed form takes one product a column; a smaller block is cut out of a larger for nothing."""
+    """A model without a closed form takes one product a column of each block."""
     config = TrainConfig(
         p=5, tokens=2, model="onehot", hidden=6, train_fraction=0.6, steps=3, batch_size=8, device="cpu"
     )
     train(config, tmp_path / "run.h5", quiet=True)
     settings = HessianConfig(steps="3", blocks=("W", "all"), device="cpu")
     row = analyse(tmp_path / "run.h5", settings, quiet=True).row(3)
-    assert row["num_products"].tolist() == [0, 6 * 10 + 6 + 5 * 6 + 5]
+    assert row["num_products"].tolist() == [6 * 10, 6 * 10 + 6 + 5 * 6 + 5]
 
 
 def test_update_frequency_is_of_operand_tokens_alone(tmp_path: Path) -> None:

@@ -390,7 +390,10 @@ def test_what_a_sweep_refuses(
 
 @pytest.mark.parametrize(
     ("more", "text", "error"),
-    [(["--jobs", "0"], "{}", "error: jobs is 0\nhint: --jobs takes an integer from 1 to 1024"), ([], "[", "is not JSON")],
+    [
+        (["--jobs", "0"], "{}", "error: jobs is 0\nhint: --jobs takes an integer from 1 to 1024"),
+        ([], "[", "is not JSON"),
+    ],
 )
 def test_what_the_command_refuses(
     more: list[str], text: str, error: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -425,7 +428,7 @@ def test_a_file_in_the_way(whole: Path, tmp_path: Path, capsys: pytest.CaptureFi
         assert files(tmp_path) == before
     runs[0].hessian[""].unlink()
     assert cli.run(arguments(tmp_path, k)) == 1
-    assert f"{runs[5].hessian['end']} exists, of another run or with other settings" in capsys.readouterr().err
+    assert f"{runs[5].hessian['end']}: it was made with k 10, not 3" in capsys.readouterr().err
     with sole_writer(tmp_path / "long"):
         assert cli.run(arguments(tmp_path, LONG)) == 1
     assert f"{tmp_path / 'long'} is being written by another process" in capsys.readouterr().err
@@ -477,7 +480,7 @@ def test_not_converged_is_exit_code_3(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_refined_points_are_those_of_landscape_critical(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Parameters, status and spectra alike; a search that was stopped is done anew, a finished one is kept."""
+    """Parameters, status and spectra alike; a search that was stopped is resumed, a finished one is kept."""
     smooth = {"activation": "tanh", "steps": 400, "checkpoint_every": 200, "weight_decay": 0.03}
     analysis = {"name": "saddle", "refine_from": 400, "objective": "regularised", "blocks": ["E,W"], "device": "cpu"}
     sweep = {"train": {**SHORT, **smooth}, "hessian": [analysis]}
@@ -496,17 +499,18 @@ def test_refined_points_are_those_of_landscape_critical(
     ours.unlink()
 
     def interrupted(*args: Any) -> CriticalPoint:
-        *before, progress, hessian = args
+        *before, progress, hessian, state, save = args
 
-        def press(*state: Any) -> bool:
+        def press(*reached: Any) -> bool:
             os.kill(os.getpid(), signal.SIGINT)
-            return bool(progress(*state))
+            return bool(progress(*reached))
 
-        return find_critical_point(*before, press, hessian)
+        return find_critical_point(*before, press, hessian, state, save)
 
     with monkeypatch.context() as context:
         context.setattr(landscape.refine, "find_critical_point", interrupted)
-        assert cli.run([*command, "--quiet", "--out", str(ours)]) == 3
+        assert cli.run([*command, "--quiet", "--out", str(ours)]) == 130
+    assert "the same command with --resume continues" in capsys.readouterr().err
     assert SpectrumReader(ours).attrs["status"] == "running"
     assert cli.run(["info", str(ours)]) == 0
     assert "the same `landscape critical` command with --resume goes on" in capsys.readouterr().out

@@ -40,6 +40,35 @@ class CriticalPoint:
     num_products: int
 
 
+@dataclasses.dataclass(frozen=True)
+class SearchState:
+    """Where a search stands between two steps: all that it takes to end as it would have without a stop.
+
+    params: the point; radius: of the trust region; largest: the one to restart with; krylov_radius: that for which the
+    Krylov space of the point was made, NaN where none was; first, at_restart: |grad| at the start and at the last
+    restart; norm: the largest |H| seen.
+    """
+
+    params: dict[str, Tensor]
+    radius: float
+    largest: float
+    krylov_radius: float
+    first: float
+    at_restart: float
+    norm: float = 0.0
+    stalled: int = 0
+    restarts: int = 0
+    iterations: int = 0
+    num_products: int = 0
+
+    @classmethod
+    def begin(cls, objective: Objective, params: Mapping[str, Tensor], num_products: int = 0) -> SearchState:
+        """The start of a search."""
+        radius = _FIRST_RADIUS * max(_norm(params), 1.0)
+        first = _norm(objective.gradient(params))
+        return cls(dict(params), radius, radius, np.nan, first, first, num_products=num_products)
+
+
 def find_critical_point(
     objective: Objective,
     params: Mapping[str, Tensor],
@@ -47,24 +76,39 @@ def find_critical_point(
     max_products: int = 60_000,
     progress: Callable[[float, int], bool] | None = None,
     hessian: Callable[[Mapping[str, Tensor]], LinearMap] | None = None,
+    state: SearchState | None = None,
+    save: Callable[[SearchState], None] | None = None,
 ) -> CriticalPoint:
     """Minimise |grad|^2 by Levenberg-Marquardt steps |grad + H s| -> min, |s| <= radius, in a Krylov space of H.
 
     A step that leaves the valley of small gradients is followed back into it by further steps before it is judged.
     A search that stalls is restarted with the first radius; one that stalls again without a tenth less of |grad| ends.
     progress: called with |grad| and the products so far after each step; True ends the search. hessian: the Hessian
-    at given parameters, all of them in their order; by default by automatic differentiation.
+    at given parameters, all of them in their order; by default by automatic differentiation. save: called with the
+    state at the start and after each step; a search that is given such a `state` ends bit for bit as the one that saved
+    it, and at once where that one had come to rest.
     """
     search = _Search(objective, params, hessian or (lambda at: HessianOperator(objective, at)))
-    theta = torch.cat([p.detach().reshape(-1) for p in params.values()]).to(objective.dtype)
+    if state is None:
+        state = SearchState.begin(objective, params)
+        if save:
+            save(state)
+    theta, radius, largest, made_for = search.join(state.params), state.radius, state.largest, state.krylov_radius
+    first, at_restart, top = state.first, state.at_restart, state.norm
+    stalled, restarts, iterations = state.stalled, state.restarts, state.iterations
     g = search.gradient(theta)
-    first = norm = float(g.norm())
-    radius = largest = _FIRST_RADIUS * max(float(theta.norm()), 1.0)
-    stalled, restarts, at_restart, at_rest, iterations, top = 0, 0, norm, False, 0, 0.0
-    krylov = None
-    while norm > tol and search.num_products < max_products:
-        # A rejected step leaves the point and its Krylov space as they were.
-        krylov = krylov or search.krylov(theta, g, min(0.1, (norm / first) ** 0.5), radius)
+    norm = float(g.norm())
+
+    def space() -> _Krylov:
+        return search.krylov(theta, g, min(0.1, (norm / first) ** 0.5), made_for)
+
+    # A rejected step leaves the point and its Krylov space as they were; made again, its products count once.
+    krylov = None if np.isnan(made_for) else space()
+    search.num_products = state.num_products
+    while norm > tol and search.num_products < max_products and restarts <= _RESTARTS:
+        if krylov is None:
+            made_for = radius
+            krylov = space()
         top = max(top, krylov.norm)
         s, predicted, on_boundary = krylov.step(radius)
         goal = norm - 0.25 * (norm - predicted)
@@ -73,23 +117,28 @@ def find_critical_point(
         iterations += 1
         stalled = stalled + 1 if reached > 0.93 * norm else 0
         if reached <= goal:
-            theta, g, norm, krylov = found, g_found, reached, None
+            theta, g, norm, krylov, made_for = found, g_found, reached, None, np.nan
             radius *= 2 if on_boundary and corrections <= _CORRECTIONS // 2 else 1
         else:
             radius = 0.4 * float(s.norm())
-        if progress and progress(norm, search.num_products):
-            break
         if stalled >= _PATIENCE:
-            if norm > 0.9 * at_restart:
-                restarts += 1
-            at_rest = restarts > _RESTARTS
-            if at_rest:
-                break
+            restarts += norm > 0.9 * at_restart
             stalled, at_restart, radius = 0, norm, largest
+        spent = search.num_products
+        if save:
+            where = search.split(theta), radius, largest, made_for, first, at_restart, top
+            save(SearchState(*where, stalled, restarts, iterations, spent))
+        if progress and progress(norm, spent):
+            break
     Hg = search.operator(theta) @ g
     flatness = float(Hg.norm()) / (norm * top) if norm > 0 and top > 0 else 0.0
-    status = "critical" if norm <= tol else "gradient-flat" if at_rest and flatness <= FLAT else "unfinished"
+    is_flat = restarts > _RESTARTS and flatness <= FLAT
+    status = "critical" if norm <= tol else "gradient-flat" if is_flat else "unfinished"
     return CriticalPoint(search.split(theta), status, norm, flatness, iterations, search.num_products)
+
+
+def _norm(pieces: Mapping[str, Tensor]) -> float:
+    return float(torch.cat([p.detach().reshape(-1) for p in pieces.values()]).norm())
 
 
 class _Search:
@@ -104,6 +153,9 @@ class _Search:
         self.objective, self.shapes = objective, {n: p.shape for n, p in params.items()}
         self.hessian = hessian
         self.num_products = 0
+
+    def join(self, params: Mapping[str, Tensor]) -> Tensor:
+        return torch.cat([params[n].detach().reshape(-1) for n in self.shapes]).to(self.objective.dtype)
 
     def split(self, theta: Tensor) -> dict[str, Tensor]:
         pieces = theta.split([shape.numel() for shape in self.shapes.values()])

@@ -117,14 +117,17 @@ def plan_run(train: TrainConfig) -> _Plan:
     return _Plan(tables, {"resume_slot": 2, **axes(train)}, "f4" if train.dtype == "float32" else "f8")
 
 
-def _plan_hessian(train: TrainConfig, config: HessianConfig, sizes: Mapping[str, int], is_refined: bool) -> _Plan:
+def _plan_hessian(
+    train: TrainConfig, config: HessianConfig, sizes: Mapping[str, int], is_refined: bool, has_search: bool
+) -> _Plan:
     full = tuple(b for b, n in sizes.items() if config.is_dense(n))
     tables = [schema.HESSIAN_ROOT, schema.spectrum_table(full), schema.density_table(config.blocks)]
     tables += [schema.vectors_table(config.blocks)] if config.eigenvectors else []
     tables += [schema.CRITICAL.present(parameters(train))] if is_refined else []
+    tables += [schema.SEARCH.present(parameters(train))] if has_search else []
     named = {"block": len(sizes), "other_block": len(sizes), **{axis: len(labels) for axis, labels in NAMED.items()}}
     rows = {f"param_row_{b}": n for b, n in sizes.items()}
-    return _Plan(tuple(tables), {**axes(train), **named, "rank": config.k, **rows}, "f8")
+    return _Plan(tuple(tables), {"resume_slot": 2, **axes(train), **named, "rank": config.k, **rows}, "f8")
 
 
 class Contents:
@@ -150,7 +153,7 @@ class Contents:
             self.config, analysis = self._parse("config", HessianConfig())
             sizes = {block: block_sizes(self.train)[block] for block in analysis.blocks}
             is_refined = "steps" not in self.config or guard.has("critical_point")
-            plan = _plan_hessian(self.train, analysis, sizes, is_refined)
+            plan = _plan_hessian(self.train, analysis, sizes, is_refined, guard.has(schema.SEARCH.group))
             self._agree("objective", analysis.objective)
             self._agree("method", analysis.method)
         self.lengths = plan.lengths

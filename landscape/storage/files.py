@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 import tempfile
@@ -77,6 +78,18 @@ def refuse_existing(path: Path, hint: str) -> None:
     if path.exists():
         raise FileError(f"{path} exists", hint)
     make_folder(path.parent)
+
+
+def refuse_foreign(path: Path, kind: str) -> None:
+    """Raise if an existing file is not of the schema `kind`: nothing else is ever overwritten."""
+    if not path.exists():
+        return
+    with contextlib.suppress(FileError):
+        if file_schema(path) == kind:
+            return
+    raise FileError(
+        f"{path} is not {_KIND[kind]}, and nothing else is overwritten", "remove it yourself, or choose another --out"
+    )
 
 
 def make_folder(folder: Path) -> None:

@@ -151,7 +151,9 @@ def _lacks_of_hessian(file: Contents, path: Path) -> list[str]:
     if not parent.is_file() or parent == path:
         lacks.append(f"its run file ({file.attrs['parent_run_id']}) is not beside it")
     elif sha256(parent) != file.attrs["parent_sha256"]:
-        lacks.append(f"{parent} is not as it was when this file was made from it")
+        lacks.append(
+            f"{parent} has changed since this file was made from it: `landscape hessian` tells whether it fits"
+        )
     return lacks
 
 

@@ -139,6 +139,10 @@ class RunReader:
                 )
         return values
 
+    def record(self, step: int) -> int:
+        """The commit record of the checkpoint at a stored step, which tells it from any other."""
+        return self.tables["checkpoints"].record(step)
+
     def second_moments(self, step: int) -> Arrays | None:
         """Adam's second moments at a stored step by parameter; None for a run with SGD."""
         if schema.MOMENTS.group not in self.tables:

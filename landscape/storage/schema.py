@@ -380,6 +380,8 @@ HESSIAN_ROOT = Table(
             formula="d * rank(G); -1: none",
             attrs=MARKED,
         ),
+        Field("previous_step", (), "i8", "analysed step that the tracking starts from; -1: none", since="1.1"),
+        Field("checkpoint_crc32", (), "i8", "commit record of the checkpoint; -1: not known", since="1.1"),
     ),
 )
 
@@ -401,6 +403,27 @@ CRITICAL = Table(
     ),
 )
 """Only in the file of a refined checkpoint: the parameters at which everything else was measured."""
+
+SEARCH = Table(
+    "resume",
+    "resume_slot",
+    (
+        Field("step", (), "i8", "stored step that the search began at"),
+        Field("checkpoint_crc32", (), "i8", "commit record of that checkpoint in the run file"),
+        *PARAMETERS,
+        Field("radius", (), "f8", "radius of the trust region"),
+        Field("largest", (), "f8", "radius of a restart"),
+        Field("krylov_radius", (), "f8", "radius for which the Krylov space of this point was made; NaN: none yet"),
+        Field("first", (), "f8", "gradient norm where the search began"),
+        Field("norm", (), "f8", "largest |H| seen"),
+        Field("at_restart", (), "f8", "gradient norm at the last restart"),
+        Field("stalled", (), "i8", "steps in a row that gained little"),
+        Field("restarts", (), "i8", "restarts that gained little"),
+        Field("iterations", (), "i8", "steps tried"),
+        Field("num_products", (), "i8", "Hessian-vector products so far"),
+    ),
+)
+"""Only in the file of a refined checkpoint, since schema 1.1: where its search stands, the newer of two slots."""
 
 
 def density_table(blocks: tuple[str, ...]) -> Table:

@@ -126,6 +126,10 @@ class TableReader:
             raise self._refuse(f"repeated step {label}")
         return self._known(found[0]) if found else None
 
+    def record(self, label: int) -> int:
+        """The commit record of a committed row."""
+        return int(self._records[self.rows[label]])
+
     def last(self, label: int) -> dict[str, Any] | None:
         """The last row whose label is at most this; None if there is none, or one after it may be that row."""
         before = [found for found in self.rows if found <= label]

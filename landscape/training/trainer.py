@@ -26,7 +26,7 @@ from landscape.errors import DoesNotFitError, LandscapeError, NumericsError, war
 from landscape.signals import stop_signals
 from landscape.storage import schema
 from landscape.storage.contents import axes, block_sizes
-from landscape.storage.files import make_folder, refuse_existing
+from landscape.storage.files import make_folder, refuse_existing, refuse_foreign
 from landscape.storage.making import check_run
 from landscape.storage.runs import GROKKED, MEMORISED, Arrays, RunReader
 from landscape.storage.writing import sole_writer
@@ -102,6 +102,8 @@ def train_ensemble(
     for path, config in runs.items():
         if not (resume or overwrite):
             refuse_existing(path, "use --resume to go on with it, --overwrite to replace it, or another --out")
+        elif overwrite:
+            refuse_foreign(path, schema.RUN)
         make_folder(path.parent)
         if not (resume and path.exists()):
             check_run(path, config, rows_to_come(config))

@@ -1,0 +1,119 @@
+"""Folders of results, each replaced whole: a kill leaves the old one or the new one, and nobody else's file is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import glob
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from landscape.errors import ConfigError, FileError
+from landscape.storage.files import make_folder, refuse_existing, sha256
+from landscape.storage.writing import sole_writer
+
+RECORD = ".landscape.json"
+"""In each folder: the files that were written there, with their SHA-256."""
+_HERE, _EXCHANGE = -100, 2
+"""AT_FDCWD and RENAME_EXCHANGE of renameat2(2)."""
+
+
+@contextlib.contextmanager
+def replaced_folder(out: Path, what: str, overwrite: bool) -> Iterator[Path]:
+    """A new folder to write into, which becomes `out` when the block ends without an error.
+
+    what: such as "report", for messages. With `overwrite` an earlier one is replaced: the files that its record names
+    go, all others stay. Raises ConfigError for an `out` without a record, FileError for one that exists or of which
+    a recorded file was edited.
+    """
+    out = out.resolve()
+    make_folder(out.parent)
+    with sole_writer(out):
+        _clean(out)
+        recorded = _recorded(out)
+        if recorded is None and out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise ConfigError(f"{out} exists and is no {what} with a record of its files", "choose another --out")
+        if recorded is not None and not overwrite:
+            refuse_existing(out, "use --overwrite to replace it, or another --out")
+        for path, digest in ((out / name, digest) for name, digest in (recorded or {}).items()):
+            if os.path.lexists(path) and (path.is_symlink() or not path.is_file() or sha256(path) != digest):
+                raise FileError(f"{path} was edited since it was written", "move it away, or choose another --out")
+        draft = out.with_name(f".{out.name}.{os.getpid()}.tmp")
+        try:
+            draft.mkdir()
+            record(draft, [])
+            yield draft
+            record(draft, [path for path in draft.rglob("*") if path.is_file()])
+            if out.exists():
+                _keep(out, draft, set(recorded or {}))
+                _exchange(draft, out)
+            else:
+                draft.rename(out)
+        except OSError as error:
+            raise FileError(
+                f"{out} cannot be written: {error.strerror or error}", "free some space, or choose another --out"
+            ) from error
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+
+
+def record(folder: Path, files: list[Path]) -> None:
+    """Write into a folder which of its files are ours."""
+    found = {str(path.relative_to(folder)): sha256(path) for path in sorted(files) if path.name != RECORD}
+    (folder / RECORD).write_text(json.dumps({"written_by": "landscape", "files": found}, indent=1) + "\n")
+
+
+def _recorded(folder: Path) -> dict[str, str] | None:
+    """The files that the record of a folder names, with their SHA-256; None without a record."""
+    try:
+        found = json.loads((folder / RECORD).read_text())
+        files = found["files"] if found["written_by"] == "landscape" else None
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    return files if isinstance(files, dict) else None
+
+
+def _keep(old: Path, new: Path, ours: set[str]) -> None:
+    """Link what is not ours into the new folder, so that it stands in either, whichever a kill leaves."""
+    for path in sorted(old.rglob("*")):
+        name, target = str(path.relative_to(old)), new / path.relative_to(old)
+        if name in ours or name == RECORD:
+            continue
+        if path.is_dir() and not path.is_symlink():
+            is_ours = any(o.startswith(f"{name}/") for o in ours) and not any(path.iterdir())
+            if not is_ours:
+                target.mkdir(exist_ok=True)
+        elif os.path.lexists(target):
+            raise FileError(f"{path} is in the way, and no record names it", "move it away, or choose another --out")
+        else:
+            os.link(path, target, follow_symlinks=False)
+
+
+def _exchange(new: Path, old: Path) -> None:
+    """Swap two folders: at once where the file system can, else by way of a third name."""
+    with contextlib.suppress(AttributeError):
+        swap = ctypes.CDLL(None).renameat2
+        if swap(_HERE, os.fsencode(new), _HERE, os.fsencode(old), _EXCHANGE) == 0:
+            return
+    aside = old.with_name(f".{old.name}.{os.getpid()}.old")
+    old.rename(aside)
+    new.rename(old)
+    aside.rename(new)
+
+
+def _clean(out: Path) -> None:
+    """Put back or remove what killed commands left beside a folder; the lock on `out` says that none is alive."""
+    hidden = f".{glob.escape(out.name)}.*"
+    for aside in out.parent.glob(f"{hidden}.old"):
+        if _recorded(aside) is not None and not out.exists():
+            aside.rename(out)
+    for left in (*out.parent.glob(f"{hidden}.tmp"), *out.parent.glob(f"{hidden}.old")):
+        if left.is_symlink() or not left.is_dir():
+            continue
+        if _recorded(left) is not None:
+            shutil.rmtree(left, ignore_errors=True)
+        elif not any(left.iterdir()):
+            left.rmdir()

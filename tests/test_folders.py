@@ -1,0 +1,174 @@
+"""Folders of results: replaced whole or not at all, with nobody else's file lost."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from landscape import cli
+from landscape.errors import ConfigError, FileError
+from landscape.report import write_report
+from landscape.storage import folders
+from landscape.storage.folders import RECORD, replaced_folder
+
+PAGES = 12
+FORK = multiprocessing.get_context("fork")
+
+
+def write(out: Path, text: str, overwrite: bool = True) -> None:
+    """A folder of a few files that all hold the same text."""
+    with replaced_folder(out, "report", overwrite) as draft:
+        (draft / "figures").mkdir()
+        for i in range(PAGES):
+            (draft / "figures" / f"{i}.txt").write_text(text)
+        (draft / "report.html").write_text(text)
+
+
+def content(folder: Path) -> dict[str, str]:
+    return {str(p.relative_to(folder)): p.read_text() for p in folder.rglob("*") if p.is_file() and p.name != RECORD}
+
+
+def whole(text: str) -> dict[str, str]:
+    return {"report.html": text, **{f"figures/{i}.txt": text for i in range(PAGES)}}
+
+
+def test_only_what_was_written_is_replaced(tmp_path: Path) -> None:
+    """Files, folders and links that somebody added stay; an edited file is an error, and nothing is touched."""
+    out = tmp_path / "r"
+    write(out, "one")
+    (out / "notes.md").write_text("mine")
+    (out / "data").mkdir()
+    (out / "data" / "run.h5").write_text("mine too")
+    (out / "figures" / "own.txt").write_text("also mine")
+    (out / "link").symlink_to(tmp_path / "elsewhere")
+    (out / "empty").mkdir()
+    mine = {"notes.md": "mine", "data/run.h5": "mine too", "figures/own.txt": "also mine"}
+    for text in ("two", "three"):
+        write(out, text)
+        assert content(out) == {**whole(text), **mine}
+        assert (out / "link").readlink() == tmp_path / "elsewhere"
+        assert (out / "empty").is_dir()
+    (out / "figures" / "3.txt").write_text("edited")
+    with pytest.raises(FileError, match="3.txt was edited since it was written") as caught:
+        write(out, "four")
+    assert caught.value.hint == "move it away, or choose another --out"
+    assert content(out) == {**whole("three"), **mine, "figures/3.txt": "edited"}
+    (out / "figures" / "3.txt").unlink()
+    write(out, "four")
+    assert content(out) == {**whole("four"), **mine}
+    assert [p.name for p in tmp_path.iterdir()] == ["r"]
+
+
+def test_a_file_in_the_way_of_a_new_one(tmp_path: Path) -> None:
+    """One that no record names is not written over."""
+    out = tmp_path / "r"
+    with replaced_folder(out, "report", False) as draft:
+        (draft / "old.txt").write_text("")
+    (out / "report.html").write_text("mine")
+    with pytest.raises(FileError, match="report.html is in the way, and no record names it"):
+        write(out, "new")
+    assert content(out) == {"old.txt": "", "report.html": "mine"}
+    assert [p.name for p in tmp_path.iterdir()] == ["r"]
+
+
+@pytest.mark.parametrize("made", ["file", "folder"])
+def test_what_has_no_record_is_refused(made: str, tmp_path: Path) -> None:
+    out = tmp_path / "r"
+    if made == "file":
+        out.write_text("mine")
+    else:
+        out.mkdir()
+        (out / "report.html").write_text("mine")
+    with pytest.raises(ConfigError, match="exists and is no report with a record of its files"):
+        write(out, "new")
+    assert (out if made == "file" else out / "report.html").read_text() == "mine"
+
+
+def test_a_link_to_a_folder_is_followed(tmp_path: Path) -> None:
+    """What it points to is replaced; the link stays."""
+    (tmp_path / "r").symlink_to(tmp_path / "real")
+    for text in ("one", "two"):
+        write(tmp_path / "r", text)
+        assert (tmp_path / "r").is_symlink()
+        assert content(tmp_path / "real") == whole(text)
+
+
+def overwrite(number: int, out: Path, exchanges: bool) -> None:
+    """In a process of its own: overwrite `out`, and die at the system call of this number."""
+    calls = 0
+
+    def count(event: str, _: object) -> None:
+        nonlocal calls
+        if event.split(".")[0] in ("os", "open", "shutil", "ctypes"):
+            calls += 1
+            if calls == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    if not exchanges:
+        folders.ctypes.CDLL = lambda _: None  # type: ignore[assignment, misc]
+    sys.addaudithook(count)
+    write(out, "new")
+
+
+def killed_at(number: int, out: Path, exchanges: bool) -> bool:
+    """Whether overwriting `out` came to a system call of this number, where it was killed."""
+    process = FORK.Process(target=overwrite, args=(number, out, exchanges))
+    process.start()
+    process.join()
+    assert process.exitcode in (0, -signal.SIGKILL)
+    return process.exitcode != 0
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("exchanges", [True, False])
+def test_a_kill_at_any_instant(exchanges: bool, tmp_path: Path) -> None:
+    """Before each system call: the old or the new report is whole, and the next one leaves nothing hidden behind."""
+    number, seen = 0, set()
+    while True:
+        number += 1
+        out = tmp_path / str(number) / "r"
+        out.parent.mkdir()
+        write(out, "old")
+        (out / "notes.md").write_text("mine")
+        if not killed_at(number, out, exchanges):
+            break
+        whole_ones = [p for p in (out, *out.parent.glob(".r.*.old")) if p.exists()]
+        assert content(whole_ones[0]) in ({**whole("old"), "notes.md": "mine"}, {**whole("new"), "notes.md": "mine"})
+        assert not exchanges or whole_ones[0] == out
+        seen.add(content(whole_ones[0])["report.html"])
+        write(out, "next")
+        assert content(out) == {**whole("next"), "notes.md": "mine"}
+        assert [p.name for p in out.parent.iterdir()] == ["r"]
+    assert number > 40
+    assert seen == {"old", "new"}
+
+
+def test_hidden_folders_of_others_stay(tmp_path: Path) -> None:
+    """Only what has our record, or nothing in it, is cleaned up."""
+    theirs = tmp_path / ".r.1234.tmp"
+    theirs.mkdir()
+    (theirs / "precious").write_text("mine")
+    (tmp_path / ".r.99.tmp").symlink_to(theirs)
+    (tmp_path / ".r.77.tmp").mkdir()
+    write(tmp_path / "r", "one")
+    assert (theirs / "precious").read_text() == "mine"
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".r.1234.tmp", ".r.99.tmp", "r"]
+
+
+def test_an_input_in_the_output_folder(tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither a run nor its analysis is ever in a folder that is replaced."""
+    out = tmp_path / "r"
+    write(out, "one")
+    run = Path(shutil.copy(tiny_run, out / "run.h5"))
+    assert cli.run(["report", str(run), "--out", str(out), "--overwrite", "--quiet"]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [f"error: {run} lies in {out}, which the report replaces", "hint: choose another --out"]
+    assert run.read_bytes() == tiny_run.read_bytes()
+    with pytest.raises(ConfigError, match="lies in"):
+        write_report([run], out / ".." / "r", overwrite=True, quiet=True)
