@@ -162,11 +162,11 @@ def test_heterogeneity_and_its_narrowing_flip_with_the_ratio() -> None:
 # --- C4: saddles ----------------------------------------------------------------------------------------------
 
 
-def checkpoints(case: str, index: dict[str, int], gauge_free: int = 5, deep: float = 2.0) -> pd.DataFrame:
+def checkpoints(case: str, index: dict[str, int], gauge_free: float = 5, deep: float = 2.0) -> pd.DataFrame:
     """Certified checkpoints of five seeds with these indices; `deep`: lambda_min of E,W over that of W,V."""
     rows = [
         {"case": case, "seed": seed, "step": step, "phase": phase, "block": block, "index": n, "lower": n, "upper": n}
-        | {"certified": 1, "gauge_free": gauge_free if block == "E,W" else -1}
+        | {"certified": 1, "gauge_free": gauge_free if block == "E,W" else np.nan}
         | {"lambda_min": {"E,W": -deep, "W,V": -1.0}.get(block, 0.0)}
         for seed in range(5)
         for step, phase in zip(STEPS, evidence.phases(STEPS, 30.0, 100.0), strict=True)
@@ -291,7 +291,7 @@ def test_each_part_of_the_claim_can_fail() -> None:
     assert said["On the plateau E,W goes deeper than the control W,V"] == said[HOLDS] == "not supported"
     assert saddles(checkpoints("base", BLOCKS | {"W": 1}), never)[MADE] == "not supported"
     assert saddles(checkpoints("base", BLOCKS).assign(certified=0), never)[MADE] == "not supported"
-    assert saddles(checkpoints("base", BLOCKS, gauge_free=-1), never)[BEYOND] == "undecided"
+    assert saddles(checkpoints("base", BLOCKS, gauge_free=np.nan), never)[BEYOND] == "undecided"
     said = saddles(checkpoints("base", BLOCKS), BLOCKS, frozenE=5000, frozenW=1000)
     assert said["With E frozen, what is still trained (W,V) has no negative curvature"] == "not supported"
     assert said["With E frozen the delay is shorter"] == "not supported"
