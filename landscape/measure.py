@@ -31,14 +31,14 @@ from landscape.curvature.tracking import Scaled, track
 from landscape.devices import require_dense
 from landscape.errors import NumericsError
 from landscape.point import Point, Problem, Training
-from landscape.storage import schema
+from landscape.storage import schema_hessian
 from landscape.storage.contents import PARTS
 from landscape.storage.schema import LEVELS
 from landscape.storage.spectra import Layout
 
 DENSITY_POINTS = 512
-_BY_BLOCK = {f.name for f in schema.HESSIAN_ROOT.fields if f.dims[:1] == ("block",) and "other_block" not in f.dims}
-_SCALARS = {f.name for f in schema.HESSIAN_ROOT.fields if not f.dims}
+_BY_BLOCK = {f.name for f in schema_hessian.ROOT.fields if f.dims[:1] == ("block",) and "other_block" not in f.dims}
+_SCALARS = {f.name for f in schema_hessian.ROOT.fields if not f.dims}
 Row = dict[str, Any]
 
 

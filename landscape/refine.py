@@ -21,14 +21,14 @@ from landscape.curvature.operators import LinearMap
 from landscape.errors import ConfigError, FileError
 from landscape.measure import Measurement
 from landscape.pipeline import existing, joined, make_plan, show_block, training_at, warn_of_damage, written_attrs
-from landscape.storage import schema
+from landscape.storage import schema, schema_hessian
 from landscape.storage.files import make_folder, refuse_existing
 from landscape.storage.runs import RunReader
 from landscape.storage.spectra import SpectrumReader, SpectrumWriter
 from landscape.storage.writing import sole_writer
 
 _NUMBERS = [f.name for f in dataclasses.fields(SearchState) if f.name != "params"]
-STATUS = str(schema.STATUS["flag_meanings"]).split()
+STATUS = str(schema_hessian.STATUS["flag_meanings"]).split()
 
 
 def default_output(run: Path, step: int) -> Path:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from landscape.storage import schema
+from landscape.storage import schema, schema_hessian
 from landscape.text import printable
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ def known(row: Mapping[str, Any]) -> dict[str, Any]:
     """A row of the Hessian file with None where a count is not known."""
     import numpy as np
 
-    marked = {f.name for f in schema.HESSIAN_ROOT.fields if schema.MARKED.items() <= f.attrs.items()}
+    marked = {f.name for f in schema_hessian.ROOT.fields if schema.MARKED.items() <= f.attrs.items()}
     return {name: np.where(x == schema.UNKNOWN, None, x) if name in marked else x for name, x in row.items()}
 
 

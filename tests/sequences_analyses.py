@@ -31,7 +31,7 @@ from tqdm import tqdm
 
 from landscape import cli
 from landscape.config import TrainConfig
-from landscape.storage import schema
+from landscape.storage import schema_hessian
 from landscape.storage.folders import RECORD
 from landscape.storage.spectra import SpectrumReader, SpectrumWriter
 from landscape.training.trainer import train
@@ -45,7 +45,7 @@ SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(["landscape.refine", "landscape.report", "landscape.sweep"])
 EVENTS = ("pwrite", "replace", "rename", "posix_fallocate", "unlink", "link", "mkdir")
 TRACKED = ("subspace_overlap", "previous_rank", "previous_overlap", "crossings")
-BY_BLOCK = {field.name for field in schema.HESSIAN_ROOT.fields if field.dims[:1] == ("block",)}
+BY_BLOCK = {field.name for field in schema_hessian.ROOT.fields if field.dims[:1] == ("block",)}
 STEPS, BLOCKS = ("0", "4", "8"), ("E", "W", "E,W")
 TINY = TrainConfig(
     p=5, tokens=2, embed_dim=2, hidden=4, batch_size=8, train_fraction=0.6, steps=8, checkpoint_every=2,

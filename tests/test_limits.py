@@ -18,7 +18,7 @@ from landscape import cli
 from landscape.config import HessianConfig
 from landscape.errors import ConfigError, FileError, LandscapeError
 from landscape.pipeline import analyse
-from landscape.storage import schema
+from landscape.storage import schema, schema_hessian
 from landscape.storage.contents import ROWS
 from landscape.storage.guard import ROW_BYTES
 from landscape.storage.inspect import inspect, repair
@@ -96,7 +96,7 @@ def test_texts_that_no_reader_takes(tiny_run: Path, tmp_path: Path, monkeypatch:
 
 def test_an_analysis_that_no_reader_takes(tmp_path: Path) -> None:
     """Rows of a Hessian file that are too large are refused before a file is made."""
-    vectors = schema.vectors_table(("all",))
+    vectors = schema_hessian.vectors_table(("all",))
     scales = {"end": range(2), "rank": range(100), "param_row_all": range(ROW_BYTES // 1000)}
     with (
         pytest.raises(ConfigError, match="all in eigenvectors would take") as error,

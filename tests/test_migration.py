@@ -16,7 +16,7 @@ import pytest
 import landscape
 from landscape import cli
 from landscape.errors import FileError
-from landscape.storage import schema
+from landscape.storage import schema, schema_hessian
 from landscape.storage.inspect import inspect, repair
 from landscape.storage.runs import RunReader
 from landscape.storage.spectra import SpectrumReader
@@ -115,8 +115,8 @@ def test_a_run_of_1_0_goes_on(copy: Path) -> None:
 def younger(monkeypatch: pytest.MonkeyPatch) -> None:
     """A dataset that files have only from now on."""
     field = schema.Field("younger", ("block",), "f8", "a later quantity", since=schema.VERSION)
-    table = dataclasses.replace(schema.HESSIAN_ROOT, fields=(*schema.HESSIAN_ROOT.fields, field))
-    monkeypatch.setattr(schema, "HESSIAN_ROOT", table)
+    table = dataclasses.replace(schema_hessian.ROOT, fields=(*schema_hessian.ROOT.fields, field))
+    monkeypatch.setattr(schema_hessian, "ROOT", table)
 
 
 @pytest.mark.usefixtures("younger")

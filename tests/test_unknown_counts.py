@@ -15,10 +15,10 @@ import landscape
 from landscape import cli
 from landscape.config import HessianConfig
 from landscape.pipeline import analyse
-from landscape.storage import schema
+from landscape.storage import schema_hessian
 
 OLD = Path(__file__).parent / "data/run-1.0.hessian.h5"
-MARKED = [f.name for f in schema.HESSIAN_ROOT.fields if "_FillValue" in f.attrs]
+MARKED = [f.name for f in schema_hessian.ROOT.fields if "_FillValue" in f.attrs]
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def stored(path: Path, name: str) -> np.ndarray:
 
 def test_every_count_that_may_be_unknown_is_marked() -> None:
     """What the format says is -1 somewhere is what the attribute marks."""
-    told = [f.name for f in schema.HESSIAN_ROOT.fields if "; -1: " in f.long_name + f.formula]
+    told = [f.name for f in schema_hessian.ROOT.fields if "; -1: " in f.long_name + f.formula]
     assert told == MARKED
     assert len(MARKED) == 6
 

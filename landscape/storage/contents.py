@@ -13,7 +13,7 @@ import numpy as np
 
 from landscape.config import BLOCKS, PAIRS, Config, HessianConfig, TrainConfig, replace
 from landscape.errors import ConfigError, lookup
-from landscape.storage import schema
+from landscape.storage import schema, schema_hessian
 from landscape.storage.checksum import crc32_of_arrays, crc32_of_attributes
 from landscape.storage.guard import Array, Guard, Stored
 from landscape.storage.table import Scales, TableReader, add_dataset
@@ -121,10 +121,14 @@ def _plan_hessian(
     train: TrainConfig, config: HessianConfig, sizes: Mapping[str, int], is_refined: bool, has_search: bool
 ) -> _Plan:
     full = tuple(b for b, n in sizes.items() if config.is_dense(n))
-    tables = [schema.HESSIAN_ROOT, schema.spectrum_table(full), schema.density_table(config.blocks)]
-    tables += [schema.vectors_table(config.blocks)] if config.eigenvectors else []
-    tables += [schema.CRITICAL.present(parameters(train))] if is_refined else []
-    tables += [schema.SEARCH.present(parameters(train))] if has_search else []
+    tables = [
+        schema_hessian.ROOT,
+        schema_hessian.spectrum_table(full),
+        schema_hessian.density_table(config.blocks),
+    ]
+    tables += [schema_hessian.vectors_table(config.blocks)] if config.eigenvectors else []
+    tables += [schema_hessian.CRITICAL.present(parameters(train))] if is_refined else []
+    tables += [schema_hessian.SEARCH.present(parameters(train))] if has_search else []
     named = {"block": len(sizes), "other_block": len(sizes), **{axis: len(labels) for axis, labels in NAMED.items()}}
     rows = {f"param_row_{b}": n for b, n in sizes.items()}
     return _Plan(tuple(tables), {"resume_slot": 2, **axes(train), **named, "rank": config.k, **rows}, "f8")
@@ -153,7 +157,7 @@ class Contents:
             self.config, analysis = self._parse("config", HessianConfig())
             sizes = {block: block_sizes(self.train)[block] for block in analysis.blocks}
             is_refined = "steps" not in self.config or guard.has("critical_point")
-            plan = _plan_hessian(self.train, analysis, sizes, is_refined, guard.has(schema.SEARCH.group))
+            plan = _plan_hessian(self.train, analysis, sizes, is_refined, guard.has(schema_hessian.SEARCH.group))
             self._agree("objective", analysis.objective)
             self._agree("method", analysis.method)
         self.lengths = plan.lengths

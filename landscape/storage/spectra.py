@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from landscape.storage import schema
+from landscape.storage import schema, schema_hessian
 from landscape.storage.contents import Contents, hessian_scales
 from landscape.storage.files import open_file
 from landscape.storage.making import new_file
@@ -21,7 +21,7 @@ from landscape.storage.table import Scales, listed
 from landscape.storage.writing import Disk, TableWriter
 
 GROUPS = ("spectrum", "density", "eigenvectors", "critical_point", "/")
-SEARCH = schema.SEARCH.group
+SEARCH = schema_hessian.SEARCH.group
 SHARE = 0.05
 """Part of the time that may go into writing the file anew for rows that replace others."""
 Arrays = dict[str, np.ndarray[Any, Any]]
@@ -44,11 +44,15 @@ class Layout:
     @property
     def tables(self) -> list[schema.Table]:
         """The tables of the file."""
-        tables = [schema.HESSIAN_ROOT, schema.spectrum_table(self.full), schema.density_table(tuple(self.sizes))]
+        tables = [
+            schema_hessian.ROOT,
+            schema_hessian.spectrum_table(self.full),
+            schema_hessian.density_table(tuple(self.sizes)),
+        ]
         if self.eigenvectors:
-            tables.append(schema.vectors_table(tuple(self.sizes)))
+            tables.append(schema_hessian.vectors_table(tuple(self.sizes)))
         if self.parameters:
-            tables += [schema.CRITICAL.present(self.parameters), schema.SEARCH.present(self.parameters)]
+            tables += [schema_hessian.CRITICAL.present(self.parameters), schema_hessian.SEARCH.present(self.parameters)]
         return tables
 
     @property
