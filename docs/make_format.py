@@ -1,4 +1,4 @@
-"""The tables of docs/format.md, made from the schemas in landscape/storage/; the prose around them is written by hand."""
+"""The tables of docs/format.md, made from the schemas in the package; the prose around them is written by hand."""
 
 from __future__ import annotations
 
