@@ -48,7 +48,8 @@ back. Truth is the prescribed spectrum, or the dense float64 Hessian H of a cros
 row's tolerance, or the tool raised the exception named. – is a tool without such a function, or a refusal that says
 what to do instead.
 
-* landscape: `eigsh(method="lanczos")`, never the dense solver, for eigenvalues; `saddle_index` for counts.
+* landscape: `eigsh(method="lanczos", max_products=10_000)`, never the dense solver, for eigenvalues; `saddle_index` for
+  counts.
 * PyHessian: `eigenvalues(maxIter=200, tol=1e-6)`; Lanczos nodes and mass from `density`, smoothed with σ² = 1e-5 ×
   range (at least 1e-5). {density}
 * curvlinops: its operator in SciPy's `eigsh`; `fast_lanczos` for nodes, `lanczos_approximate_spectrum` for mass.
@@ -231,9 +232,10 @@ def solvers(A: Tensor, k: int, which: Any = "highest") -> Tools:
     """The k eigenvalues of largest magnitude, which PyHessian is after; they are at the end(s) `which`."""
     case, own = quadratic(A), MatrixOperator(A)
     end = {"lowest": "SA", "highest": "LA", "both": "LM"}[which]
+    search = functools.partial(eigsh, own, k, which, "lanczos", max_products=10_000)
     scipy = functools.partial(arpack, k=k, which=end, return_eigenvectors=False)
     found: Tools = {
-        "landscape": lambda: eigsh(own, k, which, "lanczos", seed=torch.initial_seed()).values.ravel(),
+        "landscape": lambda: search(seed=torch.initial_seed()).values.ravel(),
         "PyHessian": lambda: case.pyhessian().eigenvalues(maxIter=200, tol=1e-6, top_n=k)[0],
         "curvlinops": lambda: scipy(case.curvlinops().to_scipy(), rng=torch.initial_seed()),
         "SciPy": lambda: scipy(A.numpy(), rng=torch.initial_seed()),

@@ -17,7 +17,6 @@ from landscape.config import HessianConfig, TrainConfig
 from landscape.curvature.lanczos import EigenResult, eigsh, operator_norm
 from landscape.curvature.operators import MatrixOperator
 from landscape.curvature.random_start import RandomRun, kuczynski_wozniakowski, least_component
-from landscape.curvature.solve import Cholesky
 from landscape.pipeline import analyse
 from landscape.point import Problem
 from landscape.storage.runs import RunReader
@@ -245,14 +244,6 @@ def test_a_norm_is_not_taken_from_a_start_that_misses_the_top() -> None:
     values = np.ones(400_000)
     values[7] = 1.5
     assert operator_norm(Diagonal(values)) == pytest.approx(1.5, rel=1e-3)
-
-
-def test_a_floor_lies_below_the_smallest_eigenvalue() -> None:
-    """However loosely the inverse is searched."""
-    for seed in range(10):
-        values = np.random.default_rng(seed).uniform(0, 1, 300) ** 3 + 1e-3
-        floor = Cholesky(MatrixOperator(torch.diag(torch.from_numpy(values))), 0.0).floor
-        assert 0.5 * values.min() <= floor <= values.min()
 
 
 def test_what_may_be_hidden_is_stored_and_printed(tmp_path: Path) -> None:
