@@ -140,7 +140,7 @@ def test_a_lock_of_another_user(tmp_path: Path, refused: Refusal) -> None:
     lock.touch()
     lock.chmod(0)
     with without_privileges():
-        refused(["train", "--out", tmp_path / "run.h5", *SMALL], 1, str(lock), "owner")
+        refused(["train", "--out", tmp_path / "run.h5", *SMALL], 1, str(lock), "move it away")
     assert list(tmp_path.iterdir()) == [lock]
 
 

@@ -390,7 +390,10 @@ def test_what_a_sweep_refuses(
 
 @pytest.mark.parametrize(
     ("more", "text", "error"),
-    [(["--jobs", "0"], "{}", "error: jobs is 0\nhint: --jobs takes an integer from 1 to 1024"), ([], "[", "is not JSON")],
+    [
+        (["--jobs", "0"], "{}", "error: jobs is 0\nhint: --jobs takes an integer from 1 to 1024"),
+        ([], "[", "is not JSON"),
+    ],
 )
 def test_what_the_command_refuses(
     more: list[str], text: str, error: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
