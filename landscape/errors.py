@@ -105,6 +105,11 @@ def as_landscape_error(error: Exception) -> LandscapeError | None:
     return None
 
 
+def mend(error: OSError) -> str:
+    """The hint for what the system refused to write."""
+    return _MENDS.get(error.errno or 0, "choose another place with --out")
+
+
 @contextlib.contextmanager
 def working_on(path: object) -> Iterator[None]:
     """Give a system error that names no file the name of what was worked on."""

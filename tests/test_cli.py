@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import shutil
@@ -19,6 +20,8 @@ from conftest import TINY
 
 from landscape import cli
 from landscape.config import PRESETS, TrainConfig, preset, to_json
+from landscape.storage import schema
+from landscape.storage.files import open_file
 from landscape.storage.runs import RunReader
 from landscape.storage.spectra import SpectrumReader
 from landscape.storage.writing import Disk, TableWriter
@@ -157,12 +160,12 @@ def test_cuda_without_a_device(expect_failure: Callable[..., None], run_file: Pa
 
 def put_in_W(run_file: Path, value: float) -> dict[str, np.ndarray]:
     """Write a value into W at step 20, checksum and all; the whole row."""
-    with Disk(run_file) as disk, h5py.File(run_file) as file:
-        group = file["checkpoints"]
-        row = list(group["step"][()]).index(20)
-        values = {n: group[n][row] for n in ("E", "W", "b1", "V", "b2")}
+    with Disk(run_file) as disk, contextlib.closing(open_file(run_file, schema.RUN)) as file:
+        table = file.tables["checkpoints"]
+        values = table.row(20)
+        assert values is not None
         values["W"][3, 1] = value
-        TableWriter(group, "step", disk).write(row, 20, values)
+        TableWriter(table, disk).write(table.rows[20], 20, values)
     return values
 
 

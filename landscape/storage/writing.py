@@ -24,7 +24,7 @@ from typing import Any, Self
 import h5py
 import numpy as np
 
-from landscape.errors import FileError
+from landscape.errors import FileError, mend
 from landscape.storage.checksum import crc32
 from landscape.storage.guard import Stored
 from landscape.storage.table import WRITTEN, TableReader
@@ -151,7 +151,7 @@ def temporary_file(path: Path, size: int) -> Iterator[Path]:
         # Whatever else is there, a link above all, belongs to somebody else.
         os.close(os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666))
     except OSError as error:
-        raise FileError(f"{temporary} cannot be made: {error.strerror}", "choose another place with --out") from error
+        raise FileError(f"{temporary} cannot be made: {error.strerror}", mend(error)) from error
     try:
         _claim(temporary, size + (1 << 20))
         yield temporary
@@ -290,7 +290,7 @@ def _lock(handle: int, path: Path) -> None:
         except BlockingIOError:
             continue
         except OSError as error:
-            raise FileError(f"{path} cannot be locked: {error.strerror}", "choose another place with --out") from error
+            raise FileError(f"{path} cannot be locked: {error.strerror}", mend(error)) from error
     by = _holder(handle) or "starting"
     raise FileError(f"{path} is being written by another process ({by})", "wait for it") from None
 

@@ -366,7 +366,7 @@ def clip_batch(runs: Mapping[Path, TrainConfig]) -> dict[Path, TrainConfig]:
     _require_memory(first)
     size = axes(first)["train_sample"]
     # Without any pair it is the share of them that is refused.
-    if first.batch_size == "full" or first.batch_size <= max(size, 1):
+    if first.batch_size == "full" or first.batch_size <= size or not size:
         return dict(runs)
     warn(f"batch_size {first.batch_size} exceeds the {size} training pairs; using {size}")
     return {path: dataclasses.replace(config, batch_size=size) for path, config in runs.items()}
