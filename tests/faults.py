@@ -58,6 +58,12 @@ class Tally:
     torn: int = 0
     wrong: int = 0
     sequences: int = 0
+    said: list[str] = dataclasses.field(default_factory=list)
+
+    def complain(self, kind: str, what: str) -> None:
+        """Count a harm and say what it was."""
+        setattr(self, kind, getattr(self, kind) + 1)
+        self.said.append(f"{kind}: {what}")
 
     @property
     def harm(self) -> tuple[int, int, int]:

@@ -1,6 +1,6 @@
 """Random sequences of `hessian`, `critical`, `report` and `sweep`, killed or stopped by Ctrl-C at any instant.
 
-`run(count, seed)` does it in processes of their own; the tests do the same to `hessian` and `critical` in theirs.
+`torture` does it in processes of their own; the tests do the same to `hessian` and `critical` in theirs.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from faults import Tally
 from tqdm import tqdm
 
 from landscape import cli
@@ -46,28 +47,12 @@ SERVER.set_forkserver_preload(["landscape.refine", "landscape.report", "landscap
 EVENTS = ("pwrite", "replace", "rename", "posix_fallocate", "unlink", "link", "mkdir")
 TRACKED = ("subspace_overlap", "previous_rank", "previous_overlap", "crossings")
 BY_BLOCK = {field.name for field in schema_hessian.ROOT.fields if field.dims[:1] == ("block",)}
+BY_PAIR = {field.name for field in schema_hessian.ROOT.fields if field.dims == ("block", "other_block")}
 STEPS, BLOCKS = ("0", "4", "8"), ("E", "W", "E,W")
 TINY = TrainConfig(
     p=5, tokens=2, embed_dim=2, hidden=4, batch_size=8, train_fraction=0.6, steps=8, checkpoint_every=2,
     metrics_every=4, activation="tanh", weight_decay=0.03, device="cpu",
 )  # fmt: skip
-
-
-@dataclasses.dataclass
-class Counts:
-    """What was done, and what it cost: nothing may be lost, torn or wrong."""
-
-    sequences: int = 0
-    commands: int = 0
-    acknowledged: int = 0
-    lost: int = 0
-    torn: int = 0
-    wrong: int = 0
-    said: list[str] = dataclasses.field(default_factory=list)
-
-    def complain(self, kind: str, what: str) -> None:
-        setattr(self, kind, getattr(self, kind) + 1)
-        self.said.append(f"{kind}: {what}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,7 +119,7 @@ def everything(path: Path) -> dict[tuple[Any, ...], bytes]:
                     found[step, group, name] = array.tobytes()
                     continue
                 for block, part in zip(reader.blocks, array, strict=True):
-                    if name != "jensen_shannon":
+                    if name not in BY_PAIR:
                         found[step, group, name, block] = part.tobytes()
                         continue
                     for other, number in zip(reader.blocks, part, strict=True):
@@ -157,7 +142,7 @@ class Hessian:
         more = choose(((), (), (), ("--overwrite",)))
         return hessian(self.run, self.out, steps, blocks, choose(("2", "2", "2", "3")), *more)
 
-    def judge(self, counts: Counts, argv: list[str], outcome: Outcome, acknowledged: set[Told]) -> None:
+    def judge(self, counts: Tally, argv: list[str], outcome: Outcome, acknowledged: set[Told]) -> None:
         """What was acknowledged is there, and what is there is true; --overwrite may have replaced the file."""
         refused = outcome.code == 1 and "it was made with k" in outcome.said
         if not (refused or outcome.code in (0, 3, 130, -9)) or "Traceback" in outcome.said:
@@ -175,7 +160,7 @@ class Hessian:
     def k(self) -> str:
         return str(SpectrumReader(self.out).config["k"]) if self.out.exists() else ""
 
-    def _compare(self, counts: Counts, acknowledged: set[Told]) -> None:
+    def _compare(self, counts: Tally, acknowledged: set[Told]) -> None:
         if not self.out.exists():
             if acknowledged:
                 counts.complain("lost", "the file")
@@ -192,7 +177,7 @@ class Hessian:
             if alone and (self.out.name, key[0], block) in there and truth[key] != value:
                 counts.complain("torn", f"{key}")
 
-    def settle(self, counts: Counts, run: Callable[[list[str], Fault | None], Outcome]) -> None:
+    def settle(self, counts: Tally, run: Callable[[list[str], Fault | None], Outcome]) -> None:
         k = self.k or "2"
         outcome = run(hessian(self.run, self.out, STEPS, BLOCKS, k), None)
         if outcome.code not in (0, 3):
@@ -214,7 +199,7 @@ class Critical:
         blocks = [b for b in BLOCKS if choose((True, False))] or [choose(BLOCKS)]
         return critical(self.run, self.out, blocks, "--resume", "--search-products", choose(("50", "300", "60000")))
 
-    def judge(self, counts: Counts, argv: list[str], outcome: Outcome, acknowledged: set[Told]) -> None:
+    def judge(self, counts: Tally, argv: list[str], outcome: Outcome, acknowledged: set[Told]) -> None:
         if outcome.code not in (0, 3, 130, -9) or "Traceback" in outcome.said:
             counts.complain("wrong", f"{argv} ended with {outcome.code}: {outcome.said}")
         if not self.out.exists():
@@ -229,7 +214,7 @@ class Critical:
         for gone in {told for told in acknowledged if told[2]} - there:
             counts.complain("lost", f"{gone}")
 
-    def settle(self, counts: Counts, run: Callable[[list[str], Fault | None], Outcome]) -> None:
+    def settle(self, counts: Tally, run: Callable[[list[str], Fault | None], Outcome]) -> None:
         outcome = run(critical(self.run, self.out, BLOCKS, "--resume"), None)
         if outcome.code not in (0, 3):
             counts.complain("wrong", f"{outcome.code}: {outcome.said}")
@@ -250,7 +235,7 @@ class Report:
     def command(self, choose: Choose) -> list[str]:
         return ["report", str(self.run), "--out", str(self.out), "--quiet", "--overwrite"]
 
-    def judge(self, counts: Counts, argv: list[str], outcome: Outcome, acknowledged: set[Told]) -> None:
+    def judge(self, counts: Tally, argv: list[str], outcome: Outcome, acknowledged: set[Told]) -> None:
         if outcome.code not in (0, 130, -9) or "Traceback" in outcome.said:
             counts.complain("wrong", f"{argv} ended with {outcome.code}: {outcome.said}")
         if self.stands and not (self.out / "notes.md").exists():
@@ -263,7 +248,7 @@ class Report:
             (self.out / "notes.md").write_text("mine")
             self.stands = True
 
-    def settle(self, counts: Counts, run: Callable[[list[str], Fault | None], Outcome]) -> None:
+    def settle(self, counts: Tally, run: Callable[[list[str], Fault | None], Outcome]) -> None:
         self.judge(counts, [], run(self.command(random.choice), None), set())
 
 
@@ -295,11 +280,11 @@ class Sweep:
     def command(self, choose: Choose) -> list[str]:
         return self.command_of(self.folder)
 
-    def judge(self, counts: Counts, argv: list[str], outcome: Outcome, acknowledged: set[Told]) -> None:
+    def judge(self, counts: Tally, argv: list[str], outcome: Outcome, acknowledged: set[Told]) -> None:
         if outcome.code not in (0, 3, 130, -9) or "Traceback" in outcome.said:
             counts.complain("wrong", f"{argv} ended with {outcome.code}: {outcome.said}")
 
-    def settle(self, counts: Counts, run: Callable[[list[str], Fault | None], Outcome]) -> None:
+    def settle(self, counts: Tally, run: Callable[[list[str], Fault | None], Outcome]) -> None:
         # Workers of a killed sweep end on their own.
         time.sleep(0.5)
         self.judge(counts, [], run(self.command_of(self.folder), None), set())
@@ -456,7 +441,7 @@ def _child(argv: list[str], fault: Fault | None, pipe: Connection) -> None:
 def one(
     kind: Any,
     truth: Truth,
-    counts: Counts,
+    counts: Tally,
     choose: Choose,
     run_in: Callable[[Path, list[str], Fault | None], Outcome],
     faults: Callable[[], Fault | None],
@@ -471,7 +456,7 @@ def one(
             subject.begin()
             outcome = run_in(folder, argv, faults())
             acknowledged |= set(outcome.told)
-            counts.commands += 1
+            counts.tried += 1
             counts.acknowledged += len(outcome.told)
             subject.judge(counts, argv, outcome, acknowledged)
         subject.settle(counts, functools.partial(run_in, folder))
@@ -481,16 +466,18 @@ def one(
     counts.sequences += 1
 
 
-def run(count: int, seed: int = 0) -> dict[str, Counts]:
-    """So many sequences, most of them of `hessian` and `critical`, in processes that are killed; counts by command."""
-    rng = random.Random(seed)
+def torture(count: int, budget: float, seed: int = 0) -> list[Tally]:
+    """Run `count` sequences, or as many as `budget` seconds allow, in processes that are killed; a tally by command."""
+    rng, deadline = random.Random(seed), time.monotonic() + budget
     kinds = {"hessian": Hessian, "critical": Critical, "report": Report, "sweep": Sweep}
     length = {"hessian": 0.5, "critical": 1.0, "report": 5.0, "sweep": 6.0}
-    found = {name: Counts() for name in kinds}
+    found = {name: Tally(f"sequences: {name}") for name in kinds}
 
     with tempfile.TemporaryDirectory() as folder:
         truth = Truth(Path(folder))
         for _ in range(count):
+            if time.monotonic() >= deadline:
+                break
             (name,) = rng.choices(list(kinds), (10, 8, 1, 1))
 
             def fault(name: str = name) -> Fault | None:
@@ -501,15 +488,4 @@ def run(count: int, seed: int = 0) -> dict[str, Counts]:
                 return Fault(rng.random() < 0.7, after=rng.uniform(0, length[name]))
 
             one(kinds[name], truth, found[name], rng.choice, apart, fault)
-    return found
-
-
-if __name__ == "__main__":
-    import torch
-
-    os.environ["OMP_NUM_THREADS"] = "1"
-    torch.set_num_threads(1)
-    totals = run(int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 0)
-    for name, total in totals.items():
-        print(name, dataclasses.replace(total, said=[]), *total.said, sep="\n  ")
-    sys.exit(any(total.said for total in totals.values()))
+    return list(found.values())

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from faults import Tally
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sequences_analyses import Counts, Critical, Fault, Hessian, Report, Sweep, Truth, apart, here, one
+from sequences_analyses import Critical, Fault, Hessian, Report, Sweep, Truth, apart, here, one
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +33,7 @@ def test_any_sequence(kind: Any, examples: int, truth: Truth) -> None:
     @settings(max_examples=examples, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
     @given(st.data())
     def sequences(data: st.DataObject) -> None:
-        counts = Counts()
+        counts = Tally("sequences")
         one(kind, truth, counts, lambda of: data.draw(st.sampled_from(of)), here, lambda: data.draw(FAULTS))
         assert not counts.said
 
@@ -44,6 +45,6 @@ def test_any_sequence(kind: Any, examples: int, truth: Truth) -> None:
 @pytest.mark.parametrize("kill", [True, False])
 def test_a_process_that_is_stopped(kind: Any, kill: bool, truth: Truth, tmp_path: Path) -> None:
     """SIGKILL and Ctrl-C at growing numbers of seconds."""
-    counts, after = Counts(), iter([0.05, 0.2, 0.5, 1.0, 2.0, 4.0])
+    counts, after = Tally("sequences"), iter([0.05, 0.2, 0.5, 1.0, 2.0, 4.0])
     one(kind, truth, counts, lambda of: of[-1], apart, lambda: Fault(kill, after=next(after)))
     assert not counts.said
