@@ -25,6 +25,7 @@ from landscape.errors import LandscapeError, complain
 from landscape.plan import DEFINITION, SweepRun, load_sweep, sweep_runs
 from landscape.plotting import save_figure, style
 from landscape.provenance import provenance
+from landscape.storage.folders import replaced_folder
 from landscape.storage.schema import LEVELS
 from landscape.text import write_csv
 
@@ -195,9 +196,8 @@ def draw_survival(axes: Axes, curve: pd.DataFrame, colour: Any, label: str, line
         axes.plot(ends["step"], ends["share"], "|", color=colour, markersize=9, clip_on=False)
 
 
-def write(name: str, finding: Finding, out: Path) -> list[Path]:
-    """Figures with their CSV, and all tables as CSV and as one HDF5 file with provenance, under OUT/NAME."""
-    folder = out / name
+def write(finding: Finding, folder: Path) -> list[Path]:
+    """Figures with their CSV, and all tables as CSV and as one HDF5 file with provenance, in a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for panel in finding.panels:
@@ -219,15 +219,15 @@ def write(name: str, finding: Finding, out: Path) -> list[Path]:
 
 
 def run(name: str, claim: Callable[[Path], Finding]) -> None:
-    """Command line of one claim: read the studies' files, write figures and numbers, print the verdicts."""
+    """Command line of one claim: read the studies' files, write figures and numbers to OUT/NAME, print the verdicts."""
     parser = argparse.ArgumentParser(description=sys.modules[claim.__module__].__doc__)
     parser.add_argument("--runs", type=Path, default=Path("checkpoints/studies"), help="folder of the studies' files")
-    parser.add_argument("--out", type=Path, default=Path("reports/trial"), help="folder to write to")
+    parser.add_argument("--out", type=Path, default=Path("reports/claims"), help="folder to write to")
     args = parser.parse_args()
     try:
-        with style():
+        with style(), replaced_folder(args.out / name, "claim", overwrite=True) as folder:
             finding = claim(args.runs)
-            paths = write(name, finding, args.out)
+            paths = [args.out / name / path.relative_to(folder) for path in write(finding, folder)]
     except LandscapeError as error:
         complain(error)
         sys.exit(error.exit_code)

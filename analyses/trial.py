@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import re
-import shutil
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -24,6 +23,7 @@ from landscape.errors import LandscapeError, complain
 from landscape.plotting import style
 from landscape.provenance import provenance
 from landscape.storage.files import sha256
+from landscape.storage.folders import replaced_folder
 from landscape.text import write_csv
 
 SCRIPTS = (
@@ -46,20 +46,23 @@ SCRIPTS = (
 def trial(runs: Path, out: Path, quiet: bool = False) -> list[Verdict]:
     """Every claim's figures and numbers under OUT/CLAIM, report.md, report.html and files.csv in OUT; the verdicts.
 
-    A folder of a claim is replaced; nothing else in OUT is touched.
+    An earlier report in OUT is replaced whole; files that it did not write stay. Raises ConfigError for an OUT that
+    holds anything else, FileError where a file of the report was edited.
     """
     findings: dict[str, Finding] = {}
     # First of all: the report may be written into the work tree whose state this tells, once for the whole process.
     code = provenance("cpu")
-    out.mkdir(parents=True, exist_ok=True)
-    with style(), tqdm(SCRIPTS, unit="claim", disable=quiet, file=sys.stderr) as bar:
+    with (
+        replaced_folder(out, "report", overwrite=True) as folder,
+        style(),
+        tqdm(SCRIPTS, unit="claim", disable=quiet, file=sys.stderr) as bar,
+    ):
         for name in bar:
             bar.set_postfix_str(name)
             findings[name] = importlib.import_module(name).claim(runs)
-            shutil.rmtree(out / name, ignore_errors=True)
-            write(name, findings[name], out)
-    write_csv(origins([path for finding in findings.values() for path in finding.files]), out / "files.csv")
-    pages(findings, code, out)
+            write(findings[name], folder / name)
+        write_csv(origins([path for finding in findings.values() for path in finding.files]), folder / "files.csv")
+        pages(findings, code, folder)
     return [verdict for _, verdict in by_claim(findings)]
 
 

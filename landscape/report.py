@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tqdm import tqdm
 
 import landscape
@@ -137,6 +138,9 @@ def _measurements(source: Source) -> list[dict[str, str]]:
     for step in data["step"].values:
         for block in map(str, data["block"].values):
             at = data.sel(step=step, block=block)
+            if np.isnan(at["operator_norm"]):
+                # A block that an analysis is only about to add.
+                continue
             low, high = int(at["inertia_lower"]), int(at["inertia_upper"])
             free = float(at["saddle_index_gauge_free"])
             ends = at["eigenvalues"].isel(rank=0)

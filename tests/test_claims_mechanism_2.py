@@ -306,7 +306,7 @@ def test_a_claim_reads_its_files(name: str, tiny_studies: Path, tmp_path: Path) 
     module = sys.modules[name]
     with style():
         finding = module.claim(tiny_studies)
-        written = evidence.write(name, finding, tmp_path)
+        written = evidence.write(finding, tmp_path / name)
     assert all(path.stat().st_size for path in written)
     assert all("|" not in verdict.statement + verdict.number for verdict in finding.verdicts)
     assert all(path.exists() for path in finding.files)

@@ -218,7 +218,7 @@ def test_claims_end_to_end(name: str, tiny_studies: Path, tmp_path: Path, monkey
         monkeypatch.setattr(module, "RESAMPLES", 20, raising=False)
     with style():
         finding = script(name).claim(tiny_studies)
-        written = evidence.write(name, finding, tmp_path)
+        written = evidence.write(finding, tmp_path / name)
     names = {path.name for path in written}
     assert all(path.stat().st_size for path in written)
     for panel in finding.panels:

@@ -29,6 +29,7 @@ import trial
 from landscape import open_run, plotting
 from landscape.config import preset
 from landscape.plan import SweepConfig, load_sweep, sweep_runs
+from landscape.storage.folders import record
 from studies import STUDIES
 
 
@@ -51,6 +52,7 @@ def test_the_page_has_every_verdict_and_its_evidence(tiny_studies: Path, tmp_pat
     stale, own = tmp_path / "c1_delay/old.png", tmp_path / "notes.txt"
     stale.parent.mkdir()
     stale.write_text("of another day")
+    record(tmp_path, [stale])
     own.write_text("mine")
     verdicts = trial.trial(tiny_studies, tmp_path, quiet=True)
     assert not stale.exists()
