@@ -36,7 +36,7 @@ lint: $(TEST_INSTALLED)
 	$(BIN)/mypy landscape
 
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 # Minutes; what was measured with this code on this machine is not measured again. Then docs/performance.md is made.
 bench: $(TEST_INSTALLED)
