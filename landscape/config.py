@@ -10,7 +10,7 @@ import math
 import re
 import reprlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 
 from landscape.errors import ConfigError, FileError, suggest
 
@@ -357,7 +357,7 @@ def check_types(config: DataclassInstance) -> None:
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if not _fits(value, field.type):
-            raise ConfigError(f"{field.name} cannot be {reprlib.repr(value)}", f"it takes {field.type}")
+            raise ConfigError(f"{field.name} cannot be {reprlib.repr(value)}", _takes(str(field.type)))
         numbers = value if isinstance(value, tuple) else (value,)
         if any(isinstance(number, int) and abs(number) >> 64 for number in numbers):
             raise ConfigError(f"{field.name} cannot be {reprlib.repr(value)}", "it takes numbers below 2^64")
@@ -387,6 +387,11 @@ def _fits(value: Any, annotation: Any) -> bool:
     if origin is dict:
         return isinstance(value, dict) and all(_fits(v, get_args(kind)[1]) for v in value.values())
     return any(_fits(value, part) for part in get_args(kind))
+
+
+def _takes(annotation: str) -> str:
+    kind = _kind(annotation)
+    return f"choose one of {', '.join(get_args(kind))}" if get_origin(kind) is Literal else f"it takes {annotation}"
 
 
 @functools.cache

@@ -22,7 +22,7 @@ from landscape.errors import ConfigError, FileError
 from landscape.measure import Measurement
 from landscape.pipeline import existing, joined, make_plan, show_block, training_at, warn_of_damage, written_attrs
 from landscape.storage import schema, schema_hessian
-from landscape.storage.files import make_folder, refuse_existing
+from landscape.storage.files import make_folder, refuse_existing, require_name
 from landscape.storage.runs import RunReader
 from landscape.storage.spectra import SpectrumReader, SpectrumWriter
 from landscape.storage.writing import sole_writer
@@ -33,7 +33,7 @@ STATUS = str(schema_hessian.STATUS["flag_meanings"]).split()
 
 def default_output(run: Path, step: int) -> Path:
     """RUN.h5 -> RUN.critical-STEP.h5, beside it."""
-    return run.with_name(f"{run.stem}.critical-{step}.h5")
+    return require_name(run).with_name(f"{run.stem}.critical-{step}.h5")
 
 
 def refine(

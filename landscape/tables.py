@@ -108,7 +108,9 @@ def contents(state: FileState) -> str:
         *(["lacks", note.removeprefix("no ")] for note in state.notes),
         ["config", " ".join(f"{k}={v}" for k, v in state.config.items())],
     ]
-    if state.kind == "run file":
+    if state.status == "diverged":
+        lines.append(["ended", "its loss or parameters were no longer finite; a lower --lr may help, with --overwrite"])
+    elif state.kind == "run file":
         verb = "longer" if state.status == "complete" else "on"
         more = " --steps N" if state.status == "complete" else ""
         lines.append([f"go {verb}", f"landscape train --out {shlex.quote(state.path)} --resume{more}"])

@@ -477,3 +477,22 @@ def test_only_the_systems_errors_are_told_as_mistakes() -> None:
     assert isinstance(as_landscape_error(FileNotFoundError(2, "x", "name")), FileError)
     assert as_landscape_error(OSError("no number")) is None
     assert as_landscape_error(ValueError("x")) is None
+
+
+@pytest.mark.parametrize("out", ["", ".", "/"])
+def test_an_output_without_a_name(
+    out: str, run_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Refusal
+) -> None:
+    """An unset variable of the shell as --out, or a folder."""
+    monkeypatch.chdir(tmp_path)
+    folder = "/" if out == "/" else "."
+    refused(["train", *SMALL, "--out", out], 1, f"{folder} is a folder", "name the .h5 file")
+    refused(["hessian", "--ckpt", out, "--quiet"], 1, f"{folder} is a folder", "name the .h5 file")
+
+
+def test_a_wrong_choice_is_answered_with_the_right_ones(tmp_path: Path, refused: Refusal) -> None:
+    """In a JSON file as on the command line."""
+    config = tmp_path / "config.json"
+    config.write_text('{"task": "ad"}')
+    argv = ["train", *SMALL, "--config", config, "--out", tmp_path / "a.h5"]
+    refused(argv, 2, "task cannot be 'ad'", "add, sub, mul, div, squares")

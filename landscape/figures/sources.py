@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from landscape.config import TrainConfig
-from landscape.errors import FileError, LandscapeError
+from landscape.errors import FileError, LandscapeError, warn
 from landscape.storage import schema
 from landscape.storage.files import file_schema, hessian_file, open_file, run_file, sha256
 from landscape.storage.runs import RunReader
@@ -183,7 +183,10 @@ def _paired(key: str, runs: Sequence[Path], measured: Sequence[Path]) -> list[So
         if left:
             sources.append(Source(run, left.pop(0)))
         else:
-            sources.append(Source(run, beside if _is_of(beside, schema.HESSIAN, "parent_run_id", key) else None))
+            belongs = _is_of(beside, schema.HESSIAN, "parent_run_id", key)
+            if beside.exists() and not belongs:
+                warn(f"{beside} is left out: it was not made from {run}")
+            sources.append(Source(run, beside if belongs else None))
     return sources + [Source(None, path) for path in (*left, *refined)]
 
 

@@ -92,6 +92,13 @@ def refuse_foreign(path: Path, kind: str) -> None:
     )
 
 
+def require_name(path: Path) -> Path:
+    """The path of a file, if it can be one. Raises FileError for a folder, or nothing at all."""
+    if not path.name:
+        raise FileError(f"{path} is a folder", "name the .h5 file in it")
+    return path
+
+
 def make_folder(folder: Path) -> None:
     """The folder of an output, made if missing; an error where nothing can be written."""
     try:
@@ -105,7 +112,7 @@ def make_folder(folder: Path) -> None:
 
 def hessian_file(run: Path, name: str = "") -> Path:
     """RUN.h5 -> RUN.hessian.h5, beside it; of an analysis with a name RUN.hessian-NAME.h5."""
-    return run.with_name(f"{run.stem}.hessian{'-' if name else ''}{name}.h5")
+    return require_name(run).with_name(f"{run.stem}.hessian{'-' if name else ''}{name}.h5")
 
 
 def run_file(hessian: Path) -> Path:

@@ -26,6 +26,7 @@ import numpy as np
 
 from landscape.errors import FileError, mend
 from landscape.storage.checksum import crc32
+from landscape.storage.files import require_name
 from landscape.storage.guard import Stored
 from landscape.storage.table import WRITTEN, TableReader
 
@@ -238,8 +239,8 @@ def sole_writer(path: Path) -> Iterator[None]:
 
 
 def lock_of(path: Path) -> Path:
-    """The lock file of an output, beside it."""
-    return path.with_name(path.name + ".lock")
+    """The lock file of an output, beside it. Raises FileError for an output without a name."""
+    return require_name(path).with_name(path.name + ".lock")
 
 
 def owner(path: Path) -> str:
@@ -265,7 +266,8 @@ def _open_lock(lock: Path, flags: int) -> int:
         handle = os.open(lock, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
     except OSError as error:
         why = "it is a link" if error.errno == errno.ELOOP else error.strerror
-        raise FileError(f"{lock} cannot be used as a lock: {why}", _FOREIGN_LOCK) from error
+        hint = mend(error) if error.errno == errno.ENAMETOOLONG else _FOREIGN_LOCK
+        raise FileError(f"{lock} cannot be used as a lock: {why}", hint) from error
     try:
         state = os.fstat(handle)
         if not stat.S_ISREG(state.st_mode) or state.st_nlink > 1:

@@ -11,6 +11,7 @@ from typing import Any
 
 from landscape.config import TrainConfig
 from landscape.errors import ConfigError
+from landscape.storage.files import require_name
 
 VARIABLE = ("lr", "lr_ratio", "weight_decay", "init_scale_E", "init_scale_W")
 MOST_MEMBERS = 16
@@ -47,7 +48,7 @@ def ensemble(
     for chosen in itertools.product(*axes):
         suffix = "".join(f"-s{text}" if name == "seed" else f"-{name}-{text}" for name, text in chosen)
         changes: dict[str, Any] = {name: int(text) if name == "seed" else _number(text) for name, text in chosen}
-        runs[out.with_name(out.stem + suffix + out.suffix)] = dataclasses.replace(config, **changes)
+        runs[require_name(out).with_name(out.stem + suffix + out.suffix)] = dataclasses.replace(config, **changes)
     return runs
 
 
