@@ -177,7 +177,7 @@ def _notes(sources: Sequence[Source]) -> list[str]:
     analysed = [s for s in sources if s.measured is not None]
     if analysed:
         found = [m for s in analysed if (m := s.measured) is not None and "hidden" in m]
-        failures = [float(measured["hidden_failure_probability"].max()) for measured in found]
+        failures = [float(measured["hidden_failure_probability"].values.max(initial=0.0)) for measured in found]
         notes += [
             f"Objective of the Hessian: {objectives(analysed)}. float64, the whole training set.",
             where(analysed) + " The gradient norm stands beside every saddle index for this reason.",

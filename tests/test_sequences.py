@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from sequences_train import Ensemble, Run
 
-from landscape.config import HessianConfig
+from landscape.config import HessianConfig, TrainConfig, replace
 from landscape.errors import FileError
+from landscape.measure import Measurement
 from landscape.pipeline import analyse
 from landscape.storage.runs import RunReader, RunWriter
 from landscape.storage.spectra import SpectrumReader, SpectrumWriter
@@ -189,7 +190,9 @@ def test_an_analysis_has_room_for_the_steps_to_come(tiny_run: Path, tmp_path: Pa
     found = SpectrumReader(path)
     vectors = {name: h5py.File(path)["eigenvectors"][name][0] for name in found.blocks}
     rows = {"/": found.row(0), "spectrum": found.spectra(0), "density": found.densities(0), "eigenvectors": vectors}
-    with SpectrumWriter.extend(path, 2) as writer:
+    with RunReader(tiny_run) as run:
+        layout = Measurement(replace(TrainConfig(), run.config), config, run.data()).layout()
+    with SpectrumWriter(path, {**found.attrs, "status": "running"}, 4, layout, grow=True) as writer:
         writer.append(40, rows)
         writer.append(60, rows)
         bytes_before = path.read_bytes()

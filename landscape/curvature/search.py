@@ -98,13 +98,15 @@ class Search:
         self.runs += 1
         # All runs together fail with no more than the probability allowed.
         failure = self.failure / 2**self.runs
+        # Rounding below float64 leaves no bound to prove: there the converged run is all that can be asked for.
+        can_prove = self.op.dtype == torch.float64
         seen = search_complement(
             self.op,
             locked,
             {e: innermost[e] for e in self.ends},
             ready,
             limit=self.tol * norm,
-            hidden=max(10 * self.tol, _HIDDEN) * norm,
+            hidden=max(10 * self.tol, _HIDDEN) * norm if can_prove else float("inf"),
             failure=failure,
             max_products=self.max_products - self.products,
             generator=self.generator,

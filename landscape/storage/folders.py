@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from landscape.errors import ConfigError, FileError
+from landscape.errors import ConfigError, FileError, mend
 from landscape.storage.files import make_folder, refuse_existing, sha256
 from landscape.storage.writing import sole_writer
 
@@ -53,9 +53,7 @@ def replaced_folder(out: Path, what: str, overwrite: bool) -> Iterator[Path]:
             else:
                 draft.rename(out)
         except OSError as error:
-            raise FileError(
-                f"{out} cannot be written: {error.strerror or error}", "free some space, or choose another --out"
-            ) from error
+            raise FileError(f"{out} cannot be written: {error.strerror or error}", mend(error)) from error
         finally:
             shutil.rmtree(draft, ignore_errors=True)
 
