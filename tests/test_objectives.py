@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 
 import pytest
@@ -61,6 +62,121 @@ def test_buffers_of_the_module_do_not_change() -> None:
     operator = HessianOperator(Objective(module, draw(9, 3), torch.arange(9) % 3), dict(module.named_parameters()))
     assert bool((operator @ draw(operator.shape[1])).any())
     assert module.calls == 0
+
+
+@pytest.mark.parametrize("norm", [1.0, 100.0], ids=["reached", "not reached"])
+@pytest.mark.parametrize("use", ["value", "gradient", "operator"])
+def test_parameters_of_the_module_do_not_change(use: str, norm: float) -> None:
+    """Whatever is asked first: a module that renormalises its parameters is refused, and left as it was."""
+    module = nn.Sequential(nn.Embedding(5, 4, max_norm=norm), nn.Linear(4, 3)).double()
+    before = {n: p.detach().clone() for n, p in module.named_parameters()}
+    point, objective = dict(module.named_parameters()), Objective(module, torch.arange(9) % 5, torch.arange(9) % 3)
+    ask = {"value": objective.value, "gradient": objective.gradient}.get(use, lambda P: HessianOperator(objective, P))
+    with pytest.raises(ArgumentError, match=r"the model changes its parameter '0\.weight' in place"):
+        ask(point)
+    assert all(torch.equal(p, before[n]) for n, p in point.items())
+
+
+def test_constants_and_data_do_not_change() -> None:
+    """What a module and a loss write into constants, inputs and targets is not seen outside."""
+    module = nn.Sequential(nn.Embedding(5, 4, max_norm=0.5), nn.ReLU(inplace=True), nn.Linear(4, 3)).double()
+    last = {n: p for n, p in module.named_parameters() if n.startswith("2")}
+    frozen, x, y = module[0].weight.detach().clone(), torch.arange(9) % 5, torch.arange(9) % 3
+    found = HessianOperator(Objective(module, x, y), last).dense()
+    assert torch.equal(module[0].weight, frozen)
+    rows = frozen * (0.5 / (frozen.norm(dim=1, keepdim=True) + 1e-7)).clamp(max=1)
+    assert_close(
+        found,
+        HessianOperator(Objective(module[1:], rows[x], y), last).dense(),
+        1e-6,
+    )
+    data, labels = draw(9, 4), draw(9, 3)
+    copies = data.clone(), labels.clone()
+    HessianOperator(Objective(module[1:], data, labels, lambda z, y: (z - y.abs_()).square().sum(1)), last)
+    assert torch.equal(data, copies[0])
+    assert torch.equal(labels, copies[1])
+
+
+class Language(nn.Module):
+    """Tokens to tokens, with one matrix for embedding and head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wte, self.mix, self.head = nn.Embedding(4, 3), nn.Linear(3, 3), nn.Linear(3, 4, bias=False)
+        self.head.weight = self.wte.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.mix(self.wte(x)).tanh())
+
+
+class Twice(nn.Module):
+    """One submodule, with a buffer, under two names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+        self.a.register_buffer("scale", torch.ones(3))
+        self.b = self.a
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.b(self.a(x).tanh() * self.a.scale) * self.b.scale
+
+
+@pytest.mark.parametrize("double", [False, True])
+@pytest.mark.parametrize(
+    ("module", "x", "names"),
+    [
+        (Language(), torch.arange(9) % 4, ["mix.weight", "mix.bias"]),
+        (Language(), torch.arange(9) % 4, ["head.weight"]),
+        (Language(), torch.arange(9) % 4, ["wte.weight"]),
+        (Twice(), draw(9, 3), ["a.0.weight"]),
+        (Twice(), draw(9, 3), ["b.0.weight", "a.1.bias"]),
+        (Twice(), draw(9, 3), ["b.scale"]),
+    ],
+    ids=["tied constant", "tied, by one name", "by the other", "shared", "shared, by both names", "shared buffer"],
+)
+def test_some_parameters_of_a_module_with_tied_ones(
+    module: nn.Module, x: Tensor, names: list[str], double: bool
+) -> None:
+    """Tied constants stay one tensor, and whichever name is given stands for all."""
+    module = copy.deepcopy(module).eval().to(torch.float64 if double else torch.float32)
+    state, y = module.state_dict(), torch.arange(9) % 3
+    point = {n: state[n].double() for n in names}
+    found = HessianOperator(Objective(module, x, y), point).dense()
+    plain = copy.deepcopy(module).double()
+
+    def loss(*values: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(
+            torch.func.functional_call(plain, dict(zip(names, values, strict=True)), (x,)), y
+        )
+
+    pieces = torch.autograd.functional.hessian(loss, tuple(point.values()))
+    sizes = [p.numel() for p in point.values()]
+    rows = [torch.cat([h.reshape(n, -1) for h in row], 1) for n, row in zip(sizes, pieces, strict=True)]
+    assert_close(found, torch.cat(rows), 1e-10)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("kind", ["module", "function"])
+def test_tensors_of_a_loss(kind: str, dtype: torch.dtype) -> None:
+    """Class weights, too, are taken in the objective's precision, and stay what they are."""
+    torch.manual_seed(0)
+    module, x, y, weights = nn.Linear(3, 3), draw(9, 3), torch.arange(9) % 3, torch.tensor([1.0, 0.5, 3.0])
+    loss = {
+        "module": nn.CrossEntropyLoss(weight=weights, reduction="none"),
+        "function": functools.partial(nn.functional.cross_entropy, weight=weights, reduction="none"),
+    }[kind]
+    bias = module.bias.detach().double()
+
+    def mean(b: Tensor) -> Tensor:
+        z = x @ module.weight.double().T + b
+        return nn.functional.cross_entropy(z, y, weights.double(), reduction="none").mean()
+
+    objective = Objective(module, x, y, loss, chunk_size=4, dtype=dtype)
+    found = HessianOperator(objective, {"bias": bias}).dense().double()
+    assert_close(found, torch.autograd.functional.hessian(mean, bias), 1e-10 if dtype == torch.float64 else 1e-5)
+    kept = loss.weight if isinstance(loss, nn.Module) else loss.keywords["weight"]
+    assert kept.dtype == torch.float32
 
 
 def test_operator_keeps_its_own_point() -> None:

@@ -217,6 +217,11 @@ class Checkpointed(nn.Module):
         return self.a(x).tanh()
 
 
+def clamped(P: dict[str, Tensor], x: Tensor) -> Tensor:
+    P["w"].data.clamp_(-0.1, 0.1)
+    return x @ P["w"]
+
+
 def old_weight_norm() -> nn.Module:
     with pytest.warns(FutureWarning):
         layer = nn.utils.weight_norm(nn.Linear(5, 4))
@@ -311,6 +316,16 @@ SECOND = r"the second derivative by automatic differentiation is \d+% off finite
             lambda: operator(model=nn.Embedding(4, 4, sparse=True), x=Y),
             "the gradient of 'weight' is sparse",
             "make its module with sparse=False",
+        ),
+        "clipped embedding": (
+            lambda: operator(model=nn.Sequential(nn.Embedding(4, 3, max_norm=1.0), nn.Linear(3, 4)), x=Y),
+            "the model changes its parameter '0.weight' in place",
+            r"without max_norm",
+        ),
+        "clamped in place": (
+            lambda: operator(lambda z, y: z**2, clamped, params={"w": X[0]}),
+            "the model changes its parameter 'w' in place",
+            r"compute a new tensor from it",
         ),
         "lazy": (
             lambda: operator(model=nn.LazyLinear(4)),

@@ -178,6 +178,17 @@ def require_independent(whole: Tensor, parts: Tensor, outputs: Tensor) -> None:
         )
 
 
+def require_same(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> None:
+    """Raise ArgumentError for a parameter that is not in `after`, or differs there."""
+    for name, p in before.items():
+        if name not in after or not torch.allclose(p, after[name], rtol=0, atol=0, equal_nan=True):
+            raise ArgumentError(
+                f"the model changes its parameter {name!r} in place",
+                "compute a new tensor from it instead; make nn.Embedding without max_norm, and scale its rows once "
+                "before",
+            )
+
+
 def require_used(terms: Iterable[Value], params: Mapping[str, Tensor]) -> None:
     """Raise ArgumentError for parameters that none of the terms depends on."""
     unused = list(params)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -14,9 +15,9 @@ from landscape.errors import ArgumentError, suggest
 
 
 class ModuleFunction:
-    """A module as a function of (parameters by name, inputs), in one precision.
+    """A module as a function of (parameters by name, *inputs), in one precision.
 
-    Parameters that are not given, and buffers, are constants; buffers are copied, so that none is changed. Raises
+    Parameters that are not given, and buffers, are constants, copied so that none is changed. Raises
     ArgumentError for names and shapes that the module does not have, for one tied tensor given twice, and for
     submodules whose training mode changes the loss.
     """
@@ -26,15 +27,18 @@ class ModuleFunction:
         self._by_mode = {name: m for name, m in module.named_modules() if _depends_on_mode(m)}
         self._require_eval()
 
-    def __call__(self, params: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    def __call__(self, params: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
         self._require_eval()
-        own = dict(self.module.named_parameters(remove_duplicate=False))
-        buffers = dict(self.module.named_buffers())
-        self._require_names(params, {**own, **buffers})
-        given = {id(own[n]) for n in params if n in own}
-        constants = {n: in_precision(p.detach(), self.dtype) for n, p in own.items() if id(p) not in given}
-        copies = {n: in_precision(b, self.dtype).clone() for n, b in buffers.items() if n not in params}
-        outputs: Tensor = torch.func.functional_call(self.module, {**constants, **copies, **params}, (x,))
+        own = {
+            **dict(self.module.named_parameters(remove_duplicate=False)),
+            **dict(self.module.named_buffers(remove_duplicate=False)),
+        }
+        self._require_names(params, own)
+        given = {id(own[n]) for n in params}
+        # By identity: torch wants one tensor for all the names of a tied one.
+        copies = {id(p): in_precision(p.detach(), self.dtype).clone() for p in own.values() if id(p) not in given}
+        constants = {n: copies[id(p)] for n, p in own.items() if id(p) not in given}
+        outputs: Tensor = torch.func.functional_call(self.module, {**constants, **params}, inputs)
         return outputs
 
     def _require_eval(self) -> None:
@@ -61,6 +65,19 @@ class ModuleFunction:
                     f"{other!r} and {name!r} are one tied tensor",
                     "name it once, as dict(model.named_parameters()) does",
                 )
+
+
+def loss_in_precision(loss: Callable[..., Tensor], dtype: torch.dtype) -> Callable[..., Tensor]:
+    """A loss whose tensors, such as class weights of a module or a functools.partial, are in `dtype`."""
+    if isinstance(loss, nn.Module):
+        return functools.partial(ModuleFunction(loss, dtype), {})
+    if isinstance(loss, functools.partial):
+        args, keywords = (
+            [in_precision(x, dtype) if isinstance(x, Tensor) else x for x in values]
+            for values in (loss.args, loss.keywords.values())
+        )
+        return functools.partial(loss.func, *args, **dict(zip(loss.keywords, keywords, strict=True)))
+    return loss
 
 
 def in_precision(x: Tensor, dtype: torch.dtype) -> Tensor:

@@ -17,12 +17,13 @@ from landscape.curvature.checks import (
     require_labels,
     require_outputs,
     require_parameters,
+    require_same,
     require_settings,
     require_used,
     require_values,
 )
 from landscape.curvature.differences import require_derivatives
-from landscape.curvature.modules import ModuleFunction, in_precision
+from landscape.curvature.modules import ModuleFunction, in_precision, loss_in_precision
 from landscape.errors import ArgumentError
 
 Parameters = Mapping[str, Tensor]
@@ -101,7 +102,8 @@ class Objective:
         self._given = (model, inputs, targets, loss, weight_decay, chunk_size)
         self._model = ModuleFunction(model, dtype) if isinstance(model, nn.Module) else model
         self.inputs, self.targets = in_precision(inputs.detach(), dtype), in_precision(targets.detach(), dtype)
-        self.dtype, self.weight_decay, self._loss, self._per_token = dtype, weight_decay, loss, per_token
+        self.dtype, self.weight_decay, self._per_token = dtype, weight_decay, per_token
+        self._loss = loss_in_precision(loss, dtype)
         self._chunk_size = chunk_size or len(inputs)
         self._kept = _kept(self.targets, loss, per_token)
         if self._kept is not None:
@@ -110,11 +112,12 @@ class Objective:
         self._count = tokens if self._kept is None else int(self._kept.sum())
         self._is_deterministic = False
         self._sound: set[tuple[str, ...]] = set()
+        self._left_alone: set[tuple[str, ...]] = set()
 
     def in_dtype(self, dtype: torch.dtype) -> Objective:
         """The same objective in another precision."""
         other = Objective(*self._given, dtype=dtype, per_token=self._per_token)
-        other._sound = self._sound
+        other._sound, other._left_alone = self._sound, self._left_alone
         return other
 
     @property
@@ -124,6 +127,7 @@ class Objective:
 
     def require_deterministic(self, params: Parameters) -> None:
         """Raise ValueError if the loss of the same parameters differs between two calls, as with dropout."""
+        self._require_left_alone(params)
         if self._is_deterministic:
             return
         with torch.no_grad():
@@ -146,6 +150,7 @@ class Objective:
         NumericsError where a value is not finite. Once for each set of names: some 8 passes over 32 samples, and over
         chunks until each parameter has been used.
         """
+        self._require_left_alone(params)
         if tuple(params) in self._sound:
             return
         at, halves = self._probe()
@@ -197,8 +202,21 @@ class Objective:
 
     def value(self, params: Parameters) -> float:
         """The objective itself."""
+        self._require_left_alone(params)
         with torch.no_grad():
             return sum(float(term(params)) for term in self.terms())
+
+    def _require_left_alone(self, params: Parameters) -> None:
+        """Raise ArgumentError for a model that writes into its parameters; tried on copies, once for a set of names."""
+        if tuple(params) in self._left_alone:
+            return
+        # Versions are counted outside of inference mode alone; they tell also of writing that changes nothing here.
+        with torch.inference_mode(False), torch.no_grad():
+            before, after = ({n: p.detach().to(self.dtype, copy=True) for n, p in params.items()} for _ in range(2))
+            versions = {n: p._version for n, p in after.items()}
+            self._outputs(self._probe()[0], after)
+            require_same(before, {n: p for n, p in after.items() if p._version == versions[n]})
+        self._left_alone.add(tuple(params))
 
     def _slices(self) -> Iterator[slice]:
         for start in range(0, len(self.inputs), self._chunk_size):
@@ -222,14 +240,15 @@ class Objective:
         require_derivatives(functools.partial(exact._chunk, at), {n: p.to(exact.dtype) for n, p in params.items()})
 
     def _outputs(self, at: slice, params: Parameters) -> Tensor:
-        x = self.inputs[at]
+        # Copies of the data, since models and losses may work in place.
+        x = self.inputs[at].clone()
         with blaming(f"the model fails on inputs of shape {tuple(x.shape)}"), sdpa_kernel(SDPBackend.MATH):
             outputs = self._model({n: p.to(self.dtype) for n, p in params.items()}, x)
         require_outputs(outputs, self.dtype)
         return outputs
 
     def _values(self, at: slice, outputs: Tensor) -> Tensor:
-        y = self.targets[at]
+        y = self.targets[at].clone()
         with blaming(f"the loss fails on outputs {tuple(outputs.shape)} and targets {tuple(y.shape)}"):
             values = self._loss(outputs, y)
         require_values(values, tuple(y.shape[: 1 + self._per_token]), self.dtype)
