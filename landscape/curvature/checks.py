@@ -134,6 +134,8 @@ def require_values(values: Any, shape: tuple[int, ...], dtype: torch.dtype) -> N
             hint = "pass reduction='none', or leave out the mean or sum: the objective takes the mean itself"
         elif len(shape) == 1 and values.shape[:1] == shape and values.numel() == n:
             hint = "flatten it: loss(outputs, targets).reshape(len(outputs))"
+        elif len(shape) == 2 and values.shape[:2] == shape:
+            hint = "flatten the axes of the tokens to one, outputs to (N, T, ...) and targets to (N, T)"
         elif len(shape) == 1 and values.shape[:1] == shape:
             hint = "sum or average over the other axes; for one value per token (n, T) pass per_token=True"
         else:
@@ -229,7 +231,7 @@ def blaming(what: str) -> Iterator[None]:
         raise ArgumentError(
             f"{what}: {type(error).__name__}: {words}",
             "it must work on these shapes and in the objective's dtype, and be differentiable twice (torch.compile, "
-            "recurrent layers of cuDNN and fused attention are not)",
+            "torch.utils.checkpoint, recurrent layers of cuDNN and fused attention are not)",
         ) from error
 
 

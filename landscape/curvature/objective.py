@@ -80,7 +80,8 @@ class Objective:
     `model` is a torch module, or a function of (parameters by name, inputs), that returns one tensor. `inputs` and
     `targets` hold the whole data set, first axis samples; `chunk_size` samples go through the model at once. `loss`
     maps the outputs and targets of n samples to n values. With `per_token` it maps them to (n, T) values and L is the
-    mean over the N T tokens; integer targets (N, T) that are -100, or the ignore_index of `loss`, are left out of it.
+    mean over the N T tokens; integer targets (N, T) that are -100, or the ignore_index of `loss`, are left out of it:
+    an index inside of a lambda is not seen, and its tokens count as zeros.
     Floating inputs and buffers are used in `dtype`. Nothing of the module is changed: no .grad, mode or requires_grad.
     Attention goes through torch's plain kernel, since the fused ones have no second derivative.
     Raises ArgumentError, a ValueError, for data, modules and losses that have no Hessian in this sense.
