@@ -17,6 +17,8 @@ from landscape.curvature.pencil import Whitened, leading_ratios, upper_bounds
 from landscape.curvature.solve import Cholesky, ConjugateGradients, Solver
 from landscape.errors import NumericsError
 
+_PROBES = 4
+
 
 @dataclasses.dataclass(frozen=True)
 class CouplingResult:
@@ -72,27 +74,44 @@ def coupling(
     between = coupling_error(H_12, H_12.T, seed)
     if dense:
         return _dense(H_11.symmetric(), MatrixOperator(H_12.dense(), between), H_22.symmetric(), tolerance)
-    products = 0 if isinstance(H_12, MatrixOperator) else 8
+    products = 0 if isinstance(H_12, MatrixOperator) else 8 + _PROBES
+    between += _rounding(H_12, seed)
     solvers: list[Solver] = []
     for H in (H_11, H_22):
         if isinstance(H, MatrixOperator):
             solvers.append(Cholesky(H.symmetric(), tolerance))
         else:
             solvers.append(ConjugateGradients(H, tolerance, max_products, product_error(H, seed)))
-            products += 4
+            products += 4 + _PROBES
+        solvers[-1].error += _rounding(H, seed)
+    error, room = _room(solvers)
     first, second = solvers
     ratios, distances, vectors, used = leading_ratios(first, H_12, second, k, tol, seed, max_products)
     products += used
     moved = _moved(ratios, solvers, between)
+    # Residuals are measured in the inverse of blocks that are in error themselves.
+    distances = distances * (1 + error / room) + moved
     errors = np.full(len(ratios), np.nan)
     if isinstance(first, Cholesky) and isinstance(second, Cholesky):
         K = Whitened(first, H_12, second)
         upper, used = upper_bounds(K, vectors, ratios, tol, FAILURE, seed, max_products - products)
         products += used
         if upper is not None:
+            upper = np.maximum(upper, ratios)
             errors = upper - ratios + _moved(upper, solvers, between)
     lower = int((ratios - moved > 1).sum())
-    return CouplingResult(ratios, errors, distances + moved, lower, min(m, n), tolerance, products, "lanczos")
+    return CouplingResult(ratios, errors, distances, lower, min(m, n), tolerance, products, "lanczos")
+
+
+def _rounding(op: Operator, seed: int) -> float:
+    """What rounding adds to the error of products and of sums over them: 10 eps |A|_F, by `_PROBES` random products."""
+    if isinstance(op, MatrixOperator):
+        norm = float(op.matrix.norm())
+    else:
+        generator = torch.Generator().manual_seed(seed)
+        X = torch.randn(op.shape[1], _PROBES, generator=generator, dtype=torch.float64).to(op.device, op.dtype)
+        norm = float((op @ X).norm()) / _PROBES**0.5
+    return 10 * torch.finfo(op.dtype).eps * norm
 
 
 def _dense(H_11: MatrixOperator, H_12: MatrixOperator, H_22: MatrixOperator, tolerance: float) -> CouplingResult:
@@ -120,15 +139,21 @@ def _moved(ratios: NDArray[np.float64], solvers: Sequence[Solver], between: floa
     diagonal blocks; by the minimax principle, errors dM and dN move one by at most
     (|dM| + kappa |dN|) / (lambda_min(N) - |dN|). Raises NumericsError where |dN| >= lambda_min(N).
     """
+    error, room = _room(solvers)
+    moved: NDArray[np.float64] = (between + ratios * error) / room
+    return moved
+
+
+def _room(solvers: Sequence[Solver]) -> tuple[float, float]:
+    """|dN| and lambda_min(N) - |dN| of `_moved`."""
     error = max(solver.error for solver in solvers)
     room = min(solver.floor for solver in solvers) - error
     if not room > 0:
         raise NumericsError(
             f"a diagonal block, known to {error:.1e}, may have eigenvalues below -tau: coupling ratios are undefined",
-            "take a larger tolerance",
+            f"take a larger tolerance, above {2 * (solvers[0].shift - room):.1e}",
         )
-    moved: NDArray[np.float64] = (between + ratios * error) / room
-    return moved
+    return error, room
 
 
 class Joint:

@@ -16,8 +16,6 @@ INNER_TOL = 1e-2
 _GUARD = 2
 _SMALL = 1e-6
 """Ratios below this share of the largest need only its precision."""
-_NEW = 1e-8
-"""What of a vector must lie outside a basis for it to be new: less is rounding."""
 
 
 def leading_ratios(
@@ -25,10 +23,11 @@ def leading_ratios(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], Tensor, int]:
     """The k largest singular values of A^(-1/2) B C^(-1/2), their errors, right vectors, and the products spent.
 
-    Rayleigh-Ritz on bases U and V, orthonormal in the inner products of A and C, so that every value is at most the
-    true one; they grow by A^(-1) and C^(-1) applied to the residuals r_1 = B v - kappa A u, r_2 = B^T u - kappa C v.
-    Each value is within sqrt((|r_1|^2 in A^(-1) + |r_2|^2 in C^(-1)) / 2) of a true one. That norm is bounded through
-    the inner residuals, for A and C above their shift, as they are where the blocks are semidefinite.
+    Rayleigh-Ritz on orthonormal bases U and V with the Gram matrices that their products show, so that every value is
+    at most the true one; they grow by A^(-1) and C^(-1) applied to the residuals r_1 = B v - kappa A u and
+    r_2 = B^T u - kappa C v. Each value is within sqrt((|r_1|^2 in A^(-1) + |r_2|^2 in C^(-1)) / 2) of a true one. That
+    norm is bounded through the inner residuals, for A and C above their shift, as they are where the blocks are
+    semidefinite. All this holds for exact products: for their errors and rounding see `coupling`.
     """
     transposed = B.T
     k = min(k, *B.shape)
@@ -42,10 +41,11 @@ def leading_ratios(
     U.grow(spare.to(V.vectors))
     coupled = V.vectors.shape[1]
     while True:
-        left, kappa, right = torch.linalg.svd(U.vectors.T @ BV, full_matrices=False)
+        white_u, white_v = U.whitening(), V.whitening()
+        left, kappa, right = torch.linalg.svd(white_u.T @ (U.vectors.T @ BV) @ white_v, full_matrices=False)
         count = min(width, len(kappa))
         kappa = kappa[:count]
-        u, v = left[:, :count], right[:count].T
+        u, v = white_u @ left[:, :count], white_v @ right[:count].T
         r_1 = BV @ v - kappa * (U.images @ u)
         r_2 = transposed @ (U.vectors @ u) - kappa * (V.images @ v)
         coupled += count
@@ -133,7 +133,11 @@ def upper_bounds(
 
 
 class _Basis:
-    """Vectors orthonormal in the inner product of a solver's operator, with their images."""
+    """Orthonormal vectors and their images by a solver's operator.
+
+    Orthonormal in the plain inner product: there, rounding does not depend on how ill-conditioned the operator is, so
+    that no vector is taken for new twice.
+    """
 
     def __init__(self, solver: Solver, start: Tensor) -> None:
         self.solver = solver
@@ -141,19 +145,24 @@ class _Basis:
         self.grow(start)
 
     def grow(self, x: Tensor) -> int:
-        """Add what of x is new; returns how many vectors that is."""
-        for _ in range(2):
-            before = x.norm(dim=0)
-            x = x - self.vectors @ (self.images.T @ x)
-            length = x.norm(dim=0)
-            x = x[:, length > _NEW * before] / length[length > _NEW * before]
-        image = self.solver @ x
-        for _ in range(2):
-            gram = x.T @ image
-            s, R = torch.linalg.eigh((gram + gram.T) / 2)
-            kept = s > _NEW * s[-1:]
-            scale = R[:, kept] / s[kept].sqrt()
-            x, image = x @ scale, image @ scale
+        """Add what of x is new beyond rounding; returns how many vectors that is."""
+        new = torch.finfo(x.dtype).eps ** 0.5
+        x = x[:, x.norm(dim=0) > 0]
+        for _ in range(3):
+            x = x / x.norm(dim=0)
+            x = x - self.vectors @ (self.vectors.T @ x)
+            left, s, _ = torch.linalg.svd(x, full_matrices=False)
+            x = left[:, s > new]
         self.vectors = torch.cat([self.vectors, x], dim=1)
-        self.images = torch.cat([self.images, image], dim=1)
+        self.images = torch.cat([self.images, self.solver @ x], dim=1)
         return x.shape[1]
+
+    def whitening(self) -> Tensor:
+        """W with W^T G W = 1 for the Gram matrix G of the vectors in the operator's inner product.
+
+        Eigenvalues of G below the operator's floor are rounding; to raise them to it is true, and lowers the ratios.
+        """
+        gram = self.vectors.T @ self.images
+        s, R = torch.linalg.eigh((gram + gram.T) / 2)
+        white: Tensor = R / s.clamp(min=self.solver.floor).sqrt()
+        return white
