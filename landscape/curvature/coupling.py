@@ -64,7 +64,8 @@ def coupling(
     joint block's norm. dense (auto: up to 8000 rows in all): every one, by Cholesky factorisations. lanczos: the
     leading k to `tol`, by conjugate gradients inside. The blocks' errors, as a MatrixOperator states them or as their
     products show them, enter the bounds. Raises NumericsError where a shifted diagonal block is not positive definite
-    beyond its error: its own negative curvature then leaves K undefined (never with ReLU and a convex loss, F8).
+    beyond its error and rounding: its own negative curvature then leaves K undefined (never with ReLU and a convex
+    loss, F8).
     """
     m, n = H_12.shape
     dense = method == "dense" or (method == "auto" and m + n <= DENSE_LIMIT)
@@ -104,14 +105,14 @@ def coupling(
 
 
 def _rounding(op: Operator, seed: int) -> float:
-    """What rounding adds to the error of products and of sums over them: 10 eps |A|_F, by `_PROBES` random products."""
+    """What rounding adds to the error of products and of sums over them: 30 eps |A|_F, by `_PROBES` random products."""
     if isinstance(op, MatrixOperator):
         norm = float(op.matrix.norm())
     else:
         generator = torch.Generator().manual_seed(seed)
         X = torch.randn(op.shape[1], _PROBES, generator=generator, dtype=torch.float64).to(op.device, op.dtype)
         norm = float((op @ X).norm()) / _PROBES**0.5
-    return 10 * torch.finfo(op.dtype).eps * norm
+    return 30 * torch.finfo(op.dtype).eps * norm
 
 
 def _dense(H_11: MatrixOperator, H_12: MatrixOperator, H_22: MatrixOperator, tolerance: float) -> CouplingResult:
