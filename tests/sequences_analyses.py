@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
+import importlib
 import io
 import json
 import multiprocessing
@@ -394,7 +395,8 @@ def apart(folder: Path, argv: list[str], fault: Fault | None) -> Outcome:
     child.start()
     theirs.close()
     told: list[Told] = []
-    said, started, pending = "", time.monotonic(), fault.after if fault and not fault.at else None
+    said, started = "", time.monotonic()
+    pending: float | None = None
     with contextlib.suppress(EOFError):
         while True:
             left = (PATIENCE if pending is None else pending) - (time.monotonic() - started)
@@ -407,7 +409,8 @@ def apart(folder: Path, argv: list[str], fault: Fault | None) -> Outcome:
                 continue
             message = mine.recv()
             if message == "started":
-                started = time.monotonic()
+                # Not before: a signal at Python's own start tells nothing of the command.
+                started, pending = time.monotonic(), fault.after if fault and not fault.at else None
             elif isinstance(message, str):
                 said = message
             else:
@@ -417,6 +420,8 @@ def apart(folder: Path, argv: list[str], fault: Fault | None) -> Outcome:
 
 
 def _child(argv: list[str], fault: Fault | None, pipe: Connection) -> None:
+    # Ctrl-C within the import of a compiled module is an ImportError of its own.
+    importlib.import_module("isal.isal_zlib")
     tqdm.set_lock(threading.RLock())
     signal.signal(signal.SIGINT, signal.default_int_handler)
     said, code = io.StringIO(), 70
@@ -433,7 +438,9 @@ def _child(argv: list[str], fault: Fault | None, pipe: Connection) -> None:
             code = 130
         except BaseException:
             said.write(traceback.format_exc())
-        pipe.send(said.getvalue())
+    # Of a command that has ended, Ctrl-C changes nothing.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    pipe.send(said.getvalue())
     pipe.close()
     sys.exit(code)
 

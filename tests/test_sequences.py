@@ -59,7 +59,7 @@ def run_here(argv: list[str], kill: Kill | None) -> Outcome:
     return outcome
 
 
-@settings(max_examples=120, stateful_step_count=6, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, stateful_step_count=6, deadline=None, suppress_health_check=list(HealthCheck))
 class Sequences(RuleBasedStateMachine):
     """Commands of the torture run's kinds, drawn and killed by Hypothesis, in this process."""
 

@@ -435,7 +435,7 @@ def test_a_file_in_the_way(whole: Path, tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_one_failure_stops_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A run that cannot be written and an analysis of a run that diverged: named at the end, with exit code 1."""
+    """A run that cannot be written, and runs that diverge: named at the end, with exit code 1."""
     diverging = {"optimizer": "sgd", "lr": 1e30}
     sweep = {
         "train": SHORT,
@@ -448,14 +448,15 @@ def test_one_failure_stops_nothing_else(tmp_path: Path, capsys: pytest.CaptureFi
     with sole_writer(runs[1].path):
         assert cli.run(arguments(tmp_path, sweep)) == 1
     captured = capsys.readouterr()
-    finished = [0, 2, 3, 4, 5]
+    finished = [0, 2]
     assert [line.split(": ")[0] for line in captured.out.splitlines()] == [str(runs[i].path) for i in finished]
     lines = captured.err.splitlines()
-    assert len(lines) == 6
-    assert lines[0].startswith(f"error: {runs[1].path}: {runs[1].path} is being written by another process")
-    assert lines[1] == "hint: wait for it"
-    for line, run in zip(sorted(lines[2::2]), runs[4:], strict=True):
-        assert line.startswith(f"error: {run.hessian['']}: {run.path}: E at step 20 has")
+    errors = sorted(line for line in lines if line.startswith("error: "))
+    bad, busy = errors[:3], errors[3]
+    assert [line.split(": ")[1] for line in bad] == [str(run.path) for run in runs[3:]]
+    assert all("diverged" in line for line in bad)
+    assert busy.startswith(f"error: {runs[1].path}: {runs[1].path} is being written by another process")
+    assert "hint: wait for it" in lines
     assert SpectrumReader(runs[2].hessian[""]).steps == [20]
     assert not runs[1].hessian[""].exists()
     assert cli.run(arguments(tmp_path, {**sweep, "cases": {"good": {}}})) == 0
