@@ -26,7 +26,7 @@ FAULTS = st.one_of(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "examples"), [(Hessian, 100), (Critical, 40)])
+@pytest.mark.parametrize(("kind", "examples"), [(Hessian, 60), (Critical, 20)])
 def test_any_sequence(kind: Any, examples: int, truth: Truth) -> None:
     """Commands with growing steps, blocks and products, overwritten now and then, stopped at any change of a file."""
 
