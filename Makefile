@@ -24,7 +24,7 @@ $(TEST_INSTALLED): $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
 	touch $@
 
-# Repeated, this goes on where it stopped, and finished parts are not done again.
+# Repeated, this resumes where it stopped; finished parts are not done again.
 demo: $(INSTALLED)
 	$(BIN)/landscape train --preset quick --steps $(DEMO_STEPS) --out checkpoints/quick.h5 --resume
 	$(BIN)/landscape hessian --ckpt checkpoints/quick.h5 --num-steps $(DEMO_CHECKPOINTS) --overwrite
@@ -42,7 +42,7 @@ test: lint
 bench: $(TEST_INSTALLED)
 	$(BIN)/python -m benchmarks
 
-# Hours; goes on where it was stopped.
+# Hours; resumes where it was stopped.
 bench-full: $(TEST_INSTALLED)
 	$(BIN)/python -m benchmarks --full
 

@@ -109,8 +109,8 @@ def adam(tokens: pd.DataFrame, runs: pd.DataFrame, lr: float, weight_decay: floa
         "Without gradient Adam would shrink an embedding at lr lambda / sqrt(v), and rare tokens, whose v is smaller, "
         f"faster: at the end of Zipf runs with weight decay and B = 32 at {words(*rates['rare'])} a step in the rare "
         f"quarter and {words(*rates['frequent'])} in the frequent one, a factor of ten in {tenfold['rare']:,.0f} and "
-        f"{tenfold['frequent']:,.0f} steps. Adam's first moment, of about ten steps, also goes on with past gradients "
-        "while a token is absent, so that hardly any step is decay alone.",
+        f"{tenfold['frequent']:,.0f} steps. Adam's first moment, of about ten steps, also continues along past "
+        "gradients while a token is absent, so that hardly any step is decay alone.",
         "What can be measured of the decay of absent tokens: in the same runs batches left a token of the rare quarter "
         f"out in {words(*left_out)} steps, which in gradient flow changes ln |e_i| by {-flow * left_out[0]:.2g}. "
         "Measured changes of ln |e_i| from start to end under Zipf sampling, with B = 32 unless it says otherwise: "

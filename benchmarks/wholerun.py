@@ -69,7 +69,7 @@ def searched(problem: Problem, arrays: Arrays, before: Vectors) -> tuple[Numbers
 def parts() -> list[Part]:
     """quick at 100 checkpoints, in tens, at a few with one block, and at a few of mid.
 
-    Each ten is begun from nothing, so that an interrupted run is gone on with; its last one is done both ways.
+    Each ten is begun from nothing, so that an interrupted run can be resumed; its last one is done both ways.
     """
     few = STEPS["quick"][10:13]
     tens = [STEPS["quick"][i : i + 10] for i in range(0, CHECKPOINTS, 10)]

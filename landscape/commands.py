@@ -116,7 +116,7 @@ class Slice:
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
-    """Many runs and their analyses over all cores; repeated, it goes on where it stopped."""
+    """Many runs and their analyses over all cores; repeated, it resumes where it stopped."""
 
     config: Path
     """JSON file of cases, grid, seeds and analyses."""
@@ -152,7 +152,7 @@ class Report:
 
 @dataclasses.dataclass(frozen=True)
 class Info:
-    """What a run file or Hessian file holds, what it lacks, and how to go on with it."""
+    """What a run file or Hessian file holds, what it lacks, and how to resume it."""
 
     file: tyro.conf.Positional[Path]
     """Run file or Hessian file."""

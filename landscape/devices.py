@@ -16,7 +16,7 @@ LIBRARIES = 300_000_000
 def pick_device(name: str) -> torch.device:
     """`auto`: the GPU if there is one. Raises DeviceError for `cuda` without one."""
     if name == "cuda" and not torch.cuda.is_available():
-        raise DeviceError("--device cuda, but no CUDA device is to be had", "use --device cpu or auto")
+        raise DeviceError("--device cuda, but no CUDA device is available", "use --device cpu or auto")
     use_cuda = name == "cuda" or (name == "auto" and torch.cuda.is_available())
     return torch.device("cuda" if use_cuda else "cpu")
 

@@ -218,7 +218,7 @@ def choose_steps(reader: RunReader, wanted: str, count: int = 12) -> list[int]:
             training_at(reader, step)
         return chosen
     if not stored:
-        raise StepError(f"{reader.path} holds no checkpoint", "train it first, or go on with --resume")
+        raise StepError(f"{reader.path} holds no checkpoint", "train it first, or resume it with --resume")
     events = [
         reader.first_step(metric, threshold)
         for metric, threshold in (("train_accuracy", MEMORISED), ("test_accuracy", GROKKED))

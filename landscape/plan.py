@@ -87,7 +87,7 @@ class SweepConfig:
             if not re.fullmatch("[A-Za-z0-9][A-Za-z0-9_-]*", name):
                 raise ConfigError(
                     f"name {name!r} cannot be part of a file's name",
-                    "start with a letter or digit and go on with letters, digits, _ and -",
+                    "start with a letter or digit, followed by letters, digits, _ and -",
                 )
         crossed = {f"grid {field}": values for field, values in self.grid.items()}
         for what, values in {"cases": list(self.cases), "seeds": self.seeds, **crossed}.items():

@@ -1,4 +1,4 @@
-"""Many runs and their analyses over worker processes: what is finished is kept, what is not is gone on with."""
+"""Many runs and their analyses over worker processes: what is finished is kept, what is not is resumed."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def _train(group: dict[Path, TrainConfig]) -> None:
         if summary.divergence:
             raise summary.divergence
         if summary.status != "complete":
-            raise FileError(f"{summary.status} at step {summary.steps}", "the same command goes on")
+            raise FileError(f"{summary.status} at step {summary.steps}", "the same command resumes")
 
 
 def _analyse(run: Path, analysis: SweepAnalysis, path: Path) -> None:

@@ -95,7 +95,7 @@ def verification(opinions: Sequence[Verification]) -> str:
 
 
 def contents(state: FileState) -> str:
-    """What a file holds, what it lacks, and how to go on with it."""
+    """What a file holds, what it lacks, and how to resume it."""
     a, steps = state.attributes, state.steps
     span = f"{len(steps)} ({steps[0]} to {steps[-1]})" if steps else "none"
     lines = [
@@ -111,13 +111,13 @@ def contents(state: FileState) -> str:
     if state.status == "diverged":
         lines.append(["ended", "its loss or parameters were no longer finite; a lower --lr may help, with --overwrite"])
     elif state.kind == "run file":
-        verb = "longer" if state.status == "complete" else "on"
+        verb = "extend" if state.status == "complete" else "resume"
         more = " --steps N" if state.status == "complete" else ""
-        lines.append([f"go {verb}", f"landscape train --out {shlex.quote(state.path)} --resume{more}"])
+        lines.append([verb, f"landscape train --out {shlex.quote(state.path)} --resume{more}"])
     elif state.status != "complete":
         refined = any(table.group == "critical_point" for table in state.tables)
         again = "critical` command with --resume" if refined else "hessian` command"
-        lines.append(["go on", f"the same `landscape {again} goes on where it stopped"])
+        lines.append(["resume", f"the same `landscape {again} resumes it"])
     width = max(len(line[0]) for line in lines[1:])
     head, *rest = ([printable(cell) for cell in line] for line in lines)
     return "\n".join([": ".join(head), *(f"  {name:{width}}  {text}" for name, text in rest)])
@@ -135,7 +135,7 @@ def soundness(state: FileState) -> str:
     elif state.writer:
         verdict = f"whole so far, being written by {printable(state.writer)}"
     else:
-        verdict = f"whole but {state.status}: every committed row is good. --repair trims it; it can be gone on with"
+        verdict = f"whole but {state.status}: every committed row is good. --repair trims it; it can be resumed"
     return f"{_align(lines)}\n{printable(state.path)}: {verdict}"
 
 

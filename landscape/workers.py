@@ -21,7 +21,7 @@ from landscape.signals import stop_signals
 Reason = tuple[str, str]
 """Why a call failed, and how to mend it."""
 PATIENCE = 20.0
-"""Seconds that a worker has to come to an end by itself; after a kill its files can be gone on with, too."""
+"""Seconds that a worker has to come to an end by itself; after a kill its files can be resumed, too."""
 
 
 class Workers:
@@ -54,7 +54,7 @@ class Workers:
             process = self._processes.pop(pipe)
             process.join()
             message = f"its process ended with exit code {process.exitcode}"
-            return message, "if memory ran out, use fewer --jobs; the same command goes on"
+            return message, "if memory ran out, use fewer --jobs; the same command resumes"
         self._idle.append(pipe)
         return reason
 
@@ -116,7 +116,7 @@ def _end_with_parent() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
-    # At once, so that the files are free for whoever goes on with them.
+    # At once, so that the files are free for whoever resumes them.
     os._exit(1)
 
 

@@ -48,7 +48,7 @@ class Tally:
     """Of one kind of fault: how often it was tried, on how many rows that had been acknowledged, and what it cost.
 
     lost: acknowledged rows that were not served afterwards; torn: rows served that differ from the undisturbed file;
-    wrong: finished files that differ from it after going on, or that did not open.
+    wrong: finished files that differ from it after resuming, or that did not open.
     """
 
     fault: str

@@ -155,7 +155,7 @@ def test_values_no_run_can_have(
 def test_cuda_without_a_device(expect_failure: Callable[..., None], run_file: Path, tmp_path: Path) -> None:
     """--device cuda is an error where there is none, in both commands."""
     for argv in (["train", "--out", tmp_path / "x.h5"], ["hessian", "--ckpt", run_file]):
-        expect_failure([*argv, "--device", "cuda"], 1, "no CUDA device is to be had", "--device cpu or auto")
+        expect_failure([*argv, "--device", "cuda"], 1, "no CUDA device is available", "--device cpu or auto")
 
 
 def put_in_W(run_file: Path, value: float) -> dict[str, np.ndarray]:

@@ -148,7 +148,7 @@ def test_f7b_at_a_stationary_point(refined: tuple[Path, Path]) -> None:
 def test_a_search_is_resumed_and_never_overwritten(
     refined: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A short search ends unfinished with exit code 3; --resume goes on from there, anything else is refused."""
+    """A short search ends unfinished with exit code 3; --resume continues from there, anything else is refused."""
     run, out = refined[0], tmp_path / "short.h5"
     command = ["critical", "--ckpt", str(run), "--step", "400", "--quiet", "--blocks", "E,W", "--out", str(out)]
     assert cli.run([*command, "--search-products", "600"]) == 3

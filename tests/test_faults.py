@@ -65,7 +65,7 @@ def landscape(*argv: str, limit: tuple[str, ...] = (), **options: Any) -> subpro
 def test_nothing_is_lost_torn_or_wrong(
     fault: Callable[..., faults.Tally], size: dict[str, Any], truth: faults.Undisturbed, tmp_path: Path
 ) -> None:
-    """What was acknowledged is served bit for bit, nothing else is, and going on ends where an undisturbed run does."""
+    """What was acknowledged is served bit for bit, nothing else is, and resuming ends where an undisturbed run does."""
     tally = fault(tmp_path, truth, **size)
     assert tally.harm == (0, 0, 0), tally
     assert tally.tried >= size.get("kills", size.get("tries", 50))

@@ -132,7 +132,7 @@ def test_another_run_and_another_kind_are_refused(tiny_run: Path, tmp_path: Path
 
 
 def test_an_analysis_of_a_run_that_went_on(tmp_path: Path) -> None:
-    """The run's file has other bytes then; its id and its checkpoints are the same, and the analysis goes on."""
+    """The run's file has other bytes then; its id and its checkpoints are the same, and the analysis is resumed."""
     run, out = tmp_path / "run.h5", tmp_path / "h.h5"
     train(TINY, run, quiet=True)
     analyse(run, settings("0,20", "E"), out, quiet=True)

@@ -485,7 +485,7 @@ def spoiled(path: Path, group: str, step: int, name: str) -> None:
 def test_damaged_steps_are_skipped_and_named(
     files: dict[str, Path], run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`auto` and `all` go on without them, a step that was asked for is an error, and a report goes on."""
+    """`auto` and `all` skip them, a step that was asked for is an error, and a report skips them."""
     spoiled(run, "checkpoints/step", 20, "W")
     spoiled(run, "tokens/step", 40, "count")
     for steps in ("all", "auto"):

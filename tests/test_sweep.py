@@ -246,7 +246,7 @@ def never_sees_ctrl_c(pid: int) -> bool:
     ids=["kill", "Ctrl-C in training", "Ctrl-C in analysis"],
 )
 def test_the_same_command_finishes_it(number: signal.Signals, status: str, whole: Path, tmp_path: Path) -> None:
-    """Nothing of a killed sweep goes on; repeated, it ends where an undisturbed one does. Ctrl-C: 130, no traceback."""
+    """Nothing of a killed sweep keeps running; repeated, it ends as an undisturbed one. Ctrl-C: 130, no traceback."""
     runs = sweep_runs(SweepConfig(**LONG), tmp_path)
     hessian = [path for run in runs for path in run.hessian.values()]
     process = start(tmp_path)
@@ -272,7 +272,7 @@ def test_the_same_command_finishes_it(number: signal.Signals, status: str, whole
     for path, state in begun.items():
         # A file without a checkpoint has nothing to go on from.
         assert not state.steps or inspect(path).attributes["run_id"] == state.attributes["run_id"], (
-            "gone on with, not started anew"
+            "resumed, not started again"
         )
 
 
@@ -293,7 +293,7 @@ def test_ctrl_c_while_the_workers_start(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_killed_worker_costs_nothing_else(tmp_path: Path) -> None:
-    """The runs of a worker that dies are gone on with one by one; one that dies alone is reported, no other."""
+    """The runs of a worker that dies are resumed one by one; one that dies alone is reported, no other."""
     runs = sweep_runs(SweepConfig(**LONG), tmp_path)
     process = start(tmp_path)
     wait_for(lambda: in_training(runs[0]))
@@ -514,7 +514,7 @@ def test_refined_points_are_those_of_landscape_critical(
     assert "the same command with --resume continues" in capsys.readouterr().err
     assert SpectrumReader(ours).attrs["status"] == "running"
     assert cli.run(["info", str(ours)]) == 0
-    assert "the same `landscape critical` command with --resume goes on" in capsys.readouterr().out
+    assert "the same `landscape critical` command with --resume resumes it" in capsys.readouterr().out
     assert cli.run(arguments(tmp_path, sweep)) == 0
     assert SpectrumReader(ours).attrs["status"] == "complete"
     assert served_hessian(ours) == served_hessian(theirs)

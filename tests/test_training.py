@@ -324,7 +324,7 @@ def test_two_hundred_steps_are_one_hundred_and_resume(changes: dict[str, Any], t
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_resume_after_a_signal(number: signal.Signals, tmp_path: Path) -> None:
-    """A run stopped by Ctrl-C, SIGTERM or SIGKILL goes on to the same file as an undisturbed one."""
+    """A run stopped by Ctrl-C, SIGTERM or SIGKILL resumes to the same file as an undisturbed one."""
     flags = ["--p", "11", "--embed-dim", "4", "--hidden", "8", "--batch-size", "20", "--steps", "1500", "--quiet"]
     flags += ["--checkpoint-every", "20", "--stop-test-accuracy", "1.0", "--extra-steps", "9999"]
     command = [sys.executable, "-m", "landscape", "train", *flags, "--out"]

@@ -28,11 +28,11 @@ PAGE = """# Reliability: what was done to the files, and what it cost
 Real runs and analyses (small ones, so that many faults fit) were disturbed as below. A row is a checkpoint of a run
 file or a step of a Hessian file. *Acknowledged*: rows whose commit had returned before the fault, added over all
 tries. *Lost*: acknowledged rows that were not served afterwards. *Torn*: rows served that differ from the undisturbed
-file in any bit. *Wrong*: files that did not end, after going on, as the undisturbed one did, or left anything behind.
+file in any bit. *Wrong*: files that did not end, after resuming, as the undisturbed one did, or left anything behind.
 
-* SIGKILL: at a random instant of the whole command; 3 of 10 are killed again while they go on.
+* SIGKILL: at a random instant of the whole command; 3 of 10 are killed again while they resume.
 * Crash at a write: the file as it is when the process stops before, within or after each write: whole, cut at a page
-  of 4 KiB, cut in half. One in {resume_every} is gone on with.
+  of 4 KiB, cut in half. One in {resume_every} is resumed.
 * Sequences: random commands in one folder, two in three of them killed, at a random instant or in the midst of a
   change of a file, or stopped by Ctrl-C. A run is begun, resumed under every schedule that `--resume` allows, extended,
   repaired and begun anew; a Hessian file grows by steps and blocks; a search is resumed, a report replaced, a sweep

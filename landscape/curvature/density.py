@@ -309,7 +309,7 @@ def _lanczos(op: LinearMap, z: Tensor, steps: int) -> tuple[Tensor, NDArray[np.b
             image = image - torch.einsum("snw,sw->nw", basis[: j + 1], overlap)
         length = image.norm(dim=0)
         scale = torch.maximum(alpha[: j + 1].abs().amax(0), beta[: j + 1].amax(0))
-        # A run that has exhausted its Krylov space goes on with zeros, which carry no weight.
+        # A run that has exhausted its Krylov space is filled up with zeros, which carry no weight.
         alive = length > 10 * n**0.5 * torch.finfo(z.dtype).eps * scale
         if not bool(alive.any()):
             break

@@ -1,4 +1,4 @@
-"""CRC-32 as zlib counts it, from ISA-L where that is to be had: the same number in a tenth of the time."""
+"""CRC-32 as zlib counts it, from ISA-L where it is available: the same number in a tenth of the time."""
 
 from __future__ import annotations
 

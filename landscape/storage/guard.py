@@ -250,7 +250,7 @@ class Guard:
             if code not in (h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE):
                 raise self.refuse(
                     f"{where} is packed with filter {code} ({name.decode(errors='replace')!r}), not gzip or shuffle",
-                    "repack it with `h5repack -f GZIP=4 OLD NEW` where that filter is to be had",
+                    "repack it with `h5repack -f GZIP=4 OLD NEW` where that filter is available",
                 )
             if code == h5py.h5z.FILTER_SHUFFLE and values[:1] != (itemsize,):
                 raise self.refuse(f"{where} is shuffled by {values} bytes, not {itemsize}")

@@ -76,7 +76,7 @@ def inspect(path: Path) -> FileState:
     # A torn slot is the mark of an interruption; the other one is then in force.
     by_group = {t.group: t for t in tables}
     if kind == schema.RUN and by_group["checkpoints"].committed and not by_group["resume"].committed:
-        damage.append("resume: no valid slot, so that the run cannot be gone on with")
+        damage.append("resume: no valid slot, so that the run cannot be resumed")
     return FileState(
         path=str(path),
         kind=KINDS[kind],

@@ -134,7 +134,7 @@ class Member:
 
     def commit(self, step: int, state: dict[str, Any], tokens: Arrays) -> None:
         """Write a checkpoint and what belongs to it."""
-        # First what a checkpoint is gone on from: a run with a checkpoint can always be resumed.
+        # First what a checkpoint is resumed from: a run with a checkpoint can always be resumed.
         self.writer.save_resume(state)
         self.writer.checkpoint(step, state, tokens=tokens, moments=state)
 

@@ -75,7 +75,7 @@ def train(
     quiet: bool = False,
     fsync: bool = False,
 ) -> RunSummary:
-    """Train and write the run file `path`; `resume` goes on where an existing file stops.
+    """Train and write the run file `path`; `resume` resumes an existing file.
 
     fsync: sync every commit to the disk, so that it survives a loss of power as well as of the process. A run that
     diverges ends there with status "diverged" and a warning, its finite checkpoints kept. Raises
@@ -101,7 +101,7 @@ def train_ensemble(
     runs = {Path(path): config for path, config in runs.items()}
     for path, config in runs.items():
         if not (resume or overwrite):
-            refuse_existing(path, "use --resume to go on with it, --overwrite to replace it, or another --out")
+            refuse_existing(path, "use --resume to resume it, --overwrite to replace it, or another --out")
         elif overwrite:
             refuse_foreign(path, schema.RUN)
         make_folder(path.parent)
