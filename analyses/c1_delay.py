@@ -11,7 +11,7 @@ from intervals import LEVEL, compare, summary, survival_table, words
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from landscape.plotting import new_figure
+from landscape.report.style import new_figure
 
 # Each input without an embedding, and what it is held against.
 PAIRS = {

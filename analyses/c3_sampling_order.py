@@ -12,7 +12,7 @@ from evidence import GROKKED, Finding, Panel, Verdict, draw_survival, run, setti
 from intervals import LEVEL, RESAMPLES, Comparison, compare, summary, survival_table, words
 from scipy import stats
 
-from landscape.plotting import new_figure
+from landscape.report.style import new_figure
 
 ORDER = (("uniform", "random"), ("random", "skewed"))
 RULE = (

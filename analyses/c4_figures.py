@@ -9,8 +9,8 @@ import pandas as pd
 from evidence import PHASES, Panel
 from matplotlib.axes import Axes
 
-from landscape.figures.axes import marker, step_axis
-from landscape.plotting import MARKERS, block_colours, new_figure
+from landscape.report.figures.axes import marker, step_axis
+from landscape.report.style import MARKERS, block_colours, new_figure
 
 PAIRS = ("E,W", "W,V", "E,V")
 NAMES = {

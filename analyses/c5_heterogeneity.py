@@ -13,8 +13,8 @@ from c5_measures import CASES, FIRST, curves, gap, groups, of, paired, peaks, sa
 from evidence import PHASES, Finding, Panel, Verdict, run, setting, study, table_of
 from intervals import above, interval, words
 
-from landscape.figures.axes import marker, step_axis
-from landscape.plotting import block_colours, new_figure
+from landscape.report.figures.axes import marker, step_axis
+from landscape.report.style import block_colours, new_figure
 
 PAPER = {"c1": {"W": 3.5, "E": 0.12}, "c10": {"W": 1.0, "E": 0.08}}
 """Readings of the paper's figure: the top eigenvalues stay below these."""

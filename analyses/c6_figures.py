@@ -8,8 +8,8 @@ from c5_measures import CASES
 from c6_measures import RISEN
 from evidence import MEMORISED, Panel
 
-from landscape.figures.axes import marker, step_axis
-from landscape.plotting import block_colours, new_figure
+from landscape.report.figures.axes import marker, step_axis
+from landscape.report.style import block_colours, new_figure
 
 TOGETHER = 2.0
 """Factor between the steps of two events that count as one."""

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from landscape.plotting import new_figure
+from landscape.report.style import new_figure
 
 PREDICTION = {"gradient": "σ_max(E)/σ_max(W)", "curvature": "(σ_max(E)/σ_max(W))²"}
 PHASES = ("fitting", "plateau", "grokked")

@@ -11,7 +11,7 @@ from evidence import GROKKED, MEMORISED, Finding, Panel, Run, Verdict, draw_surv
 from intervals import LEVEL, compare, interval, summary, survival_table, words
 from scipy import stats
 
-from landscape.plotting import new_figure
+from landscape.report.style import new_figure
 
 NAMES = {
     "c1": "c = 1",

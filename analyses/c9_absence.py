@@ -21,7 +21,7 @@ from intervals import Judgement, all_of, compare, interval, summary, within, wor
 from scipy import stats
 from token_figures import BATCHES, sampler_looks
 
-from landscape.plotting import new_figure
+from landscape.report.style import new_figure
 
 CLOSE, MATTERS = 0.01, 1.25
 PAPER_P, PAPER_BATCHES = 97, (64, 128, 256, 512, 1024)

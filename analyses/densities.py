@@ -3,7 +3,7 @@
 C5 (the curvature of E and W differs): how unlike the blocks' spectra are, beyond their top eigenvalues.
 """
 
-from landscape.figures import main
+from landscape.report.figures import main
 
 if __name__ == "__main__":
     main("densities", __doc__)

@@ -4,7 +4,7 @@ C2 (rare tokens stagnate) is decided by the norms and gradients of frequent and 
 sampling, and by their vanishing without weight decay.
 """
 
-from landscape.figures import main
+from landscape.report.figures import main
 
 if __name__ == "__main__":
     main("embedding_norms", __doc__)

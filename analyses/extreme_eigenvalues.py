@@ -4,7 +4,7 @@ C5 and C6 (curvature of E and W differs; their tops fall in order) are decided b
 C4 by lambda_min of E,W beside the control W,V and the saddle bound.
 """
 
-from landscape.figures import main
+from landscape.report.figures import main
 
 if __name__ == "__main__":
     main("extreme_eigenvalues", __doc__)

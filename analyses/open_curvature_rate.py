@@ -19,7 +19,7 @@ from evidence import Finding, Panel, Run, Verdict, draw_survival, rule, run, stu
 from intervals import columns, interval, km_median, logrank, summary, survival_table, within, words
 from matplotlib.figure import Figure
 
-from landscape.plotting import new_figure
+from landscape.report.style import new_figure
 
 NAMES = {"c1": "c = 1", "c10": "c = 10", "prop41": "Proposition 4.1", "curvature": "curvature"}
 PAIRS = [

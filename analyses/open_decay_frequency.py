@@ -12,7 +12,7 @@ from evidence import GROKKED, MEMORISED, Finding, Panel, Run, Verdict, run, sett
 from intervals import LEVEL, RESAMPLES, Judgement, above, compare, number, spearman, summary, words
 from scipy import stats
 
-from landscape.plotting import new_figure
+from landscape.report.style import new_figure
 
 RULE = (
     "Runs are ranked by the step at which they grok; those that never do, all watched for the same time, share the "

@@ -4,7 +4,7 @@ C4 (the bilinear coupling makes saddle points) is decided by the inertia of E, W
 norm, beside the control W,V.
 """
 
-from landscape.figures import main
+from landscape.report.figures import main
 
 if __name__ == "__main__":
     main("saddle_index", __doc__)

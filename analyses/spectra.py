@@ -4,7 +4,7 @@ C4 (the bilinear coupling makes saddle points): single-layer blocks of a ReLU ne
 joint blocks do.
 """
 
-from landscape.figures import main
+from landscape.report.figures import main
 
 if __name__ == "__main__":
     main("spectra", __doc__)

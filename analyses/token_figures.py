@@ -7,7 +7,7 @@ import pandas as pd
 import seaborn as sns
 from evidence import Panel
 
-from landscape.plotting import new_figure
+from landscape.report.style import new_figure
 
 LABELS = {
     "embedding_norm": "embedding norm $|e_i|$",

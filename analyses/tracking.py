@@ -3,7 +3,7 @@
 C6 (training reaches 100 % when W's top eigenvalue starts to fall): whether the top directions stay the same.
 """
 
-from landscape.figures import main
+from landscape.report.figures import main
 
 if __name__ == "__main__":
     main("tracking", __doc__)

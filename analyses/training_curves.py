@@ -4,7 +4,7 @@ C1 (embeddings induce the delay) is decided by the delay, test step minus train 
 scalar inputs over at least five seeds.
 """
 
-from landscape.figures import main
+from landscape.report.figures import main
 
 if __name__ == "__main__":
     main("training_curves", __doc__)

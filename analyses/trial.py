@@ -20,7 +20,7 @@ from tqdm import tqdm
 import landscape
 from landscape import open_hessian, open_run
 from landscape.errors import LandscapeError, complain
-from landscape.plotting import style
+from landscape.report.style import style
 from landscape.provenance import provenance
 from landscape.storage.files import sha256
 from landscape.storage.folders import replaced_folder

@@ -14,7 +14,7 @@ from benchmarks.harness import Line, Numbers, Part, apart, main, summary, timed
 from benchmarks.peers import Case, case, relative
 from landscape import TrainConfig, preset
 from landscape.devices import free_memory
-from landscape.point import Point
+from landscape.problems.embedding_mlp.problem import Point
 
 NETS = {
     "quick": preset("quick"),

@@ -15,8 +15,8 @@ from benchmarks.harness import Line, Numbers, Part, load, main, timed
 from benchmarks.peers import Case, case
 from landscape import MatrixOperator, eigsh, preset
 from landscape.config import BLOCKS
-from landscape.curvature import starts
-from landscape.curvature.dense import EmbeddingMLP
+from landscape.problems.embedding_mlp import starts
+from landscape.problems.embedding_mlp.dense import EmbeddingMLP
 from landscape.curvature.lanczos import DENSE_LIMIT, EigenResult
 
 K, STEP, TOLERANCE = 10, 150, 1e-6

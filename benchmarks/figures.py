@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from benchmarks.harness import Numbers
-from landscape.plotting import new_figure, save_figure, style
+from landscape.report.style import new_figure, save_figure, style
 
 if TYPE_CHECKING:
     from matplotlib.axis import Axis

@@ -11,8 +11,8 @@ import torch
 from benchmarks.harness import Line, Numbers, Part, apart, main, peak_memory, timed
 from benchmarks.peers import trained
 from landscape import HessianConfig, preset
-from landscape.measure import Measurement
-from landscape.point import Arrays, Point
+from landscape.analysis.measurement import Measurement
+from landscape.problems.embedding_mlp.problem import Arrays, Point
 
 LIMIT, MAX_PRODUCTS = 2e9, 500
 """Bytes above the imports; products per search, more than it takes to need and to fill the longest basis."""

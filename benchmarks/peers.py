@@ -16,7 +16,7 @@ from benchmarks.counts import Shape
 from benchmarks.harness import CACHE
 from landscape import RunReader, TrainConfig, train
 from landscape.config import AnalysisConfig, to_json
-from landscape.point import Problem
+from landscape.problems.embedding_mlp.problem import Problem
 
 USER_NAMES = {
     "E": "embedding.weight",

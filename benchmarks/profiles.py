@@ -25,8 +25,8 @@ from benchmarks.training import plain_loop
 from benchmarks.wholerun import searched
 from landscape import MatrixOperator, preset, saddle_index
 from landscape.config import BLOCKS, AnalysisConfig
-from landscape.point import Problem
-from landscape.training.trainer import train_ensemble
+from landscape.problems.embedding_mlp.problem import Problem
+from landscape.training.loop import train_ensemble
 
 ROUNDS, SHOWN, STEPS, MID_STEPS = 5, 7, 1500, 300
 TURNING = "How far eigenvectors turn in 30 steps of quick (row 7)"

@@ -17,7 +17,7 @@ from benchmarks.harness import Line, Numbers, Part, main
 from landscape.config import TrainConfig, preset
 from landscape.storage.runs import RunReader
 from landscape.training.member import Member
-from landscape.training.networks import initial
+from landscape.problems.embedding_mlp.networks import initial
 
 ROUNDS = 40
 WRITES, EXTRA, READS = 1.3, 1e-3, 0.5

@@ -23,8 +23,8 @@ from benchmarks.harness import Line, Numbers, Part, main, timed
 from landscape.config import TrainConfig, preset
 from landscape.storage.runs import RunWriter
 from landscape.training.member import Member
-from landscape.training.tasks import TRAIN, make_data
-from landscape.training.trainer import _Loop, train
+from landscape.problems.tasks import TRAIN, make_data
+from landscape.training.loop import _Loop, train
 
 STEPS = {"quick": 6000, "mid": 1500}
 MEMBERS, ROUNDS = 16, 3

@@ -12,8 +12,8 @@ from benchmarks.harness import Line, Numbers, Part, main, timed
 from benchmarks.peers import trained
 from landscape import eigsh, preset
 from landscape.config import DEFAULT_BLOCKS, AnalysisConfig
-from landscape.curvature.gauge import Deflated, SoftmaxShift
-from landscape.point import Arrays, Point, Problem
+from landscape.problems.embedding_mlp.gauge import Deflated, SoftmaxShift
+from landscape.problems.embedding_mlp.problem import Arrays, Point, Problem
 
 TARGET, CHECKPOINTS = 2.0, 100
 STEPS = {"quick": list(range(30, 30 * CHECKPOINTS + 1, 30)), "mid": [150, 170]}

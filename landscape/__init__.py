@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from landscape.curvature.density import jensen_shannon as jensen_shannon
     from landscape.curvature.density import spectral_density as spectral_density
     from landscape.curvature.density import trace as trace
-    from landscape.curvature.gauge import Deflated as Deflated
-    from landscape.curvature.gauge import GaugeTangent as GaugeTangent
-    from landscape.curvature.gauge import SoftmaxShift as SoftmaxShift
+    from landscape.problems.embedding_mlp.gauge import Deflated as Deflated
+    from landscape.problems.embedding_mlp.gauge import GaugeTangent as GaugeTangent
+    from landscape.problems.embedding_mlp.gauge import SoftmaxShift as SoftmaxShift
     from landscape.curvature.inertia import Inertia as Inertia
     from landscape.curvature.inertia import saddle_index as saddle_index
     from landscape.curvature.lanczos import EigenResult as EigenResult
@@ -38,38 +38,38 @@ if TYPE_CHECKING:
     from landscape.curvature.slices import slice_plane as slice_plane
     from landscape.curvature.tracking import track as track
     from landscape.errors import LandscapeError as LandscapeError
-    from landscape.pipeline import analyse as analyse
-    from landscape.plan import SweepConfig as SweepConfig
-    from landscape.plan import load_sweep as load_sweep
-    from landscape.plan import sweep_runs as sweep_runs
-    from landscape.report import write_report as write_report
+    from landscape.analysis.hessian import analyse as analyse
+    from landscape.sweep.plan import SweepConfig as SweepConfig
+    from landscape.sweep.plan import load_sweep as load_sweep
+    from landscape.sweep.plan import sweep_runs as sweep_runs
+    from landscape.report.page import write_report as write_report
     from landscape.storage.runs import RunReader as RunReader
-    from landscape.storage.spectra import SpectrumReader as SpectrumReader
+    from landscape.storage.hessians import SpectrumReader as SpectrumReader
     from landscape.storage.views import open_hessian as open_hessian
     from landscape.storage.views import open_run as open_run
-    from landscape.sweep import run_sweep as run_sweep
+    from landscape.sweep.run import run_sweep as run_sweep
     from landscape.training.ensemble import ensemble as ensemble
-    from landscape.training.trainer import train as train
-    from landscape.training.trainer import train_ensemble as train_ensemble
+    from landscape.training.loop import train as train
+    from landscape.training.loop import train_ensemble as train_ensemble
 
 # Looked up on first use, so that `landscape --help` does not import torch.
 _HOMES = {
     "TrainConfig": "landscape.config",
     "HessianConfig": "landscape.config",
     "preset": "landscape.config",
-    "train": "landscape.training.trainer",
-    "train_ensemble": "landscape.training.trainer",
+    "train": "landscape.training.loop",
+    "train_ensemble": "landscape.training.loop",
     "ensemble": "landscape.training.ensemble",
-    "analyse": "landscape.pipeline",
-    "SweepConfig": "landscape.plan",
-    "load_sweep": "landscape.plan",
-    "sweep_runs": "landscape.plan",
-    "run_sweep": "landscape.sweep",
-    "write_report": "landscape.report",
+    "analyse": "landscape.analysis.hessian",
+    "SweepConfig": "landscape.sweep.plan",
+    "load_sweep": "landscape.sweep.plan",
+    "sweep_runs": "landscape.sweep.plan",
+    "run_sweep": "landscape.sweep.run",
+    "write_report": "landscape.report.page",
     "open_run": "landscape.storage.views",
     "open_hessian": "landscape.storage.views",
     "RunReader": "landscape.storage.runs",
-    "SpectrumReader": "landscape.storage.spectra",
+    "SpectrumReader": "landscape.storage.hessians",
     "Objective": "landscape.curvature.objective",
     "HessianOperator": "landscape.curvature.operators",
     "MatrixOperator": "landscape.curvature.operators",
@@ -87,9 +87,9 @@ _HOMES = {
     "coupling": "landscape.curvature.coupling",
     "CouplingResult": "landscape.curvature.coupling",
     "principal_angles": "landscape.curvature.coupling",
-    "Deflated": "landscape.curvature.gauge",
-    "GaugeTangent": "landscape.curvature.gauge",
-    "SoftmaxShift": "landscape.curvature.gauge",
+    "Deflated": "landscape.problems.embedding_mlp.gauge",
+    "GaugeTangent": "landscape.problems.embedding_mlp.gauge",
+    "SoftmaxShift": "landscape.problems.embedding_mlp.gauge",
     "find_critical_point": "landscape.curvature.critical",
     "CriticalPoint": "landscape.curvature.critical",
     "product_error": "landscape.curvature.operators",

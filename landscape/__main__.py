@@ -8,7 +8,7 @@ import sys
 def main() -> None:
     """Entry point of `landscape`."""
     try:
-        from landscape import cli
+        from landscape.cli import main as cli
 
         cli.main()
     except KeyboardInterrupt:

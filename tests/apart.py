@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from landscape import cli
+from landscape.cli import main as cli
 from landscape.storage.runs import RunWriter
-from landscape.storage.spectra import SpectrumWriter
+from landscape.storage.hessians import SpectrumWriter
 
 PATIENCE = 120.0
 SERVER = multiprocessing.get_context("forkserver")
-SERVER.set_forkserver_preload(["apart", "landscape.commands", "landscape.pipeline", "landscape.training.trainer"])
+SERVER.set_forkserver_preload(["apart", "landscape.cli.commands", "landscape.analysis.hessian", "landscape.training.loop"])
 _ONE = threading.Lock()
 """To start a child looks at all others, and of two threads that look at one child only one learns its exit code."""
 EVENTS = ("pwrite", "replace", "posix_fallocate", "unlink", "link")

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from landscape.config import HessianConfig, TrainConfig
-from landscape.pipeline import analyse
-from landscape.storage.spectra import SpectrumReader
-from landscape.training.trainer import train
+from landscape.analysis.hessian import analyse
+from landscape.storage.hessians import SpectrumReader
+from landscape.training.loop import train
 from studies import make_studies
 
 torch.set_num_threads(1)

@@ -20,17 +20,17 @@ import h5py
 import numpy as np
 from tqdm import tqdm
 
-from landscape import cli
+from landscape.cli import main as cli
 from landscape.config import HessianConfig, TrainConfig
-from landscape.pipeline import analyse
+from landscape.analysis.hessian import analyse
 from landscape.storage.runs import RunReader, RunWriter
-from landscape.storage.spectra import SpectrumReader, SpectrumWriter
-from landscape.training.trainer import train
+from landscape.storage.hessians import SpectrumReader, SpectrumWriter
+from landscape.training.loop import train
 
 PAGE = 4096
 STARTED, PATIENCE = -1, 120.0
 SERVER = multiprocessing.get_context("forkserver")
-SERVER.set_forkserver_preload(["landscape.commands", "landscape.pipeline", "landscape.training.trainer"])
+SERVER.set_forkserver_preload(["landscape.cli.commands", "landscape.analysis.hessian", "landscape.training.loop"])
 RUN = TrainConfig(
     p=7, tokens=2, embed_dim=4, hidden=24, batch_size=16, train_fraction=0.6, steps=40, checkpoint_every=4,
     checkpoint_log=0, metrics_every=5, device="cpu",

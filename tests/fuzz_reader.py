@@ -37,7 +37,7 @@ from landscape.storage.checksum import crc32_of_attributes
 from landscape.storage.contents import ATTRIBUTES
 from landscape.storage.files import file_schema
 from landscape.storage.runs import RunReader
-from landscape.storage.spectra import SpectrumReader
+from landscape.storage.hessians import SpectrumReader
 
 MEMORY, SECONDS = 4 << 30, 10
 Served = dict[str, Any]
@@ -349,8 +349,8 @@ def main() -> None:
     from conftest import TINY
 
     from landscape.config import HessianConfig
-    from landscape.pipeline import analyse
-    from landscape.training.trainer import train
+    from landscape.analysis.hessian import analyse
+    from landscape.training.loop import train
 
     ends = time.monotonic() + args.seconds
     with tempfile.TemporaryDirectory() as name:

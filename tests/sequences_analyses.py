@@ -31,12 +31,12 @@ import numpy as np
 from faults import Tally
 from tqdm import tqdm
 
-from landscape import cli
+from landscape.cli import main as cli
 from landscape.config import TrainConfig
 from landscape.storage import schema_hessian
 from landscape.storage.folders import RECORD
-from landscape.storage.spectra import SpectrumReader, SpectrumWriter
-from landscape.training.trainer import train
+from landscape.storage.hessians import SpectrumReader, SpectrumWriter
+from landscape.training.loop import train
 
 Choose = Callable[[Sequence[Any]], Any]
 Told = tuple[str, int, str]
@@ -44,7 +44,7 @@ Told = tuple[str, int, str]
 PATIENCE = 180.0
 MEMORY = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
 SERVER = multiprocessing.get_context("forkserver")
-SERVER.set_forkserver_preload(["landscape.refine", "landscape.report", "landscape.sweep"])
+SERVER.set_forkserver_preload(["landscape.analysis.critical", "landscape.report.page", "landscape.sweep.run"])
 EVENTS = ("pwrite", "replace", "rename", "posix_fallocate", "unlink", "link", "mkdir")
 TRACKED = ("subspace_overlap", "previous_rank", "previous_overlap", "crossings")
 BY_BLOCK = {field.name for field in schema_hessian.ROOT.fields if field.dims[:1] == ("block",)}

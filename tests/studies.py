@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from landscape.config import HessianConfig
-from landscape.pipeline import analyse
-from landscape.plan import DEFINITION, SweepConfig, SweepRun, load_sweep, sweep_runs
-from landscape.refine import refine
+from landscape.analysis.hessian import analyse
+from landscape.sweep.plan import DEFINITION, SweepConfig, SweepRun, load_sweep, sweep_runs
+from landscape.analysis.critical import refine
 from landscape.training.ensemble import side_by_side
-from landscape.training.trainer import train_ensemble
+from landscape.training.loop import train_ensemble
 
 STUDIES = Path(__file__).parent.parent / "studies"
 SMALL = {

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from landscape.curvature.coupling import coupling
 from landscape.curvature.density import quadrature, spectral_density, trace
-from landscape.curvature.gauge import Deflated
+from landscape.problems.embedding_mlp.gauge import Deflated
 from landscape.curvature.inertia import saddle_index
 from landscape.curvature.lanczos import eigsh, operator_norm
 from landscape.curvature.objective import Objective, mse

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from landscape.plotting import style
+from landscape.report.style import style
 
 STEPS = np.array([0, 1, 2, 4, 8, 16, 32, 64, 128, 256])
 

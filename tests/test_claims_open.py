@@ -13,9 +13,9 @@ import pandas as pd
 import pytest
 from conftest import TINY
 
-from landscape.plan import SweepRun, load_sweep, sweep_runs
-from landscape.training.tasks import make_data
-from landscape.training.trainer import train
+from landscape.sweep.plan import SweepRun, load_sweep, sweep_runs
+from landscape.problems.tasks import make_data
+from landscape.training.loop import train
 from studies import STUDIES
 
 PUBLISHED = Path(__file__).parent.parent / "reports/reference"

@@ -18,14 +18,14 @@ import pytest
 import torch
 from conftest import TINY
 
-from landscape import cli
+from landscape.cli import main as cli
 from landscape.config import PRESETS, TrainConfig, preset, to_json
 from landscape.storage import schema
 from landscape.storage.files import open_file
 from landscape.storage.runs import RunReader
-from landscape.storage.spectra import SpectrumReader
+from landscape.storage.hessians import SpectrumReader
 from landscape.storage.writing import Disk, TableWriter
-from landscape.training.models import MLP
+from landscape.problems.embedding_mlp.model import MLP
 
 FLAGS = ["--p", "7", "--embed-dim", "4", "--hidden", "8", "--batch-size", "16", "--steps", "20", "--quiet"]
 
@@ -363,7 +363,7 @@ def test_config_round_trip() -> None:
 
 def test_help_is_quick_and_light() -> None:
     """--help and --version answer in under a second and do not import torch."""
-    code = "import sys, landscape.cli as c\ntry: c.run(['train', '--help'])\nexcept SystemExit: pass\n"
+    code = "import sys, landscape.cli.main as c\ntry: c.run(['train', '--help'])\nexcept SystemExit: pass\n"
     started = time.monotonic()
     result = subprocess.run([sys.executable, "-c", code + "assert 'torch' not in sys.modules"], capture_output=True)
     assert result.returncode == 0, result.stderr

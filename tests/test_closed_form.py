@@ -10,11 +10,11 @@ import torch
 from test_operators import Point, assert_close, draw
 from torch import Tensor, nn
 
-from landscape.curvature.dense import EmbeddingMLP
+from landscape.problems.embedding_mlp.dense import EmbeddingMLP
 from landscape.curvature.objective import Objective, cross_entropy, mse
 from landscape.curvature.operators import HessianOperator
-from landscape.curvature.products import EmbeddingHessian
-from landscape.training.models import ACTIVATIONS
+from landscape.problems.embedding_mlp.products import EmbeddingHessian
+from landscape.problems.embedding_mlp.model import ACTIVATIONS
 
 # --- the closed form ------------------------------------------------------------------------------------------
 
@@ -60,7 +60,7 @@ def test_closed_form_over_several_chunks(monkeypatch: pytest.MonkeyPatch) -> Non
     point, x, y, _ = embedding_net("gelu", True, 4)
     closed = EmbeddingMLP(point, x, y, ACTIVATIONS["gelu"])
     expected = closed.hessian(list(point))
-    monkeypatch.setattr("landscape.curvature.dense._CHUNK_BYTES", 5000)
+    monkeypatch.setattr("landscape.problems.embedding_mlp.dense._CHUNK_BYTES", 5000)
     assert 1 < len(list(closed._chunks())) < len(x)
     assert_close(closed.hessian(list(point)), expected, 1e-14)
 

@@ -18,7 +18,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from landscape import cli, commands
+from landscape.cli import main as cli
+
+from landscape.cli import commands
 
 CODES = {0, 1, 2, 3, 130}
 HOSTILE = (

@@ -24,8 +24,8 @@ from landscape.curvature.objective import Objective, mse
 from landscape.curvature.operators import HessianOperator, MatrixOperator, Operator
 from landscape.curvature.solve import Cholesky, ConjugateGradients
 from landscape.errors import NumericsError
-from landscape.training.models import MLP
-from landscape.training.tasks import TRAIN, make_data
+from landscape.problems.embedding_mlp.model import MLP
+from landscape.problems.tasks import TRAIN, make_data
 
 TAU = 1e-3
 

@@ -15,14 +15,14 @@ from conftest import TINY
 from test_facts import SUBSETS, balanced, bilinear
 from torch import Tensor
 
-from landscape import cli
+from landscape.cli import main as cli
 from landscape.curvature.critical import find_critical_point
 from landscape.curvature.inertia import saddle_index
 from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator
-from landscape.storage.spectra import SpectrumReader
-from landscape.training.trainer import train
-from landscape.verify import plain_model
+from landscape.storage.hessians import SpectrumReader
+from landscape.training.loop import train
+from landscape.analysis.verify import plain_model
 
 SMOOTH = dataclasses.replace(TINY, activation="tanh", steps=400, checkpoint_every=200, weight_decay=0.03)
 

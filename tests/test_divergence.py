@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 from conftest import TINY
 
-from landscape import cli
+from landscape.cli import main as cli
 from landscape.config import HessianConfig
 from landscape.errors import ConfigError, NumericsError
-from landscape.pipeline import analyse
+from landscape.analysis.hessian import analyse
 from landscape.storage.runs import RunReader
-from landscape.storage.spectra import SpectrumReader
-from landscape.training.trainer import summarise, train, train_ensemble
+from landscape.storage.hessians import SpectrumReader
+from landscape.training.loop import summarise, train, train_ensemble
 
 WILD = dataclasses.replace(TINY, lr=1e30, checkpoint_log=8)
 

@@ -21,9 +21,9 @@ from fuzz_reader import seal
 from hypothesis import given
 from hypothesis import strategies as st
 
-from landscape import cli
+from landscape.cli import main as cli
 from landscape.errors import LandscapeError, complain, warn
-from landscape.storage.spectra import SpectrumReader
+from landscape.storage.hessians import SpectrumReader
 from landscape.text import csv_cell, markdown, printable, write_csv
 
 TEXTS = ("landscape_version", "git_commit", "torch_version", "device", "hostname", "created", "run_id", "argv")

@@ -18,7 +18,7 @@ import xarray
 from scipy import stats
 
 from landscape.errors import LandscapeError
-from landscape.plotting import style
+from landscape.report.style import style
 
 NAN, INF = np.nan, np.inf
 

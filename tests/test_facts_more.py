@@ -16,10 +16,10 @@ from landscape.curvature.coupling import coupling, saddle_bound
 from landscape.curvature.lanczos import eigsh
 from landscape.curvature.objective import Objective, cross_entropy
 from landscape.curvature.operators import HessianOperator, MatrixOperator
-from landscape.curvature.products import EmbeddingHessian
+from landscape.problems.embedding_mlp.products import EmbeddingHessian
 from landscape.storage.runs import RunReader
-from landscape.training.models import ACTIVATIONS, load_model
-from landscape.training.tasks import TRAIN
+from landscape.problems.embedding_mlp.model import ACTIVATIONS, load_model
+from landscape.problems.tasks import TRAIN
 
 Point = dict[str, Tensor]
 

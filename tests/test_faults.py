@@ -18,11 +18,11 @@ import faults
 import h5py
 import pytest
 
-from landscape import cli
+from landscape.cli import main as cli
 from landscape.errors import FileError
-from landscape.pipeline import analyse
+from landscape.analysis.hessian import analyse
 from landscape.storage.runs import RunReader, RunWriter
-from landscape.training.trainer import train
+from landscape.training.loop import train
 
 HERE = Path(__file__).parent
 

@@ -15,13 +15,13 @@ from conftest import TINY
 
 from landscape.config import BLOCKS, AnalysisConfig, HessianConfig
 from landscape.errors import LandscapeError
-from landscape.figures import FAMILIES, Drawn, NotDrawnError, open_sources
-from landscape.measure import Measurement
-from landscape.pipeline import analyse
-from landscape.plotting import style
-from landscape.refine import refine
-from landscape.report import write_report
-from landscape.training.trainer import train
+from landscape.report.figures import FAMILIES, Drawn, NotDrawnError, open_sources
+from landscape.analysis.measurement import Measurement
+from landscape.analysis.hessian import analyse
+from landscape.report.style import style
+from landscape.analysis.critical import refine
+from landscape.report.page import write_report
+from landscape.training.loop import train
 
 ONE_OR_TWO = [*itertools.combinations(BLOCKS, 1), *itertools.combinations(BLOCKS, 2)]
 SHAPES = {

@@ -21,13 +21,13 @@ from conftest import TINY
 import landscape
 from landscape.config import HessianConfig
 from landscape.errors import FileError
-from landscape.pipeline import analyse
+from landscape.analysis.hessian import analyse
 from landscape.storage import schema
 from landscape.storage.files import sha256
 from landscape.storage.runs import RunReader, RunWriter
-from landscape.storage.spectra import SpectrumReader
+from landscape.storage.hessians import SpectrumReader
 from landscape.storage.writing import sole_writer
-from landscape.training.trainer import train
+from landscape.training.loop import train
 
 
 def datasets(path: Path) -> dict[str, h5py.Dataset]:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from landscape import cli
+from landscape.cli import main as cli
 from landscape.errors import ConfigError, FileError
-from landscape.report import write_report
+from landscape.report.page import write_report
 from landscape.storage import folders
 from landscape.storage.folders import RECORD, replaced_folder
 

@@ -10,7 +10,7 @@ from typing import Any
 import h5py
 import pytest
 
-from landscape.storage.spectra import SpectrumReader
+from landscape.storage.hessians import SpectrumReader
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGE = (DOCS / "format.md").read_text()

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from landscape.config import TrainConfig
-from landscape.curvature.gauge import Deflated, Directions, GaugeTangent, SoftmaxShift
+from landscape.problems.embedding_mlp.gauge import Deflated, Directions, GaugeTangent, SoftmaxShift
 from landscape.curvature.inertia import saddle_index
 from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator, MatrixOperator
-from landscape.training.models import MLP
-from landscape.training.tasks import TRAIN, make_data
+from landscape.problems.embedding_mlp.model import MLP
+from landscape.problems.tasks import TRAIN, make_data
 
 Point = dict[str, Tensor]
 ALL = ["E", "W", "b1", "V", "b2"]

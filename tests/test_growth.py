@@ -20,13 +20,13 @@ from conftest import TINY
 from faults import served_hessian
 from sequences_analyses import everything
 
-from landscape import cli
+from landscape.cli import main as cli
 from landscape.config import HessianConfig
 from landscape.errors import FileError
-from landscape.pipeline import analyse
+from landscape.analysis.hessian import analyse
 from landscape.storage.runs import RunReader, RunWriter
-from landscape.storage.spectra import SpectrumReader, SpectrumWriter
-from landscape.training.trainer import train
+from landscape.storage.hessians import SpectrumReader, SpectrumWriter
+from landscape.training.loop import train
 
 
 def settings(steps: str, *blocks: str, **more: Any) -> HessianConfig:
@@ -58,7 +58,7 @@ def test_a_grown_file_is_a_fresh_one(
 
 def test_only_what_is_missing_is_measured(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A block is measured once at a step, and again only where the next step is tracked from it."""
-    from landscape.measure import Measurement
+    from landscape.analysis.measurement import Measurement
 
     measured: list[tuple[int, str]] = []
     original = Measurement._block

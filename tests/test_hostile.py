@@ -27,13 +27,13 @@ from fuzz_reader import MEMORY, Campaign, Reader, judge, seal, serve
 import landscape
 from landscape.config import HessianConfig
 from landscape.errors import FileError
-from landscape.pipeline import analyse
-from landscape.report import write_report
+from landscape.analysis.hessian import analyse
+from landscape.report.page import write_report
 from landscape.storage.checksum import crc32_of_arrays
 from landscape.storage.contents import ATTRIBUTES
 from landscape.storage.runs import RunReader
-from landscape.storage.spectra import SpectrumReader
-from landscape.training.trainer import train
+from landscape.storage.hessians import SpectrumReader
+from landscape.training.loop import train
 
 SMALL = dataclasses.replace(TINY, steps=40, checkpoint_log=0, metrics_every=20)
 Build = Callable[[h5py.File, Path], object]
@@ -314,7 +314,7 @@ def hostile(files: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) ->
             build(file, folder)
     code = f"""
 import contextlib, io, json, resource, sys
-from landscape import cli
+from landscape.cli import main as cli
 resource.setrlimit(resource.RLIMIT_AS, ({MEMORY}, {MEMORY}))
 for path in sys.argv[1:]:
     out, err = io.StringIO(), io.StringIO()

@@ -14,14 +14,14 @@ import torch
 from conftest import TINY
 from torch import Tensor, nn
 
-from landscape import verify
+from landscape.analysis import verify
 from landscape.config import BLOCKS, PAIRS, HessianConfig, TrainConfig
 from landscape.errors import ConfigError, NumericsError
-from landscape.measure import Measurement
-from landscape.pipeline import analyse
-from landscape.storage.spectra import SpectrumReader
-from landscape.tables import measurements
-from landscape.training.trainer import train
+from landscape.analysis.measurement import Measurement
+from landscape.analysis.hessian import analyse
+from landscape.storage.hessians import SpectrumReader
+from landscape.cli.tables import measurements
+from landscape.training.loop import train
 
 ALL_BLOCKS = tuple(BLOCKS)
 
@@ -229,7 +229,7 @@ def test_verify_agrees_and_notices_a_wrong_number(tiny_run: Path, tmp_path: Path
 
 def test_a_wrong_closed_form_is_caught(tiny_run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Every closed-form block is compared with Hessian-vector products before it is used."""
-    from landscape.curvature import dense
+    from landscape.problems.embedding_mlp import dense
 
     monkeypatch.setattr(dense.EmbeddingMLP, "_add_WV", lambda *args: None)
     with pytest.raises(NumericsError, match="closed form and automatic differentiation differ by"):

@@ -14,7 +14,7 @@ import pytest
 from conftest import TINY
 
 from landscape.memory import free_bytes
-from landscape.training.trainer import train
+from landscape.training.loop import train
 
 GIB = 1 << 30
 
@@ -91,8 +91,8 @@ def test_this_machine() -> None:
 
 UNDER_A_LIMIT = """
 import resource, sys
-import landscape.measure, landscape.pipeline
-from landscape import cli
+import landscape.analysis.measurement, landscape.analysis.hessian
+from landscape.cli import main as cli
 from landscape.memory import free_bytes
 
 used = next(int(line.split()[1]) << 10 for line in open("/proc/self/status") if line.startswith("VmSize"))

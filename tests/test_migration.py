@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 import landscape
-from landscape import cli
+from landscape.cli import main as cli
 from landscape.errors import FileError
 from landscape.storage import schema, schema_hessian
 from landscape.storage.inspect import inspect, repair
 from landscape.storage.runs import RunReader
-from landscape.storage.spectra import SpectrumReader
+from landscape.storage.hessians import SpectrumReader
 
 DATA = Path(__file__).parent / "data"
 RUN, HESSIAN = DATA / "run-1.0.h5", DATA / "run-1.0.hessian.h5"

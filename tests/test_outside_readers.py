@@ -22,7 +22,7 @@ import xarray
 
 from landscape.storage import schema, schema_hessian
 from landscape.storage.runs import RunReader
-from landscape.storage.spectra import SpectrumReader
+from landscape.storage.hessians import SpectrumReader
 
 Array = np.ndarray[Any, Any]
 PAGE = (Path(__file__).parent.parent / "docs/format.md").read_text()

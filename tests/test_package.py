@@ -16,8 +16,8 @@ from conftest import TINY
 
 import landscape
 from landscape.config import AnalysisConfig, SliceConfig
-from landscape.refine import refine
-from landscape.sections import slice_checkpoint
+from landscape.analysis.critical import refine
+from landscape.analysis.slices import slice_checkpoint
 
 ROOT = Path(__file__).parent.parent
 BARE = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from landscape.config import TrainConfig
 from landscape.curvature.objective import Objective, PerSampleLoss, cross_entropy, mse
 from landscape.curvature.operators import HessianOperator, MatrixOperator, Part, product_error
-from landscape.curvature.products import EmbeddingHessian
-from landscape.training.models import MLP
-from landscape.training.tasks import TRAIN, make_data
+from landscape.problems.embedding_mlp.products import EmbeddingHessian
+from landscape.problems.embedding_mlp.model import MLP
+from landscape.problems.tasks import TRAIN, make_data
 
 PARTS = get_args(Part)
 SMOOTHING = 0.2

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from landscape.config import BLOCKS, TrainConfig
-from landscape.curvature import products
+from landscape.problems.embedding_mlp import products
 from landscape.curvature.lanczos import eigsh
 from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator
-from landscape.curvature.products import EmbeddingHessian
-from landscape.training.models import ACTIVATIONS, MLP
-from landscape.training.tasks import TRAIN, make_data
+from landscape.problems.embedding_mlp.products import EmbeddingHessian
+from landscape.problems.embedding_mlp.model import ACTIVATIONS, MLP
+from landscape.problems.tasks import TRAIN, make_data
 
 
 def both(scale: float = 1.0, decay: float = 0.0, **changes: object) -> tuple[EmbeddingHessian, HessianOperator]:

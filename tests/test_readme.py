@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from landscape.storage.schema import LEVELS
-from landscape.storage.spectra import SpectrumReader
+from landscape.storage.hessians import SpectrumReader
 
 ROOT = Path(__file__).parent.parent
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))

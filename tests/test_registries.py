@@ -13,8 +13,8 @@ from landscape import config
 from landscape.config import TrainConfig, preset
 from landscape.curvature.tracking import edge_of_stability
 from landscape.errors import ConfigError, LandscapeError
-from landscape.training.tasks import make_data
-from landscape.training.trainer import train
+from landscape.problems.tasks import make_data
+from landscape.training.loop import train
 
 
 def test_a_task_named_in_the_literal_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,14 +17,14 @@ from conftest import TINY
 
 from landscape.config import HessianConfig
 from landscape.errors import FileError
-from landscape.figures import FAMILIES, NotDrawnError, open_sources
-from landscape.figures.coupling import power_law
-from landscape.pipeline import analyse
-from landscape.plotting import save_figure, style
-from landscape.report import write_report
+from landscape.report.figures import FAMILIES, NotDrawnError, open_sources
+from landscape.report.figures.coupling import power_law
+from landscape.analysis.hessian import analyse
+from landscape.report.style import save_figure, style
+from landscape.report.page import write_report
 from landscape.storage.runs import RunReader
-from landscape.storage.spectra import SpectrumReader
-from landscape.training.trainer import train
+from landscape.storage.hessians import SpectrumReader
+from landscape.training.loop import train
 
 ROOT = Path(__file__).parent.parent
 

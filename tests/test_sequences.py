@@ -21,11 +21,11 @@ from sequences_train import Ensemble, Run
 
 from landscape.config import HessianConfig, TrainConfig, replace
 from landscape.errors import FileError
-from landscape.measure import Measurement
-from landscape.pipeline import analyse
+from landscape.analysis.measurement import Measurement
+from landscape.analysis.hessian import analyse
 from landscape.storage.runs import RunReader, RunWriter
-from landscape.storage.spectra import SpectrumReader, SpectrumWriter
-from landscape.training.trainer import train
+from landscape.storage.hessians import SpectrumReader, SpectrumWriter
+from landscape.training.loop import train
 
 SHORT = dataclasses.replace(TINY, steps=110, checkpoint_every=10, checkpoint_log=8, metrics_every=5)
 

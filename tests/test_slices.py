@@ -13,16 +13,16 @@ import torch
 from conftest import TINY
 from torch import Tensor
 
-from landscape import cli
+from landscape.cli import main as cli
 from landscape.config import HessianConfig
 from landscape.curvature.lanczos import eigsh
 from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator, MatrixOperator
 from landscape.curvature.slices import slice_lines, slice_plane
 from landscape.curvature.tracking import Scaled, edge_of_stability, track
-from landscape.pipeline import analyse
-from landscape.storage.spectra import SpectrumReader
-from landscape.training.trainer import train
+from landscape.analysis.hessian import analyse
+from landscape.storage.hessians import SpectrumReader
+from landscape.training.loop import train
 
 
 def net(activation: torch.nn.Module) -> tuple[Objective, dict[str, Tensor]]:
@@ -98,7 +98,7 @@ def test_slices_of_unconverged_vectors_are_refused(
     tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No pictures of directions that are no eigenvectors, or that the products did not suffice for."""
-    from landscape import sections
+    from landscape.analysis import slices as sections
 
     def wrong(*args: object, **kwargs: object) -> object:
         eigen = eigsh(*args, **kwargs)  # type: ignore[arg-type]

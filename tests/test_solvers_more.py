@@ -17,8 +17,8 @@ from landscape.curvature.coupling import coupling, coupling_strength
 from landscape.curvature.inertia import from_spectrum, saddle_index
 from landscape.curvature.lanczos import eigsh
 from landscape.curvature.operators import MatrixOperator
-from landscape.pipeline import analyse
-from landscape.training.trainer import train
+from landscape.analysis.hessian import analyse
+from landscape.training.loop import train
 
 
 def matrix(values: np.ndarray | list[float], seed: int = 0) -> Tensor:

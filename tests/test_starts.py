@@ -11,16 +11,16 @@ from torch import Tensor
 
 from landscape.config import HessianConfig, TrainConfig
 from landscape.curvature.coupling import saddle_bound
-from landscape.curvature.gauge import Deflated, SoftmaxShift
+from landscape.problems.embedding_mlp.gauge import Deflated, SoftmaxShift
 from landscape.curvature.lanczos import eigsh
 from landscape.curvature.operators import MatrixOperator
-from landscape.curvature.products import EmbeddingHessian
-from landscape.curvature.starts import low_end
-from landscape.pipeline import analyse
-from landscape.point import Problem
+from landscape.problems.embedding_mlp.products import EmbeddingHessian
+from landscape.problems.embedding_mlp.starts import low_end
+from landscape.analysis.hessian import analyse
+from landscape.problems.embedding_mlp.problem import Problem
 from landscape.storage.runs import RunReader
-from landscape.training.models import ACTIVATIONS
-from landscape.training.trainer import train
+from landscape.problems.embedding_mlp.model import ACTIVATIONS
+from landscape.training.loop import train
 
 
 def by_hand(activation: str, inactive: bool = False) -> EmbeddingHessian:

@@ -21,19 +21,19 @@ import pytest
 from faults import served_hessian
 from test_ensembles import same_run
 
-import landscape.refine
-from landscape import cli
+import landscape.analysis.critical
+from landscape.cli import main as cli
 from landscape.config import TrainConfig, to_json
 from landscape.curvature.critical import CriticalPoint, find_critical_point
 from landscape.errors import FileError
-from landscape.plan import DEFINITION, SweepConfig, SweepRun, load_sweep, sweep_runs
+from landscape.sweep.plan import DEFINITION, SweepConfig, SweepRun, load_sweep, sweep_runs
 from landscape.storage.inspect import inspect
 from landscape.storage.runs import RunReader
-from landscape.storage.spectra import SpectrumReader
+from landscape.storage.hessians import SpectrumReader
 from landscape.storage.writing import owner, sole_writer
-from landscape.sweep import _train
+from landscape.sweep.run import _train
 from landscape.training.ensemble import balanced
-from landscape.training.trainer import train
+from landscape.training.loop import train
 
 SIZES = {"p": 7, "tokens": 2, "embed_dim": 4, "hidden": 8, "batch_size": 16, "train_fraction": 0.6, "device": "cpu"}
 SHORT = {**SIZES, "steps": 20, "stop_test_accuracy": None, "metrics_every": 10, "checkpoint_every": 10}
@@ -509,7 +509,7 @@ def test_refined_points_are_those_of_landscape_critical(
         return find_critical_point(*before, press, hessian, state, save)
 
     with monkeypatch.context() as context:
-        context.setattr(landscape.refine, "find_critical_point", interrupted)
+        context.setattr(landscape.analysis.critical, "find_critical_point", interrupted)
         assert cli.run([*command, "--quiet", "--out", str(ours)]) == 130
     assert "the same command with --resume continues" in capsys.readouterr().err
     assert SpectrumReader(ours).attrs["status"] == "running"

@@ -26,9 +26,11 @@ import pytest
 import token_figures
 import trial
 
-from landscape import open_run, plotting
+from landscape import open_run
+
+from landscape.report import style as plotting
 from landscape.config import preset
-from landscape.plan import SweepConfig, load_sweep, sweep_runs
+from landscape.sweep.plan import SweepConfig, load_sweep, sweep_runs
 from landscape.storage.folders import record
 from studies import STUDIES
 

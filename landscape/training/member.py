@@ -16,9 +16,9 @@ from landscape.errors import ConfigError
 from landscape.provenance import provenance
 from landscape.storage.contents import ROWS
 from landscape.storage.runs import Arrays, RunReader, RunWriter
-from landscape.training.networks import initial
+from landscape.problems.embedding_mlp.networks import initial
 from landscape.training.samplers import BatchSampler, Ints
-from landscape.training.tasks import TEST, TRAIN, make_data
+from landscape.problems.tasks import TEST, TRAIN, make_data
 
 RESUMABLE = {
     "steps", "stop_test_accuracy", "extra_steps", "device", "metrics_every",

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from landscape.config import TrainConfig
 from landscape.errors import lookup
-from landscape.training.networks import Networks
+from landscape.problems.embedding_mlp.networks import Networks
 
 _BETA_1, _BETA_2, _EPSILON = 0.9, 0.999, 1e-8
 

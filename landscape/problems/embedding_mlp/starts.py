@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from landscape.curvature.products import EmbeddingHessian, Passes
+from landscape.problems.embedding_mlp.products import EmbeddingHessian, Passes
 
 _AT_ONCE = 16
 

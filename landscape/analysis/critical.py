@@ -19,12 +19,12 @@ from landscape.config import AnalysisConfig, TrainConfig, replace
 from landscape.curvature.critical import CriticalPoint, SearchState, find_critical_point
 from landscape.curvature.operators import LinearMap
 from landscape.errors import ConfigError, FileError
-from landscape.measure import Measurement
-from landscape.pipeline import existing, joined, make_plan, show_block, training_at, warn_of_damage, written_attrs
+from landscape.analysis.measurement import Measurement
+from landscape.analysis.hessian import existing, joined, make_plan, show_block, training_at, warn_of_damage, written_attrs
 from landscape.storage import schema, schema_hessian
 from landscape.storage.files import make_folder, refuse_existing, require_name
 from landscape.storage.runs import RunReader
-from landscape.storage.spectra import SpectrumReader, SpectrumWriter
+from landscape.storage.hessians import SpectrumReader, SpectrumWriter
 from landscape.storage.writing import sole_writer
 
 _NUMBERS = [f.name for f in dataclasses.fields(SearchState) if f.name != "params"]

@@ -16,13 +16,13 @@ from tqdm import tqdm
 
 from landscape.config import AnalysisConfig, HessianConfig, TrainConfig, replace, to_json
 from landscape.errors import FileError, NumericsError, StepError, warn
-from landscape.measure import Measurement
-from landscape.point import Training
+from landscape.analysis.measurement import Measurement
+from landscape.problems.embedding_mlp.problem import Training
 from landscape.provenance import provenance
 from landscape.storage import schema
 from landscape.storage.files import hessian_file, make_folder, refuse_foreign, sha256
 from landscape.storage.runs import GROKKED, MEMORISED, RunReader
-from landscape.storage.spectra import SpectrumReader, SpectrumWriter
+from landscape.storage.hessians import SpectrumReader, SpectrumWriter
 from landscape.storage.writing import sole_writer
 
 Analysis = TypeVar("Analysis", bound=AnalysisConfig)

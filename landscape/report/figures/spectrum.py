@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from landscape.figures.axes import last_step, legend, marker, nothing, outside_legend, step_axis
-from landscape.figures.captions import objectives, what_was_run, where
-from landscape.figures.sources import Drawn, NotDrawnError, Source, having
-from landscape.plotting import block_colours, new_figure
+from landscape.report.figures.axes import last_step, legend, marker, nothing, outside_legend, step_axis
+from landscape.report.figures.captions import objectives, what_was_run, where
+from landscape.report.figures.sources import Drawn, NotDrawnError, Source, having
+from landscape.report.style import block_colours, new_figure
 from landscape.storage.schema import LEVELS
 
 STEPS_SHOWN = 4

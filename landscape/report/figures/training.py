@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from landscape.figures.captions import what_was_run
-from landscape.figures.sources import Drawn, Source, having
-from landscape.plotting import new_figure
+from landscape.report.figures.captions import what_was_run
+from landscape.report.figures.sources import Drawn, Source, having
+from landscape.report.style import new_figure
 from landscape.storage.runs import GROKKED, MEMORISED
 
 

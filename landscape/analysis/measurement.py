@@ -23,18 +23,18 @@ from landscape.curvature.density import (
     jensen_shannon_error,
     quadrature,
 )
-from landscape.curvature.gauge import Deflated, GaugeTangent, SoftmaxShift
+from landscape.problems.embedding_mlp.gauge import Deflated, GaugeTangent, SoftmaxShift
 from landscape.curvature.inertia import bracketed, certified, from_spectrum
 from landscape.curvature.lanczos import EigenResult, eigsh
 from landscape.curvature.operators import MatrixOperator, Operator
 from landscape.curvature.tracking import Scaled, track
 from landscape.devices import require_dense
 from landscape.errors import NumericsError
-from landscape.point import Point, Problem, Training
+from landscape.problems.embedding_mlp.problem import Point, Problem, Training
 from landscape.storage import schema_hessian
 from landscape.storage.contents import PARTS
 from landscape.storage.schema import LEVELS
-from landscape.storage.spectra import Layout
+from landscape.storage.hessians import Layout
 
 DENSITY_POINTS = 512
 _BY_BLOCK = {f.name for f in schema_hessian.ROOT.fields if f.dims[:1] == ("block",) and "other_block" not in f.dims}

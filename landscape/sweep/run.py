@@ -15,20 +15,20 @@ from tqdm import tqdm
 
 from landscape.config import AnalysisConfig, HessianConfig, TrainConfig, to_json
 from landscape.errors import ConfigError, FileError, LandscapeError
-from landscape.measure import Measurement
-from landscape.pipeline import analyse, choose_steps, existing, make_plan
-from landscape.plan import DEFINITION, SweepAnalysis, SweepConfig, SweepRun, load_sweep, sweep_runs
-from landscape.refine import refine
+from landscape.analysis.measurement import Measurement
+from landscape.analysis.hessian import analyse, choose_steps, existing, make_plan
+from landscape.sweep.plan import DEFINITION, SweepAnalysis, SweepConfig, SweepRun, load_sweep, sweep_runs
+from landscape.analysis.critical import refine
 from landscape.storage import schema
 from landscape.storage.files import make_folder, refuse_existing, refuse_foreign
 from landscape.storage.runs import RunReader
-from landscape.storage.spectra import SpectrumReader
+from landscape.storage.hessians import SpectrumReader
 from landscape.storage.writing import lock_of, sole_writer
 from landscape.training.ensemble import balanced, side_by_side
 from landscape.training.member import checkpoint_schedule, difference
-from landscape.training.tasks import make_data
-from landscape.training.trainer import RunSummary, clip_batch, summarise, train_ensemble
-from landscape.workers import Workers
+from landscape.problems.tasks import make_data
+from landscape.training.loop import RunSummary, clip_batch, summarise, train_ensemble
+from landscape.sweep.workers import Workers
 
 IN_THE_WAY = "use --overwrite to start the sweep anew, or another --out"
 

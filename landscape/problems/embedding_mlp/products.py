@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from landscape.curvature.activations import derivatives, others
+from landscape.problems.embedding_mlp.activations import derivatives, others
 from landscape.curvature.operators import MatrixOperator, assembled
 from landscape.devices import keep_freed_memory
 

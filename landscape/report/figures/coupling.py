@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from landscape.figures.axes import last_step, legend, marker, nothing, step_axis
-from landscape.figures.captions import what_was_run
-from landscape.figures.sources import Drawn, NotDrawnError, Source, having
-from landscape.plotting import block_colours, new_figure
+from landscape.report.figures.axes import last_step, legend, marker, nothing, step_axis
+from landscape.report.figures.captions import what_was_run
+from landscape.report.figures.sources import Drawn, NotDrawnError, Source, having
+from landscape.report.style import block_colours, new_figure
 
 if TYPE_CHECKING:
     import xarray

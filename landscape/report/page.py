@@ -14,9 +14,9 @@ from tqdm import tqdm
 
 import landscape
 from landscape.errors import ConfigError, warn
-from landscape.figures import FAMILIES, NotDrawnError, Source, open_sources
-from landscape.figures.captions import objectives, where
-from landscape.plotting import save_figure, style
+from landscape.report.figures import FAMILIES, NotDrawnError, Source, open_sources
+from landscape.report.figures.captions import objectives, where
+from landscape.report.style import save_figure, style
 from landscape.storage.files import sha256
 from landscape.storage.folders import replaced_folder
 from landscape.storage.runs import GROKKED, MEMORISED

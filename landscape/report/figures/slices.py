@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from landscape.figures.sources import Drawn
-from landscape.plotting import new_figure
+from landscape.report.figures.sources import Drawn
+from landscape.report.style import new_figure
 
 Array = NDArray[np.float64]
 

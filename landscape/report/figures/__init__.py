@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from landscape.errors import LandscapeError, complain
-from landscape.figures import coupling, spectrum, structure, training
-from landscape.figures.sources import Drawn, NotDrawnError, Source, open_sources
-from landscape.plotting import save_figure, style
+from landscape.report.figures import coupling, spectrum, structure, training
+from landscape.report.figures.sources import Drawn, NotDrawnError, Source, open_sources
+from landscape.report.style import save_figure, style
 from landscape.text import printable
 
 FAMILIES: dict[str, Callable[[Sequence[Source]], Drawn]] = {

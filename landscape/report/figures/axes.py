@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from landscape.figures.sources import Source
-from landscape.plotting import MARKERS
+from landscape.report.figures.sources import Source
+from landscape.report.style import MARKERS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from landscape.figures.sources import Source
+from landscape.report.figures.sources import Source
 
 _SETUP = {
     "task": "Task {}",

@@ -16,9 +16,9 @@ from landscape.config import BLOCKS, HessianConfig, TrainConfig, replace
 from landscape.devices import dense_bytes, free_memory, pick_device
 from landscape.errors import LandscapeError
 from landscape.storage.runs import RunReader
-from landscape.storage.spectra import SpectrumReader
-from landscape.training.models import ACTIVATIONS
-from landscape.training.tasks import TRAIN
+from landscape.storage.hessians import SpectrumReader
+from landscape.problems.embedding_mlp.model import ACTIVATIONS
+from landscape.problems.tasks import TRAIN
 
 AGREEMENT = 1e-9
 """Largest difference from the dense Hessian, relative to |H|, that counts as agreement."""

@@ -14,8 +14,8 @@ from landscape.text import printable
 
 if TYPE_CHECKING:
     from landscape.storage.inspect import FileState
-    from landscape.storage.spectra import SpectrumReader
-    from landscape.verify import Verification
+    from landscape.storage.hessians import SpectrumReader
+    from landscape.analysis.verify import Verification
 
 
 def measurements(result: SpectrumReader) -> str:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from landscape.figures.axes import last_step, legend, marker, nothing, outside_legend, step_axis
-from landscape.figures.captions import what_was_run
-from landscape.figures.sources import Drawn, NotDrawnError, Source, having
-from landscape.plotting import block_colours, new_figure
+from landscape.report.figures.axes import last_step, legend, marker, nothing, outside_legend, step_axis
+from landscape.report.figures.captions import what_was_run
+from landscape.report.figures.sources import Drawn, NotDrawnError, Source, having
+from landscape.report.style import block_colours, new_figure
 
 EDGE = {"sharpness_gd": 2.0, "sharpness_adam": 38.0}
 """Largest stable value of each sharpness (arXiv 2103.00065, 2207.14484)."""

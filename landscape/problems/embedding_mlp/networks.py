@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from landscape.config import BLOCKS, TrainConfig
-from landscape.training.models import ACTIVATIONS, MLP
-from landscape.training.tasks import TaskData
+from landscape.problems.embedding_mlp.model import ACTIVATIONS, MLP
+from landscape.problems.tasks import TaskData
 
 Parts = dict[str, Tensor]
 _SLOPES: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {

@@ -19,7 +19,7 @@ from landscape.errors import FileError, LandscapeError, warn
 from landscape.storage import schema
 from landscape.storage.files import file_schema, hessian_file, open_file, run_file, sha256
 from landscape.storage.runs import RunReader
-from landscape.storage.spectra import SpectrumReader
+from landscape.storage.hessians import SpectrumReader
 from landscape.storage.views import load_group
 
 if TYPE_CHECKING:

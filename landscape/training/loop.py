@@ -31,10 +31,10 @@ from landscape.storage.making import check_run
 from landscape.storage.runs import GROKKED, MEMORISED, Arrays, RunReader
 from landscape.storage.writing import sole_writer
 from landscape.training.member import Member, rows_to_come
-from landscape.training.models import load_model
-from landscape.training.networks import Batch, Networks
+from landscape.problems.embedding_mlp.model import load_model
+from landscape.problems.embedding_mlp.networks import Batch, Networks
 from landscape.training.optimizers import Optimizer
-from landscape.training.tasks import TRAIN
+from landscape.problems.tasks import TRAIN
 
 
 @dataclasses.dataclass(frozen=True)

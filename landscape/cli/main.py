@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import tyro
 
 import landscape
-from landscape import tables
-from landscape.commands import Check, Command, Critical, Hessian, Info, Report, Slice, Sweep, Train
+from landscape.cli import tables
+from landscape.cli.commands import Check, Command, Critical, Hessian, Info, Report, Slice, Sweep, Train
 from landscape.config import AnalysisConfig, TrainConfig, load, preset, replace
 from landscape.errors import ConfigError, FileError, NumericsError, as_landscape_error, complain, working_on
 from landscape.text import printable
 
 if TYPE_CHECKING:
-    from landscape.storage.spectra import SpectrumReader
-    from landscape.training.trainer import RunSummary
+    from landscape.storage.hessians import SpectrumReader
+    from landscape.training.loop import RunSummary
 
 UNFINISHED, INTERRUPTED = 3, 130
 
@@ -181,7 +181,7 @@ def _base_config(argv: Sequence[str]) -> TrainConfig:
 
 def _train(args: Train) -> int:
     from landscape.training.ensemble import ensemble
-    from landscape.training.trainer import train_ensemble
+    from landscape.training.loop import train_ensemble
 
     runs = ensemble(args.run, args.out, args.seeds, args.vary)
     with working_on(args.out):
@@ -211,7 +211,7 @@ def _reached(summary: RunSummary) -> str:
 
 
 def _hessian(args: Hessian) -> int:
-    from landscape.pipeline import analyse
+    from landscape.analysis.hessian import analyse
     from landscape.storage.files import hessian_file
 
     out = args.out or hessian_file(args.ckpt)
@@ -219,7 +219,7 @@ def _hessian(args: Hessian) -> int:
         result = analyse(args.ckpt, args.analysis, out, args.overwrite, args.quiet, args.fsync)
     opinions = []
     if args.verify:
-        from landscape.verify import verify
+        from landscape.analysis.verify import verify
 
         opinions = verify(args.ckpt, result)
     if args.json:
@@ -246,7 +246,7 @@ def _print_json(out: Path, result: SpectrumReader, **more: Any) -> None:
 
 
 def _critical(args: Critical) -> int:
-    from landscape.refine import STATUS, default_output, refine
+    from landscape.analysis.critical import STATUS, default_output, refine
 
     out = args.out or default_output(args.ckpt, args.step)
     with working_on(out):
@@ -271,7 +271,7 @@ def _critical(args: Critical) -> int:
 
 
 def _slice(args: Slice) -> int:
-    from landscape.sections import slice_checkpoint
+    from landscape.analysis.slices import slice_checkpoint
 
     analysis = AnalysisConfig(
         objective=args.objective, method=args.method, max_products=args.max_products, device=args.device
@@ -285,8 +285,8 @@ def _slice(args: Slice) -> int:
 
 
 def _sweep(args: Sweep) -> int:
-    from landscape.plan import load_sweep
-    from landscape.sweep import run_sweep
+    from landscape.sweep.plan import load_sweep
+    from landscape.sweep.run import run_sweep
 
     with working_on(args.out):
         result = run_sweep(load_sweep(args.config), args.out, args.jobs, args.overwrite, args.quiet)
@@ -303,7 +303,7 @@ def _sweep(args: Sweep) -> int:
 
 
 def _report(args: Report) -> int:
-    from landscape.report import write_report
+    from landscape.report.page import write_report
 
     if not args.files:
         raise ConfigError("no file given", "name run or Hessian files: landscape report RUN.h5 ...")
