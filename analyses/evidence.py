@@ -22,11 +22,11 @@ from numpy.typing import ArrayLike, NDArray
 from landscape import open_hessian, open_run
 from landscape.config import TrainConfig
 from landscape.errors import LandscapeError, complain
-from landscape.sweep.plan import DEFINITION, SweepRun, load_sweep, sweep_runs
-from landscape.report.style import save_figure, style
 from landscape.provenance import provenance
+from landscape.report.style import save_figure, style
 from landscape.storage.folders import replaced_folder
 from landscape.storage.schema import LEVELS
+from landscape.sweep.plan import DEFINITION, SweepRun, load_sweep, sweep_runs
 from landscape.text import write_csv
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from tqdm import tqdm
 import landscape
 from landscape import open_hessian, open_run
 from landscape.errors import LandscapeError, complain
-from landscape.report.style import style
 from landscape.provenance import provenance
+from landscape.report.style import style
 from landscape.storage.files import sha256
 from landscape.storage.folders import replaced_folder
 from landscape.text import write_csv

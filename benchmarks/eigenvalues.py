@@ -15,9 +15,9 @@ from benchmarks.harness import Line, Numbers, Part, load, main, timed
 from benchmarks.peers import Case, case
 from landscape import MatrixOperator, eigsh, preset
 from landscape.config import BLOCKS
+from landscape.curvature.lanczos import DENSE_LIMIT, EigenResult
 from landscape.problems.embedding_mlp import starts
 from landscape.problems.embedding_mlp.dense import EmbeddingMLP
-from landscape.curvature.lanczos import DENSE_LIMIT, EigenResult
 
 K, STEP, TOLERANCE = 10, 150, 1e-6
 CAP, LONG_CAP = 5.0, 150.0

@@ -14,8 +14,8 @@ import torch
 from benchmarks.harness import Line, Numbers, Part, alternate, apart, main, peak_memory, timed
 from benchmarks.peers import case, trained
 from landscape import HessianConfig, TrainConfig, eigsh, preset
-from landscape.analysis.measurement import Measurement
 from landscape.analysis.hessian import training_at
+from landscape.analysis.measurement import Measurement
 
 AXES: dict[str, tuple[str, Sequence[Any]]] = {
     "p": ("p", (31, 59, 97, 139)),

@@ -15,9 +15,9 @@ import numpy as np
 
 from benchmarks.harness import Line, Numbers, Part, main
 from landscape.config import TrainConfig, preset
+from landscape.problems.embedding_mlp.networks import initial
 from landscape.storage.runs import RunReader
 from landscape.training.member import Member
-from landscape.problems.embedding_mlp.networks import initial
 
 ROUNDS = 40
 WRITES, EXTRA, READS = 1.3, 1e-3, 0.5

@@ -21,10 +21,10 @@ from torch import nn
 
 from benchmarks.harness import Line, Numbers, Part, main, timed
 from landscape.config import TrainConfig, preset
-from landscape.storage.runs import RunWriter
-from landscape.training.member import Member
 from landscape.problems.tasks import TRAIN, make_data
+from landscape.storage.runs import RunWriter
 from landscape.training.loop import _Loop, train
+from landscape.training.member import Member
 
 STEPS = {"quick": 6000, "mid": 1500}
 MEMBERS, ROUNDS = 16, 3

@@ -12,7 +12,8 @@ from benchmarks.harness import Line, Numbers, Part, main, timed
 from benchmarks.peers import trained
 from landscape import eigsh, preset
 from landscape.config import DEFAULT_BLOCKS, AnalysisConfig
-from landscape.problems.embedding_mlp.gauge import Deflated, SoftmaxShift
+from landscape.curvature.deflation import Deflated
+from landscape.problems.embedding_mlp.gauge import SoftmaxShift
 from landscape.problems.embedding_mlp.problem import Arrays, Point, Problem
 
 TARGET, CHECKPOINTS = 2.0, 100

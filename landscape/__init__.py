@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from landscape.analysis.hessian import analyse as analyse
     from landscape.config import HessianConfig as HessianConfig
     from landscape.config import TrainConfig as TrainConfig
     from landscape.config import preset as preset
@@ -16,14 +17,12 @@ if TYPE_CHECKING:
     from landscape.curvature.coupling import principal_angles as principal_angles
     from landscape.curvature.critical import CriticalPoint as CriticalPoint
     from landscape.curvature.critical import find_critical_point as find_critical_point
+    from landscape.curvature.deflation import Deflated as Deflated
     from landscape.curvature.density import SpectralDensity as SpectralDensity
     from landscape.curvature.density import Trace as Trace
     from landscape.curvature.density import jensen_shannon as jensen_shannon
     from landscape.curvature.density import spectral_density as spectral_density
     from landscape.curvature.density import trace as trace
-    from landscape.problems.embedding_mlp.gauge import Deflated as Deflated
-    from landscape.problems.embedding_mlp.gauge import GaugeTangent as GaugeTangent
-    from landscape.problems.embedding_mlp.gauge import SoftmaxShift as SoftmaxShift
     from landscape.curvature.inertia import Inertia as Inertia
     from landscape.curvature.inertia import saddle_index as saddle_index
     from landscape.curvature.lanczos import EigenResult as EigenResult
@@ -38,15 +37,16 @@ if TYPE_CHECKING:
     from landscape.curvature.slices import slice_plane as slice_plane
     from landscape.curvature.tracking import track as track
     from landscape.errors import LandscapeError as LandscapeError
-    from landscape.analysis.hessian import analyse as analyse
+    from landscape.problems.embedding_mlp.gauge import GaugeTangent as GaugeTangent
+    from landscape.problems.embedding_mlp.gauge import SoftmaxShift as SoftmaxShift
+    from landscape.report.page import write_report as write_report
+    from landscape.storage.hessians import HessianReader as HessianReader
+    from landscape.storage.runs import RunReader as RunReader
+    from landscape.storage.views import open_hessian as open_hessian
+    from landscape.storage.views import open_run as open_run
     from landscape.sweep.plan import SweepConfig as SweepConfig
     from landscape.sweep.plan import load_sweep as load_sweep
     from landscape.sweep.plan import sweep_runs as sweep_runs
-    from landscape.report.page import write_report as write_report
-    from landscape.storage.runs import RunReader as RunReader
-    from landscape.storage.hessians import SpectrumReader as SpectrumReader
-    from landscape.storage.views import open_hessian as open_hessian
-    from landscape.storage.views import open_run as open_run
     from landscape.sweep.run import run_sweep as run_sweep
     from landscape.training.ensemble import ensemble as ensemble
     from landscape.training.loop import train as train
@@ -69,7 +69,7 @@ _HOMES = {
     "open_run": "landscape.storage.views",
     "open_hessian": "landscape.storage.views",
     "RunReader": "landscape.storage.runs",
-    "SpectrumReader": "landscape.storage.hessians",
+    "HessianReader": "landscape.storage.hessians",
     "Objective": "landscape.curvature.objective",
     "HessianOperator": "landscape.curvature.operators",
     "MatrixOperator": "landscape.curvature.operators",
@@ -87,7 +87,7 @@ _HOMES = {
     "coupling": "landscape.curvature.coupling",
     "CouplingResult": "landscape.curvature.coupling",
     "principal_angles": "landscape.curvature.coupling",
-    "Deflated": "landscape.problems.embedding_mlp.gauge",
+    "Deflated": "landscape.curvature.deflation",
     "GaugeTangent": "landscape.problems.embedding_mlp.gauge",
     "SoftmaxShift": "landscape.problems.embedding_mlp.gauge",
     "find_critical_point": "landscape.curvature.critical",

@@ -8,9 +8,9 @@ import sys
 def main() -> None:
     """Entry point of `landscape`."""
     try:
-        from landscape.cli import main as cli
+        from landscape.cli.main import main as run
 
-        cli.main()
+        run()
     except KeyboardInterrupt:
         sys.exit(130)
 

@@ -13,6 +13,8 @@ from typing import TypeVar
 from landscape.text import printable
 
 Value = TypeVar("Value")
+UNFINISHED, INTERRUPTED = 3, 130
+"""Exit codes of a command that finished but did not converge, and of one that was stopped; 1 and 2 are errors."""
 
 
 class LandscapeError(Exception):

@@ -21,12 +21,14 @@ import numpy as np
 from tqdm import tqdm
 
 from landscape.cli import main as cli
+from landscape.storage.hessians import HessianWriter
 from landscape.storage.runs import RunWriter
-from landscape.storage.hessians import SpectrumWriter
 
 PATIENCE = 120.0
 SERVER = multiprocessing.get_context("forkserver")
-SERVER.set_forkserver_preload(["apart", "landscape.cli.commands", "landscape.analysis.hessian", "landscape.training.loop"])
+SERVER.set_forkserver_preload(
+    ["apart", "landscape.cli.commands", "landscape.analysis.hessian", "landscape.training.loop"]
+)
 _ONE = threading.Lock()
 """To start a child looks at all others, and of two threads that look at one child only one learns its exit code."""
 EVENTS = ("pwrite", "replace", "posix_fallocate", "unlink", "link")
@@ -66,7 +68,7 @@ class Outcome:
 @contextlib.contextmanager
 def acknowledging(tell: Acknowledge) -> Iterator[None]:
     """Tell of every row of a run or Hessian file once the writer's method has returned."""
-    checkpoint, append = RunWriter.checkpoint, SpectrumWriter.append
+    checkpoint, append = RunWriter.checkpoint, HessianWriter.append
 
     def rows(writer: Any, groups: Mapping[str, Mapping[str, Any]]) -> Row:
         return {
@@ -80,15 +82,15 @@ def acknowledging(tell: Acknowledge) -> Iterator[None]:
         checkpoint(self, step, parameters, **beside)
         tell(self.path, step, rows(self, {"checkpoints": parameters, **beside}))
 
-    def tell_append(self: SpectrumWriter, step: int, groups: Any) -> None:
+    def tell_append(self: HessianWriter, step: int, groups: Any) -> None:
         append(self, step, groups)
         tell(self.path, step, rows(self, groups))
 
-    RunWriter.checkpoint, SpectrumWriter.append = tell_checkpoint, tell_append  # type: ignore[method-assign]
+    RunWriter.checkpoint, HessianWriter.append = tell_checkpoint, tell_append  # type: ignore[method-assign]
     try:
         yield
     finally:
-        RunWriter.checkpoint, SpectrumWriter.append = checkpoint, append  # type: ignore[method-assign]
+        RunWriter.checkpoint, HessianWriter.append = checkpoint, append  # type: ignore[method-assign]
 
 
 @contextlib.contextmanager

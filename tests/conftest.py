@@ -12,9 +12,9 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import pytest
 import torch
 
-from landscape.config import HessianConfig, TrainConfig
 from landscape.analysis.hessian import analyse
-from landscape.storage.hessians import SpectrumReader
+from landscape.config import HessianConfig, TrainConfig
+from landscape.storage.hessians import HessianReader
 from landscape.training.loop import train
 from studies import make_studies
 
@@ -45,7 +45,7 @@ def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def tiny_hessian(tiny_run: Path) -> SpectrumReader:
+def tiny_hessian(tiny_run: Path) -> HessianReader:
     """The analysis of `tiny_run`, all blocks, beside it. Read only."""
     blocks = ("E", "W", "V", "E,W", "W,V", "E,V", "all")
     return analyse(tiny_run, HessianConfig(blocks=blocks, device="cpu"), quiet=True)

@@ -20,17 +20,17 @@ import h5py
 import numpy as np
 from tqdm import tqdm
 
+from landscape.analysis.hessian import analyse
 from landscape.cli import main as cli
 from landscape.config import HessianConfig, TrainConfig
-from landscape.analysis.hessian import analyse
+from landscape.storage.hessians import HessianReader, HessianWriter
 from landscape.storage.runs import RunReader, RunWriter
-from landscape.storage.hessians import SpectrumReader, SpectrumWriter
 from landscape.training.loop import train
 
 PAGE = 4096
 STARTED, PATIENCE = -1, 120.0
 SERVER = multiprocessing.get_context("forkserver")
-SERVER.set_forkserver_preload(["landscape.cli.commands", "landscape.analysis.hessian", "landscape.training.loop"])
+SERVER.set_forkserver_preload(["landscape.cli.main", "landscape.analysis.hessian", "landscape.training.loop"])
 RUN = TrainConfig(
     p=7, tokens=2, embed_dim=4, hidden=24, batch_size=16, train_fraction=0.6, steps=40, checkpoint_every=4,
     checkpoint_log=0, metrics_every=5, device="cpu",
@@ -88,7 +88,7 @@ def served_run(path: Path) -> dict[int, bytes]:
 
 def served_hessian(path: Path) -> dict[int, bytes]:
     """The bytes of every analysed step that our reader serves; wall times are left out."""
-    reader = SpectrumReader(path)
+    reader = HessianReader(path)
 
     def pack(step: int) -> bytes:
         parts = [reader.row(step), reader.spectra(step), reader.densities(step)]
@@ -142,7 +142,7 @@ def kill_analysis(folder: Path, truth: Undisturbed, kills: int, seed: int = 0) -
     shutil.copy(truth.run, run)
     argv = ["hessian", "--ckpt", str(run), "--out", str(path), "--quiet", "--steps", "all", "--k", "3",
             "--device", "cpu", "--blocks", "E", "E,W"]  # fmt: skip
-    return _kill(Tally("SIGKILL of `landscape hessian`"), path, argv, SpectrumWriter, "append", kills, seed,
+    return _kill(Tally("SIGKILL of `landscape hessian`"), path, argv, HessianWriter, "append", kills, seed,
                  lambda: served_hessian(path), truth.rows, lambda: served_hessian(path) == truth.rows)  # fmt: skip
 
 
@@ -305,7 +305,7 @@ def crash_analysis(folder: Path, truth: Undisturbed, stride: int, resume_every: 
         analyse(truth.run, ANALYSIS, path, quiet=True)
         return served_hessian(path) == truth.rows
 
-    log = _log(lambda: analyse(truth.run, ANALYSIS, path, quiet=True), SpectrumWriter, "append")
+    log = _log(lambda: analyse(truth.run, ANALYSIS, path, quiet=True), HessianWriter, "append")
     return _crash(Tally("crash at a write of `landscape hessian`"), path, log, lambda: served_hessian(path),
                   truth.rows, is_whole, stride, resume_every, seed)  # fmt: skip
 

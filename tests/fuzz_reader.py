@@ -36,8 +36,8 @@ from landscape.storage import schema
 from landscape.storage.checksum import crc32_of_attributes
 from landscape.storage.contents import ATTRIBUTES
 from landscape.storage.files import file_schema
+from landscape.storage.hessians import HessianReader
 from landscape.storage.runs import RunReader
-from landscape.storage.hessians import SpectrumReader
 
 MEMORY, SECONDS = 4 << 30, 10
 Served = dict[str, Any]
@@ -87,7 +87,7 @@ def _of_run(path: Path, original: Served) -> Iterator[tuple[str, Callable[[], An
 
 
 def _of_hessian(path: Path, original: Served) -> Iterator[tuple[str, Callable[[], Any]]]:
-    reader = SpectrumReader(path)
+    reader = HessianReader(path)
     yield "damage", lambda: reader.damage
     yield "attrs", lambda: (reader.attrs, reader.config, reader.blocks, reader.pairs)
     yield "steps", lambda: frozenset(reader.steps)
@@ -348,8 +348,8 @@ def main() -> None:
         return _serve_forever(args.serve)
     from conftest import TINY
 
-    from landscape.config import HessianConfig
     from landscape.analysis.hessian import analyse
+    from landscape.config import HessianConfig
     from landscape.training.loop import train
 
     ends = time.monotonic() + args.seconds

@@ -35,7 +35,7 @@ from landscape.cli import main as cli
 from landscape.config import TrainConfig
 from landscape.storage import schema_hessian
 from landscape.storage.folders import RECORD
-from landscape.storage.hessians import SpectrumReader, SpectrumWriter
+from landscape.storage.hessians import HessianReader, HessianWriter
 from landscape.training.loop import train
 
 Choose = Callable[[Sequence[Any]], Any]
@@ -109,7 +109,7 @@ def critical(run: Path, out: Path, blocks: Sequence[str], *more: str) -> list[st
 
 def everything(path: Path) -> dict[tuple[Any, ...], bytes]:
     """Every number but wall times, by step, group, dataset and block; two blocks where it is of two."""
-    reader, found = SpectrumReader(path), {}
+    reader, found = HessianReader(path), {}
     for step in reader.steps:
         for group, row in reader.rows(step).items():
             for name, value in row.items():
@@ -159,14 +159,14 @@ class Hessian:
 
     @property
     def k(self) -> str:
-        return str(SpectrumReader(self.out).config["k"]) if self.out.exists() else ""
+        return str(HessianReader(self.out).config["k"]) if self.out.exists() else ""
 
     def _compare(self, counts: Tally, acknowledged: set[Told]) -> None:
         if not self.out.exists():
             if acknowledged:
                 counts.complain("lost", "the file")
             return
-        reader, found = SpectrumReader(self.out), everything(self.out)
+        reader, found = HessianReader(self.out), everything(self.out)
         there = {(self.out.name, step, block) for step in reader.steps for block in reader.measured(step)}
         for gone in acknowledged - there:
             counts.complain("lost", f"{gone}")
@@ -207,7 +207,7 @@ class Critical:
             if acknowledged:
                 counts.complain("lost", "the file")
             return
-        reader = SpectrumReader(self.out)
+        reader = HessianReader(self.out)
         there = {(self.out.name, step, block) for step in reader.steps for block in reader.measured(step)}
         steps = max((number for _, number, block in acknowledged if not block), default=-1)
         if steps > int(reader.search.get("iterations", -1)):
@@ -299,34 +299,34 @@ class Sweep:
 @contextlib.contextmanager
 def acknowledging(tell: Callable[[Told], None]) -> Iterator[None]:
     """Tell of every measured block and every step of a search once the writer's method has returned."""
-    append, flush, save = SpectrumWriter.append, SpectrumWriter.flush, SpectrumWriter.save_search
+    append, flush, save = HessianWriter.append, HessianWriter.flush, HessianWriter.save_search
 
-    def measured(self: SpectrumWriter, step: int, rows: Any) -> None:
+    def measured(self: HessianWriter, step: int, rows: Any) -> None:
         for block, norm in zip(self._made[2].sizes, rows["/"]["operator_norm"], strict=True):
             if not np.isnan(norm):
                 tell((self.path.name, step, block))
 
-    def tell_append(self: SpectrumWriter, step: int, rows: Any) -> None:
+    def tell_append(self: HessianWriter, step: int, rows: Any) -> None:
         append(self, step, rows)
         measured(self, step, rows)
 
-    def tell_flush(self: SpectrumWriter) -> None:
+    def tell_flush(self: HessianWriter) -> None:
         replaced = dict(self._replaced)
         flush(self)
         for step, rows in replaced.items():
             measured(self, step, rows)
 
-    def tell_save(self: SpectrumWriter, state: Any) -> None:
+    def tell_save(self: HessianWriter, state: Any) -> None:
         save(self, state)
         tell((self.path.name, int(state["iterations"]), ""))
 
     methods = {"append": tell_append, "flush": tell_flush, "save_search": tell_save}
     try:
         for name, method in methods.items():
-            setattr(SpectrumWriter, name, method)
+            setattr(HessianWriter, name, method)
         yield
     finally:
-        SpectrumWriter.append, SpectrumWriter.flush, SpectrumWriter.save_search = append, flush, save  # type: ignore[method-assign]
+        HessianWriter.append, HessianWriter.flush, HessianWriter.save_search = append, flush, save  # type: ignore[method-assign]
 
 
 @contextlib.contextmanager

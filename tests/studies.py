@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from landscape.config import HessianConfig
-from landscape.analysis.hessian import analyse
-from landscape.sweep.plan import DEFINITION, SweepConfig, SweepRun, load_sweep, sweep_runs
 from landscape.analysis.critical import refine
+from landscape.analysis.hessian import analyse
+from landscape.config import HessianConfig
+from landscape.sweep.plan import DEFINITION, SweepConfig, SweepRun, load_sweep, sweep_runs
 from landscape.training.ensemble import side_by_side
 from landscape.training.loop import train_ensemble
 

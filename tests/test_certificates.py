@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from landscape.curvature.coupling import coupling
+from landscape.curvature.deflation import Deflated
 from landscape.curvature.density import quadrature, spectral_density, trace
-from landscape.problems.embedding_mlp.gauge import Deflated
 from landscape.curvature.inertia import saddle_index
 from landscape.curvature.lanczos import eigsh, operator_norm
 from landscape.curvature.objective import Objective, mse

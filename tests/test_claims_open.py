@@ -13,8 +13,8 @@ import pandas as pd
 import pytest
 from conftest import TINY
 
-from landscape.sweep.plan import SweepRun, load_sweep, sweep_runs
 from landscape.problems.tasks import make_data
+from landscape.sweep.plan import SweepRun, load_sweep, sweep_runs
 from landscape.training.loop import train
 from studies import STUDIES
 

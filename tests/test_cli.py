@@ -20,12 +20,12 @@ from conftest import TINY
 
 from landscape.cli import main as cli
 from landscape.config import PRESETS, TrainConfig, preset, to_json
+from landscape.problems.embedding_mlp.model import MLP
 from landscape.storage import schema
 from landscape.storage.files import open_file
+from landscape.storage.hessians import HessianReader
 from landscape.storage.runs import RunReader
-from landscape.storage.hessians import SpectrumReader
 from landscape.storage.writing import Disk, TableWriter
-from landscape.problems.embedding_mlp.model import MLP
 
 FLAGS = ["--p", "7", "--embed-dim", "4", "--hidden", "8", "--batch-size", "16", "--steps", "20", "--quiet"]
 
@@ -104,7 +104,7 @@ def test_hdf5_of_another_program(expect_failure: Callable[..., None], tmp_path: 
 
 
 def test_hessian_file_where_a_run_is_wanted(
-    expect_failure: Callable[..., None], tiny_run: Path, tiny_hessian: SpectrumReader
+    expect_failure: Callable[..., None], tiny_run: Path, tiny_hessian: HessianReader
 ) -> None:
     """A Hessian file is told apart from a run."""
     path = tiny_run.with_name("tiny.hessian.h5")
@@ -201,7 +201,7 @@ def test_hessian_file_of_other_settings(
     others = [*base, "60", "--tol", "1e-3"]
     expect_failure(others, 1, "it was made with tol 1e-06, not 0.001", "--overwrite", (path, run_file))
     assert cli.run([*others, "--overwrite"]) == 0
-    assert SpectrumReader(path).steps == [60]
+    assert HessianReader(path).steps == [60]
     capsys.readouterr()
     expect_failure([*base, "0", "--out", str(run_file)], 1, "is the run file itself", "another --out", (run_file,))
 
@@ -310,7 +310,7 @@ def test_json_is_one_document(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 def test_table_shows_what_the_file_holds(run_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The terminal table prints the file's eigenvalues and indices, and a bracket where only that is known."""
     assert cli.run(["hessian", "--ckpt", str(run_file), "--steps", "60", "--blocks", "E,W", "--quiet"]) == 0
-    row = SpectrumReader(run_file.with_name("run.hessian.h5")).row(60)
+    row = HessianReader(run_file.with_name("run.hessian.h5")).row(60)
     cells = capsys.readouterr().out.splitlines()[1].split()
     assert cells[:8] == [
         "60",

@@ -10,11 +10,11 @@ import torch
 from test_operators import Point, assert_close, draw
 from torch import Tensor, nn
 
-from landscape.problems.embedding_mlp.dense import EmbeddingMLP
 from landscape.curvature.objective import Objective, cross_entropy, mse
 from landscape.curvature.operators import HessianOperator
-from landscape.problems.embedding_mlp.products import EmbeddingHessian
+from landscape.problems.embedding_mlp.dense import EmbeddingMLP
 from landscape.problems.embedding_mlp.model import ACTIVATIONS
+from landscape.problems.embedding_mlp.products import EmbeddingHessian
 
 # --- the closed form ------------------------------------------------------------------------------------------
 

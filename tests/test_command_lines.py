@@ -20,8 +20,6 @@ from hypothesis import strategies as st
 
 from landscape.cli import main as cli
 
-from landscape.cli import commands
-
 CODES = {0, 1, 2, 3, 130}
 HOSTILE = (
     "", "-1", "0", "1", "2", "-0", "1e999", "nan", "inf", "²", "٣", "1,,2", ",", "auto", "all", "full", "None", "True",
@@ -30,7 +28,7 @@ HOSTILE = (
     "1" + "0" * 400, "9" * 5000, str(1 << 63), str(1 << 64), "-" + str(1 << 64), "0x10", "1_0", " 1 ", "1e-400",
 )  # fmt: skip
 """What no option expects. Numbers that ask for long work are left out: they are no mistake."""
-SUBCOMMANDS = {kind.__name__.lower(): kind for kind in get_args(commands.Command)}
+SUBCOMMANDS = {kind.__name__.lower(): kind for kind in get_args(cli.Command)}
 
 
 def options(command: str) -> list[str]:

@@ -15,14 +15,14 @@ from conftest import TINY
 from test_facts import SUBSETS, balanced, bilinear
 from torch import Tensor
 
+from landscape.analysis.verify import plain_model
 from landscape.cli import main as cli
 from landscape.curvature.critical import find_critical_point
 from landscape.curvature.inertia import saddle_index
 from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator
-from landscape.storage.hessians import SpectrumReader
+from landscape.storage.hessians import HessianReader
 from landscape.training.loop import train
-from landscape.analysis.verify import plain_model
 
 SMOOTH = dataclasses.replace(TINY, activation="tanh", steps=400, checkpoint_every=200, weight_decay=0.03)
 
@@ -153,7 +153,7 @@ def test_a_search_is_resumed_and_never_overwritten(
     command = ["critical", "--ckpt", str(run), "--step", "400", "--quiet", "--blocks", "E,W", "--out", str(out)]
     assert cli.run([*command, "--search-products", "600"]) == 3
     assert "not critical" in capsys.readouterr().out
-    first = SpectrumReader(out).critical_point(400)
+    first = HessianReader(out).critical_point(400)
     assert cli.run(command) == 1
     assert "use --resume to continue it, --overwrite to replace it" in capsys.readouterr().err
     assert cli.run([*command, "--resume", "--json"]) == 0

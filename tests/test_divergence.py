@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 from conftest import TINY
 
+from landscape.analysis.hessian import analyse
 from landscape.cli import main as cli
 from landscape.config import HessianConfig
 from landscape.errors import ConfigError, NumericsError
-from landscape.analysis.hessian import analyse
+from landscape.storage.hessians import HessianReader
 from landscape.storage.runs import RunReader
-from landscape.storage.hessians import SpectrumReader
 from landscape.training.loop import summarise, train, train_ensemble
 
 WILD = dataclasses.replace(TINY, lr=1e30, checkpoint_log=8)
@@ -140,7 +140,7 @@ def test_an_analysis_leaves_out_steps_that_are_not_finite(
     for steps in ("0,20,40", "all"):
         config = HessianConfig(steps=steps, blocks=("E",), device="cpu")
         analyse(run, config, out, overwrite=True, quiet=True)
-        found = SpectrumReader(out)
+        found = HessianReader(out)
         assert 20 not in found.steps
         assert {0, 40} <= set(found.steps)
         assert found.attrs["status"] == "complete"

@@ -18,17 +18,17 @@ import torch
 from conftest import TINY
 from torch import nn
 
+from landscape.analysis.verify import plain_model
 from landscape.cli import main as cli
 from landscape.config import TrainConfig
 from landscape.errors import ConfigError, FileError
+from landscape.problems.embedding_mlp.networks import Networks, initial
+from landscape.problems.tasks import make_data
 from landscape.storage.runs import RunReader
 from landscape.storage.writing import sole_writer
 from landscape.training.ensemble import ensemble
-from landscape.problems.embedding_mlp.networks import Networks, initial
-from landscape.training.optimizers import Optimizer
-from landscape.problems.tasks import make_data
 from landscape.training.loop import _Loop, largest_singular_value, train, train_ensemble
-from landscape.analysis.verify import plain_model
+from landscape.training.optimizers import Optimizer
 
 CPU = torch.device("cpu")
 MOST_SEEDS = [(0, 1.0), (5, 0.5), (6, 3.0)]

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from landscape.cli import main as cli
 from landscape.errors import LandscapeError, complain, warn
-from landscape.storage.hessians import SpectrumReader
+from landscape.storage.hessians import HessianReader
 from landscape.text import csv_cell, markdown, printable, write_csv
 
 TEXTS = ("landscape_version", "git_commit", "torch_version", "device", "hostname", "created", "run_id", "argv")
@@ -95,7 +95,7 @@ class Page(html.parser.HTMLParser):
 
 
 def test_report(
-    hostile: Path, tiny_hessian: SpectrumReader, tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    hostile: Path, tiny_hessian: HessianReader, tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Both pages show the attack as text; neither holds a tag, link or image of it, nor do the CSV files run."""
     shutil.copy(tiny_run.with_name("tiny.hessian.h5"), hostile.with_name(hostile.stem + ".hessian.h5"))

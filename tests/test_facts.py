@@ -12,16 +12,17 @@ import torch
 from conftest import TINY
 from torch import Tensor
 
-from landscape.curvature.coupling import coupling, saddle_bound
-from landscape.problems.embedding_mlp.dense import EmbeddingMLP
+from landscape.curvature.coupling import coupling
 from landscape.curvature.lanczos import eigsh
 from landscape.curvature.objective import Objective, cross_entropy
 from landscape.curvature.operators import HessianOperator, MatrixOperator
-from landscape.problems.embedding_mlp.products import EmbeddingHessian
 from landscape.errors import NumericsError
-from landscape.storage.runs import RunReader
+from landscape.problems.embedding_mlp.bounds import saddle_bound
+from landscape.problems.embedding_mlp.dense import EmbeddingMLP
 from landscape.problems.embedding_mlp.model import ACTIVATIONS, MLP
+from landscape.problems.embedding_mlp.products import EmbeddingHessian
 from landscape.problems.tasks import TRAIN, make_data
+from landscape.storage.runs import RunReader
 
 M, K, N = 4, 3, 5
 

@@ -12,14 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from landscape.config import TrainConfig, replace
-from landscape.curvature.coupling import coupling, saddle_bound
+from landscape.curvature.coupling import coupling
 from landscape.curvature.lanczos import eigsh
 from landscape.curvature.objective import Objective, cross_entropy
 from landscape.curvature.operators import HessianOperator, MatrixOperator
-from landscape.problems.embedding_mlp.products import EmbeddingHessian
-from landscape.storage.runs import RunReader
+from landscape.problems.embedding_mlp.bounds import saddle_bound
 from landscape.problems.embedding_mlp.model import ACTIVATIONS, load_model
+from landscape.problems.embedding_mlp.products import EmbeddingHessian
 from landscape.problems.tasks import TRAIN
+from landscape.storage.runs import RunReader
 
 Point = dict[str, Tensor]
 

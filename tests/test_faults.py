@@ -18,9 +18,9 @@ import faults
 import h5py
 import pytest
 
+from landscape.analysis.hessian import analyse
 from landscape.cli import main as cli
 from landscape.errors import FileError
-from landscape.analysis.hessian import analyse
 from landscape.storage.runs import RunReader, RunWriter
 from landscape.training.loop import train
 

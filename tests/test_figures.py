@@ -13,14 +13,14 @@ import pandas as pd
 import pytest
 from conftest import TINY
 
+from landscape.analysis.critical import refine
+from landscape.analysis.hessian import analyse
+from landscape.analysis.measurement import Measurement
 from landscape.config import BLOCKS, AnalysisConfig, HessianConfig
 from landscape.errors import LandscapeError
 from landscape.report.figures import FAMILIES, Drawn, NotDrawnError, open_sources
-from landscape.analysis.measurement import Measurement
-from landscape.analysis.hessian import analyse
-from landscape.report.style import style
-from landscape.analysis.critical import refine
 from landscape.report.page import write_report
+from landscape.report.style import style
 from landscape.training.loop import train
 
 ONE_OR_TWO = [*itertools.combinations(BLOCKS, 1), *itertools.combinations(BLOCKS, 2)]

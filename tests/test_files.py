@@ -19,13 +19,13 @@ import pytest
 from conftest import TINY
 
 import landscape
+from landscape.analysis.hessian import analyse
 from landscape.config import HessianConfig
 from landscape.errors import FileError
-from landscape.analysis.hessian import analyse
 from landscape.storage import schema
 from landscape.storage.files import sha256
+from landscape.storage.hessians import HessianReader
 from landscape.storage.runs import RunReader, RunWriter
-from landscape.storage.hessians import SpectrumReader
 from landscape.storage.writing import sole_writer
 from landscape.training.loop import train
 
@@ -38,7 +38,7 @@ def datasets(path: Path) -> dict[str, h5py.Dataset]:
 
 
 @pytest.fixture
-def hessian_path(tiny_run: Path, tiny_hessian: SpectrumReader) -> Path:
+def hessian_path(tiny_run: Path, tiny_hessian: HessianReader) -> Path:
     return tiny_run.with_name("tiny.hessian.h5")
 
 
@@ -186,7 +186,7 @@ def test_one_writer(tmp_path: Path) -> None:
 def test_parent_of_a_hessian_file(tiny_run: Path, hessian_path: Path) -> None:
     """A Hessian file names its run by id and by the SHA-256 of its bytes."""
     with RunReader(tiny_run) as reader:
-        attrs = SpectrumReader(hessian_path).attrs
+        attrs = HessianReader(hessian_path).attrs
         assert attrs["parent_run_id"] == reader.attrs["run_id"]
     assert attrs["parent_sha256"] == sha256(tiny_run)
     assert attrs["objective"] == "data"
@@ -224,16 +224,16 @@ def test_an_interrupted_analysis_goes_on(number: signal.Signals, tmp_path: Path)
         stderr=subprocess.DEVNULL,
     )
     deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and not (broken.exists() and len(SpectrumReader(broken).steps) >= 2):
+    while time.monotonic() < deadline and not (broken.exists() and len(HessianReader(broken).steps) >= 2):
         time.sleep(0.01)
     process.send_signal(number)
     assert process.wait(timeout=60) == (130 if number == signal.SIGINT else -9)
-    done = SpectrumReader(broken)
+    done = HessianReader(broken)
     assert 2 <= len(done.steps) < 20
     assert done.attrs["status"] == "running"
     for path in (broken, whole):
         subprocess.run([*command, str(path)], env=env, check=True, stdout=subprocess.DEVNULL)
-    left, right = SpectrumReader(broken), SpectrumReader(whole)
+    left, right = HessianReader(broken), HessianReader(whole)
     assert left.steps == right.steps
     assert left.attrs["status"] == "complete"
     for step in left.steps:

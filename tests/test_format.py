@@ -10,7 +10,7 @@ from typing import Any
 import h5py
 import pytest
 
-from landscape.storage.hessians import SpectrumReader
+from landscape.storage.hessians import HessianReader
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGE = (DOCS / "format.md").read_text()
@@ -31,7 +31,7 @@ def test_the_page_is_the_generated_one() -> None:
         SCRIPT["generate"](PAGE.replace("<!-- made: tokens -->", ""))
 
 
-def test_every_attribute_is_explained(tiny_run: Path, tiny_hessian: SpectrumReader) -> None:
+def test_every_attribute_is_explained(tiny_run: Path, tiny_hessian: HessianReader) -> None:
     """The attributes that the page marks for a kind of file are those of such a file."""
     for column, path in enumerate((tiny_run, tiny_run.with_name("tiny.hessian.h5")), start=1):
         with h5py.File(path) as file:
@@ -39,7 +39,7 @@ def test_every_attribute_is_explained(tiny_run: Path, tiny_hessian: SpectrumRead
 
 
 @pytest.mark.parametrize("group", ["checkpoints", "metrics", "tokens", "moments", "data", "resume", "/"])
-def test_every_dataset_has_its_line(group: str, tiny_run: Path, tiny_hessian: SpectrumReader) -> None:
+def test_every_dataset_has_its_line(group: str, tiny_run: Path, tiny_hessian: HessianReader) -> None:
     """Axes, type and units are those in the file."""
     path = tiny_run if group != "/" else tiny_run.with_name("tiny.hessian.h5")
     described = {cells[0]: cells[1:4] for cells in lines(f"/{group}".replace("//", "/"))}

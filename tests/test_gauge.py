@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from landscape.config import TrainConfig
-from landscape.problems.embedding_mlp.gauge import Deflated, Directions, GaugeTangent, SoftmaxShift
+from landscape.curvature.deflation import Deflated, Directions
 from landscape.curvature.inertia import saddle_index
 from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator, MatrixOperator
+from landscape.problems.embedding_mlp.gauge import GaugeTangent, SoftmaxShift
 from landscape.problems.embedding_mlp.model import MLP
 from landscape.problems.tasks import TRAIN, make_data
 

@@ -20,12 +20,12 @@ from conftest import TINY
 from faults import served_hessian
 from sequences_analyses import everything
 
+from landscape.analysis.hessian import analyse
 from landscape.cli import main as cli
 from landscape.config import HessianConfig
 from landscape.errors import FileError
-from landscape.analysis.hessian import analyse
+from landscape.storage.hessians import HessianReader, HessianWriter
 from landscape.storage.runs import RunReader, RunWriter
-from landscape.storage.hessians import SpectrumReader, SpectrumWriter
 from landscape.training.loop import train
 
 
@@ -53,7 +53,7 @@ def test_a_grown_file_is_a_fresh_one(
     steps, *blocks = whole
     analyse(tiny_run, settings(steps, *blocks, eigenvectors=vectors), fresh, quiet=True)
     assert everything(grown) == everything(fresh)
-    assert SpectrumReader(grown).attrs["status"] == "complete"
+    assert HessianReader(grown).attrs["status"] == "complete"
 
 
 def test_only_what_is_missing_is_measured(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +136,7 @@ def test_an_analysis_of_a_run_that_went_on(tmp_path: Path) -> None:
     run, out = tmp_path / "run.h5", tmp_path / "h.h5"
     train(TINY, run, quiet=True)
     analyse(run, settings("0,20", "E"), out, quiet=True)
-    before = SpectrumReader(out).attrs["parent_sha256"]
+    before = HessianReader(out).attrs["parent_sha256"]
     train(dataclasses.replace(TINY, steps=80, metrics_every=5), run, resume=True, quiet=True)
     found = analyse(run, settings("0,20,80", "E"), out, quiet=True)
     assert found.steps == [0, 20, 80]
@@ -163,16 +163,16 @@ def test_a_checkpoint_that_is_another(tmp_path: Path) -> None:
 def stopped_at(number: int, method: str, monkeypatch: pytest.MonkeyPatch, work: Callable[[], int]) -> int:
     """Exit code of some work that gets Ctrl-C within the call of a writer's method with this number."""
     calls: list[int] = []
-    original = getattr(SpectrumWriter, method)
+    original = getattr(HessianWriter, method)
 
-    def pressing(self: SpectrumWriter, *args: Any) -> None:
+    def pressing(self: HessianWriter, *args: Any) -> None:
         calls.append(1)
         if len(calls) == number:
             os.kill(os.getpid(), signal.SIGINT)
         original(self, *args)
 
     with monkeypatch.context() as context:
-        context.setattr(SpectrumWriter, method, pressing)
+        context.setattr(HessianWriter, method, pressing)
         return work()
 
 
@@ -209,7 +209,7 @@ def critical(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], dict[
     out = run.with_name("whole.h5")
     argv = ["critical", "--ckpt", str(run), "--step", "400", "--quiet", "--device", "cpu", "--blocks", "E", "E,W"]
     assert cli.run([*argv, "--out", str(out)]) == 0
-    return argv, served_hessian(out), SpectrumReader(out).critical_point(400)
+    return argv, served_hessian(out), HessianReader(out).critical_point(400)
 
 
 @pytest.mark.parametrize(("method", "number"), [("save_search", 1), ("save_search", 4), ("append", 1)])
@@ -222,12 +222,12 @@ def test_a_search_that_is_stopped_is_resumed_bit_for_bit(
     command = [*argv, "--out", str(out)]
     assert stopped_at(number, method, monkeypatch, lambda: cli.run(command)) == 130
     assert "the same command with --resume continues" in capsys.readouterr().err
-    assert SpectrumReader(out).attrs["status"] == "running"
+    assert HessianReader(out).attrs["status"] == "running"
     assert cli.run(command) == 1
     assert "use --resume to continue it" in capsys.readouterr().err
     assert cli.run([*command, "--resume"]) == 0
     assert served_hessian(out) == rows
-    found = SpectrumReader(out).critical_point(400)
+    found = HessianReader(out).critical_point(400)
     assert all(np.asarray(found[n]).tobytes() == np.asarray(value).tobytes() for n, value in point.items())
     before = out.stat().st_mtime_ns
     assert cli.run([*command, "--resume"]) == 0
@@ -242,7 +242,7 @@ def test_a_search_that_spent_its_products_ends_at_the_same_point(critical: Any, 
     assert cli.run([*command, "--search-products", "900", "--resume"]) == 3
     assert cli.run([*command, "--resume"]) == 0
     assert served_hessian(tmp_path / "c.h5") == rows
-    found = SpectrumReader(tmp_path / "c.h5").critical_point(400)
+    found = HessianReader(tmp_path / "c.h5").critical_point(400)
     assert all(np.asarray(found[n]).tobytes() == np.asarray(value).tobytes() for n, value in point.items())
 
 
@@ -276,7 +276,7 @@ def test_the_search_shows_its_progress_and_stops_at_once(tmp_path: Path) -> None
         assert process.wait(timeout=20) == 130
         reader.join()
     assert b"the same command with --resume continues" in said
-    assert SpectrumReader(run.with_name("run.critical-20.h5")).search["step"] == 20
+    assert HessianReader(run.with_name("run.critical-20.h5")).search["step"] == 20
 
 
 @pytest.mark.parametrize("command", ["train", "hessian", "critical", "sweep"])

@@ -25,14 +25,14 @@ from conftest import TINY
 from fuzz_reader import MEMORY, Campaign, Reader, judge, seal, serve
 
 import landscape
+from landscape.analysis.hessian import analyse
 from landscape.config import HessianConfig
 from landscape.errors import FileError
-from landscape.analysis.hessian import analyse
 from landscape.report.page import write_report
 from landscape.storage.checksum import crc32_of_arrays
 from landscape.storage.contents import ATTRIBUTES
+from landscape.storage.hessians import HessianReader
 from landscape.storage.runs import RunReader
-from landscape.storage.hessians import SpectrumReader
 from landscape.training.loop import train
 
 SMALL = dataclasses.replace(TINY, steps=40, checkpoint_log=0, metrics_every=20)
@@ -375,7 +375,7 @@ def test_hostile_hessian_files_are_refused(name: str, files: dict[str, Path], tm
     with h5py.File(path, "r+") as file:
         HESSIAN[name][0](file)
     with pytest.raises(FileError, match=re.escape(HESSIAN[name][1])):
-        SpectrumReader(path)
+        HessianReader(path)
 
 
 def test_what_the_schema_does_not_name_is_ignored(files: dict[str, Path], run: Path) -> None:
@@ -425,9 +425,9 @@ def test_a_repacked_unfinished_analysis_goes_on(files: dict[str, Path], tmp_path
         file["crc32"][2] = 0
         file.attrs["status"] = "running"
     _repack(unfinished, out, ["-f", "GZIP=9"])
-    assert SpectrumReader(out).steps == [0, 20]
+    assert HessianReader(out).steps == [0, 20]
     assert analyse(run, config, quiet=True).steps == [0, 20, 40]
-    whole, found = SpectrumReader(files["hessian"]), SpectrumReader(out)
+    whole, found = HessianReader(files["hessian"]), HessianReader(out)
     assert found.row(0)["eigenvalues"].tobytes() == whole.row(0)["eigenvalues"].tobytes()
     assert found.row(40)["eigenvalues"].tobytes() == whole.row(40)["eigenvalues"].tobytes()
 
@@ -524,12 +524,12 @@ def test_a_damaged_row_of_metrics_leaves_rates_unknown(files: dict[str, Path], r
 def test_a_damaged_hessian_file_is_named(files: dict[str, Path], tmp_path: Path) -> None:
     """Its other rows are served; an analysis does not take it for done."""
     run, path = (Path(shutil.copy(source, tmp_path)) for source in files.values())
-    whole = SpectrumReader(files["hessian"])
+    whole = HessianReader(files["hessian"])
     for name in ("eigenvalues", "spectrum/W"):
         shutil.copy(files["hessian"], path)
         with h5py.File(path, "r+") as file:
             file[name][1] += 1
-        found = SpectrumReader(path)
+        found = HessianReader(path)
         assert (found.steps, found.damage) == ([0, 40], "step 20")
         assert found.row(40)["eigenvalues"].tobytes() == whole.row(40)["eigenvalues"].tobytes()
     config = HessianConfig(blocks=("E", "W", "E,W"), k=3, device="cpu")
@@ -545,7 +545,7 @@ def test_a_value_without_meaning_is_refused(files: dict[str, Path], tmp_path: Pa
         row = {name: file[name][0] for name in str(file["crc32"].attrs["fields"]).split()}
         commit(file, "step", 0, 0, row | {"inertia_level": row["inertia_level"] + 9})
     with pytest.raises(FileError, match="inertia_level with values other than"):
-        SpectrumReader(path)
+        HessianReader(path)
 
 
 def test_a_resume_slot_that_no_run_writes_is_refused(run: Path) -> None:

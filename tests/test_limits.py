@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from conftest import TINY
 
+from landscape.analysis.hessian import analyse
 from landscape.cli import main as cli
 from landscape.config import HessianConfig
 from landscape.errors import ConfigError, FileError, LandscapeError
-from landscape.analysis.hessian import analyse
 from landscape.storage import schema, schema_hessian
 from landscape.storage.contents import ROWS
 from landscape.storage.guard import ROW_BYTES
@@ -25,8 +25,8 @@ from landscape.storage.inspect import inspect, repair
 from landscape.storage.making import check_run, new_file
 from landscape.storage.runs import RunReader
 from landscape.storage.writing import lock_of, owner, sole_writer, temporary_file
-from landscape.training.member import checkpoint_schedule, rows_to_come
 from landscape.training.loop import train
+from landscape.training.member import checkpoint_schedule, rows_to_come
 
 
 @pytest.mark.parametrize(

@@ -15,12 +15,12 @@ from conftest import TINY
 from torch import Tensor, nn
 
 from landscape.analysis import verify
+from landscape.analysis.hessian import analyse
+from landscape.analysis.measurement import Measurement
+from landscape.cli.tables import measurements
 from landscape.config import BLOCKS, PAIRS, HessianConfig, TrainConfig
 from landscape.errors import ConfigError, NumericsError
-from landscape.analysis.measurement import Measurement
-from landscape.analysis.hessian import analyse
-from landscape.storage.hessians import SpectrumReader
-from landscape.cli.tables import measurements
+from landscape.storage.hessians import HessianReader
 from landscape.training.loop import train
 
 ALL_BLOCKS = tuple(BLOCKS)
@@ -68,7 +68,7 @@ def pick(where: dict[str, slice], block: str) -> Tensor:
 
 @pytest.mark.parametrize("step", [0, 20, 60])
 def test_every_eigenvalue_agrees_with_an_independent_dense_hessian(
-    tiny_run: Path, tiny_hessian: SpectrumReader, step: int
+    tiny_run: Path, tiny_hessian: HessianReader, step: int
 ) -> None:
     """Every reported eigenvalue of every block, the full spectra, inertia and norms, to 1e-9 relative."""
     H, g, where = dense_hessian(tiny_run, step)
@@ -97,7 +97,7 @@ def test_every_eigenvalue_agrees_with_an_independent_dense_hessian(
 
 
 @pytest.mark.parametrize("step", [0, 60])
-def test_ratios_and_couplings_recomputed(tiny_run: Path, tiny_hessian: SpectrumReader, step: int) -> None:
+def test_ratios_and_couplings_recomputed(tiny_run: Path, tiny_hessian: HessianReader, step: int) -> None:
     """Curvature, gradient and Proposition 4.1 ratios, coupling strength and ratios, each from its definition."""
     H, g, where = dense_hessian(tiny_run, step)
     params, _, _, _ = read_with_h5py(tiny_run, step)
@@ -153,7 +153,7 @@ def test_no_saddle_bound_where_f14_does_not_hold(activation: Any, objective: Any
     assert row["saddle_rank_bound"] == -1
 
 
-def test_matrix_free_agrees_with_dense(tiny_run: Path, tiny_hessian: SpectrumReader, tmp_path: Path) -> None:
+def test_matrix_free_agrees_with_dense(tiny_run: Path, tiny_hessian: HessianReader, tmp_path: Path) -> None:
     """method lanczos finds the dense eigenvalues within its residuals; its bracket holds the certified index."""
     config = HessianConfig(steps="60", method="lanczos", blocks=ALL_BLOCKS, k=5, chunk_size=20, max_products=3000)
     result = analyse(tiny_run, config, tmp_path / "l.h5", quiet=True)

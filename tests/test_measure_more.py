@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 import torch
 
+from landscape.analysis.hessian import analyse
+from landscape.analysis.measurement import Measurement
+from landscape.analysis.verify import verify
 from landscape.config import HessianConfig, TrainConfig
 from landscape.curvature.operators import HessianOperator
-from landscape.analysis.measurement import Measurement
-from landscape.analysis.hessian import analyse
 from landscape.problems.embedding_mlp.problem import Point, Problem, Training
 from landscape.storage.runs import RunReader
 from landscape.storage.schema import LEVELS
 from landscape.storage.writing import Disk, TableWriter
 from landscape.training.loop import train
-from landscape.analysis.verify import verify
 
 MEMORISED = TrainConfig(
     p=5,

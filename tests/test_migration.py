@@ -17,9 +17,9 @@ import landscape
 from landscape.cli import main as cli
 from landscape.errors import FileError
 from landscape.storage import schema, schema_hessian
+from landscape.storage.hessians import HessianReader
 from landscape.storage.inspect import inspect, repair
 from landscape.storage.runs import RunReader
-from landscape.storage.hessians import SpectrumReader
 
 DATA = Path(__file__).parent / "data"
 RUN, HESSIAN = DATA / "run-1.0.h5", DATA / "run-1.0.hessian.h5"
@@ -64,7 +64,7 @@ def test_a_run_of_1_0() -> None:
 
 def test_a_hessian_file_of_1_0() -> None:
     """Eigenvalues, indices, coupling ratios, spectra and densities."""
-    reader = SpectrumReader(HESSIAN)
+    reader = HessianReader(HESSIAN)
     assert (reader.attrs["schema_version"], reader.attrs["status"]) == ("1.0", "complete")
     assert (reader.steps, reader.blocks, reader.pairs) == ([0, 20], ["E", "W", "E,W"], ["E,W", "W,V", "E,V"])
     row = reader.row(20)
@@ -90,7 +90,7 @@ def test_a_run_of_1_0_is_analysed(copy: Path) -> None:
     """`landscape hessian` finds the stored eigenvalues again, relative to the norm of the block."""
     argv = ["hessian", "--ckpt", str(copy), "--steps", "0,20", "--blocks", "E", "W", "E,W", "--k", "4", "--quiet"]
     assert cli.run([*argv, "--device", "cpu"]) == 0
-    old, new = SpectrumReader(HESSIAN), SpectrumReader(copy.with_name("old.hessian.h5"))
+    old, new = HessianReader(HESSIAN), HessianReader(copy.with_name("old.hessian.h5"))
     assert new.attrs["parent_sha256"] == old.attrs["parent_sha256"]
     assert new.steps == old.steps
     for step in old.steps:
@@ -126,7 +126,7 @@ def test_a_file_without_a_younger_dataset(tmp_path: Path) -> None:
     with h5py.File(copy) as file:
         then = {name: file[name][()].tobytes() for name in file["crc32"].attrs["fields"].split()}
     repair(copy)
-    reader = SpectrumReader(copy)
+    reader = HessianReader(copy)
     assert reader.attrs["schema_version"] == "1.0"
     assert reader.row(20)["eigenvalues"][2].tolist() == [LOWEST, HIGHEST]
     assert any("younger" in note and note.endswith("younger than schema 1.0") for note in inspect(copy).notes)
@@ -141,7 +141,7 @@ def test_a_file_of_now_must_hold_a_younger_dataset(tmp_path: Path) -> None:
     with h5py.File(copy, "r+") as file:
         file.attrs["schema_version"] = schema.VERSION
     with pytest.raises(FileError, match="is missing"):
-        SpectrumReader(copy)
+        HessianReader(copy)
 
 
 @pytest.mark.slow

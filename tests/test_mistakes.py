@@ -21,8 +21,8 @@ from landscape.cli import main as cli
 from landscape.config import AnalysisConfig, HessianConfig, TrainConfig
 from landscape.errors import ConfigError, FileError
 from landscape.sweep.plan import MOST_RUNS, SweepConfig
-from landscape.training.ensemble import MOST_RUNS as SIDE_BY_SIDE
 from landscape.sweep.workers import Workers
+from landscape.training.ensemble import MOST_RUNS as SIDE_BY_SIDE
 
 SMALL = ["--p", "7", "--embed-dim", "4", "--hidden", "8", "--batch-size", "16", "--steps", "2", "--quiet"]
 QUICK = 1.0

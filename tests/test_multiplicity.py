@@ -13,14 +13,14 @@ from conftest import TINY
 from numpy.typing import NDArray
 from torch import Tensor
 
+from landscape.analysis.hessian import analyse
+from landscape.cli.tables import measurements
 from landscape.config import HessianConfig, TrainConfig
 from landscape.curvature.lanczos import EigenResult, eigsh, operator_norm
 from landscape.curvature.operators import MatrixOperator
 from landscape.curvature.random_start import RandomRun, kuczynski_wozniakowski, least_component
-from landscape.analysis.hessian import analyse
 from landscape.problems.embedding_mlp.problem import Problem
 from landscape.storage.runs import RunReader
-from landscape.cli.tables import measurements
 from landscape.training.loop import train
 
 Array = NDArray[np.float64]

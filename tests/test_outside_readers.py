@@ -21,8 +21,8 @@ import pytest
 import xarray
 
 from landscape.storage import schema, schema_hessian
+from landscape.storage.hessians import HessianReader
 from landscape.storage.runs import RunReader
-from landscape.storage.hessians import SpectrumReader
 
 Array = np.ndarray[Any, Any]
 PAGE = (Path(__file__).parent.parent / "docs/format.md").read_text()
@@ -157,12 +157,12 @@ READERS: dict[str, tuple[Callable[[Path], set[str]], Callable[[Path, str], Array
 
 
 @pytest.fixture
-def files(tiny_run: Path, tiny_hessian: SpectrumReader) -> dict[str, Path]:
+def files(tiny_run: Path, tiny_hessian: HessianReader) -> dict[str, Path]:
     return {"run": tiny_run, "hessian": tiny_run.with_name("tiny.hessian.h5")}
 
 
 @pytest.fixture(scope="module")
-def served(tiny_run: Path, tiny_hessian: SpectrumReader) -> dict[str, dict[str, Array]]:
+def served(tiny_run: Path, tiny_hessian: HessianReader) -> dict[str, dict[str, Array]]:
     """What our readers serve of either file, by path in the file."""
     with RunReader(tiny_run) as run:
         groups = {"metrics": run.metrics(), "tokens": run.tokens(), "data": run.data()}
@@ -235,7 +235,7 @@ def folder(files: dict[str, Path], tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("title", [title for title, (language, _) in EXAMPLES.items() if language in COMMANDS])
-def test_examples(title: str, folder: Path, served: dict[str, dict[str, Array]], tiny_hessian: SpectrumReader) -> None:
+def test_examples(title: str, folder: Path, served: dict[str, dict[str, Array]], tiny_hessian: HessianReader) -> None:
     """The examples of docs/format.md run as they stand, but for the step, and print what our readers serve."""
     language, code = EXAMPLES[title]
     if language == "sh" and (reason := missing(code.split()[0])):

@@ -15,9 +15,9 @@ import pytest
 from conftest import TINY
 
 import landscape
-from landscape.config import AnalysisConfig, SliceConfig
 from landscape.analysis.critical import refine
 from landscape.analysis.slices import slice_checkpoint
+from landscape.config import AnalysisConfig, SliceConfig
 
 ROOT = Path(__file__).parent.parent
 BARE = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
@@ -58,7 +58,7 @@ def test_paths_may_be_strings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert landscape.train_ensemble({"c.h5": config}, quiet=True)[0].path == "c.h5"
     assert landscape.analyse("a.h5", analysis, quiet=True).steps == [0]
     assert landscape.analyse("a.h5", analysis, "d.h5", quiet=True).steps == [0]
-    assert landscape.SpectrumReader("d.h5").steps == [0]
+    assert landscape.HessianReader("d.h5").steps == [0]
     with landscape.RunReader("a.h5") as reader:
         assert reader.steps[-1] == 4
     assert "E" in landscape.open_run("a.h5")
@@ -110,13 +110,13 @@ import xarray
 from torch import Tensor
 
 import landscape
-from landscape import EigenResult, Inertia, MatrixOperator, SpectrumReader, TrainConfig, eigsh, train
+from landscape import EigenResult, Inertia, MatrixOperator, HessianReader, TrainConfig, eigsh, train
 
 
 def use(H: Tensor) -> None:
     assert_type(landscape.preset("quick"), TrainConfig)
     assert_type(train(TrainConfig(), "x.h5").steps, int)
-    assert_type(landscape.analyse("x.h5", landscape.HessianConfig()), SpectrumReader)
+    assert_type(landscape.analyse("x.h5", landscape.HessianConfig()), HessianReader)
     assert_type(landscape.open_run("x.h5"), xarray.Dataset)
     assert_type(eigsh(MatrixOperator(H), 3), EigenResult)
     assert_type(landscape.saddle_index(MatrixOperator(H)), Inertia)

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from landscape.config import TrainConfig
 from landscape.curvature.objective import Objective, PerSampleLoss, cross_entropy, mse
 from landscape.curvature.operators import HessianOperator, MatrixOperator, Part, product_error
-from landscape.problems.embedding_mlp.products import EmbeddingHessian
 from landscape.problems.embedding_mlp.model import MLP
+from landscape.problems.embedding_mlp.products import EmbeddingHessian
 from landscape.problems.tasks import TRAIN, make_data
 
 PARTS = get_args(Part)

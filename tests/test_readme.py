@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from landscape.storage.hessians import HessianReader
 from landscape.storage.schema import LEVELS
-from landscape.storage.hessians import SpectrumReader
 
 ROOT = Path(__file__).parent.parent
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
@@ -45,7 +45,7 @@ def test_commands_and_examples(folder: Path) -> None:
     """They leave the files that they name behind; the index of every block is certified."""
     for name in ("checkpoints/first.h5", "reports/first/report.html", "reports/first-slices-500/slices.png"):
         assert (folder / name).stat().st_size > 0
-    found = SpectrumReader(folder / "checkpoints/first.hessian.h5")
+    found = HessianReader(folder / "checkpoints/first.hessian.h5")
     assert found.steps == [0, 500]
     assert found.blocks == ["E", "W", "E,W", "W,V", "all"]
     for step in found.steps:
@@ -55,7 +55,7 @@ def test_commands_and_examples(folder: Path) -> None:
 @pytest.mark.slow
 def test_quick_with_a_smooth_activation_reaches_a_saddle(folder: Path) -> None:
     """The quick preset with activation x^2: after grokking, a point with |grad| <= 1e-10 and a certified index."""
-    found = SpectrumReader(folder / "checkpoints/smooth.critical-2200.h5")
+    found = HessianReader(folder / "checkpoints/smooth.critical-2200.h5")
     assert found.critical_point(2200)["grad_norm"] <= 1e-10
     row = found.row(2200)
     assert {LEVELS[level] for level in row["inertia_level"]} == {"certified"}

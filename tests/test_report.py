@@ -15,15 +15,15 @@ import pandas as pd
 import pytest
 from conftest import TINY
 
+from landscape.analysis.hessian import analyse
 from landscape.config import HessianConfig
 from landscape.errors import FileError
 from landscape.report.figures import FAMILIES, NotDrawnError, open_sources
 from landscape.report.figures.coupling import power_law
-from landscape.analysis.hessian import analyse
-from landscape.report.style import save_figure, style
 from landscape.report.page import write_report
+from landscape.report.style import save_figure, style
+from landscape.storage.hessians import HessianReader
 from landscape.storage.runs import RunReader
-from landscape.storage.hessians import SpectrumReader
 from landscape.training.loop import train
 
 ROOT = Path(__file__).parent.parent
@@ -63,7 +63,7 @@ def test_every_figure_has_four_formats_and_real_content(report: Path, family: st
 
 def test_csv_holds_the_files_numbers(report: Path, files: Path) -> None:
     """Each family's CSV repeats the HDF5 values."""
-    result = SpectrumReader(files / "seed0.hessian.h5")
+    result = HessianReader(files / "seed0.hessian.h5")
     csv = {name: pd.read_csv(report / "figures" / f"{name}.csv") for name in FAMILIES}
     with RunReader(files / "seed1.h5") as reader:
         metrics, tokens = reader.metrics(), reader.tokens()
@@ -101,7 +101,7 @@ def test_pages_stand_alone(report: Path, files: Path) -> None:
     links = re.findall(r"\]\(([^)]+)\)", markdown)
     assert len(links) == 2 * len(FAMILIES)
     assert all((report / link).is_file() for link in links)
-    row = SpectrumReader(files / "seed0.hessian.h5").row(60)
+    row = HessianReader(files / "seed0.hessian.h5").row(60)
     for page in (html, markdown):
         assert f"{row['eigenvalues'][0, 1, 0]:.6g}" in page
         assert "2 runs, 2 seeds" in page

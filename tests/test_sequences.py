@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from sequences_train import Ensemble, Run
 
+from landscape.analysis.hessian import analyse
+from landscape.analysis.measurement import Measurement
 from landscape.config import HessianConfig, TrainConfig, replace
 from landscape.errors import FileError
-from landscape.analysis.measurement import Measurement
-from landscape.analysis.hessian import analyse
+from landscape.storage.hessians import HessianReader, HessianWriter
 from landscape.storage.runs import RunReader, RunWriter
-from landscape.storage.hessians import SpectrumReader, SpectrumWriter
 from landscape.training.loop import train
 
 SHORT = dataclasses.replace(TINY, steps=110, checkpoint_every=10, checkpoint_log=8, metrics_every=5)
@@ -187,12 +187,12 @@ def test_an_analysis_has_room_for_the_steps_to_come(tiny_run: Path, tmp_path: Pa
     config = HessianConfig(steps="0,20", blocks=("E", "E,W"), eigenvectors=True, device="cpu")
     analyse(tiny_run, config, path, quiet=True)
     before = faults.served_hessian(path)
-    found = SpectrumReader(path)
+    found = HessianReader(path)
     vectors = {name: h5py.File(path)["eigenvectors"][name][0] for name in found.blocks}
     rows = {"/": found.row(0), "spectrum": found.spectra(0), "density": found.densities(0), "eigenvectors": vectors}
     with RunReader(tiny_run) as run:
         layout = Measurement(replace(TrainConfig(), run.config), config, run.data()).layout()
-    with SpectrumWriter(path, {**found.attrs, "status": "running"}, 4, layout, grow=True) as writer:
+    with HessianWriter(path, {**found.attrs, "status": "running"}, 4, layout, grow=True) as writer:
         writer.append(40, rows)
         writer.append(60, rows)
         bytes_before = path.read_bytes()

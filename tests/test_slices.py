@@ -13,6 +13,7 @@ import torch
 from conftest import TINY
 from torch import Tensor
 
+from landscape.analysis.hessian import analyse
 from landscape.cli import main as cli
 from landscape.config import HessianConfig
 from landscape.curvature.lanczos import eigsh
@@ -20,8 +21,7 @@ from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator, MatrixOperator
 from landscape.curvature.slices import slice_lines, slice_plane
 from landscape.curvature.tracking import Scaled, edge_of_stability, track
-from landscape.analysis.hessian import analyse
-from landscape.storage.hessians import SpectrumReader
+from landscape.storage.hessians import HessianReader
 from landscape.training.loop import train
 
 
@@ -174,7 +174,7 @@ def test_edge_of_stability(optimizer: str, momentum: float) -> None:
         assert (np.abs(np.linalg.eigvals(step)).max() < 1) == (factor < 1)
 
 
-def test_sharpness_is_that_of_torchs_own_optimiser(tiny_run: Path, tiny_hessian: SpectrumReader) -> None:
+def test_sharpness_is_that_of_torchs_own_optimiser(tiny_run: Path, tiny_hessian: HessianReader) -> None:
     """sharpness_gd and sharpness_adam from the dense Hessian and the second moments in the resume slot."""
     H = None
     with h5py.File(tiny_run) as file:

@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from landscape.curvature import lanczos
-from landscape.curvature.coupling import saddle_bound, spectral_norm
+from landscape.curvature.coupling import spectral_norm
 from landscape.curvature.inertia import from_spectrum, saddle_index
 from landscape.curvature.lanczos import eigsh
 from landscape.curvature.operators import MatrixOperator
 from landscape.errors import NumericsError
+from landscape.problems.embedding_mlp.bounds import saddle_bound
 
 METHODS = ["dense", "lanczos"]
 

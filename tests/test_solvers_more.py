@@ -11,13 +11,13 @@ import torch
 from test_inertia import drawn_spectrum
 from torch import Tensor
 
+from landscape.analysis.hessian import analyse
 from landscape.config import HessianConfig, TrainConfig
 from landscape.curvature import search
 from landscape.curvature.coupling import coupling, coupling_strength
 from landscape.curvature.inertia import from_spectrum, saddle_index
 from landscape.curvature.lanczos import eigsh
 from landscape.curvature.operators import MatrixOperator
-from landscape.analysis.hessian import analyse
 from landscape.training.loop import train
 
 

@@ -9,17 +9,18 @@ import torch
 from test_closed_form import embedding_net
 from torch import Tensor
 
+from landscape.analysis.hessian import analyse
 from landscape.config import HessianConfig, TrainConfig
-from landscape.curvature.coupling import saddle_bound
-from landscape.problems.embedding_mlp.gauge import Deflated, SoftmaxShift
+from landscape.curvature.deflation import Deflated
 from landscape.curvature.lanczos import eigsh
 from landscape.curvature.operators import MatrixOperator
+from landscape.problems.embedding_mlp.bounds import saddle_bound
+from landscape.problems.embedding_mlp.gauge import SoftmaxShift
+from landscape.problems.embedding_mlp.model import ACTIVATIONS
+from landscape.problems.embedding_mlp.problem import Problem
 from landscape.problems.embedding_mlp.products import EmbeddingHessian
 from landscape.problems.embedding_mlp.starts import low_end
-from landscape.analysis.hessian import analyse
-from landscape.problems.embedding_mlp.problem import Problem
 from landscape.storage.runs import RunReader
-from landscape.problems.embedding_mlp.model import ACTIVATIONS
 from landscape.training.loop import train
 
 

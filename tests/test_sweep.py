@@ -26,11 +26,11 @@ from landscape.cli import main as cli
 from landscape.config import TrainConfig, to_json
 from landscape.curvature.critical import CriticalPoint, find_critical_point
 from landscape.errors import FileError
-from landscape.sweep.plan import DEFINITION, SweepConfig, SweepRun, load_sweep, sweep_runs
+from landscape.storage.hessians import HessianReader
 from landscape.storage.inspect import inspect
 from landscape.storage.runs import RunReader
-from landscape.storage.hessians import SpectrumReader
 from landscape.storage.writing import owner, sole_writer
+from landscape.sweep.plan import DEFINITION, SweepConfig, SweepRun, load_sweep, sweep_runs
 from landscape.sweep.run import _train
 from landscape.training.ensemble import balanced
 from landscape.training.loop import train
@@ -111,9 +111,9 @@ def test_the_product_and_its_names(whole: Path) -> None:
             12 if run.labels["case"] == "wide" else 8,
             run.labels["lr_ratio"],
         )
-        assert SpectrumReader(run.hessian[""]).steps == [0, 20, 1500]
+        assert HessianReader(run.hessian[""]).steps == [0, 20, 1500]
         assert not inspect(run.hessian[""]).notes[1:], "its run file is found beside it"
-    assert SpectrumReader(runs[5].hessian["end"]).blocks == ["all"]
+    assert HessianReader(runs[5].hessian["end"]).blocks == ["all"]
 
 
 def test_each_run_is_the_run_alone(whole: Path, tmp_path: Path) -> None:
@@ -457,7 +457,7 @@ def test_one_failure_stops_nothing_else(tmp_path: Path, capsys: pytest.CaptureFi
     assert all("diverged" in line for line in bad)
     assert busy.startswith(f"error: {runs[1].path}: {runs[1].path} is being written by another process")
     assert "hint: wait for it" in lines
-    assert SpectrumReader(runs[2].hessian[""]).steps == [20]
+    assert HessianReader(runs[2].hessian[""]).steps == [20]
     assert not runs[1].hessian[""].exists()
     assert cli.run(arguments(tmp_path, {**sweep, "cases": {"good": {}}})) == 0
 
@@ -475,7 +475,7 @@ def test_not_converged_is_exit_code_3(tmp_path: Path, capsys: pytest.CaptureFixt
     assert cli.run(arguments(tmp_path, sweep, "--overwrite")) == 0
     with RunReader(run.path) as reader:
         assert (reader.attrs["run_id"] != before, reader.config["lr"]) == (True, 0.5)
-    assert SpectrumReader(run.hessian[""]).steps == [0]
+    assert HessianReader(run.hessian[""]).steps == [0]
 
 
 def test_refined_points_are_those_of_landscape_critical(
@@ -491,7 +491,7 @@ def test_refined_points_are_those_of_landscape_critical(
     command = ["critical", "--ckpt", str(run.path), "--step", "400", "--blocks", "E,W", "--device", "cpu"]
     assert cli.run([*command, "--quiet", "--out", str(theirs)]) == 0
     assert served_hessian(ours) == served_hessian(theirs)
-    one, two = (SpectrumReader(path).critical_point(400) for path in (ours, theirs))
+    one, two = (HessianReader(path).critical_point(400) for path in (ours, theirs))
     assert one.keys() == two.keys()
     assert all(np.array_equal(one[name], two[name]) for name in one)
     before = ours.stat().st_mtime_ns
@@ -512,11 +512,11 @@ def test_refined_points_are_those_of_landscape_critical(
         context.setattr(landscape.analysis.critical, "find_critical_point", interrupted)
         assert cli.run([*command, "--quiet", "--out", str(ours)]) == 130
     assert "the same command with --resume continues" in capsys.readouterr().err
-    assert SpectrumReader(ours).attrs["status"] == "running"
+    assert HessianReader(ours).attrs["status"] == "running"
     assert cli.run(["info", str(ours)]) == 0
     assert "the same `landscape critical` command with --resume resumes it" in capsys.readouterr().out
     assert cli.run(arguments(tmp_path, sweep)) == 0
-    assert SpectrumReader(ours).attrs["status"] == "complete"
+    assert HessianReader(ours).attrs["status"] == "complete"
     assert served_hessian(ours) == served_hessian(theirs)
 
 

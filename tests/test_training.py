@@ -17,14 +17,14 @@ import torch
 from conftest import TINY
 from torch import nn
 
-from landscape.config import TrainConfig, preset
-from landscape.storage.runs import RunReader
-from landscape.training.member import checkpoint_schedule
-from landscape.problems.embedding_mlp.model import MLP
-from landscape.training.samplers import BatchSampler, token_weights
-from landscape.problems.tasks import TEST, TRAIN, UNUSED, make_data
-from landscape.training.loop import train
 from landscape.analysis.verify import plain_model
+from landscape.config import TrainConfig, preset
+from landscape.problems.embedding_mlp.model import MLP
+from landscape.problems.tasks import TEST, TRAIN, UNUSED, make_data, token_weights
+from landscape.storage.runs import RunReader
+from landscape.training.loop import train
+from landscape.training.member import checkpoint_schedule
+from landscape.training.samplers import BatchSampler
 
 CPU = torch.device("cpu")
 
@@ -212,8 +212,8 @@ def test_policy_prop41(tmp_path: Path) -> None:
 
 def test_policy_curvature(tmp_path: Path) -> None:
     """lr_E / lr_W is sqrt(lambda_max(H_WW)/lambda_max(H_EE)) of the training loss, to 2 %."""
-    from landscape.config import HessianConfig
     from landscape.analysis.hessian import analyse
+    from landscape.config import HessianConfig
 
     run = tmp_path / "r.h5"
     train(variant(lr_ratio="curvature", lr_ratio_every=20, metrics_every=1, dtype="float64"), run, quiet=True)

@@ -27,11 +27,10 @@ import token_figures
 import trial
 
 from landscape import open_run
-
-from landscape.report import style as plotting
 from landscape.config import preset
-from landscape.sweep.plan import SweepConfig, load_sweep, sweep_runs
+from landscape.report import style as plotting
 from landscape.storage.folders import record
+from landscape.sweep.plan import SweepConfig, load_sweep, sweep_runs
 from studies import STUDIES
 
 

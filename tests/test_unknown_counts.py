@@ -12,9 +12,9 @@ import pytest
 import xarray
 
 import landscape
+from landscape.analysis.hessian import analyse
 from landscape.cli import main as cli
 from landscape.config import HessianConfig
-from landscape.analysis.hessian import analyse
 from landscape.storage import schema_hessian
 
 OLD = Path(__file__).parent / "data/run-1.0.hessian.h5"

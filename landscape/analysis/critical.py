@@ -15,16 +15,24 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from landscape.analysis.hessian import (
+    existing,
+    joined,
+    make_plan,
+    show_block,
+    training_at,
+    warn_of_damage,
+    written_attrs,
+)
+from landscape.analysis.measurement import Measurement
 from landscape.config import AnalysisConfig, TrainConfig, replace
 from landscape.curvature.critical import CriticalPoint, SearchState, find_critical_point
 from landscape.curvature.operators import LinearMap
 from landscape.errors import ConfigError, FileError
-from landscape.analysis.measurement import Measurement
-from landscape.analysis.hessian import existing, joined, make_plan, show_block, training_at, warn_of_damage, written_attrs
 from landscape.storage import schema, schema_hessian
 from landscape.storage.files import make_folder, refuse_existing, require_name
+from landscape.storage.hessians import HessianReader, HessianWriter
 from landscape.storage.runs import RunReader
-from landscape.storage.hessians import SpectrumReader, SpectrumWriter
 from landscape.storage.writing import sole_writer
 
 _NUMBERS = [f.name for f in dataclasses.fields(SearchState) if f.name != "params"]
@@ -46,7 +54,7 @@ def refine(
     resume: bool = False,
     overwrite: bool = False,
     quiet: bool = False,
-) -> SpectrumReader:
+) -> HessianReader:
     """Search the critical point of the objective nearest to a checkpoint, and measure the Hessian there.
 
     The file (default RUN.critical-STEP.h5) is a Hessian file of one step, with the refined parameters, their
@@ -80,14 +88,14 @@ def refine(
                     refinement.measure(refinement.search(tol, max_products, quiet), quiet)
             except KeyboardInterrupt:
                 raise KeyboardInterrupt("interrupted: the same command with --resume continues") from None
-    return SpectrumReader(out)
+    return HessianReader(out)
 
 
 class _Refinement:
     """One search with its file, which is not touched before there is something to write."""
 
     def __init__(
-        self, reader: RunReader, step: int, config: AnalysisConfig, out: Path, found: SpectrumReader | None
+        self, reader: RunReader, step: int, config: AnalysisConfig, out: Path, found: HessianReader | None
     ) -> None:
         self.reader, self.step, self.config, self.out, self.found = reader, step, config, out, found
         self.closing = contextlib.ExitStack()
@@ -98,13 +106,13 @@ class _Refinement:
         self.objective = self.problem.objective(self.params, self.problem.decay)
 
     @functools.cached_property
-    def writer(self) -> SpectrumWriter:
+    def writer(self) -> HessianWriter:
         """The file: a new one, or the one that was found with room for all that it is to hold."""
         dims = {f.name: f.dims for f in schema.PARAMETERS}
         axes = {axis: n for name, a in self.start.items() for axis, n in zip(dims[name], a.shape, strict=True)}
         layout = dataclasses.replace(self.measurement.layout(), axes=axes, parameters=tuple(self.start))
         attrs = written_attrs(self.reader, self.config, self.found, str(self.problem.device))
-        return self.closing.enter_context(SpectrumWriter(self.out, attrs, 1, layout, grow=self.found is not None))
+        return self.closing.enter_context(HessianWriter(self.out, attrs, 1, layout, grow=self.found is not None))
 
     def search(self, tol: float, max_products: int, quiet: bool) -> CriticalPoint:
         """Search, from where an earlier search stands if there is one."""
@@ -144,7 +152,7 @@ class _Refinement:
         if is_done and before["status"] == row["status"] and not make_plan(found, [], self.config.blocks).todo:
             return
         writer = self.writer
-        known = SpectrumReader(self.out).rows(self.step) if is_there else None
+        known = HessianReader(self.out).rows(self.step) if is_there else None
         with tqdm(unit="block", total=len(self.config.blocks), disable=quiet, file=sys.stderr) as bar:
             self.measurement.progress = functools.partial(show_block, bar)
             rows = self.measurement.run(_arrays(point.params), training_at(self.reader, self.step), known)

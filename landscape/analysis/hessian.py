@@ -14,15 +14,15 @@ from typing import Any, TypeVar
 import numpy as np
 from tqdm import tqdm
 
+from landscape.analysis.measurement import Measurement
 from landscape.config import AnalysisConfig, HessianConfig, TrainConfig, replace, to_json
 from landscape.errors import FileError, NumericsError, StepError, warn
-from landscape.analysis.measurement import Measurement
 from landscape.problems.embedding_mlp.problem import Training
 from landscape.provenance import provenance
 from landscape.storage import schema
 from landscape.storage.files import hessian_file, make_folder, refuse_foreign, sha256
+from landscape.storage.hessians import HessianReader, HessianWriter
 from landscape.storage.runs import GROKKED, MEMORISED, RunReader
-from landscape.storage.hessians import SpectrumReader, SpectrumWriter
 from landscape.storage.writing import sole_writer
 
 Analysis = TypeVar("Analysis", bound=AnalysisConfig)
@@ -37,7 +37,7 @@ def analyse(
     overwrite: bool = False,
     quiet: bool = False,
     fsync: bool = False,
-) -> SpectrumReader:
+) -> HessianReader:
     """Measure the Hessian of a run's checkpoints; returns the finished file.
 
     A file of this run and these settings is resumed, and grows by the steps and blocks that it lacks; what it holds
@@ -64,11 +64,11 @@ def analyse(
                 return found
             measurement = Measurement(replace(TrainConfig(), reader.config), config, reader.data())
             attrs = written_attrs(reader, config, found, str(measurement.problem.device))
-            writer = SpectrumWriter(out, attrs, len(plan.steps), measurement.layout(), fsync, grow=found is not None)
+            writer = HessianWriter(out, attrs, len(plan.steps), measurement.layout(), fsync, grow=found is not None)
             with writer:
-                _measure(reader, measurement, plan, SpectrumReader(out), writer, quiet)
+                _measure(reader, measurement, plan, HessianReader(out), writer, quiet)
                 writer.finish()
-    return SpectrumReader(out)
+    return HessianReader(out)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Plan:
         return self.todo.get(([*self.steps, -1])[self.steps.index(step) + 1], set())
 
 
-def make_plan(found: SpectrumReader | None, chosen: Sequence[int], blocks: Sequence[str]) -> Plan:
+def make_plan(found: HessianReader | None, chosen: Sequence[int], blocks: Sequence[str]) -> Plan:
     """What a file lacks of steps and blocks."""
     steps = sorted({*chosen, *(found.steps if found else ())})
     plan = Plan(steps, {})
@@ -103,7 +103,7 @@ def make_plan(found: SpectrumReader | None, chosen: Sequence[int], blocks: Seque
 
 
 def _measure(
-    reader: RunReader, measurement: Measurement, plan: Plan, stored: SpectrumReader, writer: SpectrumWriter, quiet: bool
+    reader: RunReader, measurement: Measurement, plan: Plan, stored: HessianReader, writer: HessianWriter, quiet: bool
 ) -> None:
     """Measure what is to be done, and commit it step by step."""
     with tqdm(unit="block", disable=quiet, file=sys.stderr) as bar:
@@ -130,7 +130,7 @@ def show_block(bar: tqdm[Any], block: str, done: bool, **more: Any) -> None:
     bar.update(int(done))
 
 
-def existing(out: Path, reader: RunReader, config: AnalysisConfig, overwrite: bool = False) -> SpectrumReader | None:
+def existing(out: Path, reader: RunReader, config: AnalysisConfig, overwrite: bool = False) -> HessianReader | None:
     """The analysis that `out` holds, if it is of this run and these settings; None where it is to be started.
 
     Raises FileError for any other file, and for damaged rows; a Hessian file may be replaced with `overwrite`.
@@ -138,7 +138,7 @@ def existing(out: Path, reader: RunReader, config: AnalysisConfig, overwrite: bo
     if not out.exists():
         return None
     refuse_foreign(out, schema.HESSIAN)
-    found = SpectrumReader(out)
+    found = HessianReader(out)
     wrong = _difference(found, reader, config)
     if not wrong and found.damage:
         wrong = f"rows fail their checksums: {found.damage}"
@@ -147,7 +147,7 @@ def existing(out: Path, reader: RunReader, config: AnalysisConfig, overwrite: bo
     return None if wrong else found
 
 
-def _difference(found: SpectrumReader, reader: RunReader, config: AnalysisConfig) -> str:
+def _difference(found: HessianReader, reader: RunReader, config: AnalysisConfig) -> str:
     """Why a Hessian file cannot be resumed with these settings; empty if it can."""
     if (theirs := found.attrs["parent_run_id"]) != (ours := reader.attrs["run_id"]):
         return f"it is of run {theirs}, but {reader.path} is run {ours}"
@@ -166,7 +166,7 @@ def _difference(found: SpectrumReader, reader: RunReader, config: AnalysisConfig
     return ""
 
 
-def joined(config: Analysis, found: SpectrumReader | None) -> Analysis:
+def joined(config: Analysis, found: HessianReader | None) -> Analysis:
     """The settings of a file that holds what was found and gets what they ask for."""
     blocks = dict.fromkeys([*(found.blocks if found else ()), *config.blocks])
     return dataclasses.replace(config, blocks=tuple(blocks))
@@ -194,7 +194,7 @@ def file_attrs(reader: RunReader, config: AnalysisConfig) -> dict[str, Any]:
 
 
 def written_attrs(
-    reader: RunReader, config: AnalysisConfig, found: SpectrumReader | None, device: str
+    reader: RunReader, config: AnalysisConfig, found: HessianReader | None, device: str
 ) -> dict[str, Any]:
     """The attributes of a file that is being written; one that grows keeps who made it."""
     made = {k: v for k, v in found.attrs.items() if k != "schema_version"} if found else provenance(device)

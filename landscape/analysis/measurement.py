@@ -14,6 +14,7 @@ from torch import Tensor
 
 from landscape.config import PAIRS, AnalysisConfig, TrainConfig
 from landscape.curvature.coupling import coupling, coupling_strength, masses, principal_angles, spectral_norm
+from landscape.curvature.deflation import Deflated
 from landscape.curvature.density import (
     Quadrature,
     Smoothed,
@@ -23,18 +24,18 @@ from landscape.curvature.density import (
     jensen_shannon_error,
     quadrature,
 )
-from landscape.problems.embedding_mlp.gauge import Deflated, GaugeTangent, SoftmaxShift
 from landscape.curvature.inertia import bracketed, certified, from_spectrum
 from landscape.curvature.lanczos import EigenResult, eigsh
 from landscape.curvature.operators import MatrixOperator, Operator
 from landscape.curvature.tracking import Scaled, track
 from landscape.devices import require_dense
 from landscape.errors import NumericsError
+from landscape.problems.embedding_mlp.gauge import GaugeTangent, SoftmaxShift
 from landscape.problems.embedding_mlp.problem import Point, Problem, Training
 from landscape.storage import schema_hessian
 from landscape.storage.contents import PARTS
-from landscape.storage.schema import LEVELS
 from landscape.storage.hessians import Layout
+from landscape.storage.schema import LEVELS
 
 DENSITY_POINTS = 512
 _BY_BLOCK = {f.name for f in schema_hessian.ROOT.fields if f.dims[:1] == ("block",) and "other_block" not in f.dims}

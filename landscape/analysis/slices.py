@@ -12,10 +12,10 @@ from landscape.curvature.lanczos import eigsh
 from landscape.curvature.slices import slice_lines, slice_plane
 from landscape.devices import require_dense
 from landscape.errors import NumericsError
+from landscape.problems.embedding_mlp.problem import Point, Problem
 from landscape.report.figures.slices import Slices, slices
 from landscape.report.figures.sources import Drawn
 from landscape.report.style import FORMATS, save_figure, style
-from landscape.problems.embedding_mlp.problem import Point, Problem
 from landscape.storage.files import refuse_existing
 from landscape.storage.runs import RunReader
 

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from landscape.config import BLOCKS, HessianConfig, TrainConfig, replace
 from landscape.devices import dense_bytes, free_memory, pick_device
 from landscape.errors import LandscapeError
-from landscape.storage.runs import RunReader
-from landscape.storage.hessians import SpectrumReader
 from landscape.problems.embedding_mlp.model import ACTIVATIONS
 from landscape.problems.tasks import TRAIN
+from landscape.storage.hessians import HessianReader
+from landscape.storage.runs import RunReader
 
 AGREEMENT = 1e-9
 """Largest difference from the dense Hessian, relative to |H|, that counts as agreement."""
@@ -45,7 +45,7 @@ class Verification:
         return self.dense_difference is None or self.dense_difference <= AGREEMENT
 
 
-def verify(run: Path, result: SpectrumReader) -> list[Verification]:
+def verify(run: Path, result: HessianReader) -> list[Verification]:
     """Compare a Hessian file with PyHessian and a dense Hessian, both made from the run's parameters alone."""
     try:
         from pyhessian import hessian as pyhessian

@@ -13,12 +13,12 @@ from landscape.storage import schema, schema_hessian
 from landscape.text import printable
 
 if TYPE_CHECKING:
-    from landscape.storage.inspect import FileState
-    from landscape.storage.hessians import SpectrumReader
     from landscape.analysis.verify import Verification
+    from landscape.storage.hessians import HessianReader
+    from landscape.storage.inspect import FileState
 
 
-def measurements(result: SpectrumReader) -> str:
+def measurements(result: HessianReader) -> str:
     """The measurements by step and block, then by step, each beside its prediction."""
     blocks = [
         ["step", "block", "lambda_min", "lambda_max", "hidden/|H|", "saddle index", "gauge-free", "level", "tau",
@@ -176,6 +176,22 @@ def known(row: Mapping[str, Any]) -> dict[str, Any]:
 
     marked = {f.name for f in schema_hessian.ROOT.fields if schema.MARKED.items() <= f.attrs.items()}
     return {name: np.where(x == schema.UNKNOWN, None, x) if name in marked else x for name, x in row.items()}
+
+
+def hessian_document(out: Path, result: HessianReader, **more: Any) -> str:
+    """Everything that a Hessian file holds as one JSON document."""
+    from landscape.storage.contents import known_attributes
+
+    return document(
+        {
+            "file": str(out),
+            "attributes": known_attributes(result.attrs),
+            "blocks": result.blocks,
+            "pairs": result.pairs,
+            "steps": [{"step": step, **known(result.row(step))} for step in result.steps],
+            **more,
+        }
+    )
 
 
 def document(x: Any, indent: int | None = None) -> str:

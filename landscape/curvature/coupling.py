@@ -1,4 +1,4 @@
-"""The coupling of two parameter blocks: coupling ratios (F0), coupling strength, saddle bound (F14), angles."""
+"""The coupling of two parameter blocks: coupling ratios (F0), coupling strength, masses, angles."""
 
 from __future__ import annotations
 
@@ -215,18 +215,3 @@ def principal_angles(vectors: Tensor, sizes: Sequence[int]) -> NDArray[np.float6
         cosines[i, : len(s)] = s
     angles: NDArray[np.float64] = np.arccos(cosines.clip(0, 1))
     return angles
-
-
-@dataclasses.dataclass(frozen=True)
-class SaddleBound:
-    """lambda_min(H_[E,W]) >= -sigma_max(G) and saddle index <= d * rank(G) (F14)."""
-
-    sigma_max: float
-    rank_bound: int
-
-
-def saddle_bound(G: Tensor, embed_dim: int) -> SaddleBound:
-    """The bound from G = [dL/dT_1^T; ...; dL/dT_s^T], shape (s h, token), for piecewise-linear activations."""
-    sigma = torch.linalg.svdvals(G)
-    threshold = max(G.shape) * torch.finfo(G.dtype).eps * sigma[0]
-    return SaddleBound(float(sigma[0]), embed_dim * int((sigma > threshold).sum()))

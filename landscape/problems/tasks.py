@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 from landscape.config import TrainConfig
 from landscape.errors import ConfigError, lookup
-from landscape.training.samplers import Ints, choose_pairs
 
 TRAIN, TEST, UNUSED = 0, 1, 2
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,3 +75,29 @@ def _split(config: TrainConfig, a: Ints, b: Ints) -> NDArray[np.int8]:
                 f"raise --{name.replace('_', '-')} or --p",
             )
     return split
+
+
+def choose_pairs(config: TrainConfig, a: Ints, b: Ints, count: int, rng: np.random.Generator) -> Ints:
+    """Indices of `count` pairs, chosen without replacement by the config's sampler."""
+    if config.sampler == "uniform":
+        return _spread_evenly(a, b, count, rng)
+    exponents = {"random": 0.0, "skewed": config.skew, "zipf": 1.0, "frequency_aware": 0.0}
+    exponent = lookup(exponents, "sampler", config.sampler)
+    weight = token_weights(config.p, exponent, rng)
+    # Efraimidis and Spirakis (2006): the largest u^(1/w) are a weighted sample without replacement.
+    key = np.log(rng.random(len(a))) / (weight[a] * weight[b])
+    return np.argsort(-key)[:count]
+
+
+def token_weights(p: int, exponent: float, rng: np.random.Generator) -> Floats:
+    """Probability of each operand ~ rank^-exponent, ranks dealt out at random so that size tells nothing."""
+    weight = np.arange(1, p + 1, dtype=float) ** -exponent
+    shuffled: Floats = rng.permutation(weight / weight.sum())
+    return shuffled
+
+
+def _spread_evenly(a: Ints, b: Ints, count: int, rng: np.random.Generator) -> Ints:
+    """Take pairs from shuffled diagonals of the table, each of which holds every operand once in each slot."""
+    p = int(max(a.max(), b.max())) + 1
+    row, column, diagonal = (rng.permutation(p) for _ in range(3))
+    return np.lexsort((row[a], diagonal[(column[b] - row[a]) % p]))[:count]

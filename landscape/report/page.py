@@ -75,7 +75,7 @@ def _write_pages(sources: Sequence[Source], sections: Sequence[Section], folder:
 
     folder.mkdir(parents=True, exist_ok=True)
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("landscape"),
+        loader=jinja2.PackageLoader("landscape.report"),
         autoescape=jinja2.select_autoescape(["html.j2"]),
         trim_blocks=True,
         lstrip_blocks=True,

@@ -65,7 +65,7 @@ class Layout:
         }
 
 
-class SpectrumWriter(Disk):
+class HessianWriter(Disk):
     """Appends analysed steps to a Hessian file; each survives the process once `append` returns."""
 
     def __init__(
@@ -180,7 +180,7 @@ def _padded(table: schema.Table, row: Mapping[str, Any], blocks: Sequence[str], 
     return padded
 
 
-class SpectrumReader:
+class HessianReader:
     """A Hessian file's committed rows, in memory."""
 
     def __init__(self, path: Path | str) -> None:

@@ -13,22 +13,22 @@ from typing import Any
 
 from tqdm import tqdm
 
+from landscape.analysis.critical import refine
+from landscape.analysis.hessian import analyse, choose_steps, existing, make_plan
+from landscape.analysis.measurement import Measurement
 from landscape.config import AnalysisConfig, HessianConfig, TrainConfig, to_json
 from landscape.errors import ConfigError, FileError, LandscapeError
-from landscape.analysis.measurement import Measurement
-from landscape.analysis.hessian import analyse, choose_steps, existing, make_plan
-from landscape.sweep.plan import DEFINITION, SweepAnalysis, SweepConfig, SweepRun, load_sweep, sweep_runs
-from landscape.analysis.critical import refine
+from landscape.problems.tasks import make_data
 from landscape.storage import schema
 from landscape.storage.files import make_folder, refuse_existing, refuse_foreign
+from landscape.storage.hessians import HessianReader
 from landscape.storage.runs import RunReader
-from landscape.storage.hessians import SpectrumReader
 from landscape.storage.writing import lock_of, sole_writer
-from landscape.training.ensemble import balanced, side_by_side
-from landscape.training.member import checkpoint_schedule, difference
-from landscape.problems.tasks import make_data
-from landscape.training.loop import RunSummary, clip_batch, summarise, train_ensemble
+from landscape.sweep.plan import DEFINITION, SweepAnalysis, SweepConfig, SweepRun, load_sweep, sweep_runs
 from landscape.sweep.workers import Workers
+from landscape.training.ensemble import balanced, side_by_side
+from landscape.training.loop import RunSummary, clip_batch, summarise, train_ensemble
+from landscape.training.member import checkpoint_schedule, difference
 
 IN_THE_WAY = "use --overwrite to start the sweep anew, or another --out"
 
@@ -227,6 +227,6 @@ def _result(runs: Sequence[SweepRun], failures: list[Failure]) -> SweepResult:
     failed = {failure.path for failure in failures}
     finished = [run for run in runs if run.path not in failed]
     analysed = [path for run in finished for path in run.hessian.values() if path not in failed]
-    readers = {path: SpectrumReader(path) for path in analysed}
+    readers = {path: HessianReader(path) for path in analysed}
     unconverged = [path for path, reader in readers.items() if not all(map(reader.converged, reader.steps))]
     return SweepResult([(run, summarise(run.path)) for run in finished], unconverged, failures)

@@ -23,6 +23,9 @@ from landscape.curvature.objective import Objective, cross_entropy
 from landscape.curvature.operators import HessianOperator
 from landscape.devices import free_memory, keep_freed_memory, pick_device
 from landscape.errors import DoesNotFitError, LandscapeError, NumericsError, warn
+from landscape.problems.embedding_mlp.model import load_model
+from landscape.problems.embedding_mlp.networks import Batch, Networks
+from landscape.problems.tasks import TRAIN
 from landscape.signals import stop_signals
 from landscape.storage import schema
 from landscape.storage.contents import axes, block_sizes
@@ -31,10 +34,7 @@ from landscape.storage.making import check_run
 from landscape.storage.runs import GROKKED, MEMORISED, Arrays, RunReader
 from landscape.storage.writing import sole_writer
 from landscape.training.member import Member, rows_to_come
-from landscape.problems.embedding_mlp.model import load_model
-from landscape.problems.embedding_mlp.networks import Batch, Networks
 from landscape.training.optimizers import Optimizer
-from landscape.problems.tasks import TRAIN
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,12 +13,12 @@ import numpy as np
 
 from landscape.config import TrainConfig, replace, to_json
 from landscape.errors import ConfigError
+from landscape.problems.embedding_mlp.networks import initial
+from landscape.problems.tasks import TEST, TRAIN, Ints, make_data
 from landscape.provenance import provenance
 from landscape.storage.contents import ROWS
 from landscape.storage.runs import Arrays, RunReader, RunWriter
-from landscape.problems.embedding_mlp.networks import initial
-from landscape.training.samplers import BatchSampler, Ints
-from landscape.problems.tasks import TEST, TRAIN, make_data
+from landscape.training.samplers import BatchSampler
 
 RESUMABLE = {
     "steps", "stop_test_accuracy", "extra_steps", "device", "metrics_every",

@@ -1,8 +1,7 @@
-"""Which pairs are trained on, and in which batches (arXiv 2505.15624, section 4).
+"""The batches of a run (arXiv 2505.15624, section 4): shuffled epochs, or drawn by token probabilities.
 
-`uniform`, `random`, `skewed` and `zipf` choose the training pairs; their batches are shuffled epochs.
-`frequency_aware` chooses at random and draws its batches by token probabilities that follow the gradients; a batch of
-the whole training set leaves nothing to draw.
+Sampler `frequency_aware` draws by probabilities that follow the gradients; a batch of the whole training set leaves
+nothing to draw.
 """
 
 from __future__ import annotations
@@ -13,36 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from landscape.config import TrainConfig
-from landscape.errors import lookup
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
-
-
-def choose_pairs(config: TrainConfig, a: Ints, b: Ints, count: int, rng: np.random.Generator) -> Ints:
-    """Indices of `count` pairs, chosen without replacement by the config's sampler."""
-    if config.sampler == "uniform":
-        return _spread_evenly(a, b, count, rng)
-    exponents = {"random": 0.0, "skewed": config.skew, "zipf": 1.0, "frequency_aware": 0.0}
-    exponent = lookup(exponents, "sampler", config.sampler)
-    weight = token_weights(config.p, exponent, rng)
-    # Efraimidis and Spirakis (2006): the largest u^(1/w) are a weighted sample without replacement.
-    key = np.log(rng.random(len(a))) / (weight[a] * weight[b])
-    return np.argsort(-key)[:count]
-
-
-def token_weights(p: int, exponent: float, rng: np.random.Generator) -> Floats:
-    """Probability of each operand ~ rank^-exponent, ranks dealt out at random so that size tells nothing."""
-    weight = np.arange(1, p + 1, dtype=float) ** -exponent
-    shuffled: Floats = rng.permutation(weight / weight.sum())
-    return shuffled
-
-
-def _spread_evenly(a: Ints, b: Ints, count: int, rng: np.random.Generator) -> Ints:
-    """Take pairs from shuffled diagonals of the table, each of which holds every operand once in each slot."""
-    p = int(max(a.max(), b.max())) + 1
-    row, column, diagonal = (rng.permutation(p) for _ in range(3))
-    return np.lexsort((row[a], diagonal[(column[b] - row[a]) % p]))[:count]
+from landscape.problems.tasks import Floats, Ints
 
 
 class BatchSampler:

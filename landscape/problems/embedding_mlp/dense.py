@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from landscape.problems.embedding_mlp.activations import derivatives, others
 from landscape.curvature.operators import symmetrised
+from landscape.problems.embedding_mlp.activations import derivatives, others
 
 _CHUNK_BYTES = 1 << 29
 _CACHE_BYTES = 1 << 22

@@ -3,22 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor
-
-from landscape.curvature.operators import LinearMap, MatrixOperator, Operator
-
-
-class Directions(Protocol):
-    """A subspace that can be taken out of vectors (n,) or (n, m)."""
-
-    dimension: int
-
-    def remove(self, vectors: Tensor) -> Tensor:
-        """The vectors' components orthogonal to the subspace."""
-        ...
 
 
 class GaugeTangent:
@@ -100,30 +87,3 @@ class SoftmaxShift:
                 piece = (by_class - by_class.mean(0)).reshape(piece.shape)
             pieces.append(piece)
         return torch.cat(pieces)
-
-
-class Deflated:
-    """P H P with P the projector onto the complement of some directions, which become exact null vectors."""
-
-    def __init__(self, op: Operator | LinearMap, directions: Directions) -> None:
-        self.op, self.directions = op, directions
-        self.shape, self.dtype, self.device = op.shape, op.dtype, op.device
-
-    def __matmul__(self, vectors: Tensor) -> Tensor:
-        return self.directions.remove(self.op @ self.directions.remove(vectors))
-
-    @property
-    def T(self) -> Deflated:
-        """Itself: the operators deflated are symmetric."""
-        return self
-
-    def dense(self) -> Tensor:
-        """The matrix, symmetric to the last bit."""
-        return self.symmetric().matrix
-
-    def symmetric(self) -> MatrixOperator:
-        """The matrix, with the error of the one deflated: projectors add none beyond rounding."""
-        whole: MatrixOperator = self.op.symmetric()  # type: ignore[union-attr]
-        half = self.directions.remove(whole.matrix)
-        full = self.directions.remove(half.T.contiguous())
-        return MatrixOperator((full + full.T) / 2, whole.error)

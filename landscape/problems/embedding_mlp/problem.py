@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from landscape.config import BLOCKS, PAIRS, AnalysisConfig, TrainConfig
-from landscape.curvature.coupling import saddle_bound
-from landscape.problems.embedding_mlp.dense import EmbeddingMLP
 from landscape.curvature.objective import Objective
 from landscape.curvature.operators import Block, HessianOperator, MatrixOperator
-from landscape.problems.embedding_mlp.products import EmbeddingHessian
-from landscape.problems.embedding_mlp.starts import low_end
 from landscape.devices import pick_device
 from landscape.errors import ConfigError, NumericsError
+from landscape.problems.embedding_mlp.bounds import saddle_bound
+from landscape.problems.embedding_mlp.dense import EmbeddingMLP
 from landscape.problems.embedding_mlp.model import ACTIVATIONS, MLP, load_model
+from landscape.problems.embedding_mlp.products import EmbeddingHessian
+from landscape.problems.embedding_mlp.starts import low_end
 from landscape.problems.tasks import TRAIN
 
 SELF_CHECK = 1e-10

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from landscape.problems.embedding_mlp.activations import derivatives, others
 from landscape.curvature.operators import MatrixOperator, assembled
 from landscape.devices import keep_freed_memory
+from landscape.problems.embedding_mlp.activations import derivatives, others
 
 _CACHE, _DEVICE = 4 << 20, 1 << 30
 """Bytes of one (vector, sample, hidden) array: on a CPU a few of them stay in its cache."""

@@ -18,8 +18,8 @@ from landscape.config import TrainConfig
 from landscape.errors import FileError, LandscapeError, warn
 from landscape.storage import schema
 from landscape.storage.files import file_schema, hessian_file, open_file, run_file, sha256
+from landscape.storage.hessians import HessianReader
 from landscape.storage.runs import RunReader
-from landscape.storage.hessians import SpectrumReader
 from landscape.storage.views import load_group
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ class Source:
             with RunReader(self.run) as reader:
                 found[self.run] = reader.damage
         if self.hessian:
-            found[self.hessian] = SpectrumReader(self.hessian).damage
+            found[self.hessian] = HessianReader(self.hessian).damage
         return [f"{path}: left out, for their checksums fail: {rows}" for path, rows in found.items() if rows]
 
     @property

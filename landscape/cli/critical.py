@@ -1,0 +1,68 @@
+"""`landscape critical`."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from landscape.cli import tables
+from landscape.cli.printing import say
+from landscape.config import AnalysisConfig, check_value
+from landscape.errors import UNFINISHED, working_on
+from landscape.text import printable
+
+
+@dataclasses.dataclass(frozen=True)
+class Critical:
+    """The critical point of the objective nearest to a checkpoint, and the Hessian there."""
+
+    ckpt: Path
+    """Run file to start from."""
+    step: int
+    """Stored step to start from."""
+    # A saddle index belongs to a critical point of what was minimised.
+    analysis: AnalysisConfig = AnalysisConfig(objective="regularised")
+    out: Path | None = None
+    """Hessian file to write, with the refined parameters; None: RUN.critical-STEP.h5 beside the run."""
+    grad_tol: float = 1e-10
+    """Gradient norm at which a point counts as critical."""
+    search_products: int = 60_000
+    """Hessian-vector products of the search at most."""
+    resume: bool = False
+    """Continue an earlier search, or start one: after Ctrl-C or a kill, with more products, or with more blocks."""
+    overwrite: bool = False
+    """Replace an existing file."""
+    json: bool = False
+    """Print everything measured as one JSON document."""
+    quiet: bool = False
+    """No progress bar."""
+
+    def __post_init__(self) -> None:
+        check_value("grad_tol", self.grad_tol, lambda x: 0 < x < 1, "a number between 0 and 1")
+        check_value("search_products", self.search_products, lambda x: 0 <= x <= 1 << 53, "an integer from 0 to 2^53")
+
+    def execute(self) -> int:
+        """Run the command; returns its exit code."""
+        from landscape.analysis.critical import STATUS, default_output, refine
+
+        out = self.out or default_output(self.ckpt, self.step)
+        with working_on(out):
+            result = refine(
+                self.ckpt,
+                self.step,
+                self.analysis,
+                out,
+                self.grad_tol,
+                self.search_products,
+                self.resume,
+                self.overwrite,
+                self.quiet,
+            )
+        point = result.critical_point(self.step)
+        status = STATUS[point["status"]]
+        if self.json:
+            found = {**point, "status": status}
+            say(tables.hessian_document(out, result, critical_point=found))
+        else:
+            say(f"{tables.critical_point(status, point)}\n\n{tables.measurements(result)}\nwritten: {printable(out)}")
+        return 0 if status == "critical" and all(map(result.converged, result.steps)) else UNFINISHED

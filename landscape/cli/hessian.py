@@ -1,0 +1,54 @@
+"""`landscape hessian`."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from landscape.cli import tables
+from landscape.cli.printing import say
+from landscape.config import HessianConfig
+from landscape.errors import UNFINISHED, NumericsError, working_on
+from landscape.text import printable
+
+
+@dataclasses.dataclass(frozen=True)
+class Hessian:
+    """Block spectra, saddle indices and coupling ratios of a run's checkpoints."""
+
+    analysis: HessianConfig
+    ckpt: Path
+    """Run file to analyse."""
+    out: Path | None = None
+    """Hessian file to write; None: RUN.hessian.h5 beside the run."""
+    overwrite: bool = False
+    """Replace a Hessian file of another run or other settings (one that matches is resumed, and gets what it lacks)."""
+    fsync: bool = False
+    """Sync every step to the disk, so that it survives a loss of power too."""
+    verify: bool = False
+    """Compare with PyHessian's top eigenvalue and with a dense Hessian where it fits."""
+    json: bool = False
+    """Print everything measured as one JSON document."""
+    quiet: bool = False
+    """No progress bar."""
+
+    def execute(self) -> int:
+        """Run the command; returns its exit code."""
+        from landscape.analysis.hessian import analyse
+        from landscape.storage.files import hessian_file
+
+        out = self.out or hessian_file(self.ckpt)
+        with working_on(out):
+            result = analyse(self.ckpt, self.analysis, out, self.overwrite, self.quiet, self.fsync)
+        opinions = []
+        if self.verify:
+            from landscape.analysis.verify import verify
+
+            opinions = verify(self.ckpt, result)
+        if self.json:
+            say(tables.hessian_document(out, result, verify=[dataclasses.asdict(o) for o in opinions]))
+        else:
+            say(f"{tables.measurements(result)}\n{tables.verification(opinions)}written: {printable(out)}")
+        if not all(o.agrees for o in opinions):
+            raise NumericsError("the dense Hessian disagrees", "please report this with the run file")
+        return 0 if all(map(result.converged, result.steps)) else UNFINISHED

@@ -1,0 +1,38 @@
+"""`landscape report`."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import tyro
+
+from landscape.cli.printing import say
+from landscape.errors import ConfigError, working_on
+from landscape.text import printable
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """Figures and a page from run files and Hessian files."""
+
+    files: tyro.conf.Positional[tuple[Path, ...]]
+    """Run files, Hessian files or both; RUN.hessian.h5 beside a run is found by itself."""
+    out: Path | None = None
+    """Folder to write; None: reports/NAME of the first file."""
+    overwrite: bool = False
+    """Replace an earlier report; files that were added to its folder stay."""
+    quiet: bool = False
+    """No progress bar."""
+
+    def execute(self) -> int:
+        """Run the command; returns its exit code."""
+        from landscape.report.page import write_report
+
+        if not self.files:
+            raise ConfigError("no file given", "name run or Hessian files: landscape report RUN.h5 ...")
+        out = self.out or Path("reports") / self.files[0].name.removesuffix(".h5").removesuffix(".hessian")
+        with working_on(out):
+            page = write_report(self.files, out, self.overwrite, self.quiet)
+        say(printable(page))
+        return 0

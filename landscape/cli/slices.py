@@ -1,0 +1,49 @@
+"""`landscape slice`."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Literal
+
+from landscape.cli.printing import say
+from landscape.config import AnalysisConfig, SliceConfig
+from landscape.errors import working_on
+from landscape.text import printable
+
+
+@dataclasses.dataclass(frozen=True)
+class Slice:
+    """The loss along unit eigenvectors of a checkpoint, and on the plane of the lowest and the highest."""
+
+    slice: SliceConfig
+    ckpt: Path
+    """Run file to slice."""
+    step: int
+    """Stored step to slice at."""
+    out: Path | None = None
+    """Folder to write; None: reports/RUN-slices-STEP."""
+    objective: Literal["data", "regularised"] = "data"
+    """The data loss, or the data loss + weight_decay/2 |theta|^2 (runs with coupled decay)."""
+    method: Literal["auto", "dense", "lanczos"] = "auto"
+    """How the eigenvectors are found."""
+    max_products: int = 3000
+    """Hessian-vector products at most."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where the products run."""
+    overwrite: bool = False
+    """Replace existing figures."""
+
+    def execute(self) -> int:
+        """Run the command; returns its exit code."""
+        from landscape.analysis.slices import slice_checkpoint
+
+        analysis = AnalysisConfig(
+            objective=self.objective, method=self.method, max_products=self.max_products, device=self.device
+        )
+        out = self.out or Path("reports") / f"{self.ckpt.stem}-slices-{self.step}"
+        with working_on(out):
+            drawn, paths = slice_checkpoint(self.ckpt, self.step, self.slice, analysis, out, self.overwrite)
+        numbers = [f"{name}: {value}" for name, value in drawn.numbers.items()]
+        say("\n".join(map(printable, [drawn.caption, *numbers, *paths])))
+        return 0

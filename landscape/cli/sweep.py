@@ -1,0 +1,53 @@
+"""`landscape sweep`."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from landscape.cli import tables
+from landscape.cli.printing import say
+from landscape.cli.train import reached
+from landscape.config import check_value
+from landscape.errors import UNFINISHED, FileError, complain, working_on
+from landscape.text import printable
+
+
+@dataclasses.dataclass(frozen=True)
+class Sweep:
+    """Many runs and their analyses over all cores; repeated, it resumes where it stopped."""
+
+    config: Path
+    """JSON file of cases, grid, seeds and analyses."""
+    out: Path = Path("checkpoints")
+    """Folder to write; the files are OUT/NAME/CASE-FIELD=VALUE-sSEED.h5, and .hessian.h5 beside them."""
+    jobs: int | None = None
+    """Worker processes of one thread each; None: one a core."""
+    overwrite: bool = False
+    """Remove the files of an earlier sweep of this name and start anew."""
+    json: bool = False
+    """Print the results as one JSON document."""
+    quiet: bool = False
+    """No progress bar."""
+
+    def __post_init__(self) -> None:
+        if self.jobs is not None:
+            check_value("jobs", self.jobs, lambda x: 1 <= x <= 1024, "an integer from 1 to 1024")
+
+    def execute(self) -> int:
+        """Run the command; returns its exit code."""
+        from landscape.sweep.plan import load_sweep
+        from landscape.sweep.run import run_sweep
+
+        with working_on(self.out):
+            result = run_sweep(load_sweep(self.config), self.out, self.jobs, self.overwrite, self.quiet)
+        if self.json:
+            say(tables.document(result.document()))
+        else:
+            lines = [f"{summary.path}: {summary.steps} steps; {reached(summary)}" for _, summary in result.runs]
+            lines += [f"{path}: not every eigenvalue converged" for path in result.unconverged]
+            for line in lines:
+                say(printable(line))
+        for failure in result.failures:
+            complain(FileError(f"{failure.path}: {failure.error}", failure.hint))
+        return 1 if result.failures else UNFINISHED if result.unconverged else 0

@@ -1,0 +1,76 @@
+"""`landscape train`."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from landscape.cli import tables
+from landscape.cli.printing import say
+from landscape.config import TrainConfig
+from landscape.errors import INTERRUPTED, complain, working_on
+from landscape.text import printable
+
+if TYPE_CHECKING:
+    from landscape.training.loop import RunSummary
+
+
+@dataclasses.dataclass(frozen=True)
+class Train:
+    """A grokking run; dense checkpoints of E, W and all other parameters in HDF5."""
+
+    run: TrainConfig
+    preset: Literal["quick", "mid", "paper"] = "quick"
+    """Starting point of all options: quick (seconds), mid (half a minute), paper (arXiv 2505.15624; a GPU helps)."""
+    config: Path | None = None
+    """JSON file of options, applied over the preset; flags win over both."""
+    out: Path = Path("checkpoints/run.h5")
+    """Run file to write."""
+    seeds: int | None = None
+    """Train this many seeds, counted up from --seed, side by side: RUN-s0.h5, RUN-s1.h5 and so on for RUN.h5; with
+    --vary at most 256 runs."""
+    vary: tuple[str, ...] = ()
+    """Train several values side by side, such as lr_ratio=1,2,4 lr=0.01,0.02, with RUN-lr_ratio-2-lr-0.01.h5 among the
+    files; of lr, lr_ratio, weight_decay, init_scale_E and init_scale_W, with --seeds every seed of each."""
+    resume: bool = False
+    """Go on where the run file stops (start it if there is none)."""
+    overwrite: bool = False
+    """Replace an existing run file."""
+    fsync: bool = False
+    """Sync every commit to the disk, so that it survives a loss of power too."""
+    json: bool = False
+    """Print the summary as one JSON document."""
+    quiet: bool = False
+    """No progress bar."""
+
+    def execute(self) -> int:
+        """Run the command; returns its exit code."""
+        from landscape.training.ensemble import ensemble
+        from landscape.training.loop import train_ensemble
+
+        runs = ensemble(self.run, self.out, self.seeds, self.vary)
+        with working_on(self.out):
+            summaries = train_ensemble(runs, self.resume, self.overwrite, self.quiet, self.fsync)
+        if self.json:
+            documents = [dataclasses.asdict(summary) for summary in summaries]
+            say(tables.document(documents if self.seeds or self.vary else documents[0]))
+        else:
+            for summary in summaries:
+                _print_summary(summary)
+        diverged = [summary.divergence for summary in summaries if summary.divergence]
+        for error in diverged:
+            complain(error)
+        return INTERRUPTED if any(summary.status == "interrupted" for summary in summaries) else 1 if diverged else 0
+
+
+def _print_summary(summary: RunSummary) -> None:
+    say(
+        f"{printable(summary.path)}: {summary.status} at step {summary.steps}, {summary.checkpoints} checkpoints\n"
+        f"accuracy: train {summary.train_accuracy:.4f}, test {summary.test_accuracy:.4f}; {reached(summary)}"
+    )
+
+
+def reached(summary: RunSummary) -> str:
+    thresholds = (("train 99 %", summary.memorise_step), ("test 95 %", summary.grok_step))
+    return "; ".join(f"{n} at step {step}" if step is not None else f"{n}: not reached" for n, step in thresholds)
