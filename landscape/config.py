@@ -31,7 +31,7 @@ BLOCKS: dict[str, tuple[str, ...]] = {
     "E,V": ("E", "V"),
     "all": ("E", "W", "b1", "V", "b2"),
 }
-PAIRS = ("E,W", "W,V", "E,V")
+PAIRS = (("E", "W"), ("W", "V"), ("E", "V"))
 DEFAULT_BLOCKS = ("E", "W", "E,W", "W,V", "all")
 MODULUS = 1 << 16
 """Largest p: what is done with its pairs stays possible."""

@@ -15,20 +15,21 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from landscape import problems
 from landscape.analysis.hessian import (
     existing,
     joined,
     make_plan,
     show_block,
-    training_at,
     warn_of_damage,
     written_attrs,
 )
 from landscape.analysis.measurement import Measurement
-from landscape.config import AnalysisConfig, TrainConfig, replace
+from landscape.config import AnalysisConfig
 from landscape.curvature.critical import CriticalPoint, SearchState, find_critical_point
 from landscape.curvature.operators import LinearMap
 from landscape.errors import ConfigError, FileError
+from landscape.problems.problem import hessian, tensors
 from landscape.storage import schema, schema_hessian
 from landscape.storage.files import make_folder, refuse_existing, require_name
 from landscape.storage.hessians import HessianReader, HessianWriter
@@ -100,10 +101,11 @@ class _Refinement:
         self.reader, self.step, self.config, self.out, self.found = reader, step, config, out, found
         self.closing = contextlib.ExitStack()
         self.start = reader.checkpoint(step)
-        self.measurement = Measurement(replace(TrainConfig(), reader.config), config, reader.data())
-        self.problem = self.measurement.problem
-        self.params = self.problem.parameters(self.start)
-        self.objective = self.problem.objective(self.params, self.problem.decay)
+        self.problem = problems.of_run(reader, config.device, config.chunk_size)
+        self.measurement = Measurement(self.problem, config)
+        self.params = tensors(self.problem, self.start)
+        self.decay = self.problem.decay(config.objective)
+        self.objective = self.problem.objective(self.decay)
 
     @functools.cached_property
     def writer(self) -> HessianWriter:
@@ -118,8 +120,8 @@ class _Refinement:
         """Search, from where an earlier search stands if there is one."""
         with tqdm(unit="product", total=max_products, disable=quiet, file=sys.stderr) as bar:
 
-            def hessian(at: Mapping[str, Tensor]) -> LinearMap:
-                return _Counted(self.problem.hessian(at), bar)
+            def counted(at: Mapping[str, Tensor]) -> LinearMap:
+                return _Counted(hessian(self.problem, at, self.decay), bar)
 
             def progress(grad_norm: float, products: int) -> bool:
                 bar.set_postfix(grad_norm=f"{grad_norm:.2e}", refresh=False)
@@ -128,7 +130,7 @@ class _Refinement:
 
             state = self._state()
             return find_critical_point(
-                self.objective, self.params, tol, max_products, progress, hessian, state, self._save
+                self.objective, self.params, tol, max_products, progress, counted, state, self._save
             )
 
     def measure(self, point: CriticalPoint, quiet: bool) -> None:
@@ -155,7 +157,7 @@ class _Refinement:
         known = HessianReader(self.out).rows(self.step) if is_there else None
         with tqdm(unit="block", total=len(self.config.blocks), disable=quiet, file=sys.stderr) as bar:
             self.measurement.progress = functools.partial(show_block, bar)
-            rows = self.measurement.run(_arrays(point.params), training_at(self.reader, self.step), known)
+            rows = self.measurement.run(_arrays(point.params), self.problem.training(self.reader, self.step), known)
         rows["critical_point"] = row
         rows["/"] |= {"previous_step": -1, "checkpoint_crc32": self.reader.record(self.step)}
         (writer.replace if writer.steps else writer.append)(self.step, rows)
@@ -178,7 +180,7 @@ class _Refinement:
         self.writer.save_search({**where, **numbers, **_arrays(state.params)})
 
     def _point(self, row: Mapping[str, Any]) -> dict[str, Tensor]:
-        return self.problem.parameters({name: row[name] for name in self.start})
+        return tensors(self.problem, {name: row[name] for name in self.start})
 
 
 class _Counted:

@@ -11,13 +11,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
 from tqdm import tqdm
 
+from landscape import problems
 from landscape.analysis.measurement import Measurement
-from landscape.config import AnalysisConfig, HessianConfig, TrainConfig, replace, to_json
+from landscape.config import AnalysisConfig, HessianConfig, replace, to_json
 from landscape.errors import FileError, NumericsError, StepError, warn
-from landscape.problems.embedding_mlp.problem import Training
 from landscape.provenance import provenance
 from landscape.storage import schema
 from landscape.storage.files import hessian_file, make_folder, refuse_foreign, sha256
@@ -52,7 +51,8 @@ def analyse(
             raise FileError(f"{out} is the run file itself", "choose another --out")
         chosen = finite_steps(reader, choose_steps(reader, config.steps, config.num_steps))
         warn_of_damage(reader)
-        Measurement(replace(TrainConfig(), reader.config), config, reader.data())
+        problem = problems.of_run(reader, config.device, config.chunk_size)
+        Measurement(problem, config)
         make_folder(out.parent)
         with sole_writer(out):
             found = existing(out, reader, config, overwrite)
@@ -62,8 +62,8 @@ def analyse(
             same = found and all(found.attrs[name] == value for name, value in attrs.items() if name != "config")
             if found and found.attrs["status"] == "complete" and same and not plan.todo:
                 return found
-            measurement = Measurement(replace(TrainConfig(), reader.config), config, reader.data())
-            attrs = written_attrs(reader, config, found, str(measurement.problem.device))
+            measurement = Measurement(problem, config)
+            attrs = written_attrs(reader, config, found, str(problem.device))
             writer = HessianWriter(out, attrs, len(plan.steps), measurement.layout(), fsync, grow=found is not None)
             with writer:
                 _measure(reader, measurement, plan, HessianReader(out), writer, quiet)
@@ -114,7 +114,9 @@ def _measure(
             if todo:
                 known = stored.rows(step) if step in stored.steps else None
                 retrack = known is not None and stored.previous(step) != plan.previous(step)
-                rows = measurement.run(reader.checkpoint(step), training_at(reader, step), known, todo | again, retrack)
+                rows = measurement.run(
+                    reader.checkpoint(step), measurement.problem.training(reader, step), known, todo | again, retrack
+                )
                 rows["/"] |= {"previous_step": plan.previous(step), "checkpoint_crc32": reader.record(step)}
                 if known:
                     writer.replace(step, rows)
@@ -215,7 +217,8 @@ def choose_steps(reader: RunReader, wanted: str, count: int = 12) -> list[int]:
         for step in chosen:
             with contextlib.suppress(NumericsError):
                 reader.checkpoint(step)
-            training_at(reader, step)
+            reader.tokens_at(step)
+            reader.second_moments(step)
         return chosen
     if not stored:
         raise StepError(f"{reader.path} holds no checkpoint", "train it first, or resume it with --resume")
@@ -258,16 +261,3 @@ def _bisected(first: int, last: int) -> Iterator[float]:
     for level in range(1, 12):
         for i in range(1, 2**level, 2):
             yield first * (last / first) ** (i / 2**level)
-
-
-def training_at(reader: RunReader, step: int) -> Training:
-    """What the trainer knew at a stored step; the learning rates are those of the last row of metrics by then."""
-    count = reader.tokens_at(step)["count"][: reader.config["p"]]
-    metrics = reader.metrics_at(step) or {}
-    return Training(
-        step=step,
-        f_E=float(count.mean() / step) if step else float("nan"),
-        lr_E=float(metrics.get("lr_E", np.nan)),
-        lr_W=float(metrics.get("lr_W", np.nan)),
-        second_moments=reader.second_moments(step),
-    )

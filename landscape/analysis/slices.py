@@ -7,12 +7,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from landscape.config import AnalysisConfig, SliceConfig, TrainConfig, replace
+from landscape import problems
+from landscape.analysis.checkpoint import Checkpoint
+from landscape.config import AnalysisConfig, SliceConfig
 from landscape.curvature.lanczos import eigsh
 from landscape.curvature.slices import slice_lines, slice_plane
 from landscape.devices import require_dense
 from landscape.errors import NumericsError
-from landscape.problems.embedding_mlp.problem import Point, Problem
+from landscape.problems.problem import size
 from landscape.report.figures.slices import Slices, slices
 from landscape.report.figures.sources import Drawn
 from landscape.report.style import FORMATS, save_figure, style
@@ -36,13 +38,12 @@ def slice_checkpoint(
         for form in (*FORMATS, "csv"):
             refuse_existing(out / f"slices.{form}", "use --overwrite to replace it, or another --out")
     with RunReader(run) as reader:
-        problem = Problem(replace(TrainConfig(), reader.config), analysis, reader.data())
-        problem.require(config.block)
-        dense = analysis.is_dense(problem.size(config.block))
-        if dense:
-            require_dense(config.block, problem.size(config.block), problem.device)
-        point = Point(problem, reader.checkpoint(step))
-    op = point.matrix(config.block)[0] if dense else point.block(config.block)
+        problem = problems.of_run(reader, analysis.device, analysis.chunk_size)
+        n = size(problem, config.block)
+        if dense := analysis.is_dense(n):
+            require_dense(config.block, n, problem.device)
+        at = Checkpoint(problem, analysis, reader.checkpoint(step))
+    op = at.matrix(config.block) if dense else at.hessian.block(at.names(config.block))
     eigen = eigsh(
         op,
         config.k,
@@ -59,11 +60,11 @@ def slice_checkpoint(
         )
     directions = torch.cat([eigen.vectors[0], eigen.vectors[1].flip(1)], dim=1)
     eigenvalues = np.concatenate([eigen.values[0], eigen.values[1][::-1]])
-    value = point.objective.value(point.params)
+    value = at.objective.value(at.params)
     radius = config.radius or (2 * value / eigen.operator_norm if eigen.operator_norm > 0 else 1.0) ** 0.5
     t, plane_t = (np.linspace(-radius, radius, n) for n in (config.points, config.plane_points))
-    names = problem.names(config.block)
-    lines = slice_lines(point.objective, point.params, names, directions, t)
+    names = at.names(config.block)
+    lines = slice_lines(at.objective, at.params, names, directions, t)
     worst = float(np.abs(lines.curvature - eigenvalues).max())
     if worst > AGREEMENT * eigen.operator_norm:
         raise NumericsError(
@@ -79,12 +80,12 @@ def slice_checkpoint(
         eigenvalues=eigenvalues,
         names=(*(f"lowest {i + 1}" for i in range(k)), *(f"highest {k - i}" for i in range(k))),
         plane_t=plane_t,
-        plane=slice_plane(point.objective, point.params, names, directions[:, [-1, 0]], plane_t),
+        plane=slice_plane(at.objective, at.params, names, directions[:, [-1, 0]], plane_t),
         caption=(
             f"{run.name}, step {step}, block {config.block}, objective {analysis.objective}. Solid: the objective "
             "along unit eigenvectors, not rescaled and not smoothed; dashed: value + slope t + λt²/2, whose λ is the "
             f"slice's own second derivative to {worst / (eigen.operator_norm or 1):.0e} of ‖H‖. Right: the plane "
-            "of the lowest and the highest eigenvector; the white line is the value at the checkpoint."
+            "of the lowest and the highest eigenvector; the white line is the value at the checkat."
         ),
     )
     if not all(np.isfinite(values).all() for values in (found.loss, found.plane)):

@@ -19,7 +19,12 @@ from landscape.storage.guard import Array, Guard, Stored
 from landscape.storage.table import Scales, TableReader, add_dataset
 
 PARTS = ["E", "W", "V", "bias"]
-NAMED = {"end": ["lowest", "highest"], "sign": ["negative", "zero", "positive"], "part": PARTS, "pair": list(PAIRS)}
+NAMED = {
+    "end": ["lowest", "highest"],
+    "sign": ["negative", "zero", "positive"],
+    "part": PARTS,
+    "pair": [",".join(pair) for pair in PAIRS],
+}
 """Axes of a Hessian file whose labels never change."""
 STATUS = ("running", "complete", "interrupted", "diverged")
 ROWS = 1 << 20

@@ -13,6 +13,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from landscape import problems
 from landscape.analysis.critical import refine
 from landscape.analysis.hessian import analyse, choose_steps, existing, make_plan
 from landscape.analysis.measurement import Measurement
@@ -135,7 +136,8 @@ def _check(runs: Sequence[SweepRun], analyses: dict[str, SweepAnalysis]) -> dict
         data = dataclasses.asdict(make_data(first))
         steps = checkpoint_schedule(first)
         for name in {name for path in alike for name in by_path[path].hessian}:
-            Measurement(first, analyses[name].settings, data)
+            settings = analyses[name].settings
+            Measurement(problems.of_config(first, data, settings.device, settings.chunk_size), settings)
             absent = [step for step in analyses[name].named_steps if step not in steps]
             if absent:
                 raise ConfigError(

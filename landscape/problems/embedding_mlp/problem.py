@@ -1,186 +1,150 @@
-"""One checkpoint on the device: parameters, gradient, Hessian, and the dense blocks made so far."""
+"""The embedding-coupled MLP of a grokking run as a problem, with all that is derived by hand for it."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
-from typing import Any
+import functools
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from landscape.config import BLOCKS, PAIRS, AnalysisConfig, TrainConfig
+from landscape.config import BLOCKS, DEFAULT_BLOCKS, PAIRS, TrainConfig
+from landscape.curvature.deflation import Directions
 from landscape.curvature.objective import Objective
-from landscape.curvature.operators import Block, HessianOperator, MatrixOperator
-from landscape.devices import pick_device
-from landscape.errors import ConfigError, NumericsError
+from landscape.curvature.operators import Block
+from landscape.errors import ConfigError
 from landscape.problems.embedding_mlp.bounds import saddle_bound
 from landscape.problems.embedding_mlp.dense import EmbeddingMLP
-from landscape.problems.embedding_mlp.model import ACTIVATIONS, MLP, load_model
+from landscape.problems.embedding_mlp.gauge import GaugeTangent, SoftmaxShift
+from landscape.problems.embedding_mlp.model import ACTIVATIONS, MLP
 from landscape.problems.embedding_mlp.products import EmbeddingHessian
 from landscape.problems.embedding_mlp.starts import low_end
+from landscape.problems.problem import Arrays, ParameterSpec, Training
 from landscape.problems.tasks import TRAIN
+from landscape.storage.runs import RunReader
 
-SELF_CHECK = 1e-10
-"""Largest relative difference allowed between a closed-form block and Hessian-vector products."""
-Arrays = Mapping[str, NDArray[Any]]
-
-
-@dataclasses.dataclass(frozen=True)
-class Training:
-    """What the trainer knew at a checkpoint: step, f_E, learning rates, and Adam's second moments if it keeps any."""
-
-    step: int
-    f_E: float
-    lr_E: float
-    lr_W: float
-    second_moments: Arrays | None
+AXES = {
+    "E": ("token", "embed"),
+    "W": ("hidden", "slot_embed"),
+    "b1": ("hidden",),
+    "V": ("class", "hidden"),
+    "b2": ("class",),
+}
 
 
-class Problem:
-    """A run's model, training set and objective, at whatever parameters."""
+class EmbeddingMLPProblem:
+    """A run of `landscape train`: learned embeddings, one-hot tokens, or the tokens' numbers (cf. `Problem`).
 
-    def __init__(self, train: TrainConfig, config: AnalysisConfig, data: Arrays) -> None:
-        """data: tokens, labels, split as in the run file. Raises ConfigError for an objective the run had not."""
-        self.train, self.config = train, config
-        self.device = pick_device(config.device)
+    data: tokens (sample, slot), labels (sample), split (sample) as in the run file. Tokens as they are, one-hot or
+    numbers, make a model without E, whose Hessian takes automatic differentiation.
+    """
+
+    parameters: Mapping[str, ParameterSpec]
+    blocks: Mapping[str, tuple[str, ...]]
+    pairs: Sequence[tuple[str, str]] = PAIRS
+    parts: Mapping[str, tuple[str, ...]] = {"E": ("E",), "W": ("W",), "V": ("V",), "bias": ("b1", "b2")}
+    balanced: tuple[str, str] | None
+
+    def __init__(self, train: TrainConfig, data: Arrays, device: torch.device, chunk_size: int) -> None:
+        self.train, self.device, self.name = train, device, f"the {train.model} model"
         rows = data["split"] == TRAIN
-        self.tokens = torch.from_numpy(data["tokens"][rows]).to(self.device, torch.int64)
-        self.labels = torch.from_numpy(data["labels"][rows]).to(self.device, torch.int64)
-        self.sizes = {n: p.numel() for n, p in MLP(train).named_parameters()}
-        if config.objective == "regularised" and train.optimizer == "adamw":
+        self.tokens = torch.from_numpy(data["tokens"][rows]).to(device, torch.int64)
+        self.labels = torch.from_numpy(data["labels"][rows]).to(device, torch.int64)
+        self._chunk_size = chunk_size
+        shapes = {n: tuple(p.shape) for n, p in self.model.named_parameters()}
+        self.parameters = {n: ParameterSpec(shape, AXES[n]) for n, shape in shapes.items()}
+        self.blocks = blocks_of(list(shapes))
+        self.default_blocks = tuple(b for b in DEFAULT_BLOCKS if b in self.blocks)
+        self.balanced = ("E", "W") if "E" in shapes else None
+
+    @functools.cached_property
+    def model(self) -> MLP:
+        """The network, every parameter trainable."""
+        model = MLP(self.train)
+        return model.requires_grad_(True).to(self.device)
+
+    def decay(self, objective: str) -> float:
+        """Weight decay of an objective. Raises ConfigError for one that the run did not minimise."""
+        if objective == "data":
+            return 0.0
+        if self.train.optimizer == "adamw":
             raise ConfigError(
                 "objective regularised, but adamw decouples its decay from the loss", "use --objective data"
             )
-        self.decay = train.weight_decay if config.objective == "regularised" else 0.0
+        return self.train.weight_decay
 
-    def names(self, block: str) -> list[str]:
-        """The parameters of a block that this model has, in the order of the block's rows."""
-        return [n for n in BLOCKS[block] if n in self.sizes]
-
-    def require(self, block: str) -> None:
-        """Raise ConfigError for a block of parameters that the model lacks."""
-        missing = [n for n in BLOCKS[block] if n not in self.sizes]
-        if missing and block != "all":
-            has = [b for b, names in BLOCKS.items() if b == "all" or set(names) <= set(self.sizes)]
-            raise ConfigError(
-                f"block {block}: a {self.train.model} model has no {missing[0]}", f"choose from {' '.join(has)}"
-            )
-
-    def size(self, block: str) -> int:
-        """Number of parameters of a block."""
-        return sum(self.sizes[n] for n in self.names(block))
-
-    def parameters(self, arrays: Arrays) -> dict[str, Tensor]:
-        """Stored parameters in float64 on the device."""
-        return {n: torch.from_numpy(a).to(self.device, torch.float64) for n, a in arrays.items()}
-
-    def objective(self, params: Mapping[str, Tensor], decay: float) -> Objective:
+    def objective(self, decay: float) -> Objective:
         """The mean cross-entropy over the training set, with decay/2 |theta|^2."""
-        model = load_model(self.train, params)
-        return Objective(model, self.tokens, self.labels, weight_decay=decay, chunk_size=self.config.chunk_size)
+        return Objective(self.model, self.tokens, self.labels, weight_decay=decay, chunk_size=self._chunk_size)
 
-    def hessian(self, params: Mapping[str, Tensor]) -> Block:
-        """The Hessian of the objective chosen: by products derived by hand where the model has them."""
-        if self.train.model != "embedding":
-            return HessianOperator(self.objective(params, self.decay), params)
-        return EmbeddingHessian(params, self.tokens, self.labels, ACTIVATIONS[self.train.activation], self.decay)
+    def structure(self, params: Mapping[str, Tensor], decay: float) -> MLPStructure:
+        """What theory knows at a point."""
+        return MLPStructure(self, params, decay)
 
-
-class Point:
-    """A problem at one checkpoint."""
-
-    def __init__(self, problem: Problem, arrays: Arrays) -> None:
-        self.problem = problem
-        self.params = problem.parameters(arrays)
-        self.data_loss = problem.objective(self.params, 0.0).value(self.params)
-        self.objective = problem.objective(self.params, problem.decay)
-        self.gradient = self.objective.gradient(self.params)
-        self._autograd = HessianOperator(self.objective, self.params)
-        self._dense: dict[str, MatrixOperator] = {}
-        train = problem.train
-        self.closed_form = (
-            EmbeddingMLP(self.params, problem.tokens, problem.labels, ACTIVATIONS[train.activation])
-            if train.model == "embedding"
-            else None
-        )
-        self.hessian = problem.hessian(self.params)
-        generator = torch.Generator().manual_seed(problem.config.seed)
-        probe = torch.randn(self.hessian.shape[0], generator=generator, dtype=torch.float64).to(problem.device)
-        _agree("products", self.hessian @ probe, self._autograd @ probe)
-        # F14 is about the data loss of piecewise-linear networks.
-        has_bound = train.activation == "relu" and not problem.decay
-        self.bound = (
-            saddle_bound(self.hessian.table_gradient(), train.embed_dim)
-            if isinstance(self.hessian, EmbeddingHessian) and has_bound
-            else None
+    def training(self, reader: RunReader, step: int) -> Training:
+        """What the trainer knew at a stored step; the learning rates are those of the last row of metrics by then."""
+        count = reader.tokens_at(step)["count"][: self.train.p]
+        metrics = reader.metrics_at(step) or {}
+        rates = {n: float(metrics.get("lr_E" if n == "E" else "lr_W", np.nan)) for n in self.parameters}
+        return Training(
+            step=step,
+            rates={n: 0.0 * rate if n == self.train.freeze else rate for n, rate in rates.items()},
+            second_moments=reader.second_moments(step),
+            update_frequency=float(count.mean() / step) if step else float("nan"),
         )
 
-    def block(self, block: str) -> Block:
-        """A block by Hessian-vector products."""
-        return self.hessian.block(self.problem.names(block))
 
-    def starts(self, block: str) -> tuple[Tensor | None, int]:
-        """Vectors (n, m) near the low end of a block, where theory knows any, and the products they took."""
-        op = self.block(block)
-        return low_end(op, self.problem.config.k) if isinstance(op, EmbeddingHessian) else (None, 0)
+def blocks_of(parameters: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """The blocks of a model that has only these parameters, in the order of their rows."""
+    found = {b: tuple(n for n in names if n in parameters) for b, names in BLOCKS.items()}
+    return {b: names for b, names in found.items() if b == "all" or names == BLOCKS[b]}
 
-    def matrix(self, block: str) -> tuple[MatrixOperator, int]:
-        """A dense block with a bound on its error, and the products it took.
 
-        Each is made by itself: cut out of a larger one, its last bits would depend on which others are analysed.
-        """
-        if block in self._dense:
-            return self._dense[block], 0
-        op = self._autograd.block(self.problem.names(block))
-        if self.closed_form is None:
-            found, products = op.symmetric(), op.shape[0]
-        else:
-            matrix = self.closed_form.hessian(self.problem.names(block))
-            matrix.diagonal().add_(self.problem.decay)
-            found, products = MatrixOperator(matrix, self._self_check(block, matrix, op)), 0
-        # Those that the couplings need again.
-        if block in ("E", "W", "V", *PAIRS):
-            self._dense[block] = found
-        return found, products
+class MLPStructure:
+    """Products, dense blocks, starts, null vectors and bounds of the MLP at one point (cf. `Structure`).
 
-    def rates(self, training: Training, adaptive: bool) -> Tensor | None:
-        """Learning rate of every parameter, over Adam's preconditioner if `adaptive`; None where one is not known."""
-        moments = training.second_moments
-        if np.isnan(training.lr_W) or adaptive and (moments is None or training.step == 0):
+    Without learned embeddings there is no closed form here; the null vectors are the same.
+    """
+
+    def __init__(self, problem: EmbeddingMLPProblem, params: Mapping[str, Tensor], decay: float) -> None:
+        self.problem, self.params, self.decay = problem, params, decay
+        self.activation = ACTIVATIONS[problem.train.activation]
+        self.has_E = "E" in params
+
+    @functools.cached_property
+    def _products(self) -> EmbeddingHessian:
+        problem = self.problem
+        return EmbeddingHessian(self.params, problem.tokens, problem.labels, self.activation, self.decay)
+
+    def operator(self) -> Block | None:
+        """The Hessian by products derived by hand."""
+        return self._products if self.has_E else None
+
+    def dense(self, names: Sequence[str]) -> Tensor | None:
+        """A block in closed form (theory.md, section 4)."""
+        if not self.has_E:
             return None
-        pieces = []
-        for name in self.problem.names("all"):
-            lr = torch.full_like(self.params[name], training.lr_E if name == "E" else training.lr_W)
-            if self.problem.train.freeze == name:
-                lr = torch.zeros_like(lr)
-            if adaptive and moments is not None:
-                v = torch.from_numpy(moments[name]).to(lr) / (1 - ADAM_BETA_2**training.step)
-                lr = lr / (v.sqrt() + ADAM_EPS)
-            pieces.append(lr.reshape(-1))
-        return torch.cat(pieces)
+        closed = EmbeddingMLP(self.params, self.problem.tokens, self.problem.labels, self.activation)
+        matrix = closed.hessian(names)
+        matrix.diagonal().add_(self.decay)
+        return matrix
 
-    def _self_check(self, block: str, matrix: Tensor, op: HessianOperator) -> float:
-        """Estimated |matrix - H|_F from Hessian-vector products with random probes; raises if it is not rounding."""
-        generator = torch.Generator().manual_seed(self.problem.config.seed)
-        probes = torch.randn(len(matrix), 4, generator=generator, dtype=torch.float64).to(matrix)
-        expected = op @ probes
-        difference = _agree(f"block {block}: closed form", matrix @ probes, expected)
-        return float(difference / probes.shape[1] ** 0.5)
+    def starts(self, names: Sequence[str], k: int) -> tuple[Tensor | None, int]:
+        """Where the low end of a block lies."""
+        return low_end(self._products.block(names), k) if self.has_E else (None, 0)
 
+    def null_vectors(self, names: Sequence[str]) -> Directions | None:
+        """The softmax shift of the data loss (F9)."""
+        return SoftmaxShift(self.params, names) if "V" in names and not self.decay else None
 
-def _agree(what: str, found: Tensor, expected: Tensor) -> float:
-    """|found - expected|; raises NumericsError if that is more than rounding."""
-    difference = float((found - expected).norm())
-    if difference > SELF_CHECK * float(expected.norm()):
-        raise NumericsError(
-            f"{what} and automatic differentiation differ by {difference / float(expected.norm()):.1e} relative",
-            "this is a defect of landscape: please report it with the run file",
-        )
-    return difference
+    def gauge(self, names: Sequence[str]) -> Directions | None:
+        """The tangents of E -> E A, W_k -> W_k A^{-T} (F7)."""
+        return GaugeTangent(self.params, names) if {"E", "W"} <= set(names) else None
 
-
-ADAM_BETA_2, ADAM_EPS = 0.999, 1e-8
-"""torch.optim.Adam's defaults, which every run uses."""
+    def bounds(self, names: Sequence[str]) -> Mapping[str, float]:
+        """F14, which is about E and W, the data loss and piecewise-linear networks."""
+        if list(names) != ["E", "W"] or self.decay or self.problem.train.activation != "relu":
+            return {}
+        found = saddle_bound(self._products.table_gradient(), self.problem.train.embed_dim)
+        return {"saddle_bound": found.sigma_max, "saddle_rank_bound": found.rank_bound}

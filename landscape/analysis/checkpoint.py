@@ -1,0 +1,179 @@
+"""One checkpoint of a problem, and what several quantities need of it, each computed once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from landscape.config import AnalysisConfig
+from landscape.curvature.deflation import Deflated, Directions
+from landscape.curvature.density import Quadrature, quadrature
+from landscape.curvature.inertia import Inertia, bracketed, from_spectrum
+from landscape.curvature.lanczos import EigenResult, eigsh
+from landscape.curvature.operators import Block, HessianOperator, MatrixOperator, Operator
+from landscape.errors import NumericsError
+from landscape.problems.problem import Arrays, Problem, Training, joint, members, size, tensors
+
+SELF_CHECK = 1e-10
+"""Largest relative difference allowed between what is derived by hand and automatic differentiation."""
+
+
+class Checkpoint:
+    """A problem at stored parameters, and one AnalysisConfig.
+
+    before: eigenvectors (end, n, k) by block of the checkpoint before, which are tracked and where searches start.
+    rows: what was measured of each block so far; products: Hessian-vector products spent, by block.
+    """
+
+    rows: dict[str, dict[str, Any]]
+
+    def __init__(
+        self,
+        problem: Problem,
+        config: AnalysisConfig,
+        arrays: Arrays,
+        training: Training | None = None,
+        before: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        self.problem, self.config, self.training, self.before = problem, config, training, before or {}
+        self.params = tensors(problem, arrays)
+        self.decay = problem.decay(config.objective)
+        self.data_loss = problem.objective(0.0).value(self.params)
+        self.objective = problem.objective(self.decay)
+        self.gradient = self.objective.gradient(self.params)
+        self.structure = problem.structure(self.params, self.decay)
+        self.rows = {}
+        self.products: Counter[str] = Counter()
+        self._autograd = HessianOperator(self.objective, self.params)
+        self._matrices: dict[str, MatrixOperator] = {}
+        self._last: tuple[str, MatrixOperator] = "", MatrixOperator(torch.zeros(0, 0))
+        self._eigen: dict[str, EigenResult] = {}
+        self._inertia: dict[str, Inertia] = {}
+        self._rules: dict[str, Quadrature] = {}
+        self._bounds: dict[str, Mapping[str, float]] = {}
+        by_hand = self.structure.operator() if self.structure else None
+        self.hessian: Block = by_hand or self._autograd
+        if by_hand:
+            probe = self._probes(by_hand.shape[0], 1)
+            _agree("products", by_hand @ probe, self._autograd @ probe)
+
+    def names(self, block: str) -> tuple[str, ...]:
+        """The parameters of a block."""
+        return members(self.problem, block)
+
+    def is_dense(self, block: str) -> bool:
+        """Whether a block is treated as a dense matrix."""
+        return self.config.is_dense(size(self.problem, block))
+
+    def block(self, block: str) -> Operator:
+        """A block by products, its exact null vectors taken out."""
+        op, null = self.hessian.block(self.names(block)), self._null_vectors(block)
+        return Deflated(op, null) if null else op
+
+    def matrix(self, block: str) -> MatrixOperator:
+        """A dense block with a bound on its error.
+
+        Each is made by itself: cut out of a larger one, its last bits would depend on which others are analysed.
+        """
+        if block in self._matrices:
+            return self._matrices[block]
+        op = self._autograd.block(self.names(block))
+        closed = self.structure.dense(self.names(block)) if self.structure else None
+        if closed is None:
+            found = op.symmetric()
+            self.products[block] += op.shape[0]
+        else:
+            found = MatrixOperator(closed, self._self_check(block, closed, op))
+        # Those that the couplings need again.
+        pairs = self.problem.pairs
+        if block in {*map(joint, pairs), *(name for pair in pairs for name in pair)}:
+            self._matrices[block] = found
+        return found
+
+    def solved_matrix(self, block: str) -> MatrixOperator:
+        """A dense block, its exact null vectors taken out: the one whose eigenvalues are reported."""
+        name, found = self._last
+        if name != block:
+            H, null = self.matrix(block), self._null_vectors(block)
+            found = Deflated(H, null).symmetric() if null else H
+            self._last = block, found
+        return found
+
+    def eigen(self, block: str) -> EigenResult:
+        """The k eigenpairs at each end of a block."""
+        if block not in self._eigen:
+            self._eigen[block] = self._solved(block)
+            self.products[block] += self._eigen[block].num_products
+        return self._eigen[block]
+
+    def inertia(self, block: str) -> Inertia:
+        """The saddle index of a block: certified if it is dense, else bracketed."""
+        if block not in self._inertia:
+            config, eigen, bound = self.config, self.eigen(block), self.bounds(block).get("saddle_rank_bound")
+            rank = None if bound is None else int(bound)
+            if self.is_dense(block):
+                found = from_spectrum(eigen, config.tau, rank)
+            else:
+                op, rule = self.block(block), self.rule(block)
+                found = bracketed(op, eigen, rule, config.tau, config.seed, rank, config.max_products)
+            self._inertia[block] = found
+            self.products[block] += found.num_products
+        return self._inertia[block]
+
+    def rule(self, block: str) -> Quadrature:
+        """The quadrature of a matrix-free block."""
+        if block not in self._rules:
+            config = self.config
+            self._rules[block] = quadrature(self.block(block), config.probes, config.probe_steps, config.seed)
+        return self._rules[block]
+
+    def bounds(self, block: str) -> Mapping[str, float]:
+        """What theory says of a block before it is measured."""
+        if block not in self._bounds:
+            self._bounds[block] = self.structure.bounds(self.names(block)) if self.structure else {}
+        return self._bounds[block]
+
+    def _solved(self, block: str) -> EigenResult:
+        config = self.config
+        if self.is_dense(block):
+            return eigsh(self.solved_matrix(block), config.k, method="dense", tol=config.tol)
+        starts, spent = self.structure.starts(self.names(block), config.k) if self.structure else (None, 0)
+        self.products[block] += spent
+        v0 = self.before.get(block) if starts is None else starts
+        return eigsh(
+            self.block(block),
+            config.k,
+            method="lanczos",
+            tol=config.tol,
+            seed=config.seed,
+            v0=v0,
+            max_products=config.max_products,
+        )
+
+    def _null_vectors(self, block: str) -> Directions | None:
+        return self.structure.null_vectors(self.names(block)) if self.structure else None
+
+    def _probes(self, n: int, count: int) -> Tensor:
+        generator = torch.Generator().manual_seed(self.config.seed)
+        return torch.randn(n, count, generator=generator, dtype=torch.float64).to(self.problem.device)
+
+    def _self_check(self, block: str, matrix: Tensor, op: HessianOperator) -> float:
+        """Estimated |matrix - H|_F from Hessian-vector products with random probes; raises if it is not rounding."""
+        probes = self._probes(len(matrix), 4)
+        difference = _agree(f"block {block}: closed form", matrix @ probes, op @ probes)
+        return float(difference / probes.shape[1] ** 0.5)
+
+
+def _agree(what: str, found: Tensor, expected: Tensor) -> float:
+    """|found - expected|; raises NumericsError if that is more than rounding."""
+    difference = float((found - expected).norm())
+    if difference > SELF_CHECK * float(expected.norm()):
+        raise NumericsError(
+            f"{what} and automatic differentiation differ by {difference / float(expected.norm()):.1e} relative",
+            "this is a defect of landscape: please report it with the run file",
+        )
+    return difference

@@ -1,0 +1,13 @@
+"""What is measured at a checkpoint. A module here that defines a `Quantity` adds it to the file and its tables."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+from landscape.analysis.quantities.quantity import Quantity
+
+_MODULES = [importlib.import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__)]
+QUANTITIES: tuple[Quantity, ...] = tuple(
+    value for module in _MODULES for value in vars(module).values() if isinstance(value, Quantity)
+)

@@ -1,0 +1,105 @@
+"""Coupling ratios and coupling strength of the problem's pairs."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from landscape.analysis.checkpoint import Checkpoint
+from landscape.analysis.quantities.quantity import Quantity, Row, pad
+from landscape.curvature.coupling import coupling, coupling_strength, spectral_norm
+from landscape.curvature.operators import MatrixOperator, Operator
+from landscape.errors import NumericsError
+from landscape.problems.problem import joint
+from landscape.storage.schema import MARKED, Field
+
+Pair = tuple[str, str]
+
+
+def compute(at: Checkpoint, pair: Pair) -> Row:
+    """Coupling ratios of a pair with their errors, all NaN where a diagonal block has negative curvature of its own."""
+    k, config = at.config.k, at.config
+    row: Row = {f.name: -1 if f.name == "coupling_index" else np.full(k, np.nan) for f in FIELDS}
+    try:
+        result = coupling(
+            *operators(at, pair),
+            at.rows[joint(pair)]["inertia_tolerance"],
+            k,
+            "dense" if at.is_dense(joint(pair)) else "lanczos",
+            seed=config.seed,
+            max_products=config.max_products,
+        )
+    except NumericsError:
+        return row
+    row["coupling_index"] = result.index
+    found = {"ratios": result.ratios, "ratio_error": result.errors, "ratio_distance": result.distances}
+    for name, values in found.items():
+        row[f"coupling_{name}"] = pad(values[None, :k], k)[0]
+    return row
+
+
+def compute_strength(at: Checkpoint, pair: Pair) -> Row:
+    """|H_12| over the norms of the two blocks, which are taken from their rows where they are analysed."""
+    first, between, second = operators(at, pair)
+    norms = [
+        at.rows[name]["operator_norm"] if name in at.rows else spectral_norm(op)
+        for name, op in zip(pair, (first, second), strict=True)
+    ]
+    return {"coupling_strength": coupling_strength(between, *norms)}
+
+
+def operators(at: Checkpoint, pair: Pair) -> tuple[Operator, Operator, Operator]:
+    """H_11, H_12, H_22 of a pair, dense where they are."""
+    if at.is_dense(joint(pair)):
+        H = at.matrix(joint(pair))
+        cut, M = sum(at.problem.parameters[n].size for n in at.names(pair[0])), H.matrix
+        parts = (M[:cut, :cut], M[:cut, cut:], M[cut:, cut:])
+        a, b, c = (MatrixOperator(part.contiguous(), H.error) for part in parts)
+        return a, b, c
+    # The diagonal ones are solved with: factorised if they are small enough.
+    diagonal: list[Operator] = [
+        at.matrix(name) if at.is_dense(name) else at.hessian.block(at.names(name)) for name in pair
+    ]
+    return diagonal[0], at.hessian.block(*map(at.names, pair)), diagonal[1]
+
+
+FIELDS = (
+    Field(
+        "coupling_ratios",
+        ("pair", "rank"),
+        "f8",
+        "coupling ratios kappa_1 >= kappa_2 >= ...",
+        formula="singular values of (H_11 + tau)^(-1/2) H_12 (H_22 + tau)^(-1/2), tau of the joint block",
+    ),
+    Field(
+        "coupling_ratio_error",
+        ("pair", "rank"),
+        "f8",
+        "bound on the error of the coupling ratio as that of its rank; NaN where only coupling_ratio_distance is "
+        "known. Matrix-free ratios are also at most the true ones of their rank",
+    ),
+    Field(
+        "coupling_ratio_distance",
+        ("pair", "rank"),
+        "f8",
+        "distance within which a true coupling ratio lies, perhaps one of another rank",
+        since="1.1",
+    ),
+    Field(
+        "coupling_index",
+        ("pair",),
+        "i8",
+        "coupling ratios above 1, the saddle index of the joint block; missing (-1): not certified",
+        attrs=MARKED,
+    ),
+)
+STRENGTH = (
+    Field(
+        "coupling_strength",
+        ("pair",),
+        "f8",
+        "coupling strength",
+        formula="|H_12|_2 / sqrt(|H_11|_2 |H_22|_2)",
+    ),
+)
+COUPLING = Quantity(FIELDS, compute)
+COUPLING_STRENGTH = Quantity(STRENGTH, compute_strength, reads_blocks=True)

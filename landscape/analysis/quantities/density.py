@@ -1,0 +1,65 @@
+"""The blocks' smoothed spectral densities on one grid, and their distances from one another."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+
+from landscape.analysis.checkpoint import Checkpoint
+from landscape.analysis.quantities.quantity import Row
+from landscape.curvature.density import Smoothed, density_grid, density_of, jensen_shannon, jensen_shannon_error
+from landscape.storage.schema import Field
+
+POINTS = 512
+FIELDS = (
+    Field(
+        "jensen_shannon",
+        ("block", "other_block"),
+        "f8",
+        "Jensen-Shannon distance of the blocks' spectral densities",
+        formula="base 2, 0 to 1, of /density; NaN where a density is missing",
+    ),
+    Field(
+        "jensen_shannon_error",
+        ("block", "other_block"),
+        "f8",
+        "half the width of a 95 % interval about the Jensen-Shannon distance; 0 where both spectra are known",
+        since="1.1",
+    ),
+)
+
+
+def compute(
+    at: Checkpoint, spectra: Mapping[str, Any], kept: Collection[str], old: Mapping[str, Row]
+) -> tuple[Row, Row]:
+    """A row of the table of densities, and the distances of the blocks.
+
+    spectra: every eigenvalue of the dense blocks; kept: blocks whose densities `old` rows hold. The grid follows the
+    largest block, so that another one of these makes all densities anew.
+    """
+    blocks, before = at.config.blocks, old["density"]
+    norm = max(row["operator_norm"] for row in at.rows.values())
+    grid, width = density_grid(norm, at.config.bandwidth, POINTS)
+    same = bool(before) and np.array_equal(grid, before["eigenvalue"]) and width == before["width"]
+    held = set(kept) if same else set()
+    new: dict[str, Smoothed] = {}
+    if held != set(blocks):
+        for b in blocks:
+            known = Smoothed.known(density_of(spectra[b], grid, width)) if b in spectra else None
+            new[b] = known or at.rule(b).density(grid, width)
+    row: Row = {"eigenvalue": grid, "width": width}
+    for b in blocks:
+        row[b], row[f"{b}_error"] = (
+            (before[b], before[f"{b}_error"]) if b in held else (new[b].mean, new[b].standard_error)
+        )
+    distance, error = (np.zeros((len(blocks), len(blocks))) for _ in range(2))
+    for i in np.ndindex(*distance.shape):
+        a, b = (blocks[j] for j in i)
+        if {a, b} <= held:
+            distance[i], error[i] = (old["/"][name][i] for name in ("jensen_shannon", "jensen_shannon_error"))
+        else:
+            distance[i] = jensen_shannon(new[a].mean, new[b].mean)
+            error[i] = jensen_shannon_error(new[a], new[b])
+    return row, {"jensen_shannon": distance, "jensen_shannon_error": error}

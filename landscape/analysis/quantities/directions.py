@@ -1,0 +1,45 @@
+"""Where the eigenvectors of a block lie: masses on its parts, and angles of the negative subspace."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from landscape.analysis.checkpoint import Checkpoint
+from landscape.analysis.quantities.quantity import Quantity, Row
+from landscape.curvature.coupling import masses, principal_angles
+from landscape.storage.schema import Field
+
+
+def compute(at: Checkpoint, block: str) -> Row:
+    """Masses of every eigenvector, and the angles of those below -tolerance, on each part of the problem."""
+    eigen, k, parts = at.eigen(block), at.config.k, at.problem.parts
+    names, labels = at.names(block), list(parts)
+    sizes = [at.problem.parameters[n].size for n in names]
+    part = [labels.index(next(p for p, members in parts.items() if n in members)) for n in names]
+    shares = np.full((2, k, len(labels)), np.nan)
+    found = eigen.vectors.shape[2]
+    for end in range(2):
+        shares[end, :found] = 0
+        np.add.at(shares[end, :found].T, part, masses(eigen.vectors[end], sizes))
+    angles = np.full((len(labels), k), np.nan)
+    below = torch.from_numpy(eigen.values[0] < -at.inertia(block).tolerance).to(eigen.vectors.device)
+    for i, found_angles in zip(part, principal_angles(eigen.vectors[0][:, below], sizes), strict=True):
+        # Of several parameters the angles of each would say little of the part.
+        if len(parts[labels[i]]) == 1:
+            angles[i, : len(found_angles)] = found_angles
+    return {"bottom_mass": shares[0, 0], "eigenvector_mass": shares, "principal_angles": angles}
+
+
+FIELDS = (
+    Field("bottom_mass", ("block", "part"), "f8", "mass of the lowest eigenvector on each matrix"),
+    Field("eigenvector_mass", ("block", "end", "rank", "part"), "f8", "mass of every eigenvector on each matrix"),
+    Field(
+        "principal_angles",
+        ("block", "part", "rank"),
+        "f8",
+        "principal angles, ascending, between each matrix and the span of the reported eigenvectors below -tolerance",
+        "rad",
+    ),
+)
+DIRECTIONS = Quantity(FIELDS, compute)

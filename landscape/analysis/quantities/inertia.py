@@ -1,0 +1,108 @@
+"""The saddle index of a block with its level, its bracket and its estimate, and without the gauge."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from landscape.analysis.checkpoint import Checkpoint
+from landscape.analysis.quantities.quantity import Quantity, Row
+from landscape.curvature.deflation import Deflated
+from landscape.curvature.inertia import certified
+from landscape.storage.schema import LEVEL, LEVELS, MARKED, Field
+
+
+def compute(at: Checkpoint, block: str) -> Row:
+    """The index of a block; of a dense one also on the complement of its gauge directions."""
+    found = at.inertia(block)
+    estimate = found.estimate
+    return {
+        "inertia": [found.negative, found.zero, found.positive],
+        "inertia_lower": found.lower,
+        "inertia_upper": found.upper,
+        "inertia_level": LEVELS.index(found.level),
+        "inertia_tolerance": found.tolerance,
+        "inertia_error": found.error,
+        "inertia_failure_probability": found.failure_probability,
+        "inertia_estimate": estimate.value if estimate else np.nan,
+        "inertia_estimate_low": estimate.low if estimate else np.nan,
+        "inertia_estimate_high": estimate.high if estimate else np.nan,
+        "saddle_index_gauge_free": _gauge_free(at, block),
+    }
+
+
+def _gauge_free(at: Checkpoint, block: str) -> int:
+    gauge = at.structure.gauge(at.names(block)) if at.structure and at.is_dense(block) else None
+    if gauge is None:
+        return -1
+    rest, norm = Deflated(at.solved_matrix(block), gauge).symmetric(), at.eigen(block).operator_norm
+    tolerance = at.inertia(block).tolerance
+    return certified(rest.matrix, tolerance, norm, rest.error, negative_only=True).negative
+
+
+def compute_bounds(at: Checkpoint) -> Row:
+    """What theory says of the saddles before anything is measured."""
+    known = next(filter(None, map(at.bounds, at.problem.blocks)), {})
+    return {"saddle_bound": known.get("saddle_bound", np.nan), "saddle_rank_bound": known.get("saddle_rank_bound", -1)}
+
+
+FIELDS = (
+    Field(
+        "inertia",
+        ("block", "sign"),
+        "i8",
+        "eigenvalues below -tolerance, within it, above it; missing (-1): only the bracket is known",
+        attrs=MARKED,
+    ),
+    Field(
+        "inertia_lower",
+        ("block",),
+        "i8",
+        "lower bound of the saddle index; missing (-1): not yet measured",
+        attrs=MARKED,
+    ),
+    Field(
+        "inertia_upper",
+        ("block",),
+        "i8",
+        "upper bound of the saddle index; missing (-1): not yet measured",
+        attrs=MARKED,
+    ),
+    Field("inertia_level", ("block",), "i1", "how the saddle index is known", attrs=LEVEL),
+    Field("inertia_tolerance", ("block",), "f8", "tolerance tau of the saddle index"),
+    Field("inertia_failure_probability", ("block",), "f8", "probability that inertia_upper fails; 0: it is proved"),
+    Field("inertia_error", ("block",), "f8", "error of the matrix or of its products that the bracket allows for"),
+    Field(
+        "inertia_estimate",
+        ("block",),
+        "f8",
+        "stochastic estimate of the saddle index; NaN where it is certified",
+    ),
+    Field("inertia_estimate_low", ("block",), "f8", "lower end of the estimate's 95 % confidence interval"),
+    Field("inertia_estimate_high", ("block",), "f8", "upper end of the estimate's 95 % confidence interval"),
+    Field(
+        "saddle_index_gauge_free",
+        ("block",),
+        "i8",
+        "saddle index on the complement of the gauge tangents of E and W; missing (-1): not certified, or without both",
+        attrs=MARKED,
+    ),
+)
+BOUNDS = (
+    Field(
+        "saddle_bound",
+        (),
+        "f8",
+        "saddle bound: lambda_min(H_[E,W]) >= -sigma_max(G) for piecewise-linear activations",
+        formula="sigma_max(G), G = [dL/dT_1^T; ...; dL/dT_s^T]",
+    ),
+    Field(
+        "saddle_rank_bound",
+        (),
+        "i8",
+        "bound on the saddle index of E,W",
+        formula="d * rank(G); missing (-1): none",
+        attrs=MARKED,
+    ),
+)
+INERTIA = Quantity(FIELDS, compute)
+SADDLE_BOUNDS = Quantity(BOUNDS, compute_bounds)

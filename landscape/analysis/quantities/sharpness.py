@@ -1,0 +1,67 @@
+"""The training loss, and the sharpness in units of the optimiser's step."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from landscape.analysis.checkpoint import Checkpoint
+from landscape.analysis.quantities.quantity import Quantity, Row
+from landscape.curvature.lanczos import eigsh
+from landscape.curvature.tracking import Scaled
+from landscape.storage.schema import Field
+
+ADAM_BETA_2, ADAM_EPS = 0.999, 1e-8
+"""torch.optim.Adam's defaults, which every run uses."""
+
+
+def compute(at: Checkpoint) -> Row:
+    """lambda_max of the preconditioned Hessian over all parameters, where the learning rates are known."""
+    row: Row = {"train_loss": at.data_loss}
+    for name, adaptive in (("sharpness_gd", False), ("sharpness_adam", True)):
+        rates, row[name] = _rates(at, adaptive), np.nan
+        if rates is not None:
+            step = Scaled(at.hessian, rates)
+            row[name] = eigsh(step, 1, "highest", "lanczos", tol=1e-4, seed=at.config.seed).values[0, 0]
+    return row
+
+
+def _rates(at: Checkpoint, adaptive: bool) -> Tensor | None:
+    """Learning rate of every parameter, over Adam's preconditioner if `adaptive`; None where one is not known."""
+    training = at.training
+    if training is None or any(map(math.isnan, training.rates.values())):
+        return None
+    moments = training.second_moments
+    if adaptive and (moments is None or training.step == 0):
+        return None
+    pieces = []
+    for name, parameter in at.params.items():
+        rate = torch.full_like(parameter, training.rates[name])
+        if adaptive and moments is not None:
+            v = torch.from_numpy(moments[name]).to(rate) / (1 - ADAM_BETA_2**training.step)
+            rate = rate / (v.sqrt() + ADAM_EPS)
+        pieces.append(rate.reshape(-1))
+    return torch.cat(pieces)
+
+
+FIELDS = (
+    Field(
+        "sharpness_gd",
+        (),
+        "f8",
+        "largest eigenvalue of diag(lr) H over all parameters; gradient descent is stable up to 2",
+        formula="lambda_max(D^(1/2) H D^(1/2)), D = lr_E on E, lr_W elsewhere, 0 on what is frozen",
+    ),
+    Field(
+        "sharpness_adam",
+        (),
+        "f8",
+        "the same for Adam's preconditioned Hessian; full-batch Adam is stable up to 38",
+        formula="D = lr / (sqrt(v / (1 - beta_2^step)) + 1e-8); NaN without second moments",
+    ),
+    Field("train_loss", (), "f8", "data loss on the training set", "nat"),
+)
+SHARPNESS = Quantity(FIELDS, compute)

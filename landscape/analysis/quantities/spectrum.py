@@ -1,0 +1,58 @@
+"""Extreme eigenvalues of a block with their quality, its norm, its trace and its gradient."""
+
+from __future__ import annotations
+
+import torch
+
+from landscape.analysis.checkpoint import Checkpoint
+from landscape.analysis.quantities.quantity import Quantity, Row, pad
+from landscape.storage.schema import Field
+
+
+def compute(at: Checkpoint, block: str) -> Row:
+    """Ends, residuals and trace of a block."""
+    eigen, k = at.eigen(block), at.config.k
+    trace, error = (float(eigen.ritz.sum()), 0.0) if at.is_dense(block) else at.rule(block).trace()
+    return {
+        "eigenvalues": pad(eigen.values, k),
+        "residual_norm": pad(eigen.residuals, k),
+        "converged": pad(eigen.converged.astype(float), k, 0),
+        "hidden": eigen.hidden,
+        "hidden_failure_probability": eigen.hidden_failure_probability,
+        "operator_norm": eigen.operator_norm,
+        "grad_norm": float(torch.cat([at.gradient[name].reshape(-1) for name in at.names(block)]).norm()),
+        "trace": trace,
+        "trace_error": error,
+    }
+
+
+FIELDS = (
+    Field("eigenvalues", ("block", "end", "rank"), "f8", "extreme eigenvalues, outermost first"),
+    Field("residual_norm", ("block", "end", "rank"), "f8", "residual", formula="|H v - lambda v|_2, |v| = 1"),
+    Field(
+        "converged",
+        ("block", "end", "rank"),
+        "i1",
+        "residual within tolerance and the complement searched (1) or not, or no such rank (0)",
+    ),
+    Field(
+        "hidden",
+        ("block", "end"),
+        "f8",
+        "how far each reported eigenvalue may be from the true one of its rank, copies counted, and an eigenvalue "
+        "that is not reported may lie beyond them; 0: dense; inf: the complement was not searched",
+        since="1.1",
+    ),
+    Field(
+        "hidden_failure_probability",
+        ("block",),
+        "f8",
+        "probability that `hidden` fails at an end; 0: every eigenvalue was computed",
+        since="1.1",
+    ),
+    Field("operator_norm", ("block",), "f8", "norm of the block", formula="max |lambda|"),
+    Field("grad_norm", ("block",), "f8", "gradient norm of the block's parameters"),
+    Field("trace", ("block",), "f8", "trace"),
+    Field("trace_error", ("block",), "f8", "standard error of the trace; 0: sum of all eigenvalues"),
+)
+SPECTRUM = Quantity(FIELDS, compute)

@@ -1,0 +1,49 @@
+"""The eigenvectors of a block followed from the checkpoint before."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from landscape.analysis.checkpoint import Checkpoint
+from landscape.analysis.quantities.quantity import Quantity, Row
+from landscape.curvature.tracking import track
+from landscape.storage.schema import MARKED, Field
+
+
+def compute(at: Checkpoint, block: str) -> Row:
+    """How the eigenvectors of a block continue those of the checkpoint before."""
+    before, vectors, k = at.before.get(block), at.eigen(block).vectors, at.config.k
+    rank, overlap = np.full((2, k), -1), np.full((2, k), np.nan)
+    row: Row = {"subspace_overlap": [np.nan, np.nan], "crossings": [-1, -1]}
+    if before is not None and before.shape == vectors.shape:
+        found = track(before, vectors)
+        rank[:, : vectors.shape[2]], overlap[:, : vectors.shape[2]] = found.previous_rank, found.previous_overlap
+        row = {"subspace_overlap": found.subspace_overlap, "crossings": found.crossings}
+    return row | {"previous_rank": rank, "previous_overlap": overlap}
+
+
+FIELDS = (
+    Field(
+        "subspace_overlap",
+        ("block", "end"),
+        "f8",
+        "overlap of the eigenvectors' span with that of the row before",
+        formula="|V_before^T V|_F^2 / k; NaN in the first row",
+    ),
+    Field(
+        "previous_rank",
+        ("block", "end", "rank"),
+        "i8",
+        "rank of the same eigenvector in the row before; missing (-1): none",
+        attrs=MARKED,
+    ),
+    Field("previous_overlap", ("block", "end", "rank"), "f8", "overlap with it", formula="|<v_before, v>|"),
+    Field(
+        "crossings",
+        ("block", "end"),
+        "i8",
+        "pairs of eigenvectors that changed their order since the row before; missing (-1): none",
+        attrs=MARKED,
+    ),
+)
+TRACKING = Quantity(FIELDS, compute)

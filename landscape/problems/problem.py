@@ -1,0 +1,139 @@
+"""What gives stored parameters a meaning: data and loss make an objective, named groups of parameters are blocks."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from landscape.curvature.deflation import Directions
+from landscape.curvature.objective import Objective
+from landscape.curvature.operators import Block, HessianOperator
+from landscape.errors import ConfigError, suggest
+from landscape.storage.runs import RunReader
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class ParameterSpec:
+    """Shape of a parameter, and its axes by name."""
+
+    shape: tuple[int, ...]
+    axes: tuple[str, ...]
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return torch.Size(self.shape).numel()
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """What the trainer knew at a checkpoint.
+
+    rates: learning rate by parameter, 0 for what is frozen, NaN where it is not known; second_moments: Adam's by
+    parameter, None without them; update_frequency: share of the steps so far that updated an operand's embedding.
+    """
+
+    step: int
+    rates: Mapping[str, float]
+    second_moments: Arrays | None
+    update_frequency: float
+
+
+class Structure(Protocol):
+    """What theory adds at one point: hand-derived and exact, and always checked against automatic differentiation."""
+
+    def operator(self) -> Block | None:
+        """The Hessian over all parameters by products; None: automatic differentiation has to do."""
+        ...
+
+    def dense(self, names: Sequence[str]) -> Tensor | None:
+        """A diagonal block in closed form, symmetric to the last bit; None: by products."""
+        ...
+
+    def starts(self, names: Sequence[str], k: int) -> tuple[Tensor | None, int]:
+        """Vectors (n, m) near the k lowest eigenvectors of a block, and the products that they took."""
+        ...
+
+    def null_vectors(self, names: Sequence[str]) -> Directions | None:
+        """Exact null vectors of a block: left in, rounding would give them random signs."""
+        ...
+
+    def gauge(self, names: Sequence[str]) -> Directions | None:
+        """Directions of a block along which the network does not change to first order."""
+        ...
+
+    def bounds(self, names: Sequence[str]) -> Mapping[str, float]:
+        """Bounds that are known before anything is measured: `saddle_bound` on -lambda_min, `saddle_rank_bound`."""
+        ...
+
+
+class Problem(Protocol):
+    """A model with its training set and loss, at whatever parameters.
+
+    blocks: parameters by block, in the order of the block's rows; default_blocks: those analysed unless others are
+    asked for. pairs: blocks whose coupling is worth measuring, each named after its joint block "A,B". parts: groups
+    of parameters on which the mass of eigenvectors is reported. balanced: the two factors whose learning rates
+    Proposition 4.1 balances (arXiv 2505.15624), None where there are none.
+    """
+
+    name: str
+    parameters: Mapping[str, ParameterSpec]
+    blocks: Mapping[str, tuple[str, ...]]
+    default_blocks: tuple[str, ...]
+    pairs: Sequence[tuple[str, str]]
+    parts: Mapping[str, tuple[str, ...]]
+    balanced: tuple[str, str] | None
+    device: torch.device
+
+    def decay(self, objective: str) -> float:
+        """Weight decay of an objective: 0 of `data`, that of the run of `regularised`. Raises ConfigError."""
+        ...
+
+    def objective(self, decay: float) -> Objective:
+        """The loss over the training set, with decay/2 |theta|^2."""
+        ...
+
+    def structure(self, params: Mapping[str, Tensor], decay: float) -> Structure | None:
+        """What theory adds at a point; None for a model that it does not know."""
+        ...
+
+    def training(self, reader: RunReader, step: int) -> Training:
+        """What the trainer knew at a stored step."""
+        ...
+
+
+def tensors(problem: Problem, arrays: Arrays) -> dict[str, Tensor]:
+    """Stored parameters in float64 on the problem's device."""
+    return {n: torch.from_numpy(arrays[n]).to(problem.device, torch.float64) for n in problem.parameters}
+
+
+def hessian(problem: Problem, params: Mapping[str, Tensor], decay: float) -> Block:
+    """The Hessian over all parameters: by products derived by hand where there are any."""
+    structure = problem.structure(params, decay)
+    by_hand = structure.operator() if structure else None
+    return by_hand or HessianOperator(problem.objective(decay), params)
+
+
+def members(problem: Problem, block: str) -> tuple[str, ...]:
+    """The parameters of a block. Raises ConfigError for a block that the problem lacks."""
+    if block not in problem.blocks:
+        hint = suggest(block, problem.blocks)
+        raise ConfigError(f"{problem.name} has no block {block!r}", hint)
+    return problem.blocks[block]
+
+
+def size(problem: Problem, block: str) -> int:
+    """Number of parameters of a block."""
+    return sum(problem.parameters[n].size for n in members(problem, block))
+
+
+def joint(pair: tuple[str, str]) -> str:
+    """The name of a pair, and of its joint block."""
+    return ",".join(pair)
