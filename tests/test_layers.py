@@ -39,6 +39,7 @@ FLOORS = {
     "signals": 1,
     "provenance": 1,
     "config": 1,
+    "json_files": 0.8,
     "errors": 0.5,
     "text": 0,
 }
