@@ -16,7 +16,7 @@ from landscape.figures.slices import Slices, slices
 from landscape.figures.sources import Drawn
 from landscape.plotting import FORMATS, save_figure, style
 from landscape.point import Point, Problem
-from landscape.storage.files import refuse_existing
+from landscape.storage.files import as_path, refuse_existing
 from landscape.storage.runs import RunReader
 
 AGREEMENT = 1e-6
@@ -31,7 +31,7 @@ def slice_checkpoint(
     Writes slices.png, .pdf, .svg and .csv into the folder `out`. Raises NumericsError if the second derivative of a
     slice at 0 is not its eigenvalue to 1e-6 |H|, and LandscapeError kinds for all that a user can mend.
     """
-    run, out = Path(run), Path(out)
+    run, out = as_path(run), as_path(out)
     if not overwrite:
         for form in (*FORMATS, "csv"):
             refuse_existing(out / f"slices.{form}", "use --overwrite to replace it, or another --out")

@@ -20,7 +20,7 @@ from landscape.pipeline import analyse, choose_steps, existing, make_plan
 from landscape.plan import DEFINITION, SweepAnalysis, SweepConfig, SweepRun, load_sweep, sweep_runs
 from landscape.refine import refine
 from landscape.storage import schema
-from landscape.storage.files import make_folder, refuse_existing, refuse_foreign
+from landscape.storage.files import as_path, make_folder, output, refuse_existing, refuse_foreign
 from landscape.storage.runs import RunReader
 from landscape.storage.spectra import SpectrumReader
 from landscape.storage.writing import lock_of, sole_writer
@@ -82,7 +82,7 @@ def run_sweep(
     analyses = {analysis.name: analysis for analysis in config.analyses}
     runs = sweep_runs(config, out)
     configs = _check(runs, analyses)
-    folder = Path(out) / config.name
+    folder = as_path(out) / config.name
     make_folder(folder)
     with sole_writer(folder), _without_locks(runs), Workers(jobs) as workers:
         _refuse_foreign_sweep(folder / DEFINITION)
@@ -151,7 +151,7 @@ def _remove(runs: Sequence[SweepRun]) -> None:
     files = list(itertools.chain.from_iterable(run.files for run in runs))
     for path in files:
         refuse_foreign(path, kinds.get(path, schema.RUN))
-    for path in files:
+    for path in map(output, files):
         with sole_writer(path):
             path.unlink(missing_ok=True)
 
@@ -166,8 +166,12 @@ def _refuse_foreign_sweep(path: Path) -> None:
 
 def _define(path: Path, config: SweepConfig) -> None:
     """Keep the sweep in its folder, in the place of an earlier one."""
+    path = output(path)
     draft = path.with_name(f".{path.name}.tmp")
-    draft.write_text(to_json(config) + "\n", encoding="utf-8")
+    # What a killed sweep left, or a link of somebody else, is not written through.
+    draft.unlink(missing_ok=True)
+    with draft.open("x", encoding="utf-8") as file:
+        file.write(to_json(config) + "\n")
     draft.replace(path)
 
 
@@ -178,9 +182,10 @@ def _without_locks(runs: Sequence[SweepRun]) -> Iterator[None]:
         yield
     finally:
         for path in itertools.chain.from_iterable(run.files for run in runs):
-            if lock_of(path).exists():
-                with contextlib.suppress(FileError), sole_writer(path):
-                    pass
+            with contextlib.suppress(FileError):
+                if lock_of(output(path)).exists():
+                    with sole_writer(output(path)):
+                        pass
 
 
 def _is_trained(path: Path, config: TrainConfig) -> bool:
