@@ -14,7 +14,6 @@ from benchmarks.harness import Line, Numbers, Part, apart, main, summary, timed
 from benchmarks.peers import Case, case, relative
 from landscape import TrainConfig, preset
 from landscape.devices import free_memory
-from landscape.problems.embedding_mlp.problem import Point
 
 NETS = {
     "quick": preset("quick"),
@@ -27,9 +26,8 @@ TARGET, AGREEMENT = 50.0, 1e-12
 
 def closed_form(at: Case) -> Callable[[], Tensor]:
     """Makes the block from the parameters."""
-    closed = Point(at.problem, {n: p.numpy() for n, p in at.params.items()}).closed_form
-    assert closed is not None
-    return functools.partial(closed.hessian, BLOCK)
+    structure = at.problem.structure(at.params, 0.0)
+    return functools.partial(structure.dense, BLOCK)
 
 
 def assembled(at: Case) -> tuple[Numbers, Tensor]:

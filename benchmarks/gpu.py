@@ -28,7 +28,8 @@ from benchmarks.counts import Shape
 from landscape import HessianOperator, MatrixOperator, cross_entropy, eigsh, preset, saddle_index
 from landscape.config import AnalysisConfig, TrainConfig
 from landscape.problems.embedding_mlp.model import MLP
-from landscape.problems.embedding_mlp.problem import Point, Problem
+from landscape.problems.embedding_mlp.problem import EmbeddingMLPProblem
+from landscape.problems.problem import hessian
 from landscape.problems.tasks import TRAIN, make_data
 
 BLOCKS = {"E": ["E"], "W": ["W"], "E,W": ["E", "W"], "W,V": ["W", "V"], "all": ["E", "W", "b1", "V", "b2"]}
@@ -102,11 +103,11 @@ def checkpoints(config: TrainConfig, steps: list[int], device: torch.device) -> 
         optimizer.step()
 
 
-def problem(config: TrainConfig, device: torch.device) -> Problem:
+def problem(config: TrainConfig, device: torch.device) -> EmbeddingMLPProblem:
     """The training problem of a config on a device."""
     data = make_data(config)
     arrays = {name: getattr(data, name) for name in ("tokens", "labels", "split")}
-    return Problem(config, AnalysisConfig(device=device.type), arrays)
+    return EmbeddingMLPProblem(config, arrays, device, AnalysisConfig().chunk_size)
 
 
 def check(bench: Bench, config: TrainConfig) -> None:
@@ -115,24 +116,23 @@ def check(bench: Bench, config: TrainConfig) -> None:
     ((_, exact),) = checkpoints(config, [30], cpu)
     reference, here = problem(config, cpu), problem(config, bench.device)
     params = {n: p.to(bench.device) for n, p in exact.items()}
-    H = reference.hessian(exact)
+    H = hessian(reference, exact, 0.0)
     vectors = torch.randn(H.shape[0], MANY, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     expected, there = H @ vectors, vectors.to(bench.device)
-    bench.agree("one product", here.hessian(params) @ there[:, 0], expected[:, 0], 1e-12)
-    bench.agree(f"{MANY} products", here.hessian(params) @ there, expected, 1e-12)
+    bench.agree("one product", hessian(here, params, 0.0) @ there[:, 0], expected[:, 0], 1e-12)
+    bench.agree(f"{MANY} products", hessian(here, params, 0.0) @ there, expected, 1e-12)
     single = {n: p.float() for n, p in params.items()}
-    bench.agree("one product, float32", here.hessian(single) @ there[:, 0].float(), expected[:, 0], 1e-4)
-    autograd = HessianOperator(here.objective(params, 0.0), params)
+    bench.agree("one product, float32", hessian(here, single, 0.0) @ there[:, 0].float(), expected[:, 0], 1e-4)
+    autograd = HessianOperator(here.objective(0.0), params)
     bench.agree("products by autograd", autograd @ there, expected, 1e-10)
     block = BLOCKS["E,W"]
-    closed = Point(here, {n: p.numpy() for n, p in exact.items()}).closed_form
-    assert closed is not None
-    dense, truth = closed.hessian(block), H.block(block).dense()
+    dense, truth = here.structure(params, 0.0).dense(block), H.block(block).dense()
+    assert dense is not None
     bench.agree("dense E,W", dense, truth, 1e-12)
     values = torch.linalg.eigvalsh(truth)
     ends = torch.stack([values[:K], values.flip(0)[:K]])
     for method in ("dense", "lanczos"):
-        op = MatrixOperator(dense) if method == "dense" else here.hessian(params).block(block)
+        op = MatrixOperator(dense) if method == "dense" else hessian(here, params, 0.0).block(block)
         found = eigsh(op, K, method=method, tol=1e-8, max_products=20_000)  # type: ignore[arg-type]
         bench.agree(f"eigenvalues of E,W, {method}", torch.from_numpy(found.values), ends, 1e-7)
     index = saddle_index(MatrixOperator(dense), method="dense")

@@ -13,8 +13,7 @@ import torch
 
 from benchmarks.harness import Line, Numbers, Part, alternate, apart, main, peak_memory, timed
 from benchmarks.peers import case, trained
-from landscape import HessianConfig, TrainConfig, eigsh, preset
-from landscape.analysis.hessian import training_at
+from landscape import HessianConfig, TrainConfig, eigsh, preset, problems
 from landscape.analysis.measurement import Measurement
 
 AXES: dict[str, tuple[str, Sequence[Any]]] = {
@@ -100,9 +99,10 @@ def analyse(count: int) -> None:
     """E and W of the first checkpoints of preset quick, dense."""
     train, settings = preset("quick"), HessianConfig(blocks=("E", "W"), device="cpu")
     with trained(train, [10 * i for i in range(1, max(CHECKPOINTS) + 1)]) as reader:
-        measurement = Measurement(train, settings, reader.data())
+        problem = problems.of_run(reader, settings.device)
+        measurement = Measurement(problem, settings)
         for step in reader.steps[:count]:
-            measurement.run(reader.checkpoint(step), training_at(reader, step))
+            measurement.run(reader.checkpoint(step), problem.training(reader, step))
 
 
 def series(

@@ -10,9 +10,10 @@ import torch
 
 from benchmarks.harness import Line, Numbers, Part, apart, main, peak_memory, timed
 from benchmarks.peers import trained
-from landscape import HessianConfig, preset
+from landscape import HessianConfig, preset, problems
+from landscape.analysis.checkpoint import Checkpoint
 from landscape.analysis.measurement import Measurement
-from landscape.problems.embedding_mlp.problem import Arrays, Point
+from landscape.problems.problem import Arrays
 
 LIMIT, MAX_PRODUCTS = 2e9, 500
 """Bytes above the imports; products per search, more than it takes to need and to fill the longest basis."""
@@ -30,7 +31,7 @@ def _checkpoint(name: str) -> Numbers:
     config = HessianConfig(method="lanczos", max_products=MAX_PRODUCTS, device="cpu")
     with trained(train, [0]) as reader:
         before = peak_memory()
-        measurement = Measurement(train, config, reader.data())
+        measurement = Measurement(problems.of_run(reader, config.device), config)
         seconds, _ = timed(functools.partial(_blocks, measurement, reader.checkpoint(0)))
     return {
         "preset": name,
@@ -43,9 +44,9 @@ def _checkpoint(name: str) -> Numbers:
 
 
 def _blocks(measurement: Measurement, arrays: Arrays) -> None:
-    point = Point(measurement.problem, arrays)
+    at = Checkpoint(measurement.problem, measurement.config, arrays)
     for block in measurement.config.blocks:
-        measurement._block(point, block)
+        measurement._block(at, block)
 
 
 def parts() -> list[Part]:

@@ -16,7 +16,8 @@ from benchmarks.counts import Shape
 from benchmarks.harness import CACHE
 from landscape import RunReader, TrainConfig, train
 from landscape.config import AnalysisConfig, to_json
-from landscape.problems.embedding_mlp.problem import Problem
+from landscape.problems.embedding_mlp.problem import EmbeddingMLPProblem
+from landscape.problems.problem import hessian, tensors
 
 USER_NAMES = {
     "E": "embedding.weight",
@@ -49,7 +50,7 @@ class Case:
     """One network with its training set at one step, for `landscape` and its peers alike; params in float64."""
 
     config: TrainConfig
-    problem: Problem
+    problem: EmbeddingMLPProblem
     params: dict[str, Tensor]
     dtype: torch.dtype = torch.float64
 
@@ -74,7 +75,8 @@ class Case:
 
     def landscape(self, names: Sequence[str] = ALL) -> Any:
         """Our operator of a block."""
-        return self.problem.hessian({n: p.to(self.dtype) for n, p in self.params.items()}).block(list(names))
+        params = {n: p.to(self.dtype) for n, p in self.params.items()}
+        return hessian(self.problem, params, 0.0).block(list(names))
 
     def user_net(self, names: Sequence[str] = ALL) -> UserNet:
         """The user's network at the same parameters; only those named require a gradient."""
@@ -133,7 +135,7 @@ class Case:
     def check(self) -> dict[str, float]:
         """Relative differences to ours in float64: loss, gradient, product. AssertionError if they are not rounding."""
         exact = dataclasses.replace(self, dtype=torch.float64)
-        objective, net = self.problem.objective(self.params, 0.0), exact.user_net()
+        objective, net = self.problem.objective(0.0), exact.user_net()
         loss = nn.functional.cross_entropy(net(self.data[0]), self.data[1])
         loss.backward()
         gradient = flat([net.get_parameter(theirs).grad for theirs in USER_NAMES.values()])
@@ -175,5 +177,5 @@ def trained(config: TrainConfig, steps: Sequence[int]) -> RunReader:
 def case(config: TrainConfig, step: int = 0) -> Case:
     """The network of a config at one step, in float64."""
     with trained(config, [step]) as reader:
-        problem = Problem(config, AnalysisConfig(device="cpu"), reader.data())
-        return Case(config, problem, problem.parameters(reader.checkpoint(step)))
+        problem = EmbeddingMLPProblem(config, reader.data(), torch.device("cpu"), AnalysisConfig().chunk_size)
+        return Case(config, problem, tensors(problem, reader.checkpoint(step)))

@@ -23,9 +23,8 @@ from benchmarks.index import STEP
 from benchmarks.peers import case, trained
 from benchmarks.training import plain_loop
 from benchmarks.wholerun import searched
-from landscape import MatrixOperator, preset, saddle_index
+from landscape import MatrixOperator, preset, problems, saddle_index
 from landscape.config import BLOCKS, AnalysisConfig
-from landscape.problems.embedding_mlp.problem import Problem
 from landscape.training.loop import train_ensemble
 
 ROUNDS, SHOWN, STEPS, MID_STEPS = 5, 7, 1500, 300
@@ -119,11 +118,11 @@ def turning() -> Numbers:
     config = AnalysisConfig(method="lanczos", device="cpu")
     found: dict[str, Numbers] = {}
     with trained(preset("quick"), wholerun.STEPS["quick"]) as reader:
-        problem = Problem(preset("quick"), config, reader.data())
+        problem = problems.of_run(reader, config.device)
         for first, step in TRANSITIONS:
-            old = searched(problem, reader.checkpoint(first), {})[1]
-            cold, new = searched(problem, reader.checkpoint(step), {})
-            warm = searched(problem, reader.checkpoint(step), old)[0]
+            old = searched(problem, config, reader.checkpoint(first), {})[1]
+            cold, new = searched(problem, config, reader.checkpoint(step), {})
+            warm = searched(problem, config, reader.checkpoint(step), old)[0]
             for block in config.blocks:
                 spanned = (old[block].mT @ new[block]).square().sum((1, 2)) / config.k
                 row = found.setdefault(block, {"lowest": [], "highest": [], "cold": 0, "warm": 0})

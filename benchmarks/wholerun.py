@@ -10,11 +10,10 @@ from torch import Tensor
 
 from benchmarks.harness import Line, Numbers, Part, main, timed
 from benchmarks.peers import trained
-from landscape import eigsh, preset
+from landscape import preset, problems
+from landscape.analysis.checkpoint import Checkpoint
 from landscape.config import DEFAULT_BLOCKS, AnalysisConfig
-from landscape.curvature.deflation import Deflated
-from landscape.problems.embedding_mlp.gauge import SoftmaxShift
-from landscape.problems.embedding_mlp.problem import Arrays, Point, Problem
+from landscape.problems.problem import Arrays, Problem
 
 TARGET, CHECKPOINTS = 2.0, 100
 STEPS = {"quick": list(range(30, 30 * CHECKPOINTS + 1, 30)), "mid": [150, 170]}
@@ -25,39 +24,34 @@ def run(name: str, steps: list[int], cold: list[int], blocks: tuple[str, ...] = 
     """Seconds and products of the searches at each step; at the steps in `cold` also from nothing, right after."""
     config = AnalysisConfig(method="lanczos", blocks=blocks, device="cpu")
     with trained(preset(name), STEPS[name]) as reader:
-        problem = Problem(preset(name), config, reader.data())
+        problem = problems.of_run(reader, config.device)
         before: Vectors = {}
         found = []
         for step in steps:
             arrays = reader.checkpoint(step)
-            row, vectors = searched(problem, arrays, before)
+            row, vectors = searched(problem, config, arrays, before)
             found.append({"step": step, **row})
             if step in cold:
-                found[-1]["cold"] = searched(problem, arrays, {})[0]
+                found[-1]["cold"] = searched(problem, config, arrays, {})[0]
             before = vectors
     return {"preset": name, "blocks": list(config.blocks), "k": config.k, "method": config.method, "steps": found}
 
 
-def searched(problem: Problem, arrays: Arrays, before: Vectors) -> tuple[Numbers, Vectors]:
+def searched(problem: Problem, config: AnalysisConfig, arrays: Arrays, before: Vectors) -> tuple[Numbers, Vectors]:
     """Seconds, products and converged pairs of one checkpoint's blocks as `landscape hessian` searches them.
 
     before: eigenvectors by block to begin from.
     """
-    config, vectors = problem.config, {}
+    vectors: Vectors = {}
     row: Numbers = {"seconds": 0.0, "products": 0, "converged": 0, "products_by_block": {}}
 
     def search(block: str) -> int:
-        op, names = point.block(block), problem.names(block)
-        if "V" in names:
-            op = Deflated(op, SoftmaxShift(point.params, names))
-        v0, products = point.starts(block)
-        v0 = before.get(block) if v0 is None else v0
-        eigen = eigsh(op, config.k, method="lanczos", tol=config.tol, v0=v0, max_products=config.max_products)
+        eigen = at.eigen(block)
         vectors[block] = eigen.vectors
         row["converged"] += int(eigen.converged.sum())
-        return products + eigen.num_products
+        return at.products[block]
 
-    seconds, point = timed(functools.partial(Point, problem, arrays))
+    seconds, at = timed(functools.partial(Checkpoint, problem, config, arrays, before=before))
     row["seconds"] += seconds
     for block in config.blocks:
         seconds, products = timed(functools.partial(search, block))

@@ -12,7 +12,8 @@ import reprlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 
-from landscape.errors import ConfigError, FileError, suggest
+from landscape.errors import ConfigError, suggest
+from landscape.json_files import read_object
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -35,8 +36,6 @@ PAIRS = (("E", "W"), ("W", "V"), ("E", "V"))
 DEFAULT_BLOCKS = ("E", "W", "E,W", "W,V", "all")
 MODULUS = 1 << 16
 """Largest p: what is done with its pairs stays possible."""
-CONFIG_BYTES = 1 << 20
-"""Longest JSON file of options."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -271,8 +270,13 @@ class HessianConfig(AnalysisConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_value("num_steps", self.num_steps, lambda x: x >= 1, "an integer >= 1")
-        if self.steps not in ("auto", "all") and not _STEPS.fullmatch(self.steps):
-            raise ConfigError(f"steps {self.steps!r} is no list of steps", "use auto, all, or e.g. 0,100,2000")
+        if self.steps not in ("auto", "all"):
+            if not _STEPS.fullmatch(self.steps):
+                raise ConfigError(f"steps {self.steps!r} is no list of steps", "use auto, all, or e.g. 0,100,2000")
+            if longest := [step for step in self.steps.split(",") if len(step.strip()) > _DIGITS]:
+                raise ConfigError(
+                    f"step {reprlib.repr(longest[0].strip())[1:-1]} is too large", "no run has more than 2^53 steps"
+                )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -301,7 +305,9 @@ class SliceConfig:
             raise ConfigError(f"unknown block {self.block!r}", suggest(self.block, BLOCKS))
 
 
-_STEPS = re.compile(r"\s*[0-9]{1,18}\s*(,\s*[0-9]{1,18}\s*)*")
+_STEPS = re.compile(r"\s*[0-9]+\s*(,\s*[0-9]+\s*)*")
+_DIGITS = 30
+"""Of the largest step that is looked for: more than any run has."""
 Config = TypeVar("Config", bound="DataclassInstance")
 
 
@@ -314,22 +320,7 @@ def preset(name: str) -> TrainConfig:
 
 def load(path: Path, base: Config, example: str = '{"p": 59, "lr": 0.01}') -> Config:
     """`base` with the keys of a JSON file like `example`; unknown keys and wrong types are refused."""
-    hint = f"write {example} and the like"
-    try:
-        with path.open("rb") as file:
-            text = file.read(CONFIG_BYTES + 1)
-        if len(text) > CONFIG_BYTES:
-            raise ConfigError(f"{path} has more than {CONFIG_BYTES:,} bytes", hint)
-        data = json.loads(text.decode("utf-8"))
-    except OSError as error:
-        raise FileError(f"cannot read {path}: {error.strerror}", "check the path of --config") from error
-    except ValueError as error:
-        raise ConfigError(f"{path} is not JSON: {error}", hint) from error
-    except RecursionError as error:
-        raise ConfigError(f"{path} is nested too deeply", hint) from error
-    if not isinstance(data, dict):
-        raise ConfigError(f"{path} holds no JSON object", hint)
-    return replace(base, data)
+    return replace(base, read_object(path, f"write {example} and the like"))
 
 
 def replace(base: Config, data: dict[str, Any]) -> Config:

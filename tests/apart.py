@@ -27,7 +27,7 @@ from landscape.storage.runs import RunWriter
 PATIENCE = 120.0
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(
-    ["apart", "landscape.cli.commands", "landscape.analysis.hessian", "landscape.training.loop"]
+    ["apart", "landscape.cli.main.commands", "landscape.analysis.hessian", "landscape.training.loop"]
 )
 _ONE = threading.Lock()
 """To start a child looks at all others, and of two threads that look at one child only one learns its exit code."""

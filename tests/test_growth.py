@@ -58,16 +58,16 @@ def test_a_grown_file_is_a_fresh_one(
 
 def test_only_what_is_missing_is_measured(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A block is measured once at a step, and again only where the next step is tracked from it."""
-    from landscape.analysis.measurement import Measurement
+    from landscape.analysis.checkpoint import Checkpoint
 
     measured: list[tuple[int, str]] = []
-    original = Measurement._block
+    original = Checkpoint._solved
 
-    def counting(self: Measurement, point: Any, block: str) -> Any:
+    def counting(self: Checkpoint, block: str) -> Any:
         measured.append(block)
-        return original(self, point, block)
+        return original(self, block)
 
-    monkeypatch.setattr(Measurement, "_block", counting)
+    monkeypatch.setattr(Checkpoint, "_solved", counting)
     out = tmp_path / "h.h5"
     seconds = {}
     for steps, blocks, expected in (

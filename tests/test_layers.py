@@ -27,6 +27,7 @@ FLOORS = {
     "provenance": 1,
     "config": 1,
     "signals": 1,
+    "json_files": 0.8,
     "errors": 0.5,
     "memory": 0,
     "text": 0,

@@ -14,6 +14,7 @@ import torch
 from conftest import TINY
 from torch import Tensor, nn
 
+from landscape import problems
 from landscape.analysis import verify
 from landscape.analysis.hessian import analyse
 from landscape.analysis.measurement import Measurement
@@ -183,8 +184,8 @@ def test_matrix_free_agrees_with_dense(tiny_run: Path, tiny_hessian: HessianRead
     # Coupling ratios by inner solves: each within its distance of one of the whitened dense coupling.
     H, _, where = dense_hessian(tiny_run, 60)
     for i, pair in enumerate(PAIRS):
-        first, second = (pick(where, name) for name in pair.split(","))
-        tau = row["inertia_tolerance"][ALL_BLOCKS.index(pair)]
+        first, second = (pick(where, name) for name in pair)
+        tau = row["inertia_tolerance"][ALL_BLOCKS.index(",".join(pair))]
         roots = []
         for at in (first, second):
             values, vectors = np.linalg.eigh(H[at][:, at].numpy())
@@ -240,4 +241,4 @@ def test_adamw_has_no_regularised_objective() -> None:
     """Decoupled decay is no term of the loss; asking for its Hessian is an error."""
     data = {"tokens": np.zeros((1, 2), np.int32), "labels": np.zeros(1, np.int32), "split": np.zeros(1, np.int8)}
     with pytest.raises(ConfigError, match="adamw decouples its decay"):
-        Measurement(TrainConfig(optimizer="adamw"), HessianConfig(objective="regularised"), data)
+        Measurement(problems.of_config(TrainConfig(optimizer="adamw"), data), HessianConfig(objective="regularised"))

@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 import torch
 
+from landscape import problems
+from landscape.analysis.checkpoint import Checkpoint
 from landscape.analysis.hessian import analyse
 from landscape.analysis.measurement import Measurement
 from landscape.analysis.verify import verify
 from landscape.config import HessianConfig, TrainConfig
 from landscape.curvature.operators import HessianOperator
-from landscape.problems.embedding_mlp.problem import Point, Problem, Training
+from landscape.problems.problem import Training
 from landscape.storage.runs import RunReader
 from landscape.storage.schema import LEVELS
 from landscape.storage.writing import Disk, TableWriter
@@ -37,7 +39,7 @@ MEMORISED = TrainConfig(
 )
 
 
-TRAINING = Training(step=300, f_E=1.0, lr_E=0.01, lr_W=0.01, second_moments=None)
+TRAINING = Training(300, dict.fromkeys(("E", "W", "b1", "V", "b2"), 0.01), None, 1.0)
 
 
 @pytest.fixture(scope="module")
@@ -56,13 +58,13 @@ def test_closed_forms_hold_at_any_training_loss(memorised: Path, margin: float) 
         params = {n: file["checkpoints"][n][-1].astype(float) for n in ("E", "W", "b1", "V", "b2")}
     params["V"], params["b2"] = margin * params["V"], margin * params["b2"]
     blocks = ("E", "W", "V", "E,W", "all")
-    measurement = Measurement(MEMORISED, HessianConfig(blocks=blocks, device="cpu"), data)
+    measurement = Measurement(problems.of_config(MEMORISED, data), HessianConfig(blocks=blocks, device="cpu"))
     found = measurement.run(params, TRAINING)
     row, spectra = found["/"], found["spectrum"]
     assert row["train_loss"] < 1e-4**margin
-    point = Point(measurement.problem, params)
+    point = Checkpoint(measurement.problem, measurement.config, params)
     for i, block in enumerate(blocks):
-        H = HessianOperator(point.objective, point.params, measurement.problem.names(block)).dense()
+        H = HessianOperator(point.objective, point.params, point.names(block)).dense()
         values = np.linalg.eigvalsh(H.numpy())
         assert row["operator_norm"][i] == pytest.approx(np.abs(values).max(), rel=1e-9)
         assert np.abs(spectra[block] - values).max() <= 1e-9 * np.abs(values).max()
@@ -99,7 +101,7 @@ def test_saturated_networks_have_a_finite_hessian(memorised: Path) -> None:
         params = {n: file["checkpoints"][n][-1].astype(float) for n in ("E", "W", "b1", "V", "b2")}
     params["V"] = 100 * params["V"]
     params["b2"] = 100 * params["b2"]
-    hessian = Point(Problem(MEMORISED, HessianConfig(device="cpu"), data), params).hessian
+    hessian = Checkpoint(problems.of_config(MEMORISED, data), HessianConfig(device="cpu"), params).hessian
     assert bool(torch.isfinite(hessian @ torch.ones(hessian.shape[1], dtype=torch.float64)).all())
 
 

@@ -263,10 +263,24 @@ def test_a_run_that_cannot_fit(sizes: list[str], tmp_path: Path, refused: Refusa
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("steps", ["²", "1,,2", "٣", "1e3", "-1", "1" * 30, ",", "", "0x10", "1_000", HUGE])
+@pytest.mark.parametrize("steps", ["²", "1,,2", "٣", "1e3", "-1", ",", "", "0x10", "1_000"])
 def test_steps_are_plain_numbers(steps: str, run_file: Path, refused: Refusal) -> None:
     """Digits as int() takes them are more than a list of steps may hold."""
     refused(["hessian", "--ckpt", run_file, "--steps", steps], 2, "is no list of steps", "0,100,2000")
+
+
+@pytest.mark.parametrize("steps", ["9" * 20, f"0,{2**63}", "1" * 30, " 61 "])
+def test_a_step_that_is_not_stored(steps: str, run_file: Path, refused: Refusal) -> None:
+    """However large, it is named, and so are the nearest ones."""
+    step = steps.split(",")[-1].strip()
+    for argv in (["hessian", "--steps", steps], ["critical", "--step", step], ["slice", "--step", step]):
+        refused([*argv, "--ckpt", run_file], 1, f"holds no step {step}", "the nearest stored steps: 56, 60")
+
+
+@pytest.mark.parametrize("steps", [HUGE, "0," + "1" * 31, "1" * 5000])
+def test_a_step_beyond_all_runs(steps: str, run_file: Path, refused: Refusal) -> None:
+    """A number that is too long to be printed is cut short."""
+    refused(["hessian", "--ckpt", run_file, "--steps", steps], 2, "is too large", "no run has more than 2^53 steps")
 
 
 @pytest.mark.parametrize(
@@ -299,6 +313,26 @@ def test_a_slice_beyond_all_floats(run_file: Path, tmp_path: Path, refused: Refu
     """A radius at which the loss overflows."""
     argv = ["slice", "--ckpt", run_file, "--step", "60", "--radius", "1e300", "--out", tmp_path / "s"]
     refused(argv, 1, "the objective overflows", "lower --radius")
+
+
+@pytest.mark.parametrize(
+    ("command", "text", "key"),
+    [
+        ("train", '{"p": 7, "lr": 0.1, "p": 11}', "p"),
+        ("train", '{"p": 7, "p": 7}', "p"),
+        ("sweep", '{"name": "a", "name": "b"}', "name"),
+        ("sweep", '{"cases": {"a": {}, "b": {}, "a": {"p": 7}}}', "a"),
+        ("sweep", '{"hessian": [{"k": 1, "tol": 0.1, "k": 2}]}', "k"),
+    ],
+)
+def test_a_key_that_is_set_twice(command: str, text: str, key: str, tmp_path: Path, refused: Refusal) -> None:
+    """JSON would take the last value; here, however deep it stands, neither is taken."""
+    path = tmp_path / "c.json"
+    path.write_text(text)
+    refused(
+        [command, "--config", path, "--out", tmp_path / "x.h5"], 2, f"{path} sets {key!r} twice", "keep one of the two"
+    )
+    assert list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.parametrize(

@@ -13,13 +13,14 @@ from conftest import TINY
 from numpy.typing import NDArray
 from torch import Tensor
 
+from landscape import problems
 from landscape.analysis.hessian import analyse
 from landscape.cli.tables import measurements
 from landscape.config import HessianConfig, TrainConfig
 from landscape.curvature.lanczos import EigenResult, eigsh, operator_norm
 from landscape.curvature.operators import MatrixOperator
 from landscape.curvature.random_start import RandomRun, kuczynski_wozniakowski, least_component
-from landscape.problems.embedding_mlp.problem import Problem
+from landscape.problems.problem import hessian, tensors
 from landscape.storage.runs import RunReader
 from landscape.training.loop import train
 
@@ -108,13 +109,13 @@ def real_blocks(
     for i, config in enumerate(configs):
         train(config, folder / f"{i}.h5", quiet=True)
         with RunReader(folder / f"{i}.h5") as reader:
-            problem = Problem(config, HessianConfig(device="cpu"), reader.data())
+            problem = problems.of_run(reader, "cpu")
             for step in map(int, steps.split(",")):
-                hessian = problem.hessian(problem.parameters(reader.checkpoint(step)))
+                whole = hessian(problem, tensors(problem, reader.checkpoint(step)), 0.0)
                 for block in blocks:
                     yield (
                         f"{config.activation} {step} {block}",
-                        MatrixOperator(hessian.block(problem.names(block)).dense()),
+                        MatrixOperator(whole.block(problem.blocks[block]).dense()),
                     )
 
 

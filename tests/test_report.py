@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from conftest import TINY
+from test_divergence import poison
 
 from landscape.analysis.hessian import analyse
 from landscape.config import HessianConfig
@@ -22,7 +23,9 @@ from landscape.report.figures import FAMILIES, NotDrawnError, open_sources
 from landscape.report.figures.coupling import power_law
 from landscape.report.page import write_report
 from landscape.report.style import save_figure, style
+from landscape.storage.files import sha256
 from landscape.storage.hessians import HessianReader
+from landscape.storage.inspect import inspect
 from landscape.storage.runs import RunReader
 from landscape.training.loop import train
 
@@ -174,9 +177,27 @@ def test_pairing_by_run_id(files: Path, tmp_path: Path) -> None:
     assert open_sources([stranger])[0].hessian is None
     altered = Path(shutil.copy(run, tmp_path / "a.h5"))
     shutil.copy(hessian, tmp_path / "a.hessian.h5")
-    with altered.open("ab") as file:
-        file.write(b"x")
-    assert "its SHA-256 differs" in str(open_sources([altered])[0].mismatch)
+    step = HessianReader(hessian).steps[0]
+    poison(altered, step)
+    wrong = f"step {step} was measured at another checkpoint than {altered} holds"
+    assert open_sources([altered])[0].mismatch == f"a.hessian.h5: {wrong}"
+    assert wrong in inspect(tmp_path / "a.hessian.h5").notes
+    stranger.replace(altered)
+    assert any("it is of run" in note for note in inspect(tmp_path / "a.hessian.h5").notes)
+    altered.write_bytes(b"nothing")
+    assert any(note.startswith(f"{altered} ") for note in inspect(tmp_path / "a.hessian.h5").notes)
+
+
+def test_a_run_that_went_on_is_still_the_one_that_was_analysed(tmp_path: Path) -> None:
+    """More steps change the bytes of the run file and none of the checkpoints that were measured."""
+    run = tmp_path / "run.h5"
+    train(dataclasses.replace(TINY, steps=40), run, quiet=True)
+    path = analyse(run, HessianConfig(blocks=("E",), device="cpu"), quiet=True).path
+    notes = inspect(path).notes
+    train(TINY, run, resume=True, quiet=True)
+    assert sha256(run) != HessianReader(path).attrs["parent_sha256"]
+    assert open_sources([run])[0].mismatch is None
+    assert inspect(path).notes == notes
 
 
 def test_reports_are_not_overwritten(files: Path, report: Path) -> None:

@@ -19,9 +19,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from sequences_train import Ensemble, Run
 
+from landscape import problems
 from landscape.analysis.hessian import analyse
 from landscape.analysis.measurement import Measurement
-from landscape.config import HessianConfig, TrainConfig, replace
+from landscape.config import HessianConfig
 from landscape.errors import FileError
 from landscape.storage.hessians import HessianReader, HessianWriter
 from landscape.storage.runs import RunReader, RunWriter
@@ -191,7 +192,7 @@ def test_an_analysis_has_room_for_the_steps_to_come(tiny_run: Path, tmp_path: Pa
     vectors = {name: h5py.File(path)["eigenvectors"][name][0] for name in found.blocks}
     rows = {"/": found.row(0), "spectrum": found.spectra(0), "density": found.densities(0), "eigenvectors": vectors}
     with RunReader(tiny_run) as run:
-        layout = Measurement(replace(TrainConfig(), run.config), config, run.data()).layout()
+        layout = Measurement(problems.of_run(run, "cpu"), config).layout()
     with HessianWriter(path, {**found.attrs, "status": "running"}, 4, layout, grow=True) as writer:
         writer.append(40, rows)
         writer.append(60, rows)

@@ -9,6 +9,7 @@ import torch
 from test_closed_form import embedding_net
 from torch import Tensor
 
+from landscape import problems
 from landscape.analysis.hessian import analyse
 from landscape.config import HessianConfig, TrainConfig
 from landscape.curvature.deflation import Deflated
@@ -17,9 +18,9 @@ from landscape.curvature.operators import MatrixOperator
 from landscape.problems.embedding_mlp.bounds import saddle_bound
 from landscape.problems.embedding_mlp.gauge import SoftmaxShift
 from landscape.problems.embedding_mlp.model import ACTIVATIONS
-from landscape.problems.embedding_mlp.problem import Problem
 from landscape.problems.embedding_mlp.products import EmbeddingHessian
 from landscape.problems.embedding_mlp.starts import low_end
+from landscape.problems.problem import hessian, tensors
 from landscape.storage.runs import RunReader
 from landscape.training.loop import train
 
@@ -79,11 +80,10 @@ def memorised(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_cluster_that_random_starts_do_not_resolve(memorised: Path) -> None:
     """The low end of E,W of a memorised net is the dense one's, found with fewer products; so are W and V."""
     with RunReader(memorised) as reader:
-        config = TrainConfig(**{**reader.config, "checkpoint_at": ()})
-        problem = Problem(config, HessianConfig(device="cpu"), reader.data())
-        params = problem.parameters(reader.checkpoint(200))
+        problem = problems.of_run(reader, "cpu")
+        params = tensors(problem, reader.checkpoint(200))
     for block in ("E,W", "W", "V"):
-        op = problem.hessian(params).block(problem.names(block))
+        op = hessian(problem, params, 0.0).block(problem.blocks[block])
         assert isinstance(op, EmbeddingHessian)
         starts, products = low_end(op, 10)
         target: MatrixOperator | Deflated | EmbeddingHessian = op

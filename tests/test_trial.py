@@ -28,7 +28,7 @@ import trial
 
 from landscape import open_run
 from landscape.config import preset
-from landscape.report import style as plotting
+from landscape.report.page import style as plotting
 from landscape.storage.folders import record
 from landscape.sweep.plan import SweepConfig, load_sweep, sweep_runs
 from studies import STUDIES

@@ -31,7 +31,7 @@ from landscape.curvature.operators import LinearMap
 from landscape.errors import ConfigError, FileError
 from landscape.problems.problem import hessian, tensors
 from landscape.storage import schema, schema_hessian
-from landscape.storage.files import make_folder, refuse_existing, require_name
+from landscape.storage.files import as_path, make_folder, output, refuse_existing, require_name
 from landscape.storage.hessians import HessianReader, HessianWriter
 from landscape.storage.runs import RunReader
 from landscape.storage.writing import sole_writer
@@ -64,8 +64,8 @@ def refine(
     start. It also continues a search that spent its products, tightens `tol`, and adds blocks. Raises LandscapeError
     kinds for all that a user can mend.
     """
-    run = Path(run)
-    out = Path(out) if out else default_output(run, step)
+    run = as_path(run)
+    out = output(out or default_output(run, step))
     if not 0 < tol < 1:
         raise ConfigError(f"tol is {tol}", "--grad-tol takes a number between 0 and 1")
     if out.resolve() == run.resolve():

@@ -19,7 +19,7 @@ from landscape.config import AnalysisConfig, HessianConfig, replace, to_json
 from landscape.errors import FileError, NumericsError, StepError, warn
 from landscape.provenance import provenance
 from landscape.storage import schema
-from landscape.storage.files import hessian_file, make_folder, refuse_foreign, sha256
+from landscape.storage.files import as_path, hessian_file, make_folder, output, refuse_foreign, sha256
 from landscape.storage.hessians import HessianReader, HessianWriter
 from landscape.storage.runs import GROKKED, MEMORISED, RunReader
 from landscape.storage.writing import sole_writer
@@ -44,8 +44,8 @@ def analyse(
     way is an error unless `overwrite`. fsync: sync every step to the disk. Raises LandscapeError kinds for all that a
     user can mend.
     """
-    run = Path(run)
-    out = Path(out) if out else hessian_file(run)
+    run = as_path(run)
+    out = output(out or hessian_file(run))
     with RunReader(run) as reader:
         if out.resolve() == run.resolve():
             raise FileError(f"{out} is the run file itself", "choose another --out")
@@ -151,20 +151,14 @@ def existing(out: Path, reader: RunReader, config: AnalysisConfig, overwrite: bo
 
 def _difference(found: HessianReader, reader: RunReader, config: AnalysisConfig) -> str:
     """Why a Hessian file cannot be resumed with these settings; empty if it can."""
-    if (theirs := found.attrs["parent_run_id"]) != (ours := reader.attrs["run_id"]):
-        return f"it is of run {theirs}, but {reader.path} is run {ours}"
+    if wrong := found.mismatch(reader):
+        return wrong
     if found.is_refined == isinstance(config, HessianConfig):
         return f"it is {'the analysis of a critical point' if found.is_refined else 'no analysis of a critical point'}"
     was, now = (json.loads(to_json(c)) for c in (replace(type(config)(), found.config), config))
     for name in was.keys() - GROWING:
         if was[name] != now[name]:
             return f"it was made with {name} {was[name]}, not {now[name]}"
-    records = {step: int(found.row(step).get("checkpoint_crc32", -1)) for step in found.steps}
-    for step, record in records.items():
-        if record >= 0 and step in reader.steps and record != reader.record(step):
-            return f"step {step} was measured at another checkpoint than {reader.path} holds"
-    if -1 in records.values() and found.attrs["parent_sha256"] != sha256(reader.path):
-        return f"{reader.path} has changed since, and the file is too old to tell which checkpoints it is of"
     return ""
 
 

@@ -18,7 +18,7 @@ from landscape.problems.problem import size
 from landscape.report.figures.slices import Slices, slices
 from landscape.report.figures.sources import Drawn
 from landscape.report.style import FORMATS, save_figure, style
-from landscape.storage.files import refuse_existing
+from landscape.storage.files import as_path, refuse_existing
 from landscape.storage.runs import RunReader
 
 AGREEMENT = 1e-6
@@ -33,7 +33,7 @@ def slice_checkpoint(
     Writes slices.png, .pdf, .svg and .csv into the folder `out`. Raises NumericsError if the second derivative of a
     slice at 0 is not its eigenvalue to 1e-6 |H|, and LandscapeError kinds for all that a user can mend.
     """
-    run, out = Path(run), Path(out)
+    run, out = as_path(run), as_path(out)
     if not overwrite:
         for form in (*FORMATS, "csv"):
             refuse_existing(out / f"slices.{form}", "use --overwrite to replace it, or another --out")

@@ -17,7 +17,7 @@ from landscape.errors import ConfigError, warn
 from landscape.report.figures import FAMILIES, NotDrawnError, Source, open_sources
 from landscape.report.figures.captions import objectives, where
 from landscape.report.style import save_figure, style
-from landscape.storage.files import sha256
+from landscape.storage.files import as_path, sha256
 from landscape.storage.folders import replaced_folder
 from landscape.storage.runs import GROKKED, MEMORISED
 from landscape.storage.schema import LEVELS
@@ -42,7 +42,7 @@ def write_report(files: Sequence[Path | str], out: Path | str, overwrite: bool =
     files and for an `out` that exists (unless `overwrite`, and then only what a report wrote is replaced: files that
     were added stay, an edited one is an error).
     """
-    out, sources = Path(out), open_sources(files)
+    out, sources = as_path(out), open_sources(files)
     for line in (line for source in sources for line in source.damage):
         warn(line)
     inside = [path for s in sources for path in (s.run, s.hessian) if path and out.resolve() in path.resolve().parents]
@@ -75,7 +75,7 @@ def _write_pages(sources: Sequence[Source], sections: Sequence[Section], folder:
 
     folder.mkdir(parents=True, exist_ok=True)
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("landscape.report"),
+        loader=jinja2.PackageLoader("landscape.report.page"),
         autoescape=jinja2.select_autoescape(["html.j2"]),
         trim_blocks=True,
         lstrip_blocks=True,

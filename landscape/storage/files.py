@@ -4,17 +4,43 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import re
+import reprlib
 import tempfile
 from pathlib import Path
 
-from landscape.errors import FileError, as_landscape_error
+from landscape.errors import ConfigError, FileError, as_landscape_error
 from landscape.storage import schema
 from landscape.storage.contents import Contents
 from landscape.storage.guard import Guard
 from landscape.storage.strings import COPY_AGAIN, check_strings
 
 _KIND = {schema.RUN: "a run file", schema.HESSIAN: "a Hessian file"}
+
+
+def as_path(path: Path | str) -> Path:
+    """What a caller names a file by. Raises ConfigError for anything but a string or a path."""
+    try:
+        return Path(path)
+    except TypeError as error:
+        raise ConfigError(
+            f"the path of a file cannot be {reprlib.repr(path)}", "give a string or a pathlib.Path"
+        ) from error
+
+
+def output(path: Path | str) -> Path:
+    """Where an output is written: where its symbolic links lead, so that they stay what they are.
+
+    Its lock and its temporary files lie there, too, and follow no link. Raises FileError for links in a circle.
+    """
+    path = as_path(path)
+    if not path.is_symlink():
+        return path
+    target = Path(os.path.realpath(path))
+    if target.is_symlink():
+        raise FileError(f"{path}: its symbolic links lead in a circle", "choose another path")
+    return target
 
 
 def open_file(path: Path, wanted: str) -> Contents:

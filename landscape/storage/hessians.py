@@ -14,9 +14,10 @@ import numpy as np
 
 from landscape.storage import schema, schema_hessian
 from landscape.storage.contents import Contents, hessian_scales
-from landscape.storage.files import open_file
+from landscape.storage.files import as_path, open_file, sha256
 from landscape.storage.making import new_file
 from landscape.storage.rewrite import rewrite
+from landscape.storage.runs import RunReader
 from landscape.storage.table import Scales, listed
 from landscape.storage.writing import Disk, TableWriter
 
@@ -185,7 +186,7 @@ class HessianReader:
 
     def __init__(self, path: Path | str) -> None:
         """Raises FileError for what is missing, broken, of another schema, too new or not as `landscape` writes it."""
-        self.path = Path(path)
+        self.path = as_path(path)
         with contextlib.closing(open_file(self.path, schema.HESSIAN)) as file:
             self.attrs, self.config = file.attrs, file.config
             self.blocks, self.pairs = file.scales["block"], file.scales["pair"]
@@ -238,6 +239,22 @@ class HessianReader:
     def critical_point(self, step: int) -> dict[str, Any]:
         """The refined point of a step and how it was found; empty for a plain checkpoint."""
         return self._rows["critical_point"][step] if "critical_point" in self._rows else {}
+
+    def mismatch(self, run: RunReader) -> str:
+        """Why this file is not of a run as its file stands now; empty if it is.
+
+        The run may have gone on since: its id and the commit records of the analysed checkpoints tell. Files that are
+        too old to hold those records have the SHA-256 of the whole run file.
+        """
+        if (theirs := self.attrs["parent_run_id"]) != (ours := run.attrs["run_id"]):
+            return f"it is of run {theirs}, but {run.path} is run {ours}"
+        records = {step: int(self.row(step).get("checkpoint_crc32", -1)) for step in self.steps}
+        for step, record in records.items():
+            if record >= 0 and step in run.steps and record != run.record(step):
+                return f"step {step} was measured at another checkpoint than {run.path} holds"
+        if -1 in records.values() and self.attrs["parent_sha256"] != sha256(run.path):
+            return f"{run.path} has changed since, and the file is too old to tell which checkpoints it is of"
+        return ""
 
     def converged(self, step: int, block: int | None = None) -> bool:
         """Whether every eigenvalue of a block (default: of all blocks) converged at a step."""

@@ -10,8 +10,10 @@ from typing import Any
 from landscape.errors import FileError
 from landscape.storage import schema
 from landscape.storage.contents import Contents, known_attributes
-from landscape.storage.files import file_schema, open_file, run_file, sha256
+from landscape.storage.files import file_schema, open_file, output, run_file
+from landscape.storage.hessians import HessianReader
 from landscape.storage.rewrite import rewrite
+from landscape.storage.runs import RunReader
 from landscape.storage.table import TableReader
 from landscape.storage.writing import owner, sole_writer
 
@@ -82,7 +84,7 @@ def inspect(path: Path) -> FileState:
         kind=KINDS[kind],
         bytes=path.stat().st_size,
         status=str(attributes["status"]),
-        writer=owner(path),
+        writer=owner(output(path)),
         attributes=attributes,
         config=config,
         tables=tables,
@@ -98,6 +100,7 @@ def repair(path: Path) -> Path | None:
     """
     # What is no file of ours is refused before a lock is made beside it.
     inspect(path)
+    path = output(path)
     with sole_writer(path):
         state = inspect(path)
         if state.finished and not state.damage:
@@ -150,10 +153,13 @@ def _lacks_of_hessian(file: Contents, path: Path) -> list[str]:
     parent = run_file(path)
     if not parent.is_file() or parent == path:
         lacks.append(f"its run file ({file.attrs['parent_run_id']}) is not beside it")
-    elif sha256(parent) != file.attrs["parent_sha256"]:
-        lacks.append(
-            f"{parent} has changed since this file was made from it: `landscape hessian` tells whether it fits"
-        )
+    else:
+        try:
+            with RunReader(parent) as run:
+                wrong = HessianReader(path).mismatch(run)
+        except FileError as error:
+            wrong = str(error)
+        lacks += [wrong] if wrong else []
     return lacks
 
 

@@ -17,7 +17,7 @@ from landscape.config import TrainConfig, to_json
 from landscape.errors import FileError, NumericsError, StepError
 from landscape.storage import schema
 from landscape.storage.contents import plan_run
-from landscape.storage.files import open_file
+from landscape.storage.files import as_path, open_file
 from landscape.storage.making import new_file
 from landscape.storage.rewrite import rewrite
 from landscape.storage.table import listed
@@ -96,7 +96,7 @@ class RunReader:
 
     def __init__(self, path: Path | str) -> None:
         """Raises FileError for what is missing, broken, of another schema, too new or not as `landscape` writes it."""
-        self.path = Path(path)
+        self.path = as_path(path)
         self._file = open_file(self.path, schema.RUN)
         self.attrs, self.config = self._file.attrs, self._file.config
         self.tables, self.lengths = self._file.tables, self._file.lengths

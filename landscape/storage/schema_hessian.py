@@ -193,7 +193,9 @@ ROOT = Table(
             "coupling_ratio_distance",
             ("pair", "rank"),
             "f8",
-            "distance within which a true coupling ratio lies, perhaps one of another rank",
+            "distance within which a true coupling ratio lies, perhaps one of another rank, or zero where the blocks "
+            "differ in size. Matrix-free: rounding enters as an estimate with a margin, not as a proved bound, which "
+            "matters at tolerances tau near rounding (1e-12 of the norm)",
             since="1.1",
         ),
         Field(

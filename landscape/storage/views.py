@@ -12,7 +12,7 @@ from xarray.core import indexing
 
 from landscape.storage import schema
 from landscape.storage.contents import Contents, known_attributes
-from landscape.storage.files import open_file
+from landscape.storage.files import as_path, open_file
 from landscape.storage.table import TableReader, describe_axis
 
 
@@ -21,7 +21,7 @@ def open_run(path: Path | str) -> xarray.Dataset:
 
     Every row is compared with its checksum first, which reads the file once; one that fails is left out.
     """
-    return _open(Path(path), schema.RUN, ("checkpoints", "metrics", "tokens", "moments", "data"))
+    return _open(as_path(path), schema.RUN, ("checkpoints", "metrics", "tokens", "moments", "data"))
 
 
 def open_hessian(path: Path | str) -> xarray.Dataset:
@@ -29,7 +29,7 @@ def open_hessian(path: Path | str) -> xarray.Dataset:
 
     Groups `spectrum`, `density` and `eigenvectors` hold the rest.
     """
-    return _open(Path(path), schema.HESSIAN, ("/",))
+    return _open(as_path(path), schema.HESSIAN, ("/",))
 
 
 def load_group(path: Path, kind: str, group: str) -> xarray.Dataset:

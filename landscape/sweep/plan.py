@@ -13,7 +13,7 @@ from typing import Any
 
 from landscape.config import AnalysisConfig, HessianConfig, TrainConfig, check_types, load, preset, replace
 from landscape.errors import ConfigError, suggest
-from landscape.storage.files import hessian_file
+from landscape.storage.files import as_path, hessian_file
 
 DEFINITION = "sweep.json"
 """The sweep that the files of a folder belong to."""
@@ -138,7 +138,7 @@ class SweepRun:
 
 def load_sweep(path: Path | str) -> SweepConfig:
     """The sweep that a JSON file describes; unknown keys and wrong values are refused."""
-    return load(Path(path), SweepConfig(), '{"name": "ratios", "grid": {"lr_ratio": [1, 10]}, "seeds": [0, 1]}')
+    return load(as_path(path), SweepConfig(), '{"name": "ratios", "grid": {"lr_ratio": [1, 10]}, "seeds": [0, 1]}')
 
 
 def sweep_runs(config: SweepConfig, out: Path | str = "checkpoints") -> list[SweepRun]:
@@ -150,7 +150,7 @@ def sweep_runs(config: SweepConfig, out: Path | str = "checkpoints") -> list[Swe
     for case, *values, seed in itertools.product(config.cases, *config.grid.values(), config.seeds):
         point = dict(zip(config.grid, values, strict=True))
         stem = "-".join([case, *(f"{field}={_text(value)}" for field, value in point.items()), f"s{seed}"])
-        path = Path(out) / config.name / f"{stem}.h5"
+        path = as_path(out) / config.name / f"{stem}.h5"
         options = {**config.train, **config.cases[case], **point, "seed": seed}
         try:
             train = replace(preset(config.preset), options)

@@ -21,7 +21,7 @@ from landscape.config import AnalysisConfig, HessianConfig, TrainConfig, to_json
 from landscape.errors import ConfigError, FileError, LandscapeError
 from landscape.problems.tasks import make_data
 from landscape.storage import schema
-from landscape.storage.files import make_folder, refuse_existing, refuse_foreign
+from landscape.storage.files import as_path, make_folder, output, refuse_existing, refuse_foreign
 from landscape.storage.hessians import HessianReader
 from landscape.storage.runs import RunReader
 from landscape.storage.writing import lock_of, sole_writer
@@ -83,7 +83,7 @@ def run_sweep(
     analyses = {analysis.name: analysis for analysis in config.analyses}
     runs = sweep_runs(config, out)
     configs = _check(runs, analyses)
-    folder = Path(out) / config.name
+    folder = as_path(out) / config.name
     make_folder(folder)
     with sole_writer(folder), _without_locks(runs), Workers(jobs) as workers:
         _refuse_foreign_sweep(folder / DEFINITION)
@@ -153,7 +153,7 @@ def _remove(runs: Sequence[SweepRun]) -> None:
     files = list(itertools.chain.from_iterable(run.files for run in runs))
     for path in files:
         refuse_foreign(path, kinds.get(path, schema.RUN))
-    for path in files:
+    for path in map(output, files):
         with sole_writer(path):
             path.unlink(missing_ok=True)
 
@@ -168,8 +168,12 @@ def _refuse_foreign_sweep(path: Path) -> None:
 
 def _define(path: Path, config: SweepConfig) -> None:
     """Keep the sweep in its folder, in the place of an earlier one."""
+    path = output(path)
     draft = path.with_name(f".{path.name}.tmp")
-    draft.write_text(to_json(config) + "\n", encoding="utf-8")
+    # What a killed sweep left, or a link of somebody else, is not written through.
+    draft.unlink(missing_ok=True)
+    with draft.open("x", encoding="utf-8") as file:
+        file.write(to_json(config) + "\n")
     draft.replace(path)
 
 
@@ -180,9 +184,10 @@ def _without_locks(runs: Sequence[SweepRun]) -> Iterator[None]:
         yield
     finally:
         for path in itertools.chain.from_iterable(run.files for run in runs):
-            if lock_of(path).exists():
-                with contextlib.suppress(FileError), sole_writer(path):
-                    pass
+            with contextlib.suppress(FileError):
+                if lock_of(output(path)).exists():
+                    with sole_writer(output(path)):
+                        pass
 
 
 def _is_trained(path: Path, config: TrainConfig) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 from landscape.config import TrainConfig
 from landscape.errors import ConfigError
-from landscape.storage.files import require_name
+from landscape.storage.files import as_path, require_name
 
 VARIABLE = ("lr", "lr_ratio", "weight_decay", "init_scale_E", "init_scale_W")
 MOST_MEMBERS = 16
@@ -29,7 +29,7 @@ def ensemble(
     RUN-lr-0.1.h5; without seeds and values there is one run, `out`. Raises ConfigError for other names and for values
     that no run can have.
     """
-    out = Path(out)
+    out = as_path(out)
     if seeds is not None and seeds < 1:
         raise ConfigError(f"seeds is {seeds}", "--seeds takes an integer >= 1")
     count = math.prod(entry.count(",") + 1 for entry in vary) * (seeds or 1)

@@ -22,14 +22,14 @@ from landscape.curvature.lanczos import eigsh
 from landscape.curvature.objective import Objective, cross_entropy
 from landscape.curvature.operators import HessianOperator
 from landscape.devices import free_memory, keep_freed_memory, pick_device
-from landscape.errors import DoesNotFitError, LandscapeError, NumericsError, warn
+from landscape.errors import ConfigError, DoesNotFitError, LandscapeError, NumericsError, warn
 from landscape.problems.embedding_mlp.model import load_model
 from landscape.problems.embedding_mlp.networks import Batch, Networks
 from landscape.problems.tasks import TRAIN
 from landscape.signals import stop_signals
 from landscape.storage import schema
 from landscape.storage.contents import axes, block_sizes
-from landscape.storage.files import make_folder, refuse_existing, refuse_foreign
+from landscape.storage.files import as_path, make_folder, output, refuse_existing, refuse_foreign
 from landscape.storage.making import check_run
 from landscape.storage.runs import GROKKED, MEMORISED, Arrays, RunReader
 from landscape.storage.writing import sole_writer
@@ -82,7 +82,7 @@ def train(
     FileError if `path` exists and neither `resume` nor `overwrite` is set, ConfigError if a resumed run's config
     differs in what decides its numbers.
     """
-    return train_ensemble({Path(path): config}, resume, overwrite, quiet, fsync)[0]
+    return train_ensemble({as_path(path): config}, resume, overwrite, quiet, fsync)[0]
 
 
 def train_ensemble(
@@ -98,7 +98,12 @@ def train_ensemble(
     ones). Finished runs are left as they are; a run that ends early leaves the others to go on. Raises as `train`.
     """
     started = time.monotonic()
-    runs = {Path(path): config for path, config in runs.items()}
+    named = {as_path(path): config for path, config in runs.items()}
+    runs = {output(path): config for path, config in named.items()}
+    if len(runs) < len(named):
+        raise ConfigError(
+            f"of {', '.join(map(str, named))} two are links to one file", "give each run a file of its own"
+        )
     for path, config in runs.items():
         if not (resume or overwrite):
             refuse_existing(path, "use --resume to resume it, --overwrite to replace it, or another --out")

@@ -85,15 +85,17 @@ class Member:
         }
 
     def is_finished(self) -> bool:
-        """Whether the file holds the whole run. Raises ConfigError if it was started with other numbers, FileError."""
+        """Whether nothing is left to do. Raises ConfigError if the run was started with other numbers, FileError.
+
+        A run that diverged is at its end whatever its schedule: more steps or checkpoints would lie beyond.
+        """
         with RunReader(self.path) as reader:
             reader.require_whole()
             if differing := difference(self.config, reader.config, RESUMABLE):
                 hint = f"--resume can change only {', '.join(sorted(RESUMABLE))}; start another run with --out"
                 raise ConfigError(differing, hint)
-            return reader.attrs["status"] in ("complete", "diverged") and self.config == replace(
-                self.config, reader.config
-            )
+            status, stored = reader.attrs["status"], replace(self.config, reader.config)
+            return status == "diverged" or status == "complete" and self.config == stored
 
     def open(self, resume: bool, device: str, fsync: bool) -> dict[str, Any]:
         """Open the file for writing, a new one or one with room for the steps to come; the state to go on from."""

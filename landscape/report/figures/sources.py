@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from landscape.config import TrainConfig
 from landscape.errors import FileError, LandscapeError, warn
 from landscape.storage import schema
-from landscape.storage.files import file_schema, hessian_file, open_file, run_file, sha256
+from landscape.storage.files import as_path, file_schema, hessian_file, open_file, run_file
 from landscape.storage.hessians import HessianReader
 from landscape.storage.runs import RunReader
 from landscape.storage.views import load_group
@@ -145,10 +145,12 @@ class Source:
 
     @property
     def mismatch(self) -> str | None:
-        """What is wrong if the Hessian file was made from other bytes than the run file holds."""
-        if self.run and self.hessian and sha256(self.run) != self.hessian_attrs["parent_sha256"]:
-            return f"{self.hessian.name} was made from another version of {self.run.name}: its SHA-256 differs"
-        return None
+        """What is wrong if the Hessian file was made from other checkpoints than the run file holds."""
+        if self.run is None or self.hessian is None:
+            return None
+        with RunReader(self.run) as run:
+            wrong = HessianReader(self.hessian).mismatch(run)
+        return f"{self.hessian.name}: {wrong}" if wrong else None
 
 
 def open_sources(files: Sequence[Path | str]) -> list[Source]:
@@ -159,7 +161,7 @@ def open_sources(files: Sequence[Path | str]) -> list[Source]:
     """
     runs: dict[str, list[Path]] = {}
     measured: dict[str, list[Path]] = {}
-    for path in {Path(file).resolve(): Path(file) for file in files}.values():
+    for path in {as_path(file).resolve(): as_path(file) for file in files}.values():
         kind = file_schema(path)
         if kind not in (schema.RUN, schema.HESSIAN):
             raise FileError(f"{path} is no file of landscape", "name run files or Hessian files")
