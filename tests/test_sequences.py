@@ -81,8 +81,8 @@ def machine(kind: type[Kind], examples: int) -> Any:
     return pytest.mark.slow(case)
 
 
-TestRun = machine(Run, 120)
-TestEnsemble = machine(Ensemble, 80)
+TestRun = machine(Run, 150)
+TestEnsemble = machine(Ensemble, 50)
 TestHessian = machine(Hessian, 60)
 TestCritical = machine(Critical, 20)
 
