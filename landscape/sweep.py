@@ -24,7 +24,7 @@ from landscape.storage import schema
 from landscape.storage.files import as_path, make_folder, output, refuse_existing, refuse_foreign
 from landscape.storage.runs import RunReader
 from landscape.storage.spectra import SpectrumReader
-from landscape.storage.writing import lock_of, sole_writer
+from landscape.storage.writing import lock_of, sole_writer, temporary_file
 from landscape.training.ensemble import balanced, side_by_side
 from landscape.training.member import checkpoint_schedule, difference
 from landscape.training.tasks import make_data
@@ -182,13 +182,9 @@ def _remove(runs: Sequence[SweepRun], earlier: Mapping[Path, SweepRun]) -> None:
 
 def _define(path: Path, config: SweepConfig) -> None:
     """Keep the sweep in its folder, in the place of an earlier one."""
-    path = output(path)
-    draft = path.with_name(f".{path.name}.tmp")
-    # What a killed sweep left, or a link of somebody else, is not written through.
-    draft.unlink(missing_ok=True)
-    with draft.open("x", encoding="utf-8") as file:
-        file.write(to_json(config) + "\n")
-    draft.replace(path)
+    path, text = output(path), to_json(config) + "\n"
+    with temporary_file(path, len(text)) as draft:
+        draft.write_text(text, encoding="utf-8")
 
 
 @contextlib.contextmanager

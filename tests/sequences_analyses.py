@@ -125,7 +125,7 @@ class Reading(Kind):
 class Hessian(Reading):
     """Analyses of one run that grow, in one file."""
 
-    name, share, seconds = "hessian", 2.0, 0.5
+    name, share, seconds = "hessian", 1.5, 0.5
 
     def __init__(self, folder: Path, choose: Choose) -> None:
         super().__init__(folder, choose)
@@ -168,7 +168,7 @@ class Hessian(Reading):
 class Critical(Reading):
     """A search that is stopped, resumed, given more products and more blocks."""
 
-    name, share, seconds = "critical", 1.5, 1.0
+    name, share, seconds = "critical", 0.8, 1.0
 
     def __init__(self, folder: Path, choose: Choose) -> None:
         super().__init__(folder, choose)
@@ -191,7 +191,7 @@ class Critical(Reading):
 class Report(Reading):
     """Reports over each other, in a folder that somebody has put files into."""
 
-    name, share, seconds = "report", 0.15, 5.0
+    name, share, seconds = "report", 0.1, 5.0
 
     def __init__(self, folder: Path, choose: Choose) -> None:
         super().__init__(folder, choose)
@@ -201,7 +201,13 @@ class Report(Reading):
     def strangers(self) -> dict[Path, bytes]:
         # A folder that ends like those of killed commands, and files where these have folders.
         names = (".r.77.tmp/notes.md", ".r.77.old/notes.md", ".r.78.tmp", ".r.78.old", "r.old/notes.md")
-        return super().strangers() | {self.folder / name: b"mine" for name in names}
+        # A copy of a report, with its record.
+        copy = {
+            f".r.before.old/{RECORD}": b'{"written_by": "landscape", "files": {}}',
+            ".r.before.old/notes.md": b"mine",
+        }
+        files = dict.fromkeys(names, b"mine") | copy
+        return super().strangers() | {self.folder / name: content for name, content in files.items()}
 
     def command(self, choose: Choose) -> Command:
         return Command(["report", f"{self.folder}/run.h5", "--out", str(self.outputs[0]), "--quiet", "--overwrite"])
@@ -228,12 +234,15 @@ class Report(Reading):
 class Sweep(Reading):
     """A sweep with checkpoints and refined points, on two workers; what can be read once must stay."""
 
-    name, share, seconds = "sweep", 0.15, 6.0
+    name, share, seconds = "sweep", 0.1, 6.0
 
     def __init__(self, folder: Path, choose: Choose) -> None:
         super().__init__(folder, choose)
         self.made = folder / "sweep"
         self.outputs = (self.made, self.made / "sweep.json", self.made / "base-s0.h5", self.made / "base-s1.hessian.h5")
+
+    def strangers(self) -> dict[Path, bytes]:
+        return super().strangers() | {self.made / ".sweep.json.tmp": b"mine"}
 
     def command(self, choose: Choose) -> Command:
         return Command(sweep(self.folder), (0, 3))

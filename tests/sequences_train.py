@@ -59,11 +59,11 @@ class Runs(Kind):
 
 @register
 class Run(Runs):
-    name = "train, one run"
+    name, share = "train, one run", 4.0
 
 
 @register
 class Ensemble(Runs):
     name = "train, three runs side by side"
-    share = 0.5
+    share = 1.0
     suffixes, ensemble = ("-s0", "-s1", "-s2"), ("--seeds", "3")
