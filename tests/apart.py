@@ -1,4 +1,4 @@
-"""Commands in processes of their own, killed at a random instant or write, and the rows that they acknowledge."""
+"""Commands in processes of their own, or in this one, stopped at any instant, and the rows that they acknowledge."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import dataclasses
 import io
 import multiprocessing
 import os
+import shutil
 import signal
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -24,31 +26,44 @@ from landscape.cli import main as cli
 from landscape.storage.hessians import HessianWriter
 from landscape.storage.runs import RunWriter
 
-PATIENCE = 120.0
+PATIENCE = 180.0
+MEMORY = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
 SERVER = multiprocessing.get_context("forkserver")
+# isal: Ctrl-C within the import of a compiled module is an ImportError of its own.
 SERVER.set_forkserver_preload(
-    ["apart", "landscape.cli.main.commands", "landscape.analysis.hessian", "landscape.training.loop"]
+    [
+        "isal.isal_zlib",
+        "landscape.cli.main",
+        "landscape.analysis.critical",
+        "landscape.report.page",
+        "landscape.sweep.run",
+    ]
 )
-_ONE = threading.Lock()
-"""To start a child looks at all others, and of two threads that look at one child only one learns its exit code."""
-EVENTS = ("pwrite", "replace", "posix_fallocate", "unlink", "link")
+EVENTS = ("pwrite", "replace", "rename", "posix_fallocate", "unlink", "link", "mkdir", "rmdir")
 """Functions of `os` that change files; a kill falls before, within or after a call of one."""
 
+Label = int | tuple[int, str]
+"""A step; in a Hessian file step and block, or how many steps a search has made, and no block."""
 Row = dict[str, bytes]
-"""The bytes of one committed row by GROUP/DATASET."""
-Acknowledge = Callable[[Path, int, Row], None]
+"""The bytes of one committed row by GROUP/DATASET; empty for a block, whose row is replaced when others join it."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Kill:
-    """When a command is killed: after so many seconds of work, or at its so manieth change of a file.
+    """How a command is stopped: after so many seconds of work, or at its so manieth change of a file.
 
-    share: of a write that is killed, the part of the bytes that is still written.
+    share: of a write that is stopped, the part of the bytes that is written before; number: SIGKILL or SIGINT, Ctrl-C.
     """
 
     after: float | None = None
     at: int | None = None
     share: float = 1.0
+    number: int = signal.SIGKILL
+
+    @property
+    def code(self) -> int:
+        """The exit code of a command that is stopped so."""
+        return -9 if self.number == signal.SIGKILL else cli.INTERRUPTED
 
 
 @dataclasses.dataclass
@@ -58,126 +73,200 @@ class Outcome:
     code: int = 0
     said: str = ""
     seconds: float = 0.0
-    acknowledged: list[tuple[Path, int, Row]] = dataclasses.field(default_factory=list)
+    acknowledged: list[tuple[Path, Label, Row]] = dataclasses.field(default_factory=list)
 
-    @property
-    def killed(self) -> bool:
-        return self.code < 0
+
+Runner = Callable[[Path, list[str], Kill | None], Outcome]
+"""Runs a command that works in a folder."""
 
 
 @contextlib.contextmanager
-def acknowledging(tell: Acknowledge) -> Iterator[None]:
-    """Tell of every row of a run or Hessian file once the writer's method has returned."""
-    checkpoint, append = RunWriter.checkpoint, HessianWriter.append
+def acknowledging(tell: Callable[[Path, Label, Row], None]) -> Iterator[None]:
+    """Tell of every row, block of a Hessian file and step of a search once the writer's method has returned."""
+    real = {
+        (writer, name): getattr(writer, name)
+        for writer, name in [
+            (RunWriter, "checkpoint"),
+            (HessianWriter, "append"),
+            (HessianWriter, "flush"),
+            (HessianWriter, "save_search"),
+        ]
+    }
 
-    def rows(writer: Any, groups: Mapping[str, Mapping[str, Any]]) -> Row:
-        return {
+    def checkpoint(self: RunWriter, step: int, parameters: Any, **beside: Any) -> None:
+        real[RunWriter, "checkpoint"](self, step, parameters, **beside)
+        groups: Mapping[str, Any] = {"checkpoints": parameters, **beside}
+        row = {
             f"{group}/{name}": np.ascontiguousarray(groups[group][name], dtype=place.dtype).tobytes()
-            for group, table in writer._tables.items()
+            for group, table in self._tables.items()
             if group in groups
             for name, place in table.fields.items()
         }
+        tell(self.path, step, row)
 
-    def tell_checkpoint(self: RunWriter, step: int, parameters: Any, **beside: Any) -> None:
-        checkpoint(self, step, parameters, **beside)
-        tell(self.path, step, rows(self, {"checkpoints": parameters, **beside}))
+    def measured(self: HessianWriter, step: int, rows: Any) -> None:
+        for block, norm in zip(self._made[2].sizes, rows["/"]["operator_norm"], strict=True):
+            if not np.isnan(norm):
+                tell(self.path, (step, block), {})
 
-    def tell_append(self: HessianWriter, step: int, groups: Any) -> None:
-        append(self, step, groups)
-        tell(self.path, step, rows(self, groups))
+    def append(self: HessianWriter, step: int, rows: Any) -> None:
+        real[HessianWriter, "append"](self, step, rows)
+        measured(self, step, rows)
 
-    RunWriter.checkpoint, HessianWriter.append = tell_checkpoint, tell_append  # type: ignore[method-assign]
+    def flush(self: HessianWriter) -> None:
+        replaced = dict(self._replaced)
+        real[HessianWriter, "flush"](self)
+        for step, rows in replaced.items():
+            measured(self, step, rows)
+
+    def save_search(self: HessianWriter, state: Any) -> None:
+        real[HessianWriter, "save_search"](self, state)
+        tell(self.path, (int(state["iterations"]), ""), {})
+
     try:
+        for (writer, name), method in zip(real, (checkpoint, append, flush, save_search), strict=True):
+            setattr(writer, name, method)
         yield
     finally:
-        RunWriter.checkpoint, HessianWriter.append = checkpoint, append  # type: ignore[method-assign]
+        for (writer, name), method in real.items():
+            setattr(writer, name, method)
 
 
 @contextlib.contextmanager
-def dying(at: int, share: float, die: Callable[[], None]) -> Iterator[None]:
-    """Call `die` at the so manieth change of a file: in the midst of a write, else before or after the change."""
+def stopping(kill: Kill | None, stop: Callable[[], None]) -> Iterator[None]:
+    """Call `stop` at a kill's change of a file: in the midst of a write, else before or after the change."""
     real, count = {name: getattr(os, name) for name in EVENTS}, 0
 
     def watched(name: str) -> Callable[..., Any]:
         def change(*args: Any, **more: Any) -> Any:
             nonlocal count
             count += 1
-            if count != at:
+            if kill is None or count != kill.at:
                 return real[name](*args, **more)
             if name == "pwrite":
                 handle, data, offset = args
-                real[name](handle, data[: round(share * len(data))], offset)
-            elif share > 0.5:
-                real[name](*args, **more)
-            die()
-            raise AssertionError("it is dead")
+                real[name](handle, data[: round(kill.share * len(data))], offset)
+            elif kill.share > 0.5:
+                done = real[name](*args, **more)
+                stop()
+                return done
+            stop()
+            # A command that takes Ctrl-C as a wish to end does what it has begun.
+            return real[name](*args, **more)
 
         return change
 
-    for name in EVENTS:
-        setattr(os, name, watched(name))
     try:
+        for name in EVENTS:
+            setattr(os, name, watched(name))
         yield
     finally:
         for name in EVENTS:
             setattr(os, name, real[name])
 
 
-def run_quietly(argv: list[str]) -> tuple[int, str]:
-    """The exit code of a command and what it said on stderr; 70 with a traceback for what is no exit."""
-    said = io.StringIO()
+@contextlib.contextmanager
+def quietly(said: io.StringIO) -> Iterator[None]:
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(said):
+        yield
+
+
+def run_quietly(argv: list[str], said: io.StringIO) -> int:
+    """The exit code of a command; 70, and a traceback in what it said, for what is no exit."""
+    with quietly(said):
         try:
-            return cli.run(argv), said.getvalue()
+            return cli.run(argv)
+        except KeyboardInterrupt:
+            return cli.INTERRUPTED
         except SystemExit as stop:
-            return int(stop.code or 0), said.getvalue()
+            return int(stop.code or 0)
         except Exception:
-            return 70, said.getvalue() + traceback.format_exc()
+            said.write(traceback.format_exc())
+            return 70
 
 
-def run_apart(argv: list[str], kill: Kill | None = None) -> Outcome:
+class Killed(BaseException):
+    """Ends a command in this process; no handler of the package catches it."""
+
+
+def run_here(folder: Path, argv: list[str], kill: Kill | None = None) -> Outcome:
+    """Run a command in this process. A killed one leaves the folder as it was at that instant.
+
+    What is cleaned up after the exception would not be after a kill, so that the folder is put back.
+    """
+    outcome, said = Outcome(), io.StringIO()
+    with tempfile.TemporaryDirectory(dir=MEMORY) as spare:
+        at_death = Path(spare) / "folder"
+
+        def stop() -> None:
+            if kill and kill.number != signal.SIGKILL:
+                signal.raise_signal(kill.number)
+                return
+            shutil.copytree(folder, at_death, symlinks=True)
+            raise Killed
+
+        try:
+            with acknowledging(lambda *row: outcome.acknowledged.append(row)), stopping(kill, stop):
+                outcome.code = run_quietly(argv, said)
+        except Killed:
+            outcome.code = -9
+            shutil.rmtree(folder)
+            shutil.copytree(at_death, folder, symlinks=True)
+    outcome.said = said.getvalue()
+    return outcome
+
+
+def run_apart(folder: Path, argv: list[str], kill: Kill | None = None) -> Outcome:
     """Run a command in a child process.
 
     The child is forked from a server that has imported everything, so that kills fall into the work, and that has one
     thread: a fork of this process could inherit a lock that another of its threads holds.
     """
-    kill = kill or Kill()
     told, telling = SERVER.Pipe(duplex=False)
     child = SERVER.Process(target=_work, args=(argv, kill, telling))
-    with _ONE:
-        child.start()
+    child.start()
     telling.close()
     assert told.poll(PATIENCE), "the child did not start"
+    # Not killed before: a signal at Python's own start tells nothing of the command.
     told.recv()
-    outcome, started, after = Outcome(), time.monotonic(), kill.after
+    outcome, started, after = Outcome(), time.monotonic(), kill.after if kill else None
     with contextlib.suppress(EOFError):
         while True:
             left = (PATIENCE if after is None else after) - (time.monotonic() - started)
             if not told.poll(max(left, 0)):
-                child.kill()
-                assert after is not None, f"{argv} did nothing for {PATIENCE} s"
-                after = PATIENCE  # What it had said before it died is still to be read.
+                if after is None or kill is None:
+                    child.kill()
+                    raise TimeoutError(f"{argv} did nothing for {PATIENCE} s")
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(child.pid or 0, kill.number)
+                # What it had said before it died, or says yet, is still to be read.
+                after = None
+                continue
             message = told.recv()
             if isinstance(message, str):
                 outcome.said = message
             else:
                 outcome.acknowledged.append(message)
     outcome.seconds = time.monotonic() - started
-    with _ONE:
-        child.join()
+    child.join()
     outcome.code = child.exitcode or 0
     return outcome
 
 
-def _work(argv: list[str], kill: Kill, telling: Connection) -> None:
+def _work(argv: list[str], kill: Kill | None, telling: Connection) -> None:
     """In the child: run the command, and tell of its start, of every row, and of its last words."""
     # The default is shared by processes, and a killed one would leave it behind.
     tqdm.set_lock(threading.RLock())
-    telling.send("")
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(acknowledging(lambda path, label, row: telling.send((path, label, row))))
-        if kill.at is not None:
-            stack.enter_context(dying(kill.at, kill.share, lambda: os.kill(os.getpid(), signal.SIGKILL)))
-        code, said = run_quietly(argv)
-    telling.send(said)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    said, code = io.StringIO(), cli.INTERRUPTED
+    number = kill.number if kill else signal.SIGKILL
+    with contextlib.suppress(KeyboardInterrupt):
+        with acknowledging(lambda *row: telling.send(row)), stopping(kill, lambda: signal.raise_signal(number)):
+            telling.send("")
+            code = run_quietly(argv, said)
+        # Of a command that has ended, Ctrl-C changes nothing.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    telling.send(said.getvalue())
+    telling.close()
     sys.exit(code)

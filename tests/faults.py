@@ -4,33 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import multiprocessing
 import os
 import random
 import shutil
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterator
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
+from apart import PATIENCE, Kill, Outcome, run_apart
 from tqdm import tqdm
 
 from landscape.analysis.hessian import analyse
-from landscape.cli import main as cli
 from landscape.config import HessianConfig, TrainConfig
 from landscape.storage.hessians import HessianReader, HessianWriter
 from landscape.storage.runs import RunReader, RunWriter
 from landscape.training.loop import train
 
 PAGE = 4096
-STARTED, PATIENCE = -1, 120.0
-SERVER = multiprocessing.get_context("forkserver")
-SERVER.set_forkserver_preload(["landscape.cli.main", "landscape.analysis.hessian", "landscape.training.loop"])
 RUN = TrainConfig(
     p=7, tokens=2, embed_dim=4, hidden=24, batch_size=16, train_fraction=0.6, steps=40, checkpoint_every=4,
     checkpoint_log=0, metrics_every=5, device="cpu",
@@ -58,12 +51,6 @@ class Tally:
     torn: int = 0
     wrong: int = 0
     sequences: int = 0
-    said: list[str] = dataclasses.field(default_factory=list)
-
-    def complain(self, kind: str, what: str) -> None:
-        """Count a harm and say what it was."""
-        setattr(self, kind, getattr(self, kind) + 1)
-        self.said.append(f"{kind}: {what}")
 
     @property
     def harm(self) -> tuple[int, int, int]:
@@ -132,7 +119,7 @@ def kill_training(folder: Path, truth: Undisturbed, kills: int, seed: int = 0, f
     argv = ["train", "--out", str(path), *RUN_FLAGS, "--quiet", "--resume", *(["--fsync"] if fsync else [])]
     tally = Tally("SIGKILL of `landscape train`" + (" --fsync" if fsync else ""))
     whole = everything(truth.run)
-    return _kill(tally, path, argv, RunWriter, "checkpoint", kills, seed, lambda: served_run(path), truth.checkpoints,
+    return _kill(tally, path, argv, kills, seed, lambda: served_run(path), truth.checkpoints,
                  lambda: everything(path) == whole)  # fmt: skip
 
 
@@ -142,16 +129,14 @@ def kill_analysis(folder: Path, truth: Undisturbed, kills: int, seed: int = 0) -
     shutil.copy(truth.run, run)
     argv = ["hessian", "--ckpt", str(run), "--out", str(path), "--quiet", "--steps", "all", "--k", "3",
             "--device", "cpu", "--blocks", "E", "E,W"]  # fmt: skip
-    return _kill(Tally("SIGKILL of `landscape hessian`"), path, argv, HessianWriter, "append", kills, seed,
-                 lambda: served_hessian(path), truth.rows, lambda: served_hessian(path) == truth.rows)  # fmt: skip
+    return _kill(Tally("SIGKILL of `landscape hessian`"), path, argv, kills, seed, lambda: served_hessian(path),
+                 truth.rows, lambda: served_hessian(path) == truth.rows)  # fmt: skip
 
 
 def _kill(
     tally: Tally,
     path: Path,
     argv: list[str],
-    writer: type,
-    method: str,
     kills: int,
     seed: int,
     served: Callable[[], dict[int, bytes]],
@@ -161,16 +146,16 @@ def _kill(
     rng = random.Random(seed)
     length = PATIENCE
     for _ in range(3):
-        _, status, seconds = run_apart(argv, writer, method)
-        assert status == 0
+        outcome = run_apart(path.parent, argv)
+        assert outcome.code == 0, outcome.said
         path.unlink()
-        length = min(length, seconds)
+        length = min(length, outcome.seconds)
     bar = tqdm(total=kills, desc=tally.fault, disable=not sys.stderr.isatty(), file=sys.stderr)
     acknowledged: set[int] = set()
     while tally.tried < kills:
-        told, status, _ = run_apart(argv, writer, method, after=rng.uniform(0, 1.1 * length))
-        acknowledged |= told
-        if status < 0:
+        outcome = run_apart(path.parent, argv, Kill(after=rng.uniform(0, 1.1 * length)))
+        acknowledged |= steps_of(outcome)
+        if outcome.code < 0:
             tally.tried += 1
             bar.update()
             if path.exists():
@@ -180,56 +165,17 @@ def _kill(
             # Now and then another kill follows before the file is finished.
             if rng.random() < 0.3 and tally.tried < kills:
                 continue
-            told, status, _ = run_apart(argv, writer, method)
+            outcome = run_apart(path.parent, argv)
         leftovers = [p for p in path.parent.iterdir() if path.name in p.name and p != path]
-        tally.wrong += status != 0 or not is_whole() or bool(leftovers)
+        tally.wrong += outcome.code != 0 or not is_whole() or bool(leftovers)
         path.unlink()
         acknowledged = set()
     return tally
 
 
-def run_apart(argv: list[str], writer: type, method: str, after: float | None = None) -> tuple[set[int], int, float]:
-    """Run a command in a child process, killed after `after` seconds of work.
-
-    Returns the steps it acknowledged, how it ended and its seconds of work. The child is forked from a server that has
-    imported everything, so that the kills fall into the work, and that has one thread: a fork of this process could
-    inherit a lock that another of its threads holds. A step is acknowledged once the writer's method has returned.
-    """
-    told, telling = SERVER.Pipe(duplex=False)
-    child = SERVER.Process(target=_acknowledge, args=(argv, writer, method, telling))
-    child.start()
-    telling.close()
-    steps: set[int] = set()
-    assert told.poll(PATIENCE), "the child did not start"
-    started = time.monotonic()
-    with contextlib.suppress(EOFError):
-        while True:
-            left = (PATIENCE if after is None else after) - (time.monotonic() - started)
-            if not told.poll(max(left, 0)):
-                child.kill()
-                assert after is not None, f"{argv} did nothing for {PATIENCE} s"
-                after = PATIENCE  # What it had said before it died is still to be read.
-            steps.add(int.from_bytes(told.recv_bytes(), "little", signed=True))
-    seconds = time.monotonic() - started
-    child.join()
-    return steps - {STARTED}, child.exitcode or 0, seconds
-
-
-def _acknowledge(argv: list[str], writer: type, method: str, telling: Connection) -> None:
-    """In the child: run the command, and tell of its start and of every step."""
-    original = getattr(writer, method)
-
-    def acknowledging(self: Any, step: int, *args: Any, **more: Any) -> None:
-        original(self, step, *args, **more)
-        telling.send_bytes(step.to_bytes(8, "little", signed=True))
-
-    setattr(writer, method, acknowledging)
-    # The default is shared by processes, and a killed one would leave it behind.
-    tqdm.set_lock(threading.RLock())
-    telling.send_bytes(STARTED.to_bytes(8, "little", signed=True))
-    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
-        status = cli.run(argv)
-    sys.exit(status)
+def steps_of(outcome: Outcome) -> set[int]:
+    """The steps that a command acknowledged, of an analysis with any block: its row has all of them."""
+    return {label if isinstance(label, int) else label[0] for _, label, _ in outcome.acknowledged}
 
 
 # --- crashes at every write -----------------------------------------------------------------------------------

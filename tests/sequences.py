@@ -1,38 +1,41 @@
 """Random sequences of commands and kills: what each kind does to its folder, and what must hold after every command.
 
-A kind is a class with `@register`, in a module that torture.py names. It draws commands; here they are run, killed,
-and judged: every acknowledged row of every file is read back bit for bit, with our reader and with plain h5py, no
-stranger's file is changed, and nothing is left over once the last command has ended.
+A kind is a class with `@register`, in a module that torture.py names. It draws commands; here they are run, stopped by
+SIGKILL or Ctrl-C, and judged: every acknowledged row is read back with our reader and with plain h5py, of runs bit for
+bit, no stranger's file is changed, and nothing is left over once the last command has ended.
 """
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import dataclasses
-import hashlib
 import random
 import re
 import shutil
+import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar
 
 import h5py
 import numpy as np
-from apart import Kill, Outcome, Row, run_apart
+from apart import MEMORY, SERVER, Kill, Label, Outcome, Row, Runner, run_apart
 from faults import Tally
 
 from landscape.errors import LandscapeError
+from landscape.storage import schema
 from landscape.storage.files import file_schema, open_file
+from landscape.storage.hessians import HessianReader
 from landscape.storage.runs import RunReader
 from landscape.storage.table import WRITTEN
 
 Choose = Callable[[Sequence[Any]], Any]
 """Takes one of some values: `random.Random.choice`, or a draw of Hypothesis."""
-MEMORY = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,27 +52,39 @@ class Command:
     replaces: tuple[Path, ...] = ()
 
 
-class Kind:
+class Kind(abc.ABC):
     """What may be done to the files of one folder, in any order. A subclass draws its commands from its own state."""
 
     name: ClassVar[str]
     share: ClassVar[float] = 1.0
     """How many of all sequences are of this kind, relative to the others."""
+    seconds: ClassVar[float] = 0.3
+    """What a command takes at least; kills fall within the longest so far."""
+    outputs: tuple[Path, ...]
+    """What the commands write, beside which strangers have their files."""
 
     def __init__(self, folder: Path, choose: Choose) -> None:
         self.folder = folder
 
+    @abc.abstractmethod
     def command(self, choose: Choose) -> Command:
-        """The next command, which may be killed."""
-        raise NotImplementedError
+        """The next command, which may be stopped."""
 
+    @abc.abstractmethod
     def settle(self) -> list[Command]:
-        """Commands that end the sequence, not killed; afterwards no lock and no temporary file is left."""
-        raise NotImplementedError
+        """Commands that end the sequence, not stopped."""
 
-    def wrongs(self, outcome: Outcome) -> list[str]:
-        """What is wrong after a command, beyond what holds for every kind."""
-        return []
+    def strangers(self) -> dict[Path, bytes]:
+        """Files that no command may change."""
+        return {path: path.name.encode() for out in self.outputs for path in beside(out)}
+
+    def judge(self, ledger: Ledger) -> None:
+        """Note what is wrong after a command."""
+        ledger.judge()
+
+    def judge_end(self, ledger: Ledger) -> None:
+        """Note what is wrong after the last command."""
+        ledger.judge_leftovers()
 
 
 KINDS: list[type[Kind]] = []
@@ -81,19 +96,25 @@ def register(kind: type[Kind]) -> type[Kind]:
     return kind
 
 
+def beside(out: Path) -> list[Path]:
+    """Names that a careless pattern, a lock or a temporary file of an output could hit."""
+    n = out.name
+    names = f".{n}.1.tmp.h5", f".{n}.notes.tmp", f"{n}.lock.txt", f".{n}.x.77.tmp", f".{n}.bak.old", f"{n}.damaged.txt"
+    return [out.with_name(name) for name in names]
+
+
 class Ledger:
     """What was acknowledged, by file and label, and files of strangers; `lost`, `torn` and `wrong` say what became."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, strangers: Mapping[Path, bytes]) -> None:
         self.folder = folder
-        self.rows: dict[Path, dict[int, Row]] = {}
+        self.rows: dict[Path, dict[Label, Row]] = {}
         self.lost: list[str] = []
         self.torn: list[str] = []
         self.wrong: list[str] = []
-        # Names that a careless pattern, a lock or a temporary file could hit.
-        self.strangers = {folder / name: name.encode() for name in STRANGERS}
-        for path, content in self.strangers.items():
-            path.write_bytes(content)
+        self.strangers: dict[Path, bytes] = {}
+        for path, content in strangers.items():
+            self.keep(path, content)
 
     @property
     def harm(self) -> list[str]:
@@ -103,19 +124,26 @@ class Ledger:
     def acknowledged(self) -> int:
         return sum(map(len, self.rows.values()))
 
-    def update(self, command: Command, outcome: Outcome, identities: dict[Path, str]) -> None:
+    def keep(self, path: Path, content: bytes) -> None:
+        """Write a stranger's file, which no command may change."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        self.strangers[path] = content
+
+    def update(self, command: Command, kill: Kill | None, outcome: Outcome, identities: dict[Path, str]) -> None:
         """Take in what a command acknowledged and how it ended; `identities` are those of the files before it."""
         for path in command.replaces:
             if identity(path) != identities.get(path):
                 self.rows.pop(path, None)
         for path, label, row in outcome.acknowledged:
             self.rows.setdefault(path, {}).setdefault(label, row)
-        fits = outcome.killed or outcome.code in command.codes or re.search(command.refusals, outcome.said)
+        codes = command.codes if kill is None else (*command.codes, kill.code)
+        fits = outcome.code in codes or re.search(command.refusals, outcome.said)
         if not fits or "Traceback" in outcome.said or "Warning" in outcome.said:
             self.wrong.append(f"{command.argv} ended with {outcome.code}: {outcome.said}")
 
     def judge(self) -> None:
-        """Read every acknowledged row again, twice."""
+        """Read every acknowledged row again, twice, and all files of strangers."""
         for path, rows in self.rows.items():
             for read in (served, stored):
                 try:
@@ -132,33 +160,35 @@ class Ledger:
             if not path.exists() or path.read_bytes() != content:
                 self.wrong.append(f"{path.name}, a stranger's file, was changed or removed")
 
-    def leftovers(self) -> None:
+    def judge_leftovers(self) -> None:
         """Name the locks and temporary files that nobody holds any more."""
+        theirs = {owned for path in self.strangers for owned in (path, *path.parents)}
         for path in self.folder.rglob("*"):
-            if path.name.endswith((".lock", ".tmp")) and path not in self.strangers:
+            if path.name.endswith((".lock", ".tmp", ".old")) and path not in theirs:
                 self.wrong.append(f"{path.name} was left over")
 
 
-STRANGERS = (".run.h5.1.tmp.h5", ".run.h5.notes.tmp", "run.h5.lock.txt", ".run-s0.h5.x.h5.77.tmp", "run.h5.damaged.txt")
-
-
 def identity(path: Path) -> str:
-    """What tells a file from one that replaced it: run_id, or parent and time of making."""
+    """What tells a file from one that replaced it: its run, and of a Hessian file k, without which none is replaced."""
     if not path.exists():
         return ""
+    if file_schema(path) == schema.HESSIAN:
+        found = HessianReader(path)
+        return f"{found.attrs['parent_run_id']} {found.config['k']}"
     with h5py.File(path, "r", locking=False) as file:
-        return "".join(str(file.attrs.get(name)) for name in ("run_id", "parent_sha256", "created"))
+        return str(file.attrs["run_id"])
 
 
-def served(path: Path, labels: Iterable[int]) -> dict[int, Row]:
-    """Rows as our readers serve them; of a run file those of its `steps`."""
-    kind = str(file_schema(path))
-    with contextlib.closing(open_file(path, kind)) as file, contextlib.ExitStack() as stack:
-        known = set(labels)
-        if kind == "landscape.run":
-            known &= set(stack.enter_context(RunReader(path)).steps)
+def served(path: Path, labels: Iterable[Label] | None = None) -> dict[Label, Row]:
+    """Rows as our readers serve them; of a run file those of its `steps`, or of these."""
+    if file_schema(path) == schema.HESSIAN:
+        reader = HessianReader(path)
+        blocks: dict[Label, Row] = {(step, block): {} for step in reader.steps for block in reader.measured(step)}
+        return {**blocks, **_searched(int(reader.search.get("iterations", -1)))}
+    with contextlib.closing(open_file(path, schema.RUN)) as file, RunReader(path) as run:
+        wanted = set(run.steps if labels is None else labels)
         tables = {group: table for group, table in file.tables.items() if table.table.row == "step"}
-        rows = {n: {g: table.row(n) for g, table in tables.items()} for n in known}
+        rows = {n: {g: table.row(n) for g, table in tables.items()} for n in run.steps if n in wanted}
     return {
         n: {
             f"{g}/{name}": np.asarray(value).tobytes()
@@ -170,11 +200,13 @@ def served(path: Path, labels: Iterable[int]) -> dict[int, Row]:
     }
 
 
-def stored(path: Path, labels: Iterable[int]) -> dict[int, Row]:
+def stored(path: Path, labels: Iterable[Label]) -> dict[Label, Row]:
     """Rows as an outsider finds them with plain h5py, by label and commit record."""
-    found: dict[int, Row] = {n: {} for n in labels}
     with h5py.File(path, "r") as file:
-        groups = [g for g in (file, *file.values()) if isinstance(g, h5py.Group) and "crc32" in g and "step" in g]
+        if "operator_norm" in file:
+            return _blocks_stored(file)
+        found: dict[Label, Row] = {n: {} for n in labels}
+        groups = [g for g in file.values() if isinstance(g, h5py.Group) and "crc32" in g and "step" in g]
         for group in groups:
             if "resume_slot" in group:
                 continue
@@ -185,73 +217,96 @@ def stored(path: Path, labels: Iterable[int]) -> dict[int, Row]:
                     found.pop(n)
                     continue
                 for name in str(group["crc32"].attrs["fields"]).split():
-                    found[n][f"{group.name.removeprefix('/') or '/'}/{name}"] = group[name][at[0]].tobytes()
+                    found[n][f"{group.name.removeprefix('/')}/{name}"] = group[name][at[0]].tobytes()
     return found
 
 
+def _blocks_stored(file: h5py.File) -> dict[Label, Row]:
+    committed = np.flatnonzero(file["crc32"][()] >= WRITTEN)
+    blocks, norms = file["block"].asstr()[()], file["operator_norm"][()]
+    steps = {int(file["step"][i]): norms[i] for i in committed}
+    found: dict[Label, Row] = {(s, b): {} for s, row in steps.items() for b in blocks[~np.isnan(row)]}
+    if "resume" not in file:
+        return found
+    made = file["resume/iterations"][()][file["resume/crc32"][()] >= WRITTEN]
+    return {**found, **_searched(max(made, default=-1))}
+
+
+def _searched(steps: int) -> dict[Label, Row]:
+    """All steps of a search up to the last."""
+    return {(step, ""): {} for step in range(steps + 1)}
+
+
 def torture(kinds: Sequence[type[Kind]], count: int, budget: float, seed: int = 0, jobs: int = 2) -> list[Tally]:
-    """Run `count` sequences, or as many as `budget` seconds allow, `jobs` at a time; a tally of each kind."""
+    """Run `count` sequences, or as many as `budget` seconds allow, in `jobs` processes; a tally of each kind."""
     tallies = {kind: Tally(f"sequences: {kind.name}") for kind in kinds}
     rng, deadline = random.Random(seed), time.monotonic() + budget
-    plan = [(kind, rng.getrandbits(64)) for kind in rng.choices(kinds, [k.share for k in kinds], k=count)]
-
-    def one(kind: type[Kind], number: int) -> None:
-        if time.monotonic() < deadline:
-            commands, ledger = run_sequence(kind, random.Random(number))
+    drawn = rng.choices(kinds, [kind.share for kind in kinds], k=count)
+    numbers = [rng.getrandbits(64) for _ in drawn]
+    with ProcessPoolExecutor(jobs, SERVER) as pool:
+        for kind, number, ledger, commands in pool.map(_one, drawn, numbers, [deadline] * count):
             tally = tallies[kind]
-            tally.tried, tally.acknowledged = tally.tried + commands, tally.acknowledged + ledger.acknowledged
-            tally.sequences += 1
+            tally.tried, tally.sequences = tally.tried + commands, tally.sequences + (commands > 0)
+            tally.acknowledged += ledger.acknowledged
             tally.lost, tally.torn = tally.lost + len(ledger.lost), tally.torn + len(ledger.torn)
             tally.wrong += len(ledger.wrong)
             for harm in ledger.harm:
                 print(f"{kind.name}, sequence {number}: {harm}", flush=True)
-
-    with ThreadPoolExecutor(jobs) as pool:
-        list(pool.map(lambda task: one(*task), plan))
     return list(tallies.values())
 
 
-def run_sequence(kind: type[Kind], rng: random.Random, most: int = 7) -> tuple[int, Ledger]:
-    """Commands of one kind in a new folder, most of them killed; how many there were, and what became of the files."""
+def _one(kind: type[Kind], number: int, deadline: float) -> tuple[type[Kind], int, Ledger, int]:
+    """One sequence, told by its number, unless it is too late."""
+    ledger, commands = Ledger(Path(), {}), 0
+    if time.monotonic() < deadline:
+        try:
+            commands, ledger = run_sequence(kind, random.Random(number))
+        except Exception:
+            ledger.wrong.append(traceback.format_exc())
+    return kind, number, ledger, commands
+
+
+def run_sequence(
+    kind: type[Kind], rng: random.Random, kills: Iterable[Kill | None] | None = None, most: int = 6
+) -> tuple[int, Ledger]:
+    """Commands of one kind in a new folder, most of them stopped; how many there were, and what became of the files."""
     folder = Path(tempfile.mkdtemp(dir=MEMORY))
     try:
-        subject, ledger, count = kind(folder, rng.choice), Ledger(folder), 0
-        length = 0.3
-        for _ in range(rng.randint(2, most)):
-            kill = None
-            if rng.random() < 0.4:
-                kill = Kill(after=rng.uniform(0, 1.1 * length))
-            elif rng.random() < 0.7:
-                kill = Kill(at=round(2 ** rng.uniform(0, 9)), share=rng.choice((0.0, 0.5, 1.0)))
+        subject = kind(folder, rng.choice)
+        ledger = Ledger(folder, subject.strangers())
+        count, length = 0, kind.seconds
+        for kill in kills or (draw_kill(length, rng) for _ in range(rng.randint(1, most))):
             outcome = step(ledger, subject, subject.command(rng.choice), kill)
-            if not outcome.killed:
-                length = outcome.seconds
-            count += 1
-        for command in subject.settle():
-            step(ledger, subject, command, None)
-            count += 1
-        ledger.leftovers()
-        return count, ledger
+            count, length = count + 1, max(length, outcome.seconds)
+        return count + settle(ledger, subject), ledger
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def step(
-    ledger: Ledger,
-    subject: Kind,
-    command: Command,
-    kill: Kill | None,
-    run: Callable[[list[str], Kill | None], Outcome] = run_apart,
-) -> Outcome:
+def draw_kill(length: float, rng: random.Random) -> Kill | None:
+    """None for one command in four; else at an instant of a command of this many seconds, or at a change of a file."""
+    number = signal.SIGKILL if rng.random() < 0.7 else signal.SIGINT
+    match rng.choice(("", "after", "at", "at")):
+        case "after":
+            return Kill(after=rng.uniform(0, 1.1 * length), number=number)
+        case "at":
+            return Kill(at=round(2 ** rng.uniform(0, 10)), share=rng.choice((0.0, 0.5, 1.0)), number=number)
+    return None
+
+
+def step(ledger: Ledger, subject: Kind, command: Command, kill: Kill | None, run: Runner = run_apart) -> Outcome:
     """One command and what must hold after it."""
     before = {path: identity(path) for path in command.replaces}
-    outcome = run(command.argv, kill)
-    ledger.update(command, outcome, before)
-    ledger.judge()
-    ledger.wrong += subject.wrongs(outcome)
+    outcome = run(ledger.folder, command.argv, kill)
+    ledger.update(command, kill, outcome, before)
+    subject.judge(ledger)
     return outcome
 
 
-def digest(path: Path) -> str:
-    """SHA-256 of a file."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+def settle(ledger: Ledger, subject: Kind, run: Runner = run_apart) -> int:
+    """The commands that end a sequence, and what must hold after them; how many there were."""
+    commands = subject.settle()
+    for command in commands:
+        step(ledger, subject, command, None, run)
+    subject.judge_end(ledger)
+    return len(commands)

@@ -31,14 +31,14 @@ class Runs(Kind):
     def __init__(self, folder: Path, choose: Choose) -> None:
         super().__init__(folder, choose)
         self.out = folder / "run.h5"
-        self.paths = tuple(self.out.with_name(f"run{suffix}.h5") for suffix in self.suffixes)
+        self.outputs = tuple(self.out.with_name(f"run{suffix}.h5") for suffix in self.suffixes)
         self.fixed = [*FIXED, *self.ensemble, "--optimizer", choose(("adam", "sgd", "adamw"))]
         self.fixed += choose(([], ["--no-bias"], ["--model", "onehot"], ["--dtype", "float64"], ["--fsync"]))
 
     def command(self, choose: Choose) -> Command:
         what = choose(("resume",) * 8 + ("overwrite", "repair", "repair", "info"))
         if what in ("repair", "info"):
-            path = choose(self.paths)
+            path = choose(self.outputs)
             argv = ["check", str(path), "--repair"] if what == "repair" else ["info", str(path)]
             return Command(argv, (0, 3), "does not exist")
         flags = {flag: choose(values) for flag, values in CHANGES.items()}
@@ -50,20 +50,20 @@ class Runs(Kind):
         argv = ["train", "--out", str(self.out), *self.fixed, f"--{what}"]
         argv += [str(part) for item in flags.items() for part in item]
         argv += ["--checkpoint-at", *map(str, at)] if at else []
-        return Command(argv, (0,), TOO_SHORT, self.paths if what == "overwrite" else ())
+        return Command(argv, (0,), TOO_SHORT, self.outputs if what == "overwrite" else ())
 
     def settle(self) -> list[Command]:
         flags = {**{flag: values[0] for flag, values in CHANGES.items()}, "--steps": max(CHANGES["--steps"])}
-        return [self.train(flags, [], "resume"), *(Command(["check", str(path)]) for path in self.paths)]
+        return [self.train(flags, [], "resume"), *(Command(["check", str(path)]) for path in self.outputs)]
 
 
 @register
 class Run(Runs):
-    name = "train, one run"
+    name, share = "train, one run", 4.0
 
 
 @register
 class Ensemble(Runs):
     name = "train, three runs side by side"
-    share = 0.5
+    share = 1.0
     suffixes, ensemble = ("-s0", "-s1", "-s2"), ("--seeds", "3")

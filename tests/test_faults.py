@@ -17,6 +17,7 @@ from typing import Any
 import faults
 import h5py
 import pytest
+from apart import run_apart
 
 from landscape.analysis.hessian import analyse
 from landscape.cli import main as cli
@@ -138,7 +139,7 @@ def test_a_reader_polls_a_live_run(truth: faults.Undisturbed, tmp_path: Path) ->
 
     watcher = threading.Thread(target=look)
     watcher.start()
-    faults.run_apart(["train", "--out", str(path), *faults.RUN_FLAGS, "--quiet"], RunWriter, "checkpoint")
+    run_apart(tmp_path, ["train", "--out", str(path), *faults.RUN_FLAGS, "--quiet"])
     ends.set()
     watcher.join()
     assert len(looks) > 3

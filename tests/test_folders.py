@@ -150,15 +150,19 @@ def test_a_kill_at_any_instant(exchanges: bool, tmp_path: Path) -> None:
 
 
 def test_hidden_folders_of_others_stay(tmp_path: Path) -> None:
-    """Only what has our record, or nothing in it, is cleaned up."""
+    """Only what has the name of a killed command's folder, and our record or nothing in it, is cleaned up."""
     theirs = tmp_path / ".r.1234.tmp"
     theirs.mkdir()
     (theirs / "precious").write_text("mine")
     (tmp_path / ".r.99.tmp").symlink_to(theirs)
     (tmp_path / ".r.77.tmp").mkdir()
+    (tmp_path / ".r.notes.tmp").mkdir()
     write(tmp_path / "r", "one")
+    shutil.copytree(tmp_path / "r", tmp_path / ".r.before.old")
+    write(tmp_path / "r", "two")
     assert (theirs / "precious").read_text() == "mine"
-    assert sorted(p.name for p in tmp_path.iterdir()) == [".r.1234.tmp", ".r.99.tmp", "r"]
+    names = [".r.1234.tmp", ".r.99.tmp", ".r.before.old", ".r.notes.tmp", "r"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == names
 
 
 def test_an_input_in_the_output_folder(tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

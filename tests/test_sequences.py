@@ -1,9 +1,11 @@
-"""Any sequence of training, kills, resumption and repair keeps every acknowledged checkpoint bit for bit."""
+"""Any sequence of commands, kills and Ctrl-C keeps what was acknowledged, and ends as if nothing had happened."""
 
 from __future__ import annotations
 
 import dataclasses
+import random
 import shutil
+import signal
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -12,11 +14,13 @@ import faults
 import h5py
 import pytest
 import sequences
-from apart import Kill, Outcome, acknowledging, dying, run_quietly
+from apart import MEMORY, Kill, Outcome, acknowledging, run_here
 from conftest import TINY
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from sequences import Kind, Ledger, beside
+from sequences_analyses import Critical, Hessian, Report, Sweep
 from sequences_train import Ensemble, Run
 
 from landscape import problems
@@ -31,48 +35,25 @@ from landscape.training.loop import train
 SHORT = dataclasses.replace(TINY, steps=110, checkpoint_every=10, checkpoint_log=8, metrics_every=5)
 
 
-class Killed(BaseException):
-    """Ends a command in this process; no handler of the package catches it."""
-
-
-def run_here(argv: list[str], kill: Kill | None) -> Outcome:
-    """Run a command in this process. A killed one leaves the folder as it was at that instant.
-
-    What is cleaned up after the exception would not be after a kill, so that the folder is put back.
-    """
-    outcome = Outcome()
-    folder = Path(argv[2] if argv[0] == "train" else argv[1]).parent
-    with tempfile.TemporaryDirectory(dir=sequences.MEMORY) as spare:
-        at_death = Path(spare) / "folder"
-
-        def die() -> None:
-            shutil.copytree(folder, at_death)
-            raise Killed
-
-        with acknowledging(lambda path, label, row: outcome.acknowledged.append((path, label, row))):
-            try:
-                with dying(kill.at if kill and kill.at else 0, kill.share if kill else 1, die):
-                    outcome.code, outcome.said = run_quietly(argv)
-            except Killed:
-                outcome.code = -9
-                shutil.rmtree(folder)
-                shutil.copytree(at_death, folder)
-    return outcome
-
-
-@settings(max_examples=60, stateful_step_count=6, deadline=None, suppress_health_check=list(HealthCheck))
 class Sequences(RuleBasedStateMachine):
-    """Commands of the torture run's kinds, drawn and killed by Hypothesis, in this process."""
+    """Commands of a kind of the torture run, drawn and stopped by Hypothesis, in this process."""
 
-    @initialize(kind=st.sampled_from([Run, Run, Ensemble]), data=st.data())
-    def begin(self, kind: Any, data: st.DataObject) -> None:
-        self.folder = Path(tempfile.mkdtemp(dir=sequences.MEMORY))
-        self.subject = kind(self.folder, lambda options: data.draw(st.sampled_from(options)))
-        self.ledger = sequences.Ledger(self.folder)
+    kind: type[Kind]
 
-    @rule(data=st.data(), at=st.integers(1, 400), share=st.sampled_from([0.0, 0.5, 1.0]))
-    def command_that_is_killed(self, data: st.DataObject, at: int, share: float) -> None:
-        self.step(data, Kill(at=at, share=share))
+    @initialize(data=st.data())
+    def begin(self, data: st.DataObject) -> None:
+        self.folder = Path(tempfile.mkdtemp(dir=MEMORY))
+        self.subject = self.kind(self.folder, lambda options: data.draw(st.sampled_from(options)))
+        self.ledger = Ledger(self.folder, self.subject.strangers())
+
+    @rule(
+        data=st.data(),
+        at=st.one_of(st.integers(1, 40), st.integers(1, 400)),
+        share=st.sampled_from([0.0, 0.5, 1.0]),
+        number=st.sampled_from([signal.SIGKILL, signal.SIGINT]),
+    )
+    def command_that_is_stopped(self, data: st.DataObject, at: int, share: float, number: int) -> None:
+        self.step(data, Kill(at=at, share=share, number=number))
 
     @rule(data=st.data())
     def command(self, data: st.DataObject) -> None:
@@ -86,35 +67,56 @@ class Sequences(RuleBasedStateMachine):
     def teardown(self) -> None:
         if hasattr(self, "folder"):
             try:
-                for command in self.subject.settle():
-                    sequences.step(self.ledger, self.subject, command, None, run_here)
-                self.ledger.leftovers()
+                sequences.settle(self.ledger, self.subject, run_here)
                 assert not self.ledger.harm, self.ledger.harm
             finally:
                 shutil.rmtree(self.folder)
 
 
-TestSequences = pytest.mark.slow(Sequences.TestCase)
+def machine(kind: type[Kind], examples: int) -> Any:
+    """The test of a kind with so many sequences."""
+    case = type(f"{kind.__name__}Sequences", (Sequences,), {"kind": kind}).TestCase
+    case.settings = settings(
+        max_examples=examples, stateful_step_count=6, deadline=None, suppress_health_check=list(HealthCheck)
+    )
+    return pytest.mark.slow(case)
+
+
+TestRun = machine(Run, 150)
+TestEnsemble = machine(Ensemble, 50)
+TestHessian = machine(Hessian, 60)
+TestCritical = machine(Critical, 20)
 
 
 @pytest.mark.slow
 def test_killed_processes() -> None:
     """The same with processes that are really killed, as the torture run does at length."""
-    for tally in sequences.torture(sequences.KINDS, 8, 300.0, seed=1):
+    for tally in sequences.torture([Run, Ensemble, Hessian, Critical], 12, 300.0, seed=1):
         assert tally.harm == (0, 0, 0)
         assert tally.acknowledged > 0
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [Report, Sweep])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_processes_stopped_ever_later(kind: type[Kind], number: int) -> None:
+    """SIGKILL and Ctrl-C at growing numbers of seconds, of commands that take long or have processes of their own."""
+    kills = [Kill(after=seconds, number=number) for seconds in (0.05, 0.2, 0.5, 1.0, 2.0, 4.0)]
+    _, ledger = sequences.run_sequence(kind, random.Random(0), kills)
+    assert not ledger.harm, ledger.harm
+
+
 def test_the_judge_sees_what_is_lost_torn_and_wrong(tmp_path: Path) -> None:
     """A file without a row, one with other bytes, a stranger's file that is gone, and a leftover are named."""
-    ledger, path = sequences.Ledger(tmp_path), tmp_path / "run.h5"
+    path = tmp_path / "run.h5"
+    ledger = Ledger(tmp_path, dict.fromkeys(beside(path), b"mine"))
     command = sequences.Command([])
     outcome = Outcome()
     with acknowledging(lambda path, label, row: outcome.acknowledged.append((path, label, row))):
         train(TINY, path, quiet=True)
-    ledger.update(command, outcome, {})
+    ledger.update(command, None, outcome, {})
     ledger.judge()
-    ledger.leftovers()
+    ledger.judge_leftovers()
     assert (ledger.harm, ledger.acknowledged) == ([], len(faults.served_run(path)))
     with h5py.File(path, "r+") as file:
         file["checkpoints/W"][1, 0, 0] += 1
@@ -122,9 +124,9 @@ def test_the_judge_sees_what_is_lost_torn_and_wrong(tmp_path: Path) -> None:
     next(iter(ledger.strangers)).unlink()
     (tmp_path / "x.tmp").touch()
     ledger.judge()
-    ledger.leftovers()
+    ledger.judge_leftovers()
     assert (len(ledger.lost), len(ledger.torn), len(ledger.wrong)) == (3, 1, 2), ledger.harm
-    ledger.update(command, Outcome(code=1, said="error: something"), {})
+    ledger.update(command, None, Outcome(code=1, said="error: something"), {})
     assert "ended with 1: error: something" in ledger.wrong[-1]
 
 

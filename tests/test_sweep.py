@@ -22,8 +22,9 @@ from faults import served_hessian
 from test_ensembles import same_run
 
 import landscape.analysis.critical
+from landscape.analysis.hessian import analyse
 from landscape.cli import main as cli
-from landscape.config import TrainConfig, to_json
+from landscape.config import HessianConfig, TrainConfig, to_json
 from landscape.curvature.critical import CriticalPoint, find_critical_point
 from landscape.errors import FileError
 from landscape.storage.hessians import HessianReader
@@ -432,6 +433,34 @@ def test_a_file_in_the_way(whole: Path, tmp_path: Path, capsys: pytest.CaptureFi
     with sole_writer(tmp_path / "long"):
         assert cli.run(arguments(tmp_path, LONG)) == 1
     assert f"{tmp_path / 'long'} is being written by another process" in capsys.readouterr().err
+
+
+def test_overwrite_removes_only_what_the_sweep_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A run of one's own, or an analysis of another run, under a name of the sweep: refused, nothing is removed."""
+    sweep = {"train": SHORT, "seeds": [0, 1], "hessian": [{"steps": "20", "blocks": ["E"], "device": "cpu"}]}
+    runs = sweep_runs(SweepConfig(**sweep), tmp_path)
+    mine = [dataclasses.replace(runs[0].config, lr=0.5), runs[0].config]
+    # Without a sweep in the folder, with one, and with one that is of the same configs.
+    for config, before in ((mine[0], None), (mine[1], None), (mine[0], sweep), (mine[0], {**sweep, "seeds": [1]})):
+        shutil.rmtree(tmp_path / "sweep", ignore_errors=True)
+        if before:
+            assert cli.run(arguments(tmp_path, before)) == 0
+        train(config, runs[0].path, overwrite=True, quiet=True)
+        argv = arguments(tmp_path, sweep, "--overwrite")
+        stand = files(tmp_path)
+        assert cli.run(argv) == 1
+        said = capsys.readouterr().err
+        assert f"error: {runs[0].path} is not of the sweep that {tmp_path / 'sweep' / DEFINITION} describes" in said
+        assert "hint: move it away, or choose another --out" in said
+        assert files(tmp_path) == stand
+    shutil.rmtree(tmp_path / "sweep")
+    assert cli.run(arguments(tmp_path, sweep)) == 0
+    train(mine[0], tmp_path / "other.h5", quiet=True)
+    analyse(tmp_path / "other.h5", HessianConfig(steps="20", blocks=("E",)), runs[0].hessian[""], True, quiet=True)
+    stand = files(tmp_path)
+    assert cli.run(arguments(tmp_path, sweep, "--overwrite")) == 1
+    assert f"error: {runs[0].hessian['']} is not of the sweep" in capsys.readouterr().err
+    assert files(tmp_path) == stand
 
 
 def test_one_failure_stops_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import os
 import platform
 import re
@@ -11,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import faults
@@ -21,7 +19,7 @@ import sequences_analyses
 import sequences_train
 import torch
 
-MODULES = (sequences_train,)
+MODULES = (sequences_train, sequences_analyses)
 """Where the kinds of sequences are registered."""
 PAGE = """# Reliability: what was done to the files, and what it cost
 
@@ -33,12 +31,14 @@ file in any bit. *Wrong*: files that did not end, after resuming, as the undistu
 * SIGKILL: at a random instant of the whole command; 3 of 10 are killed again while they resume.
 * Crash at a write: the file as it is when the process stops before, within or after each write: whole, cut at a page
   of 4 KiB, cut in half. One in {resume_every} is resumed.
-* Sequences: random commands in one folder, two in three of them killed, at a random instant or in the midst of a
-  change of a file, or stopped by Ctrl-C. A run is begun, resumed under every schedule that `--resume` allows, extended,
-  repaired and begun anew; a Hessian file grows by steps and blocks; a search is resumed, a report replaced, a sweep
-  repeated. After every command each row that was ever acknowledged is read back, of runs also with plain h5py, and no
-  file of a stranger may have changed; at the end no lock or temporary file may be left. *Tried* counts commands;
-  {sequences} sequences in all.
+* Sequences: random commands in one folder, of which three in four are stopped, by SIGKILL or Ctrl-C, at a random
+  instant or at a change of a file: before, after or in the midst of it. A run is begun, resumed under every schedule
+  that `--resume` allows, extended, repaired and begun anew; a Hessian file grows by steps and blocks; a search is
+  resumed, a report replaced, a sweep repeated. After every command all that was ever acknowledged is read back, with
+  our reader and with plain h5py: of runs each row bit for bit, of analyses each block of a step and each step of a
+  search. No file of a stranger may have changed. At the end no lock or temporary file may be left, and analyses,
+  searches and sweeps are bit for bit those that nothing disturbed. *Tried* counts commands; sequences:
+  {sequences}.
 * Power lost: of the writes since the last sync any subset has reached the disk, each whole or cut.
 * Fuzzing: random changes to valid files, read in a process of its own (Hypothesis), and changes of bytes that follow
   the coverage of the reader (atheris, minute by minute); *wrong* counts crashes, hangs, errors of another
@@ -69,7 +69,8 @@ def main() -> int:
     os.environ["OMP_NUM_THREADS"] = "1"  # The processes started here are compared with this one bit for bit.
     torch.set_num_threads(1)
     started, resume_every = time.monotonic(), 20
-    drawn = draw(args.sequences, args.budget, args.seed)
+    jobs = len(os.sched_getaffinity(0))
+    drawn = sequences.torture(sequences.KINDS, args.sequences, args.budget, args.seed, jobs)
     if args.only_sequences:
         print(*drawn, sep="\n")
         return 1 if any(any(t.harm) for t in drawn) else 0
@@ -103,7 +104,7 @@ def main() -> int:
         PAGE.format(
             rows=rows,
             resume_every=resume_every,
-            sequences=f"{sum(t.sequences for t in drawn):,}",
+            sequences="; ".join(f"{t.fault} {t.sequences:,}" for t in drawn),
             minutes=(time.monotonic() - started) / 60,
             python=platform.python_version(),
             hdf5=h5py.version.hdf5_version,
@@ -112,17 +113,6 @@ def main() -> int:
         encoding="utf-8",
     )
     return 1 if any(any(t.harm) for t in tallies) else 0
-
-
-def draw(count: int, budget: float, seed: int) -> list[faults.Tally]:
-    """Sequences of commands: those of `train` beside those of what reads a run, each in processes of its own."""
-    cores = len(os.sched_getaffinity(0))
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        analyses = pool.submit(sequences_analyses.torture, count, budget, seed)
-        drawn = sequences.torture(sequences.KINDS, count, budget, seed, max(1, cores - 1)) + analyses.result()
-    for tally in drawn:
-        print(*(f"{tally.fault}: {harm}" for harm in tally.said), sep="\n")
-    return drawn
 
 
 def guided_fuzzing(script: Path, seconds: int) -> faults.Tally:

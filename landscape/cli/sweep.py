@@ -24,7 +24,7 @@ class Sweep:
     jobs: int | None = None
     """Worker processes of one thread each; None: one a core."""
     overwrite: bool = False
-    """Remove the files of an earlier sweep of this name and start anew."""
+    """Remove the files of the sweep that the folder holds, and start anew; other files are refused."""
     json: bool = False
     """Print the results as one JSON document."""
     quiet: bool = False

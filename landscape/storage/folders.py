@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import glob
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -104,14 +104,13 @@ def _exchange(new: Path, old: Path) -> None:
 
 def _clean(out: Path) -> None:
     """Put back or remove what killed commands left beside a folder; the lock on `out` says that none is alive."""
-    hidden = f".{glob.escape(out.name)}.*"
-    for aside in out.parent.glob(f"{hidden}.old"):
-        if _recorded(aside) is not None and not out.exists():
+    ours = re.compile(re.escape(f".{out.name}.") + r"\d+\.(tmp|old)", re.ASCII)
+    left = [path for path in out.parent.iterdir() if ours.fullmatch(path.name) and not path.is_symlink()]
+    for aside in left:
+        if aside.suffix == ".old" and _recorded(aside) is not None and not out.exists():
             aside.rename(out)
-    for left in (*out.parent.glob(f"{hidden}.tmp"), *out.parent.glob(f"{hidden}.old")):
-        if left.is_symlink() or not left.is_dir():
-            continue
-        if _recorded(left) is not None:
-            shutil.rmtree(left, ignore_errors=True)
-        elif not any(left.iterdir()):
-            left.rmdir()
+    for path in filter(Path.is_dir, left):
+        if _recorded(path) is not None:
+            shutil.rmtree(path, ignore_errors=True)
+        elif not any(path.iterdir()):
+            path.rmdir()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from landscape.storage import schema
 from landscape.storage.files import as_path, make_folder, output, refuse_existing, refuse_foreign
 from landscape.storage.hessians import HessianReader
 from landscape.storage.runs import RunReader
-from landscape.storage.writing import lock_of, sole_writer
+from landscape.storage.writing import lock_of, sole_writer, temporary_file
 from landscape.sweep.plan import DEFINITION, SweepAnalysis, SweepConfig, SweepRun, load_sweep, sweep_runs
 from landscape.sweep.workers import Workers
 from landscape.training.ensemble import balanced, side_by_side
@@ -86,9 +87,9 @@ def run_sweep(
     folder = as_path(out) / config.name
     make_folder(folder)
     with sole_writer(folder), _without_locks(runs), Workers(jobs) as workers:
-        _refuse_foreign_sweep(folder / DEFINITION)
+        earlier = _earlier(folder / DEFINITION)
         if overwrite:
-            _remove(runs)
+            _remove(runs, {} if earlier is None else {run.path: run for run in sweep_runs(earlier, out)})
         untrained = {r.path: configs[r.path] for r in runs if not _is_trained(r.path, configs[r.path])}
         unanalysed = [
             (run.path, analyses[name], path)
@@ -147,34 +148,45 @@ def _check(runs: Sequence[SweepRun], analyses: dict[str, SweepAnalysis]) -> dict
     return configs
 
 
-def _remove(runs: Sequence[SweepRun]) -> None:
-    """Remove the files of an earlier sweep; none if one of them is no file of ours."""
-    kinds = {path: schema.HESSIAN for run in runs for path in run.hessian.values()}
-    files = list(itertools.chain.from_iterable(run.files for run in runs))
+def _earlier(definition: Path) -> SweepConfig | None:
+    """The sweep whose files the folder holds; None for a new folder. Raises FileError for what is no sweep."""
+    if not definition.exists():
+        return None
+    try:
+        return load_sweep(definition)
+    except LandscapeError as error:
+        raise FileError(f"{definition} is no sweep: {error}", "move it away, or choose another --out") from error
+
+
+def _remove(runs: Sequence[SweepRun], earlier: Mapping[Path, SweepRun]) -> None:
+    """Remove the files of an earlier sweep; none if one of them is not what that sweep writes."""
+    files = [path for run in runs for path in run.files if path.exists()]
+    for run in runs:
+        then = earlier.get(run.path)
+        for path in filter(Path.exists, run.files):
+            if path == run.path:
+                refuse_foreign(path, schema.RUN)
+                with RunReader(path) as reader:
+                    stored = reader.config
+            else:
+                refuse_foreign(path, schema.HESSIAN)
+                stored = json.loads(HessianReader(path).attrs["parent_config"])
+            # A batch larger than the training set is stored as the training set's size.
+            if then is None or path not in then.files or difference(then.config, stored, {"device", "batch_size"}):
+                raise FileError(
+                    f"{path} is not of the sweep that {path.parent / DEFINITION} describes",
+                    "move it away, or choose another --out",
+                )
     for path in files:
-        refuse_foreign(path, kinds.get(path, schema.RUN))
-    for path in map(output, files):
         with sole_writer(path):
             path.unlink(missing_ok=True)
 
 
-def _refuse_foreign_sweep(path: Path) -> None:
-    if path.exists():
-        try:
-            load_sweep(path)
-        except LandscapeError as error:
-            raise FileError(f"{path} is no sweep: {error}", "move it away, or choose another --out") from error
-
-
 def _define(path: Path, config: SweepConfig) -> None:
     """Keep the sweep in its folder, in the place of an earlier one."""
-    path = output(path)
-    draft = path.with_name(f".{path.name}.tmp")
-    # What a killed sweep left, or a link of somebody else, is not written through.
-    draft.unlink(missing_ok=True)
-    with draft.open("x", encoding="utf-8") as file:
-        file.write(to_json(config) + "\n")
-    draft.replace(path)
+    path, text = output(path), to_json(config) + "\n"
+    with temporary_file(path, len(text)) as draft:
+        draft.write_text(text, encoding="utf-8")
 
 
 @contextlib.contextmanager
