@@ -15,12 +15,12 @@ from conftest import TINY
 from test_facts import SUBSETS, balanced, bilinear
 from torch import Tensor
 
-from landscape.analysis.verify import plain_model
 from landscape.cli import main as cli
 from landscape.curvature.critical import find_critical_point
 from landscape.curvature.inertia import saddle_index
 from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator
+from landscape.problems.embedding_mlp.plain import plain_model
 from landscape.storage.hessians import HessianReader
 from landscape.training.loop import train
 

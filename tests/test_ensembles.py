@@ -18,11 +18,11 @@ import torch
 from conftest import TINY
 from torch import nn
 
-from landscape.analysis.verify import plain_model
 from landscape.cli import main as cli
 from landscape.config import TrainConfig
 from landscape.errors import ConfigError, FileError
 from landscape.problems.embedding_mlp.networks import Networks, initial
+from landscape.problems.embedding_mlp.plain import plain_model
 from landscape.problems.tasks import make_data
 from landscape.storage.runs import RunReader
 from landscape.storage.writing import sole_writer

@@ -212,7 +212,7 @@ def test_models_without_an_embedding(model: Any, tmp_path: Path) -> None:
         k = min(10, len(values))
         norm = np.abs(values).max()
         np.testing.assert_allclose(result.row(60)["eigenvalues"][i, 0, :k], values[:k], atol=1e-9 * norm)
-    with pytest.raises(ConfigError, match=f"block E: a {model} model has no E"):
+    with pytest.raises(ConfigError, match=f"the {model} model has no block 'E'"):
         analyse(run, HessianConfig(blocks=("E",)), tmp_path / "x.h5", quiet=True)
 
 

@@ -17,9 +17,9 @@ import torch
 from conftest import TINY
 from torch import nn
 
-from landscape.analysis.verify import plain_model
 from landscape.config import TrainConfig, preset
 from landscape.problems.embedding_mlp.model import MLP
+from landscape.problems.embedding_mlp.plain import plain_model
 from landscape.problems.tasks import TEST, TRAIN, UNUSED, make_data, token_weights
 from landscape.storage.runs import RunReader
 from landscape.training.loop import train

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from landscape.curvature.deflation import Directions
 from landscape.curvature.objective import Objective
@@ -44,6 +44,20 @@ class Training:
     rates: Mapping[str, float]
     second_moments: Arrays | None
     update_frequency: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Plain:
+    """The model as its users write it, in float64 at some point, for second opinions that share nothing with ours.
+
+    parameters: the module's own tensors by the problem's names; loss: the mean over the data set from its outputs.
+    """
+
+    model: nn.Module
+    parameters: Mapping[str, Tensor]
+    inputs: Tensor
+    targets: Tensor
+    loss: Callable[[Tensor, Tensor], Tensor]
 
 
 class Structure(Protocol):
@@ -106,6 +120,10 @@ class Problem(Protocol):
 
     def training(self, reader: RunReader, step: int) -> Training:
         """What the trainer knew at a stored step."""
+        ...
+
+    def plain(self, arrays: Arrays) -> Plain:
+        """The model at stored parameters, for a second opinion."""
         ...
 
 

@@ -18,9 +18,10 @@ from landscape.problems.embedding_mlp.bounds import saddle_bound
 from landscape.problems.embedding_mlp.dense import EmbeddingMLP
 from landscape.problems.embedding_mlp.gauge import GaugeTangent, SoftmaxShift
 from landscape.problems.embedding_mlp.model import ACTIVATIONS, MLP
+from landscape.problems.embedding_mlp.plain import mean_cross_entropy, plain_model
 from landscape.problems.embedding_mlp.products import EmbeddingHessian
 from landscape.problems.embedding_mlp.starts import low_end
-from landscape.problems.problem import Arrays, ParameterSpec, Training
+from landscape.problems.problem import Arrays, ParameterSpec, Plain, Training
 from landscape.problems.tasks import TRAIN
 from landscape.storage.runs import RunReader
 
@@ -93,6 +94,11 @@ class EmbeddingMLPProblem:
             second_moments=reader.second_moments(step),
             update_frequency=float(count.mean() / step) if step else float("nan"),
         )
+
+    def plain(self, arrays: Arrays) -> Plain:
+        """Input layer, flatten, Linear, activation, Linear, with torch's own gradients."""
+        model, named = plain_model(self.train, arrays, self.device)
+        return Plain(model, named, self.tokens, self.labels, mean_cross_entropy)
 
 
 def blocks_of(parameters: Sequence[str]) -> dict[str, tuple[str, ...]]:

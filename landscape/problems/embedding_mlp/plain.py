@@ -1,0 +1,55 @@
+"""The network as its users write it, beside which what is derived by hand is judged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from landscape.config import TrainConfig
+from landscape.problems.embedding_mlp.model import ACTIVATIONS
+
+
+def plain_model(
+    train: TrainConfig, parameters: Mapping[str, NDArray[Any]], device: torch.device
+) -> tuple[nn.Module, dict[str, Tensor]]:
+    """The network as its users write it, in float64: input layer, flatten, Linear, activation, Linear."""
+
+    class Input(nn.Module):
+        def forward(self, tokens: Tensor) -> Tensor:
+            if train.model == "onehot":
+                return nn.functional.one_hot(tokens, train.vocabulary).double()
+            return tokens.double()
+
+    class Activation(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return ACTIVATIONS[train.activation](x)
+
+    tensors = {n: torch.from_numpy(a).double() for n, a in parameters.items()}
+    named: dict[str, Tensor] = {}
+    first: nn.Module = Input()
+    if train.model == "embedding":
+        first = nn.Embedding(train.vocabulary, train.embed_dim, dtype=torch.float64)
+        named["E"] = first.weight
+    hidden, inputs = tensors["W"].shape
+    layers = [
+        nn.Linear(inputs, hidden, bias=train.bias, dtype=torch.float64),
+        nn.Linear(hidden, len(tensors["V"]), bias=train.bias, dtype=torch.float64),
+    ]
+    for layer, weight, bias in zip(layers, ("W", "V"), ("b1", "b2"), strict=True):
+        named[weight] = layer.weight
+        if train.bias:
+            named[bias] = layer.bias
+    with torch.no_grad():
+        for name, parameter in named.items():
+            parameter.copy_(tensors[name])
+    return nn.Sequential(first, nn.Flatten(), layers[0], Activation(), layers[1]).to(device), named
+
+
+def mean_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """log(1 + sum of exp(z_c - z_y) over the wrong classes): log_softmax has no digits left at low loss."""
+    others = logits - logits.gather(1, labels[:, None])
+    return others.scatter(1, labels[:, None], -torch.inf).exp().sum(1).log1p().mean()
