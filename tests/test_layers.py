@@ -17,9 +17,9 @@ ROOT = Path(__file__).parent.parent
 FLOORS = {
     "cli": 6,
     "sweep": 5,
+    "report": 5,
     "analysis": 4,
     "training": 4,
-    "report": 3,
     "problems": 3,
     "curvature": 2,
     "storage": 2,

@@ -70,11 +70,11 @@ def test_paths_may_be_strings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(landscape.LandscapeError, match="jobs is 0"):
         landscape.run_sweep(sweep, "out", jobs=0)
     refine("a.h5", 4, AnalysisConfig(device="cpu", blocks=("W",)), "e.h5", max_products=1, quiet=True)
-    slice_checkpoint("a.h5", 4, SliceConfig(block="E", points=5, plane_points=3), AnalysisConfig(device="cpu"), "f")
-    assert Path("f/slices.png").exists()
+    few = SliceConfig(block="E", points=5, plane_points=3)
+    assert slice_checkpoint("a.h5", 4, few, AnalysisConfig(device="cpu")).plane.shape == (3, 3)
 
 
-@pytest.mark.parametrize("folder", [".", "landscape", "landscape/landscape/templates"])
+@pytest.mark.parametrize("folder", [".", "landscape", "landscape/landscape/report/templates"])
 def test_an_editable_install_is_found_from_any_folder(folder: str, parent: Path) -> None:
     """Beside the clone too, whose folder has the name of the package."""
     site = parent / "site"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from landscape import problems
 from landscape.analysis.checkpoint import Checkpoint
@@ -15,28 +17,45 @@ from landscape.curvature.slices import slice_lines, slice_plane
 from landscape.devices import require_dense
 from landscape.errors import NumericsError
 from landscape.problems.problem import size
-from landscape.report.figures.slices import Slices, slices
-from landscape.report.figures.sources import Drawn
-from landscape.report.style import FORMATS, save_figure, style
-from landscape.storage.files import as_path, refuse_existing
+from landscape.storage.files import as_path
 from landscape.storage.runs import RunReader
 
+Array = NDArray[np.float64]
 AGREEMENT = 1e-6
 """Largest difference, relative to |H|, between the curvature of a slice and its eigenvalue."""
 
 
-def slice_checkpoint(
-    run: Path | str, step: int, config: SliceConfig, analysis: AnalysisConfig, out: Path | str, overwrite: bool = False
-) -> tuple[Drawn, list[Path]]:
-    """Draw the objective along the unit eigenvectors of a block; returns the figure and the files written.
+@dataclasses.dataclass(frozen=True)
+class Slices:
+    """The objective along eigenvectors.
 
-    Writes slices.png, .pdf, .svg and .csv into the folder `out`. Raises NumericsError if the second derivative of a
-    slice at 0 is not its eigenvalue to 1e-6 |H|, and LandscapeError kinds for all that a user can mend.
+    t (point,); loss, eigenvalues, slope by direction, the lowest first and then the highest;
+    names (direction,); plane (plane_point, plane_point): rows along the lowest eigenvector, columns along the highest.
     """
-    run, out = as_path(run), as_path(out)
-    if not overwrite:
-        for form in (*FORMATS, "csv"):
-            refuse_existing(out / f"slices.{form}", "use --overwrite to replace it, or another --out")
+
+    t: Array
+    loss: Array
+    value: float
+    slope: Array
+    eigenvalues: Array
+    names: tuple[str, ...]
+    plane_t: Array
+    plane: Array
+    run: str
+    step: int
+    block: str
+    objective: str
+    agreement: float
+    """Largest difference between a slice's curvature at 0 and its eigenvalue, relative to |H|."""
+
+
+def slice_checkpoint(run: Path | str, step: int, config: SliceConfig, analysis: AnalysisConfig) -> Slices:
+    """The objective along the unit eigenvectors of a block, and on the plane of the lowest and the highest.
+
+    Raises NumericsError if the second derivative of a slice at 0 is not its eigenvalue to 1e-6 |H|, and LandscapeError
+    kinds for all that a user can mend.
+    """
+    run = as_path(run)
     with RunReader(run) as reader:
         problem = problems.of_run(reader, analysis.device, analysis.chunk_size)
         n = size(problem, config.block)
@@ -81,16 +100,12 @@ def slice_checkpoint(
         names=(*(f"lowest {i + 1}" for i in range(k)), *(f"highest {k - i}" for i in range(k))),
         plane_t=plane_t,
         plane=slice_plane(at.objective, at.params, names, directions[:, [-1, 0]], plane_t),
-        caption=(
-            f"{run.name}, step {step}, block {config.block}, objective {analysis.objective}. Solid: the objective "
-            "along unit eigenvectors, not rescaled and not smoothed; dashed: value + slope t + λt²/2, whose λ is the "
-            f"slice's own second derivative to {worst / (eigen.operator_norm or 1):.0e} of ‖H‖. Right: the plane "
-            "of the lowest and the highest eigenvector; the white line is the value at the checkat."
-        ),
+        run=run.name,
+        step=step,
+        block=config.block,
+        objective=analysis.objective,
+        agreement=worst / (eigen.operator_norm or 1),
     )
     if not all(np.isfinite(values).all() for values in (found.loss, found.plane)):
         raise NumericsError(f"the objective overflows within {radius:.3g} of the checkpoint", "lower --radius")
-    with style():
-        drawn = slices(found)
-        paths = save_figure(drawn.figure, drawn.data, out, "slices")
-    return drawn, paths
+    return found

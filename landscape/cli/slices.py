@@ -37,13 +37,22 @@ class Slice:
     def execute(self) -> int:
         """Run the command; returns its exit code."""
         from landscape.analysis.slices import slice_checkpoint
+        from landscape.report.figures.slices import slices
+        from landscape.report.style import FORMATS, save_figure, style
+        from landscape.storage.files import refuse_existing
 
         analysis = AnalysisConfig(
             objective=self.objective, method=self.method, max_products=self.max_products, device=self.device
         )
         out = self.out or Path("reports") / f"{self.ckpt.stem}-slices-{self.step}"
         with working_on(out):
-            drawn, paths = slice_checkpoint(self.ckpt, self.step, self.slice, analysis, out, self.overwrite)
+            if not self.overwrite:
+                for form in (*FORMATS, "csv"):
+                    refuse_existing(out / f"slices.{form}", "use --overwrite to replace it, or another --out")
+            found = slice_checkpoint(self.ckpt, self.step, self.slice, analysis)
+            with style():
+                drawn = slices(found)
+                paths = save_figure(drawn.figure, drawn.data, out, "slices")
         numbers = [f"{name}: {value}" for name, value in drawn.numbers.items()]
         say("\n".join(map(printable, [drawn.caption, *numbers, *paths])))
         return 0

@@ -20,53 +20,9 @@ if TYPE_CHECKING:
 
 def measurements(result: HessianReader) -> str:
     """The measurements by step and block, then by step, each beside its prediction."""
-    blocks = [
-        ["step", "block", "lambda_min", "lambda_max", "hidden/|H|", "saddle index", "gauge-free", "level", "tau",
-         "|grad|", "E/W/V mass"]
-    ]  # fmt: skip
-    steps = [
-        ["step", "loss", "W/E curv.", "pred.", "W/E grad.", "pred.", "prop41", "kappa_1", "kappa>1", "coupling",
-         "GD/2", "Adam/38",
-         "lmin(E,W)", "-s_max(G)", "n-(E,W)", "d rank(G)"]
-    ]  # fmt: skip
-    levels = ("none", "estimated", "bracketed", "certified")
-    for step in result.steps:
-        row = result.row(step)
-        for i, block in enumerate(result.blocks):
-            negative, low, high = row["inertia"][i, 0], row["inertia_lower"][i], row["inertia_upper"][i]
-            star = "" if result.converged(step, i) else "*"
-            blocks.append(
-                [
-                    str(step), block, f"{row['eigenvalues'][i, 0, 0]:.6g}{star}",
-                    f"{row['eigenvalues'][i, 1, 0]:.6g}{star}", _hidden(row, i),
-                    _index(negative, low, high, row["inertia_estimate"][i]),
-                    _count(row["saddle_index_gauge_free"][i]), levels[row["inertia_level"][i]],
-                    f"{row['inertia_tolerance'][i]:.1e}", f"{row['grad_norm'][i]:.3g}",
-                    "/".join(f"{m:.2f}" for m in row["bottom_mass"][i, :3]),
-                ]
-            )  # fmt: skip
-        joint = result.blocks.index("E,W") if "E,W" in result.blocks else None
-        steps.append(
-            [
-                str(step), _cell(row["train_loss"]), _cell(row["curvature_ratio"]),
-                _cell(row["curvature_ratio_predicted"]), _cell(row["gradient_ratio"]),
-                _cell(row["gradient_ratio_predicted"]), _cell(row["prop41_ratio"]),
-                _ratio(row["coupling_ratios"][0, 0], row["coupling_ratio_error"][0, 0]),
-                _count(row["coupling_index"][0]),
-                _cell(row["coupling_strength"][0]), _cell(row["sharpness_gd"] / 2), _cell(row["sharpness_adam"] / 38),
-                "-" if joint is None else _cell(row["eigenvalues"][joint, 0, 0]), _cell(-row["saddle_bound"]),
-                "-" if joint is None else _count(row["inertia"][joint, 0]), _count(row["saddle_rank_bound"]),
-            ]
-        )  # fmt: skip
-    note = f"objective: {result.attrs['objective']}; an index belongs to a critical point: mind |grad|"
-    if any(">=" in cell for line in steps for cell in line):
-        note += "\n>= matrix-free: the true ratio may be larger, without a known bound (see coupling_ratio_error)"
-    rows = [result.row(step) for step in result.steps]
-    if chance := max((row["hidden_failure_probability"].max() for row in rows if "hidden" in row), default=0.0):
-        note += f"\nhidden/|H|: no eigenvalue is missed further out than this, but with probability {chance:.0e} an end"
-    if any("*" in cell for line in blocks for cell in line):
-        note += "\n* not every eigenvalue converged (see converged in the file)"
-    return f"{_align(blocks)}\n\n{_align(steps)}\n\n{note}"
+    from landscape.analysis.tables import by_block, by_step, notes
+
+    return "\n\n".join([_align(by_block(result)), _align(by_step(result)), "\n".join(notes(result))])
 
 
 def critical_point(status: str, point: dict[str, Any]) -> str:
@@ -137,31 +93,6 @@ def soundness(state: FileState) -> str:
     else:
         verdict = f"whole but {state.status}: every committed row is good. --repair trims it; it can be resumed"
     return f"{_align(lines)}\n{printable(state.path)}: {verdict}"
-
-
-def _hidden(row: dict[str, Any], block: int) -> str:
-    if "hidden" not in row:
-        return "-"
-    return f"{row['hidden'][block].max() / (row['operator_norm'][block] or 1):.1g}"
-
-
-def _cell(x: float) -> str:
-    return "-" if math.isnan(x) else f"{x:.4g}"
-
-
-def _index(known: int, low: int, high: int, estimate: float) -> str:
-    if known >= 0:
-        return str(known)
-    return f"{low}..{high}" + ("" if math.isnan(estimate) else f" (about {estimate:.0f})")
-
-
-def _ratio(x: float, error: float) -> str:
-    """A coupling ratio; only a lower bound where nothing bounds its error."""
-    return f">={_cell(x)}" if math.isnan(error) and not math.isnan(x) else _cell(x)
-
-
-def _count(x: int) -> str:
-    return "-" if x < 0 else str(x)
 
 
 def _align(lines: Sequence[Sequence[str]]) -> str:

@@ -7,20 +7,19 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 from tqdm import tqdm
 
 import landscape
+from landscape.analysis.tables import Table, by_block
 from landscape.errors import ConfigError, warn
 from landscape.report.figures import FAMILIES, NotDrawnError, Source, open_sources
 from landscape.report.figures.captions import objectives, where
 from landscape.report.style import save_figure, style
 from landscape.storage.files import as_path, sha256
 from landscape.storage.folders import replaced_folder
+from landscape.storage.hessians import HessianReader
 from landscape.storage.runs import GROKKED, MEMORISED
-from landscape.storage.schema import LEVELS
 from landscape.text import markdown, printable
 
 
@@ -86,7 +85,7 @@ def _write_pages(sources: Sequence[Source], sections: Sequence[Section], folder:
     content = {
         "version": landscape.__version__,
         "runs": [_run_facts(s) for s in sources],
-        "tables": [{"label": s.label, "rows": rows} for s in sources if (rows := _measurements(s))],
+        "tables": [{"label": s.label, "lines": lines} for s in sources if len(lines := _measurements(s)) > 1],
         "sections": sections,
         "notes": _notes(sources),
     }
@@ -129,40 +128,9 @@ def _run_facts(source: Source) -> dict[str, str]:
     }
 
 
-def _measurements(source: Source) -> list[dict[str, str]]:
+def _measurements(source: Source) -> Table:
     """One row a step and block: extreme eigenvalues and the saddle index with all that gives it meaning."""
-    data: Any = source.measured
-    if data is None:
-        return []
-    rows = []
-    for step in data["step"].values:
-        for block in map(str, data["block"].values):
-            at = data.sel(step=step, block=block)
-            if np.isnan(at["operator_norm"]):
-                # A block that an analysis is only about to add.
-                continue
-            low, high = int(at["inertia_lower"]), int(at["inertia_upper"])
-            free = float(at["saddle_index_gauge_free"])
-            ends = at["eigenvalues"].isel(rank=0)
-            converged = bool(at["converged"].isel(rank=0).all())
-            rows.append(
-                {
-                    "step": str(int(step)),
-                    "block": block,
-                    "lambda_min": f"{float(ends.sel(end='lowest')):.6g}",
-                    "lambda_max": f"{float(ends.sel(end='highest')):.6g}",
-                    "converged": "yes" if converged else "no",
-                    "hidden / norm": f"{float(at['hidden'].max()) / (float(at['operator_norm']) or 1):.1g}"
-                    if "hidden" in at
-                    else "-",
-                    "saddle index": str(low) if low == high else f"{low} to {high}",
-                    "gauge-free": f"{free:.0f}" if free >= 0 else "-",
-                    "level": LEVELS[int(at["inertia_level"])],
-                    "tolerance": f"{float(at['inertia_tolerance']):.1e}",
-                    "gradient norm": f"{float(at['grad_norm']):.3g}",
-                }
-            )
-    return rows
+    return by_block(HessianReader(source.hessian)) if source.hessian else []
 
 
 def _notes(sources: Sequence[Source]) -> list[str]:

@@ -189,7 +189,7 @@ class HessianReader:
         self.path = as_path(path)
         with contextlib.closing(open_file(self.path, schema.HESSIAN)) as file:
             self.attrs, self.config = file.attrs, file.config
-            self.blocks, self.pairs = file.scales["block"], file.scales["pair"]
+            self.blocks, self.pairs, self.parts = (file.scales[axis] for axis in ("block", "pair", "part"))
             served = {group: table for group, table in file.tables.items() if group not in ("eigenvectors", SEARCH)}
             root, *beside = served.values()
             steps = {step for step in root.rows if all(step in table.rows for table in beside)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from landscape.analysis.checkpoint import Checkpoint
-from landscape.analysis.quantities.quantity import Quantity, Row, pad
+from landscape.analysis.quantities.quantity import Column, Quantity, Row, count, number, pad
 from landscape.curvature.coupling import coupling, coupling_strength, spectral_norm
 from landscape.curvature.operators import MatrixOperator, Operator
 from landscape.errors import NumericsError
@@ -101,5 +101,18 @@ STRENGTH = (
         formula="|H_12|_2 / sqrt(|H_11|_2 |H_22|_2)",
     ),
 )
-COUPLING = Quantity(FIELDS, compute)
-COUPLING_STRENGTH = Quantity(STRENGTH, compute_strength, reads_blocks=True)
+COLUMNS = (
+    Column("kappa_1", lambda row: _first(row)),
+    Column("kappa>1", lambda row: count(row["coupling_index"])),
+)
+
+
+def _first(row: Row) -> str:
+    """The largest ratio; only a lower bound where nothing bounds its error."""
+    ratio, error = row["coupling_ratios"][0], row["coupling_ratio_error"][0]
+    return f"{'>=' if np.isnan(error) and not np.isnan(ratio) else ''}{number(ratio)}"
+
+
+COUPLING = Quantity(FIELDS, compute, columns=COLUMNS, place=60)
+STRENGTH_COLUMNS = (Column("coupling", lambda row: number(row["coupling_strength"])),)
+COUPLING_STRENGTH = Quantity(STRENGTH, compute_strength, reads_blocks=True, columns=STRENGTH_COLUMNS, place=70)

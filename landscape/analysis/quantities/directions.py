@@ -6,9 +6,11 @@ import numpy as np
 import torch
 
 from landscape.analysis.checkpoint import Checkpoint
-from landscape.analysis.quantities.quantity import Quantity, Row
+from landscape.analysis.quantities.quantity import Column, Quantity, Row
 from landscape.curvature.coupling import masses, principal_angles
 from landscape.storage.schema import Field
+
+PARTS_SHOWN = 3
 
 
 def compute(at: Checkpoint, block: str) -> Row:
@@ -42,4 +44,5 @@ FIELDS = (
         "rad",
     ),
 )
-DIRECTIONS = Quantity(FIELDS, compute)
+COLUMNS = (Column("{parts} mass", lambda row: "/".join(f"{mass:.2f}" for mass in row["bottom_mass"][:PARTS_SHOWN])),)
+DIRECTIONS = Quantity(FIELDS, compute, columns=COLUMNS, place=30)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from landscape.analysis.checkpoint import Checkpoint
-from landscape.analysis.quantities.quantity import Quantity, Row
+from landscape.analysis.quantities.quantity import Column, Quantity, Row, count, number
 from landscape.curvature.deflation import Deflated
 from landscape.curvature.inertia import certified
 from landscape.storage.schema import LEVEL, LEVELS, MARKED, Field
@@ -104,5 +104,28 @@ BOUNDS = (
         attrs=MARKED,
     ),
 )
-INERTIA = Quantity(FIELDS, compute)
-SADDLE_BOUNDS = Quantity(BOUNDS, compute_bounds)
+COLUMNS = (
+    Column("saddle index", lambda row: _index(row)),
+    Column("gauge-free", lambda row: count(row["saddle_index_gauge_free"])),
+    Column("level", lambda row: LEVELS[row["inertia_level"]]),
+    Column("tau", lambda row: f"{row['inertia_tolerance']:.1e}"),
+)
+BOUND_COLUMNS = (
+    Column("lmin({pair})", lambda row: number(row["joint"]["eigenvalues"][0, 0]) if row["joint"] else "-"),
+    Column("-s_max(G)", lambda row: number(-row["saddle_bound"])),
+    Column("n-({pair})", lambda row: count(row["joint"]["inertia"][0]) if row["joint"] else "-"),
+    Column("d rank(G)", lambda row: count(row["saddle_rank_bound"])),
+)
+
+
+def _index(row: Row) -> str:
+    """The saddle index, or its bracket with an estimate."""
+    if row["inertia"][0] >= 0:
+        return str(row["inertia"][0])
+    estimate = row["inertia_estimate"]
+    about = "" if np.isnan(estimate) else f" (about {estimate:.0f})"
+    return f"{row['inertia_lower']}..{row['inertia_upper']}{about}"
+
+
+INERTIA = Quantity(FIELDS, compute, columns=COLUMNS, place=20)
+SADDLE_BOUNDS = Quantity(BOUNDS, compute_bounds, columns=BOUND_COLUMNS, place=90)

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from landscape.analysis.checkpoint import Checkpoint
-from landscape.analysis.quantities.quantity import Quantity, Row, quotient
+from landscape.analysis.quantities.quantity import Column, Quantity, Row, number, quotient
 from landscape.storage.schema import Field
 
 
@@ -57,5 +57,12 @@ FIELDS = (
     ),
 )
 MEASURED = (Field("curvature_ratio", (), "f8", "curvature ratio", formula="lambda_max(H_WW) / lambda_max(H_EE)"),)
-RATIOS = Quantity(FIELDS, compute)
-CURVATURE_RATIO = Quantity(MEASURED, compute_measured, reads_blocks=True)
+COLUMNS = (
+    Column("pred.", lambda row: number(row["curvature_ratio_predicted"])),
+    Column("grad. ratio", lambda row: number(row["gradient_ratio"])),
+    Column("pred.", lambda row: number(row["gradient_ratio_predicted"])),
+    Column("prop41", lambda row: number(row["prop41_ratio"])),
+)
+CURVATURE = (Column("curv. ratio", lambda row: number(row["curvature_ratio"])),)
+CURVATURE_RATIO = Quantity(MEASURED, compute_measured, reads_blocks=True, columns=CURVATURE, place=50)
+RATIOS = Quantity(FIELDS, compute, columns=COLUMNS, place=51)

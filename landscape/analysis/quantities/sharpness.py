@@ -1,4 +1,4 @@
-"""The training loss, and the sharpness in units of the optimiser's step."""
+"""The sharpness in units of the optimiser's step."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from landscape.analysis.checkpoint import Checkpoint
-from landscape.analysis.quantities.quantity import Quantity, Row
+from landscape.analysis.quantities.quantity import Column, Quantity, Row, number
 from landscape.curvature.lanczos import eigsh
 from landscape.curvature.tracking import Scaled
 from landscape.storage.schema import Field
@@ -20,7 +20,7 @@ ADAM_BETA_2, ADAM_EPS = 0.999, 1e-8
 
 def compute(at: Checkpoint) -> Row:
     """lambda_max of the preconditioned Hessian over all parameters, where the learning rates are known."""
-    row: Row = {"train_loss": at.data_loss}
+    row: Row = {}
     for name, adaptive in (("sharpness_gd", False), ("sharpness_adam", True)):
         rates, row[name] = _rates(at, adaptive), np.nan
         if rates is not None:
@@ -62,6 +62,9 @@ FIELDS = (
         "the same for Adam's preconditioned Hessian; full-batch Adam is stable up to 38",
         formula="D = lr / (sqrt(v / (1 - beta_2^step)) + 1e-8); NaN without second moments",
     ),
-    Field("train_loss", (), "f8", "data loss on the training set", "nat"),
 )
-SHARPNESS = Quantity(FIELDS, compute)
+COLUMNS = (
+    Column("GD/2", lambda row: number(row["sharpness_gd"] / 2)),
+    Column("Adam/38", lambda row: number(row["sharpness_adam"] / 38)),
+)
+SHARPNESS = Quantity(FIELDS, compute, columns=COLUMNS, place=80)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from landscape.analysis.checkpoint import Checkpoint
-from landscape.analysis.quantities.quantity import Quantity, Row, pad
+from landscape.analysis.quantities.quantity import Column, Quantity, Row, pad
 from landscape.storage.schema import Field
 
 
@@ -55,4 +56,25 @@ FIELDS = (
     Field("trace", ("block",), "f8", "trace"),
     Field("trace_error", ("block",), "f8", "standard error of the trace; 0: sum of all eigenvalues"),
 )
-SPECTRUM = Quantity(FIELDS, compute)
+COLUMNS = (
+    Column("lambda_min", lambda row: _end(row, 0)),
+    Column("lambda_max", lambda row: _end(row, 1)),
+    Column(
+        "hidden/|H|", lambda row: f"{row['hidden'].max() / (row['operator_norm'] or 1):.1g}" if "hidden" in row else "-"
+    ),
+    Column("|grad|", lambda row: f"{row['grad_norm']:.3g}"),
+)
+
+
+def _end(row: Row, end: int) -> str:
+    """The outermost eigenvalue of an end, starred unless all of the block converged."""
+    is_whole = bool(row["converged"][~np.isnan(row["eigenvalues"])].all())
+    return f"{row['eigenvalues'][end, 0]:.6g}{'' if is_whole else '*'}"
+
+
+def _hidden(row: Row) -> str:
+    """How far out an eigenvalue may have been missed; a file of schema 1.0 does not say."""
+    return f"{row['hidden'].max() / (row['operator_norm'] or 1):.1g}" if "hidden" in row else "-"
+
+
+SPECTRUM = Quantity(FIELDS, compute, columns=COLUMNS, place=10)

@@ -2,34 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from landscape.report.figures.sources import Drawn
 from landscape.report.style import new_figure
 
-Array = NDArray[np.float64]
-
-
-@dataclasses.dataclass(frozen=True)
-class Slices:
-    """What is drawn. t (point,); loss, eigenvalues, slope by direction, the lowest first and then the highest.
-
-    names (direction,); plane (plane_point, plane_point): rows along the lowest eigenvector, columns along the highest.
-    """
-
-    t: Array
-    loss: Array
-    value: float
-    slope: Array
-    eigenvalues: Array
-    names: tuple[str, ...]
-    plane_t: Array
-    plane: Array
-    caption: str
+if TYPE_CHECKING:
+    from landscape.analysis.slices import Slices
 
 
 def slices(found: Slices) -> Drawn:
@@ -59,4 +41,10 @@ def slices(found: Slices) -> Drawn:
     at = {"lowest": found.plane_t[:, None], "highest": found.plane_t[None, :], "loss": found.plane}
     flat = {name: np.broadcast_to(x, found.plane.shape).ravel() for name, x in at.items()}
     table = pd.concat([*rows, pd.DataFrame({"direction": "plane", **flat})])
-    return Drawn("Slices along eigenvectors", figure, table, found.caption, numbers)
+    caption = (
+        f"{found.run}, step {found.step}, block {found.block}, objective {found.objective}. Solid: the objective along "
+        "unit eigenvectors, not rescaled and not smoothed; dashed: value + slope t + λt²/2, whose λ is the slice's own "
+        f"second derivative to {found.agreement:.0e} of ‖H‖. Right: the plane of the lowest and the highest "
+        "eigenvector; the white line is the value at the checkpoint."
+    )
+    return Drawn("Slices along eigenvectors", figure, table, caption, numbers)

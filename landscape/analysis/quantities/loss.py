@@ -1,0 +1,16 @@
+"""The training loss."""
+
+from __future__ import annotations
+
+from landscape.analysis.checkpoint import Checkpoint
+from landscape.analysis.quantities.quantity import Column, Quantity, Row, number
+from landscape.storage.schema import Field
+
+
+def compute(at: Checkpoint) -> Row:
+    """The data loss, without decay, whatever the objective."""
+    return {"train_loss": at.data_loss}
+
+
+FIELDS = (Field("train_loss", (), "f8", "data loss on the training set", "nat"),)
+LOSS = Quantity(FIELDS, compute, columns=(Column("loss", lambda row: number(row["train_loss"])),), place=40)

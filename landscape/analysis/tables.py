@@ -1,0 +1,60 @@
+"""What was measured as tables of text: one row a step and block, and one a step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from landscape.analysis.quantities import QUANTITIES
+from landscape.analysis.quantities.directions import PARTS_SHOWN
+from landscape.storage.hessians import HessianReader
+
+Table = list[list[str]]
+"""Lines of cells, the titles first."""
+
+
+def by_block(result: HessianReader) -> Table:
+    """The quantities of blocks; blocks that an unfinished analysis has not measured are left out."""
+    columns = [column for quantity in QUANTITIES if quantity.scope == "block" for column in quantity.columns]
+    lines = [["step", "block", *(_title(column.title, result) for column in columns)]]
+    for step in result.steps:
+        for block in result.measured(step):
+            row = _of_block(result, step, result.blocks.index(block))
+            lines.append([str(step), block, *(column.cell(row) for column in columns)])
+    return lines
+
+
+def by_step(result: HessianReader) -> Table:
+    """The quantities of checkpoints, and those of the first pair."""
+    chosen = [quantity for quantity in QUANTITIES if quantity.scope != "block"]
+    columns = [column for quantity in chosen for column in quantity.columns]
+    lines = [["step", *(_title(column.title, result) for column in columns)]]
+    of_pairs = {name for quantity in chosen if quantity.scope == "pair" for name in quantity.names}
+    for step in result.steps:
+        row = {n: v[0] if n in of_pairs else v for n, v in result.row(step).items()}
+        pair = result.pairs[0] if result.pairs else ""
+        row["joint"] = _of_block(result, step, result.blocks.index(pair)) if pair in result.measured(step) else None
+        lines.append([str(step), *(column.cell(row) for column in columns)])
+    return lines
+
+
+def notes(result: HessianReader) -> Iterator[str]:
+    """What a reader of the tables must know, as far as it applies."""
+    yield f"objective: {result.attrs['objective']}; an index belongs to a critical point: mind |grad|"
+    cells = {cell for line in (*by_block(result), *by_step(result)) for cell in line}
+    if any(cell.startswith(">=") for cell in cells):
+        yield ">= matrix-free: the true ratio may be larger, without a known bound (see coupling_ratio_error)"
+    rows = [result.row(step) for step in result.steps]
+    if chance := max((row["hidden_failure_probability"].max() for row in rows if "hidden" in row), default=0.0):
+        yield f"hidden/|H|: no eigenvalue is missed further out than this, but with probability {chance:.0e} an end"
+    if any(cell.endswith("*") for cell in cells):
+        yield "* not every eigenvalue converged (see converged in the file)"
+
+
+def _of_block(result: HessianReader, step: int, i: int) -> dict[str, Any]:
+    row = result.row(step)
+    return {n: row[n][i] for quantity in QUANTITIES if quantity.scope == "block" for n in quantity.names if n in row}
+
+
+def _title(title: str, result: HessianReader) -> str:
+    return title.format(pair=result.pairs[0] if result.pairs else "", parts="/".join(result.parts[:PARTS_SHOWN]))
