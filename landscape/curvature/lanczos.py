@@ -99,7 +99,7 @@ def eigsh(
     op = Sound(op)
     search = Search(op, k, which, tol, seed, max_products)
     low, high = search.run(v0)
-    return _result(op, which, k, tol, search.theta, low, high, search)
+    return _result(op, which, k, tol, search.krylov.theta, low, high, search)
 
 
 def operator_norm(op: LinearMap, tol: float = 1e-3, seed: int = 0) -> float:
@@ -118,7 +118,7 @@ def operator_norm(op: LinearMap, tol: float = 1e-3, seed: int = 0) -> float:
         norm = float(abs(run.theta[top]))
         low, high = (run.reach(end, HIDDEN_FAILURE / 2) for end in ("lowest", "highest"))
         most = max(low - run.theta[0], high + run.theta[-1])
-        if run.exhausted or (run.residuals[top] <= tol * norm and most <= 1.1 * norm):
+        if run.exhausted or (run.residuals()[top] <= tol * norm and most <= 1.1 * norm):
             return norm
 
 
@@ -243,6 +243,6 @@ class _KnownSearch(Search):
         self.inverses, self.accuracy = inverses, accuracy
 
     def _missed(self, ready: list[End], norm: float) -> Tensor:
-        found = self.theta[-self.k :][::-1]
+        found = self.krylov.theta[-self.k :][::-1]
         is_right = np.abs(1 / found - self.inverses).max() <= self.accuracy
-        return self.Q[:, :0] if is_right else super()._missed(ready, norm)
+        return self.krylov.basis[:, :0] if is_right else super()._missed(ready, norm)
