@@ -11,13 +11,13 @@ from torch import Tensor
 
 from landscape.curvature.lanczos import EigenResult
 from landscape.curvature.operators import LinearMap
-from landscape.curvature.random_start import CHECK_EVERY, RandomRun, kuczynski_wozniakowski
+from landscape.curvature.random_start import RandomRun, kuczynski_wozniakowski
 
 ACCEPTED = 1e-3
 """Largest probability of failure with which an upper bound is still given."""
 GATHERED = 0.25
 """Share of the tolerance beyond which directions are gathered; as much again separates the rest from it."""
-_MAX_STEPS = 400
+_FEWEST_STEPS, _MAX_STEPS = 10, 400
 _EACH = 8
 """Products that a direction gathered has been seen to take; more where there are many."""
 _BASIS_BYTES = 5 << 28
@@ -62,7 +62,7 @@ def index_bounds(
         hopeless = _EACH * (expected - Q.shape[1]) > left
         if Q.shape[1] == n:
             chance = 0.0
-        if steps < CHECK_EVERY or Q.shape[1] == n or hopeless:
+        if steps < _FEWEST_STEPS or Q.shape[1] == n or hopeless:
             break
         found, chance, used = _run(op, Q, tolerance, error, failure, min(steps, n - Q.shape[1]), generator)
         products += used
@@ -97,17 +97,13 @@ def _run(
 ) -> tuple[Tensor, float, int]:
     """One Lanczos run: Ritz vectors worth gathering, the chance that one was not seen, products."""
     run = RandomRun(op, Q, generator, columns=steps)
-    while True:
-        run.step()
-        last = run.exhausted or run.num_products == steps
-        if not last and run.num_products % CHECK_EVERY:
-            continue
-        run.project()
-        limit = (1 - GATHERED) * tolerance - error
+    limit = (1 - GATHERED) * tolerance - error
+    for last in run.projections(steps):
         chance = _chance(run.theta, run.order, run.num_products, limit, run.exhausted)
         if last or chance <= failure:
-            worth = np.flatnonzero(run.theta < -GATHERED * tolerance)
-            return run.vectors(worth), chance, run.num_products
+            break
+    worth = np.flatnonzero(run.theta < -GATHERED * tolerance)
+    return run.vectors(worth), chance, run.num_products
 
 
 def _chance(theta: NDArray[np.float64], n: int, steps: int, limit: float, exhausted: bool) -> float:

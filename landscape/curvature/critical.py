@@ -16,7 +16,7 @@ from landscape.curvature.operators import HessianOperator, LinearMap
 
 BASIS = 400
 """Longest Krylov basis of a step: bounds memory, n x 400 numbers."""
-CHECK_EVERY = 20
+_CHECK_EVERY = 20
 """Products after which a step is tried for length."""
 FLAT = 1e-2
 """|H g| / (|H| |g|) below which a point that could not be improved counts as gradient-flat."""
@@ -206,7 +206,7 @@ class _Krylov:
             advance(op, [krylov])
             m = krylov.filled
             last = krylov.exhausted or m == krylov.columns
-            if last or m % CHECK_EVERY == 0:
+            if last or m % _CHECK_EVERY == 0:
                 self.V, self.T = krylov.basis[:, :m], np.vstack([krylov.T[:m, :m], krylov.coupling])
                 self.svd = np.linalg.svd(self.T, full_matrices=False)
                 if last or self.step(radius)[1] <= rtol * self.beta:

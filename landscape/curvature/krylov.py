@@ -55,8 +55,8 @@ class Local:
         return torch.randn(self.order, m, generator=generator, dtype=torch.float64).to(self.device, self.dtype)
 
     def inner(self, X: Tensor, Y: Tensor) -> Tensor:
-        """X^T Y. For a few columns X and a tall basis Y twice as fast as Y^T X."""
-        return X.T @ Y
+        """X^T Y. For a few columns X and a tall basis Y twice as fast as Y^T X; a dot product is faster still."""
+        return X[:, 0].dot(Y[:, 0]).view(1, 1) if X.shape[1] == Y.shape[1] == 1 else X.T @ Y
 
 
 class Krylov:
@@ -177,20 +177,23 @@ class Krylov:
                 # The Gram matrix has lost the digits of short directions.
                 s = self.lengths(x @ self._small(V))
             R = s[:, None] * (V.T @ R)
-            sizes = np.linalg.norm(R, axis=1)
+            sizes = np.sqrt((R * R).sum(1))
             floor = floor or self.rounding * max(scale, sizes.max())
             kept = np.argsort(-sizes)[:width]
             kept = kept[(sizes[kept] > floor) & (s[kept] > self.rounding * before)]
-            x, R = x @ self._small(V[:, kept] / s[kept]), R[kept]
-            width = len(kept)
-            if width == 0 or s[kept].min() > _MOST * before:
+            width, R = len(kept), R[kept]
+            if width == 0:
+                break
+            x = x / float(s[0]) if len(s) == 1 else x @ self._small(V[:, kept] / s[kept])
+            if s[kept].min() > _MOST * before:
                 break
             before = 1.0
         return x[:, :width], R[:width]
 
     def lengths(self, x: Tensor) -> Array:
         """Norms of columns."""
-        return self._inner(x, x).diagonal().clip(0) ** 0.5
+        found: Array = np.sqrt(np.maximum(self._inner(x, x).diagonal(), 0))
+        return found
 
     def _inner(self, X: Tensor, Y: Tensor) -> Array:
         found: Array = self.space.inner(X, Y).to("cpu", torch.float64).numpy()
@@ -223,6 +226,9 @@ def orthonormal(space: VectorSpace, x: Tensor) -> Tensor:
 
 def advance(op: LinearMap, runs: Sequence[Krylov]) -> None:
     """Multiply the next blocks of all runs at once."""
-    images = op @ torch.cat([run.block for run in runs], dim=1)
-    for run, image in zip(runs, images.split([run.block.shape[1] for run in runs], dim=1), strict=True):
-        run.take(image)
+    block = runs[0].block if len(runs) == 1 else torch.cat([run.block for run in runs], dim=1)
+    start, images = 0, op @ block
+    for run in runs:
+        width = run.block.shape[1]
+        run.take(images[:, start : start + width])
+        start += width

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from landscape.curvature.checks import require_choice, require_count, require_positive
 from landscape.curvature.operators import LinearMap, Operator
-from landscape.curvature.random_start import CHECK_EVERY, End, RandomRun
+from landscape.curvature.random_start import End, RandomRun
 from landscape.curvature.search import ENDS, HIDDEN_FAILURE, Search, Which
 from landscape.curvature.sound import Sound, require_range
 from landscape.errors import ArgumentError
@@ -109,17 +109,14 @@ def operator_norm(op: LinearMap, tol: float = 1e-3, seed: int = 0) -> float:
     """
     nothing = torch.zeros(op.shape[0], 0, dtype=op.dtype, device=op.device)
     run = RandomRun(Sound(op), nothing, torch.Generator().manual_seed(seed))
-    while True:
-        run.step()
-        if not run.exhausted and run.num_products % CHECK_EVERY:
-            continue
-        run.project()
+    for last in run.projections():
         top = int(np.abs(run.theta).argmax())
         norm = float(abs(run.theta[top]))
         low, high = (run.reach(end, HIDDEN_FAILURE / 2) for end in ("lowest", "highest"))
         most = max(low - run.theta[0], high + run.theta[-1])
-        if run.exhausted or (run.residuals()[top] <= tol * norm and most <= 1.1 * norm):
-            return norm
+        if last or (run.residuals()[top] <= tol * norm and most <= 1.1 * norm):
+            break
+    return norm
 
 
 def require_symmetric(op: LinearMap) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping
+import math
+from collections.abc import Collection, Iterator, Mapping
 from typing import Literal
 
 import numpy as np
@@ -14,9 +15,10 @@ from landscape.curvature.krylov import Krylov, Local, advance
 from landscape.curvature.operators import LinearMap
 
 End = Literal["lowest", "highest"]
-CHECK_EVERY = 10
+_CHECK_EVERY = 10
 _BASIS_BYTES = 1 << 28
 _SHORTEST, _LONGEST = 64, 400
+_TINY = float(np.finfo(float).tiny)
 _ROUNDING = 10
 """Rounding of one step, in units of eps * |H|."""
 
@@ -63,8 +65,17 @@ class RandomRun(Krylov):
             self.restart(keep)
         advance(self.op, [self])
         self.num_products += 1
-        beta = float(np.linalg.norm(self.coupling[:, -1]))
-        self.log_beta += float(np.log(max(beta, self.rounding * self.scale, np.finfo(float).tiny)))
+        beta = float(self.coupling[:, -1].sum())
+        self.log_beta += math.log(max(beta, self.rounding * self.scale, _TINY))
+
+    def projections(self, max_products: float = np.inf) -> Iterator[bool]:
+        """Step, project after every tenth product and the last one, and say whether it was the last."""
+        while True:
+            self.step()
+            last = self.exhausted or self.num_products >= max_products
+            if last or self.num_products % _CHECK_EVERY == 0:
+                self.project()
+                yield last
 
     def reach(self, end: End, failure: float) -> float:
         """How far beyond the outermost Ritz value of an end the complement may have an eigenvalue.
@@ -125,12 +136,7 @@ def search_complement(
     """
     run = RandomRun(op, locked, generator)
     beyond = dict.fromkeys(innermost, float("inf"))
-    while True:
-        run.step()
-        stop = run.exhausted or run.num_products >= max_products
-        if not stop and run.num_products % CHECK_EVERY:
-            continue
-        run.project()
+    for last in run.projections(max_products):
         residuals = run.residuals()
         searched, belongs = set[End](), np.zeros(len(run.theta), bool)
         for end, value in innermost.items():
@@ -142,5 +148,6 @@ def search_complement(
             has_converged = residuals[at] <= limit and beyond[end] <= hidden
             if outward[at] <= limit and (has_converged or beyond[end] <= limit):
                 searched.add(end)
-        if stop or (residuals[belongs] <= limit / 4).any() or searched.issuperset(ready):
-            return Complement(beyond, searched, run.vectors(np.flatnonzero(belongs)), run.num_products)
+        if last or (residuals[belongs] <= limit / 4).any() or searched.issuperset(ready):
+            break
+    return Complement(beyond, searched, run.vectors(np.flatnonzero(belongs)), run.num_products)

@@ -120,7 +120,7 @@ class Search:
             weights = torch.randn(len(v0) * v0.shape[2], BLOCK, generator=self.generator, dtype=torch.float64)
             self._lead(torch.cat(list(v0), dim=1).to(self.krylov.basis) @ weights.to(self.krylov.basis), BLOCK)
         else:
-            self.krylov.lead(v0.to(self.krylov.basis), given)
+            self._lead(v0.to(self.krylov.basis), given)
             self._multiply()
             self.krylov.project()
             residual, norm = self.krylov.residual_vectors(self._ends(self.k)), float(np.abs(self.krylov.theta).max())
