@@ -13,6 +13,7 @@ from torch import Tensor
 
 from landscape.curvature.krylov import Krylov, Local, VectorSpace, advance
 from landscape.curvature.operators import LinearMap, MatrixOperator
+from landscape.errors import NumericsError
 
 N = 300
 SPREAD = np.sort(np.random.default_rng(0).standard_normal(N)) ** 3
@@ -175,6 +176,19 @@ def test_any_vectors_lead_on_where_images_are_kept() -> None:
         V, theta = krylov.vectors(np.arange(4)), torch.from_numpy(krylov.theta[:4])
         torch.testing.assert_close(krylov.residual_vectors(np.arange(4)), A @ V - V * theta, atol=1e-12, rtol=0)
         assert float((Q.T @ Q - torch.eye(krylov.filled)).abs().max()) <= 1e-14
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_product_that_is_not_finite_is_no_exhausted_space(bad: float) -> None:
+    """One entry of one image is enough to stop the run."""
+    op = MatrixOperator(matrix(SPREAD))
+    krylov = started(op, 1, 0)
+    for _ in range(5):
+        advance(op, [krylov])
+    image = op @ krylov.block
+    image[7] = bad
+    with pytest.raises(NumericsError, match="the Hessian is not finite: its products hold NaN or infinity"):
+        krylov.take(image)
 
 
 def test_single_precision_keeps_its_basis_orthonormal() -> None:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from landscape.curvature.operators import LinearMap
+from landscape.curvature.sound import require_finite
 
 Array = NDArray[np.float64]
 _MOST = 0.7
@@ -77,7 +78,9 @@ class Krylov:
         self.locked = self.basis[:, :0] if locked is None else locked
         self.order = space.order - self.locked.shape[1]
         self.block = self.basis[:, :0]
-        self.filled = self.near = 0
+        self.filled = 0
+        # The first basis vector that the next block couples with, as far as is known.
+        self.near = 0
         self.T, self.coupling = np.zeros((columns, columns)), np.zeros((0, 0))
         self.theta, self.S = np.zeros(0), np.zeros((0, 0))
         # The size of H seen so far, and what of it is rounding in a new direction.
@@ -106,18 +109,23 @@ class Krylov:
             self.coupling = np.concatenate([self.coupling, np.zeros((fresh.shape[1], self.filled))])
 
     def take(self, image: Tensor) -> None:
-        """Take H block: the block joins the basis, and what is new in its image is the next one."""
+        """Take H block: the block joins the basis, and what is new in its image is the next one.
+
+        Raises NumericsError for NaN or infinity, which would otherwise pass for an exhausted space.
+        """
         start, stop = self.filled, self.filled + self.block.shape[1]
         self.basis[:, start:stop] = self.block
         if self.images is not None:
             self.images[:, start:stop] = image
         A = self._inner(self.block, image)
+        size = float(np.abs(A).max())
+        require_finite(size)
         self.T[start:stop, start:stop] = (A + A.T) / 2
         self.T[start:stop, :start], self.T[:start, start:stop] = self.coupling, self.coupling.T
         # What is known beforehand goes first, so that one pass of Gram-Schmidt mostly suffices.
         known = self._small(self.T[self.near : stop, start:stop])
         x = torch.addmm(image, self.basis[:, self.near : stop], known, alpha=-1)
-        self.filled, self.near, self.scale = stop, start, max(self.scale, float(np.abs(A).max()))
+        self.filled, self.near, self.scale = stop, start, max(self.scale, size)
         self.block, R = self._orthonormal(x, self.width, self.scale)
         self.coupling = np.zeros((len(R), stop))
         self.coupling[:, start:] = R
