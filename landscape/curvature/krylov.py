@@ -25,9 +25,10 @@ _ONE = np.ones((1, 1))
 
 
 class VectorSpace(Protocol):
-    """Vectors of `order` numbers, the columns of tensors (rows, m): all of their rows, or those that one rank holds.
+    """Vectors of `order` numbers, as columns of tensors (rows, m) with all of their rows or those that one rank holds.
 
-    What takes the rows of other ranks goes through these two methods; linear combinations of columns need none.
+    Inner products and random vectors involve every rank, and go through these two methods; all else that the engine
+    does to long vectors are linear combinations of columns, which each rank forms of its own rows.
     """
 
     order: int
@@ -61,12 +62,12 @@ class Local:
 
 
 class Krylov:
-    """An orthonormal basis (rows, filled) outside of `locked` columns, and the next block, orthonormal beside it.
+    """An orthonormal basis (rows, filled) outside of `locked` columns, and the next block, orthonormal to both.
 
-    T: projection of the operator P H P, P = 1 - locked locked^T; coupling = block^T H basis. Both follow from the
-    recurrence, and are right as long as every block is what `take` made of the one before, restarts or not. With
-    `keep_images` H basis is kept, `project` computes T from it, and `lead` may turn to any other vectors.
-    width: of the blocks that `take` makes; fewer columns where the Krylov space is exhausted to rounding.
+    T is the projection of P H P, P = 1 - locked locked^T, on the basis, and coupling = block^T H basis. Both follow
+    from the recurrence as long as each block is what `take` made of the one before, restarts included. With
+    `keep_images` H basis is kept, `project` computes T from it, and `lead` may choose any other block.
+    width: columns of the blocks that `take` makes; there are fewer once the Krylov space is exhausted to rounding.
     """
 
     def __init__(
