@@ -103,6 +103,10 @@ def beside(out: Path) -> list[Path]:
     return [out.with_name(name) for name in names]
 
 
+SWALLOWED = re.compile(r"Exception ignored in: [^\n]*\nTraceback.*?\nKeyboardInterrupt: ?\n", re.DOTALL)
+"""What Python prints where Ctrl-C falls into a callback of its own, such as that of a weak reference: it is lost."""
+
+
 class Ledger:
     """What was acknowledged, by file and label, and files of strangers; `lost`, `torn` and `wrong` say what became."""
 
@@ -138,8 +142,9 @@ class Ledger:
         for path, label, row in outcome.acknowledged:
             self.rows.setdefault(path, {}).setdefault(label, row)
         codes = command.codes if kill is None else (*command.codes, kill.code)
-        fits = outcome.code in codes or re.search(command.refusals, outcome.said)
-        if not fits or "Traceback" in outcome.said or "Warning" in outcome.said:
+        said = SWALLOWED.sub("", outcome.said) if kill and kill.number == signal.SIGINT else outcome.said
+        fits = outcome.code in codes or re.search(command.refusals, said)
+        if not fits or "Traceback" in said or "Warning" in said:
             self.wrong.append(f"{command.argv} ended with {outcome.code}: {outcome.said}")
 
     def judge(self) -> None:

@@ -16,7 +16,7 @@ from landscape.curvature.density import (
     Quadrature,
     Smoothed,
     _gauss,
-    _lanczos,
+    _lockstep,
     _mass_below,
     density_grid,
     density_of,
@@ -123,20 +123,19 @@ def test_mass_bounds_hold_at_any_number_of_steps(name: str) -> None:
     distinct = np.unique(values)
     points = [*(distinct[1:] + distinct[:-1]) / 2, values[0] - 0.1, values[-1] + 0.1]
     for steps in (1, 2, 5, 12, 40):
-        T, exact = _lanczos(operator, z, steps)
-        nodes, weights = _gauss(T, z, steps)
-        assert nodes.shape == weights.shape == (2, steps)
-        assert T.shape[1] <= steps
-        assert exact.all() if steps == 40 or name == "low rank" and steps > 9 else not exact.any()
-        for j in range(2):
-            assert weights[j].sum() == pytest.approx(float(z[:, j].square().sum()), rel=1e-12)
-            assert (np.diff(nodes[j]) >= 0).all()
+        for j, run in enumerate(_lockstep(operator, z, steps)):
+            squared, exact = float(z[:, j].square().sum()), run.exhausted
+            nodes, weights = _gauss(run, run.filled, squared, steps)
+            assert nodes.shape == weights.shape == (steps,)
+            assert exact == (steps == 40 or name == "low rank" and steps > 9)
+            assert weights.sum() == pytest.approx(squared, rel=1e-12)
+            assert (np.diff(nodes) >= 0).all()
             for x in points:
                 mass = float(z[values < x, j].square().sum())
-                low, estimate, high = _mass_below(nodes[j], weights[j], bool(exact[j]), x)
+                low, estimate, high = _mass_below(nodes, weights, exact, x)
                 assert low - 1e-5 <= mass <= high + 1e-5
                 assert low <= estimate <= high
-                assert not exact[j] or high == low
+                assert not exact or high == low
 
 
 def test_probes_in_lockstep_are_the_probes_alone() -> None:
@@ -145,15 +144,14 @@ def test_probes_in_lockstep_are_the_probes_alone() -> None:
     z = torch.randn(30, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     z[2:, 1] = 0.0
     operator = MatrixOperator(torch.diag(torch.from_numpy(values)))
-    T, exact = _lanczos(operator, z, 8)
-    nodes, weights = _gauss(T, z, 8)
-    assert (T.shape[1], exact.tolist()) == (8, [False, True, False])
-    for j in range(3):
-        x, w = _gauss(_lanczos(operator, z[:, j : j + 1], 8)[0], z[:, j : j + 1], 8)
+    runs = _lockstep(operator, z, 8)
+    assert [(run.filled, run.exhausted) for run in runs] == [(8, False), (2, True), (8, False)]
+    for j, run in enumerate(runs):
+        (alone,) = _lockstep(operator, z[:, j : j + 1], 8)
+        (nodes, weights), (x, w) = (_gauss(one, one.filled, float(z[:, j].square().sum()), 8) for one in (run, alone))
         for power in range(6):
-            together = weights[j] @ nodes[j] ** power
-            assert together == pytest.approx(float(w[0] @ x[0] ** power), rel=1e-10)
-    assert (weights[1] > 1e-12).sum() == 2
+            assert weights @ nodes**power == pytest.approx(float(w @ x**power), rel=1e-10)
+        assert (weights > 1e-12).sum() == run.filled
 
 
 def test_a_small_matrix_has_an_exact_rule() -> None:

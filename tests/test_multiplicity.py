@@ -202,14 +202,14 @@ def test_no_run_reaches_less_far_than_its_start_allows(seed: int, columns: int) 
     It is sharp: for some step it is within a factor of 30 of what was hidden.
     """
     values, _ = provoked(seed, 900)
-    run = RandomRun(Diagonal(values), torch.zeros(len(values), 0, dtype=torch.float64), generator(seed), columns)
-    start, closest = run.q.clone(), np.inf
+    op, nothing = Diagonal(values), torch.zeros(len(values), 0, dtype=torch.float64)
+    start, closest = RandomRun(op, nothing, generator(seed)).block[:, 0], np.inf
     for end, at, sign in (("lowest", 0, 1), ("highest", -1, -1)):
         copies = torch.from_numpy(values == values[at])
         component = float(start[copies].norm())
         # least_component(n, failure) is linear in the probability.
         failure = component / least_component(len(values), 1.0)
-        run = RandomRun(run.op, run.locked, generator(seed), columns)
+        run = RandomRun(op, nothing, generator(seed), columns)
         while not run.exhausted and run.num_products < 250:
             run.step()
             run.project()

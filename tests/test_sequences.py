@@ -128,6 +128,11 @@ def test_the_judge_sees_what_is_lost_torn_and_wrong(tmp_path: Path) -> None:
     assert (len(ledger.lost), len(ledger.torn), len(ledger.wrong)) == (3, 1, 2), ledger.harm
     ledger.update(command, None, Outcome(code=1, said="error: something"), {})
     assert "ended with 1: error: something" in ledger.wrong[-1]
+    # Ctrl-C that Python itself loses is no word of ours; anywhere else a traceback is.
+    lost = "Exception ignored in: <function remove>\nTraceback (most recent call last):\n  at\n\nKeyboardInterrupt: \n"
+    for kill, said, wrongs in ((Kill(at=1, number=signal.SIGINT), lost, 3), (None, lost, 4)):
+        ledger.update(command, kill, Outcome(said=said), {})
+        assert len(ledger.wrong) == wrongs
 
 
 @pytest.mark.parametrize(

@@ -141,6 +141,17 @@ def test_warm_start_saves_products() -> None:
         assert warm.num_products < cold.num_products
 
 
+@pytest.mark.parametrize("columns", [1, 5, 100])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_start_vectors_may_be_zero_or_all_the_same(rank: int, columns: int) -> None:
+    """Random vectors stand in for what start vectors do not span, also where those are more than a basis holds."""
+    values = np.linspace(-1, 1, 300)
+    A = matrix(values)
+    found = eigsh(MatrixOperator(A), 2, method="lanczos", v0=rank * A[:, :1].expand(-1, columns))
+    assert found.converged.all()
+    np.testing.assert_allclose(found.values, ends(values, 2), atol=1e-9)
+
+
 def test_rectangular_operators_are_refused() -> None:
     """Eigenvalues of an off-diagonal block make no sense."""
     with pytest.raises(ValueError, match="eigenvalues of a 2 x 3 operator: take a diagonal block"):

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from landscape.curvature.lanczos import EigenResult
 from landscape.curvature.operators import LinearMap
-from landscape.curvature.random_start import kuczynski_wozniakowski, outside
+from landscape.curvature.random_start import RandomRun, kuczynski_wozniakowski
 
 ACCEPTED = 1e-3
 """Largest probability of failure with which an upper bound is still given."""
 GATHERED = 0.25
 """Share of the tolerance beyond which directions are gathered; as much again separates the rest from it."""
-_CHECK_EVERY, _MAX_STEPS = 10, 400
+_FEWEST_STEPS, _MAX_STEPS = 10, 400
 _EACH = 8
 """Products that a direction gathered has been seen to take; more where there are many."""
 _BASIS_BYTES = 5 << 28
@@ -62,7 +62,7 @@ def index_bounds(
         hopeless = _EACH * (expected - Q.shape[1]) > left
         if Q.shape[1] == n:
             chance = 0.0
-        if steps < _CHECK_EVERY or Q.shape[1] == n or hopeless:
+        if steps < _FEWEST_STEPS or Q.shape[1] == n or hopeless:
             break
         found, chance, used = _run(op, Q, tolerance, error, failure, min(steps, n - Q.shape[1]), generator)
         products += used
@@ -96,30 +96,14 @@ def _run(
     op: LinearMap, Q: Tensor, tolerance: float, error: float, failure: float, steps: int, generator: torch.Generator
 ) -> tuple[Tensor, float, int]:
     """One Lanczos run: Ritz vectors worth gathering, the chance that one was not seen, products."""
-    n = op.shape[0]
-    # Column by column in memory: each step reads whole columns.
-    basis = Q.new_zeros(steps, n).T
-    alpha, beta = np.zeros(steps), np.zeros(steps)
-    q = outside(torch.randn(n, generator=generator, dtype=torch.float64).to(Q), Q)
-    q = q / q.norm()
-    for j in range(steps):
-        basis[:, j] = q
-        image = op @ q
-        alpha[j] = float(q @ image)
-        image = image - q * float(alpha[j]) - (basis[:, j - 1] * float(beta[j - 1]) if j else 0)
-        image = outside(image, Q, basis[:, : j + 1])
-        beta[j] = float(image.norm())
-        scale = max(np.abs(alpha[: j + 1]).max(), beta[: j + 1].max())
-        exhausted = beta[j] <= 10 * n**0.5 * torch.finfo(q.dtype).eps * scale
-        if exhausted or j + 1 == steps or (j + 1) % _CHECK_EVERY == 0:
-            T = np.diag(alpha[: j + 1]) + np.diag(beta[:j], 1) + np.diag(beta[:j], -1)
-            theta, S = np.linalg.eigh(T)
-            chance = _chance(theta, n - Q.shape[1], j + 1, (1 - GATHERED) * tolerance - error, bool(exhausted))
-            if chance <= failure or exhausted:
-                break
-        q = image / beta[j]
-    worth = torch.from_numpy(S[:, theta < -GATHERED * tolerance]).to(Q)
-    return basis[:, : j + 1] @ worth, chance, j + 1
+    run = RandomRun(op, Q, generator, columns=steps)
+    limit = (1 - GATHERED) * tolerance - error
+    for last in run.projections(steps):
+        chance = _chance(run.theta, run.order, run.num_products, limit, run.exhausted)
+        if last or chance <= failure:
+            break
+    worth = np.flatnonzero(run.theta < -GATHERED * tolerance)
+    return run.vectors(worth), chance, run.num_products
 
 
 def _chance(theta: NDArray[np.float64], n: int, steps: int, limit: float, exhausted: bool) -> float:

@@ -10,11 +10,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from landscape.curvature.krylov import Krylov, Local, advance
 from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator, LinearMap
 
 BASIS = 400
 """Longest Krylov basis of a step: bounds memory, n x 400 numbers."""
+_CHECK_EVERY = 20
+"""Products after which a step is tried for length."""
 FLAT = 1e-2
 """|H g| / (|H| |g|) below which a point that could not be improved counts as gradient-flat."""
 _FIRST_RADIUS = 0.05
@@ -196,29 +199,19 @@ class _Krylov:
     """A Krylov basis of (H, g), grown until a step inside the radius brings |g + H s| to rtol |g|."""
 
     def __init__(self, op: LinearMap, g: Tensor, rtol: float, radius: float, longest: int) -> None:
-        steps = min(longest, len(g))
+        krylov = Krylov(Local(op), min(longest, len(g)))
+        krylov.lead(g[:, None])
         self.beta = float(g.norm())
-        self.V = g.new_zeros(len(g), steps + 1)
-        self.V[:, 0] = g / self.beta
-        T = np.zeros((steps + 1, steps))
-        for j in range(steps):
-            w = op @ self.V[:, j]
-            T[j, j] = float(self.V[:, j] @ w)
-            basis = self.V[:, : j + 1]
-            for _ in range(2):
-                w = w - basis @ (basis.T @ w)
-            length = float(w.norm())
-            T[j + 1, j] = length
-            exhausted = length <= 1e-13 * np.abs(T).max()
-            last = exhausted or j + 1 == steps
-            if last or (j + 1) % 20 == 0:
-                self.T = T[: j + 2, : j + 1]
+        while True:
+            advance(op, [krylov])
+            m = krylov.filled
+            last = krylov.exhausted or m == krylov.columns
+            if last or m % _CHECK_EVERY == 0:
+                self.V, self.T = krylov.basis[:, :m], np.vstack([krylov.T[:m, :m], krylov.coupling])
                 self.svd = np.linalg.svd(self.T, full_matrices=False)
                 if last or self.step(radius)[1] <= rtol * self.beta:
                     break
-            self.V[:, j + 1] = w / length
-            T[j, j + 1] = length
-        self.num_products = j + 1
+        self.num_products = m
         self.norm = float(self.svd[1][0])
 
     def step(self, radius: float, reduction: float = 0.0) -> tuple[Tensor, float, bool]:
@@ -251,4 +244,4 @@ class _Krylov:
                 enough = left(y) <= reduction * self.beta
                 low, high = (middle, high) if too_long or enough else (low, middle)
             y = damped(10**high)
-        return self.V[:, : len(y)] @ torch.from_numpy(y).to(self.V), left(y), on_boundary
+        return self.V @ torch.from_numpy(y).to(self.V), left(y), on_boundary

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from landscape.curvature.checks import require_choice, require_count, require_positive
+from landscape.curvature.krylov import Krylov, Local, advance
 from landscape.curvature.lanczos import DENSE_LIMIT, Method, require_symmetric
 from landscape.curvature.operators import LinearMap, Operator
 from landscape.curvature.sound import Sound, require_range
@@ -87,7 +88,7 @@ class Quadrature:
 
 
 def quadrature(op: LinearMap, probes: int = 8, steps: int = 80, seed: int = 0) -> Quadrature:
-    """Lanczos from `probes` Gaussian vectors, `steps` products each, fully reorthogonalised (two passes)."""
+    """Lanczos from `probes` Gaussian vectors, `steps` products each, fully reorthogonalised."""
     require_symmetric(op)
     op = Sound(op)
     if probes < 2:
@@ -97,19 +98,20 @@ def quadrature(op: LinearMap, probes: int = 8, steps: int = 80, seed: int = 0) -
     steps = min(steps, n)
     together = max(1, min(probes, _BASIS_BYTES // (8 * n * steps))) if op.device.type == "cuda" else 1
     generator = torch.Generator().manual_seed(seed)
-    rules, shorter, products = [], [], 0
+    rules, shorter, exact, products = [], [], [], 0
     for start in range(0, probes, together):
-        width = min(together, probes - start)
-        z = torch.randn(n, width, generator=generator, dtype=torch.float64).to(op.device, op.dtype)
-        T, exact = _lanczos(op, z, steps)
-        rules.append((*_gauss(T, z, steps), exact))
-        shorter.append(_gauss(T[:, :-1, :-1] if T.shape[1] > 1 and not exact.all() else T, z, steps))
-        products += T.shape[1] * width
-    nodes, weights, exact = (np.concatenate(part) for part in zip(*rules, strict=True))
-    if exact.all():
-        return Quadrature(nodes, weights, exact, n, products)
-    fewer, shares = (np.concatenate(part) for part in zip(*shorter, strict=True))
-    return Quadrature(nodes, weights, exact, n, products, Quadrature(fewer, shares, exact, n, products))
+        z = Local(op).randn(min(together, probes - start), generator)
+        for run, mass in zip(_lockstep(op, z, steps), z.square().sum(0).tolist(), strict=True):
+            m = run.filled
+            products += m
+            exact.append(run.exhausted)
+            rules.append(_gauss(run, m, mass, steps))
+            shorter.append(_gauss(run, m - (m > 1 and not run.exhausted), mass, steps))
+    (nodes, weights), (fewer, shares) = (np.array(rule).swapaxes(0, 1) for rule in (rules, shorter))
+    is_exact = np.array(exact)
+    if is_exact.all():
+        return Quadrature(nodes, weights, is_exact, n, products)
+    return Quadrature(nodes, weights, is_exact, n, products, Quadrature(fewer, shares, is_exact, n, products))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -294,42 +296,22 @@ def trace(op: LinearMap, probes: int = 30, seed: int = 0) -> Trace:
     return Trace(value, error, value - reach, value + reach, probes)
 
 
-def _lanczos(op: LinearMap, z: Tensor, steps: int) -> tuple[Tensor, NDArray[np.bool_]]:
-    """Tridiagonal matrices (column, step, step) of Lanczos runs in lockstep, and which exhausted their space."""
-    n, width = z.shape
-    basis = z.new_zeros(steps, n, width)
-    alpha, beta = z.new_zeros(steps, width), z.new_zeros(steps, width)
-    q = z / z.norm(dim=0)
-    for j in range(steps):
-        basis[j] = q
-        image = op @ q
-        alpha[j] = (q * image).sum(0)
-        for _ in range(2):
-            overlap = torch.einsum("snw,nw->sw", basis[: j + 1], image)
-            image = image - torch.einsum("snw,sw->nw", basis[: j + 1], overlap)
-        length = image.norm(dim=0)
-        scale = torch.maximum(alpha[: j + 1].abs().amax(0), beta[: j + 1].amax(0))
-        # A run that has exhausted its Krylov space is filled up with zeros, which carry no weight.
-        alive = length > 10 * n**0.5 * torch.finfo(z.dtype).eps * scale
-        if not bool(alive.any()):
-            break
-        beta[j] = torch.where(alive, length, 0.0)
-        q = torch.where(alive, image / torch.where(alive, length, 1.0), 0.0)
-    used = j + 1
-    T = torch.diag_embed(alpha[:used].T.double())
-    for offset in (-1, 1):
-        T += torch.diag_embed(beta[: used - 1].T.double(), offset)
-    return T.cpu(), ~alive.cpu().numpy() | (steps == n)
+def _lockstep(op: LinearMap, z: Tensor, steps: int) -> list[Krylov]:
+    """Lanczos runs from the columns of z, `steps` products each unless exhausted before, which share the products."""
+    runs = [Krylov(Local(op), steps) for _ in range(z.shape[1])]
+    for run, probe in zip(runs, z.split(1, dim=1), strict=True):
+        run.lead(probe)
+    while going := [run for run in runs if run.filled < steps and not run.exhausted]:
+        advance(op, going)
+    return runs
 
 
-def _gauss(T: Tensor, z: Tensor, length: int) -> tuple[Array, Array]:
-    """Nodes and weights (column, length) of the Gauss rules of each column's spectral measure."""
-    theta, S = torch.linalg.eigh(T)
-    weights = S[:, 0, :].square() * z.norm(dim=0).double().cpu()[:, None].square()
+def _gauss(run: Krylov, m: int, mass: float, length: int) -> tuple[Array, Array]:
+    """Nodes and weights (length,) of the Gauss rule of m steps for the spectral measure of a start of |z|^2 = mass."""
+    theta, S = np.linalg.eigh(run.T[:m, :m])
     # Rules of one length: the rest are copies of the highest node, without weight.
-    missing = length - T.shape[1]
-    nodes = torch.cat([theta, theta[:, -1:].expand(-1, missing)], dim=1)
-    return nodes.numpy(), torch.nn.functional.pad(weights, (0, missing)).numpy()
+    missing = (0, length - m)
+    return np.pad(theta, missing, mode="edge"), np.pad(mass * S[0] ** 2, missing)
 
 
 def _mass_below(nodes: Array, weights: Array, exact: bool, x: float) -> tuple[float, float, float]:

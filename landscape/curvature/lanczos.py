@@ -12,7 +12,7 @@ from torch import Tensor
 
 from landscape.curvature.checks import require_choice, require_count, require_positive
 from landscape.curvature.operators import LinearMap, Operator
-from landscape.curvature.random_start import CHECK_EVERY, End, RandomRun
+from landscape.curvature.random_start import End, RandomRun
 from landscape.curvature.search import ENDS, HIDDEN_FAILURE, Search, Which
 from landscape.curvature.sound import Sound, require_range
 from landscape.errors import ArgumentError
@@ -99,7 +99,7 @@ def eigsh(
     op = Sound(op)
     search = Search(op, k, which, tol, seed, max_products)
     low, high = search.run(v0)
-    return _result(op, which, k, tol, search.theta, low, high, search)
+    return _result(op, which, k, tol, search.krylov.theta, low, high, search)
 
 
 def operator_norm(op: LinearMap, tol: float = 1e-3, seed: int = 0) -> float:
@@ -109,17 +109,14 @@ def operator_norm(op: LinearMap, tol: float = 1e-3, seed: int = 0) -> float:
     """
     nothing = torch.zeros(op.shape[0], 0, dtype=op.dtype, device=op.device)
     run = RandomRun(Sound(op), nothing, torch.Generator().manual_seed(seed))
-    while True:
-        run.step()
-        if not run.exhausted and run.num_products % CHECK_EVERY:
-            continue
-        run.project()
+    for last in run.projections():
         top = int(np.abs(run.theta).argmax())
         norm = float(abs(run.theta[top]))
         low, high = (run.reach(end, HIDDEN_FAILURE / 2) for end in ("lowest", "highest"))
         most = max(low - run.theta[0], high + run.theta[-1])
-        if run.exhausted or (run.residuals[top] <= tol * norm and most <= 1.1 * norm):
-            return norm
+        if last or (run.residuals()[top] <= tol * norm and most <= 1.1 * norm):
+            break
+    return norm
 
 
 def require_symmetric(op: LinearMap) -> None:
@@ -243,6 +240,6 @@ class _KnownSearch(Search):
         self.inverses, self.accuracy = inverses, accuracy
 
     def _missed(self, ready: list[End], norm: float) -> Tensor:
-        found = self.theta[-self.k :][::-1]
+        found = self.krylov.theta[-self.k :][::-1]
         is_right = np.abs(1 / found - self.inverses).max() <= self.accuracy
-        return self.Q[:, :0] if is_right else super()._missed(ready, norm)
+        return self.krylov.basis[:, :0] if is_right else super()._missed(ready, norm)

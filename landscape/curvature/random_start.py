@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping
+import math
+from collections.abc import Collection, Iterator, Mapping
 from typing import Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from landscape.curvature.krylov import Krylov, Local, advance
 from landscape.curvature.operators import LinearMap
 
 End = Literal["lowest", "highest"]
-CHECK_EVERY = 10
+_CHECK_EVERY = 10
 _BASIS_BYTES = 1 << 28
 _SHORTEST, _LONGEST = 64, 400
+_TINY = float(np.finfo(float).tiny)
 _ROUNDING = 10
 """Rounding of one step, in units of eps * |H|."""
-_MOST = 0.7
-"""Share of a vector that one pass of Gram-Schmidt must leave for it to be enough."""
 
 
 def kuczynski_wozniakowski(n: int, steps: int, eps: float) -> float:
@@ -40,63 +40,42 @@ def least_component(n: int, failure: float) -> float:
     return float(failure * (np.pi / (2 * n)) ** 0.5)
 
 
-class RandomRun:
-    """Thick-restart Lanczos from a random vector in the complement of `locked` (n, m), fully orthogonalised.
+class RandomRun(Krylov):
+    """Lanczos with thick restarts from a random vector in the complement of `locked` (n, m).
 
-    The operator is P H P with P = 1 - locked locked^T. theta: Ritz values, ascending; residuals: of the Ritz pairs
-    in the complement. exhausted: the Krylov space is invariant to rounding. After a restart the run is still a
-    polynomial in P H P applied to the start vector; its zeros are `theta` and the Ritz values dropped on the way.
+    After a restart the run is still a polynomial in P H P applied to the start vector; its zeros are `theta` and the
+    Ritz values dropped on the way.
     """
 
     def __init__(self, op: LinearMap, locked: Tensor, generator: torch.Generator, columns: int | None = None) -> None:
         n = op.shape[0]
-        self.op, self.locked, self.order = op, locked, n - locked.shape[1]
-        wanted = columns or min(_LONGEST, max(_SHORTEST, _BASIS_BYTES // (8 * n)))
-        self.columns = min(self.order, wanted)
-        # Vector by vector in memory: each step reads whole vectors.
-        self.basis = locked.new_zeros(self.columns, n).T
-        self.T = np.zeros((self.columns, self.columns))
-        self.eps = torch.finfo(locked.dtype).eps
-        q = outside(torch.randn(n, generator=generator, dtype=torch.float64).to(locked), locked)
-        self.q = q / q.norm()
-        self.filled = self.num_products = 0
-        self.beta = self.log_beta = self.scale = 0.0
+        columns = columns or min(_LONGEST, max(_SHORTEST, _BASIS_BYTES // (8 * n)))
+        super().__init__(Local(op), min(n - locked.shape[1], columns), locked=locked)
+        self.op, self.num_products, self.log_beta = op, 0, 0.0
         self.dropped: list[float] = []
-        self.exhausted = False
+        self.fill(generator)
 
     def step(self) -> None:
         """Multiply once. Only while the run is not exhausted; restarts where the basis is full."""
         if self.filled == self.columns:
-            self._restart()
-        j, q = self.filled, self.q
-        self.basis[:, j] = q
-        image = (self.op @ q[:, None])[:, 0]
-        row = self.T[j, :j]
-        alpha = float(q @ image)
-        self.T[j, j] = alpha
-        # What is known beforehand goes first, so that one pass of Gram-Schmidt mostly suffices.
-        near = np.flatnonzero(row)
-        image = image - self.basis[:, near] @ torch.from_numpy(row[near]).to(q) - alpha * q
-        image = outside(image, self.locked, self.basis[:, : j + 1])
-        self.beta = float(image.norm())
-        self.filled, self.num_products = j + 1, self.num_products + 1
-        self.scale = max(self.scale, abs(alpha), self.beta)
-        floor = 10 * self.op.shape[0] ** 0.5 * self.eps * self.scale
-        self.exhausted = self.beta <= floor or self.filled == self.order
-        self.log_beta += float(np.log(max(self.beta, floor, np.finfo(float).tiny)))
-        self.q = image / self.beta if self.beta > 0 else image
-        if self.filled < self.columns:
-            self.T[self.filled, j] = self.T[j, self.filled] = self.beta
+            self.project()
+            share = self.columns // 6
+            keep = np.r_[:share, self.filled - share : self.filled]
+            self.dropped.extend(np.delete(self.theta, keep))
+            self.restart(keep)
+        advance(self.op, [self])
+        self.num_products += 1
+        beta = float(self.coupling[:, -1].sum())
+        self.log_beta += math.log(max(beta, self.rounding * self.scale, _TINY))
 
-    def project(self) -> None:
-        """Compute the Ritz values and their residuals."""
-        self.theta, self.S = np.linalg.eigh(self.T[: self.filled, : self.filled])
-        self.residuals: NDArray[np.float64] = abs(self.beta * self.S[-1])
-
-    def vectors(self, indices: NDArray[np.int64]) -> Tensor:
-        """Ritz vectors (n, m)."""
-        found: Tensor = self.basis[:, : self.filled] @ torch.from_numpy(self.S[:, indices]).to(self.q)
-        return found
+    def projections(self, max_products: float = np.inf) -> Iterator[bool]:
+        """Step, project after every tenth product and the last one, and say whether it was the last."""
+        while True:
+            self.step()
+            last = self.exhausted or self.num_products >= max_products
+            if last or self.num_products % _CHECK_EVERY == 0:
+                self.project()
+                yield last
 
     def reach(self, end: End, failure: float) -> float:
         """How far beyond the outermost Ritz value of an end the complement may have an eigenvalue.
@@ -107,12 +86,12 @@ class RandomRun:
         far out x can lie (van Dorsselaer, Hochstenbach & van der Vorst 2000; here with restarts, which drop zeros
         from the basis but not from p). Rounding may hide as much again as `_ROUNDING` eps |H|.
         """
-        if self.filled == self.order or self.scale == 0:
-            return _ROUNDING * self.eps * self.scale
+        rounding = _ROUNDING * torch.finfo(self.space.dtype).eps * self.scale
+        if self.filled == self.order or rounding == 0:
+            return rounding
         zeros = np.concatenate([self.theta, self.dropped])
         away = zeros - zeros.min() if end == "lowest" else zeros.max() - zeros
         width, log_least = float(away.max()) or self.scale, np.log(least_component(self.order, failure))
-        rounding = _ROUNDING * self.eps * self.scale
         low, high = -16.0, 16.0
         for _ in range(50):
             middle = (low + high) / 2
@@ -120,18 +99,6 @@ class RandomRun:
             is_seen = np.logaddexp(self.log_beta - np.log(away + d).sum(), np.log(rounding / d)) < log_least
             low, high = (low, middle) if is_seen else (middle, high)
         return float(width * 10.0**high)
-
-    def _restart(self) -> None:
-        self.project()
-        share = self.columns // 6
-        keep = np.r_[:share, self.filled - share : self.filled]
-        self.dropped.extend(np.delete(self.theta, keep))
-        self.basis[:, : len(keep)] = self.vectors(keep)
-        self.filled = m = len(keep)
-        arrow = self.beta * self.S[-1, keep]
-        self.T[:] = 0
-        self.T[np.arange(m), np.arange(m)] = self.theta[keep]
-        self.T[m, :m] = self.T[:m, m] = arrow
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,32 +136,18 @@ def search_complement(
     """
     run = RandomRun(op, locked, generator)
     beyond = dict.fromkeys(innermost, float("inf"))
-    while True:
-        run.step()
-        stop = run.exhausted or run.num_products >= max_products
-        if not stop and run.num_products % CHECK_EVERY:
-            continue
-        run.project()
-        searched, belongs = set[End](), np.zeros(run.filled, bool)
+    for last in run.projections(max_products):
+        residuals = run.residuals()
+        searched, belongs = set[End](), np.zeros(len(run.theta), bool)
         for end, value in innermost.items():
             sign, at = (1, 0) if end == "lowest" else (-1, -1)
             outward = sign * (value - run.theta)
             beyond[end] = min(beyond[end], max(0.0, outward[at] + run.reach(end, failure)))
             if end in ready:
                 belongs |= outward > limit
-            has_converged = run.residuals[at] <= limit and beyond[end] <= hidden
+            has_converged = residuals[at] <= limit and beyond[end] <= hidden
             if outward[at] <= limit and (has_converged or beyond[end] <= limit):
                 searched.add(end)
-        if stop or (run.residuals[belongs] <= limit / 4).any() or searched.issuperset(ready):
-            return Complement(beyond, searched, run.vectors(np.flatnonzero(belongs)), run.num_products)
-
-
-def outside(x: Tensor, *bases: Tensor) -> Tensor:
-    """x without its part in the bases; a second pass where the first took much of it (Daniel et al. 1976)."""
-    for _ in range(2):
-        before = float(x.norm())
-        for basis in bases:
-            x = x - basis @ (basis.T @ x)
-        if float(x.norm()) > _MOST * before:
+        if last or (residuals[belongs] <= limit / 4).any() or searched.issuperset(ready):
             break
-    return x
+    return Complement(beyond, searched, run.vectors(np.flatnonzero(belongs)), run.num_products)

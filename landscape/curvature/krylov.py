@@ -1,0 +1,243 @@
+"""The Krylov engine: an orthonormal basis that grows block by block, its projection, Ritz pairs and thick restarts.
+
+The engine does not multiply. It offers the next block and takes its image, so that several runs share one product
+(`advance`) and vectors may be distributed (`VectorSpace`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from landscape.curvature.operators import LinearMap
+from landscape.curvature.sound import require_finite
+
+Array = NDArray[np.float64]
+_MOST = 0.7
+"""Share of every direction that a pass of Gram-Schmidt must leave for it to be the last (Daniel et al. 1976)."""
+_PASSES = 3
+_ONE = np.ones((1, 1))
+
+
+class VectorSpace(Protocol):
+    """Vectors of `order` numbers, as columns of tensors (rows, m) with all of their rows or those that one rank holds.
+
+    Inner products and random vectors involve every rank, and go through these two methods; all else that the engine
+    does to long vectors are linear combinations of columns, which each rank forms of its own rows.
+    """
+
+    order: int
+    rows: int
+    dtype: torch.dtype
+    device: torch.device
+
+    def randn(self, m: int, generator: torch.Generator) -> Tensor:
+        """Gaussian vectors (rows, m)."""
+        ...
+
+    def inner(self, X: Tensor, Y: Tensor) -> Tensor:
+        """X^T Y over all rows, the same on every rank."""
+        ...
+
+
+class Local:
+    """The vectors that an operator takes, whole in one process."""
+
+    def __init__(self, op: LinearMap) -> None:
+        self.order = self.rows = op.shape[0]
+        self.dtype, self.device = op.dtype, op.device
+
+    def randn(self, m: int, generator: torch.Generator) -> Tensor:
+        """Gaussian vectors, the same in every precision and on every device."""
+        return torch.randn(self.order, m, generator=generator, dtype=torch.float64).to(self.device, self.dtype)
+
+    def inner(self, X: Tensor, Y: Tensor) -> Tensor:
+        """X^T Y. For a few columns X and a tall basis Y twice as fast as Y^T X; a dot product is faster still."""
+        return X[:, 0].dot(Y[:, 0]).view(1, 1) if X.shape[1] == Y.shape[1] == 1 else X.T @ Y
+
+
+class Krylov:
+    """An orthonormal basis (rows, filled) outside of `locked` columns, and the next block, orthonormal to both.
+
+    T is the projection of P H P, P = 1 - locked locked^T, on the basis, and coupling = block^T H basis. Both follow
+    from the recurrence as long as each block is what `take` made of the one before, restarts included. With
+    `keep_images` H basis is kept, `project` computes T from it, and `lead` may choose any other block.
+    width: columns of the blocks that `take` makes; there are fewer once the Krylov space is exhausted to rounding.
+    """
+
+    def __init__(
+        self, space: VectorSpace, columns: int, width: int = 1, locked: Tensor | None = None, keep_images: bool = False
+    ) -> None:
+        self.space, self.columns, self.width = space, columns, width
+        self.basis = self._store()
+        self.images = self._store() if keep_images else None
+        self.locked = self.basis[:, :0] if locked is None else locked
+        self.order = space.order - self.locked.shape[1]
+        self.block = self.basis[:, :0]
+        self.filled = 0
+        # The first basis vector that the next block couples with, as far as is known.
+        self.near = 0
+        self.T, self.coupling = np.zeros((columns, columns)), np.zeros((0, 0))
+        self.theta, self.S = np.zeros(0), np.zeros((0, 0))
+        # The size of H seen so far, and what of it is rounding in a new direction.
+        self.scale = 0.0
+        self.rounding = 10 * space.order**0.5 * torch.finfo(space.dtype).eps
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether there is no next block: the basis spans an invariant space, to rounding."""
+        return self.block.shape[1] == 0
+
+    def lead(self, x: Tensor, width: int | None = None, scale: float = 0.0) -> None:
+        """Make the leading directions of x (rows, m) outside of the basis the next block, at most `width`.
+
+        scale: size of what x was computed from, in which its rounding is measured, if larger than x.
+        """
+        self.block, _ = self._orthonormal(x, self.width if width is None else width, scale)
+        self.coupling, self.near = np.zeros((self.block.shape[1], self.filled)), self.filled
+
+    def fill(self, generator: torch.Generator, width: int | None = None) -> None:
+        """Widen the next block to `width` columns by random ones, as far as the space has room."""
+        missing = min(width or self.width, self.order - self.filled) - self.block.shape[1]
+        if missing > 0:
+            fresh, _ = self._orthonormal(self.space.randn(missing, generator), missing, beside=self.block)
+            self.block = torch.cat([self.block, fresh], dim=1)
+            self.coupling = np.concatenate([self.coupling, np.zeros((fresh.shape[1], self.filled))])
+
+    def take(self, image: Tensor) -> None:
+        """Take H block: the block joins the basis, and what is new in its image is the next one.
+
+        Raises NumericsError for NaN or infinity, which would otherwise pass for an exhausted space.
+        """
+        start, stop = self.filled, self.filled + self.block.shape[1]
+        self.basis[:, start:stop] = self.block
+        if self.images is not None:
+            self.images[:, start:stop] = image
+        A = self._inner(self.block, image)
+        size = float(np.abs(A).max())
+        require_finite(size)
+        self.T[start:stop, start:stop] = (A + A.T) / 2
+        self.T[start:stop, :start], self.T[:start, start:stop] = self.coupling, self.coupling.T
+        # What is known beforehand goes first, so that one pass of Gram-Schmidt mostly suffices.
+        known = self._small(self.T[self.near : stop, start:stop])
+        x = torch.addmm(image, self.basis[:, self.near : stop], known, alpha=-1)
+        self.filled, self.near, self.scale = stop, start, max(self.scale, size)
+        self.block, R = self._orthonormal(x, self.width, self.scale)
+        self.coupling = np.zeros((len(R), stop))
+        self.coupling[:, start:] = R
+        self.scale = max(self.scale, float(np.abs(R).max(initial=0.0)))
+
+    def project(self) -> None:
+        """Compute the Ritz values theta, ascending, and their coordinates S."""
+        m = self.filled
+        if self.images is not None:
+            T = self._inner(self.basis[:, :m], self.images[:, :m])
+            self.T[:m, :m] = (T + T.T) / 2
+        self.theta, self.S = np.linalg.eigh(self.T[:m, :m])
+
+    def residuals(self) -> Array:
+        """Norms of the residuals of all Ritz pairs in the complement of `locked`, by the recurrence."""
+        found: Array = np.linalg.norm(self.coupling @ self.S, axis=0)
+        return found
+
+    def vectors(self, indices: NDArray[np.int64]) -> Tensor:
+        """Ritz vectors (rows, m)."""
+        return self.basis[:, : self.filled] @ self._small(self.S[:, indices])
+
+    def residual_vectors(self, indices: NDArray[np.int64]) -> Tensor:
+        """H v - theta v (rows, m) of Ritz pairs, from the images kept."""
+        assert self.images is not None
+        S = self.S[:, indices]
+        image = self.images[:, : self.filled] @ self._small(S)
+        return image.addmm_(self.basis[:, : self.filled], self._small(S * self.theta[indices]), alpha=-1)
+
+    def restart(self, keep: NDArray[np.int64], columns: int | None = None) -> None:
+        """Keep these Ritz vectors of the last projection alone, in a basis with room for `columns`."""
+        S, self.columns = self.S[:, keep], columns or self.columns
+        self.basis = self._turned(self.basis, S)
+        if self.images is not None:
+            self.images = self._turned(self.images, S)
+        self.coupling = self.coupling @ S
+        self.T = np.zeros((self.columns, self.columns))
+        self.filled, self.near = len(keep), 0
+        np.fill_diagonal(self.T[: self.filled, : self.filled], self.theta[keep])
+
+    def _orthonormal(
+        self, x: Tensor, width: int, scale: float = 0.0, beside: Tensor | None = None
+    ) -> tuple[Tensor, Array]:
+        """Orthonormal U of at most `width` columns and R with x = U R + (basis, locked, beside, and rounding)."""
+        bases = [B for B in (self.locked, self.basis[:, : self.filled], beside) if B is not None and B.shape[1]]
+        R, floor, before = np.eye(x.shape[1]), 0.0, float(self.lengths(x).max(initial=0.0))
+        width = min(width, x.shape[1], self.order - self.filled)
+        for _ in range(_PASSES):
+            if width == 0:
+                break
+            for B in bases:
+                x = torch.addmm(x, B, self.space.inner(x, B).T, alpha=-1)
+            gram = self._inner(x, x)
+            squared, V = np.linalg.eigh(gram) if len(gram) > 1 else (gram[0], _ONE)
+            s = np.sqrt(np.maximum(squared, 0))
+            if s[0] < 1e-3 * s[-1]:
+                # The Gram matrix has lost the digits of short directions.
+                s = self.lengths(x @ self._small(V))
+            R = s[:, None] * (V.T @ R)
+            sizes = np.sqrt((R * R).sum(1))
+            floor = floor or self.rounding * max(scale, sizes.max())
+            kept = np.argsort(-sizes)[:width]
+            kept = kept[(sizes[kept] > floor) & (s[kept] > self.rounding * before)]
+            width, R = len(kept), R[kept]
+            if width == 0:
+                break
+            x = x / float(s[0]) if len(s) == 1 else x @ self._small(V[:, kept] / s[kept])
+            if s[kept].min() > _MOST * before:
+                break
+            before = 1.0
+        return x[:, :width], R[:width]
+
+    def lengths(self, x: Tensor) -> Array:
+        """Norms of columns."""
+        found: Array = np.sqrt(np.maximum(self._inner(x, x).diagonal(), 0))
+        return found
+
+    def _inner(self, X: Tensor, Y: Tensor) -> Array:
+        found: Array = self.space.inner(X, Y).to("cpu", torch.float64).numpy()
+        return found
+
+    def _small(self, S: Array) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(S)).to(self.basis)
+
+    def _turned(self, store: Tensor, S: Array) -> Tensor:
+        found = store[:, : self.filled] @ self._small(S)
+        if self.columns != store.shape[1]:
+            store = self._store()
+        store[:, : found.shape[1]] = found
+        return store
+
+    def _store(self) -> Tensor:
+        """Room for vectors: row by row for blocks, vector by vector where each step reads single ones."""
+        at = self.space
+        if self.width > 1:
+            return torch.empty(at.rows, self.columns, dtype=at.dtype, device=at.device)
+        return torch.empty(self.columns, at.rows, dtype=at.dtype, device=at.device).T
+
+
+def orthonormal(space: VectorSpace, x: Tensor) -> Tensor:
+    """Orthonormal columns that span those of x one after the other, which are nearly orthonormal already."""
+    R = torch.linalg.cholesky(space.inner(x, x)).mT
+    found: Tensor = torch.linalg.solve_triangular(R, x, upper=True, left=False)
+    return found
+
+
+def advance(op: LinearMap, runs: Sequence[Krylov]) -> None:
+    """Multiply the next blocks of all runs at once."""
+    block = runs[0].block if len(runs) == 1 else torch.cat([run.block for run in runs], dim=1)
+    start, images = 0, op @ block
+    for run in runs:
+        width = run.block.shape[1]
+        run.take(images[:, start : start + width])
+        start += width
