@@ -4,27 +4,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from landscape.errors import LandscapeError, complain
-from landscape.report.figures import coupling, spectrum, structure, training
+from landscape.report.figures.families import families
 from landscape.report.figures.sources import Drawn, NotDrawnError, Source, open_sources
 from landscape.report.style import save_figure, style
 from landscape.text import printable
 
-FAMILIES: dict[str, Callable[[Sequence[Source]], Drawn]] = {
-    "training_curves": training.training_curves,
-    "extreme_eigenvalues": spectrum.extreme_eigenvalues,
-    "spectra": spectrum.spectra,
-    "saddle_index": spectrum.saddle_index,
-    "coupling_ratios": coupling.coupling_ratios,
-    "ratios": coupling.ratios,
-    "densities": structure.densities,
-    "tracking": structure.tracking,
-    "prop41_ratio": training.prop41_ratio,
-    "embedding_norms": training.embedding_norms,
-}
+FAMILIES = families()
 
 
 def main(family: str, claim: str | None) -> None:

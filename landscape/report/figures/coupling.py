@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from landscape.report.figures.axes import last_step, legend, marker, nothing, step_axis
 from landscape.report.figures.captions import what_was_run
+from landscape.report.figures.families import family
 from landscape.report.figures.sources import Drawn, NotDrawnError, Source, having
 from landscape.report.style import block_colours, new_figure
 
@@ -27,6 +28,7 @@ MEASURED = {
 }
 
 
+@family(50)
 def coupling_ratios(sources: Sequence[Source]) -> Drawn:
     """The leading coupling ratios of E,W and of the control pair over steps, with the line at 1."""
     kept = having(sources, "measured", "coupling_ratios")
@@ -89,6 +91,7 @@ def coupling_ratios(sources: Sequence[Source]) -> Drawn:
     return Drawn("Coupling ratios", figure, pd.concat(rows), caption, numbers)
 
 
+@family(60)
 def ratios(sources: Sequence[Source]) -> Drawn:
     """Curvature ratio and gradient ratio against their predictions, with log-log slope and R^2."""
     import seaborn as sns

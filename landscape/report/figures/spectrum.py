@@ -9,6 +9,7 @@ import pandas as pd
 
 from landscape.report.figures.axes import last_step, legend, marker, nothing, outside_legend, step_axis
 from landscape.report.figures.captions import objectives, what_was_run, where
+from landscape.report.figures.families import family
 from landscape.report.figures.sources import Drawn, NotDrawnError, Source, having
 from landscape.report.style import block_colours, new_figure
 from landscape.storage.schema import LEVELS
@@ -18,6 +19,7 @@ CURVE_POINTS = 400
 """Points of a drawn cumulative distribution; every eigenvalue is in the Hessian file."""
 
 
+@family(20)
 def extreme_eigenvalues(sources: Sequence[Source]) -> Drawn:
     """lambda_max and -lambda_min of every block over steps; the saddle bound beside E,W."""
     kept = having(sources, "measured", "eigenvalues")
@@ -70,6 +72,7 @@ def extreme_eigenvalues(sources: Sequence[Source]) -> Drawn:
     return Drawn("Extreme eigenvalues per block", figure, table, caption, numbers)
 
 
+@family(30)
 def spectra(sources: Sequence[Source]) -> Drawn:
     """All eigenvalues of the dense blocks at a few steps, as cumulative distributions on a symmetric log axis."""
     import seaborn as sns
@@ -120,6 +123,7 @@ def spectra(sources: Sequence[Source]) -> Drawn:
     return Drawn("Full spectra", figure, pd.concat(rows), caption, numbers)
 
 
+@family(40)
 def saddle_index(sources: Sequence[Source]) -> Drawn:
     """The saddle index of every block over steps with its bracket, beside tolerance and gradient norm."""
     kept = having(sources, "measured", "inertia")

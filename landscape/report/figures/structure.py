@@ -9,6 +9,7 @@ import pandas as pd
 
 from landscape.report.figures.axes import last_step, legend, marker, nothing, outside_legend, step_axis
 from landscape.report.figures.captions import what_was_run
+from landscape.report.figures.families import family
 from landscape.report.figures.sources import Drawn, NotDrawnError, Source, having
 from landscape.report.style import block_colours, new_figure
 
@@ -17,6 +18,7 @@ EDGE = {"sharpness_gd": 2.0, "sharpness_adam": 38.0}
 LABEL = {"sharpness_gd": "gradient descent", "sharpness_adam": "Adam"}
 
 
+@family(70)
 def densities(sources: Sequence[Source]) -> Drawn:
     """The smoothed spectral density of every block at the last step, and the blocks' distances over steps."""
     kept = having(sources, "densities")
@@ -97,6 +99,7 @@ def _pairs(sources: Sequence[Source]) -> list[tuple[str, str]]:
     return list(found)
 
 
+@family(80)
 def tracking(sources: Sequence[Source]) -> Drawn:
     """How far the top and bottom eigenspaces turn between analysed steps, and sharpness against its stable limit."""
     kept = having(sources, "measured", "subspace_overlap", "sharpness_gd")

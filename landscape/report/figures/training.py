@@ -8,11 +8,13 @@ import numpy as np
 import pandas as pd
 
 from landscape.report.figures.captions import what_was_run
+from landscape.report.figures.families import family
 from landscape.report.figures.sources import Drawn, Source, having
 from landscape.report.style import new_figure
 from landscape.storage.runs import GROKKED, MEMORISED
 
 
+@family(10)
 def training_curves(sources: Sequence[Source]) -> Drawn:
     """Loss and accuracy on both sets over steps, with the memorise and the grok step."""
     import seaborn as sns
@@ -55,6 +57,7 @@ def training_curves(sources: Sequence[Source]) -> Drawn:
     return Drawn("Training curves", figure, pd.concat(rows), caption, numbers)
 
 
+@family(90)
 def prop41_ratio(sources: Sequence[Source]) -> Drawn:
     """The ratio lr_E/lr_W of Proposition 4.1 over steps, beside the one in use."""
     import seaborn as sns
@@ -98,6 +101,7 @@ def prop41_ratio(sources: Sequence[Source]) -> Drawn:
     return Drawn("Proposition 4.1 over training", figure, pd.concat(rows), caption, numbers)
 
 
+@family(100)
 def embedding_norms(sources: Sequence[Source]) -> Drawn:
     """Embedding norms of operand tokens by the number of training pairs that hold them."""
     import seaborn as sns

@@ -1,0 +1,30 @@
+"""The register of figure families: each reads opened files and returns a figure, its data, a caption, key numbers."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from landscape.report.figures.sources import Drawn, Source
+
+Family = Callable[[Sequence[Source]], Drawn]
+_PLACED: dict[str, tuple[int, Family]] = {}
+
+
+def family(place: int) -> Callable[[Family], Family]:
+    """Register a function as a family under its own name; place: where it stands in a report, ascending."""
+
+    def register(draw: Family) -> Family:
+        _PLACED[draw.__name__] = place, draw
+        return draw
+
+    return register
+
+
+def families() -> dict[str, Family]:
+    """Every family of the modules of this folder by name, in the order of a report."""
+    for found in pkgutil.iter_modules([str(Path(__file__).parent)]):
+        importlib.import_module(f"{__package__}.{found.name}")
+    return {name: draw for name, (_, draw) in sorted(_PLACED.items(), key=lambda entry: entry[1][0])}
