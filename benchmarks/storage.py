@@ -48,7 +48,7 @@ def _storage(config: TrainConfig, folder: Path) -> Numbers:
         member = Member(config, folder / f"{name}.h5")
         member.open(False, "cpu", fsync)
         with member.writer as writer:
-            found[name] = measure(lambda i, w=writer: w.checkpoint(i, parameters))
+            found[name] = measure(lambda i, w=writer: w.append_to("checkpoints", i, parameters))
     with (folder / "raw.bin").open("wb", buffering=0) as file:
         found["tofile"] = measure(lambda _: raw.tofile(file))
     size = raw.nbytes

@@ -22,7 +22,7 @@ from torch import nn
 from benchmarks.harness import Line, Numbers, Part, main, timed
 from landscape.config import TrainConfig, preset
 from landscape.problems.tasks import TRAIN, make_data
-from landscape.storage.runs import RunWriter
+from landscape.storage.writer import Writer
 from landscape.training.loop import _Loop, train
 from landscape.training.member import Member
 
@@ -31,8 +31,8 @@ MEMBERS, ROUNDS = 16, 3
 WATCHED = {
     "making the file": (Member, "open"),
     "checkpoints": (Member, "commit"),
-    "rows of metrics": (RunWriter, "metrics"),
-    "trimming the file": (RunWriter, "finish"),
+    "rows of metrics": (Writer, "append_to"),
+    "trimming the file": (Writer, "finish"),
     "computing metrics": (_Loop, "metrics"),
 }
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from landscape.storage import schema, schema_hessian
+from landscape.analysis.critical_fields import CRITICAL, SEARCH
+from landscape.analysis.fields import ROOT, density_table, spectrum_table, vectors_table
+from landscape.storage import schema
+from landscape.training.tables import TABLES
 
 PAGE = Path(__file__).with_name("format.md")
 MADE = re.compile(r"(<!-- made: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -16,7 +19,7 @@ HEAD = ("dataset", "axes", "type", "units", "meaning", "formula")
 def generate(page: str) -> str:
     """The page with what stands between `made: NAME` and `end` made anew; each part must have its one place."""
     parts = {"version": f"Schema version {schema.VERSION}.\n", "crc32": f"{schema.COMMIT.formula}\n"}
-    parts |= {"search" if table is schema_hessian.SEARCH else table.group: markdown(table) for table in tables()}
+    parts |= {"search" if table is SEARCH else table.group: markdown(table) for table in tables()}
     places = sorted(name for _, name, _ in MADE.findall(page))
     if places != sorted(parts):
         raise ValueError(f"docs/format.md has places for {places}, not for {sorted(parts)}")
@@ -25,24 +28,13 @@ def generate(page: str) -> str:
 
 def tables() -> tuple[schema.Table, ...]:
     """The tables of both files; BLOCK stands for any block's name."""
-    data = schema.Table("data", "", schema.DATA)
-    by_block = [
-        make(("BLOCK",))
-        for make in (schema_hessian.spectrum_table, schema_hessian.density_table, schema_hessian.vectors_table)
-    ]
-    return (
-        *schema.RUN_TABLES,
-        data,
-        schema_hessian.ROOT,
-        *by_block,
-        schema_hessian.CRITICAL,
-        schema_hessian.SEARCH,
-    )
+    by_block = [make(("BLOCK",)) for make in (spectrum_table, density_table, vectors_table)]
+    return (*TABLES, ROOT, *by_block, CRITICAL, SEARCH)
 
 
 def markdown(table: schema.Table) -> str:
     """One line a dataset."""
-    precision = "f8" if table in (schema_hessian.CRITICAL, schema_hessian.SEARCH) else "f4 or f8"
+    precision = "f8" if table in (CRITICAL, SEARCH) else "f4 or f8"
     lines = [HEAD, ("---",) * len(HEAD), *(cells(field, table.row, precision) for field in table.fields)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 

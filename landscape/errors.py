@@ -123,6 +123,15 @@ def working_on(path: object) -> Iterator[None]:
         raise
 
 
+@contextlib.contextmanager
+def in_file(path: object, what: str) -> Iterator[None]:
+    """Make an error of a file of what its content leads to: options or numbers that no file of ours has."""
+    try:
+        yield
+    except (ConfigError, ValueError, TypeError, ArithmeticError, RecursionError) as error:
+        raise FileError(f"{path}: its {what} cannot be: {str(error)[:200]}", "get it again from its source") from error
+
+
 def complain(error: LandscapeError) -> None:
     """Print an error and its hint on stderr, each on one line."""
     _tell(f"error: {printable(error)}\nhint: {printable(error.hint)}")

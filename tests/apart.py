@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,8 @@ import numpy as np
 from tqdm import tqdm
 
 from landscape.cli import main as cli
-from landscape.storage.hessians import HessianWriter
-from landscape.storage.runs import RunWriter
+from landscape.storage.hessians import HessianReader
+from landscape.storage.writer import Writer
 
 PATIENCE = 180.0
 MEMORY = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
@@ -83,53 +83,44 @@ Runner = Callable[[Path, list[str], Kill | None], Outcome]
 @contextlib.contextmanager
 def acknowledging(tell: Callable[[Path, Label, Row], None]) -> Iterator[None]:
     """Tell of every row, block of a Hessian file and step of a search once the writer's method has returned."""
-    real = {
-        (writer, name): getattr(writer, name)
-        for writer, name in [
-            (RunWriter, "checkpoint"),
-            (HessianWriter, "append"),
-            (HessianWriter, "flush"),
-            (HessianWriter, "save_search"),
-        ]
-    }
+    real = {name: getattr(Writer, name) for name in ("append", "flush", "save")}
 
-    def checkpoint(self: RunWriter, step: int, parameters: Any, **beside: Any) -> None:
-        real[RunWriter, "checkpoint"](self, step, parameters, **beside)
-        groups: Mapping[str, Any] = {"checkpoints": parameters, **beside}
-        row = {
-            f"{group}/{name}": np.ascontiguousarray(groups[group][name], dtype=place.dtype).tobytes()
-            for group, table in self._tables.items()
-            if group in groups
-            for name, place in table.fields.items()
-        }
-        tell(self.path, step, row)
-
-    def measured(self: HessianWriter, step: int, rows: Any) -> None:
-        for block, norm in zip(self._made[2].sizes, rows["/"]["operator_norm"], strict=True):
+    def measured(self: Writer, step: int, rows: Any) -> None:
+        for block, norm in zip(HessianReader(self.path).blocks, rows["/"]["operator_norm"], strict=True):
             if not np.isnan(norm):
                 tell(self.path, (step, block), {})
 
-    def append(self: HessianWriter, step: int, rows: Any) -> None:
-        real[HessianWriter, "append"](self, step, rows)
-        measured(self, step, rows)
+    def append(self: Writer, step: int, rows: Any) -> None:
+        real["append"](self, step, rows)
+        row = {
+            f"{group}/{name}": np.ascontiguousarray(rows[group][name], dtype=place.dtype).tobytes()
+            for group, table in self._tables.items()
+            if group in rows
+            for name, place in table.fields.items()
+        }
+        if "/" in rows:
+            measured(self, step, rows)
+        else:
+            tell(self.path, step, row)
 
-    def flush(self: HessianWriter) -> None:
+    def flush(self: Writer) -> None:
         replaced = dict(self._replaced)
-        real[HessianWriter, "flush"](self)
+        real["flush"](self)
         for step, rows in replaced.items():
             measured(self, step, rows)
 
-    def save_search(self: HessianWriter, state: Any) -> None:
-        real[HessianWriter, "save_search"](self, state)
-        tell(self.path, (int(state["iterations"]), ""), {})
+    def save(self: Writer, state: Any) -> None:
+        real["save"](self, state)
+        if "iterations" in state:
+            tell(self.path, (int(state["iterations"]), ""), {})
 
     try:
-        for (writer, name), method in zip(real, (checkpoint, append, flush, save_search), strict=True):
-            setattr(writer, name, method)
+        for name, method in zip(real, (append, flush, save), strict=True):
+            setattr(Writer, name, method)
         yield
     finally:
-        for (writer, name), method in real.items():
-            setattr(writer, name, method)
+        for name, method in real.items():
+            setattr(Writer, name, method)
 
 
 @contextlib.contextmanager

@@ -19,8 +19,9 @@ from tqdm import tqdm
 
 from landscape.analysis.hessian import analyse
 from landscape.config import HessianConfig, TrainConfig
-from landscape.storage.hessians import HessianReader, HessianWriter
-from landscape.storage.runs import RunReader, RunWriter
+from landscape.storage.hessians import HessianReader
+from landscape.storage.runs import RunReader
+from landscape.storage.writer import Writer
 from landscape.training.loop import train
 
 PAGE = 4096
@@ -238,7 +239,7 @@ def crash_training(folder: Path, truth: Undisturbed, stride: int, resume_every: 
         train(RUN, path, resume=True, quiet=True)
         return everything(path) == whole
 
-    log = _log(lambda: train(RUN, path, quiet=True), RunWriter, "checkpoint")
+    log = _log(lambda: train(RUN, path, quiet=True), Writer, "append")
     return _crash(Tally("crash at a write of `landscape train`"), path, log, lambda: served_run(path),
                   truth.checkpoints, is_whole, stride, resume_every, seed)  # fmt: skip
 
@@ -251,7 +252,7 @@ def crash_analysis(folder: Path, truth: Undisturbed, stride: int, resume_every: 
         analyse(truth.run, ANALYSIS, path, quiet=True)
         return served_hessian(path) == truth.rows
 
-    log = _log(lambda: analyse(truth.run, ANALYSIS, path, quiet=True), HessianWriter, "append")
+    log = _log(lambda: analyse(truth.run, ANALYSIS, path, quiet=True), Writer, "append")
     return _crash(Tally("crash at a write of `landscape hessian`"), path, log, lambda: served_hessian(path),
                   truth.rows, is_whole, stride, resume_every, seed)  # fmt: skip
 
@@ -259,7 +260,7 @@ def crash_analysis(folder: Path, truth: Undisturbed, stride: int, resume_every: 
 def lose_power(folder: Path, truth: Undisturbed, tries: int, seed: int = 0) -> Tally:
     """With --fsync: of the writes since the last sync any subset has reached the disk, each whole or torn."""
     path, rng = folder / "unplugged.h5", random.Random(seed)
-    log = _log(lambda: train(RUN, path, quiet=True, fsync=True), RunWriter, "checkpoint")
+    log = _log(lambda: train(RUN, path, quiet=True, fsync=True), Writer, "append")
     tally = Tally("power lost during `landscape train --fsync`")
     first = next(i for i, event in enumerate(log) if event[0] == "rename")
     instants = sorted(rng.choices(range(first + 1, len(log)), k=tries))

@@ -28,9 +28,11 @@ from typing import Any
 
 import h5py
 import numpy as np
+import xarray
 from hypothesis import Phase, given, seed, settings
 from hypothesis import strategies as st
 
+import landscape
 from landscape.errors import LandscapeError
 from landscape.storage import schema
 from landscape.storage.checksum import crc32_of_attributes
@@ -40,6 +42,7 @@ from landscape.storage.hessians import HessianReader
 from landscape.storage.runs import RunReader
 
 MEMORY, SECONDS = 4 << 30, 10
+OLD = sorted((Path(__file__).parent / "data").glob("*.h5"))
 Served = dict[str, Any]
 
 
@@ -83,6 +86,7 @@ def _of_run(path: Path, original: Served) -> Iterator[tuple[str, Callable[[], An
         yield "tokens", lambda: _rows(reader.tokens())
         yield "data", lambda: reader.data()
         yield "resume", lambda: reader.resume_state()
+        yield "view", lambda: _view(landscape.open_run(path))
         yield "slots", lambda: frozenset(_frozen(reader.tables["resume"].row(i)) for i in (0, 1))
 
 
@@ -91,9 +95,15 @@ def _of_hessian(path: Path, original: Served) -> Iterator[tuple[str, Callable[[]
     yield "damage", lambda: reader.damage
     yield "attrs", lambda: (reader.attrs, reader.config, reader.blocks, reader.pairs)
     yield "steps", lambda: frozenset(reader.steps)
+    yield "view", lambda: _view(landscape.open_hessian(path))
     parts = (reader.row, reader.spectra, reader.densities, reader.critical_point)
     for step in reader.steps:
         yield f"step {step}", lambda step=step: [part(step) for part in parts]
+
+
+def _view(data: xarray.Dataset) -> dict[str, Any]:
+    with data:
+        return {str(name): variable.dims for name, variable in data.variables.items()}
 
 
 def _rows(columns: dict[str, Any]) -> frozenset[Any]:
@@ -212,6 +222,7 @@ def mutations(path: Path) -> st.SearchStrategy[list[Mutation]]:
         st.tuples(st.just("dataset"), name, shape, st.sampled_from(TYPES), st.sampled_from(LAYOUTS)),
         st.tuples(st.just("value"), name, st.floats(0, 1), st.integers(-3, 2**62) | st.floats()),
         st.tuples(st.just("attribute"), st.sampled_from([*names[:8], *["/"] * 8]), attribute, VALUES),
+        st.tuples(st.just("layout"), st.floats(0, 1), JSON | st.sampled_from(names)),
         st.tuples(st.just("config"), st.sampled_from(["config", "parent_config"]), st.sampled_from(keys), JSON),
         st.tuples(st.just("bytes"), st.floats(0, 1), st.binary(min_size=1, max_size=64)),
         st.tuples(st.just("truncate"), st.floats(0, 1)),
@@ -237,7 +248,8 @@ def spoil(path: Path, steps: list[Mutation]) -> None:
 
 def seal(file: h5py.File) -> None:
     """Give changed attributes a valid checksum, so that it is not what refuses them."""
-    names = ATTRIBUTES[str(file.attrs["schema"])]
+    # Files of version 1 declare no layout.
+    names = [name for name in ATTRIBUTES[str(file.attrs["schema"])] if name != "layout" or name in file.attrs]
     file.attrs["attrs_crc32"] = crc32_of_attributes({name: file.attrs[name] for name in names})
 
 
@@ -269,13 +281,28 @@ def _change(file: h5py.File, kind: str, args: list[Any]) -> None:
             data[np.unravel_index(int(args[1] * (data.size - 1)), data.shape)] = args[2]
         case "attribute":
             file[name].attrs[args[1]] = args[2]
+        case "layout":
+            found = json.loads(file.attrs["layout"])
+            places = list(_places(found))
+            owner, key = places[int(name * (len(places) - 1))]
+            owner[key] = args[1]
+            file.attrs["layout"] = json.dumps(found)
         case "config":
             file.attrs[name] = json.dumps({**json.loads(file.attrs[name]), args[1]: args[2]})
 
 
+def _places(node: Any) -> Iterator[tuple[Any, Any]]:
+    """Every object and list of a JSON document with each of its keys."""
+    for key, value in node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ():
+        yield node, key
+        yield from _places(value)
+
+
 def is_fair(verdict: str, steps: list[Mutation]) -> bool:
     """Whether a verdict is what a reader may do; attributes with a checksum of their own are the file's word."""
-    is_given = verdict == "wrong attrs" and any(kind in ("attribute", "config") for kind, *_ in steps)
+    kinds = {kind for kind, *_ in steps}
+    is_given = verdict == "wrong attrs" and bool(kinds & {"attribute", "config"})
+    is_given |= verdict.startswith("wrong ") and "layout" in kinds
     return is_given or verdict == "harmless" or verdict.startswith("named: ")
 
 
@@ -359,10 +386,12 @@ def main() -> None:
         analyse(run, HessianConfig(device="cpu"), quiet=True)
         if args.guided:
             guided(run, args.seconds, args.corpus)
-        campaigns = [Campaign(path, Path(name) / "victim.h5") for path in (run, run.with_name("run.hessian.h5"))]
+        old = [path for path in OLD if path.name in ("run-1.1.h5", "run-1.1.hessian.h5", "run-1.1-member.h5")]
+        files = [run, run.with_name("run.hessian.h5"), *old]
+        campaigns = [Campaign(path, Path(name) / "victim.h5") for path in files]
         for number in itertools.count(10_000 * args.seed):
             for campaign in campaigns:
-                campaign.run(500, number, ends)
+                campaign.run(100, number, ends)
             if time.monotonic() >= ends:
                 break
         peak = max(campaign.reader.close() for campaign in campaigns)

@@ -15,15 +15,15 @@ import numpy as np
 from apart import run_apart
 from sequences import Choose, Command, Kind, Ledger, register, served
 
+from landscape.analysis.fields import ROOT
 from landscape.config import TrainConfig
-from landscape.storage import schema_hessian
 from landscape.storage.folders import RECORD
 from landscape.storage.hessians import HessianReader
 from landscape.training.loop import train
 
 TRACKED = ("subspace_overlap", "previous_rank", "previous_overlap", "crossings")
-BY_BLOCK = {field.name for field in schema_hessian.ROOT.fields if field.dims[:1] == ("block",)}
-BY_PAIR = {field.name for field in schema_hessian.ROOT.fields if field.dims == ("block", "other_block")}
+BY_BLOCK = {field.name for field in ROOT.fields if field.dims[:1] == ("block",)}
+BY_PAIR = {field.name for field in ROOT.fields if field.dims == ("block", "other_block")}
 STEPS, BLOCKS = ("0", "4", "8"), ("E", "W", "E,W")
 TINY = TrainConfig(
     p=5, tokens=2, embed_dim=2, hidden=4, batch_size=8, train_fraction=0.6, steps=8, checkpoint_every=2,

@@ -80,7 +80,12 @@ def test_truncated(expect_failure: Callable[..., None], run_file: Path) -> None:
     ("name", "value", "error", "hint"),
     [
         ("schema", "other.thing", "of schema 'other.thing', not a run file", "landscape train"),
-        ("schema_version", "9.0", "has schema version 9.0; this landscape reads up to 1.1", "upgrade landscape"),
+        (
+            "schema_version",
+            "9.0",
+            f"has schema version 9.0; this landscape reads up to {schema.VERSION}",
+            "upgrade landscape",
+        ),
     ],
 )
 def test_other_schemas(

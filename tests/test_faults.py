@@ -22,7 +22,8 @@ from apart import run_apart
 from landscape.analysis.hessian import analyse
 from landscape.cli import main as cli
 from landscape.errors import FileError
-from landscape.storage.runs import RunReader, RunWriter
+from landscape.storage.runs import RunReader
+from landscape.storage.writer import Writer
 from landscape.training.loop import train
 
 HERE = Path(__file__).parent
@@ -164,15 +165,15 @@ def test_a_file_moved_while_it_is_written(
 ) -> None:
     """The run ends with an error; the moved file holds every checkpoint, and --repair trims it."""
     path, moved = tmp_path / "run.h5", tmp_path / "moved.h5"
-    original = RunWriter.checkpoint
+    original = Writer.append
 
-    def moving(self: RunWriter, step: int, *args: Any, **more: Any) -> None:
+    def moving(self: Writer, step: int, *args: Any, **more: Any) -> None:
         original(self, step, *args, **more)
         if step == 20:
             path.rename(moved)
             path.write_text("something else")
 
-    monkeypatch.setattr(RunWriter, "checkpoint", moving)
+    monkeypatch.setattr(Writer, "append", moving)
     with pytest.raises(FileError, match="was moved or replaced while it was being written"):
         train(faults.RUN, path, quiet=True)
     assert path.read_text() == "something else"
@@ -211,7 +212,7 @@ def test_check_tells_whole_unfinished_and_damaged_apart(
     assert "whole and complete" in capsys.readouterr().out
     assert cli.run(["check", str(truth.hessian)]) == 0
     capsys.readouterr()
-    RunWriter.extend(path, {"status": "running"}, {"checkpoints": 99}).close()
+    Writer.extend(path, {"status": "running"}, {"checkpoints": 99}).close()
     assert cli.run(["check", str(path)]) == 3
     assert "whole but running" in capsys.readouterr().out
     assert cli.run(["info", str(path)]) == 0

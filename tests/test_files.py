@@ -25,7 +25,8 @@ from landscape.errors import FileError
 from landscape.storage import schema
 from landscape.storage.files import sha256
 from landscape.storage.hessians import HessianReader
-from landscape.storage.runs import RunReader, RunWriter
+from landscape.storage.runs import RunReader
+from landscape.storage.writer import Writer
 from landscape.storage.writing import sole_writer
 from landscape.training.loop import train
 
@@ -105,7 +106,7 @@ def test_uncommitted_rows_are_not_written(tiny_run: Path, tmp_path: Path) -> Non
         assert 20 not in reader.steps
         kept = {s: reader.checkpoint(s) for s in reader.steps}
     assert 20 not in landscape.open_run(path)["step"].values
-    RunWriter(path).finish("complete")
+    Writer(path).finish("complete")
     with h5py.File(path) as file:
         assert len(file["checkpoints/step"]) == total - 1
         assert (file["checkpoints/crc32"][()] > 0).all()
@@ -144,7 +145,7 @@ def test_a_torn_row_never_counts(tiny_run: Path, tmp_path: Path, monkeypatch: py
 def test_extending_keeps_old_rows(tiny_run: Path, tmp_path: Path) -> None:
     """Room for more rows is made by rewriting; what was there stays, bit for bit."""
     path = Path(shutil.copy(tiny_run, tmp_path / "run.h5"))
-    with RunWriter.extend(path, {"status": "running"}, {"checkpoints": 500, "metrics": 500}):
+    with Writer.extend(path, {"status": "running"}, {"checkpoints": 500, "metrics": 500}):
         pass
     with RunReader(path) as new, RunReader(tiny_run) as old:
         assert new.steps == old.steps

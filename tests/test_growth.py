@@ -24,8 +24,9 @@ from landscape.analysis.hessian import analyse
 from landscape.cli import main as cli
 from landscape.config import HessianConfig
 from landscape.errors import FileError
-from landscape.storage.hessians import HessianReader, HessianWriter
-from landscape.storage.runs import RunReader, RunWriter
+from landscape.storage.hessians import HessianReader
+from landscape.storage.runs import RunReader
+from landscape.storage.writer import Writer
 from landscape.training.loop import train
 
 
@@ -153,7 +154,7 @@ def test_a_checkpoint_that_is_another(tmp_path: Path) -> None:
     with RunReader(run) as reader:
         index, row = reader.steps.index(20), dict(reader.checkpoint(20))
     row["V"] = row["V"] + 1
-    writer = RunWriter(run)
+    writer = Writer(run)
     writer._tables["checkpoints"].write(index, 20, row)
     writer.close()
     with pytest.raises(FileError, match="step 20 was measured at another checkpoint than"):
@@ -163,16 +164,16 @@ def test_a_checkpoint_that_is_another(tmp_path: Path) -> None:
 def stopped_at(number: int, method: str, monkeypatch: pytest.MonkeyPatch, work: Callable[[], int]) -> int:
     """Exit code of some work that gets Ctrl-C within the call of a writer's method with this number."""
     calls: list[int] = []
-    original = getattr(HessianWriter, method)
+    original = getattr(Writer, method)
 
-    def pressing(self: HessianWriter, *args: Any) -> None:
+    def pressing(self: Writer, *args: Any) -> None:
         calls.append(1)
         if len(calls) == number:
             os.kill(os.getpid(), signal.SIGINT)
         original(self, *args)
 
     with monkeypatch.context() as context:
-        context.setattr(HessianWriter, method, pressing)
+        context.setattr(Writer, method, pressing)
         return work()
 
 
@@ -212,7 +213,7 @@ def critical(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], dict[
     return argv, served_hessian(out), HessianReader(out).critical_point(400)
 
 
-@pytest.mark.parametrize(("method", "number"), [("save_search", 1), ("save_search", 4), ("append", 1)])
+@pytest.mark.parametrize(("method", "number"), [("save", 1), ("save", 4), ("append", 1)])
 def test_a_search_that_is_stopped_is_resumed_bit_for_bit(
     method: str, number: int, critical: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:

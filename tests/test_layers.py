@@ -110,6 +110,16 @@ def test_rooms_keep_to_their_tools(room: str, forbidden: set[str]) -> None:
         assert not outside(path) & forbidden, path
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "landscape/storage").glob("*.py")), ids=lambda path: path.stem)
+def test_storage_knows_no_model(path: Path) -> None:
+    """It reads no options, and names no parameter, block or pair; only what is frozen of version 1 does."""
+    if path.stem == "version_1":
+        return
+    assert "landscape.config" not in imports(path)
+    text = {node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)}
+    assert not text & {"E", "W", "V", "b1", "b2", "E,W", "W,V", "E,V", "all"}
+
+
 def test_only_storage_writes_hdf5() -> None:
     """h5py is imported by storage alone (and asked for its version by provenance)."""
     users = {p.relative_to(ROOT / "landscape").with_suffix("").parts[0] for p in modules() if "h5py" in outside(p)}

@@ -14,19 +14,21 @@ from typing import Any
 import pytest
 from conftest import TINY
 
+from landscape.analysis.fields import vectors_table
 from landscape.analysis.hessian import analyse
 from landscape.cli import main as cli
 from landscape.config import HessianConfig
 from landscape.errors import ConfigError, FileError, LandscapeError
-from landscape.storage import schema, schema_hessian
+from landscape.storage import schema
 from landscape.storage.contents import ROWS
 from landscape.storage.guard import ROW_BYTES
 from landscape.storage.inspect import inspect, repair
-from landscape.storage.making import check_run, new_file
+from landscape.storage.making import new_file, require_room
 from landscape.storage.runs import RunReader
 from landscape.storage.writing import lock_of, owner, sole_writer, temporary_file
 from landscape.training.loop import train
-from landscape.training.member import checkpoint_schedule, rows_to_come
+from landscape.training.member import checkpoint_schedule, rooms, rows_to_come
+from landscape.training.tables import scales
 
 
 @pytest.mark.parametrize(
@@ -57,9 +59,10 @@ def test_a_run_that_no_reader_takes_is_refused_at_once(changes: dict[str, Any], 
 def test_the_largest_tables_are_accepted(tmp_path: Path) -> None:
     """The limits are those of the reader: at the limit a run passes, one row more and it does not."""
     config = dataclasses.replace(TINY, checkpoint_log=0, checkpoint_every=0, metrics_every=1)
-    check_run(tmp_path / "run.h5", dataclasses.replace(config, steps=ROWS - 2), {"metrics": ROWS})
+    largest = dataclasses.replace(config, steps=ROWS - 2)
+    require_room(tmp_path / "run.h5", rooms(largest), scales(largest))
     with pytest.raises(ConfigError, match="metrics would have 1,048,577 rows"):
-        check_run(tmp_path / "run.h5", config, {"metrics": ROWS + 1})
+        require_room(tmp_path / "run.h5", rooms(dataclasses.replace(config, steps=ROWS - 1)), scales(config))
     assert rows_to_come(dataclasses.replace(config, steps=ROWS - 2))["metrics"] == ROWS
     assert len(checkpoint_schedule(dataclasses.replace(config, steps=ROWS - 1, checkpoint_every=1))) == ROWS
 
@@ -96,7 +99,7 @@ def test_texts_that_no_reader_takes(tiny_run: Path, tmp_path: Path, monkeypatch:
 
 def test_an_analysis_that_no_reader_takes(tmp_path: Path) -> None:
     """Rows of a Hessian file that are too large are refused before a file is made."""
-    vectors = schema_hessian.vectors_table(("all",))
+    vectors = vectors_table(("all",))
     scales = {"end": range(2), "rank": range(100), "param_row_all": range(ROW_BYTES // 1000)}
     with (
         pytest.raises(ConfigError, match="all in eigenvectors would take") as error,

@@ -20,9 +20,11 @@ import numpy as np
 import pytest
 import xarray
 
-from landscape.storage import schema, schema_hessian
+from landscape.analysis.fields import ROOT
+from landscape.storage import schema
 from landscape.storage.hessians import HessianReader
 from landscape.storage.runs import RunReader
+from landscape.training.tables import TABLES
 
 Array = np.ndarray[Any, Any]
 PAGE = (Path(__file__).parent.parent / "docs/format.md").read_text()
@@ -200,7 +202,7 @@ def test_values(reader: str, kind: str, name: str, files: dict[str, Path], serve
     np.testing.assert_allclose(theirs, ours, rtol=1e-5 if reader == "h5ls" else 0)
 
 
-@pytest.mark.parametrize("table", [*schema.RUN_TABLES, schema_hessian.ROOT], ids=lambda table: table.group)
+@pytest.mark.parametrize("table", [*(table for table in TABLES if table.row), ROOT], ids=lambda table: table.group)
 def test_axes_have_their_names(table: schema.Table, files: dict[str, Path]) -> None:
     """Both engines of xarray and the netCDF library see each axis under the name that the schema gives it."""
     path = files["hessian" if table.group == "/" else "run"]

@@ -24,12 +24,13 @@ from sequences_analyses import Critical, Hessian, Report, Sweep
 from sequences_train import Ensemble, Run
 
 from landscape import problems
-from landscape.analysis.hessian import analyse
+from landscape.analysis.hessian import analyse, open_writer
 from landscape.analysis.measurement import Measurement
 from landscape.config import HessianConfig
 from landscape.errors import FileError
-from landscape.storage.hessians import HessianReader, HessianWriter
-from landscape.storage.runs import RunReader, RunWriter
+from landscape.storage.hessians import HessianReader
+from landscape.storage.runs import RunReader
+from landscape.storage.writer import Writer
 from landscape.training.loop import train
 
 SHORT = dataclasses.replace(TINY, steps=110, checkpoint_every=10, checkpoint_log=8, metrics_every=5)
@@ -179,7 +180,7 @@ def test_a_row_beyond_the_room_is_refused_before_a_byte_is_touched(group: str, t
     with RunReader(path) as reader:
         row = reader.tables[group].row(0)
         count = len(reader.tables[group].rows)
-    with RunWriter(path) as writer:
+    with Writer(path) as writer:
         table = writer._tables[group]
         for index in (count, count + 1000, -1):
             with pytest.raises(FileError, match=rf"{group} has room for {count} rows, and this is row"):
@@ -200,14 +201,14 @@ def test_an_analysis_has_room_for_the_steps_to_come(tiny_run: Path, tmp_path: Pa
     rows = {"/": found.row(0), "spectrum": found.spectra(0), "density": found.densities(0), "eigenvectors": vectors}
     with RunReader(tiny_run) as run:
         layout = Measurement(problems.of_run(run, "cpu"), config).layout()
-    with HessianWriter(path, {**found.attrs, "status": "running"}, 4, layout, grow=True) as writer:
+    with open_writer(path, {**found.attrs, "status": "running"}, 4, layout, found) as writer:
         writer.append(40, rows)
         writer.append(60, rows)
         bytes_before = path.read_bytes()
         with pytest.raises(FileError, match="has room for 4 rows, and this is row 5"):
             writer.append(80, rows)
         assert path.read_bytes() == bytes_before
-        writer.finish()
+        writer.finish("complete")
     after = faults.served_hessian(path)
     assert before.items() <= after.items()
     assert sorted(after) == [0, 20, 40, 60]

@@ -12,14 +12,14 @@ import pytest
 import xarray
 
 import landscape
+from landscape.analysis.fields import ROOT
 from landscape.analysis.hessian import analyse
 from landscape.cli import main as cli
 from landscape.config import HessianConfig
-from landscape.storage import schema_hessian
 
 OLD = Path(__file__).parent / "data/run-1.0.hessian.h5"
-MARKED = [f.name for f in schema_hessian.ROOT.fields if "_FillValue" in f.attrs]
-YOUNGER = {f.name for f in schema_hessian.ROOT.fields if f.since != "1.0"}
+MARKED = [f.name for f in ROOT.fields if "_FillValue" in f.attrs]
+YOUNGER = {f.name for f in ROOT.fields if f.since != "1.0"}
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def stored(path: Path, name: str) -> np.ndarray:
 
 def test_every_count_that_may_be_unknown_is_marked() -> None:
     """What the format says is -1 somewhere is what the attribute marks."""
-    told = [f.name for f in schema_hessian.ROOT.fields if "; missing (-1): " in f.long_name + f.formula]
+    told = [f.name for f in ROOT.fields if "; missing (-1): " in f.long_name + f.formula]
     assert told == MARKED
     assert len(MARKED) == 11
 

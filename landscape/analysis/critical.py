@@ -16,10 +16,12 @@ from torch import Tensor
 from tqdm import tqdm
 
 from landscape import problems
+from landscape.analysis.critical_fields import CRITICAL, SEARCH, STATUS
 from landscape.analysis.hessian import (
     existing,
     joined,
     make_plan,
+    open_writer,
     show_block,
     warn_of_damage,
     written_attrs,
@@ -30,14 +32,14 @@ from landscape.curvature.critical import CriticalPoint, SearchState, find_critic
 from landscape.curvature.operators import LinearMap
 from landscape.errors import ConfigError, FileError
 from landscape.problems.problem import hessian, tensors
-from landscape.storage import schema, schema_hessian
 from landscape.storage.files import as_path, make_folder, output, refuse_existing, require_name
-from landscape.storage.hessians import HessianReader, HessianWriter
+from landscape.storage.hessians import HessianReader
 from landscape.storage.runs import RunReader
+from landscape.storage.writer import Writer
 from landscape.storage.writing import sole_writer
 
 _NUMBERS = [f.name for f in dataclasses.fields(SearchState) if f.name != "params"]
-STATUS = str(schema_hessian.STATUS["flag_meanings"]).split()
+ENDS = str(STATUS["flag_meanings"]).split()
 
 
 def default_output(run: Path, step: int) -> Path:
@@ -108,13 +110,14 @@ class _Refinement:
         self.objective = self.problem.objective(self.decay)
 
     @functools.cached_property
-    def writer(self) -> HessianWriter:
+    def writer(self) -> Writer:
         """The file: a new one, or the one that was found with room for all that it is to hold."""
-        dims = {f.name: f.dims for f in schema.PARAMETERS}
-        axes = {axis: n for name, a in self.start.items() for axis, n in zip(dims[name], a.shape, strict=True)}
-        layout = dataclasses.replace(self.measurement.layout(), axes=axes, parameters=tuple(self.start))
+        specs = self.problem.parameters
+        axes = {axis: n for spec in specs.values() for axis, n in zip(spec.axes, spec.shape, strict=True)}
+        further = tuple(table.present(tuple(specs), "f8") for table in (CRITICAL, SEARCH))
+        layout = dataclasses.replace(self.measurement.layout(), further=further, axes=axes)
         attrs = written_attrs(self.reader, self.config, self.found, str(self.problem.device))
-        return self.closing.enter_context(HessianWriter(self.out, attrs, 1, layout, grow=self.found is not None))
+        return self.closing.enter_context(open_writer(self.out, attrs, 1, layout, self.found))
 
     def search(self, tol: float, max_products: int, quiet: bool) -> CriticalPoint:
         """Search, from where an earlier search stands if there is one."""
@@ -138,7 +141,7 @@ class _Refinement:
         objective = self.objective
         row = {
             **_arrays(point.params),
-            "status": STATUS.index(point.status),
+            "status": ENDS.index(point.status),
             "grad_norm": point.grad_norm,
             "start_grad_norm": _norm(objective.gradient(self.params)),
             "loss": objective.value(point.params),
@@ -161,7 +164,7 @@ class _Refinement:
         rows["critical_point"] = row
         rows["/"] |= {"previous_step": -1, "checkpoint_crc32": self.reader.record(self.step)}
         (writer.replace if writer.steps else writer.append)(self.step, rows)
-        writer.finish()
+        writer.finish("complete")
 
     def _state(self) -> SearchState | None:
         """Where an earlier search stands; one of an older version has left its point alone."""
@@ -177,7 +180,7 @@ class _Refinement:
     def _save(self, state: SearchState) -> None:
         numbers = {name: getattr(state, name) for name in _NUMBERS}
         where = {"step": self.step, "checkpoint_crc32": self.reader.record(self.step)}
-        self.writer.save_search({**where, **numbers, **_arrays(state.params)})
+        self.writer.save({**where, **numbers, **_arrays(state.params)})
 
     def _point(self, row: Mapping[str, Any]) -> dict[str, Tensor]:
         return tensors(self.problem, {name: row[name] for name in self.start})

@@ -14,14 +14,17 @@ from typing import Any, TypeVar
 from tqdm import tqdm
 
 from landscape import problems
+from landscape.analysis.fields import NAMED, ROOT, Layout
 from landscape.analysis.measurement import Measurement
 from landscape.config import AnalysisConfig, HessianConfig, replace, to_json
-from landscape.errors import FileError, NumericsError, StepError, warn
+from landscape.errors import FileError, NumericsError, StepError, in_file, warn
 from landscape.provenance import provenance
 from landscape.storage import schema
 from landscape.storage.files import as_path, hessian_file, make_folder, output, refuse_foreign, sha256
-from landscape.storage.hessians import HessianReader, HessianWriter
+from landscape.storage.hessians import HessianReader
+from landscape.storage.layout import misfit
 from landscape.storage.runs import GROKKED, MEMORISED, RunReader
+from landscape.storage.writer import Writer
 from landscape.storage.writing import sole_writer
 
 Analysis = TypeVar("Analysis", bound=AnalysisConfig)
@@ -64,10 +67,9 @@ def analyse(
                 return found
             measurement = Measurement(problem, config)
             attrs = written_attrs(reader, config, found, str(problem.device))
-            writer = HessianWriter(out, attrs, len(plan.steps), measurement.layout(), fsync, grow=found is not None)
-            with writer:
+            with open_writer(out, attrs, len(plan.steps), measurement.layout(), found, fsync) as writer:
                 _measure(reader, measurement, plan, HessianReader(out), writer, quiet)
-                writer.finish()
+                writer.finish("complete")
     return HessianReader(out)
 
 
@@ -103,7 +105,7 @@ def make_plan(found: HessianReader | None, chosen: Sequence[int], blocks: Sequen
 
 
 def _measure(
-    reader: RunReader, measurement: Measurement, plan: Plan, stored: HessianReader, writer: HessianWriter, quiet: bool
+    reader: RunReader, measurement: Measurement, plan: Plan, stored: HessianReader, writer: Writer, quiet: bool
 ) -> None:
     """Measure what is to be done, and commit it step by step."""
     with tqdm(unit="block", disable=quiet, file=sys.stderr) as bar:
@@ -141,7 +143,8 @@ def existing(out: Path, reader: RunReader, config: AnalysisConfig, overwrite: bo
         return None
     refuse_foreign(out, schema.HESSIAN)
     found = HessianReader(out)
-    wrong = _difference(found, reader, config)
+    lengths = {axis: len(labels) for axis, labels in NAMED.items()}
+    wrong = misfit(found.layout, found.scales, [ROOT], lengths, may_lack=True) or _difference(found, reader, config)
     if not wrong and found.damage:
         wrong = f"rows fail their checksums: {found.damage}"
     if wrong and not overwrite:
@@ -155,7 +158,8 @@ def _difference(found: HessianReader, reader: RunReader, config: AnalysisConfig)
         return wrong
     if found.is_refined == isinstance(config, HessianConfig):
         return f"it is {'the analysis of a critical point' if found.is_refined else 'no analysis of a critical point'}"
-    was, now = (json.loads(to_json(c)) for c in (replace(type(config)(), found.config), config))
+    with in_file(found.path, "config"):
+        was, now = (json.loads(to_json(c)) for c in (replace(type(config)(), found.config), config))
     for name in was.keys() - GROWING:
         if was[name] != now[name]:
             return f"it was made with {name} {was[name]}, not {now[name]}"
@@ -193,8 +197,28 @@ def written_attrs(
     reader: RunReader, config: AnalysisConfig, found: HessianReader | None, device: str
 ) -> dict[str, Any]:
     """The attributes of a file that is being written; one that grows keeps who made it."""
-    made = {k: v for k, v in found.attrs.items() if k != "schema_version"} if found else provenance(device)
+    made = found.attrs if found else provenance(device)
     return {**made, **file_attrs(reader, config), "status": "running"}
+
+
+def open_writer(
+    out: Path, attrs: dict[str, Any], steps: int, layout: Layout, found: HessianReader | None, fsync: bool = False
+) -> Writer:
+    """A file with room for `steps` steps: a new one, or with all that was found in it.
+
+    Raises FileError where what was found has other axes than this analysis.
+    """
+    tables, scales = layout.tables, layout.scales
+    if found is None:
+        rooms = [(table, 2 if table.newest else steps) for table in tables]
+        return Writer.create(out, schema.HESSIAN, attrs, rooms, scales, fsync=fsync)
+    lengths = {axis: len(labels) for axis, labels in scales.items() if isinstance(labels, range)}
+    if wrong := misfit(found.layout, found.scales, tables, lengths, may_lack=True):
+        raise FileError(f"{out}: {wrong}", "choose another --out")
+    more = {table.group: steps - len(found.steps) for table in tables}
+    # Files of the first version do not say what they were tracked from: the row before.
+    rows = {step: {"/": {"previous_step": found.previous(step)}} for step in found.steps}
+    return Writer.extend(out, attrs, more, tables, scales, rows, fsync)
 
 
 def choose_steps(reader: RunReader, wanted: str, count: int = 12) -> list[int]:

@@ -9,12 +9,12 @@ import numpy as np
 from torch import Tensor
 
 from landscape.analysis.checkpoint import Checkpoint
+from landscape.analysis.fields import Layout
 from landscape.analysis.quantities import QUANTITIES, density, tracking
 from landscape.analysis.quantities.quantity import Quantity, Row
 from landscape.config import AnalysisConfig
 from landscape.devices import require_dense
 from landscape.problems.problem import Arrays, Problem, Training, joint, size
-from landscape.storage.hessians import Layout
 
 Rows = dict[str, Row]
 """One row of each table of the Hessian file, by group; "/" is the root."""

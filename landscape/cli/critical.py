@@ -43,7 +43,7 @@ class Critical:
 
     def execute(self) -> int:
         """Run the command; returns its exit code."""
-        from landscape.analysis.critical import STATUS, default_output, refine
+        from landscape.analysis.critical import ENDS, default_output, refine
 
         out = self.out or default_output(self.ckpt, self.step)
         with working_on(out):
@@ -59,7 +59,7 @@ class Critical:
                 self.quiet,
             )
         point = result.critical_point(self.step)
-        status = STATUS[point["status"]]
+        status = ENDS[point["status"]]
         if self.json:
             found = {**point, "status": status}
             say(tables.hessian_document(out, result, critical_point=found))

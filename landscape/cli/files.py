@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import tyro
 
@@ -12,6 +13,9 @@ from landscape.cli import tables
 from landscape.cli.printing import say
 from landscape.errors import UNFINISHED
 from landscape.text import printable
+
+if TYPE_CHECKING:
+    from landscape.storage.inspect import FileState
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,9 +31,7 @@ class Info:
 
     def execute(self) -> int:
         """Run the command; returns its exit code."""
-        from landscape.storage.inspect import inspect
-
-        state = inspect(self.file)
+        state = _look(self.file)
         if self.config:
             say(tables.document(state.config, indent=2))
         elif self.json:
@@ -52,16 +54,29 @@ class Check:
 
     def execute(self) -> int:
         """Run the command; returns its exit code."""
-        from landscape.storage.inspect import inspect, repair
+        from landscape.storage.inspect import repair
 
-        state = inspect(self.file)
+        state = _look(self.file)
         if self.repair and (state.damage or not state.finished):
             kept = repair(self.file)
             if kept:
                 print(f"kept the file as it was: {printable(kept)}", file=sys.stderr)
-            state = inspect(self.file)
+            state = _look(self.file)
         if self.json:
             say(tables.document(dataclasses.asdict(state)))
         else:
             say(tables.soundness(state))
         return 1 if state.damage else 0 if state.finished else UNFINISHED
+
+
+def _look(path: Path) -> FileState:
+    """A file with all that is to be said of what it lacks."""
+    from landscape.analysis import fields
+    from landscape.storage.inspect import inspect, younger
+    from landscape.training import tables as run
+
+    state = inspect(path)
+    is_run = state.kind == "run file"
+    lacks = run.lacks(state) if is_run else fields.lacks(state)
+    notes = (*lacks, *state.notes, *younger(state, run.TABLES if is_run else [fields.ROOT]))
+    return dataclasses.replace(state, notes=notes)

@@ -24,7 +24,7 @@ from landscape.cli.slices import Slice
 from landscape.cli.sweep import Sweep
 from landscape.cli.train import Train
 from landscape.config import TrainConfig, load, preset, replace
-from landscape.errors import INTERRUPTED, ConfigError, as_landscape_error, complain
+from landscape.errors import INTERRUPTED, ConfigError, as_landscape_error, complain, in_file
 
 Command = Train | Hessian | Critical | Slice | Sweep | Report | Info | Check
 
@@ -132,6 +132,6 @@ def _base_config(argv: Sequence[str]) -> TrainConfig:
     if known.resume and known.out.exists():
         from landscape.storage.runs import RunReader
 
-        with RunReader(known.out) as reader:
+        with RunReader(known.out) as reader, in_file(known.out, "config"):
             base = replace(TrainConfig(), reader.config)
     return load(known.config, base) if known.config else base

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from landscape.storage import schema, schema_hessian
+from landscape.analysis.fields import ROOT
+from landscape.storage import schema
 from landscape.text import printable
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def known(row: Mapping[str, Any]) -> dict[str, Any]:
     """A row of the Hessian file with None where a count is not known."""
     import numpy as np
 
-    marked = {f.name for f in schema_hessian.ROOT.fields if schema.MARKED.items() <= f.attrs.items()}
+    marked = {f.name for f in ROOT.fields if f.attrs == schema.MARKED}
     return {name: np.where(x == schema.UNKNOWN, None, x) if name in marked else x for name, x in row.items()}
 
 

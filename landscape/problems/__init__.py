@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from landscape.config import TrainConfig, replace
+from landscape.config import TrainConfig
 
 if TYPE_CHECKING:
     from landscape.problems.problem import Problem
@@ -12,8 +12,13 @@ if TYPE_CHECKING:
 
 
 def of_run(reader: RunReader, device: str = "auto", chunk_size: int = 8192) -> Problem:
-    """The problem that a run file holds. Raises DeviceError for a device that is not there."""
-    return of_config(replace(TrainConfig(), reader.config), reader.data(), device, chunk_size)
+    """The problem that a run file holds.
+
+    Raises DeviceError for a device that is not there, FileError for a file that is not what its config says.
+    """
+    from landscape.problems.embedding_mlp.fields import read_problem
+
+    return of_config(*read_problem(reader), device, chunk_size)
 
 
 def of_config(train: TrainConfig, data: Any, device: str = "auto", chunk_size: int = 8192) -> Problem:

@@ -1,6 +1,6 @@
 """What is checked before anything is read: a file from someone else is data, and may be broken or hostile.
 
-Only what the schema names is opened: through hard links, one object at a time, each by its type, shape and storage.
+Only what the layout names is opened: through hard links, one object at a time, each by its type, shape and storage.
 Whatever else a file holds is neither followed nor opened. Nothing is executed or unpickled.
 """
 
@@ -137,13 +137,13 @@ def _inflate(raw: bytes, length: int) -> bytes:
 
 
 class Guard:
-    """Opens what the schema names in one file, each thing only after its checks."""
+    """Opens what the layout names in one file, each thing only after its checks."""
 
     def __init__(self, path: Path) -> None:
         self.path, self._file = path, h5py.File(path, "r")
         self._descriptor = self._file.id.get_vfd_handle()
         self._size = os.fstat(self._descriptor).st_size
-        self._declared = self._chunks = 0
+        self._allowed, self._declared, self._chunks = ROOM + RATIO * self._size, 0, 0
 
     @functools.cached_property
     def root(self) -> Any:
@@ -166,7 +166,7 @@ class Guard:
 
     def group(self, name: str) -> Any:
         """A group of the root, or the root itself. Raises FileError if it is missing or none."""
-        found = self.root if name == "/" else self._open(self.root, name, name)
+        found = self.root if name == "/" else self.open(self.root, name, name)
         if not isinstance(found, h5py.h5g.GroupID):
             raise self.refuse(f"{name} is no group")
         return found
@@ -177,7 +177,7 @@ class Guard:
         where: its path, of which the last part is looked up in `group`. axes: length by name; the length of an axis
         that is not yet in there is taken from the dataset and added.
         """
-        found = self._open(group, where.rpartition("/")[2], where)
+        found = self.open(group, where.rpartition("/")[2], where)
         if not isinstance(found, h5py.h5d.DatasetID):
             raise self.refuse(f"{where} is no dataset")
         with complaints(self.path):
@@ -196,8 +196,11 @@ class Guard:
             if shape is None or len(shape) != len(dims):
                 raise self.refuse(f"{where} has shape {shape}, but axes {', '.join(dims)}")
             for dim, n in zip(dims, shape, strict=True):
+                if dim not in axes:
+                    # The labels of an axis take memory even where its datasets are empty.
+                    self._charge(where, 8 * n)
                 if axes.setdefault(dim, n) != n:
-                    raise self.refuse(f"{where} has {n} along {dim}; the file's config asks for {axes[dim]}")
+                    raise self.refuse(f"{where} has {n} along {dim}, which is {axes[dim]} long elsewhere in the file")
             stored = Stored(self.path, found, shape, wanted, self._descriptor)
             if layout == h5py.h5d.CHUNKED:
                 filters = self._filters(where, plist, wanted.itemsize)
@@ -232,10 +235,14 @@ class Guard:
             text = bytes(value.item()).decode("utf-8", "surrogateescape")
             if len(text) > TEXT:
                 raise self.refuse(f"the attribute {name} has {len(text):,} letters; at most {TEXT:,} are read")
+            self._charge(f"the attribute {name}", len(text))
             return text
 
-    def _open(self, group: Any, name: str, where: str) -> Any:
+    def open(self, group: Any, name: str, where: str) -> Any:
+        """An object of a group, by a hard link alone; nothing of it is read. Raises FileError if there is none."""
         with complaints(self.path):
+            if "/" in name:
+                raise self.refuse(f"{where} is a path, not a name")
             if not group.links.exists(name.encode()):
                 raise self.refuse(f"{where} is missing")
             link = group.links.get_info(name.encode()).type
@@ -256,18 +263,23 @@ class Guard:
                 raise self.refuse(f"{where} is shuffled by {values} bytes, not {itemsize}")
         return tuple(code for code, *_ in filters)
 
+    def _charge(self, where: str, size: int) -> None:
+        """Count bytes that reading will take. Raises FileError for more than a file of this size can mean."""
+        self._declared += size
+        if self._declared > self._allowed:
+            raise self.refuse(f"{where} declares {size:,} bytes in a file of {self._size:,}, which is too many")
+
     def _afford(self, where: str, stored: Stored, layout: int) -> None:
         """Refuse what would take more memory than a file of this size can mean."""
         size = math.prod(stored.shape) * stored.dtype.itemsize
-        self._declared += size
-        allowed = ROOM + RATIO * self._size
-        if size > stored.shape[0] * ROW_BYTES or self._declared > allowed:
-            raise self.refuse(f"{where} declares {size:,} bytes in a file of {self._size:,}, which is too many")
+        if stored.row_bytes > ROW_BYTES:
+            raise self.refuse(f"{where} declares {stored.row_bytes:,} bytes a row; at most {ROW_BYTES:,} are read")
+        self._charge(where, size)
         if layout == h5py.h5d.CONTIGUOUS and size:
             offset = stored.id.get_offset()
             if offset is None or offset + size > self._size or stored.id.get_storage_size() != size:
                 raise self.refuse(f"{where} declares {size:,} bytes, which the file does not hold")
         if stored.chunk:
             self._chunks += math.prod(-(-n // c) for n, c in zip(stored.shape, stored.chunk, strict=True))
-            if math.prod(stored.chunk) * stored.dtype.itemsize > allowed or self._chunks > CHUNKS:
+            if math.prod(stored.chunk) * stored.dtype.itemsize > self._allowed or self._chunks > CHUNKS:
                 raise self.refuse(f"{where} comes in chunks of {stored.chunk}, too large or too many to read")

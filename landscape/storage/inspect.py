@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from landscape.errors import FileError
 from landscape.storage import schema
-from landscape.storage.contents import Contents, known_attributes
+from landscape.storage.contents import known_attributes
 from landscape.storage.files import file_schema, open_file, output, run_file
 from landscape.storage.hessians import HessianReader
-from landscape.storage.rewrite import rewrite
+from landscape.storage.making import rewrite
 from landscape.storage.runs import RunReader
 from landscape.storage.table import TableReader
 from landscape.storage.writing import owner, sole_writer
@@ -54,8 +55,12 @@ class FileState:
     @property
     def steps(self) -> tuple[int, ...]:
         """Stored checkpoints of a run file, analysed steps of a Hessian file."""
-        main = {"checkpoints", "/"}
+        main = schema.MAIN.values()
         return next(tuple(sorted(t.committed)) for t in self.tables if t.group in main)
+
+    def holds(self, group: str) -> tuple[str, ...]:
+        """The datasets of a group; none where there is no such group."""
+        return next((t.datasets for t in self.tables if t.group == group), ())
 
 
 def inspect(path: Path) -> FileState:
@@ -64,11 +69,8 @@ def inspect(path: Path) -> FileState:
     # A file of another program is refused in the words of open_file.
     with contextlib.closing(open_file(path, kind if kind in KINDS else schema.RUN)) as file:
         tables = tuple(_state(table) for table in file.tables.values())
-        lacks = _lacks_of_run(file) if kind == schema.RUN else _lacks_of_hessian(file, path)
-        if file.absent:
-            lacks.append(f"no {', '.join(file.absent)}: younger than schema {file.attrs['schema_version']}")
-        if kind == schema.RUN:
-            file.samples()
+        for arrays in file.arrays.values():
+            arrays.read()
         attributes, config = known_attributes(file.attrs), file.config
     damage = [
         f"{t.group}: {len(t.damaged)} of {len(t.committed) + len(t.damaged)} rows fail the checksum: {_list(t.damaged)}"
@@ -77,7 +79,8 @@ def inspect(path: Path) -> FileState:
     ]
     # A torn slot is the mark of an interruption; the other one is then in force.
     by_group = {t.group: t for t in tables}
-    if kind == schema.RUN and by_group["checkpoints"].committed and not by_group["resume"].committed:
+    resume = by_group.get("resume")
+    if kind == schema.RUN and by_group["checkpoints"].committed and not (resume and resume.committed):
         damage.append("resume: no valid slot, so that the run cannot be resumed")
     return FileState(
         path=str(path),
@@ -89,8 +92,24 @@ def inspect(path: Path) -> FileState:
         config=config,
         tables=tables,
         damage=tuple(damage),
-        notes=tuple(lacks),
+        notes=() if kind == schema.RUN else tuple(_parent(attributes, path)),
     )
+
+
+def younger(state: FileState, tables: Iterable[schema.Table]) -> list[str]:
+    """The datasets of these tables that came after a file."""
+    parameters, version = state.holds("checkpoints"), str(state.attributes["schema_version"])
+    absent = [
+        field
+        for table in tables
+        if (held := state.holds(table.group))
+        for field in table.fields
+        if field.name not in held and (not field.needs or field.needs in parameters)
+    ]
+    # A file that was begun by an older version and rewritten since has the version of the latter.
+    came_later = any(schema.release(field.since) > schema.release(version) for field in absent)
+    than = f"schema {version}" if came_later else "the rest of the file"
+    return [f"no {', '.join(field.name for field in absent)}: younger than {than}"] if absent else []
 
 
 def repair(path: Path) -> Path | None:
@@ -135,32 +154,19 @@ def _state(table: TableReader) -> TableState:
     )
 
 
-def _lacks_of_run(file: Contents) -> list[str]:
-    stored = {f.name for f in file.tables["checkpoints"].table.fields}
-    absent = [f.name for f in schema.PARAMETERS if f.name not in stored]
-    lacks = [f"no {', '.join(absent)}: model {file.train.model}, bias {file.train.bias}"] if absent else []
-    if "moments" not in file.tables:
-        lacks.append(f"no second moments: optimizer {file.train.optimizer}")
-    return lacks
-
-
-def _lacks_of_hessian(file: Contents, path: Path) -> list[str]:
-    full = {f.name for f in file.tables["spectrum"].table.fields}
-    partial = [b for b in file.scales["block"] if b not in full]
-    lacks = [f"no full spectrum of {', '.join(partial)}: too large for dense_limit"] if partial else []
-    if "eigenvectors" not in file.tables:
-        lacks.append("no eigenvectors: --eigenvectors stores them")
+def _parent(attributes: Mapping[str, Any], path: Path) -> Iterator[str]:
+    """What is to be said of the run file of a Hessian file."""
     parent = run_file(path)
     if not parent.is_file() or parent == path:
-        lacks.append(f"its run file ({file.attrs['parent_run_id']}) is not beside it")
-    else:
-        try:
-            with RunReader(parent) as run:
-                wrong = HessianReader(path).mismatch(run)
-        except FileError as error:
-            wrong = str(error)
-        lacks += [wrong] if wrong else []
-    return lacks
+        yield f"its run file ({attributes['parent_run_id']}) is not beside it"
+        return
+    try:
+        with RunReader(parent) as run:
+            wrong = HessianReader(path).mismatch(run)
+    except FileError as error:
+        wrong = str(error)
+    if wrong:
+        yield wrong
 
 
 def _list(labels: tuple[int, ...]) -> str:

@@ -10,16 +10,19 @@ from typing import Any
 
 import numpy as np
 
-from landscape.config import TrainConfig
 from landscape.errors import ConfigError, FileError
 from landscape.storage import schema
-from landscape.storage.contents import ROWS, Contents, plan_run, write_attributes, write_data
-from landscape.storage.guard import ROW_BYTES, Array, Guard
-from landscape.storage.table import Scales, create_table
-from landscape.storage.writing import create_hdf5, require_free, temporary_file
+from landscape.storage.contents import ROWS, Contents, write_attributes
+from landscape.storage.files import file_schema, open_file
+from landscape.storage.guard import ROW_BYTES, Guard
+from landscape.storage.layout import to_json
+from landscape.storage.table import Arrays, create_arrays, create_table
+from landscape.storage.writing import Disk, TableWriter, create_hdf5, require_free, temporary_file
 
 Rooms = Sequence[tuple[schema.Table, int]]
-"""Tables, and the rows that each has room for."""
+"""Tables, and the rows that each has room for; 0 for groups of whole arrays."""
+Rows = Mapping[str, Mapping[str, Any]]
+"""Values by group and dataset."""
 _FEWER = {
     "metrics": "raise --metrics-every, or lower --steps",
     **dict.fromkeys(("checkpoints", "tokens", "moments"), "store fewer checkpoints, or lower --steps"),
@@ -32,30 +35,29 @@ def new_file(
     kind: str,
     attrs: Mapping[str, Any],
     rooms: Rooms,
-    scales: Scales,
-    dtype: str = "f8",
-    data: Mapping[str, Array] | None = None,
+    scales: schema.Scales,
+    arrays: Mapping[str, Arrays] | None = None,
 ) -> Iterator[tuple[Path, Contents]]:
     """A file without rows, open for filling under a temporary name, which becomes `path` when the block ends.
 
-    Raises ConfigError, before anything is made, and FileError for what no reader would take, or the disk has no room
-    for.
+    scales: the labels of all axes but the rows'; arrays: the content of the groups without rows. Raises ConfigError,
+    before anything is made, and FileError for what no reader would take, or the disk has no room for.
     """
-    data = data or {}
-    size = room_size(path, rooms, {axis: len(labels) for axis, labels in scales.items()}, dtype)
-    size += sum(array.nbytes for array in data.values())
+    size = room_size(path, rooms, scales)
     with temporary_file(path, size) as temporary:
         with create_hdf5(temporary) as file:
-            write_attributes(file, kind, attrs)
+            labels = {axis: names for axis, names in scales.items() if isinstance(names, list)}
+            write_attributes(file, kind, attrs, to_json([table for table, _ in rooms], labels))
             for table, rows in rooms:
-                create_table(file, table, rows, scales, dtype)
-            if data:
-                write_data(file, data, scales)
+                if table.row:
+                    create_table(file, table, rows, scales)
+                else:
+                    create_arrays(file, table, (arrays or {})[table.group], scales)
         with contextlib.closing(_accepted(temporary, path, kind)) as contents:
             yield temporary, contents
 
 
-def room_size(path: Path, rooms: Rooms, lengths: Mapping[str, int], dtype: str) -> int:
+def room_size(path: Path, rooms: Rooms, scales: schema.Scales) -> int:
     """Bytes of the rows of the tables of a new file. Raises ConfigError for more than readers take."""
     size = 0
     for table, rows in rooms:
@@ -65,27 +67,76 @@ def room_size(path: Path, rooms: Rooms, lengths: Mapping[str, int], dtype: str) 
                 _FEWER.get(table.group, "analyse fewer steps"),
             )
         for field in table.fields:
-            item = np.dtype(dtype if field.dtype == schema.PARAM else field.dtype).itemsize
-            row = item * math.prod(lengths[dim] for dim in field.dims)
-            if row > ROW_BYTES:
+            bytes_ = np.dtype(field.dtype).itemsize * math.prod(len(scales[dim]) for dim in field.dims)
+            if table.row and bytes_ > ROW_BYTES:
                 raise ConfigError(
-                    f"{path}: {field.name} in {table.group} would take {row:,} bytes a step; at most {ROW_BYTES:,}"
+                    f"{path}: {field.name} in {table.group} would take {bytes_:,} bytes a step; at most {ROW_BYTES:,}"
                     " are read",
                     "choose a smaller network, a lower --k, or leave out --eigenvectors",
                 )
-            size += row * rows
+            size += bytes_ * (rows if table.row else 1)
         size += 16 * rows
     return size
 
 
-def check_run(path: Path, config: TrainConfig, rows: Mapping[str, int]) -> None:
-    """Raise ConfigError or FileError for a run whose file could not be made or read, before any of its work is done."""
-    plan = plan_run(config)
-    rooms = [(table, rows.get(table.group, 2)) for table in plan.tables]
-    size = room_size(path, rooms, plan.lengths, plan.parameter)
-    for field in schema.DATA:
-        size += np.dtype(field.dtype).itemsize * math.prod(plan.lengths[dim] for dim in field.dims)
-    require_free(path, size)
+def require_room(path: Path, rooms: Rooms, scales: schema.Scales) -> None:
+    """Raise ConfigError or FileError for a file that could not be made or read, before any of its work is done."""
+    require_free(path, room_size(path, rooms, scales))
+
+
+def rewrite(
+    path: Path,
+    attrs: Mapping[str, Any],
+    more: Mapping[str, int] | None = None,
+    tables: Sequence[schema.Table] = (),
+    scales: schema.Scales | None = None,
+    rows: Mapping[int, Rows] | None = None,
+) -> None:
+    """Replace a file by one of its committed rows, with `attrs` set, and room for `more` rows by group.
+
+    Rows of a step that some table does not hold whole are left out, and so is whatever the layout does not name.
+    tables and scales: those of the new file, by default its own; what its rows lack there is not known. rows: by step,
+    values that take the place of what the file holds or lacks.
+    """
+    kind = file_schema(path) or schema.RUN
+    with contextlib.closing(open_file(path, kind)) as old:
+        tables = tables or list(old.layout.values())
+        scales = {**old.scales, **(scales or {})}
+        by_step = [reader.rows for reader in old.tables.values() if reader.table.row == schema.STEP]
+        whole = sorted(set(by_step[0]).intersection(*by_step))
+        labels: dict[str, list[int]] = {}
+        for table in tables:
+            held = list(old.tables[table.group].rows) if table.group in old.tables else []
+            labels[table.group] = whole if table.row == schema.STEP else held
+        rooms = [(t, 2 if t.newest else len(labels[t.group]) + (more or {}).get(t.group, 0)) for t in tables]
+        arrays = {group: reader.read() for group, reader in old.arrays.items()}
+        with (
+            new_file(path, kind, {**old.attrs, **attrs}, rooms, scales, arrays) as (temporary, new),
+            Disk(temporary) as disk,
+        ):
+            for group, made in new.tables.items():
+                writer, reader = TableWriter(made, disk), old.tables.get(group)
+                for index, label in enumerate(labels[group]):
+                    held_row = reader.row(label) if reader else None
+                    row = _fitted(made.table, held_row or {}, old.scales, scales)
+                    row |= (rows or {}).get(label, {}).get(group, {})
+                    # Slots keep their places: which one is older decides which is replaced.
+                    writer.write(label if made.table.newest else index, label, row)
+
+
+def _fitted(table: schema.Table, row: Mapping[str, Any], before: schema.Scales, after: schema.Scales) -> dict[str, Any]:
+    """A row with all datasets of a table and labels of its axes; what it lacks is NaN, UNKNOWN, or 0 among codes."""
+    fitted = {}
+    for field in table.fields:
+        if field.name in row and all(before[dim] == after[dim] for dim in field.dims):
+            fitted[field.name] = row[field.name]
+            continue
+        fill = np.nan if field.dtype.startswith("f") else schema.UNKNOWN if field.dtype in ("i4", "i8") else 0
+        values = np.full([len(after[dim]) for dim in field.dims], fill, field.dtype)
+        if field.name in row:
+            values[np.ix_(*([list(after[dim]).index(n) for n in before[dim]] for dim in field.dims))] = row[field.name]
+        fitted[field.name] = values
+    return fitted
 
 
 def _accepted(temporary: Path, path: Path, kind: str) -> Contents:

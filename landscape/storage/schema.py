@@ -1,17 +1,23 @@
-"""The file formats as data: what a dataset and a table are, and those of the run file."""
+"""The file formats as data: what a dataset and a table are."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
-VERSION = "1.1"
+Scales = Mapping[str, "range | list[str]"]
+"""The labels of axes by name: numbers from nothing, or words."""
+FIRST, VERSION = "1.0", "2.0"
 RUN = "landscape.run"
 HESSIAN = "landscape.hessian"
+MAIN = {RUN: "checkpoints", HESSIAN: "/"}
+"""The table of a kind of file whose row makes a step whole; it is committed last."""
+STEP = "step"
+"""Row axis of all tables that have a row for each stored or analysed step."""
 PARAM = "param"
-"""Stands for the run's own precision, f4 or f8."""
+"""Stands for the run's own precision, f4 or f8, in declarations; files name the type itself."""
+TYPES = ("f4", "f8", "i1", "i4", "i8", "u8")
 
-SPLIT: dict[str, object] = {"flag_values": [0, 1, 2], "flag_meanings": "train test unused"}
 LEVEL: dict[str, object] = {"flag_values": [0, 1, 2, 3], "flag_meanings": "none estimated bracketed certified"}
 LEVELS = str(LEVEL["flag_meanings"]).split()
 UNKNOWN = -1
@@ -33,7 +39,7 @@ class Field:
     attrs: dict[str, object] = dataclasses.field(default_factory=dict)
     needs: str = ""
     """Parameter without which the dataset is left out."""
-    since: str = "1.0"
+    since: str = FIRST
     """Schema version that introduced the dataset; older files are read without it."""
 
     @property
@@ -45,21 +51,26 @@ class Field:
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """A group of datasets that share a first axis, `row`, and are committed row by row."""
+    """A group of datasets that share a first axis, `row`, and are committed row by row.
+
+    row: empty for a group of arrays that are written once, with the file. newest: of a table of two slots, the dataset
+    that is larger in the newer one; empty where rows are appended.
+    """
 
     group: str
     row: str
     fields: tuple[Field, ...]
+    newest: str = ""
 
-    def present(self, parameters: Collection[str]) -> Table:
-        """The table of a model that has only these parameters."""
-        kept = tuple(f for f in self.fields if not f.needs or f.needs in parameters)
-        return dataclasses.replace(self, fields=kept)
+    def axes(self, field: Field) -> tuple[str, ...]:
+        """All axes of a dataset."""
+        return (self.row, *field.dims) if self.row else field.dims
 
-    def at(self, version: str) -> Table:
-        """The table as files of a schema version hold it."""
-        kept = tuple(f for f in self.fields if release(f.since) <= release(version))
-        return dataclasses.replace(self, fields=kept)
+    def present(self, parameters: Collection[str], dtype: str) -> Table:
+        """The table of a model that has only these parameters, in this precision."""
+        kept = (f for f in self.fields if not f.needs or f.needs in parameters)
+        fields = (dataclasses.replace(f, dtype=dtype) if f.dtype == PARAM else f for f in kept)
+        return dataclasses.replace(self, fields=tuple(fields))
 
 
 def release(version: str) -> tuple[int, ...]:
@@ -67,115 +78,6 @@ def release(version: str) -> tuple[int, ...]:
     return tuple(map(int, version.split(".")))
 
 
-PARAMETERS = (
-    Field("E", ("token", "embed"), PARAM, "embedding matrix", needs="E"),
-    Field("W", ("hidden", "slot_embed"), PARAM, "weight of the first linear layer", needs="W"),
-    Field("b1", ("hidden",), PARAM, "bias of the first linear layer", needs="b1"),
-    Field("V", ("class", "hidden"), PARAM, "weight of the output layer", needs="V"),
-    Field("b2", ("class",), PARAM, "bias of the output layer", needs="b2"),
-)
-CHECKPOINTS = Table("checkpoints", "step", PARAMETERS)
-
-METRICS = Table(
-    "metrics",
-    "metric_step",
-    (
-        Field("train_loss", (), "f8", "mean cross-entropy over the training set", "nat"),
-        Field("test_loss", (), "f8", "mean cross-entropy over the test set", "nat"),
-        Field("train_accuracy", (), "f8", "share of training pairs answered rightly"),
-        Field("test_accuracy", (), "f8", "share of test pairs answered rightly"),
-        Field("grad_norm_E", (), "f8", "gradient norm of E", formula="|dL/dE|_F, whole training set", needs="E"),
-        Field("grad_norm_W", (), "f8", "gradient norm of W", formula="|dL/dW|_F, whole training set"),
-        Field("grad_norm_V", (), "f8", "gradient norm of V", formula="|dL/dV|_F, whole training set"),
-        Field("weight_norm_E", (), "f8", "norm of E", formula="|E|_F", needs="E"),
-        Field("weight_norm_W", (), "f8", "norm of W", formula="|W|_F"),
-        Field("weight_norm_V", (), "f8", "norm of V", formula="|V|_F"),
-        Field("sigma_max_E", (), "f8", "largest singular value of E", needs="E"),
-        Field("sigma_max_W", (), "f8", "largest singular value of W"),
-        Field("lr_E", (), "f8", "learning rate of E", needs="E"),
-        Field("lr_W", (), "f8", "learning rate of W and of all that is not E"),
-        Field(
-            "prop41_ratio",
-            (),
-            "f8",
-            "lr_E / lr_W that Proposition 4.1 asks for",
-            formula="(sigma_max_E / sigma_max_W) * (f_W / f_E) with f_W = 1; NaN before the first batch",
-            needs="E",
-        ),
-        Field(
-            "f_E",
-            (),
-            "f8",
-            "update frequency of operand tokens",
-            formula="mean over operand tokens of the share of steps so far whose batch held the token",
-            needs="E",
-        ),
-    ),
-)
-
-TOKENS = Table(
-    "tokens",
-    "step",
-    (
-        Field("count", ("token",), "i8", "steps so far whose batch held the token"),
-        Field(
-            "embedding_norm",
-            ("token",),
-            "f8",
-            "norm of the token's embedding",
-            formula="|E[token]|_2",
-            needs="E",
-        ),
-        Field(
-            "grad_norm",
-            ("token",),
-            "f8",
-            "gradient norm of the token's embedding, accumulated",
-            formula="sum over steps so far of |dL_batch/dE[token]|_2",
-            needs="E",
-        ),
-    ),
-)
-
-MOMENTS = Table(
-    "moments",
-    "step",
-    tuple(
-        dataclasses.replace(f, name=f"v_{f.name}", long_name=f"Adam's second moment of {f.name}, not bias-corrected")
-        for f in PARAMETERS
-    ),
-)
-"""Only of runs with Adam or AdamW: with lr and beta_2 it is the preconditioner of the step."""
-
-DATA = (
-    Field("tokens", ("sample", "slot"), "i4", "input tokens"),
-    Field("labels", ("sample",), "i4", "right answer"),
-    Field("split", ("sample",), "i1", "use of the pair", attrs=SPLIT),
-)
-
-RESUME = Table(
-    "resume",
-    "resume_slot",
-    (
-        Field("step", (), "i8", "optimiser steps done"),
-        *PARAMETERS,
-        *(
-            dataclasses.replace(f, name=f"{moment}_{f.name}", long_name=f"{text} of {f.name}")
-            for moment, text in (("m", "first moment or momentum"), ("v", "second moment"))
-            for f in PARAMETERS
-        ),
-        Field("rng", ("rng_word",), "u8", "state of the batch generator (PCG64)"),
-        Field("order", ("train_sample",), "i8", "order of the training pairs in this epoch"),
-        Field("position", (), "i8", "pairs of this epoch already used"),
-        Field("count", ("token",), "i8", "steps so far whose batch held the token"),
-        Field("grad_norm", ("token",), "f8", "accumulated gradient norm of the token's embedding", needs="E"),
-        Field("token_probability", ("token",), "f8", "sampling probability of operand tokens"),
-        Field("lr_ratio", (), "f8", "lr_E / lr_W in force"),
-        Field("stop_step", (), "i8", "step at which the run will stop early; -1: not decided"),
-    ),
-)
-
-RUN_TABLES = (CHECKPOINTS, METRICS, TOKENS, MOMENTS, RESUME)
 COMMIT = Field(
     "crc32",
     (),

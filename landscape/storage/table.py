@@ -17,45 +17,42 @@ import numpy as np
 
 from landscape.errors import FileError
 from landscape.storage import schema
-from landscape.storage.checksum import crc32
-from landscape.storage.guard import Stored
+from landscape.storage.checksum import crc32, crc32_of_arrays
+from landscape.storage.guard import Array, Stored
 from landscape.storage.strings import BLOCK, COPY_AGAIN
 
 WRITTEN = 1 << 32
-Scales = Mapping[str, "range | list[str]"]
+Arrays = Mapping[str, Array]
 
 
-def create_table(
-    parent: h5py.Group, table: schema.Table, capacity: int, scales: Scales, param_dtype: str = "f8"
-) -> None:
+def create_table(parent: h5py.Group, table: schema.Table, capacity: int, scales: schema.Scales) -> None:
     """Allocate a table of `capacity` rows; `scales` gives the labels of every axis but the rows."""
     group = parent.require_group(table.group)
-    is_label = table.row != "resume_slot"
-    labels = np.full(capacity, -1, "i8") if is_label else range(capacity)
-    add_scale(group, table.row, labels)
-    for field in table.fields:
-        shape = (capacity, *(len(scales[d]) for d in field.dims))
-        add_dataset(group, field, (table.row, *field.dims), shape, scales, param_dtype)
-    add_dataset(group, schema.COMMIT, (table.row,), (capacity,), scales, param_dtype)
+    add_scale(group, table.row, range(capacity) if table.newest else np.full(capacity, -1, "i8"))
+    for field in (*table.fields, schema.COMMIT):
+        add_dataset(group, table, field, scales, (capacity,))
     group["crc32"].attrs["fields"] = " ".join(f.name for f in table.fields)
 
 
+def create_arrays(parent: h5py.Group, table: schema.Table, arrays: Arrays, scales: schema.Scales) -> None:
+    """Write a group of whole arrays and their checksum."""
+    group = parent.create_group(table.group)
+    for field in table.fields:
+        add_dataset(group, table, field, scales)[...] = arrays[field.name]
+    group.attrs["crc32"] = crc32_of_arrays(arrays)
+
+
 def add_dataset(
-    group: h5py.Group,
-    field: schema.Field,
-    dims: tuple[str, ...],
-    shape: tuple[int, ...],
-    scales: Scales,
-    param_dtype: str,
+    group: h5py.Group, table: schema.Table, field: schema.Field, scales: schema.Scales, rows: tuple[int, ...] = ()
 ) -> h5py.Dataset:
     """One contiguous dataset, allocated at once, with units, description and a scale on each axis."""
     dcpl = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     dcpl.set_layout(h5py.h5d.CONTIGUOUS)
     dcpl.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
-    dtype = param_dtype if field.dtype == schema.PARAM else field.dtype
-    data = group.create_dataset(field.name, shape, dtype, dcpl=dcpl, track_times=False)
+    shape = (*rows, *(len(scales[dim]) for dim in field.dims))
+    data = group.create_dataset(field.name, shape, field.dtype, dcpl=dcpl, track_times=False)
     data.attrs.update(field.description)
-    for axis, dim in enumerate(dims):
+    for axis, dim in enumerate(table.axes(field)):
         if dim not in group:
             add_scale(group, dim, scales[dim])
         data.dims[axis].attach_scale(group[dim])
@@ -80,6 +77,17 @@ def listed(labels: Sequence[int]) -> str:
     """The steps of a message."""
     more = f" and {len(labels) - 20} more" if len(labels) > 20 else ""
     return f"step {', '.join(map(str, labels[:20]))}{more}" if labels else ""
+
+
+class Row(dict[str, Any]):
+    """Values by name; one that the file lacks is an error that names it, for whoever cannot do without."""
+
+    def __init__(self, path: Path, values: Mapping[str, Any]) -> None:
+        super().__init__(values)
+        self.path = path
+
+    def __missing__(self, name: str) -> Any:
+        raise FileError(f"{self.path} holds no {name}", "what wrote it did not know it: make the file anew")
 
 
 class TableReader:
@@ -124,7 +132,12 @@ class TableReader:
                 found.append({name: row[0] for name, row in rows.items()})
         if len(found) > 1:
             raise self._refuse(f"repeated step {label}")
-        return self._known(found[0]) if found else None
+        return Row(self.path, self._known(found[0])) if found else None
+
+    def newest(self) -> dict[str, Any] | None:
+        """The newer of two slots that match their records; None if none does."""
+        found = [row for slot in (0, 1) if (row := self.row(slot)) is not None]
+        return max(found, key=lambda row: int(row[self.table.newest]), default=None)
 
     def record(self, label: int) -> int:
         """The commit record of a committed row."""
@@ -142,7 +155,7 @@ class TableReader:
 
     def columns(self) -> dict[str, np.ndarray[Any, Any]]:
         """All committed rows by dataset, in the order of their labels, which come first."""
-        return {name: self.column(name) for name in (self.table.row, *self._names)}
+        return Row(self.path, {name: self.column(name) for name in (self.table.row, *self._names)})
 
     def column(self, name: str, at: int | slice = slice(None)) -> np.ndarray[Any, Any]:
         """Some of the committed rows of one dataset, counted in the order of their labels."""
@@ -180,3 +193,17 @@ class TableReader:
 
     def _refuse(self, what: str) -> FileError:
         return FileError(f"{self.path}: {self.table.group} holds {what}", COPY_AGAIN)
+
+
+class ArraysReader:
+    """A group of whole arrays that passed their checks. crc32: None in files that are older than it."""
+
+    def __init__(self, path: Path, table: schema.Table, stored: Mapping[str, Stored], crc32: int | None) -> None:
+        self.path, self.table, self._stored, self._crc32 = path, table, stored, crc32
+
+    def read(self) -> dict[str, Array]:
+        """The arrays by name. Raises FileError if they fail their checksum."""
+        found = {name: stored.read() for name, stored in self._stored.items()}
+        if self._crc32 not in (None, crc32_of_arrays(found)):
+            raise FileError(f"{self.path}: {self.table.group} fails its checksum", COPY_AGAIN)
+        return found

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import xarray
 from xarray.backends import BackendArray
 from xarray.core import indexing
 
+from landscape.errors import FileError
 from landscape.storage import schema
 from landscape.storage.contents import Contents, known_attributes
 from landscape.storage.files import as_path, open_file
@@ -21,7 +24,7 @@ def open_run(path: Path | str) -> xarray.Dataset:
 
     Every row is compared with its checksum first, which reads the file once; one that fails is left out.
     """
-    return _open(as_path(path), schema.RUN, ("checkpoints", "metrics", "tokens", "moments", "data"))
+    return _open(as_path(path), schema.RUN)
 
 
 def open_hessian(path: Path | str) -> xarray.Dataset:
@@ -54,19 +57,32 @@ class _Column(BackendArray):
         return self.table.column(self.name, rows)[(..., *rest)]
 
 
-def _open(path: Path, kind: str, groups: tuple[str, ...]) -> xarray.Dataset:
+def _open(path: Path, kind: str, groups: Collection[str] = ()) -> xarray.Dataset:
+    """Some groups of a file as one dataset; by default all but the slots."""
     file = open_file(path, kind)
-    parts = [_table(file, file.tables[group]) for group in groups if group in file.tables]
-    if "data" in groups:
-        samples = file.samples()
-        parts.append(_dataset(file, {}, [(f, samples[f.name]) for f in schema.DATA]))
+    tables = [t for g, t in file.tables.items() if (g in groups if groups else not t.table.newest)]
+    arrays = [a for g, a in file.arrays.items() if not groups or g in groups]
+    _require_distinct(path, [*(t.table for t in tables), *(a.table for a in arrays)])
+    parts = [_table(file, table) for table in tables]
+    for group in arrays:
+        values = group.read()
+        parts.append(_dataset(file, {}, [(f, values[f.name]) for f in group.table.fields]))
     merged = xarray.merge(parts, join="inner", combine_attrs="override")
-    # Files of older versions do not mark what is missing; the schema does.
+    # A mark is masked here, and so it is in files of versions that did not have it yet.
     merged = xarray.decode_cf(merged, decode_times=False, decode_coords=False, decode_timedelta=False)
     # An attribute of a Dataset cannot be None.
     merged.attrs = {n: value for n, value in known_attributes(file.attrs).items() if value is not None}
     merged.set_close(file.close)
     return merged
+
+
+def _require_distinct(path: Path, tables: Sequence[schema.Table]) -> None:
+    """Raise FileError for groups that cannot stand side by side: a name of one means something else in another."""
+    names = Counter(field.name for table in tables for field in table.fields)
+    axes = {axis for table in tables for field in table.fields for axis in table.axes(field)}
+    for name, count in names.items():
+        if count > 1 or name in axes:
+            raise FileError(f"{path} has {name} in several groups", "read its groups one by one: see docs/format.md")
 
 
 def _table(file: Contents, table: TableReader) -> xarray.Dataset:
@@ -77,7 +93,7 @@ def _table(file: Contents, table: TableReader) -> xarray.Dataset:
 def _dataset(file: Contents, rows: dict[str, Any], columns: list[tuple[schema.Field, Any]]) -> xarray.Dataset:
     """The columns with their descriptions and the labels of their axes."""
     variables = {f.name: ((*rows, *f.dims), values, f.description) for f, values in columns}
-    lengths = {d: n for f, values in columns for d, n in zip(f.dims, values.shape[len(rows) :], strict=True)}
-    labels = rows | {d: file.scales.get(d, np.arange(n)) for d, n in lengths.items()}
-    coords = {d: (d, x, describe_axis(d, len(x) > 0 and isinstance(x[0], str))) for d, x in labels.items()}
+    scales = {dim: file.scales[dim] for f, _ in columns for dim in f.dims}
+    labels = rows | {dim: np.arange(len(x)) if isinstance(x, range) else x for dim, x in scales.items()}
+    coords = {dim: (dim, x, describe_axis(dim, isinstance(scales.get(dim), list))) for dim, x in labels.items()}
     return xarray.Dataset(variables, coords)

@@ -97,7 +97,7 @@ class TableWriter:
         self._label, self._record = table.stored[table.table.row], table.stored["crc32"]
         places = (self._label, self._record, *(place for place in self.fields.values() if place.row_bytes))
         # What is packed, or empty, has no bytes of its own to write to.
-        self._room = min(0 if place.offset is None else place.shape[0] for place in places)
+        self.room = min(0 if place.offset is None else place.shape[0] for place in places)
         self.labels = list(table.rows)
 
     def append(self, label: int, values: Mapping[str, Any]) -> None:
@@ -110,9 +110,9 @@ class TableWriter:
 
         A row beyond the room is an error before a byte is touched: what lies there belongs to something else.
         """
-        if not 0 <= index < self._room:
+        if not 0 <= index < self.room:
             raise FileError(
-                f"{self.disk.path}: {self._group} has room for {self._room:,} rows, and this is row {index + 1:,}",
+                f"{self.disk.path}: {self._group} has room for {self.room:,} rows, and this is row {index + 1:,}",
                 "nothing was overwritten; the same command with --resume makes room (please report this)",
             )
         number = np.array(label, self._label.dtype)

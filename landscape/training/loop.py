@@ -23,18 +23,19 @@ from landscape.curvature.objective import Objective, cross_entropy
 from landscape.curvature.operators import HessianOperator
 from landscape.devices import free_memory, keep_freed_memory, pick_device
 from landscape.errors import ConfigError, DoesNotFitError, LandscapeError, NumericsError, warn
+from landscape.problems.embedding_mlp.fields import PARAMETERS, axes, block_sizes
 from landscape.problems.embedding_mlp.model import load_model
 from landscape.problems.embedding_mlp.networks import Batch, Networks
 from landscape.problems.tasks import TRAIN
 from landscape.signals import stop_signals
 from landscape.storage import schema
-from landscape.storage.contents import axes, block_sizes
 from landscape.storage.files import as_path, make_folder, output, refuse_existing, refuse_foreign
-from landscape.storage.making import check_run
+from landscape.storage.making import require_room
 from landscape.storage.runs import GROKKED, MEMORISED, Arrays, RunReader
 from landscape.storage.writing import sole_writer
-from landscape.training.member import Member, rows_to_come
+from landscape.training.member import Member, rooms
 from landscape.training.optimizers import Optimizer
+from landscape.training.tables import scales
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +112,7 @@ def train_ensemble(
             refuse_foreign(path, schema.RUN)
         make_folder(path.parent)
         if not (resume and path.exists()):
-            check_run(path, config, rows_to_come(config))
+            require_room(path, rooms(config), scales(config))
     runs = clip_batch(runs)
     device = pick_device(next(iter(runs.values())).device)
     with contextlib.ExitStack() as files:
@@ -166,13 +167,13 @@ def _train_all(states: dict[Member, dict[str, Any]], device: torch.device, stop:
                 member.writer.finish("diverged" if member.has_diverged else "complete")
     for member, state in states.items():
         if _is_finite(state):
-            member.writer.save_resume(state)
+            member.writer.save(state)
         member.writer.finish("interrupted")
 
 
 def _is_finite(state: Mapping[str, Any]) -> bool:
     """Whether all parameters of a state are finite, so that a run can be resumed from it."""
-    return all(np.isfinite(state[f.name]).all() for f in schema.PARAMETERS if f.name in state)
+    return all(np.isfinite(state[f.name]).all() for f in PARAMETERS if f.name in state)
 
 
 class _Loop:
@@ -223,7 +224,7 @@ class _Loop:
             for i, (member, row) in enumerate(zip(self.members, rows, strict=True)):
                 member.has_diverged = not (is_finite[i] and math.isfinite(row["train_loss"]))
                 if is_due or ends[i] or member.has_diverged:
-                    member.writer.metrics(self.step, row)
+                    member.writer.append_to("metrics", self.step, row)
                     before = member.steps
                     member.decide_stop(self.step, row["test_accuracy"])
                     bar.total -= before - (self.step if member.has_diverged else member.steps)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import uuid
 from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,20 @@ from typing import Any
 import numpy as np
 
 from landscape.config import TrainConfig, replace, to_json
-from landscape.errors import ConfigError
+from landscape.errors import ConfigError, FileError
+from landscape.problems.embedding_mlp.fields import read_problem
 from landscape.problems.embedding_mlp.networks import initial
 from landscape.problems.tasks import TEST, TRAIN, Ints, make_data
 from landscape.provenance import provenance
+from landscape.storage import schema
 from landscape.storage.contents import ROWS
-from landscape.storage.runs import Arrays, RunReader, RunWriter
+from landscape.storage.layout import misfit
+from landscape.storage.making import Rooms
+from landscape.storage.runs import Arrays, RunReader
+from landscape.storage.strings import COPY_AGAIN
+from landscape.storage.writer import Writer
 from landscape.training.samplers import BatchSampler
+from landscape.training.tables import scales, tables
 
 RESUMABLE = {
     "steps", "stop_test_accuracy", "extra_steps", "device", "metrics_every",
@@ -30,7 +38,7 @@ _DEFAULTS = TrainConfig()
 class Member:
     """One run of those that are trained side by side, and its file once it is open."""
 
-    writer: RunWriter
+    writer: Writer
 
     def __init__(self, config: TrainConfig, path: Path) -> None:
         self.config, self.path = config, path
@@ -91,6 +99,7 @@ class Member:
         """
         with RunReader(self.path) as reader:
             reader.require_whole()
+            read_problem(reader)
             if differing := difference(self.config, reader.config, RESUMABLE):
                 hint = f"--resume can change only {', '.join(sorted(RESUMABLE))}; start another run with --out"
                 raise ConfigError(differing, hint)
@@ -106,7 +115,9 @@ class Member:
         if resume:
             state = self._restore()
             changed = {"config": to_json(self.config), **attrs}
-            self.writer = RunWriter.extend(self.path, changed, rows_to_come(self.config, int(state["step"])), fsync)
+            more = rows_to_come(self.config, int(state["step"]))
+            form = tables(self.config), scales(self.config)
+            self.writer = Writer.extend(self.path, changed, more, *form, fsync=fsync)
             return state
         parameters = initial(self.config)
         if not all(np.isfinite(array).all() for array in parameters.values()):
@@ -115,15 +126,34 @@ class Member:
                 f" that are not finite in {self.config.dtype}",
                 "lower the scales",
             )
+        of_run = {"run_id": uuid.uuid4().hex, "config": to_json(self.config), "seed": self.config.seed}
         data = {f.name: getattr(self.data, f.name) for f in dataclasses.fields(self.data)}
-        self.writer = RunWriter.create(self.path, self.config, attrs, data, rows_to_come(self.config), fsync)
+        self.writer = Writer.create(
+            self.path,
+            schema.RUN,
+            {**of_run, **attrs},
+            rooms(self.config),
+            scales(self.config),
+            {"data": data},
+            fsync,
+        )
         nothing = {f"{moment}_{n}": np.zeros_like(array) for n, array in parameters.items() for moment in ("m", "v")}
         return {"step": 0, "grad_norm": np.zeros(self.config.vocabulary), **parameters, **nothing}
 
     def _restore(self) -> dict[str, Any]:
         """Take the newest resume slot."""
         with RunReader(self.path) as reader:
+            wanted = {axis: len(labels) for axis, labels in scales(self.config).items()}
+            if wrong := misfit(reader.layout, reader.scales, tables(self.config), wanted):
+                raise FileError(f"{self.path}: {wrong}, which its config asks for", COPY_AGAIN)
             state = reader.resume_state()
+            order, rng = state["order"], state["rng"]
+            if (
+                not np.array_equal(np.sort(order), np.arange(len(order)))
+                or not 0 <= state["position"] <= len(order)
+                or not (state["step"] >= 0 and rng[4] <= 1 and rng[5] < 1 << 32)
+            ):
+                raise FileError(f"{self.path} holds a resume slot that no run writes", "train again with --overwrite")
             before = replace(_DEFAULTS, reader.config)
         same_stop = all(getattr(before, k) == getattr(self.config, k) for k in ("stop_test_accuracy", "extra_steps"))
         step = int(state["step"])
@@ -137,8 +167,8 @@ class Member:
     def commit(self, step: int, state: dict[str, Any], tokens: Arrays) -> None:
         """Write a checkpoint and what belongs to it."""
         # First what a checkpoint is resumed from: a run with a checkpoint can always be resumed.
-        self.writer.save_resume(state)
-        self.writer.checkpoint(step, state, tokens=tokens, moments=state)
+        self.writer.save(state)
+        self.writer.append(step, {"tokens": tokens, "moments": state, "checkpoints": state})
 
 
 def rows_to_come(config: TrainConfig, step: int = 0) -> dict[str, int]:
@@ -150,6 +180,12 @@ def rows_to_come(config: TrainConfig, step: int = 0) -> dict[str, int]:
         "metrics": config.steps // config.metrics_every - step // config.metrics_every + 2,
         **({} if config.optimizer == "sgd" else {"moments": rows}),
     }
+
+
+def rooms(config: TrainConfig) -> Rooms:
+    """The tables of a new run's file, with the rows that each needs."""
+    rows = rows_to_come(config)
+    return [(t, 2 if t.newest else rows.get(t.group, 0)) for t in tables(config)]
 
 
 def checkpoint_schedule(config: TrainConfig) -> list[int]:

@@ -16,6 +16,7 @@ from landscape.curvature.operators import Block
 from landscape.errors import ConfigError
 from landscape.problems.embedding_mlp.bounds import saddle_bound
 from landscape.problems.embedding_mlp.dense import EmbeddingMLP
+from landscape.problems.embedding_mlp.fields import PARAMETERS
 from landscape.problems.embedding_mlp.gauge import GaugeTangent, SoftmaxShift
 from landscape.problems.embedding_mlp.model import ACTIVATIONS, MLP
 from landscape.problems.embedding_mlp.plain import mean_cross_entropy, plain_model
@@ -25,13 +26,7 @@ from landscape.problems.problem import Arrays, ParameterSpec, Plain, Training
 from landscape.problems.tasks import TRAIN
 from landscape.storage.runs import RunReader
 
-AXES = {
-    "E": ("token", "embed"),
-    "W": ("hidden", "slot_embed"),
-    "b1": ("hidden",),
-    "V": ("class", "hidden"),
-    "b2": ("class",),
-}
+AXES = {field.name: field.dims for field in PARAMETERS}
 
 
 class EmbeddingMLPProblem:

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.config import TrainConfig
-from landscape.errors import FileError, LandscapeError, warn
+from landscape.config import TrainConfig, replace
+from landscape.errors import FileError, LandscapeError, in_file, warn
 from landscape.storage import schema
 from landscape.storage.files import as_path, file_schema, hessian_file, open_file, run_file
 from landscape.storage.hessians import HessianReader
 from landscape.storage.runs import RunReader
+from landscape.storage.strings import COPY_AGAIN
 from landscape.storage.views import load_group
 
 if TYPE_CHECKING:
@@ -59,8 +60,9 @@ class Source:
     def config(self) -> dict[str, Any]:
         """The run's config, with the defaults of what an older version did not know."""
         attrs = self.run_attrs
-        stored = json.loads(attrs["config"] if attrs else self.hessian_attrs["parent_config"])
-        return {**dataclasses.asdict(TrainConfig()), **stored}
+        with in_file(self.path, "config"):
+            stored = json.loads(attrs["config"] if attrs else self.hessian_attrs["parent_config"])
+            return dataclasses.asdict(replace(TrainConfig(), stored))
 
     @property
     def path(self) -> Path:
@@ -121,7 +123,10 @@ class Source:
         assert self.run is not None
         with RunReader(self.run) as reader:
             data = reader.data()
+            count = len(reader.scales["token"])
         tokens = data["tokens"][data["split"] == 0]
+        if tokens.min(initial=0) < 0 or tokens.max(initial=0) >= count:
+            raise FileError(f"{self.run}: data holds tokens other than 0 to {count - 1}", COPY_AGAIN)
         holds = [np.unique(row) for row in tokens]
         return np.bincount(np.concatenate(holds), minlength=int(tokens.max()) + 1)
 

@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
-from landscape.storage.schema import LEVEL, MARKED, PARAMETERS, Field, Table
+import dataclasses
+from collections.abc import Mapping
+
+from landscape.config import PAIRS
+from landscape.storage.inspect import FileState
+from landscape.storage.schema import LEVEL, MARKED, Field, Scales, Table
+
+PARTS = ["E", "W", "V", "bias"]
+NAMED = {
+    "end": ["lowest", "highest"],
+    "sign": ["negative", "zero", "positive"],
+    "part": PARTS,
+    "pair": [",".join(pair) for pair in PAIRS],
+}
+"""Axes whose labels never change."""
 
 ROOT = Table(
     "/",
@@ -240,46 +254,6 @@ ROOT = Table(
 )
 
 
-STATUS: dict[str, object] = {"flag_values": [0, 1, 2], "flag_meanings": "unfinished gradient-flat critical"}
-CRITICAL = Table(
-    "critical_point",
-    "step",
-    (
-        *PARAMETERS,
-        Field("status", (), "i1", "what the search for a critical point ended at", attrs=STATUS),
-        Field("grad_norm", (), "f8", "gradient norm of the objective, all parameters"),
-        Field("start_grad_norm", (), "f8", "gradient norm at the checkpoint"),
-        Field("loss", (), "f8", "objective", "nat"),
-        Field("start_loss", (), "f8", "objective at the checkpoint", "nat"),
-        Field("flatness", (), "f8", "how flat H is along the gradient that is left", formula="|H g| / (|H| |g|)"),
-        Field("distance", (), "f8", "distance from the checkpoint", formula="|theta - theta_checkpoint|_2"),
-        Field("num_products", (), "i8", "Hessian-vector products of the search"),
-    ),
-)
-"""Only in the file of a refined checkpoint: the parameters at which everything else was measured."""
-
-SEARCH = Table(
-    "resume",
-    "resume_slot",
-    (
-        Field("step", (), "i8", "stored step that the search began at"),
-        Field("checkpoint_crc32", (), "i8", "commit record of that checkpoint in the run file"),
-        *PARAMETERS,
-        Field("radius", (), "f8", "radius of the trust region"),
-        Field("largest", (), "f8", "radius of a restart"),
-        Field("krylov_radius", (), "f8", "radius for which the Krylov space of this point was made; NaN: none yet"),
-        Field("first", (), "f8", "gradient norm where the search began"),
-        Field("norm", (), "f8", "largest |H| seen"),
-        Field("at_restart", (), "f8", "gradient norm at the last restart"),
-        Field("stalled", (), "i8", "steps in a row that gained little"),
-        Field("restarts", (), "i8", "restarts that gained little"),
-        Field("iterations", (), "i8", "steps tried"),
-        Field("num_products", (), "i8", "Hessian-vector products so far"),
-    ),
-)
-"""Only in the file of a refined checkpoint, since schema 1.1: where its search stands, the newer of two slots."""
-
-
 def density_table(blocks: tuple[str, ...]) -> Table:
     """The smoothed spectral densities of the blocks, on one grid of eigenvalues a step."""
     fields = [
@@ -306,3 +280,43 @@ def spectrum_table(blocks: tuple[str, ...]) -> Table:
     """The full spectra of those blocks whose every eigenvalue is computed."""
     fields = tuple(Field(b, (f"param_row_{b}",), "f8", f"all eigenvalues of block {b}, ascending") for b in blocks)
     return Table("spectrum", "step", fields)
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """What a Hessian file has room for: parameters by block, blocks with full spectra, points of a density.
+
+    further: tables beside those of every analysis; axes: lengths of theirs.
+    """
+
+    sizes: Mapping[str, int]
+    full: tuple[str, ...]
+    density_points: int
+    k: int
+    eigenvectors: bool
+    further: tuple[Table, ...] = ()
+    axes: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+    @property
+    def tables(self) -> list[Table]:
+        """The tables of the file."""
+        vectors = [vectors_table(tuple(self.sizes))] if self.eigenvectors else []
+        return [ROOT, spectrum_table(self.full), density_table(tuple(self.sizes)), *vectors, *self.further]
+
+    @property
+    def scales(self) -> Scales:
+        """The labels of all axes but the rows'."""
+        lengths = {"rank": self.k, "density_point": self.density_points, **self.axes}
+        rows = {f"param_row_{block}": n for block, n in self.sizes.items()}
+        blocks = list(self.sizes)
+        return {"block": blocks, "other_block": blocks, **NAMED, **{a: range(n) for a, n in (lengths | rows).items()}}
+
+
+def lacks(state: FileState) -> list[str]:
+    """What a Hessian file does not hold, and why."""
+    full, blocks = state.holds("spectrum"), state.config.get("blocks", [])
+    partial = [str(block) for block in blocks if block not in full]
+    notes = [f"no full spectrum of {', '.join(partial)}: too large for dense_limit"] if partial else []
+    if not state.holds("eigenvectors"):
+        notes.append("no eigenvectors: --eigenvectors stores them")
+    return notes

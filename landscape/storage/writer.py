@@ -1,0 +1,125 @@
+"""The one writer of both kinds of file: rows are appended, slots overwritten, and at the end the file is trimmed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from landscape.storage import schema
+from landscape.storage.files import file_schema, open_file
+from landscape.storage.making import Rooms, Rows, new_file, rewrite
+from landscape.storage.table import Arrays
+from landscape.storage.writing import Disk, TableWriter
+
+SHARE = 0.05
+"""Part of the time that may go into writing the file anew for rows that replace others."""
+
+
+class Writer(Disk):
+    """Fills a file that `create` or `extend` made; every call returns only once its row is committed."""
+
+    def __init__(self, path: Path, fsync: bool = False) -> None:
+        self._main = schema.MAIN[file_schema(path) or schema.RUN]
+        self._replaced: dict[int, Rows] = {}
+        self._flushed, self._cost = time.monotonic(), 0.0
+        super().__init__(path, fsync)
+        self._open()
+
+    @classmethod
+    def create(
+        cls,
+        path: Path,
+        kind: str,
+        attrs: Mapping[str, Any],
+        rooms: Rooms,
+        scales: schema.Scales,
+        arrays: Mapping[str, Arrays] | None = None,
+        fsync: bool = False,
+    ) -> Self:
+        """Allocate a file with room for so many rows of each table, then move it into place.
+
+        Raises ConfigError and FileError for a file that no reader would take, or the disk has no room for.
+        """
+        with new_file(path, kind, attrs, rooms, scales, arrays):
+            pass
+        return cls(path, fsync)
+
+    @classmethod
+    def extend(
+        cls,
+        path: Path,
+        attrs: Mapping[str, Any],
+        more: Mapping[str, int],
+        tables: Sequence[schema.Table] = (),
+        scales: schema.Scales | None = None,
+        rows: Mapping[int, Rows] | None = None,
+        fsync: bool = False,
+    ) -> Self:
+        """Reopen a file with all that it holds and room for `more` rows of each table; the rest is as in `rewrite`."""
+        rewrite(path, attrs, more, tables, scales, rows)
+        return cls(path, fsync)
+
+    @property
+    def steps(self) -> list[int]:
+        """Steps committed so far."""
+        return self._tables[self._main].labels
+
+    def append(self, step: int, rows: Rows) -> None:
+        """Commit a step: a row for each table of steps, the main one last; a step already stored is left as it is."""
+        if step in self.steps:
+            return
+        for group in self._beside:
+            # Over one that a killed writer left without its row in the main table.
+            self._tables[group].write(len(self.steps), step, rows[group])
+        self._tables[self._main].append(step, rows[self._main])
+
+    def append_to(self, group: str, label: int, values: Mapping[str, Any]) -> None:
+        """Commit a row of a table with labels of its own; one already stored is left as it is."""
+        if label not in self._tables[group].labels:
+            self._tables[group].append(label, values)
+
+    def save(self, state: Mapping[str, Any]) -> None:
+        """Commit where the work stands, in the place of the older of two such states, or of a torn one."""
+        slot = self._ages.index(min(self._ages))
+        self._slots.write(slot, slot, state)
+        self._ages[slot] = int(state[self._newest])
+
+    def replace(self, step: int, rows: Rows) -> None:
+        """Put new rows in the place of a step's, which stand until `flush` has returned."""
+        self._replaced[step] = rows
+        if SHARE * (time.monotonic() - self._flushed) >= self._cost:
+            self.flush()
+
+    def flush(self) -> None:
+        """Commit the rows that replace others, all at once: the file is written anew."""
+        if self._replaced:
+            started = time.monotonic()
+            room = {group: table.room - len(self.steps) for group, table in self._tables.items()}
+            self.close()
+            rewrite(self.path, {}, room, rows=self._replaced)
+            self._handle = os.open(self.path, os.O_RDWR)
+            self._open()
+            self._replaced = {}
+            self._flushed = time.monotonic()
+            self._cost = self._flushed - started
+
+    def finish(self, status: str) -> None:
+        """Trim the file to its committed rows and set its status."""
+        self.flush()
+        self.close()
+        rewrite(self.path, {"status": status})
+
+    def _open(self) -> None:
+        with contextlib.closing(open_file(self.path, file_schema(self.path) or schema.RUN)) as file:
+            self._tables = {group: TableWriter(table, self) for group, table in file.tables.items()}
+            by_step = [group for group, table in file.tables.items() if table.table.row == schema.STEP]
+            self._beside = [group for group in by_step if group != self._main]
+            for group, table in file.tables.items():
+                if newest := table.table.newest:
+                    self._slots, self._newest = self._tables[group], newest
+                    found = [table.row(slot) for slot in (0, 1)]
+                    self._ages = [-1 if row is None else int(row[newest]) for row in found]
