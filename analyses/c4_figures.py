@@ -9,8 +9,8 @@ import pandas as pd
 from evidence import PHASES, Panel
 from matplotlib.axes import Axes
 
-from landscape.report.figures.axes import marker, step_axis
-from landscape.report.style import MARKERS, block_colours, new_figure
+from landscape.report.figures.axes import step_axis
+from landscape.report.style import colour, marker, new_figure
 
 PAIRS = ("E,W", "W,V", "E,V")
 NAMES = {
@@ -35,7 +35,7 @@ def draw(axes: Axes, table: pd.DataFrame, column: str, block: str, label: str = 
     """One thin line a seed."""
     kept = table[(table["block"] == block) & table[column].notna()]
     for i, (_, seed) in enumerate(kept.groupby("seed")):
-        style = {"color": block_colours()[block], "linewidth": 0.8, **marker(block), **line}
+        style = {"color": colour(block), "linewidth": 0.8, **marker(block), **line}
         axes.plot(seed["step"], seed[column], label=label or block if i == 0 else None, **style)
 
 
@@ -97,8 +97,8 @@ def depth_figure(table: pd.DataFrame, events: pd.Series, setup: str) -> Panel:
     below = np.zeros(len(share))
     for part, hatch in zip(parts, ("", "//", "..", ""), strict=True):
         height = share[f"mass_{part}"].to_numpy()
-        colour = block_colours().get(part, "0.8")
-        mass.bar(share.index, height, bottom=below, color=colour, label=part, hatch=hatch, edgecolor="white")
+        shade = "0.8" if part == "bias" else colour(part)
+        mass.bar(share.index, height, bottom=below, color=shade, label=part, hatch=hatch, edgecolor="white")
         below = below + height
     mass.set(title="lowest eigenvector of all", ylabel="mass", ylim=(0, 1.25), yticks=[0, 0.5, 1])
     mass.tick_params(axis="x", labelsize="small")
@@ -141,13 +141,13 @@ def refined_figure(points: pd.DataFrame, setup: str) -> Panel:
     figure = new_figure(2, height=1.4 + 0.24 * len(searches))
     slope, index = figure.axes
     draw_searches(slope, searches)
-    colours, place = block_colours(), pd.Series(searches.index, index=pd.MultiIndex.from_frame(searches[order]))
+    place = pd.Series(searches.index, index=pd.MultiIndex.from_frame(searches[order]))
     for i, (block, column, fill) in enumerate(
         (("E,W", "index", "full"), ("E,W", "gauge_free", "none"), ("W,V", "index", "full"))
     ):
         rows = points[(points["block"] == block) & (points[column] >= 0)].set_index(order)
         label = f"{block}, gauge-free" if fill == "none" else block
-        line = {"color": colours[block], "linestyle": "", "marker": MARKERS[block], "fillstyle": fill}
+        line = {"color": colour(block), "linestyle": "", "marker": marker(block)["marker"], "fillstyle": fill}
         # One below the other, so that equal ones are all seen.
         index.plot(rows[column], place[rows.index] + 0.25 * (i - 1), label=label, markersize=5, **line)
     names = [f"{NAMES[one.case]}, {one.phase}, step {one.from_step}, seed {one.seed}" for one in searches.itertuples()]

@@ -13,8 +13,8 @@ from c5_measures import CASES, FIRST, curves, gap, groups, of, paired, peaks, sa
 from evidence import PHASES, Finding, Panel, Verdict, run, setting, study, table_of
 from intervals import above, interval, words
 
-from landscape.report.figures.axes import marker, step_axis
-from landscape.report.style import block_colours, new_figure
+from landscape.report.figures.axes import step_axis
+from landscape.report.style import colour, marker, new_figure
 
 PAPER = {"c1": {"W": 3.5, "E": 0.12}, "c10": {"W": 1.0, "E": 0.08}}
 """Readings of the paper's figure: the top eigenvalues stay below these."""
@@ -63,8 +63,8 @@ def figure(table: pd.DataFrame, times: pd.DataFrame, setup: str) -> Panel:
         for case, line in zip(CASES, ("-", ":"), strict=True):
             part = table[(table["block"] == block) & (table["case"] == case)]
             ratio = column == "curvature_ratio"
-            colour = ("black", "0.55")[case == "c10"] if ratio else block_colours()[block]
-            style = {"color": colour, "linestyle": line, "linewidth": 1.0}
+            shade = ("black", "0.55")[case == "c10"] if ratio else colour(block)
+            style = {"color": shade, "linestyle": line, "linewidth": 1.0}
             for i, (_, seed) in enumerate(part.groupby("seed")):
                 look = style | (marker(block) | {"markersize": 3.0} if case == "c1" and not ratio else {})
                 axes.plot(seed["step"], seed[column], label=CASES[case] if i == 0 else None, **look)

@@ -8,8 +8,8 @@ from c5_measures import CASES
 from c6_measures import RISEN
 from evidence import MEMORISED, Panel
 
-from landscape.report.figures.axes import marker, step_axis
-from landscape.report.style import block_colours, new_figure
+from landscape.report.figures.axes import step_axis
+from landscape.report.style import colour, marker, new_figure
 
 TOGETHER = 2.0
 """Factor between the steps of two events that count as one."""
@@ -17,7 +17,7 @@ TOGETHER = 2.0
 
 def curves_figure(table: pd.DataFrame, found: pd.DataFrame, setup: str) -> Panel:
     """Top eigenvalues over steps with the events, one panel a seed under Adam."""
-    figure, colours = new_figure(3, height=2.4, rows=2), block_colours()
+    figure = new_figure(3, height=2.4, rows=2)
     adam, rows = table[table["case"] == "c1"], found[found["case"] == "c1"]
     panels = list(figure.axes)
     for axes, (_, row) in zip(panels, rows.iterrows(), strict=False):
@@ -26,11 +26,11 @@ def curves_figure(table: pd.DataFrame, found: pd.DataFrame, setup: str) -> Panel
             axes.plot(
                 part["step"],
                 part["lambda_max"],
-                color=colours[block],
+                color=colour(block),
                 label=block,
                 **marker(block) | {"markersize": 3.0},
             )
-            line = {"color": colours[block], "linewidth": 1.2, "linestyle": {"W": "-", "E": "-."}[block]}
+            line = {"color": colour(block), "linewidth": 1.2, "linestyle": {"W": "-", "E": "-."}[block]}
             axes.axvline(row[f"fall_{block}"], label=f"{block} starts to fall", **line)
         axes.axvline(row["train"], color="black", linestyle="--", linewidth=1.0, label="training done")
         axes.axvline(row["test"], color="black", linestyle=":", linewidth=1.4, label="test risen")
@@ -50,7 +50,7 @@ def curves_figure(table: pd.DataFrame, found: pd.DataFrame, setup: str) -> Panel
 
 def events_figure(found: pd.DataFrame, setup: str) -> Panel:
     """Each accuracy event against the fall of each block, one point a run."""
-    figure, colours = new_figure(2, height=3.4), block_colours()
+    figure = new_figure(2, height=3.4)
     titles = {"train": f"training {100 * MEMORISED:g} %", "test": f"test {100 * RISEN:g} %"}
     span = found[["train", "test", "fall_E", "fall_W"]].to_numpy()
     ends = np.array([np.nanmin(span) / 2, np.nanmax(span) * 2])
@@ -60,8 +60,8 @@ def events_figure(found: pd.DataFrame, setup: str) -> Panel:
         for block, shape in (("W", "s"), ("E", "o")):
             for case, name in CASES.items():
                 part = found[found["case"] == case]
-                face = colours[block] if case == "c1" else "none"
-                style = {"marker": shape, "linestyle": "none", "color": colours[block], "markerfacecolor": face}
+                face = colour(block) if case == "c1" else "none"
+                style = {"marker": shape, "linestyle": "none", "color": colour(block), "markerfacecolor": face}
                 axes.plot(part[f"fall_{block}"], part[event], label=f"{block}, {name}", **style)
         axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, title=title)
         axes.set(xlabel=r"step at which $\lambda_{\max}$ starts to fall", ylabel="step of the event")

@@ -14,9 +14,9 @@ from torch import Tensor
 from benchmarks.harness import Line, Numbers, Part, load, main, timed
 from benchmarks.peers import Case, case
 from landscape import MatrixOperator, eigsh, preset
-from landscape.config import BLOCKS
 from landscape.curvature.lanczos import DENSE_LIMIT, EigenResult
 from landscape.problems.embedding_mlp import starts
+from landscape.problems.embedding_mlp.blocks import BLOCKS
 from landscape.problems.embedding_mlp.dense import EmbeddingMLP
 
 K, STEP, TOLERANCE = 10, 150, 1e-6

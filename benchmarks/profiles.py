@@ -24,7 +24,8 @@ from benchmarks.peers import case, trained
 from benchmarks.training import plain_loop
 from benchmarks.wholerun import searched
 from landscape import MatrixOperator, preset, problems, saddle_index
-from landscape.config import BLOCKS, AnalysisConfig
+from landscape.config import AnalysisConfig
+from landscape.problems.embedding_mlp.blocks import BLOCKS
 from landscape.training.loop import train_ensemble
 
 ROUNDS, SHOWN, STEPS, MID_STEPS = 5, 7, 1500, 300

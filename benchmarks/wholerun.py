@@ -12,7 +12,8 @@ from benchmarks.harness import Line, Numbers, Part, main, timed
 from benchmarks.peers import trained
 from landscape import preset, problems
 from landscape.analysis.checkpoint import Checkpoint
-from landscape.config import DEFAULT_BLOCKS, AnalysisConfig
+from landscape.config import AnalysisConfig
+from landscape.problems.embedding_mlp.blocks import DEFAULT_BLOCKS
 from landscape.problems.problem import Arrays, Problem
 
 TARGET, CHECKPOINTS = 2.0, 100

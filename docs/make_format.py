@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from landscape.analysis.critical_fields import CRITICAL, SEARCH
+from landscape.analysis.critical_fields import critical_table, search_table
 from landscape.analysis.fields import ROOT, density_table, spectrum_table, vectors_table
+from landscape.problems.embedding_mlp.fields import PARAMETERS
 from landscape.storage import schema
 from landscape.training.tables import TABLES
 
 PAGE = Path(__file__).with_name("format.md")
 MADE = re.compile(r"(<!-- made: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 ONLY = {"E": "only with `--model embedding`", "b1": "not with `--no-bias`", "b2": "not with `--no-bias`"}
+CRITICAL, SEARCH = critical_table(PARAMETERS), search_table(PARAMETERS)
 HEAD = ("dataset", "axes", "type", "units", "meaning", "formula")
 
 

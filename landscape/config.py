@@ -23,17 +23,6 @@ Model = Literal["embedding", "onehot", "scalar"]
 Activation = Literal["relu", "gelu", "tanh", "quadratic"]
 Sampler = Literal["uniform", "random", "skewed", "zipf", "frequency_aware"]
 
-BLOCKS: dict[str, tuple[str, ...]] = {
-    "E": ("E",),
-    "W": ("W",),
-    "V": ("V",),
-    "E,W": ("E", "W"),
-    "W,V": ("W", "V"),
-    "E,V": ("E", "V"),
-    "all": ("E", "W", "b1", "V", "b2"),
-}
-PAIRS = (("E", "W"), ("W", "V"), ("E", "V"))
-DEFAULT_BLOCKS = ("E", "W", "E,W", "W,V", "all")
 MODULUS = 1 << 16
 """Largest p: what is done with its pairs stays possible."""
 
@@ -204,8 +193,8 @@ PRESETS: dict[str, dict[str, Any]] = {
 class AnalysisConfig:
     """What is measured at a point: which blocks, and how exactly."""
 
-    blocks: tuple[str, ...] = DEFAULT_BLOCKS
-    """Blocks of the Hessian, from E W V E,W W,V E,V all."""
+    blocks: tuple[str, ...] = ()
+    """Blocks of the Hessian, from E W V E,W W,V E,V all; by default E W E,W W,V all, as far as the model has them."""
     k: int = 10
     """Eigenvalues at each end."""
     method: Literal["auto", "dense", "lanczos"] = "auto"
@@ -247,11 +236,8 @@ class AnalysisConfig:
         check_value("seed", self.seed, lambda x: -(1 << 63) <= x < (1 << 64) - 1, "an integer from -2^63 to 2^64 - 2")
         if self.tau is not None:
             check_value("tau", self.tau, lambda x: 0 < x < 1, "a number between 0 and 1")
-        for block in self.blocks:
-            if block not in BLOCKS:
-                raise ConfigError(f"unknown block {block!r}", suggest(block, BLOCKS))
-        if not self.blocks or len(set(self.blocks)) != len(self.blocks):
-            raise ConfigError(f"blocks {list(self.blocks)}: none, or one named twice", "name each block once")
+        if len(set(self.blocks)) != len(self.blocks):
+            raise ConfigError(f"blocks {list(self.blocks)}: one named twice", "name each block once")
 
     def is_dense(self, size: int) -> bool:
         """Whether a block of this many parameters is treated as a dense matrix."""
@@ -301,8 +287,6 @@ class SliceConfig:
         check_value("plane_points", self.plane_points, lambda x: 2 <= x <= 401, "an integer from 2 to 401")
         if self.radius is not None:
             check_value("radius", self.radius, lambda x: x > 0, "a number > 0")
-        if self.block not in BLOCKS:
-            raise ConfigError(f"unknown block {self.block!r}", suggest(self.block, BLOCKS))
 
 
 _STEPS = re.compile(r"\s*[0-9]+\s*(,\s*[0-9]+\s*)*")

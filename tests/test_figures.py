@@ -16,8 +16,9 @@ from conftest import TINY
 from landscape.analysis.critical import refine
 from landscape.analysis.hessian import analyse
 from landscape.analysis.measurement import Measurement
-from landscape.config import BLOCKS, AnalysisConfig, HessianConfig
+from landscape.config import AnalysisConfig, HessianConfig
 from landscape.errors import LandscapeError
+from landscape.problems.embedding_mlp.blocks import BLOCKS
 from landscape.report.figures import FAMILIES, Drawn, NotDrawnError, open_sources
 from landscape.report.page import write_report
 from landscape.report.style import style

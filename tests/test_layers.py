@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import trial
 
+from landscape.problems.embedding_mlp.blocks import BLOCKS
 from landscape.report.figures import FAMILIES
 
 ROOT = Path(__file__).parent.parent
@@ -124,6 +125,20 @@ def test_only_storage_writes_hdf5() -> None:
     """h5py is imported by storage alone (and asked for its version by provenance)."""
     users = {p.relative_to(ROOT / "landscape").with_suffix("").parts[0] for p in modules() if "h5py" in outside(p)}
     assert users == {"storage", "provenance"}
+
+
+@pytest.mark.parametrize("room", ["analysis", "storage", "report", "cli", "sweep"])
+def test_only_problems_name_parameters(room: str) -> None:
+    """Parameters, blocks and pairs of the embedding MLP have their names from its own declaration.
+
+    Files of the first format do not say what they hold: their reader knows.
+    """
+    names = {*BLOCKS, *BLOCKS["all"]} - {"all"}
+    for path in (ROOT / "landscape" / room).rglob("*.py"):
+        if path.stem == "version_1":
+            continue
+        found = {n.value for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Constant)}
+        assert not found & names, path
 
 
 @pytest.mark.parametrize("path", scripts(), ids=lambda p: p.stem)

@@ -19,8 +19,9 @@ from landscape.analysis import verify
 from landscape.analysis.hessian import analyse
 from landscape.analysis.measurement import Measurement
 from landscape.cli.tables import measurements
-from landscape.config import BLOCKS, PAIRS, HessianConfig, TrainConfig
+from landscape.config import HessianConfig, TrainConfig
 from landscape.errors import ConfigError, NumericsError
+from landscape.problems.embedding_mlp.blocks import BLOCKS, PAIRS
 from landscape.storage.hessians import HessianReader
 from landscape.training.loop import train
 

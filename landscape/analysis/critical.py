@@ -16,7 +16,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from landscape import problems
-from landscape.analysis.critical_fields import CRITICAL, SEARCH, STATUS
+from landscape.analysis.critical_fields import STATUS, critical_table, search_table
 from landscape.analysis.hessian import (
     existing,
     joined,
@@ -31,10 +31,11 @@ from landscape.config import AnalysisConfig
 from landscape.curvature.critical import CriticalPoint, SearchState, find_critical_point
 from landscape.curvature.operators import LinearMap
 from landscape.errors import ConfigError, FileError
-from landscape.problems.problem import hessian, tensors
+from landscape.problems.problem import Problem, hessian, tensors
 from landscape.storage.files import as_path, make_folder, output, refuse_existing, require_name
 from landscape.storage.hessians import HessianReader
 from landscape.storage.runs import RunReader
+from landscape.storage.schema import Field
 from landscape.storage.writer import Writer
 from landscape.storage.writing import sole_writer
 
@@ -85,7 +86,8 @@ def refine(
                 raise FileError(
                     f"{out} holds no search from step {step}", "use --overwrite to replace it, or another --out"
                 )
-            refinement = _Refinement(reader, step, joined(config, found), out, found)
+            problem = problems.of_run(reader, config.device, config.chunk_size)
+            refinement = _Refinement(reader, step, problem, joined(config, problem, found), out, found)
             try:
                 with refinement.closing:
                     refinement.measure(refinement.search(tol, max_products, quiet), quiet)
@@ -98,12 +100,18 @@ class _Refinement:
     """One search with its file, which is not touched before there is something to write."""
 
     def __init__(
-        self, reader: RunReader, step: int, config: AnalysisConfig, out: Path, found: HessianReader | None
+        self,
+        reader: RunReader,
+        step: int,
+        problem: Problem,
+        config: AnalysisConfig,
+        out: Path,
+        found: HessianReader | None,
     ) -> None:
-        self.reader, self.step, self.config, self.out, self.found = reader, step, config, out, found
+        self.reader, self.step, self.problem, self.config = reader, step, problem, config
+        self.out, self.found = out, found
         self.closing = contextlib.ExitStack()
         self.start = reader.checkpoint(step)
-        self.problem = problems.of_run(reader, config.device, config.chunk_size)
         self.measurement = Measurement(self.problem, config)
         self.params = tensors(self.problem, self.start)
         self.decay = self.problem.decay(config.objective)
@@ -114,7 +122,8 @@ class _Refinement:
         """The file: a new one, or the one that was found with room for all that it is to hold."""
         specs = self.problem.parameters
         axes = {axis: n for spec in specs.values() for axis, n in zip(spec.axes, spec.shape, strict=True)}
-        further = tuple(table.present(tuple(specs), "f8") for table in (CRITICAL, SEARCH))
+        parameters = [Field(name, spec.axes, "f8", spec.meaning or name) for name, spec in specs.items()]
+        further = (critical_table(parameters), search_table(parameters))
         layout = dataclasses.replace(self.measurement.layout(), further=further, axes=axes)
         attrs = written_attrs(self.reader, self.config, self.found, str(self.problem.device))
         return self.closing.enter_context(open_writer(self.out, attrs, 1, layout, self.found))

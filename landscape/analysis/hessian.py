@@ -14,10 +14,11 @@ from typing import Any, TypeVar
 from tqdm import tqdm
 
 from landscape import problems
-from landscape.analysis.fields import NAMED, ROOT, Layout
+from landscape.analysis.fields import ENDS, ROOT, Layout
 from landscape.analysis.measurement import Measurement
 from landscape.config import AnalysisConfig, HessianConfig, replace, to_json
 from landscape.errors import FileError, NumericsError, StepError, in_file, warn
+from landscape.problems.problem import Problem
 from landscape.provenance import provenance
 from landscape.storage import schema
 from landscape.storage.files import as_path, hessian_file, make_folder, output, refuse_foreign, sha256
@@ -59,7 +60,7 @@ def analyse(
         make_folder(out.parent)
         with sole_writer(out):
             found = existing(out, reader, config, overwrite)
-            config = joined(config, found)
+            config = joined(config, problem, found)
             attrs = file_attrs(reader, config)
             plan = make_plan(found, chosen, config.blocks)
             same = found and all(found.attrs[name] == value for name, value in attrs.items() if name != "config")
@@ -143,7 +144,7 @@ def existing(out: Path, reader: RunReader, config: AnalysisConfig, overwrite: bo
         return None
     refuse_foreign(out, schema.HESSIAN)
     found = HessianReader(out)
-    lengths = {axis: len(labels) for axis, labels in NAMED.items()}
+    lengths = {axis: len(labels) for axis, labels in ENDS.items()}
     wrong = misfit(found.layout, found.scales, [ROOT], lengths, may_lack=True) or _difference(found, reader, config)
     if not wrong and found.damage:
         wrong = f"rows fail their checksums: {found.damage}"
@@ -166,9 +167,9 @@ def _difference(found: HessianReader, reader: RunReader, config: AnalysisConfig)
     return ""
 
 
-def joined(config: Analysis, found: HessianReader | None) -> Analysis:
+def joined(config: Analysis, problem: Problem, found: HessianReader | None) -> Analysis:
     """The settings of a file that holds what was found and gets what they ask for."""
-    blocks = dict.fromkeys([*(found.blocks if found else ()), *config.blocks])
+    blocks = dict.fromkeys([*(found.blocks if found else ()), *(config.blocks or problem.default_blocks)])
     return dataclasses.replace(config, blocks=tuple(blocks))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Collection
 
@@ -27,9 +28,12 @@ class Measurement:
     """
 
     def __init__(self, problem: Problem, config: AnalysisConfig) -> None:
-        """Raises, before any work, ConfigError for a block that the problem lacks or an objective that the run did not
+        """Without blocks in `config` those of the problem's default are measured.
+
+        Raises, before any work, ConfigError for a block that the problem lacks or an objective that the run did not
         minimise, and DoesNotFitError for dense blocks that do not fit.
         """
+        config = config if config.blocks else dataclasses.replace(config, blocks=problem.default_blocks)
         self.problem, self.config = problem, config
         problem.decay(config.objective)
         self._before: dict[str, Tensor] = {}
@@ -46,7 +50,8 @@ class Measurement:
         return Layout(
             sizes=sizes,
             full=tuple(b for b, n in sizes.items() if self.config.is_dense(n)),
-            density_points=density.POINTS,
+            pairs=[joint(pair) for pair in self.problem.pairs],
+            parts=list(self.problem.parts),
             k=self.config.k,
             eigenvectors=self.config.eigenvectors,
         )

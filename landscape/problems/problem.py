@@ -21,10 +21,11 @@ Arrays = Mapping[str, NDArray[Any]]
 
 @dataclasses.dataclass(frozen=True)
 class ParameterSpec:
-    """Shape of a parameter, and its axes by name."""
+    """Shape of a parameter, its axes by name, and what it is in a few words."""
 
     shape: tuple[int, ...]
     axes: tuple[str, ...]
+    meaning: str = ""
 
     @property
     def size(self) -> int:

@@ -13,6 +13,7 @@ from tqdm import tqdm
 import landscape
 from landscape.analysis.tables import Table, by_block
 from landscape.errors import ConfigError, warn
+from landscape.problems.embedding_mlp.blocks import CLAIM, CONTROL
 from landscape.report.figures import FAMILIES, NotDrawnError, Source, open_sources
 from landscape.report.figures.captions import objectives, where
 from landscape.report.style import save_figure, style
@@ -151,6 +152,6 @@ def _notes(sources: Sequence[Source]) -> list[str]:
             where(analysed) + " The gradient norm stands beside every saddle index for this reason.",
             "hidden: no eigenvalue was missed further out than those reported by more than this, relative to the norm "
             f"of the block, but with probability {max(failures, default=0.0):.0e} an end; 0: every one was computed.",
-            "The pair W,V is shown beside E,W as a control: it, too, is a product of two factors.",
+            f"The pair {CONTROL} is shown beside {CLAIM} as a control: it, too, is a product of two factors.",
         ]
     return notes

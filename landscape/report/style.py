@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from landscape.problems.embedding_mlp.blocks import LOOKS
 from landscape.text import write_csv
 
 if TYPE_CHECKING:
@@ -48,17 +50,28 @@ def new_figure(columns: int, height: float = HEIGHT, rows: int = 1) -> Figure:
     return figure
 
 
-def block_colours() -> dict[str, tuple[float, float, float]]:
-    """The colour of each block: seaborn's colour-blind palette, the same in every figure."""
+def colour(block: str) -> tuple[float, float, float]:
+    """The colour of a block: of seaborn's colour-blind palette, the same in every figure."""
     import seaborn as sns
 
-    palette = sns.color_palette("colorblind", 10)
-    order = {"E": 0, "W": 1, "V": 4, "E,W": 3, "W,V": 2, "E,V": 5, "all": 7}
-    return {block: palette[i] for block, i in order.items()}
+    found: tuple[float, float, float] = sns.color_palette("colorblind", 10)[_look(block)[0]]
+    return found
 
 
-MARKERS = {"E": "o", "W": "x", "V": "P", "E,W": "s", "W,V": "^", "E,V": "v", "all": "D"}
-"""A marker a block, so that lines that coincide and colours that look alike are still told apart."""
+def marker(block: str) -> dict[str, Any]:
+    """The marker of a block, so that lines that coincide and colours that look alike are still told apart."""
+    _, shape, size = _look(block)
+    # Of the circles that others are drawn in, the outline alone.
+    return {"marker": shape, "markersize": size, "markerfacecolor": "none" if shape == "o" else None}
+
+
+def _look(block: str) -> tuple[int, str, float]:
+    """What the problem declares; of a foreign block something that depends on its name alone."""
+    number = zlib.crc32(block.encode())
+    return LOOKS.get(block, (number % 10, _SHAPES[number % len(_SHAPES)], 3.0))
+
+
+_SHAPES = "sv^D<>pP"
 
 
 def save_figure(figure: Figure, data: pd.DataFrame, folder: Path, name: str) -> list[Path]:

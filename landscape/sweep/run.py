@@ -222,8 +222,9 @@ def _is_analysed(run: Path, config: AnalysisConfig, path: Path, is_trained: bool
     with RunReader(run) as reader:
         found = existing(path, reader, config)
         steps = choose_steps(reader, config.steps, config.num_steps) if isinstance(config, HessianConfig) else []
-    done = found is not None and found.attrs["status"] == "complete"
-    return done and not make_plan(found, steps, config.blocks).todo
+    if found is None or found.attrs["status"] != "complete":
+        return False
+    return not make_plan(found, steps, config.blocks or found.blocks).todo
 
 
 def _train(group: dict[Path, TrainConfig]) -> None:

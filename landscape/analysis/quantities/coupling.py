@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from landscape.analysis.checkpoint import Checkpoint
 from landscape.analysis.quantities.quantity import Column, Quantity, Row, count, number, pad
-from landscape.curvature.coupling import coupling, coupling_strength, spectral_norm
-from landscape.curvature.operators import MatrixOperator, Operator
 from landscape.errors import NumericsError
-from landscape.problems.problem import joint
 from landscape.storage.schema import MARKED, Field
+
+if TYPE_CHECKING:
+    from landscape.analysis.checkpoint import Checkpoint
+    from landscape.curvature.operators import Operator
 
 Pair = tuple[str, str]
 
 
 def compute(at: Checkpoint, pair: Pair) -> Row:
     """Coupling ratios of a pair with their errors, all NaN where a diagonal block has negative curvature of its own."""
+    from landscape.curvature.coupling import coupling
+    from landscape.problems.problem import joint
+
     k, config = at.config.k, at.config
     row: Row = {f.name: -1 if f.name == "coupling_index" else np.full(k, np.nan) for f in FIELDS}
     try:
@@ -39,6 +44,8 @@ def compute(at: Checkpoint, pair: Pair) -> Row:
 
 def compute_strength(at: Checkpoint, pair: Pair) -> Row:
     """|H_12| over the norms of the two blocks, which are taken from their rows where they are analysed."""
+    from landscape.curvature.coupling import coupling_strength, spectral_norm
+
     first, between, second = operators(at, pair)
     norms = [
         at.rows[name]["operator_norm"] if name in at.rows else spectral_norm(op)
@@ -49,6 +56,9 @@ def compute_strength(at: Checkpoint, pair: Pair) -> Row:
 
 def operators(at: Checkpoint, pair: Pair) -> tuple[Operator, Operator, Operator]:
     """H_11, H_12, H_22 of a pair, dense where they are."""
+    from landscape.curvature.operators import MatrixOperator
+    from landscape.problems.problem import joint
+
     if at.is_dense(joint(pair)):
         H = at.matrix(joint(pair))
         cut, M = sum(at.problem.parameters[n].size for n in at.names(pair[0])), H.matrix

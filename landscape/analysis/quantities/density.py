@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from landscape.analysis.checkpoint import Checkpoint
 from landscape.analysis.quantities.quantity import Row
-from landscape.curvature.density import Smoothed, density_grid, density_of, jensen_shannon, jensen_shannon_error
 from landscape.storage.schema import Field
+
+if TYPE_CHECKING:
+    from landscape.analysis.checkpoint import Checkpoint
+    from landscape.curvature.density import Smoothed
 
 POINTS = 512
 FIELDS = (
@@ -39,6 +41,8 @@ def compute(
     spectra: every eigenvalue of the dense blocks; kept: blocks whose densities `old` rows hold. The grid follows the
     largest block, so that another one of these makes all densities anew.
     """
+    from landscape.curvature.density import Smoothed, density_grid, density_of, jensen_shannon, jensen_shannon_error
+
     blocks, before = at.config.blocks, old["density"]
     norm = max(row["operator_norm"] for row in at.rows.values())
     grid, width = density_grid(norm, at.config.bandwidth, POINTS)

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-import numpy as np
-import torch
+from typing import TYPE_CHECKING
 
-from landscape.analysis.checkpoint import Checkpoint
+import numpy as np
+
 from landscape.analysis.quantities.quantity import Column, Quantity, Row
-from landscape.curvature.coupling import masses, principal_angles
 from landscape.storage.schema import Field
+
+if TYPE_CHECKING:
+    from landscape.analysis.checkpoint import Checkpoint
 
 PARTS_SHOWN = 3
 
 
 def compute(at: Checkpoint, block: str) -> Row:
     """Masses of every eigenvector, and the angles of those below -tolerance, on each part of the problem."""
+    import torch
+
+    from landscape.curvature.coupling import masses, principal_angles
+
     eigen, k, parts = at.eigen(block), at.config.k, at.problem.parts
     names, labels = at.names(block), list(parts)
     sizes = [at.problem.parameters[n].size for n in names]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from landscape.analysis.checkpoint import Checkpoint
 from landscape.analysis.quantities.quantity import Column, Quantity, Row, count, number
-from landscape.curvature.deflation import Deflated
-from landscape.curvature.inertia import certified
 from landscape.storage.schema import LEVEL, LEVELS, MARKED, Field
+
+if TYPE_CHECKING:
+    from landscape.analysis.checkpoint import Checkpoint
 
 
 def compute(at: Checkpoint, block: str) -> Row:
@@ -31,6 +33,9 @@ def compute(at: Checkpoint, block: str) -> Row:
 
 
 def _gauge_free(at: Checkpoint, block: str) -> int:
+    from landscape.curvature.deflation import Deflated
+    from landscape.curvature.inertia import certified
+
     gauge = at.structure.gauge(at.names(block)) if at.structure and at.is_dense(block) else None
     if gauge is None:
         return -1

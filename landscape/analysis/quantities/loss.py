@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from landscape.analysis.checkpoint import Checkpoint
+from typing import TYPE_CHECKING
+
 from landscape.analysis.quantities.quantity import Column, Quantity, Row, number
 from landscape.storage.schema import Field
+
+if TYPE_CHECKING:
+    from landscape.analysis.checkpoint import Checkpoint
 
 
 def compute(at: Checkpoint) -> Row:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import numpy as np
-import torch
+from typing import TYPE_CHECKING
 
-from landscape.analysis.checkpoint import Checkpoint
+import numpy as np
+
 from landscape.analysis.quantities.quantity import Column, Quantity, Row, number, quotient
 from landscape.storage.schema import Field
+
+if TYPE_CHECKING:
+    from landscape.analysis.checkpoint import Checkpoint
 
 
 def compute(at: Checkpoint) -> Row:
     """Gradient ratio and predictions, of the problem's two balanced factors."""
+    import torch
+
     row: Row = dict.fromkeys((f.name for f in FIELDS), np.nan)
     if at.problem.balanced and at.training:
         first, second = at.problem.balanced

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from landscape.analysis.checkpoint import Checkpoint
 from landscape.analysis.quantities.quantity import Column, Quantity, Row, number
-from landscape.curvature.lanczos import eigsh
-from landscape.curvature.tracking import Scaled
 from landscape.storage.schema import Field
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from landscape.analysis.checkpoint import Checkpoint
 
 ADAM_BETA_2, ADAM_EPS = 0.999, 1e-8
 """torch.optim.Adam's defaults, which every run uses."""
@@ -20,6 +21,9 @@ ADAM_BETA_2, ADAM_EPS = 0.999, 1e-8
 
 def compute(at: Checkpoint) -> Row:
     """lambda_max of the preconditioned Hessian over all parameters, where the learning rates are known."""
+    from landscape.curvature.lanczos import eigsh
+    from landscape.curvature.tracking import Scaled
+
     row: Row = {}
     for name, adaptive in (("sharpness_gd", False), ("sharpness_adam", True)):
         rates, row[name] = _rates(at, adaptive), np.nan
@@ -31,6 +35,8 @@ def compute(at: Checkpoint) -> Row:
 
 def _rates(at: Checkpoint, adaptive: bool) -> Tensor | None:
     """Learning rate of every parameter, over Adam's preconditioner if `adaptive`; None where one is not known."""
+    import torch
+
     training = at.training
     if training is None or any(map(math.isnan, training.rates.values())):
         return None

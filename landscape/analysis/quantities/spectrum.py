@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import numpy as np
-import torch
+from typing import TYPE_CHECKING
 
-from landscape.analysis.checkpoint import Checkpoint
+import numpy as np
+
 from landscape.analysis.quantities.quantity import Column, Quantity, Row, pad
 from landscape.storage.schema import Field
+
+if TYPE_CHECKING:
+    from landscape.analysis.checkpoint import Checkpoint
 
 
 def compute(at: Checkpoint, block: str) -> Row:
     """Ends, residuals and trace of a block."""
+    import torch
+
     eigen, k = at.eigen(block), at.config.k
     trace, error = (float(eigen.ritz.sum()), 0.0) if at.is_dense(block) else at.rule(block).trace()
     return {

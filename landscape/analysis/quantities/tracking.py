@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from landscape.analysis.checkpoint import Checkpoint
 from landscape.analysis.quantities.quantity import Quantity, Row
-from landscape.curvature.tracking import track
 from landscape.storage.schema import MARKED, Field
+
+if TYPE_CHECKING:
+    from landscape.analysis.checkpoint import Checkpoint
 
 
 def compute(at: Checkpoint, block: str) -> Row:
     """How the eigenvectors of a block continue those of the checkpoint before."""
+    from landscape.curvature.tracking import track
+
     before, vectors, k = at.before.get(block), at.eigen(block).vectors, at.config.k
     rank, overlap = np.full((2, k), -1), np.full((2, k), np.nan)
     row: Row = {"subspace_overlap": [np.nan, np.nan], "crossings": [-1, -1]}

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.config import BLOCKS, TrainConfig, replace
+from landscape.config import TrainConfig, replace
 from landscape.errors import FileError, in_file, lookup
+from landscape.problems.embedding_mlp.blocks import BLOCKS
 from landscape.storage.layout import misfit
 from landscape.storage.schema import PARAM, Field, Table
 from landscape.storage.strings import COPY_AGAIN

@@ -13,7 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from landscape.config import BLOCKS, TrainConfig
+from landscape.config import TrainConfig
+from landscape.problems.embedding_mlp.blocks import BLOCKS
 from landscape.problems.embedding_mlp.model import ACTIVATIONS, MLP
 from landscape.problems.tasks import TaskData
 

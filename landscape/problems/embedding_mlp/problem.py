@@ -9,11 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from landscape.config import BLOCKS, DEFAULT_BLOCKS, PAIRS, TrainConfig
+from landscape.config import TrainConfig
 from landscape.curvature.deflation import Directions
 from landscape.curvature.objective import Objective
 from landscape.curvature.operators import Block
 from landscape.errors import ConfigError
+from landscape.problems.embedding_mlp.blocks import BLOCKS, DEFAULT_BLOCKS, PAIRS, PARTS
 from landscape.problems.embedding_mlp.bounds import saddle_bound
 from landscape.problems.embedding_mlp.dense import EmbeddingMLP
 from landscape.problems.embedding_mlp.fields import PARAMETERS
@@ -26,8 +27,6 @@ from landscape.problems.problem import Arrays, ParameterSpec, Plain, Training
 from landscape.problems.tasks import TRAIN
 from landscape.storage.runs import RunReader
 
-AXES = {field.name: field.dims for field in PARAMETERS}
-
 
 class EmbeddingMLPProblem:
     """A run of `landscape train`: learned embeddings, one-hot tokens, or the tokens' numbers (cf. `Problem`).
@@ -39,7 +38,7 @@ class EmbeddingMLPProblem:
     parameters: Mapping[str, ParameterSpec]
     blocks: Mapping[str, tuple[str, ...]]
     pairs: Sequence[tuple[str, str]] = PAIRS
-    parts: Mapping[str, tuple[str, ...]] = {"E": ("E",), "W": ("W",), "V": ("V",), "bias": ("b1", "b2")}
+    parts: Mapping[str, tuple[str, ...]] = PARTS
     balanced: tuple[str, str] | None
 
     def __init__(self, train: TrainConfig, data: Arrays, device: torch.device, chunk_size: int) -> None:
@@ -49,7 +48,8 @@ class EmbeddingMLPProblem:
         self.labels = torch.from_numpy(data["labels"][rows]).to(device, torch.int64)
         self._chunk_size = chunk_size
         shapes = {n: tuple(p.shape) for n, p in self.model.named_parameters()}
-        self.parameters = {n: ParameterSpec(shape, AXES[n]) for n, shape in shapes.items()}
+        known = {field.name: field for field in PARAMETERS}
+        self.parameters = {n: ParameterSpec(shape, known[n].dims, known[n].long_name) for n, shape in shapes.items()}
         self.blocks = blocks_of(list(shapes))
         self.default_blocks = tuple(b for b in DEFAULT_BLOCKS if b in self.blocks)
         self.balanced = ("E", "W") if "E" in shapes else None

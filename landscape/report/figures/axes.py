@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from landscape.report.figures.sources import Source
-from landscape.report.style import MARKERS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,12 +22,6 @@ def step_axis(axis: Axes, last: int) -> None:
 def last_step(sources: Sequence[Source]) -> int:
     """The last step that was measured in any of the sources."""
     return max(int(s.measured["step"].values[-1]) for s in sources if s.measured is not None)
-
-
-def marker(block: str) -> dict[str, Any]:
-    """Line style of a block; E is hollow and large, so that W shows inside it where the two coincide."""
-    size = {"E": 6.0, "W": 4.5}.get(block, 3.0)
-    return {"marker": MARKERS[block], "markersize": size, "markerfacecolor": "none" if block == "E" else None}
 
 
 def legend(axis: Axes, **options: Any) -> None:

@@ -9,11 +9,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from landscape.report.figures.axes import last_step, legend, marker, nothing, step_axis
+from landscape.problems.embedding_mlp.blocks import CONTROL
+from landscape.report.figures.axes import last_step, legend, nothing, step_axis
 from landscape.report.figures.captions import what_was_run
 from landscape.report.figures.families import family
 from landscape.report.figures.sources import Drawn, NotDrawnError, Source, having
-from landscape.report.style import block_colours, new_figure
+from landscape.report.style import colour, marker, new_figure
 
 if TYPE_CHECKING:
     import xarray
@@ -30,12 +31,11 @@ MEASURED = {
 
 @family(50)
 def coupling_ratios(sources: Sequence[Source]) -> Drawn:
-    """The leading coupling ratios of E,W and of the control pair over steps, with the line at 1."""
+    """The leading coupling ratios of every pair over steps, with the line at 1."""
     kept = having(sources, "measured", "coupling_ratios")
-    colours = block_colours()
-    found = [pair for pair in ("E,W", "W,V", "E,V") if any(np.isfinite(_ratios(source, pair)).any() for source in kept)]
+    found = [pair for pair in _pairs(kept) if any(np.isfinite(_ratios(source, pair)).any() for source in kept)]
     if not found:
-        raise NotDrawnError("no coupling ratio was measured: a pair such as E,W is needed")
+        raise NotDrawnError("no coupling ratio was measured: the joint block of a pair is needed")
     figure = new_figure(len(found) + 1, height=2.9)
     *panels, counts = figure.axes
     rows, numbers = [], {}
@@ -50,9 +50,9 @@ def coupling_ratios(sources: Sequence[Source]) -> Drawn:
                 continue
             for rank in range(ratios.shape[1]):
                 fade = 1.0 - 0.75 * rank / ratios.shape[1]
-                axis.plot(step, ratios[:, rank], color=colours[pair], alpha=fade, linewidth=1.6 if rank == 0 else 0.9)
+                axis.plot(step, ratios[:, rank], color=colour(pair), alpha=fade, linewidth=1.6 if rank == 0 else 0.9)
             count, strength = part["coupling_index"].values, part["coupling_strength"].values
-            counts.plot(step, count, color=colours[pair], label=pair, **marker(pair))
+            counts.plot(step, count, color=colour(pair), label=pair, **marker(pair))
             at = np.flatnonzero(known)[[0, -1]]
             above = [f"{count[i]:.0f}" if np.isfinite(count[i]) else "not certified" for i in at]
             numbers[f"{source.label}, {pair}"] = (
@@ -86,7 +86,7 @@ def coupling_ratios(sources: Sequence[Source]) -> Drawn:
         f"{what_was_run(kept)} The {' or '.join(map(str, ranks))} largest coupling ratios κ_i of each pair, darkest "
         "first, with both diagonal blocks shifted by the tolerance τ of the joint block; each ratio above 1 is one "
         "direction of negative curvature of the joint block (F0). Ratios far above 1 mark directions with next to no "
-        "curvature of their own. W,V is the control."
+        f"curvature of their own. {CONTROL} is the control."
     )
     return Drawn("Coupling ratios", figure, pd.concat(rows), caption, numbers)
 
@@ -173,6 +173,11 @@ def _first(part: xarray.Dataset, row: int) -> str:
     """The largest ratio of one step; at least that, where nothing bounds its error."""
     ratio, error = (float(part[name][row, 0]) for name in ("coupling_ratios", "coupling_ratio_error"))
     return f"{'≥ ' if np.isnan(error) and not np.isnan(ratio) else ''}{ratio:.4g}"
+
+
+def _pairs(sources: Sequence[Source]) -> list[str]:
+    """The pairs of the files, in their order."""
+    return list(dict.fromkeys(str(p) for s in sources if s.measured is not None for p in s.measured["pair"].values))
 
 
 def _ratios(source: Source, pair: str) -> NDArray[np.float64]:

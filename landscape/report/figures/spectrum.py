@@ -7,11 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from landscape.report.figures.axes import last_step, legend, marker, nothing, outside_legend, step_axis
+from landscape.problems.embedding_mlp.blocks import CLAIM, CONTROL
+from landscape.report.figures.axes import last_step, legend, nothing, outside_legend, step_axis
 from landscape.report.figures.captions import objectives, what_was_run, where
 from landscape.report.figures.families import family
 from landscape.report.figures.sources import Drawn, NotDrawnError, Source, having
-from landscape.report.style import block_colours, new_figure
+from landscape.report.style import colour, marker, new_figure
 from landscape.storage.schema import LEVELS
 
 STEPS_SHOWN = 4
@@ -21,12 +22,11 @@ CURVE_POINTS = 400
 
 @family(20)
 def extreme_eigenvalues(sources: Sequence[Source]) -> Drawn:
-    """lambda_max and -lambda_min of every block over steps; the saddle bound beside E,W."""
+    """lambda_max and -lambda_min of every block over steps; the saddle bound beside its pair."""
     kept = having(sources, "measured", "eigenvalues")
-    colours = block_colours()
     figure = new_figure(2, height=3.2)
     left, right = figure.axes
-    shown: set[str] = set()
+    shown: dict[str, None] = {}
     indefinite: set[str] = set()
     rows, numbers = [], {}
     for source in kept:
@@ -36,22 +36,22 @@ def extreme_eigenvalues(sources: Sequence[Source]) -> Drawn:
         for block in map(str, data["block"].values):
             values = data["eigenvalues"].sel(block=block, rank=0)
             low, high = values.sel(end="lowest").values, values.sel(end="highest").values
-            left.plot(step, high, color=colours[block], label=block, **marker(block))
+            left.plot(step, high, color=colour(block), label=block, **marker(block))
             norm = data["operator_norm"].sel(block=block).values
             # Rounding noise of a semidefinite block is no negative curvature.
             negative = np.where(low < -1e-12 * norm, -low, np.nan)
-            shown.add(block)
+            shown[block] = None
             if np.isfinite(negative).any():
                 indefinite.add(block)
-                right.plot(step, negative, color=colours[block], label=block, **marker(block))
+                right.plot(step, negative, color=colour(block), label=block, **marker(block))
             rows.append(
                 pd.DataFrame({"run": source.label, "step": step, "block": block, "lambda_min": low, "lambda_max": high})
             )
             numbers[f"{source.label}, {block}"] = f"lambda_min from {low[0]:.4g} to {low[-1]:.4g}"
         bound = data["saddle_bound"].values
         if np.isfinite(bound).any():
-            label = r"$\sigma_{\max}(G)$, bound of E,W"
-            right.plot(step, bound, "--", color=colours["E,W"], linewidth=1.1, label=label)
+            label = rf"$\sigma_{{\max}}(G)$, bound of {CLAIM}"
+            right.plot(step, bound, "--", color=colour(CLAIM), linewidth=1.1, label=label)
             rows.append(
                 pd.DataFrame({"run": source.label, "step": step, "block": "saddle_bound", "lambda_min": -bound})
             )
@@ -63,11 +63,11 @@ def extreme_eigenvalues(sources: Sequence[Source]) -> Drawn:
     if not right.lines:
         nothing(right, "no block has negative curvature")
     table = pd.concat(rows)
-    semidefinite = [block for block in colours if block in shown and block not in indefinite]
+    semidefinite = [block for block in shown if block not in indefinite]
     caption = (
         f"{what_was_run(kept)} Objective: {objectives(kept)}, float64, whole training set. "
-        f"λ_min ≥ −1e-12·‖H‖ at every step: {', '.join(semidefinite) or 'no block'}. W,V is the control beside the "
-        "claim about E,W; −σ_max(G) bounds λ_min of E,W from below (F14, ReLU and data loss only)."
+        f"λ_min ≥ −1e-12·‖H‖ at every step: {', '.join(semidefinite) or 'no block'}. {CONTROL} is the control beside "
+        f"the claim about {CLAIM}; −σ_max(G) bounds λ_min of {CLAIM} from below (F14, ReLU and data loss only)."
     )
     return Drawn("Extreme eigenvalues per block", figure, table, caption, numbers)
 
@@ -97,11 +97,11 @@ def spectra(sources: Sequence[Source]) -> Drawn:
     lowest, highest = int(np.ceil(np.log10(threshold))), max(3, int(np.ceil(np.log10(largest))))
     exponents = range(lowest, highest, max(2, (highest - lowest) // 4))
     for axis, block in zip(figure.axes, blocks, strict=False):
-        for i, colour in zip(shown, palette, strict=True):
+        for i, shade in zip(shown, palette, strict=True):
             values = data[block].values[i]
             at = np.unique(np.linspace(0, len(values) - 1, CURVE_POINTS).round().astype(int))
             curve = {"eigenvalue": values[at], "share_below": (at + 1) / len(values)}
-            axis.step(curve["eigenvalue"], curve["share_below"], color=colour, label=f"step {step[i]}")
+            axis.step(curve["eigenvalue"], curve["share_below"], color=shade, label=f"step {step[i]}")
             rows.append(pd.DataFrame({"run": source.label, "block": block, "step": step[i], **curve}))
             numbers[f"{block}, step {step[i]}"] = f"{len(values)} eigenvalues in [{values[0]:.4g}, {values[-1]:.4g}]"
         axis.axvline(0, color="0.7", linewidth=0.8, zorder=0)
@@ -127,7 +127,6 @@ def spectra(sources: Sequence[Source]) -> Drawn:
 def saddle_index(sources: Sequence[Source]) -> Drawn:
     """The saddle index of every block over steps with its bracket, beside tolerance and gradient norm."""
     kept = having(sources, "measured", "inertia")
-    colours = block_colours()
     figure = new_figure(3, height=3.2)
     index, tolerance, gradient = figure.axes
     rows, numbers = [], {}
@@ -139,14 +138,14 @@ def saddle_index(sources: Sequence[Source]) -> Drawn:
             part = data.sel(block=block)
             known = part["inertia"].sel(sign="negative").values
             lower, upper = part["inertia_lower"].values, part["inertia_upper"].values
-            index.plot(step, known, color=colours[block], label=block, **marker(block))
+            index.plot(step, known, color=colour(block), label=block, **marker(block))
             if np.isnan(known).any():
-                index.fill_between(step, lower, upper, color=colours[block], alpha=0.2, linewidth=0)
+                index.fill_between(step, lower, upper, color=colour(block), alpha=0.2, linewidth=0)
             free = part["saddle_index_gauge_free"].values
             if np.isfinite(free).any():
-                index.plot(step, free, "--", color=colours[block], linewidth=1.0)
-            tolerance.plot(step, part["inertia_tolerance"].values, color=colours[block], **marker(block))
-            gradient.plot(step, part["grad_norm"].values, color=colours[block], **marker(block))
+                index.plot(step, free, "--", color=colour(block), linewidth=1.0)
+            tolerance.plot(step, part["inertia_tolerance"].values, color=colour(block), **marker(block))
+            gradient.plot(step, part["grad_norm"].values, color=colour(block), **marker(block))
             levels = [LEVELS[i] for i in part["inertia_level"].values]
             rows.append(
                 pd.DataFrame(

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from landscape.report.figures.axes import last_step, legend, marker, nothing, outside_legend, step_axis
+from landscape.report.figures.axes import last_step, legend, nothing, outside_legend, step_axis
 from landscape.report.figures.captions import what_was_run
 from landscape.report.figures.families import family
 from landscape.report.figures.sources import Drawn, NotDrawnError, Source, having
-from landscape.report.style import block_colours, new_figure
+from landscape.report.style import colour, marker, new_figure
 
 EDGE = {"sharpness_gd": 2.0, "sharpness_adam": 38.0}
 """Largest stable value of each sharpness (arXiv 2103.00065, 2207.14484)."""
@@ -26,7 +26,6 @@ def densities(sources: Sequence[Source]) -> Drawn:
     data, measured = source.densities, source.measured
     assert data is not None
     assert measured is not None
-    colours = block_colours()
     blocks = [str(b) for b in measured["block"].values]
     figure = new_figure(2, height=3.4)
     density, distance = figure.axes
@@ -36,9 +35,9 @@ def densities(sources: Sequence[Source]) -> Drawn:
     rows, numbers = [], {}
     for block in blocks:
         values, error = last[block].values, last[f"{block}_error"].values
-        density.plot(grid, values, color=colours[block], label=block)
+        density.plot(grid, values, color=colour(block), label=block)
         if error.any():
-            density.fill_between(grid, values - error, values + error, color=colours[block], alpha=0.2, linewidth=0)
+            density.fill_between(grid, values - error, values + error, color=colour(block), alpha=0.2, linewidth=0)
         rows.append(
             pd.DataFrame(
                 {
@@ -106,7 +105,6 @@ def tracking(sources: Sequence[Source]) -> Drawn:
     kept = [source for source in kept if source.measured is not None and len(source.measured["step"]) > 1]
     if not kept:
         raise NotDrawnError("eigenvectors are tracked over at least two analysed steps")
-    colours = block_colours()
     figure = new_figure(3, height=3.2)
     *ends, sharp = figure.axes
     ranks = sorted({len(source.measured["rank"]) for source in kept if source.measured is not None})
@@ -118,7 +116,7 @@ def tracking(sources: Sequence[Source]) -> Drawn:
         for axis, end in zip(ends, ("highest", "lowest"), strict=True):
             for block in map(str, data["block"].values):
                 found = data["subspace_overlap"].sel(block=block, end=end).values
-                axis.plot(step, found, color=colours[block], label=block, **marker(block))
+                axis.plot(step, found, color=colour(block), label=block, **marker(block))
                 crossings = data["crossings"].sel(block=block, end=end).values
                 rows.append(
                     pd.DataFrame(

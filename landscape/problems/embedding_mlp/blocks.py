@@ -1,0 +1,29 @@
+"""The blocks of the embedding MLP, the pairs among them, and how figures show them."""
+
+from __future__ import annotations
+
+BLOCKS: dict[str, tuple[str, ...]] = {
+    "E": ("E",),
+    "W": ("W",),
+    "V": ("V",),
+    "E,W": ("E", "W"),
+    "W,V": ("W", "V"),
+    "E,V": ("E", "V"),
+    "all": ("E", "W", "b1", "V", "b2"),
+}
+PAIRS = (("E", "W"), ("W", "V"), ("E", "V"))
+DEFAULT_BLOCKS = ("E", "W", "E,W", "W,V", "all")
+PARTS: dict[str, tuple[str, ...]] = {"E": ("E",), "W": ("W",), "V": ("V",), "bias": ("b1", "b2")}
+"""Parameters on which the mass of eigenvectors is reported."""
+CLAIM, CONTROL = "E,W", "W,V"
+"""The pair that the claims are about, and the one that is shown beside it: it, too, is a product of two factors."""
+LOOKS = {
+    "E": (0, "o", 6.0),
+    "W": (1, "x", 4.5),
+    "V": (4, "P", 3.0),
+    "E,W": (3, "s", 3.0),
+    "W,V": (2, "^", 3.0),
+    "E,V": (5, "v", 3.0),
+    "all": (7, "D", 3.0),
+}
+"""Colour in the palette, marker and its size of each block; E is large, so that W shows in it where they coincide."""
