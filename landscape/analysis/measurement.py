@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Collection
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from landscape.analysis.checkpoint import Checkpoint
@@ -16,6 +18,7 @@ from landscape.analysis.quantities.quantity import Quantity, Row
 from landscape.config import AnalysisConfig
 from landscape.devices import require_dense
 from landscape.problems.problem import Arrays, Problem, Training, joint, size
+from landscape.storage.schema import UNKNOWN, Field
 
 Rows = dict[str, Row]
 """One row of each table of the Hessian file, by group; "/" is the root."""
@@ -88,7 +91,7 @@ class Measurement:
             self.progress(block, True)
         root: Row = {name: np.array([at.rows[b][name] for b in blocks]) for name in at.rows[blocks[0]]}
         for quantity in QUANTITIES:
-            root |= _of_point(at, quantity, stored["/"])
+            root |= self._of_point(at, quantity, stored["/"])
             root |= self._of_pairs(at, quantity, kept, stored["/"])
         densities, distances = density.compute(at, spectra, kept, stored)
         rows = {"/": root | distances, "spectrum": spectra, "density": densities}
@@ -106,10 +109,16 @@ class Measurement:
         """The rows of the blocks that were measured before."""
         if not known:
             return {}
-        root, names = known["/"], [n for q in QUANTITIES if q.scope == "block" for n in q.names]
-        names = [n for n in (*names, "num_products", "seconds") if n in root]
+        root, fields = known["/"], [f for q in QUANTITIES if q.scope == "block" for f in q.fields]
+        spent = {name: root[name] for name in ("num_products", "seconds")}
+        columns = spent | {f.name: root[f.name] if f.name in root else self._missing(f) for f in fields}
         is_known = ~np.isnan(root["operator_norm"])
-        return {b: {n: root[n][i] for n in names} for i, b in enumerate(self.config.blocks) if is_known[i]}
+        return {b: {n: c[i] for n, c in columns.items()} for i, b in enumerate(self.config.blocks) if is_known[i]}
+
+    def _missing(self, field: Field) -> NDArray[Any]:
+        """A dataset's row where it was not measured."""
+        scales = self.layout().scales
+        return np.full([len(scales[dim]) for dim in field.dims], np.nan if field.dtype == "f8" else UNKNOWN)
 
     def _block(self, at: Checkpoint, block: str) -> Row:
         """All quantities of one block, and what they cost."""
@@ -124,26 +133,21 @@ class Measurement:
         """A quantity of all pairs; it is missing where the joint block is not analysed."""
         if quantity.scope != "pair":
             return {}
-        scales, pairs = self.layout().scales, self.problem.pairs
-        row: Row = {}
-        for field in quantity.fields:
-            shape = [len(pairs), *(len(scales[dim]) for dim in field.dims[1:])]
-            row[field.name] = np.full(shape, np.nan if field.dtype == "f8" else -1)
-        for i, pair in enumerate(pairs):
+        row: Row = {field.name: self._missing(field) for field in quantity.fields}
+        for i, pair in enumerate(self.problem.pairs):
             if joint(pair) not in at.rows:
                 continue
             is_kept = joint(pair) in kept and not (quantity.reads_blocks and {*pair} & (at.rows.keys() - set(kept)))
-            found = {n: old[n][i] for n in quantity.names} if is_kept else quantity.compute(at, pair)
+            found = {n: old[n][i] for n in quantity.names if n in old} if is_kept else quantity.compute(at, pair)
             for name, value in found.items():
                 row[name][i] = value
         return row
 
-
-def _of_point(at: Checkpoint, quantity: Quantity, old: Row) -> Row:
-    """A quantity of the checkpoint as a whole: what an earlier row has of it, unless it reads the blocks."""
-    if quantity.scope != "point":
-        return {}
-    if old and not quantity.reads_blocks:
-        return {name: old[name] for name in quantity.names if name in old}
-    found: Row = quantity.compute(at)
-    return found
+    def _of_point(self, at: Checkpoint, quantity: Quantity, old: Row) -> Row:
+        """A quantity of the checkpoint as a whole: what an earlier row has of it, unless it reads the blocks."""
+        if quantity.scope != "point":
+            return {}
+        if old and not quantity.reads_blocks:
+            return {f.name: old[f.name] if f.name in old else self._missing(f) for f in quantity.fields}
+        found: Row = quantity.compute(at)
+        return found

@@ -7,6 +7,7 @@ from typing import Any
 
 from landscape.analysis.quantities import QUANTITIES
 from landscape.analysis.quantities.directions import PARTS_SHOWN
+from landscape.analysis.quantities.quantity import Column
 from landscape.storage.hessians import HessianReader
 
 Table = list[list[str]]
@@ -20,7 +21,7 @@ def by_block(result: HessianReader) -> Table:
     for step in result.steps:
         for block in result.measured(step):
             row = _of_block(result, step, result.blocks.index(block))
-            lines.append([str(step), block, *(column.cell(row) for column in columns)])
+            lines.append([str(step), block, *(_cell(column, row) for column in columns)])
     return lines
 
 
@@ -31,10 +32,10 @@ def by_step(result: HessianReader) -> Table:
     lines = [["step", *(_title(column.title, result) for column in columns)]]
     of_pairs = {name for quantity in chosen if quantity.scope == "pair" for name in quantity.names}
     for step in result.steps:
-        row = {n: v[0] if n in of_pairs else v for n, v in result.row(step).items()}
+        row: dict[str, Any] = {n: v[0] if n in of_pairs else v for n, v in result.row(step).items()}
         pair = result.pairs[0] if result.pairs else ""
         row["joint"] = _of_block(result, step, result.blocks.index(pair)) if pair in result.measured(step) else None
-        lines.append([str(step), *(column.cell(row) for column in columns)])
+        lines.append([str(step), *(_cell(column, row) for column in columns)])
     return lines
 
 
@@ -49,6 +50,14 @@ def notes(result: HessianReader) -> Iterator[str]:
         yield f"hidden/|H|: no eigenvalue is missed further out than this, but with probability {chance:.0e} an end"
     if any(cell.endswith("*") for cell in cells):
         yield "* not every eigenvalue converged (see converged in the file)"
+
+
+def _cell(column: Column, row: dict[str, Any]) -> str:
+    """The text of a cell; a dash where the file is older than its quantity."""
+    try:
+        return column.cell(row)
+    except KeyError:
+        return "-"
 
 
 def _of_block(result: HessianReader, step: int, i: int) -> dict[str, Any]:

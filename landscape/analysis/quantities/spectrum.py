@@ -77,9 +77,4 @@ def _end(row: Row, end: int) -> str:
     return f"{row['eigenvalues'][end, 0]:.6g}{'' if is_whole else '*'}"
 
 
-def _hidden(row: Row) -> str:
-    """How far out an eigenvalue may have been missed; a file of schema 1.0 does not say."""
-    return f"{row['hidden'].max() / (row['operator_norm'] or 1):.1g}" if "hidden" in row else "-"
-
-
 SPECTRUM = Quantity(FIELDS, compute, columns=COLUMNS, place=10)
