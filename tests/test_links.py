@@ -170,7 +170,7 @@ def test_links_in_a_circle(write: Callable[[Path], Any], tmp_path: Path) -> None
         lambda path: write_report([path], "out"),
         lambda path: write_report([], path),
         lambda path: refine(path, 0, AnalysisConfig()),
-        lambda path: slice_checkpoint(path, 0, SliceConfig(), AnalysisConfig(), "out"),
+        lambda path: slice_checkpoint(path, 0, SliceConfig(), AnalysisConfig()),
     ],
 )
 def test_what_is_no_path(call: Callable[[Any], Any]) -> None:

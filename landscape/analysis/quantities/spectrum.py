@@ -1,4 +1,4 @@
-"""Extreme eigenvalues of a block with their quality, its norm, its trace and its gradient."""
+"""Extreme eigenvalues of a block with their quality, its norm and its trace."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 def compute(at: Checkpoint, block: str) -> Row:
     """Ends, residuals and trace of a block."""
-    import torch
-
     eigen, k = at.eigen(block), at.config.k
     trace, error = (float(eigen.ritz.sum()), 0.0) if at.is_dense(block) else at.rule(block).trace()
     return {
@@ -26,7 +24,6 @@ def compute(at: Checkpoint, block: str) -> Row:
         "hidden": eigen.hidden,
         "hidden_failure_probability": eigen.hidden_failure_probability,
         "operator_norm": eigen.operator_norm,
-        "grad_norm": float(torch.cat([at.gradient[name].reshape(-1) for name in at.names(block)]).norm()),
         "trace": trace,
         "trace_error": error,
     }
@@ -57,7 +54,6 @@ FIELDS = (
         since="1.1",
     ),
     Field("operator_norm", ("block",), "f8", "norm of the block", formula="max |lambda|"),
-    Field("grad_norm", ("block",), "f8", "gradient norm of the block's parameters"),
     Field("trace", ("block",), "f8", "trace"),
     Field("trace_error", ("block",), "f8", "standard error of the trace; 0: sum of all eigenvalues"),
 )
@@ -67,7 +63,6 @@ COLUMNS = (
     Column(
         "hidden/|H|", lambda row: f"{row['hidden'].max() / (row['operator_norm'] or 1):.1g}" if "hidden" in row else "-"
     ),
-    Column("|grad|", lambda row: f"{row['grad_norm']:.3g}"),
 )
 
 
