@@ -521,6 +521,18 @@ def test_forged_layouts_are_refused(name: str, run: Path) -> None:
         RunReader(run)
 
 
+def test_a_layout_of_other_quantities_is_not_drawn(files: dict[str, Path], run: Path, tmp_path: Path) -> None:
+    """A sound file whose eigenvalues have other axes is refused before a figure is made, or a row added."""
+    path = Path(shutil.copy(files["hessian"], run.with_name("run.hessian.h5")))
+    with h5py.File(path, "r+") as file:
+        file.attrs["layout"] = file.attrs["layout"].replace('"end"', '"side"')
+        seal(file)
+    config = HessianConfig(blocks=("E", "W", "E,W"), k=3, device="cpu")
+    for work in (lambda: write_report([path], tmp_path / "r"), lambda: analyse(run, config, quiet=True)):
+        with pytest.raises(FileError, match="eigenvalues is block side rank f8, not block end rank f8"):
+            work()
+
+
 @pytest.mark.parametrize("text", TEXTS, ids=lambda text: text[:20])
 def test_texts_that_are_no_layout(text: str, run: Path) -> None:
     """No JSON, too much of it, or JSON of something else."""

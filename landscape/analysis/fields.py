@@ -6,7 +6,9 @@ import dataclasses
 from collections.abc import Mapping
 
 from landscape.analysis.quantities import QUANTITIES, density
+from landscape.storage.hessians import HessianReader
 from landscape.storage.inspect import FileState
+from landscape.storage.layout import misfit
 from landscape.storage.schema import MARKED, Field, Scales, Table
 
 BOOKKEEPING = (
@@ -100,6 +102,12 @@ class Layout:
         blocks = list(self.sizes)
         named = {"block": blocks, "other_block": blocks, "pair": self.pairs, "part": self.parts}
         return {**named, **ENDS, **{axis: range(n) for axis, n in lengths.items()}}
+
+
+def unlike(found: HessianReader) -> str:
+    """What a file declares otherwise than the quantities do; empty if nothing, for it may lack some."""
+    lengths = {axis: len(labels) for axis, labels in ENDS.items()}
+    return misfit(found.layout, found.scales, [ROOT], lengths, may_lack=True)
 
 
 def lacks(state: FileState) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from tqdm import tqdm
 
 from landscape import problems
-from landscape.analysis.fields import ENDS, ROOT, Layout
+from landscape.analysis.fields import Layout, unlike
 from landscape.analysis.measurement import Measurement
 from landscape.config import AnalysisConfig, HessianConfig, replace, to_json
 from landscape.errors import FileError, NumericsError, StepError, in_file, warn
@@ -144,8 +144,7 @@ def existing(out: Path, reader: RunReader, config: AnalysisConfig, overwrite: bo
         return None
     refuse_foreign(out, schema.HESSIAN)
     found = HessianReader(out)
-    lengths = {axis: len(labels) for axis, labels in ENDS.items()}
-    wrong = misfit(found.layout, found.scales, [ROOT], lengths, may_lack=True) or _difference(found, reader, config)
+    wrong = unlike(found) or _difference(found, reader, config)
     if not wrong and found.damage:
         wrong = f"rows fail their checksums: {found.damage}"
     if wrong and not overwrite:

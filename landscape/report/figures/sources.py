@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from landscape.analysis.fields import unlike
 from landscape.config import TrainConfig, replace
 from landscape.errors import FileError, LandscapeError, in_file, warn
 from landscape.storage import schema
@@ -175,6 +176,9 @@ def open_sources(files: Sequence[Path | str]) -> list[Source]:
         measured.setdefault(key, [])
         (runs if kind == schema.RUN else measured)[key].append(path)
     sources = [source for key in runs for source in _paired(key, runs[key], measured[key])]
+    for path in (source.hessian for source in sources if source.hessian):
+        if wrong := unlike(HessianReader(path)):
+            raise FileError(f"{path}: {wrong}", COPY_AGAIN)
     count = Counter(source.label for source in sources)
     return [dataclasses.replace(s, shows_folder=count[s.label] > 1) for s in sources]
 
