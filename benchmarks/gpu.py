@@ -156,7 +156,7 @@ def time_products(bench: Bench, name: str, config: TrainConfig, size: int) -> No
     V, d = exact["E"].shape
     shape = Shape(len(at.tokens), V, at.tokens.shape[1], d, config.hidden, config.p)
     for dtype in (torch.float32, torch.float64):
-        H = at.hessian({n: p.to(dtype) for n, p in exact.items()})
+        H = hessian(at, {n: p.to(dtype) for n, p in exact.items()}, 0.0)
         vectors = torch.randn(H.shape[0], MANY, device=bench.device, dtype=dtype)
         first = vectors[:, 0].contiguous()
         one = bench.seconds(lambda H=H, v=first: H @ v)
@@ -195,7 +195,7 @@ def time_eigenvalues(bench: Bench, name: str, config: TrainConfig, step: int) ->
     ((_, params),) = checkpoints(config, [step], bench.device)
     for block in ("E", "W", "E,W", "all"):
         started = time.perf_counter()
-        found = eigsh(at.hessian(params).block(BLOCKS[block]), K, method="lanczos")
+        found = eigsh(hessian(at, params, 0.0).block(BLOCKS[block]), K, method="lanczos")
         seconds = time.perf_counter() - started
         pairs, residual = int(found.converged.sum()), float(found.residuals.max() / found.operator_norm)
         bench.numbers[f"eigenvalues {name} {block}"] = {
@@ -214,7 +214,7 @@ def time_run(bench: Bench, name: str, config: TrainConfig, steps: list[int]) -> 
     before: dict[str, Tensor] = {}
     seconds, products = {"warm": 0.0, "cold": 0.0}, {"warm": 0, "cold": 0}
     for _, params in checkpoints(config, steps, bench.device):
-        H = at.hessian(params)
+        H = hessian(at, params, 0.0)
         for block, names in BLOCKS.items():
             for kind, start in (("warm", before.get(block)), ("cold", None)):
                 started = time.perf_counter()

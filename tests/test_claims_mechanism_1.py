@@ -15,7 +15,7 @@ import torch
 import xarray
 
 from landscape.config import preset, replace
-from landscape.storage import schema
+from landscape.problems.embedding_mlp.fields import SPLIT
 
 SEEDS, TOKENS = range(5), 59
 QUICK = preset("quick")
@@ -88,7 +88,7 @@ def constructed() -> tuple[Any, xarray.Dataset]:
         "tokens": (("sample", "slot"), np.stack([a, b], axis=1)),
         "labels": (("sample",), (a + b) % p),
         # Token 0 is in one training pair, token 4 in all pairs with another token than 0.
-        "split": (("sample",), np.where((a * b > 0) | ((a == 0) & (b == 0)), 0, 1), schema.SPLIT),
+        "split": (("sample",), np.where((a * b > 0) | ((a == 0) & (b == 0)), 0, 1), SPLIT),
     }
     dataset = xarray.Dataset(data, coords={"step": [0, 2, 8]})
     labels = {"case": "decay", "sampler": "zipf", "batch_size": "full", "seed": 0}
