@@ -161,7 +161,7 @@ def time_products(bench: Bench, name: str, config: TrainConfig, size: int) -> No
         first = vectors[:, 0].contiguous()
         one = bench.seconds(lambda H=H, v=first: H @ v)
         many = bench.seconds(lambda H=H, v=vectors: H @ v)
-        autograd = HessianOperator(at.objective(exact, 0.0).in_dtype(dtype), exact)
+        autograd = HessianOperator(at.objective(0.0).in_dtype(dtype), exact)
         plain = bench.seconds(lambda H=autograd, v=first: H @ v)
         flops, speed = rates(bench, dtype, size)
         kind = str(dtype).removeprefix("torch.")

@@ -126,7 +126,9 @@ def test_step_not_stored(expect_failure: Callable[..., None], run_file: Path) ->
 
 def test_unknown_block(expect_failure: Callable[..., None], run_file: Path) -> None:
     """An unknown block gets the nearest known ones."""
-    expect_failure(["hessian", "--ckpt", run_file, "--blocks", "E,w"], 2, "unknown block 'E,w'", "E,W")
+    expect_failure(
+        ["hessian", "--ckpt", run_file, "--blocks", "E,w"], 2, "the embedding model has no block 'E,w'", "E,W"
+    )
 
 
 @pytest.mark.parametrize(
