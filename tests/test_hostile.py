@@ -779,6 +779,16 @@ def test_a_damaged_row_of_metrics_leaves_rates_unknown(files: dict[str, Path], r
     assert [bool(np.isnan(result.row(step)["sharpness_gd"])) for step in (0, 20, 40)] == [True, True, False]
 
 
+def test_a_row_with_the_label_of_another_is_damage(files: dict[str, Path], tmp_path: Path) -> None:
+    """A step whose label became that of a sound one is gone, and the file does not pass for whole."""
+    path = Path(shutil.copy(files["hessian"], tmp_path / "a.hessian.h5"))
+    steps = HessianReader(path).steps
+    with h5py.File(path, "r+") as file:
+        file["step"][1] = steps[0]
+    reader = HessianReader(path)
+    assert (reader.steps, reader.damage) == ([steps[0], *steps[2:]], f"step {steps[0]}")
+
+
 def test_a_damaged_hessian_file_is_named(files: dict[str, Path], tmp_path: Path) -> None:
     """Its other rows are served; an analysis does not take it for done."""
     run, path = (Path(shutil.copy(source, tmp_path)) for source in files.values())

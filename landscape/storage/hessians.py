@@ -32,7 +32,7 @@ class HessianReader:
             root = served["/"]
             steps = set(root.rows).intersection(*(table.rows for table in served.values()))
             self.steps = sorted(steps)
-            self.damage = listed(sorted({*root.damaged, *root.rows} - steps))
+            self.damage = listed(sorted({*root.damaged} | {*root.rows} - steps))
             """The rows that fail their checksums, by the step that they name; empty if none does."""
             rows = {group: {s: table.row(s) or {} for s in self.steps} for group, table in served.items()}
             self._rows: dict[str, dict[int, dict[str, Any]]] = Row(self.path, rows)
