@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import h5py
 import pytest
 
 from landscape.cli import main as cli
@@ -421,10 +422,9 @@ def test_the_largest_that_is_taken() -> None:
 )
 def test_standard_streams(line: str, code: int, out: bytes, err: bytes, run_file: Path) -> None:
     """Closed, full and abandoned streams: the exit code is the command's own, and nobody else hears of it."""
-    broken = run_file.with_name("broken.h5")
-    content = bytearray(run_file.read_bytes())
-    content[len(content) // 2] ^= 1
-    broken.write_bytes(content)
+    broken = Path(shutil.copy(run_file, run_file.with_name("broken.h5")))
+    with h5py.File(broken, "r+") as file:
+        file["checkpoints/W"][0, 0, 0] += 1
     line = line.replace("RUN", run_file.name).replace("BROKEN", broken.name).replace("MISSING", "missing.h5")
     command = ["bash", "-c", f"set -o pipefail; {line}", "-", sys.executable, "-m", "landscape"]
     done = subprocess.run(command, capture_output=True, cwd=run_file.parent, timeout=120)
