@@ -175,7 +175,8 @@ def _remove(runs: Sequence[SweepRun], earlier: Mapping[Path, SweepRun]) -> None:
                     f"{path} is not of the sweep that {path.parent / DEFINITION} describes",
                     "move it away, or choose another --out",
                 )
-    for path in files:
+    # The targets of links: what the sweep wrote.
+    for path in map(output, files):
         with sole_writer(path):
             path.unlink(missing_ok=True)
 
