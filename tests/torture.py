@@ -104,7 +104,7 @@ def main() -> int:
         PAGE.format(
             rows=rows,
             resume_every=resume_every,
-            sequences="; ".join(f"{t.fault} {t.sequences:,}" for t in drawn),
+            sequences="; ".join(f"{t.fault.removeprefix('sequences: ')} {t.sequences:,}" for t in drawn),
             minutes=(time.monotonic() - started) / 60,
             python=platform.python_version(),
             hdf5=h5py.version.hdf5_version,
