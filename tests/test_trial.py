@@ -28,7 +28,7 @@ import trial
 
 from landscape import open_run
 from landscape.config import preset
-from landscape.report.page import style as plotting
+from landscape.report import style
 from landscape.storage.folders import record
 from landscape.sweep.plan import SweepConfig, load_sweep, sweep_runs
 from studies import STUDIES
@@ -43,7 +43,7 @@ def lenient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evidence, "GROKKED", 0.25)
     for module in (intervals, *map(import_module, trial.SCRIPTS)):
         monkeypatch.setattr(module, "RESAMPLES", 20, raising=False)
-    monkeypatch.setattr(plotting, "FORMATS", ("png",))
+    monkeypatch.setattr(style, "FORMATS", ("png",))
 
 
 @pytest.mark.slow
