@@ -368,8 +368,8 @@ def test_a_worker_that_is_told_to_stop_has_not_finished(tmp_path: Path) -> None:
         ({"hessian": [{"steps": "0", "refine_from": 10}]}, "hessian '': steps is 0, refine_from 10", "one of them"),
         (
             {"train": {"model": "onehot"}, "hessian": [{"blocks": ["E"]}]},
-            "block E: a onehot model has no E",
-            "choose from W V",
+            "the onehot model has no block 'E'",
+            "known: W, V",
         ),
     ],
     ids=str,
