@@ -16,6 +16,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from apart import Kill, stopping
 from conftest import TINY
 
 import landscape
@@ -27,7 +28,7 @@ from landscape.storage.files import sha256
 from landscape.storage.hessians import HessianReader
 from landscape.storage.runs import RunReader
 from landscape.storage.writer import Writer
-from landscape.storage.writing import sole_writer
+from landscape.storage.writing import owner, sole_writer
 from landscape.training.loop import train
 
 
@@ -182,6 +183,18 @@ def test_one_writer(tmp_path: Path) -> None:
     lock.write_text(json.dumps({"pid": dead.pid, "host": os.uname().nodename}))
     train(TINY, path, quiet=True)
     assert not lock.exists()
+
+
+def test_ctrl_c_while_a_lock_is_given_back_gives_it_back(tmp_path: Path) -> None:
+    """In a process that lives on, such as a notebook: the next writer is not refused."""
+    path = tmp_path / "run.h5"
+    # The first change of a file is the lock's text, the second its removal.
+    interrupted = stopping(Kill(at=2, share=0.0), lambda: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt), interrupted, sole_writer(path):
+        pass
+    with sole_writer(path):
+        assert owner(path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_parent_of_a_hessian_file(tiny_run: Path, hessian_path: Path) -> None:

@@ -234,8 +234,11 @@ def sole_writer(path: Path) -> Iterator[None]:
         os.pwrite(handle, json.dumps({"pid": os.getpid(), "host": platform.node()}).encode(), 0)
         yield
     finally:
-        lock.unlink(missing_ok=True)
-        os.close(handle)
+        try:
+            lock.unlink(missing_ok=True)
+        finally:
+            # A process that goes on after Ctrl-C, such as a notebook, must not keep what nobody holds.
+            os.close(handle)
 
 
 def lock_of(path: Path) -> Path:
