@@ -29,7 +29,8 @@ from landscape.storage.writer import Writer
 PATIENCE = 180.0
 MEMORY = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
 SERVER = multiprocessing.get_context("forkserver")
-# isal: Ctrl-C within the import of a compiled module is an ImportError of its own.
+# isal: Ctrl-C within the import of a compiled module is an ImportError of its own. The last are imported late, by torch
+# with the first gradient and by the problem of a run.
 SERVER.set_forkserver_preload(
     [
         "isal.isal_zlib",
@@ -37,6 +38,10 @@ SERVER.set_forkserver_preload(
         "landscape.analysis.critical",
         "landscape.report.page",
         "landscape.sweep.run",
+        "landscape.problems.embedding_mlp.plain",
+        "landscape.curvature.pencil",
+        "torch.fx.experimental.symbolic_shapes",
+        "scipy.optimize",
     ]
 )
 EVENTS = ("pwrite", "replace", "rename", "posix_fallocate", "unlink", "link", "mkdir", "rmdir")

@@ -71,7 +71,7 @@ class Quadrature:
         probes with m * probes; the Chebyshev-Markov-Stieltjes inequalities bracket it by the quadratures. Both
         are exact, so the interval covers at any number of probes and steps.
         """
-        from scipy.stats import chi2
+        from scipy.special import gammainc, gammaincc
 
         probes = len(self.nodes)
         rules = zip(self.nodes, self.weights, self.exact, strict=True)
@@ -79,9 +79,8 @@ class Quadrature:
         lowest, estimate, highest = mass
         degrees = probes * np.arange(self.n + 1)
         tail = (1 - CONFIDENCE) / 2
-        with np.errstate(invalid="ignore"):
-            fits_low = chi2.sf(lowest, degrees) >= tail if lowest > 0 else degrees >= 0
-            fits_high = (chi2.cdf(highest, degrees) >= tail) | (degrees == 0)
+        fits_low = gammaincc(degrees / 2, lowest / 2) >= tail if lowest > 0 else degrees >= 0
+        fits_high = (gammainc(degrees / 2, highest / 2) >= tail) | (degrees == 0)
         value = min(float(estimate) / probes, float(self.n))
         low = int(np.argmax(fits_low)) if fits_low.any() else self.n
         return Count(value, (2 * value / probes) ** 0.5, low, int(np.flatnonzero(fits_high).max()))
@@ -229,7 +228,7 @@ def jensen_shannon_error(p: Smoothed, q: Smoothed) -> float:
     add their squares to its square. To this bias come Student's t times the jackknife's standard error over the
     probes, and what one step fewer does to the distance itself.
     """
-    from scipy.stats import t
+    from scipy.special import stdtrit
 
     if p is q:
         return 0.0
@@ -245,7 +244,7 @@ def jensen_shannon_error(p: Smoothed, q: Smoothed) -> float:
             variance += (count - 1) * float(np.var([jensen_shannon(x, other.mean) for x in rest]))
             probes = max(probes, count)
     bias = distance - max(distance**2 - squared, 0.0) ** 0.5
-    return float(bias + t.ppf((1 + CONFIDENCE) / 2, probes - 1) * variance**0.5 + changed)
+    return float(bias + stdtrit(probes - 1, (1 + CONFIDENCE) / 2) * variance**0.5 + changed)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -287,12 +286,12 @@ def trace(op: LinearMap, probes: int = 30, seed: int = 0) -> Trace:
     z = z - Q @ (Q.T @ z)
     image = op @ z
     image = image - Q @ (Q.T @ image)
-    from scipy.stats import t
+    from scipy.special import stdtrit
 
     value = known + float((z * image).sum() / m)
     error = (2 / m * float(image.square().sum() / m)) ** 0.5
     rounding = 10 * n**0.5 * torch.finfo(op.dtype).eps * float(range_image.norm()) * third**0.5
-    reach = float(t.ppf((1 + CONFIDENCE) / 2, m - 1)) * error + rounding
+    reach = float(stdtrit(m - 1, (1 + CONFIDENCE) / 2)) * error + rounding
     return Trace(value, error, value - reach, value + reach, probes)
 
 
