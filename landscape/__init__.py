@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from landscape.errors import LandscapeError as LandscapeError
     from landscape.problems.embedding_mlp.gauge import GaugeTangent as GaugeTangent
     from landscape.problems.embedding_mlp.gauge import SoftmaxShift as SoftmaxShift
+    from landscape.problems.module import ModuleProblem as ModuleProblem
     from landscape.report.page import write_report as write_report
     from landscape.storage.hessians import HessianReader as HessianReader
     from landscape.storage.runs import RunReader as RunReader
@@ -90,6 +91,7 @@ _HOMES = {
     "Deflated": "landscape.curvature.deflation",
     "GaugeTangent": "landscape.problems.embedding_mlp.gauge",
     "SoftmaxShift": "landscape.problems.embedding_mlp.gauge",
+    "ModuleProblem": "landscape.problems.module",
     "find_critical_point": "landscape.curvature.critical",
     "CriticalPoint": "landscape.curvature.critical",
     "product_error": "landscape.curvature.operators",

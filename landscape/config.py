@@ -193,8 +193,13 @@ PRESETS: dict[str, dict[str, Any]] = {
 class AnalysisConfig:
     """What is measured at a point: which blocks, and how exactly."""
 
+    problem: str = ""
+    """Your own model, data and loss: package.module:factory or path/to/file.py:factory, also from the current folder;
+    factory() returns a landscape.ModuleProblem. Without it the run is one of `landscape train`."""
     blocks: tuple[str, ...] = ()
-    """Blocks of the Hessian, from E W V E,W W,V E,V all; by default E W E,W W,V all, as far as the model has them."""
+    """Blocks of the Hessian: E W V E,W W,V E,V all of a run of `landscape train` (by default E W E,W W,V all, as far as
+    the model has them); with --problem its blocks (by default all of them). Also parameters and patterns such as
+    '*.attn.*'; 'a,b' joins two blocks and measures their coupling."""
     k: int = 10
     """Eigenvalues at each end."""
     method: Literal["auto", "dense", "lanczos"] = "auto"
@@ -269,8 +274,8 @@ class HessianConfig(AnalysisConfig):
 class SliceConfig:
     """Which directions are sliced, how far and how finely."""
 
-    block: str = "E,W"
-    """Block whose eigenvectors are taken, from E W V E,W W,V E,V all."""
+    block: str = ""
+    """Block whose eigenvectors are taken, as in `landscape hessian --blocks`; none: E,W, or all without it."""
     k: int = 2
     """Eigenvectors at each end."""
     radius: float | None = None

@@ -31,6 +31,7 @@ from landscape.config import AnalysisConfig
 from landscape.curvature.critical import CriticalPoint, SearchState, find_critical_point
 from landscape.curvature.operators import LinearMap
 from landscape.errors import ConfigError, FileError
+from landscape.problems.factory import Source
 from landscape.problems.problem import Problem, hessian, tensors
 from landscape.storage.files import as_path, make_folder, output, refuse_existing, require_name
 from landscape.storage.hessians import HessianReader
@@ -79,15 +80,15 @@ def refine(
         warn_of_damage(reader)
         make_folder(out.parent)
         with sole_writer(out):
-            found = existing(out, reader, config, overwrite)
+            problem, source = problems.opened(reader, config)
+            found = existing(out, reader, config, overwrite, source)
             if not resume or found and not (found.steps or found.search):
                 found = None
             if found and found.search.get("step", *found.steps) != step:
                 raise FileError(
                     f"{out} holds no search from step {step}", "use --overwrite to replace it, or another --out"
                 )
-            problem = problems.of_run(reader, config.device, config.chunk_size)
-            refinement = _Refinement(reader, step, problem, joined(config, problem, found), out, found)
+            refinement = _Refinement(reader, step, problem, source, joined(config, problem, found), out, found)
             try:
                 with refinement.closing:
                     refinement.measure(refinement.search(tol, max_products, quiet), quiet)
@@ -104,12 +105,13 @@ class _Refinement:
         reader: RunReader,
         step: int,
         problem: Problem,
+        source: Source | None,
         config: AnalysisConfig,
         out: Path,
         found: HessianReader | None,
     ) -> None:
-        self.reader, self.step, self.problem, self.config = reader, step, problem, config
-        self.out, self.found = out, found
+        self.reader, self.step, self.problem, self.source = reader, step, problem, source
+        self.config, self.out, self.found = config, out, found
         self.closing = contextlib.ExitStack()
         self.start = reader.checkpoint(step)
         self.measurement = Measurement(self.problem, config)
@@ -125,7 +127,7 @@ class _Refinement:
         parameters = [Field(name, spec.axes, "f8", spec.meaning or name) for name, spec in specs.items()]
         further = (critical_table(parameters), search_table(parameters))
         layout = dataclasses.replace(self.measurement.layout(), further=further, axes=axes)
-        attrs = written_attrs(self.reader, self.config, self.found, str(self.problem.device))
+        attrs = written_attrs(self.reader, self.config, self.found, str(self.problem.device), self.source)
         return self.closing.enter_context(open_writer(self.out, attrs, 1, layout, self.found))
 
     def search(self, tol: float, max_products: int, quiet: bool) -> CriticalPoint:

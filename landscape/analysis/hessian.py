@@ -18,6 +18,7 @@ from landscape.analysis.fields import Layout, unlike
 from landscape.analysis.measurement import Measurement
 from landscape.config import AnalysisConfig, HessianConfig, replace, to_json
 from landscape.errors import FileError, NumericsError, StepError, in_file, warn
+from landscape.problems.factory import Source, unlike_source
 from landscape.problems.problem import Problem
 from landscape.provenance import provenance
 from landscape.storage import schema
@@ -29,8 +30,8 @@ from landscape.storage.writer import Writer
 from landscape.storage.writing import sole_writer
 
 Analysis = TypeVar("Analysis", bound=AnalysisConfig)
-GROWING = {"steps", "num_steps", "blocks", "device"}
-"""Settings that may change from one command to the next on the same file."""
+GROWING = {"steps", "num_steps", "blocks", "device", "problem"}
+"""Settings that may change from one command to the next on the same file; the source of a problem may not."""
 
 
 def analyse(
@@ -55,19 +56,19 @@ def analyse(
             raise FileError(f"{out} is the run file itself", "choose another --out")
         chosen = finite_steps(reader, choose_steps(reader, config.steps, config.num_steps))
         warn_of_damage(reader)
-        problem = problems.of_run(reader, config.device, config.chunk_size)
+        problem, source = problems.opened(reader, config)
         Measurement(problem, config)
         make_folder(out.parent)
         with sole_writer(out):
-            found = existing(out, reader, config, overwrite)
+            found = existing(out, reader, config, overwrite, source)
             config = joined(config, problem, found)
-            attrs = file_attrs(reader, config)
+            attrs = file_attrs(reader, config, source)
             plan = make_plan(found, chosen, config.blocks)
-            same = found and all(found.attrs[name] == value for name, value in attrs.items() if name != "config")
+            same = found and all(found.attrs.get(name) == value for name, value in attrs.items() if name != "config")
             if found and found.attrs["status"] == "complete" and same and not plan.todo:
                 return found
             measurement = Measurement(problem, config)
-            attrs = written_attrs(reader, config, found, str(problem.device))
+            attrs = written_attrs(reader, config, found, str(problem.device), source)
             with open_writer(out, attrs, len(plan.steps), measurement.layout(), found, fsync) as writer:
                 _measure(reader, measurement, plan, HessianReader(out), writer, quiet)
                 writer.finish("complete")
@@ -135,7 +136,9 @@ def show_block(bar: tqdm[Any], block: str, done: bool, **more: Any) -> None:
     bar.update(int(done))
 
 
-def existing(out: Path, reader: RunReader, config: AnalysisConfig, overwrite: bool = False) -> HessianReader | None:
+def existing(
+    out: Path, reader: RunReader, config: AnalysisConfig, overwrite: bool = False, source: Source | None = None
+) -> HessianReader | None:
     """The analysis that `out` holds, if it is of this run and these settings; None where it is to be started.
 
     Raises FileError for any other file, and for damaged rows; a Hessian file may be replaced with `overwrite`.
@@ -144,7 +147,7 @@ def existing(out: Path, reader: RunReader, config: AnalysisConfig, overwrite: bo
         return None
     refuse_foreign(out, schema.HESSIAN)
     found = HessianReader(out)
-    wrong = unlike(found) or _difference(found, reader, config)
+    wrong = unlike(found) or _difference(found, reader, config, source)
     if not wrong and found.damage:
         wrong = f"rows fail their checksums: {found.damage}"
     if wrong and not overwrite:
@@ -152,9 +155,11 @@ def existing(out: Path, reader: RunReader, config: AnalysisConfig, overwrite: bo
     return None if wrong else found
 
 
-def _difference(found: HessianReader, reader: RunReader, config: AnalysisConfig) -> str:
+def _difference(found: HessianReader, reader: RunReader, config: AnalysisConfig, source: Source | None) -> str:
     """Why a Hessian file cannot be resumed with these settings; empty if it can."""
     if wrong := found.mismatch(reader):
+        return wrong
+    if wrong := unlike_source(found.attrs, source):
         return wrong
     if found.is_refined == isinstance(config, HessianConfig):
         return f"it is {'the analysis of a critical point' if found.is_refined else 'no analysis of a critical point'}"
@@ -178,9 +183,10 @@ def warn_of_damage(reader: RunReader) -> None:
         warn(f"{reader.path}: left out, for their checksums fail: {reader.damage}")
 
 
-def file_attrs(reader: RunReader, config: AnalysisConfig) -> dict[str, Any]:
+def file_attrs(reader: RunReader, config: AnalysisConfig, source: Source | None = None) -> dict[str, Any]:
     """What a Hessian file says about its run and its settings."""
     return {
+        **(source.attrs if source else {}),
         "parent_run_id": reader.attrs["run_id"],
         "parent_sha256": sha256(reader.path),
         "parent_config": reader.attrs["config"],
@@ -194,11 +200,11 @@ def file_attrs(reader: RunReader, config: AnalysisConfig) -> dict[str, Any]:
 
 
 def written_attrs(
-    reader: RunReader, config: AnalysisConfig, found: HessianReader | None, device: str
+    reader: RunReader, config: AnalysisConfig, found: HessianReader | None, device: str, source: Source | None = None
 ) -> dict[str, Any]:
     """The attributes of a file that is being written; one that grows keeps who made it."""
     made = found.attrs if found else provenance(device)
-    return {**made, **file_attrs(reader, config), "status": "running"}
+    return {**made, **file_attrs(reader, config, source), "status": "running"}
 
 
 def open_writer(
@@ -235,8 +241,7 @@ def choose_steps(reader: RunReader, wanted: str, count: int = 12) -> list[int]:
         for step in chosen:
             with contextlib.suppress(NumericsError):
                 reader.checkpoint(step)
-            reader.tokens_at(step)
-            reader.second_moments(step)
+            reader.require_beside(step)
         return chosen
     if not stored:
         raise StepError(f"{reader.path} holds no checkpoint", "train it first, or resume it with --resume")

@@ -17,6 +17,7 @@ from landscape.analysis.quantities import QUANTITIES, density, tracking
 from landscape.analysis.quantities.quantity import Quantity, Row
 from landscape.config import AnalysisConfig
 from landscape.devices import require_dense
+from landscape.problems.choice import choose
 from landscape.problems.problem import Arrays, Problem, Training, joint, size
 from landscape.storage.schema import UNKNOWN, Field
 
@@ -37,13 +38,13 @@ class Measurement:
         minimise, and DoesNotFitError for dense blocks that do not fit.
         """
         config = config if config.blocks else dataclasses.replace(config, blocks=problem.default_blocks)
-        self.problem, self.config = problem, config
+        self.problem, self.config = choose(problem, config.blocks), config
         problem.decay(config.objective)
         self._before: dict[str, Tensor] = {}
         self.progress: Callable[[str, bool], object] = lambda block, done: None
         """Called with a block before and after it is measured."""
         for block in config.blocks:
-            n = size(problem, block)
+            n = size(self.problem, block)
             if config.is_dense(n):
                 require_dense(block, n, problem.device)
 

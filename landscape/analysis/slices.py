@@ -16,7 +16,8 @@ from landscape.curvature.lanczos import eigsh
 from landscape.curvature.slices import slice_lines, slice_plane
 from landscape.devices import require_dense
 from landscape.errors import NumericsError
-from landscape.problems.problem import size
+from landscape.problems.choice import choose
+from landscape.problems.problem import Problem, joint, size
 from landscape.storage.files import as_path
 from landscape.storage.runs import RunReader
 
@@ -57,12 +58,14 @@ def slice_checkpoint(run: Path | str, step: int, config: SliceConfig, analysis: 
     """
     run = as_path(run)
     with RunReader(run) as reader:
-        problem = problems.of_run(reader, analysis.device, analysis.chunk_size)
-        n = size(problem, config.block)
+        problem, _ = problems.opened(reader, analysis)
+        block = config.block or _default_block(problem)
+        problem = choose(problem, [block])
+        n = size(problem, block)
         if dense := analysis.is_dense(n):
-            require_dense(config.block, n, problem.device)
+            require_dense(block, n, problem.device)
         at = Checkpoint(problem, analysis, reader.checkpoint(step))
-    op = at.matrix(config.block) if dense else at.hessian.block(at.names(config.block))
+    op = at.matrix(block) if dense else at.hessian.block(at.names(block))
     eigen = eigsh(
         op,
         config.k,
@@ -73,8 +76,7 @@ def slice_checkpoint(run: Path | str, step: int, config: SliceConfig, analysis: 
     )
     if not eigen.converged.all():
         raise NumericsError(
-            f"block {config.block}: {int((~eigen.converged).sum())} of {eigen.converged.size} eigenvectors have not "
-            "converged",
+            f"block {block}: {int((~eigen.converged).sum())} of {eigen.converged.size} eigenvectors have not converged",
             "raise --max-products, or take fewer with --k",
         )
     directions = torch.cat([eigen.vectors[0], eigen.vectors[1].flip(1)], dim=1)
@@ -82,7 +84,7 @@ def slice_checkpoint(run: Path | str, step: int, config: SliceConfig, analysis: 
     value = at.objective.value(at.params)
     radius = config.radius or (2 * value / eigen.operator_norm if eigen.operator_norm > 0 else 1.0) ** 0.5
     t, plane_t = (np.linspace(-radius, radius, n) for n in (config.points, config.plane_points))
-    names = at.names(config.block)
+    names = at.names(block)
     lines = slice_lines(at.objective, at.params, names, directions, t)
     worst = float(np.abs(lines.curvature - eigenvalues).max())
     if worst > AGREEMENT * eigen.operator_norm:
@@ -102,10 +104,16 @@ def slice_checkpoint(run: Path | str, step: int, config: SliceConfig, analysis: 
         plane=slice_plane(at.objective, at.params, names, directions[:, [-1, 0]], plane_t),
         run=run.name,
         step=step,
-        block=config.block,
+        block=block,
         objective=analysis.objective,
         agreement=worst / (eigen.operator_norm or 1),
     )
     if not all(np.isfinite(values).all() for values in (found.loss, found.plane)):
         raise NumericsError(f"the objective overflows within {radius:.3g} of the checkpoint", "lower --radius")
     return found
+
+
+def _default_block(problem: Problem) -> str:
+    """The first pair, where the model has it; else all parameters."""
+    first = joint(problem.pairs[0]) if problem.pairs else ""
+    return first if first in problem.blocks else "all"

@@ -17,6 +17,7 @@ from landscape import problems
 from landscape.config import HessianConfig, replace
 from landscape.devices import dense_bytes, free_memory
 from landscape.errors import LandscapeError
+from landscape.problems.choice import choose
 from landscape.problems.problem import Plain, members
 from landscape.storage.hessians import HessianReader
 from landscape.storage.runs import RunReader
@@ -55,7 +56,7 @@ def verify(run: Path, result: HessianReader) -> list[Verification]:
     config = replace(HessianConfig(), result.config)
     found = []
     with RunReader(run) as reader:
-        problem = problems.of_run(reader, config.device)
+        problem = choose(problems.opened(reader, config)[0], result.blocks)
         decay = problem.decay(config.objective)
         for step in result.steps:
             for i, block in enumerate(result.blocks):

@@ -23,6 +23,8 @@ class Slice:
     """Stored step to slice at."""
     out: Path | None = None
     """Folder to write; None: reports/RUN-slices-STEP."""
+    problem: str = ""
+    """Your own model, data and loss, as in `landscape hessian --problem`."""
     objective: Literal["data", "regularised"] = "data"
     """The data loss, or the data loss + weight_decay/2 |theta|^2 (runs with coupled decay)."""
     method: Literal["auto", "dense", "lanczos"] = "auto"
@@ -42,7 +44,11 @@ class Slice:
         from landscape.storage.files import refuse_existing
 
         analysis = AnalysisConfig(
-            objective=self.objective, method=self.method, max_products=self.max_products, device=self.device
+            problem=self.problem,
+            objective=self.objective,
+            method=self.method,
+            max_products=self.max_products,
+            device=self.device,
         )
         out = self.out or Path("reports") / f"{self.ckpt.stem}-slices-{self.step}"
         with working_on(out):

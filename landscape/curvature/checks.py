@@ -89,19 +89,7 @@ def require_parameters(params: Any, device: torch.device) -> None:
     if not params:
         raise ArgumentError("params are empty", "give tensors by name: dict(model.named_parameters())")
     for name, p in params.items():
-        if not isinstance(p, Tensor):
-            raise ArgumentError(f"parameter {name!r} is a {type(p).__name__}", "give a tensor")
-        if isinstance(p, UninitializedParameter):
-            raise ArgumentError(f"parameter {name!r} has no shape yet", "call the module once on its inputs")
-        if p.is_complex():
-            raise ArgumentError(
-                f"parameter {name!r} is {p.dtype}: the Hessian is defined here for real parameters",
-                "give torch.view_as_real(p), and have the model apply torch.view_as_complex to it",
-            )
-        if not p.is_floating_point():
-            raise ArgumentError(
-                f"parameter {name!r} is {p.dtype}, which has no derivatives", "leave it out, or convert it to float"
-            )
+        require_real(name, p)
         if p.device != device:
             raise ArgumentError(
                 f"parameter {name!r} is on {p.device}, the data on {device}", "move the model or the data"
@@ -111,6 +99,23 @@ def require_parameters(params: Any, device: torch.device) -> None:
             raise NumericsError(
                 f"parameter {name!r} has {bad} NaN or infinite numbers", "take an earlier checkpoint, or a smaller lr"
             )
+
+
+def require_real(name: str, p: Any) -> None:
+    """Raise ArgumentError for a parameter that is no real floating-point tensor."""
+    if not isinstance(p, Tensor):
+        raise ArgumentError(f"parameter {name!r} is a {type(p).__name__}", "give a tensor")
+    if isinstance(p, UninitializedParameter):
+        raise ArgumentError(f"parameter {name!r} has no shape yet", "call the module once on its inputs")
+    if p.is_complex():
+        raise ArgumentError(
+            f"parameter {name!r} is {p.dtype}: the Hessian is defined here for real parameters",
+            "give torch.view_as_real(p), and have the model apply torch.view_as_complex to it",
+        )
+    if not p.is_floating_point():
+        raise ArgumentError(
+            f"parameter {name!r} is {p.dtype}, which has no derivatives", "leave it out, or convert it to float"
+        )
 
 
 def require_outputs(outputs: Any, dtype: torch.dtype) -> None:

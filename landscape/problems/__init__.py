@@ -2,13 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from landscape.config import TrainConfig
+from landscape.config import AnalysisConfig, TrainConfig
+from landscape.errors import ConfigError
 
 if TYPE_CHECKING:
+    from landscape.problems.factory import Source
     from landscape.problems.problem import Problem
     from landscape.storage.runs import RunReader
+
+
+def opened(reader: RunReader, config: AnalysisConfig) -> tuple[Problem, Source | None]:
+    """The problem that a run file is analysed by, and where it comes from if it is the user's own.
+
+    Raises LandscapeError kinds for a factory that fails, and for a problem of other parameters than the file holds.
+    """
+    if not config.problem:
+        return of_run(reader, config.device, config.chunk_size), None
+    from landscape.problems.fit import shapes
+
+    return own(config, shapes(reader), reader.path)
+
+
+def own(config: AnalysisConfig, held: Mapping[str, tuple[int, ...]], path: Path) -> tuple[Problem, Source]:
+    """The problem that --problem names, for a run file `path` with parameters of these shapes."""
+    from landscape.problems.factory import load
+    from landscape.problems.fit import require_device, require_fit
+
+    problem, source = load(config.problem)
+    require_device(problem, config.device)
+    require_fit(problem, held, path)
+    return problem, source
 
 
 def of_run(reader: RunReader, device: str = "auto", chunk_size: int = 8192) -> Problem:
@@ -16,8 +43,14 @@ def of_run(reader: RunReader, device: str = "auto", chunk_size: int = 8192) -> P
 
     Raises DeviceError for a device that is not there, FileError for a file that is not what its config says.
     """
-    from landscape.problems.embedding_mlp.fields import read_problem
+    from landscape.problems.embedding_mlp.fields import PARAMETERS, read_problem
 
+    known = {field.name for field in PARAMETERS}
+    if foreign := [f.name for f in reader.layout["checkpoints"].fields if f.name not in known]:
+        raise ConfigError(
+            f"{reader.path} holds {foreign[0]!r}, a parameter of no model of `landscape train`",
+            "name the model, its data and its loss: --problem mine.py:problem (docs/your-model.md)",
+        )
     return of_config(*read_problem(reader), device, chunk_size)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from landscape.curvature.checks import require_real
 from landscape.curvature.objective import Objective, PerSampleLoss, cross_entropy
 from landscape.errors import ArgumentError, suggest
 from landscape.problems.problem import Arrays, ParameterSpec, Plain, Training, joint
@@ -48,7 +49,12 @@ class ModuleProblem:
         self._model, self._inputs, self._targets, self._loss = model, inputs, targets, loss
         self._decay, self._chunk_size, self._per_token = weight_decay, chunk_size, per_token
         self.device = inputs.device
+        for name, parameter in model.named_parameters():
+            require_real(name, parameter)
         shapes = {n: tuple(p.shape) for n, p in model.named_parameters()}
+        for block in blocks or {}:
+            if not block or {"/", " ", ","} & set(block):
+                raise ArgumentError(f"a block cannot be named {block!r}", "leave out spaces, commas and slashes")
         self.parameters = {
             n: ParameterSpec(shape, tuple(f"{n}_{i}" for i in range(len(shape)))) for n, shape in shapes.items()
         }

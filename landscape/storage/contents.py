@@ -40,13 +40,19 @@ ATTRIBUTES: dict[str, dict[str, type[str] | type[int]]] = {
     },
 }
 """The root attributes that `attrs_crc32` covers; beside them stands `status`, which a finished file changes."""
+OPTIONAL: dict[str, dict[str, type[str] | type[int]]] = {
+    schema.RUN: {},
+    schema.HESSIAN: {"problem": str, "problem_sha256": str},
+}
+"""Those that it covers where a file has them: the user's own problem, and the SHA-256 of its source."""
 
 
 def write_attributes(file: h5py.File, kind: str, attrs: Mapping[str, Any], layout: str) -> None:
     """Give a new file its schema, its attributes and their checksum."""
     attrs = {**attrs, "schema": kind, "schema_version": schema.VERSION, "layout": layout}
     file.attrs.update(attrs)
-    file.attrs["attrs_crc32"] = crc32_of_attributes({name: attrs[name] for name in ATTRIBUTES[kind]})
+    covered = [*ATTRIBUTES[kind], *(name for name in OPTIONAL[kind] if name in attrs)]
+    file.attrs["attrs_crc32"] = crc32_of_attributes({name: attrs[name] for name in covered})
 
 
 def known_attributes(attrs: Mapping[str, Any]) -> dict[str, Any]:
@@ -67,7 +73,9 @@ class Contents:
         declares = schema.release(str(guard.require("schema_version", str))) >= (2,)
         # Before, the checksums of attributes and data came later than the format.
         asked: Callable[..., Any] = guard.require if declares else guard.attribute
-        self.attrs = self._attributes({n: of for n, of in ATTRIBUTES[kind].items() if declares or n != "layout"}, asked)
+        names = {n: of for n, of in ATTRIBUTES[kind].items() if declares or n != "layout"}
+        names |= {n: of for n, of in OPTIONAL[kind].items() if guard.attribute(n, of) is not None}
+        self.attrs = self._attributes(names, asked)
         self.config = self._parsed("config", lambda: _object(self.attrs["config"]))
         for name in REPEATED:
             if name in self.attrs and self.attrs[name] != self.config.get(name):

@@ -74,6 +74,11 @@ class RunReader:
                 )
         return values
 
+    def require_beside(self, step: int) -> None:
+        """Raise StepError or FileError unless every other table has a stored step whole, too."""
+        for group in self._beside:
+            self._row(group, step)
+
     def record(self, step: int) -> int:
         """The commit record of the checkpoint at a stored step, which tells it from any other."""
         return self.tables["checkpoints"].record(step)
@@ -94,8 +99,12 @@ class RunReader:
         return self.table("metrics").last(step)
 
     def first_step(self, metric: str, threshold: float) -> int | None:
-        """First step with a row of metrics at which `metric` is at least `threshold`."""
+        """First step with a row of metrics at which `metric` is at least `threshold`; None without such a metric."""
+        if "metrics" not in self.tables:
+            return None
         metrics = self.metrics()
+        if metric not in metrics:
+            return None
         reached = metrics["metric_step"][metrics[metric] >= threshold]
         return int(reached.min()) if len(reached) else None
 

@@ -138,7 +138,11 @@ def _check(runs: Sequence[SweepRun], analyses: dict[str, SweepAnalysis]) -> dict
         steps = checkpoint_schedule(first)
         for name in {name for path in alike for name in by_path[path].hessian}:
             settings = analyses[name].settings
-            Measurement(problems.of_config(first, data, settings.device, settings.chunk_size), settings)
+            problem = problems.of_config(first, data, settings.device, settings.chunk_size)
+            if settings.problem:
+                held = {name: spec.shape for name, spec in problem.parameters.items()}
+                problem, _ = problems.own(settings, held, next(iter(alike)))
+            Measurement(problem, settings)
             absent = [step for step in analyses[name].named_steps if step not in steps]
             if absent:
                 raise ConfigError(
@@ -221,7 +225,8 @@ def _is_analysed(run: Path, config: AnalysisConfig, path: Path, is_trained: bool
     if not path.exists():
         return False
     with RunReader(run) as reader:
-        found = existing(path, reader, config)
+        source = problems.opened(reader, config)[1]
+        found = existing(path, reader, config, source=source)
         steps = choose_steps(reader, config.steps, config.num_steps) if isinstance(config, HessianConfig) else []
     if found is None or found.attrs["status"] != "complete":
         return False

@@ -1,0 +1,67 @@
+"""Blocks by the names that a user gives: of blocks, of parameters, patterns, and two of them joined."""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import fnmatch
+from collections.abc import Iterable, Sequence
+
+from landscape.errors import ConfigError
+from landscape.problems.problem import Problem
+
+_SHOWN = 8
+
+
+def choose(problem: Problem, wanted: Sequence[str]) -> Problem:
+    """The problem with all of `wanted` among its blocks; "a,b" joins two blocks, which are then a pair.
+
+    Raises ConfigError for what names no parameter, and for pairs that overlap.
+    """
+    blocks, pairs = dict(problem.blocks), list(problem.pairs)
+    for name in wanted:
+        if name in blocks:
+            continue
+        parts = name.split(",")
+        if len(parts) > 2:
+            raise ConfigError(f"block {name!r} joins {len(parts)} blocks", "join two, as in a,b")
+        members = [_matching(problem, part, name) for part in parts]
+        if shared := set(members[0]).intersection(*members[1:]) if len(parts) == 2 else None:
+            raise ConfigError(
+                f"block {name!r}: both sides hold {min(shared)}", "join blocks without a common parameter"
+            )
+        for part, found in zip(parts, members, strict=True):
+            blocks.setdefault(part, found)
+        if len(parts) == 2:
+            blocks[name] = (*members[0], *members[1])
+            pairs.append((parts[0], parts[1]))
+    chosen = copy.copy(problem)
+    chosen.blocks, chosen.pairs = blocks, tuple(pairs)
+    return chosen
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """One sentence naming the known names that have something like `word` in them, or the first of all."""
+    known = list(dict.fromkeys(known))
+    plain = word.strip("*").strip(".")
+
+    def likeness(name: str) -> float:
+        return max(difflib.SequenceMatcher(None, plain, part).ratio() for part in (name, *name.split(".")))
+
+    near = sorted((n for n in known if likeness(n) >= 0.6), key=likeness, reverse=True)[:3]
+    more = f" and {len(known) - _SHOWN} more" if len(known) > _SHOWN else ""
+    return f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known[:_SHOWN])}{more}"
+
+
+def _matching(problem: Problem, pattern: str, block: str) -> tuple[str, ...]:
+    """The parameters of a block, a parameter or a pattern such as "*.attn.*", in the problem's order."""
+    if pattern in problem.blocks:
+        return problem.blocks[pattern]
+    if pattern in problem.parameters:
+        return (pattern,)
+    found = tuple(fnmatch.filter(problem.parameters, pattern))
+    if not found:
+        where = "" if pattern == block else f": {pattern!r} is no block or parameter"
+        hint = nearest(pattern, [*problem.blocks, *problem.parameters])
+        raise ConfigError(f"{problem.name} has no block {block!r}{where}", hint)
+    return found

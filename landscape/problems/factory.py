@@ -1,0 +1,199 @@
+"""The user's own problem: a function of theirs, named `package.module:factory` or `path/to/file.py:factory`."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib
+import importlib.util
+import inspect
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from landscape.errors import ConfigError, FileError, LandscapeError, suggest
+from landscape.storage.files import sha256
+
+if TYPE_CHECKING:
+    from landscape.problems.problem import Problem
+
+_MEMBERS = ("parameters", "blocks", "default_blocks", "pairs", "parts", "objective", "structure", "training", "device")
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """Where a problem comes from: its name on the command line, the function, SHA-256 of the file that defines it."""
+
+    name: str
+    function: str
+    sha256: str
+
+    @property
+    def attrs(self) -> dict[str, str]:
+        """What a Hessian file says of it."""
+        return {"problem": self.name, "problem_sha256": self.sha256}
+
+
+def unlike_source(attrs: Mapping[str, Any], source: Source | None) -> str:
+    """Why what a Hessian file holds was not measured with this problem; empty if it was.
+
+    The same function of the same source may be named in another way, from another folder.
+    """
+    was, digest = str(attrs.get("problem", "")), str(attrs.get("problem_sha256", ""))
+    now = source or Source("", "", "")
+    if (was.rpartition(":")[2], digest) == (now.function, now.sha256):
+        return ""
+    theirs, ours = (
+        f"--problem {name} (source {code[:12]})" if name else "no --problem"
+        for name, code in ((was, digest), (now.name, now.sha256))
+    )
+    return f"it was made with {theirs}, not {ours}"
+
+
+def load(name: str) -> tuple[Problem, Source]:
+    """Call the factory that `name` stands for; what it prints goes to stderr.
+
+    Raises ConfigError for a name that leads to no factory, LandscapeError kinds for one that fails or returns no
+    problem.
+    """
+    place, colon, function = name.rpartition(":")
+    if not (colon and place and function):
+        raise ConfigError(
+            f"--problem {name} names no function", "write package.module:factory or path/to/file.py:factory"
+        )
+    with contextlib.redirect_stdout(sys.stderr):
+        module = _imported(name, place)
+        factory = _found(name, module, place, function)
+        _require_no_arguments(name, factory)
+        with _blaming(name, _file_of(factory, module)):
+            problem = factory()
+    _require_problem(name, problem)
+    return problem, Source(name, function, sha256(Path(_file_of(factory, module))))
+
+
+def _imported(name: str, place: str) -> ModuleType:
+    """The module of a file, or one that is installed or lies in the current folder."""
+    if place.endswith(".py") or os.sep in place:
+        path = Path(place)
+        if not path.is_file():
+            raise FileError(f"--problem {name}: {place} does not exist", _beside(path.parent, path.name))
+        _make_importable(path.resolve().parent)
+        made = f"landscape_problem_{path.stem}"
+        spec = importlib.util.spec_from_file_location(made, path)
+        if spec is None or spec.loader is None:
+            raise FileError(f"--problem {name}: {place} is no Python file", "name a file that ends in .py")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[made] = module
+        with _blaming(name, str(path)):
+            spec.loader.exec_module(module)
+        return module
+    _make_importable(Path.cwd())
+    importlib.invalidate_caches()
+    try:
+        found = importlib.util.find_spec(place)
+    except (ModuleNotFoundError, ValueError) as error:
+        if isinstance(error, ModuleNotFoundError) and not f"{place}.".startswith(f"{error.name}."):
+            raise _failure(name, error, "") from error
+        found = None
+    except Exception as error:
+        # A parent package that fails.
+        raise _failure(name, error, "") from error
+    if found is None:
+        raise ConfigError(f"--problem {name}: there is no module {place!r}", _beside(Path(), f"{place}.py"))
+    with _blaming(name, found.origin or ""):
+        return importlib.import_module(place)
+
+
+def _make_importable(folder: Path) -> None:
+    """As `python file.py` does for the folder of a script."""
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+
+
+def _beside(folder: Path, wanted: str) -> str:
+    names = sorted(p.name for p in folder.glob("*.py")) if folder.is_dir() else []
+    where = "the current folder" if folder.resolve() == Path.cwd() else str(folder)
+    return f"in {where}: {suggest(wanted, names)}" if names else f"there is no Python file in {where}: check the name"
+
+
+def _found(name: str, module: ModuleType, place: str, function: str) -> Callable[[], Any]:
+    if not hasattr(module, function):
+        own = [n for n, v in vars(module).items() if callable(v) and getattr(v, "__module__", "") == module.__name__]
+        hint = suggest(function, own) if own else "define it there: a function without arguments"
+        raise ConfigError(f"--problem {name}: {place} has no {function!r}", hint)
+    factory: Any = getattr(module, function)
+    if not callable(factory):
+        raise ConfigError(
+            f"--problem {name} is a {type(factory).__name__}, not a function",
+            f"write a function that returns it: def problem(): return {function}",
+        )
+    return factory  # type: ignore[no-any-return]
+
+
+def _require_no_arguments(name: str, factory: Callable[[], Any]) -> None:
+    try:
+        signature = inspect.signature(factory)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind()
+    except TypeError as error:
+        raise ConfigError(
+            f"--problem {name} cannot be called without arguments: {error}",
+            "give its arguments defaults, or name a function that calls it",
+        ) from error
+
+
+def _require_problem(name: str, problem: Any) -> None:
+    if lacking := [member for member in _MEMBERS if not hasattr(problem, member)]:
+        without = f" without {lacking[0]}" if hasattr(problem, "objective") else ""
+        raise ConfigError(
+            f"--problem {name} returns a {type(problem).__name__}{without}, not a problem",
+            "return landscape.ModuleProblem(model, inputs, targets, loss)",
+        )
+
+
+def _file_of(factory: Callable[[], Any], module: ModuleType) -> str:
+    """The file that defines the factory, which need not be the module that it was named by."""
+    try:
+        found = inspect.getsourcefile(inspect.unwrap(factory))
+    except TypeError:
+        found = None
+    return found or str(module.__file__)
+
+
+@contextlib.contextmanager
+def _blaming(name: str, file: str) -> Iterator[None]:
+    """Whatever the user's code raises, with its line."""
+    try:
+        yield
+    except (LandscapeError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise _failure(name, error, file) from error
+
+
+def _failure(name: str, error: BaseException, file: str) -> LandscapeError:
+    """What went wrong in the user's file, and where: the last line that is in it."""
+    if isinstance(error, SyntaxError) and error.filename:
+        place = f"{Path(error.filename).name}, line {error.lineno}"
+    else:
+        frames = traceback.extract_tb(error.__traceback__)
+        wanted = [f for f in frames if file and os.path.realpath(f.filename) == os.path.realpath(file)]
+        own = wanted or [f for f in frames if f.filename != __file__ and not f.filename.startswith("<frozen")]
+        place = f"{Path(own[-1].filename).name}, line {own[-1].lineno}" if own else name.rpartition(":")[0]
+    if isinstance(error, SystemExit):
+        return LandscapeError(
+            f"--problem {name} ends the program at {place}",
+            'put what a script does under if __name__ == "__main__":, so that it can be imported',
+        )
+    words = str(error.msg if isinstance(error, SyntaxError) else error).strip()
+    first = next(iter(words.splitlines()), "")[:300]
+    return LandscapeError(
+        f"--problem {name} fails at {place}: {type(error).__name__}{': ' if first else ''}{first}",
+        "call the function in Python to see the whole traceback",
+    )

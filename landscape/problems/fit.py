@@ -1,0 +1,63 @@
+"""Whether a problem and a run file belong together: the names and shapes of their parameters, and the device."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from landscape.errors import ConfigError, DeviceError
+from landscape.problems.choice import nearest
+from landscape.problems.problem import Problem
+from landscape.storage.runs import RunReader
+
+_PREFIXES = {
+    "module.": "nn.DataParallel and DistributedDataParallel put it there",
+    "_orig_mod.": "torch.compile puts it there",
+    "model.": "a module that holds the model as .model puts it there",
+}
+
+
+def require_device(problem: Problem, device: str) -> None:
+    """Raise DeviceError where the user asks for another device than that of the problem's own data."""
+    if device not in ("auto", problem.device.type):
+        raise DeviceError(
+            f"--device {device}, but the data of the problem are on {problem.device}",
+            "move model and data in the function that --problem names, and leave out --device",
+        )
+
+
+def shapes(reader: RunReader) -> dict[str, tuple[int, ...]]:
+    """The shapes of the parameters that a run file holds, by name."""
+    lengths = {axis: len(labels) for axis, labels in reader.scales.items()}
+    return {f.name: tuple(lengths[dim] for dim in f.dims) for f in reader.layout["checkpoints"].fields}
+
+
+def require_fit(problem: Problem, held: Mapping[str, tuple[int, ...]], path: Path) -> None:
+    """Raise ConfigError for the first parameter by which a problem and the checkpoints of a run file differ."""
+    for name, spec in problem.parameters.items():
+        if name not in held:
+            raise ConfigError(
+                f"{path} holds no parameter {name!r}, which {problem.name} has",
+                _prefix(problem.parameters, held) or nearest(name, held),
+            )
+        if held[name] != spec.shape:
+            raise ConfigError(
+                f"parameter {name!r} has shape {held[name]} in {path}; in {problem.name} it is {spec.shape}",
+                "build the model with the sizes that it was trained with",
+            )
+    for name in held:
+        if name not in problem.parameters:
+            raise ConfigError(
+                f"{path} holds parameter {name!r}, which {problem.name} lacks",
+                _prefix(problem.parameters, held) or nearest(name, problem.parameters),
+            )
+
+
+def _prefix(names: Collection[str], held: Collection[str]) -> str:
+    """What to do about names that differ by what a wrapper puts before them; empty if they differ otherwise."""
+    for prefix, why in _PREFIXES.items():
+        if set(held) == {prefix + name for name in names}:
+            return f"all names in the file begin with {prefix!r} ({why}): wrap the model of the problem likewise"
+        if set(names) == {prefix + name for name in held}:
+            return f"all names of the problem begin with {prefix!r} ({why}): give it the model inside"
+    return ""

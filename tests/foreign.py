@@ -1,0 +1,77 @@
+"""Networks of a user's own with their run files: what `landscape` knows of them is in a file beside the user."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from landscape.provenance import provenance
+from landscape.storage import schema
+from landscape.storage.schema import Field, Table
+from landscape.storage.writer import Writer
+
+Arrays = Mapping[str, np.ndarray[Any, Any]]
+
+TINY = """
+import torch
+from landscape import ModuleProblem, cross_entropy
+
+
+def model():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 3)).eval()
+
+
+x = torch.randn(12, 3, generator=torch.Generator().manual_seed(1))
+y = torch.arange(12) % 3
+
+
+def problem():
+    return ModuleProblem(model(), x, y, blocks={"first": ["0.*"], "last": ["2.weight"]}, pairs=[("first", "last")])
+"""
+"""mine.py: two layers."""
+
+
+def executed(text: str) -> dict[str, Any]:
+    """What a user's file defines."""
+    found: dict[str, Any] = {}
+    exec(compile(text, "mine.py", "exec"), found)
+    return found
+
+
+def trained(model: nn.Module, loss: Any, steps: Sequence[int], lr: float = 0.1) -> Iterator[tuple[int, Arrays]]:
+    """Gradient descent on loss(model), with the parameters at some of the steps."""
+    optimiser = torch.optim.SGD(model.parameters(), lr=lr)
+    for step in range(max(steps) + 1):
+        if step in steps:
+            yield step, {n: p.detach().double().numpy().copy() for n, p in model.named_parameters()}
+        optimiser.zero_grad()
+        value: Tensor = loss(model)
+        value.backward()
+        optimiser.step()
+
+
+def record(path: Path, checkpoints: Mapping[int, Arrays]) -> Path:
+    """A run file of the parameters alone, as anybody's loop would leave it."""
+    first = next(iter(checkpoints.values()))
+    fields = [Field(n, tuple(f"{n}_{i}" for i in range(a.ndim)), "f8", n) for n, a in first.items()]
+    axes = {axis: range(length) for f in fields for axis, length in zip(f.dims, first[f.name].shape, strict=True)}
+    attrs = {
+        **provenance("cpu"),
+        "run_id": uuid.uuid4().hex,
+        "config": '{"seed": 0}',
+        "seed": 0,
+        "status": "running",
+    }
+    table = Table("checkpoints", "step", tuple(fields))
+    with Writer.create(path, schema.RUN, attrs, [(table, len(checkpoints))], axes) as writer:
+        for step, arrays in checkpoints.items():
+            writer.append(step, {"checkpoints": arrays})
+        writer.finish("complete")
+    return path
