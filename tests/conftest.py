@@ -11,12 +11,12 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 import pytest
 import torch
+from helpers.studies import make_studies
 
 from landscape.analysis.hessian import analyse
 from landscape.config import HessianConfig, TrainConfig
 from landscape.storage.hessians import HessianReader
 from landscape.training.loop import train
-from studies import make_studies
 
 torch.set_num_threads(1)
 # What a shell runs in the background ignores Ctrl-C, and what that starts would, too.

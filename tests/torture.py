@@ -12,12 +12,9 @@ import tempfile
 import time
 from pathlib import Path
 
-import faults
 import h5py
-import sequences
-import sequences_analyses
-import sequences_train
 import torch
+from helpers import faults, sequences, sequences_analyses, sequences_train
 
 MODULES = (sequences_train, sequences_analyses)
 """Where the kinds of sequences are registered."""
@@ -74,7 +71,7 @@ def main() -> int:
     if args.only_sequences:
         print(*drawn, sep="\n")
         return 1 if any(any(t.harm) for t in drawn) else 0
-    script = Path(__file__).with_name("fuzz_reader.py")
+    script = Path(__file__).parent / "helpers/fuzz_reader.py"
     fuzzing = subprocess.Popen([sys.executable, script, "--seconds", str(args.fuzz)], stdout=subprocess.PIPE, text=True)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -1,0 +1,153 @@
+"""Bounds of coupling ratios against 50-digit arithmetic, of searches cut short, and beside certified counts."""
+
+from __future__ import annotations
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+from helpers.matrices import Blocks, Hidden, draw, exact_ratios, joint_matrix, semidefinite
+from numpy.typing import NDArray
+
+from landscape.curvature import pencil
+from landscape.curvature.coupling import CouplingResult, coupling
+from landscape.curvature.inertia import certified
+from landscape.curvature.operators import MatrixOperator
+
+Array = NDArray[np.float64]
+
+
+def drawn(seed: int) -> tuple[Blocks, float, list[mpmath.mpf]]:
+    """Semidefinite blocks of any condition, tau, and ratios whose largest is between 1e-2 and 1e6."""
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(2, 8, 2)
+    tau = 10 ** rng.uniform(-9, -2)
+    diagonal = []
+    for n in sizes:
+        Q = np.linalg.qr(rng.standard_normal((n, n)))[0]
+        values = 10 ** rng.uniform(rng.uniform(-9, 0), 0, n) * (np.arange(n) < rng.integers(1, n + 1))
+        A = Q * values @ Q.T
+        diagonal.append((A + A.T) / 2)
+    B = rng.standard_normal(tuple(sizes))
+    if seed % 2:
+        B = 1e-3 * B + np.outer(B[:, 0], B[0])
+    B *= 10 ** rng.uniform(-2, 6) / float(exact_ratios((diagonal[0], B, diagonal[1]), tau)[0])
+    blocks = (diagonal[0], B, diagonal[1])
+    return blocks, tau, exact_ratios(blocks, tau)
+
+
+def assert_bounded(found: CouplingResult, true: list[mpmath.mpf]) -> Array:
+    """Every ratio is within its error of the true one of its rank; returns how far each is."""
+    away = np.array([float(abs(mpmath.mpf(float(x)) - t)) for x, t in zip(found.ratios, true, strict=True)])
+    assert (away <= found.errors).all()
+    assert (found.distances == found.errors).all()
+    assert found.index_lower <= sum(t > 1 for t in true) <= found.index_upper
+    return away
+
+
+def test_dense_errors_bound_rounding() -> None:
+    """Against 50 digits, for ratios from 1e-2 to 1e6: no error is beyond its bound, nor the bound without meaning."""
+    loose, relative = [], []
+    for seed in range(80):
+        blocks, tau, true = drawn(seed)
+        found = coupling(*(MatrixOperator(torch.from_numpy(X)) for X in blocks), tau, method="dense")
+        away = assert_bounded(found, true)
+        loose.append(found.errors[0] / max(away[0], 1e-300))
+        relative.append(found.errors[0] / found.ratios[0])
+    assert np.median(loose) < 3000
+    assert np.median(relative) < 1e-8
+
+
+def test_dense_errors_bound_errors_of_the_blocks() -> None:
+    """Blocks off by up to 0.1 tau in norm, of which the coupling is told: bounds hold, and some are nearly reached."""
+    least = np.inf
+    for seed in range(80):
+        blocks, tau, true = drawn(seed)
+        rng = np.random.default_rng(seed)
+        error = tau * 10 ** rng.uniform(-6, -1)
+        off = []
+        for X in blocks:
+            E = rng.standard_normal(X.shape)
+            E = E + E.T if X is not blocks[1] else E
+            off.append(X + E / np.linalg.norm(E, 2) * 0.999 * error)
+        found = coupling(*(MatrixOperator(torch.from_numpy(X), error) for X in off), tau, method="dense")
+        away = assert_bounded(found, true)
+        least = min(least, float((found.errors / np.maximum(away, 1e-300)).min()))
+    assert least < 3
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_index_agrees_with_certified_counts(seed: int) -> None:
+    """Ratios above 1 and negative pivots of the joint block bracket the same index, also with blocks in error."""
+    blocks = semidefinite(20, 17, seed), 0.02 * draw(20, 30, seed=seed), semidefinite(30, 30, seed + 50)
+    joint = joint_matrix(*blocks)
+    norm = float(torch.linalg.matrix_norm(joint, 2))
+    for tau in (1e-6 * norm, 1e-3 * norm, 0.1 * norm):
+        for error in (0.0, 1e-4 * tau, 0.1 * tau):
+            ratios = coupling(*(MatrixOperator(X, error) for X in blocks), tau, method="dense")
+            counted = certified(joint, tau, norm, error)
+            index = int((torch.linalg.eigvalsh(joint) < -tau).sum())
+            assert ratios.index_lower <= index <= ratios.index_upper
+            assert counted.lower <= index <= counted.upper
+            if error == 0:
+                assert ratios.index == counted.negative == index
+
+
+@pytest.mark.parametrize("budget", [150, 600, 3000])
+def test_matrix_free_errors_bound_the_ratio_of_their_rank(budget: int) -> None:
+    """Whatever the budget: errors hold for the i-th ratio or are NaN, distances for some ratio; both kinds occur."""
+    known, near = [], []
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        m, n = rng.integers(20, 80, 2)
+        A, C = (semidefinite(int(k), int(rng.integers(k // 2, k + 1)), seed) for k in (m, n))
+        B = draw(int(m), int(n), seed=seed + 99)
+        if seed % 3 == 0:
+            U, s, V = torch.linalg.svd(B, full_matrices=False)
+            B = U * torch.linspace(1, 0, len(s), dtype=torch.float64) ** 4 @ V
+        tau = 10 ** rng.uniform(-5, -2)
+        true = coupling(*map(MatrixOperator, (A, B, C)), tau, method="dense").ratios
+        hidden = Hidden(B)
+        found = coupling(
+            MatrixOperator(A), hidden, MatrixOperator(C), tau, 5, "lanczos", seed=seed, max_products=budget
+        )
+        assert found.num_products == hidden.count[0]
+        away = np.abs(found.ratios - true[:5])
+        assert np.isnan(found.errors).all() or (away <= found.errors).all()
+        assert (found.ratios <= true[:5] * (1 + 1e-9)).all()
+        assert (np.abs(found.ratios[:, None] - true).min(1) <= found.distances).all()
+        known.append(not np.isnan(found.errors).any())
+        near.append(bool((away > found.distances).any()))
+    assert sum(known) > (0 if budget == 150 else 30)
+    if budget == 3000:
+        assert not any(near)
+
+
+def test_a_ratio_that_the_search_missed_leaves_the_errors_unknown() -> None:
+    """The run that is to show that nothing larger is left sees what is: no bound is given for any rank."""
+    blocks = semidefinite(30, 30, 0), draw(30, 40, seed=1), semidefinite(40, 40, 2)
+    solvers = [pencil.Cholesky(MatrixOperator(H), 1e-2) for H in (blocks[0], blocks[2])]
+    K = pencil.Whitened(solvers[0], MatrixOperator(blocks[1]), solvers[1])
+    _, s, V = torch.linalg.svd(K @ torch.eye(40, dtype=torch.float64))
+    right = torch.linalg.solve_triangular(solvers[1].factor.T, V.T, upper=True)
+    for missed, is_known in ((None, True), (0, False), (2, False), (4, False)):
+        kept = [i for i in range(6) if i != missed]
+        upper, _ = pencil.upper_bounds(K, right[:, kept], s[kept[:5]].numpy(), 1e-3, 1e-6, 0, 2000)
+        assert (upper is not None) == is_known
+        if upper is not None:
+            assert ((s[:5].numpy() <= upper) & (upper <= 1.002 * s[:5].numpy())).all()
+
+
+@pytest.mark.parametrize("mix", [1e-4, 1e-2, 0.1])
+def test_upper_bounds_allow_for_vectors_that_are_not_converged(mix: float) -> None:
+    """Right vectors off by `mix` towards the rest: the bounds still hold, and widen with the square of it."""
+    blocks = semidefinite(30, 30, 0), draw(30, 40, seed=1), semidefinite(40, 40, 2)
+    solvers = [pencil.Cholesky(MatrixOperator(H), 1e-2) for H in (blocks[0], blocks[2])]
+    K = pencil.Whitened(solvers[0], MatrixOperator(blocks[1]), solvers[1])
+    _, s, V = torch.linalg.svd(K @ torch.eye(40, dtype=torch.float64))
+    s[4] = s[3]
+    vectors = torch.linalg.solve_triangular(solvers[1].factor.T, V[:4].T + mix * V[10:14].T, upper=True)
+    upper, _ = pencil.upper_bounds(K, vectors, s[:4].numpy(), 0.1, 1e-6, 0, 2000)
+    assert upper is not None
+    assert (s[:4].numpy() <= upper * (1 + 1e-12)).all()
+    assert ((upper / s[:4].numpy() - 1)[:2] <= 3 * mix**2 + 1e-9).all()

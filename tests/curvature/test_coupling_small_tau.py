@@ -1,0 +1,76 @@
+"""Matrix-free coupling ratios at tolerances near what rounding leaves: right within their bounds, or refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from helpers.matrices import Blocks, Hidden, draw, exact_ratios
+
+from landscape.curvature.coupling import coupling
+from landscape.curvature.operators import MatrixOperator
+from landscape.errors import NumericsError
+
+
+def rank_one(seed: int, tau: float) -> Blocks:
+    """Diagonal blocks of rank one, and a coupling whose ratios at tau are 0.9 and less: the index is 0."""
+    rng = np.random.default_rng(seed)
+    diagonal, roots = [], []
+    for n in rng.integers(2, 7, 2):
+        a = rng.standard_normal((n, 1))
+        values, Q = np.linalg.eigh(a @ a.T)
+        diagonal.append(a @ a.T)
+        roots.append(Q * np.sqrt(values.clip(0) + tau) @ Q.T)
+    X = rng.standard_normal((len(roots[0]), len(roots[1])))
+    return diagonal[0], roots[0] @ (X * 0.9 / np.linalg.norm(X, 2)) @ roots[1], diagonal[1]
+
+
+@pytest.mark.parametrize("kind", [Hidden, MatrixOperator])
+@pytest.mark.parametrize("tau", [1e-3, 1e-6, 1e-7, 1e-8, 1e-9, 1e-10])
+def test_ratios_at_small_tolerances_are_right(tau: float, kind: type) -> None:
+    """Against 50 digits: every ratio within its bounds, which stay of use, and no index is proved that is not true."""
+    for seed in range(12):
+        blocks = rank_one(seed, tau)
+        true = np.array([float(x) for x in exact_ratios(blocks, tau)])
+        found = coupling(*(kind(torch.from_numpy(X)) for X in blocks), tau, method="lanczos", max_products=1000)
+        assert len(found.ratios) == len(true)
+        assert found.index_lower == 0
+        assert (np.abs(found.ratios[:, None] - true).min(1) <= found.distances).all()
+        assert (found.distances[:2] <= 1e-3 + 1e-13 / tau).all()
+        assert (found.ratios <= true + 1e-13 / tau).all()
+        known = ~np.isnan(found.errors)
+        assert (np.abs(found.ratios - true) <= found.errors)[known].all()
+
+
+def test_a_tolerance_within_rounding_is_refused() -> None:
+    """The hint names a tolerance that is none, and there the bounds hold."""
+    parts = [torch.from_numpy(X) for X in rank_one(0, 1e-15)]
+    with pytest.raises(NumericsError, match="may have eigenvalues below -tau") as refusal:
+        coupling(*map(Hidden, parts), 1e-15, method="lanczos")
+    assert refusal.value.hint.startswith("take a larger tolerance, above ")
+    tau = 1.01 * float(refusal.value.hint.rsplit(" ", 1)[1])
+    true = np.array([float(x) for x in exact_ratios(tuple(X.numpy() for X in parts), tau)])
+    found = coupling(*map(Hidden, parts), tau, method="lanczos")
+    assert (np.abs(found.ratios[:, None] - true).min(1) <= found.distances).all()
+    assert found.index_lower <= (true > 1).sum()
+
+
+def test_bounds_hold_to_rounding() -> None:
+    """Searches that converge fully leave rounding alone, of all conditions: it is within the bounds."""
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        m, n = rng.integers(1, 8, 2)
+        diagonal = []
+        for size in (m, n):
+            Q = np.linalg.qr(rng.standard_normal((size, size)))[0]
+            A = Q * 10 ** rng.uniform(-rng.uniform(0, 9), 0, size) @ Q.T
+            diagonal.append((A + A.T) / 2)
+        tau = 10 ** rng.uniform(-9, -1)
+        blocks = (diagonal[0], draw(int(m), int(n), seed=seed).numpy() * 10 ** rng.uniform(-3, 2), diagonal[1])
+        true = np.array(exact_ratios(blocks, tau))
+        for kind in (Hidden, MatrixOperator):
+            found = coupling(*(kind(torch.from_numpy(X)) for X in blocks), tau, method="lanczos", tol=1e-12)
+            away = np.abs(found.ratios[:, None] - true).astype(float)
+            assert (away.min(1) <= found.distances).all()
+            known = ~np.isnan(found.errors)
+            assert (away.diagonal() <= found.errors)[known].all()

@@ -1,0 +1,365 @@
+"""Densities, counts and traces whose intervals cover; what else is read off a spectrum."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import pytest
+import scipy.special
+import scipy.stats
+import torch
+from helpers.matrices import matrix
+from numpy.typing import NDArray
+
+from landscape.curvature.density import (
+    Quadrature,
+    Smoothed,
+    _gauss,
+    _lockstep,
+    _mass_below,
+    density_grid,
+    density_of,
+    jensen_shannon,
+    jensen_shannon_error,
+    quadrature,
+    spectral_density,
+    trace,
+)
+from landscape.curvature.lanczos import eigsh
+from landscape.curvature.operators import MatrixOperator
+
+Array = NDArray[np.float64]
+METHODS = ["dense", "lanczos"]
+
+
+def spectra(n: int) -> dict[str, Array]:
+    """Eigenvalues of one kind each; `n` of them."""
+    rng = np.random.default_rng(0)
+    positive = rng.exponential(size=n) ** 3
+    low_rank = np.zeros(n)
+    low_rank[:8] = [5, 4, 3, 2, -1, -2, -3, -4]
+    third = n // 3
+    return {
+        "positive": positive,
+        "one negative": np.concatenate([[-0.5], positive[1:]]),
+        "half negative": rng.standard_normal(n),
+        "low rank": low_rank,
+        "clusters": np.concatenate([np.full(third, -1.0), np.full(third, 0.5), np.linspace(0.9, 1, n - 2 * third)]),
+        "tail": -np.geomspace(1e-6, 1, n),
+    }
+
+
+# --- counts ---------------------------------------------------------------------------------------------------
+
+
+def covered(rules: Iterable[Quadrature], values: Array, x: float) -> tuple[float, float]:
+    """How often the interval holds the true count below x, and its mean width."""
+    counts = [rule.count_below(x) for rule in rules]
+    truth = int((values < x).sum())
+    return np.mean([c.low <= truth <= c.high for c in counts]), np.mean([c.high - c.low for c in counts])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", spectra(60))
+def test_count_intervals_cover(name: str) -> None:
+    """12 steps from 2 probes: the 95 % interval holds the true count for at least 93 % of 800 seeds."""
+    values = spectra(60)[name]
+    operator = MatrixOperator(matrix(values))
+    rules = [quadrature(operator, probes=2, steps=12, seed=seed) for seed in range(800)]
+    for x in (-1e-3, (values.min() + values.max()) / 2):
+        assert covered(rules, values, x)[0] >= 0.93
+
+
+def exact_rules(values: Array, probes: int, count: int) -> Iterator[Quadrature]:
+    """Rules that are the measures of Gaussian vectors themselves."""
+    rng = np.random.default_rng(1)
+    for _ in range(count):
+        weights = rng.standard_normal((probes, len(values))) ** 2
+        yield Quadrature(np.tile(np.sort(values), (probes, 1)), weights, np.ones(probes, bool), len(values), 0)
+
+
+@pytest.mark.parametrize("name", spectra(60))
+def test_exact_rules_cover_without_waste(name: str) -> None:
+    """Where every rule is the measure itself the interval covers at 95 %, and is as wide as chi-squared makes it."""
+    values = spectra(60)[name]
+    for x in (-1e-3, (values.min() + values.max()) / 2):
+        rate, width = covered(exact_rules(values, 3, 1500), values, x)
+        assert rate >= 0.93
+        assert width <= 5 * ((values < x).sum() * 2 / 3) ** 0.5 + 1
+
+
+def test_count_intervals_are_no_wider_than_they_must_be() -> None:
+    """Where the quadrature is exact the interval covers 95 %, not 100 %, and more probes narrow it to the count."""
+    values = np.concatenate([-np.ones(30), np.ones(30)])
+    operator = MatrixOperator(matrix(values))
+    counts = [quadrature(operator, probes=2, seed=seed).count_below(0.0) for seed in range(300)]
+    missed = [sum(c.high < 30 for c in counts), sum(c.low > 30 for c in counts)]
+    assert min(missed) > 0
+    assert sum(missed) <= 0.07 * 300
+    estimates = np.array([c.value for c in counts])
+    assert abs(estimates.mean() - 30) < 4 * estimates.std() / 300**0.5
+    errors = np.array([c.standard_error for c in counts])
+    assert errors.mean() == pytest.approx(estimates.std(), rel=0.15)
+    one = MatrixOperator(matrix(np.concatenate([[-1.0], np.ones(59)])))
+    sharp = quadrature(one, probes=64).count_below(0.0)
+    assert (sharp.low, sharp.high) == (1, 1)
+
+
+@pytest.mark.parametrize("name", spectra(40))
+def test_mass_bounds_hold_at_any_number_of_steps(name: str) -> None:
+    """Chebyshev, Markov and Stieltjes: the mass of a known vector below x lies between the bounds, exact in the end."""
+    values = np.sort(spectra(40)[name])
+    z = torch.randn(40, 2, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    operator = MatrixOperator(torch.diag(torch.from_numpy(values)))
+    distinct = np.unique(values)
+    points = [*(distinct[1:] + distinct[:-1]) / 2, values[0] - 0.1, values[-1] + 0.1]
+    for steps in (1, 2, 5, 12, 40):
+        for j, run in enumerate(_lockstep(operator, z, steps)):
+            squared, exact = float(z[:, j].square().sum()), run.exhausted
+            nodes, weights = _gauss(run, run.filled, squared, steps)
+            assert nodes.shape == weights.shape == (steps,)
+            assert exact == (steps == 40 or name == "low rank" and steps > 9)
+            assert weights.sum() == pytest.approx(squared, rel=1e-12)
+            assert (np.diff(nodes) >= 0).all()
+            for x in points:
+                mass = float(z[values < x, j].square().sum())
+                low, estimate, high = _mass_below(nodes, weights, exact, x)
+                assert low - 1e-5 <= mass <= high + 1e-5
+                assert low <= estimate <= high
+                assert not exact or high == low
+
+
+def test_probes_in_lockstep_are_the_probes_alone() -> None:
+    """Runs side by side, as on a GPU, give each probe its own rule, also where one exhausts its space early."""
+    values = np.linspace(-1, 2, 30)
+    z = torch.randn(30, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    z[2:, 1] = 0.0
+    operator = MatrixOperator(torch.diag(torch.from_numpy(values)))
+    runs = _lockstep(operator, z, 8)
+    assert [(run.filled, run.exhausted) for run in runs] == [(8, False), (2, True), (8, False)]
+    for j, run in enumerate(runs):
+        (alone,) = _lockstep(operator, z[:, j : j + 1], 8)
+        (nodes, weights), (x, w) = (_gauss(one, one.filled, float(z[:, j].square().sum()), 8) for one in (run, alone))
+        for power in range(6):
+            assert weights @ nodes**power == pytest.approx(float(w @ x**power), rel=1e-10)
+        assert (weights > 1e-12).sum() == run.filled
+
+
+def test_a_small_matrix_has_an_exact_rule() -> None:
+    """Where steps reach n every probe's rule is its spectral measure: nodes are the eigenvalues, extremes the norm."""
+    values = np.sort(spectra(30)["half negative"])
+    rule = quadrature(MatrixOperator(matrix(values)), probes=4, steps=100)
+    assert rule.exact.all()
+    assert (rule.n, rule.num_products, rule.nodes.shape) == (30, 120, (4, 30))
+    np.testing.assert_allclose(rule.nodes, np.tile(values, (4, 1)), atol=1e-12)
+    assert rule.norm == pytest.approx(np.abs(values).max(), rel=1e-12)
+    below, above = (rule.count_below(x) for x in (-99.0, 99.0))
+    assert (below.value, below.low, below.high) == (0.0, 0, 0)
+    assert above.low <= above.high == 30 >= above.value
+
+
+# --- densities ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [*spectra(300), "zero"])
+def test_dense_density_is_the_smoothed_spectrum(name: str) -> None:
+    """A sum of normal densities of width bandwidth * |H| over [-|H|, |H|]; it integrates to 1, without error."""
+    values = np.zeros(300) if name == "zero" else spectra(300)[name]
+    found = spectral_density(MatrixOperator(matrix(values)), bandwidth=0.02, points=700)
+    norm = np.abs(values).max()
+    assert found.width == pytest.approx(0.02 * norm if norm else 0.02, rel=1e-12)
+    expected = scipy.stats.norm.pdf(found.grid[:, None], values[None], found.width).mean(1)
+    np.testing.assert_allclose(found.density, expected, atol=1e-9 * expected.max())
+    assert np.trapezoid(found.density, found.grid) == pytest.approx(1, abs=1e-3)
+    np.testing.assert_allclose(found.grid[[0, -1]], np.array([-1, 1]) * (norm + 4 * found.width), rtol=1e-12)
+    assert not found.standard_error.any()
+    assert (found.num_products, len(found.grid)) == (0, 700)
+
+
+@pytest.mark.parametrize("name", spectra(200))
+def test_stochastic_density_agrees(name: str) -> None:
+    """Lanczos quadrature integrates to 1 and lies within its errors of the exact density at the same width."""
+    values = spectra(200)[name]
+    operator = MatrixOperator(matrix(values))
+    found = spectral_density(operator, bandwidth=0.05, probes=16, steps=60, method="lanczos")
+    assert found.num_products <= 16 * 60
+    assert found.width == pytest.approx(0.05 * np.abs(values).max(), rel=1e-3)
+    assert np.trapezoid(found.density, found.grid) == pytest.approx(1, abs=1e-3)
+    exact = density_of(values, found.grid, found.width)
+    away = np.abs(found.density - exact)
+    assert (away <= 6 * found.standard_error + 1e-3 * exact.max()).all()
+    assert away.max() > 1e-6 * exact.max()
+
+
+def test_standard_errors_of_densities_are_calibrated() -> None:
+    """z-scores over 500 draws of 30 probes have mean 0 and the spread 1.04 of Student's t of 29 degrees of freedom."""
+    values, (grid, width) = np.linspace(-1, 1, 60), density_grid(1.0, 0.2, 7)
+    found = [rule.density(grid, width) for rule in exact_rules(values, 30, 500)]
+    true = density_of(values, grid, width)
+    scores = np.array([(estimate.mean - true) / estimate.standard_error for estimate in found])[:, 1:-1]
+    assert (np.abs(scores.mean(0)) < 0.25).all()
+    assert (np.abs((scores**2).mean(0) ** 0.5 - 1.04) < 0.1).all()
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 300])
+def test_stochastic_densities_have_mass_1(n: int) -> None:
+    """Every probe's density integrates to 1, whatever the length of the probe; with n = 1 it is the smoothed value."""
+    values = np.random.default_rng(n).standard_normal(n)
+    operator = MatrixOperator(matrix(values))
+    found = spectral_density(operator, method="lanczos", points=2000)
+    assert np.trapezoid(found.density, found.grid) == pytest.approx(1, abs=1e-3)
+    if n == 1:
+        expected = scipy.stats.norm.pdf(found.grid, values[0], found.width)
+        np.testing.assert_allclose(found.density, expected, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(found.standard_error, 0, atol=1e-9 * expected.max())
+
+
+def drawn(rng: np.random.Generator) -> Array:
+    """A spectrum of any kind: continua that few steps do not resolve, clusters, outliers, low rank."""
+    n = int(rng.integers(20, 300))
+    kinds = [
+        lambda: rng.uniform(-1, 1, n),
+        lambda: rng.beta(1.5, 1.5, n) * 2 - 1,
+        lambda: rng.exponential(size=n) ** 3 / 30,
+        lambda: rng.choice(rng.uniform(-1, 1, 6), n),
+        lambda: np.concatenate([rng.uniform(0.1, 1, 10), 1e-3 * rng.standard_normal(n)]),
+        lambda: np.where(np.arange(n) < max(3, n // 20), rng.uniform(-1, 1, n), 0.0),
+    ]
+    return kinds[rng.integers(len(kinds))]()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bandwidth", [0.01, 0.03])
+def test_jensen_shannon_errors_cover(bandwidth: float) -> None:
+    """The interval holds the distance of the true densities for 95 % of 60 pairs, one in three beside a known one."""
+    rng, held, away, errors = np.random.default_rng(0), 0, [], []
+    for trial in range(60):
+        values = drawn(rng), drawn(rng)
+        grid, width = density_grid(max(np.abs(v).max() for v in values), bandwidth, 512)
+        true = [density_of(v, grid, width) for v in values]
+        found = [
+            quadrature(MatrixOperator(torch.diag(torch.from_numpy(v))), seed=trial).density(grid, width) for v in values
+        ]
+        if trial % 3 == 0:
+            found[1] = Smoothed.known(true[1])
+        away.append(abs(jensen_shannon(found[0].mean, found[1].mean) - jensen_shannon(*true)))
+        errors.append(jensen_shannon_error(*found))
+        held += away[-1] <= errors[-1] + 1e-12
+    assert held >= 0.93 * 60
+    assert max(away) > 0.03
+    assert np.median(errors) < 8 * np.median(away)
+
+
+def test_jensen_shannon_errors_of_known_densities_vanish() -> None:
+    """Known densities have no error, nor has a density beside itself; an exact rule has no error of steps."""
+    values = np.linspace(-1, 1, 30), np.linspace(-0.5, 1, 40)
+    grid, width = density_grid(1.0, 0.05, 300)
+    known = [Smoothed.known(density_of(v, grid, width)) for v in values]
+    assert jensen_shannon_error(*known) == 0
+    assert not known[0].standard_error.any()
+    rule = quadrature(MatrixOperator(matrix(values[0])), steps=100)
+    assert rule.shorter is None
+    estimate = rule.density(grid, width)
+    assert np.array_equal(estimate.shorter, estimate.mean)
+    assert jensen_shannon_error(estimate, estimate) == 0 < jensen_shannon_error(estimate, known[1])
+    few = quadrature(MatrixOperator(matrix(values[0])), steps=10)
+    assert few.shorter is not None
+    assert few.shorter.nodes.shape == few.nodes.shape == (8, 10)
+    for power in range(17):
+        moments = [(r.weights * r.nodes**power).sum(1) for r in (few, few.shorter)]
+        np.testing.assert_allclose(*moments, atol=1e-12)
+    assert not np.allclose((few.weights * few.nodes**18).sum(1), (few.shorter.weights * few.shorter.nodes**18).sum(1))
+
+
+def test_jensen_shannon() -> None:
+    """0 for equal densities, 1 for disjoint ones, symmetric, blind to scale, and the formula between; never NaN."""
+    rng = np.random.default_rng(0)
+    p, q = rng.exponential(size=(2, 50))
+    assert jensen_shannon(p, p) == 0
+    assert jensen_shannon(np.array([1.0, 0, 2, 0]), np.array([0, 3.0, 0, 1])) == pytest.approx(1, rel=1e-12)
+    assert jensen_shannon(p, q) == pytest.approx(jensen_shannon(q, p), rel=1e-12)
+    a, b = p / p.sum(), q / q.sum()
+    divergence = (scipy.special.rel_entr(a, (a + b) / 2) + scipy.special.rel_entr(b, (a + b) / 2)).sum() / 2
+    assert jensen_shannon(p, 7 * q) == pytest.approx((divergence / np.log(2)) ** 0.5, rel=1e-12)
+    for size in (1e-16, 1e-14, 1e-9):
+        for _ in range(50):
+            assert 0 <= jensen_shannon(p, p * (1 + size * rng.standard_normal(50))) < 1e-7
+
+
+# --- traces ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", spectra(200))
+def test_trace_intervals_cover_and_the_mean_is_unbiased(name: str) -> None:
+    """The 95 % interval holds the trace for at least 93 % of 200 seeds; the mean is the trace, errors as stated."""
+    values = spectra(200)[name]
+    operator = MatrixOperator(matrix(values))
+    found = [trace(operator, seed=seed) for seed in range(200)]
+    assert sum(t.low <= values.sum() <= t.high for t in found) >= 0.93 * 200
+    estimates = np.array([t.value for t in found])
+    error = estimates.std(ddof=1)
+    rounding = 1e-13 * np.abs(values).sum()
+    assert abs(estimates.mean() - values.sum()) < 4 * error / 200**0.5 + rounding
+    assert np.mean([t.standard_error**2 for t in found]) ** 0.5 == pytest.approx(error, rel=0.25, abs=rounding)
+    assert {t.num_products for t in found} == {30}
+    assert all(t.low <= t.value <= t.high for t in found)
+
+
+def test_traces_of_small_and_flat_matrices_are_exact() -> None:
+    """Up to `probes` rows take one product each; the sketch holds a low-rank matrix whole; more probes, less error."""
+    values = spectra(30)["half negative"]
+    found = trace(MatrixOperator(matrix(values)), probes=30)
+    assert found.low == found.value == found.high == pytest.approx(values.sum(), abs=1e-13)
+    assert (found.standard_error, found.num_products) == (0.0, 30)
+    assert trace(MatrixOperator(matrix(spectra(100)["low rank"]))).value == pytest.approx(4.0, abs=1e-12)
+    wide = MatrixOperator(matrix(spectra(300)["half negative"]))
+    errors = [np.mean([trace(wide, probes, seed).standard_error for seed in range(20)]) for probes in (30, 120)]
+    assert errors[1] < 0.6 * errors[0]
+
+
+def test_words_of_errors() -> None:
+    """Too few probes and rectangular operators are refused with the number given."""
+    square, oblong = (MatrixOperator(torch.zeros(n, 50, dtype=torch.float64)) for n in (50, 40))
+    with pytest.raises(ValueError, match="1 probe: a standard error takes at least 2"):
+        quadrature(square, probes=1)
+    with pytest.raises(ValueError, match=r"5 probes: Hutch\+\+ takes at least 6"):
+        trace(square, probes=5)
+    for attempt in (quadrature, spectral_density, trace, lambda op: eigsh(op, 1)):
+        with pytest.raises(ValueError, match="eigenvalues of a 40 x 50 operator: take a diagonal block"):
+            attempt(oblong)
+
+
+# --- eigenvalues ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_clusters_group_multiplicities(method: str) -> None:
+    """clusters() gives each end's eigenvalues with their multiplicities, outermost first; the gap decides."""
+    values = np.concatenate([[-2.0] * 3, [-1.5, -1.4], np.linspace(-1, 1, 90), [3.0] * 4, [2.5] * 2])
+    found = eigsh(MatrixOperator(matrix(values)), 6, method=method, tol=1e-9)
+    for end, expected in ((0, [(-2.0, 3), (-1.5, 1), (-1.4, 1), (-1.0, 1)]), (1, [(3.0, 4), (2.5, 2)])):
+        assert [count for _, count in found.clusters(end)] == [count for _, count in expected]
+        np.testing.assert_allclose([v for v, _ in found.clusters(end)], [v for v, _ in expected], atol=1e-8)
+    assert [count for _, count in found.clusters(0, gap=0.05)] == [3, 2, 1]
+    assert found.clusters(1, gap=1.0) == [(pytest.approx(17 / 6), 6)]
+
+
+def test_warm_start_from_both_ends_and_single_precision() -> None:
+    """v0 takes `vectors` of another result as it is; in float32 tol rises to 10 sqrt(n) eps and is met; k > n is n."""
+    A = matrix(np.linspace(-1, 1, 400) ** 3)
+    cold = eigsh(MatrixOperator(A), 4, method="lanczos")
+    assert cold.vectors.shape == (2, 400, 4)
+    warm, flat = (
+        eigsh(MatrixOperator(A), 4, method="lanczos", v0=v) for v in (cold.vectors, torch.cat([*cold.vectors], 1))
+    )
+    np.testing.assert_allclose(warm.values, flat.values, rtol=1e-11)
+    assert max(warm.num_products, flat.num_products) < cold.num_products
+    for method in METHODS:
+        single = eigsh(MatrixOperator(A.float()), 4, method=method, tol=1e-12)
+        assert single.tol == 10 * 400**0.5 * torch.finfo(torch.float32).eps
+        assert single.converged.all()
+        np.testing.assert_allclose(single.values, cold.values, atol=single.tol * cold.operator_norm)
+        small = eigsh(MatrixOperator(matrix([3.0, -1.0, 2.0])), 10, method=method)
+        np.testing.assert_allclose(small.values, [[-1, 2, 3], [3, 2, -1]], atol=1e-13)
+        assert small.vectors.shape == (2, 3, 3)

@@ -1,0 +1,292 @@
+"""The saddle index: certificates on exactly known spectra, and brackets that are never wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import scipy.linalg
+import torch
+from helpers.matrices import drawn_spectrum, matrix
+from numpy.typing import NDArray
+from torch import Tensor
+
+from landscape.curvature import complement
+from landscape.curvature.complement import ACCEPTED, index_bounds
+from landscape.curvature.inertia import Inertia, certified, from_spectrum, negative_pivots, saddle_index
+from landscape.curvature.lanczos import eigsh
+from landscape.curvature.operators import MatrixOperator
+from landscape.errors import NumericsError
+
+METHODS = ["dense", "lanczos"]
+Array = NDArray[np.float64]
+
+
+def exact_matrix(values: Array) -> Tensor:
+    """A full matrix with exactly these eigenvalues, multiples of 2^-46 up to 1: by Hadamard's matrix nothing rounds."""
+    Q = torch.from_numpy(scipy.linalg.hadamard(len(values)) / len(values) ** 0.5)
+    return Q @ torch.diag(torch.from_numpy(values)) @ Q.T
+
+
+def true_index(values: Array, found: Inertia) -> int:
+    return int((values < -found.tolerance).sum())
+
+
+# --- certified ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_certified_inertia_of_prescribed_spectra(seed: int) -> None:
+    """Index, zeros and positives are exactly right at level certified; so they are from every eigenvalue."""
+    values = drawn_spectrum(seed, 1e-8, 12)
+    operator = MatrixOperator(matrix(values, seed))
+    norm = np.abs(values).max()
+    expected = [(values < -1e-8 * norm).sum(), (np.abs(values) <= 1e-8 * norm).sum(), (values > 1e-8 * norm).sum()]
+    for found in (saddle_index(operator, method="dense"), from_spectrum(eigsh(operator, 1, method="dense"))):
+        assert [found.negative, found.zero, found.positive] == expected
+        assert (found.lower, found.upper, found.level) == (expected[0], expected[0], "certified")
+        assert found.tolerance == pytest.approx(1e-8 * norm, rel=2e-3)
+        assert 0 < found.error < found.tolerance
+        assert found.failure_probability == 0
+
+
+def test_a_certificate_near_the_tolerance_is_never_wrong() -> None:
+    """Eigenvalues within 3e-13 of -tau, known to the last bit: brackets hold, certificates are right, both occur."""
+    rng = np.random.default_rng(0)
+    levels = []
+    for _ in range(200):
+        near = -0.5 + rng.integers(-16, 17, rng.integers(1, 6)) * 2.0**-46
+        values = np.concatenate([[-1.0], near, np.round(rng.uniform(-0.4, 1, 15 - len(near)) * 2**46) / 2**46])
+        found = certified(exact_matrix(values), 0.5, 1.0)
+        index = true_index(values, found)
+        assert found.lower <= index <= found.upper
+        assert found.upper - found.lower <= (np.abs(values + 0.5) <= 2 * found.error).sum()
+        assert (found.level == "certified") == (found.lower == found.upper) == (found.negative == index)
+        levels.append(found.level)
+    assert min(levels.count("certified"), levels.count("bracketed")) > 20
+
+
+@pytest.mark.parametrize("copies", [1, 3])
+@pytest.mark.parametrize("exact", [True, False])
+def test_an_eigenvalue_at_minus_tau_is_bracketed(copies: int, exact: bool) -> None:
+    """Eigenvalues exactly at -tau may count or not: no certificate, and zero and positive stay open."""
+    values = np.concatenate([[-1.0, -0.75], np.full(copies, -0.5), np.linspace(0.125, 1, 14 - copies)])
+    A = torch.diag(torch.from_numpy(values)) if exact else matrix(values)
+    for found in (certified(A, 0.5, 1.0), from_spectrum(eigsh(MatrixOperator(A), 1), tau=0.5)):
+        assert (found.level, found.lower, found.upper) == ("bracketed", 2, 2 + copies)
+        assert found.negative == found.zero == -1
+
+
+@pytest.mark.parametrize("steps", [-80, -40, -20, 20, 40, 80])
+def test_a_shift_that_hits_an_eigenvalue_is_moved(steps: int) -> None:
+    """Where -tau -+ rho is an eigenvalue to the last bit the factorisation breaks down; the bracket still holds."""
+    values = np.array([-1.0, -0.5 + steps * 2.0**-52, 0.25, 1.0])
+    found = certified(torch.diag(torch.from_numpy(values)), 0.5, 1.0)
+    assert found.lower <= true_index(values, found) <= found.upper
+    assert found.error < 1e-12
+
+
+def test_positives_are_counted_with_an_eigenvalue_at_tau() -> None:
+    """An eigenvalue exactly at +tau is within the tolerance, and breaks no count."""
+    found = certified(torch.diag(torch.tensor([-1.0, -0.25, 0.5, 1.0], dtype=torch.float64)), 0.5, 1.0)
+    assert (found.negative, found.zero, found.positive) == (1, 2, 1)
+
+
+@pytest.mark.parametrize("kind", ["dense", "zero diagonal", "swaps", "banded"])
+def test_negative_pivots_equal_eigenvalue_counts(kind: str) -> None:
+    """Sylvester's law at many shifts, also where every pivot is a 2 x 2 block; the residual is rounding."""
+    rng = np.random.default_rng(1)
+    for n in (2, 3, 10, 41):
+        A = rng.standard_normal((n, n))
+        A = A + A.T
+        if kind == "zero diagonal":
+            np.fill_diagonal(A, 0.0)
+        elif kind == "swaps":
+            A = scipy.linalg.block_diag(*[[[0.0, c], [c, 0.0]] for c in rng.uniform(-1, 1, n)])
+        elif kind == "banded":
+            A = np.triu(np.tril(A, 1), -1)
+        values = np.linalg.eigvalsh(A)
+        shifts = np.concatenate([(values[1:] + values[:-1]) / 2, values[[0, -1]] + [-0.1, 0.1], [1e-6]])
+        for shift in shifts:
+            count, residual, gap = negative_pivots(torch.from_numpy(A), float(shift))
+            assert count == (values < shift).sum()
+            assert residual < 1e-12 * np.abs(values).max()
+            nearest = np.abs(values - shift).min()
+            assert 0.05 * nearest / n**0.5 < gap <= nearest * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("relative_error", [0.0, 1e-13, 1e-6, 1e-2])
+@pytest.mark.parametrize("n", [1, 2, 10, 60, 300])
+def test_a_refusal_names_a_tau_that_works(n: int, relative_error: float) -> None:
+    """tau below the error of H is refused; the tau in the hint is accepted, half of it is not."""
+    values = np.random.default_rng(n).standard_normal(n)
+    A, norm = matrix(values), float(np.abs(values).max())
+    with pytest.raises(NumericsError, match="tau 1.0e-17 is below the error of the computed Hessian, ") as refusal:
+        certified(A, 1e-17 * norm, norm, relative_error * norm)
+    words = refusal.value.hint.split()
+    assert words[:3] == ["use", "tau", ">="]
+    tau = float(words[3])
+    found = certified(A, tau * norm, norm, relative_error * norm)
+    assert relative_error * norm < found.error < tau * norm
+    with pytest.raises(NumericsError, match="is below the error"):
+        certified(A, 0.4 * tau * norm, norm, relative_error * norm)
+
+
+def test_the_error_of_the_matrix_widens_the_bracket() -> None:
+    """Eigenvalues within the error of -tau count in the upper bound only; theory may cap it."""
+    A = matrix([-1.0, -0.505, -0.495, 1.0])
+    eigen = eigsh(MatrixOperator(A, error=0.01), 2)
+    assert not eigen.converged.any()
+    for found in (certified(A, 0.5, 1.0, error=0.01), from_spectrum(eigen, tau=0.5)):
+        assert (found.level, found.lower, found.upper, found.negative) == ("bracketed", 1, 3, -1)
+    assert from_spectrum(eigen, tau=0.5, upper=2).upper == 2
+    with pytest.raises(NumericsError, match=r"tau 1.0e-08 is below the error of the computed Hessian, 1.0e-02"):
+        from_spectrum(eigen)
+
+
+def test_single_precision_is_no_ground_for_a_certificate_at_1e_8() -> None:
+    """In float32 the default tolerance is refused on every path; 1e-3 is certified."""
+    values = np.concatenate([[-1.0, -0.5, 0.25, 1.0], np.zeros(60)])
+    operator = MatrixOperator(exact_matrix(values).float())
+    assert torch.equal(operator.matrix.double(), exact_matrix(values))
+    found = saddle_index(operator, tau=1e-3, method="dense")
+    assert (found.negative, found.zero, found.positive, found.level) == (2, 60, 2, "certified")
+    for attempt in (
+        lambda: saddle_index(operator, method="dense"),
+        lambda: saddle_index(operator, 1e-8, method="lanczos"),
+        lambda: from_spectrum(eigsh(operator, 1, method="dense")),
+    ):
+        with pytest.raises(NumericsError, match="tau 1.0e-08 is below the error of the computed Hessian"):
+            attempt()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_zero_identity_and_order_one(method: str) -> None:
+    """The smallest and plainest matrices have the obvious index; zeros are counted where the matrix is zero."""
+    for values in ([0.0], [0.0] * 5, [3.0], [-3.0], [1.0] * 5, [-1.0] * 70, [-2.0, 0.0]):
+        found = saddle_index(MatrixOperator(torch.diag(torch.tensor(values, dtype=torch.float64))), method=method)
+        index = sum(v < 0 for v in values)
+        assert found.negative == found.lower == found.upper == index
+        if method == "dense" or not any(values):
+            assert (found.zero, found.positive) == (values.count(0.0), sum(v > 0 for v in values))
+
+
+# --- bracketed ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_matrix_free_brackets_of_prescribed_spectra() -> None:
+    """lower <= index <= upper for 60 spectra; equal where no eigenvalue lies near -tau; no certificate is claimed."""
+    for seed in range(60):
+        values = drawn_spectrum(seed, 1e-3, 40)
+        found = saddle_index(MatrixOperator(matrix(values, seed)), method="lanczos", seed=seed)
+        index = true_index(values, found)
+        assert found.lower <= index <= found.upper, seed
+        assert found.level == "bracketed", seed
+        assert 0 <= found.failure_probability <= ACCEPTED
+        assert found.lower == found.upper == found.negative == index, seed
+        assert found.tolerance == pytest.approx(1e-3 * np.abs(values).max(), rel=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_brackets_hold_with_a_continuum_across_the_tolerance(seed: int) -> None:
+    """A bulk that runs smoothly through -tau: wide brackets are allowed, wrong ones are not."""
+    rng = np.random.default_rng(seed)
+    values = np.concatenate([rng.uniform(-0.05, 0.05, 200), rng.standard_normal(40)])
+    found = saddle_index(MatrixOperator(matrix(values, seed)), tau=0.01, method="lanczos", seed=seed)
+    assert found.lower <= true_index(values, found) <= found.upper < 240
+    assert found.level == "bracketed"
+    assert 0 < found.failure_probability <= ACCEPTED
+
+
+def test_a_small_budget_gives_an_estimate_and_theory_a_bound() -> None:
+    """With too few products there is no upper bound but n, or one given from theory; the estimate's interval holds."""
+    values = np.concatenate([np.linspace(-1, -0.01, 150), np.linspace(0.001, 1, 250)])
+    operator = MatrixOperator(matrix(values))
+    found = saddle_index(operator, method="lanczos", max_products=60)
+    assert (found.level, found.negative, found.upper, found.failure_probability) == ("estimated", -1, 400, 0)
+    assert 0 < found.lower <= 150
+    assert found.estimate.low <= 150 <= found.estimate.high < 400
+    capped = saddle_index(operator, method="lanczos", max_products=60, upper=170)
+    assert (capped.level, capped.upper, capped.failure_probability) == ("bracketed", 170, 0)
+    assert saddle_index(operator, method="dense").negative == 150
+
+
+@pytest.mark.slow
+def test_a_hidden_eigenvalue_is_never_missed() -> None:
+    """One eigenvalue just below -tau among 150, and nothing gathered before: over 200 seeds it is always counted."""
+    tau = 0.02
+    values = np.concatenate([[-1.02 * tau], np.linspace(-0.2 * tau, 0.2 * tau, 60), np.linspace(0.01, 1, 89)])
+    operator = MatrixOperator(matrix(values))
+    blind = eigsh(operator, 1, which="highest", method="lanczos")
+    for seed in range(200):
+        bounds = index_bounds(operator, blind, tau, 1e-14, 1e-6, 3000, seed)
+        assert bounds.lower == bounds.upper == 1, seed
+        assert 0 < bounds.failure_probability <= ACCEPTED
+
+
+@pytest.mark.parametrize("size", [1e-12, 1e-4, 2e-3, 2e-2])
+def test_products_of_known_error_are_refused_or_bracketed(size: float) -> None:
+    """With a skew error of norm `size` beside tau 1e-2 the bracket holds for the exact matrix, or tau is refused."""
+    values = np.concatenate([-np.geomspace(1.1e-2, 1, 12), np.linspace(0, 1, 50)])
+    skew = torch.randn(62, 62, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    skew = skew - skew.T
+    operator = MatrixOperator(matrix(values) + size * skew / torch.linalg.matrix_norm(skew))
+    refused = 0
+    for method in METHODS:
+        try:
+            found = saddle_index(operator, tau=1e-2, method=method)
+        except NumericsError:
+            refused += 1
+        else:
+            assert found.lower <= true_index(values, found) <= found.upper
+            assert found.error >= size if size > 1e-10 else found.negative == 12
+    assert refused == (2 if size == 2e-2 else 0)
+
+
+def test_a_direction_half_found_still_counts() -> None:
+    """A gathered vector above -tau that hides a negative direction from its complement: the residual term counts it."""
+    tau, share = 0.02, 0.018
+    values = torch.cat([torch.tensor([-0.03]), torch.linspace(0.1, 1, 59)]).double()
+    operator = MatrixOperator(torch.diag(values))
+    q = torch.zeros(60, 1, dtype=torch.float64)
+    q[0], q[-1] = (1 - share) ** 0.5, share**0.5
+    quotient = q.T @ operator.matrix @ q
+    assert -tau < float(quotient) < -tau / 4
+    eigen = dataclasses.replace(eigsh(operator, 1), values=quotient.numpy(), vectors=q[None])
+    bounds = index_bounds(operator, eigen, tau, 1e-14, 1e-6, 3000, 0)
+    assert (bounds.lower, bounds.upper) == (0, 1)
+
+
+@pytest.mark.parametrize(("lowest", "lower", "upper"), [(-195, 0, 1), (-205, 0, 1), (-220, 1, 1), (-180, 0, 0)])
+def test_products_in_error_leave_the_bracket_open(lowest: int, lower: int, upper: int) -> None:
+    """An eigenvalue within the error 0.001 of -tau = -0.02 may count or not; beyond it on either side it is known."""
+    operator = MatrixOperator(torch.diag(torch.cat([torch.tensor([lowest * 1e-4]), torch.linspace(0, 1, 59)]).double()))
+    bounds = index_bounds(operator, eigsh(operator, 1), 0.02, 1e-3, 1e-6, 3000, 0)
+    assert (bounds.lower, bounds.upper) == (lower, upper)
+
+
+def test_an_uncertain_run_gives_no_upper_bound() -> None:
+    """A tolerance too fine for the longest run leaves the upper bound open; a coarser one closes it."""
+    operator = MatrixOperator(torch.diag(torch.linspace(0, 1, 1000, dtype=torch.float64)))
+    eigen = eigsh(operator, 1, method="lanczos", tol=1e-3)
+    fine, coarse = (index_bounds(operator, eigen, tau, 1e-14, 1e-6, 3000, 0) for tau in (1.2e-4, 1e-3))
+    assert (fine.lower, fine.upper, fine.failure_probability) == (0, None, 0)
+    assert (coarse.lower, coarse.upper) == (0, 0)
+    assert 0 < coarse.failure_probability <= 1e-6
+
+
+@pytest.mark.parametrize("low", ["cluster", "giant", "decaying"])
+def test_directions_gathered_stay_orthogonal(low: str) -> None:
+    """One pass a step is enough: long after Ritz values converged, a run holds no copy and no part of the basis."""
+    ends = {"cluster": -1 - 1e-9 * np.arange(10), "giant": [-1e8], "decaying": -np.geomspace(1, 1e-5, 40)}
+    values = np.concatenate([ends[low], np.linspace(0, 1, 600)])
+    A = matrix(values)
+    Q = torch.linalg.qr(torch.randn(len(A), 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64))[0]
+    generator = torch.Generator().manual_seed(2)
+    found, _, steps = complement._run(MatrixOperator(A), Q, 1e-6, 0.0, 0.0, 300, generator)
+    assert steps == 300
+    assert found.shape[1] > 0
+    together = torch.cat([Q, found], dim=1)
+    assert float((together.T @ together - torch.eye(together.shape[1]).to(A)).abs().max()) <= 1e-13

@@ -1,0 +1,208 @@
+"""Solvers on matrices whose spectrum is prescribed: clusters, multiplicities, scales, zeros; NumPy and SciPy beside."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse.linalg
+import torch
+from helpers.matrices import matrix
+from numpy.typing import NDArray
+from torch import Tensor
+
+from landscape.curvature import lanczos
+from landscape.curvature.coupling import spectral_norm
+from landscape.curvature.inertia import from_spectrum, saddle_index
+from landscape.curvature.lanczos import eigsh
+from landscape.curvature.operators import MatrixOperator
+from landscape.errors import NumericsError
+from landscape.problems.embedding_mlp.bounds import saddle_bound
+
+METHODS = ["dense", "lanczos"]
+
+
+class Counted:
+    """An operator without `.dense()` that counts its columns, as a solver may see it."""
+
+    def __init__(self, A: Tensor) -> None:
+        self.A, self.shape, self.dtype, self.device, self.columns = A, A.shape, A.dtype, A.device, 0
+
+    def __matmul__(self, V: Tensor) -> Tensor:
+        self.columns += 1 if V.ndim == 1 else V.shape[1]
+        return self.A @ V
+
+
+def ends(values: NDArray[np.float64], k: int) -> NDArray[np.float64]:
+    values = np.sort(values)
+    return np.stack([values[:k], values[::-1][:k]])
+
+
+def spectra() -> dict[str, NDArray[np.float64]]:
+    rng = np.random.default_rng(0)
+    low_rank = np.zeros(300)
+    low_rank[:10] = [5, 4, 3, 2, 1, -1, -2, -3, -4, -5]
+    return {
+        "clusters": np.concatenate([np.linspace(-1, 1, 300), -2 + 1e-9 * np.arange(6), 3 - 1e-9 * np.arange(6)]),
+        "multiple": np.concatenate([np.full(10, -1.0), np.linspace(0, 2, 300)]),
+        "low rank": low_rank,
+        "both signs": np.concatenate([[5, -4.95, 3, -2.9], np.zeros(296)]),
+        "positive": np.sort(rng.exponential(size=400)) ** 4,
+        "identity": np.ones(280),
+        "zero": np.zeros(280),
+    }
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1.0, 1e6])
+@pytest.mark.parametrize("name", spectra())
+@pytest.mark.parametrize("method", METHODS)
+def test_prescribed_spectra(method: str, name: str, scale: float) -> None:
+    """Both ends come back to the tolerance, multiplicities and all, at every scale; residuals are true."""
+    values = spectra()[name] * scale
+    A = matrix(values)
+    result = eigsh(MatrixOperator(A), 6, method=method, tol=1e-8)
+    norm = np.abs(values).max()
+    right = np.abs(result.values - ends(values, 6)) <= 1e-8 * norm
+    assert right[result.converged].all()
+    # The low end of "positive" is a cluster of a hundred eigenvalues within 2e-6 |H|: not converged, and said so.
+    assert result.converged.all() or (method, name) == ("lanczos", "positive")
+    for end in range(2):
+        V = result.vectors[end]
+        theta = torch.from_numpy(result.values[end])
+        np.testing.assert_allclose((A @ V - V * theta).norm(dim=0), result.residuals[end], atol=1e-14 * norm)
+    assert result.orthonormality < 1e-13
+
+
+@pytest.mark.slow
+def test_a_tenfold_eigenvalue_is_found_ten_times_over_100_seeds() -> None:
+    """-1 ten times: 10 of 10 for every start, where single-vector Lanczos finds 1 to 3."""
+    A = MatrixOperator(matrix(np.concatenate([np.full(10, -1.0), np.linspace(0, 2, 190)])))
+    for seed in range(100):
+        found = eigsh(A, 12, which="lowest", method="lanczos", seed=seed).values[0]
+        assert (np.abs(found + 1) < 1e-5).sum() == 10, seed
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 63, 64, 65, 257, 300])
+@pytest.mark.parametrize("method", METHODS)
+def test_small_orders_and_k_beyond_n(method: str, n: int) -> None:
+    """Orders around every switch, and k > n, give all that there is."""
+    A = matrix(np.random.default_rng(n).standard_normal(n), seed=n)
+    k = min(8, n)
+    result = eigsh(MatrixOperator(A), 8 if n > 5 else 10, method=method, tol=1e-9)
+    expected = ends(np.linalg.eigvalsh(A.numpy()), k if n > 5 else n)
+    np.testing.assert_allclose(result.values, expected, atol=1e-8)
+
+
+def test_end_vectors_are_never_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the search behind the dense path returned other vectors, the answer would still be LAPACK's."""
+    A = matrix(np.random.default_rng(4).standard_normal(300))
+    wrong = torch.eye(300, dtype=torch.float64)[:, :3]
+    monkeypatch.setattr(lanczos.Search, "run", lambda self, v0: (wrong, wrong))
+    result = eigsh(MatrixOperator(A), 3, method="dense")
+    np.testing.assert_allclose(result.values, ends(np.linalg.eigvalsh(A.numpy()), 3), atol=1e-12)
+
+
+def test_scipy_agrees_on_one_end() -> None:
+    """SciPy's ARPACK finds the same highest eigenvalues; `which` returns one end only."""
+    A = matrix(np.random.default_rng(1).standard_normal(300))
+    theirs = np.sort(scipy.sparse.linalg.eigsh(A.numpy(), 5, which="LA", rng=0)[0])[::-1]
+    result = eigsh(MatrixOperator(A), 5, which="highest", method="lanczos", tol=1e-9)
+    assert result.values.shape == (1, 5)
+    np.testing.assert_allclose(result.values[0], theirs, atol=1e-9)
+
+
+def test_products_are_counted_and_bounded() -> None:
+    """num_products is what the operator saw; too small a budget is reported as not converged."""
+    A = matrix(np.random.default_rng(2).standard_normal(600))
+    counted = Counted(A)
+    result = eigsh(counted, 4, method="lanczos")
+    assert result.num_products == counted.columns
+    assert result.converged.all()
+    short = eigsh(Counted(A), 4, method="lanczos", tol=1e-12, max_products=60)
+    assert not short.converged.all()
+    assert short.num_products < 200
+
+
+def test_warm_start_saves_products() -> None:
+    """Eigenvectors of a neighbouring matrix as start vectors need fewer products than a random start."""
+    A = matrix(np.linspace(-1, 1, 600))
+    cold = eigsh(Counted(A), 4, method="lanczos")
+    moved = A + 1e-6 * matrix(np.random.default_rng(3).standard_normal(600))
+    for start in (cold.vectors, torch.cat(list(cold.vectors), dim=1)):
+        warm = eigsh(Counted(moved), 4, method="lanczos", v0=start)
+        assert warm.converged.all()
+        assert warm.num_products < cold.num_products
+
+
+@pytest.mark.parametrize("columns", [1, 5, 100])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_start_vectors_may_be_zero_or_all_the_same(rank: int, columns: int) -> None:
+    """Random vectors stand in for what start vectors do not span, also where those are more than a basis holds."""
+    values = np.linspace(-1, 1, 300)
+    A = matrix(values)
+    found = eigsh(MatrixOperator(A), 2, method="lanczos", v0=rank * A[:, :1].expand(-1, columns))
+    assert found.converged.all()
+    np.testing.assert_allclose(found.values, ends(values, 2), atol=1e-9)
+
+
+def test_rectangular_operators_are_refused() -> None:
+    """Eigenvalues of an off-diagonal block make no sense."""
+    with pytest.raises(ValueError, match="eigenvalues of a 2 x 3 operator: take a diagonal block"):
+        eigsh(MatrixOperator(torch.zeros(2, 3)), 1)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_certified_index(seed: int) -> None:
+    """The dense index counts eigenvalues below -tau, zeros are zeros, and the level says certified."""
+    values = np.concatenate([-np.geomspace(1e-6, 1, 17), np.zeros(16), np.geomspace(1e-6, 2, 40)])
+    found = saddle_index(MatrixOperator(matrix(values, seed)))
+    assert (found.negative, found.zero, found.positive, found.level) == (17, 16, 40, "certified")
+    assert found.lower == found.upper == 17
+    assert found.tolerance == pytest.approx(2e-8, rel=1e-9)
+
+
+def test_an_eigenvalue_at_the_tolerance_is_bracketed() -> None:
+    """Where rounding could change the count only a bracket is given."""
+    result = eigsh(MatrixOperator(matrix([-1.0, -0.5, 0.1, 1.0])), 2)
+    found = from_spectrum(result, tau=0.5)
+    assert (found.level, found.negative, found.lower, found.upper) == ("bracketed", -1, 1, 2)
+
+
+def test_the_assembly_error_widens_the_bracket() -> None:
+    """Eigenvalues within the error of -tau on either side count in the upper bound only; theory may cap it."""
+    result = eigsh(MatrixOperator(matrix([-1.0, -0.505, -0.495, 1.0]), error=0.01), 2)
+    found = from_spectrum(result, tau=0.5)
+    assert (found.level, found.lower, found.upper) == ("bracketed", 1, 3)
+    assert from_spectrum(result, tau=0.5, upper=2).upper == 2
+
+
+def test_a_tolerance_below_the_error_is_refused() -> None:
+    """The message names the smallest tolerance that would be honest."""
+    result = eigsh(MatrixOperator(matrix([-1.0, 0.0, 1.0]), error=1e-6), 1)
+    with pytest.raises(NumericsError, match="tau 1.0e-08 is below the error of the computed Hessian, 1.0e-06") as error:
+        from_spectrum(result)
+    assert error.value.hint == "use tau >= 2.0e-06"
+
+
+def test_matrix_free_index_is_a_bracket() -> None:
+    """Without the matrix the projection gives a lower bound and theory the upper one."""
+    values = np.concatenate([-np.linspace(0.1, 1, 30), np.linspace(0, 2, 300)])
+    found = saddle_index(MatrixOperator(matrix(values)), method="lanczos", upper=64, max_products=100)
+    assert found.level == "bracketed"
+    assert found.negative == found.zero == found.positive == -1
+    assert 5 <= found.lower <= 30 <= found.upper == 64
+    assert found.failure_probability == 0
+    alone = saddle_index(MatrixOperator(matrix(values)), method="lanczos", max_products=100)
+    assert (alone.level, alone.upper) == ("estimated", 330)
+    assert found.tolerance == pytest.approx(1e-3 * 2, rel=1e-3)
+
+
+def test_norms_and_saddle_bound() -> None:
+    """spectral_norm equals NumPy's 2-norm on either shape; the rank in the saddle bound ignores rounding."""
+    rng = np.random.default_rng(0)
+    for shape in ((5, 40), (90, 30)):
+        A = torch.from_numpy(rng.standard_normal(shape))
+        assert spectral_norm(MatrixOperator(A)) == pytest.approx(np.linalg.norm(A.numpy(), 2), rel=1e-6)
+    G = torch.from_numpy(rng.standard_normal((20, 3)) @ rng.standard_normal((3, 9)))
+    bound = saddle_bound(G, embed_dim=4)
+    assert bound.rank_bound == 12
+    assert bound.sigma_max == pytest.approx(np.linalg.norm(G.numpy(), 2), rel=1e-12)

@@ -1,0 +1,270 @@
+"""Sequences of `hessian`, `critical`, `report` and `sweep` that end like undisturbed ones, whatever stopped them."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from helpers.apart import run_apart
+from helpers.sequences import Choose, Command, Kind, Ledger, register, served
+
+from landscape.analysis.fields import ROOT
+from landscape.config import TrainConfig
+from landscape.storage.folders import RECORD
+from landscape.storage.hessians import HessianReader
+from landscape.training.loop import train
+
+TRACKED = ("subspace_overlap", "previous_rank", "previous_overlap", "crossings")
+BY_BLOCK = {field.name for field in ROOT.fields if field.dims[:1] == ("block",)}
+BY_PAIR = {field.name for field in ROOT.fields if field.dims == ("block", "other_block")}
+STEPS, BLOCKS = ("0", "4", "8"), ("E", "W", "E,W")
+TINY = TrainConfig(
+    p=5, tokens=2, embed_dim=2, hidden=4, batch_size=8, train_fraction=0.6, steps=8, checkpoint_every=2,
+    metrics_every=4, activation="tanh", weight_decay=0.03, device="cpu",
+)  # fmt: skip
+Numbers = dict[tuple[Any, ...], bytes]
+
+
+def everything(path: Path) -> Numbers:
+    """Every number but wall times, by step, group, dataset and block; two blocks where it is of two."""
+    reader, found = HessianReader(path), Numbers()
+    for step in reader.steps:
+        for group, row in reader.rows(step).items():
+            for name, value in row.items():
+                array = np.asarray(value)
+                if name == "seconds":
+                    continue
+                if group != "/" or name not in BY_BLOCK:
+                    found[step, group, name] = array.tobytes()
+                    continue
+                for block, part in zip(reader.blocks, array, strict=True):
+                    if name not in BY_PAIR:
+                        found[step, group, name, block] = part.tobytes()
+                        continue
+                    for other, number in zip(reader.blocks, part, strict=True):
+                        found[step, group, name, block, other] = number.tobytes()
+    return found
+
+
+# --- the commands, and what nothing has disturbed; made once ---------------------------------------------------
+
+
+def hessian(folder: Path, steps: Sequence[str] = STEPS, blocks: Sequence[str] = BLOCKS, k: str = "2") -> list[str]:
+    return ["hessian", "--ckpt", f"{folder}/run.h5", "--out", f"{folder}/run.hessian.h5", "--steps", ",".join(steps),
+            "--k", k, "--device", "cpu", "--quiet", "--blocks", *blocks]  # fmt: skip
+
+
+def critical(folder: Path, blocks: Sequence[str] = BLOCKS, products: str = "60000") -> list[str]:
+    return ["critical", "--ckpt", f"{folder}/run.h5", "--out", f"{folder}/run.hessian.h5", "--step", "8", "--k", "2",
+            "--device", "cpu", "--quiet", "--resume", "--search-products", products, "--blocks", *blocks]  # fmt: skip
+
+
+def sweep(folder: Path) -> list[str]:
+    return ["sweep", "--config", f"{folder}/in.json", "--out", str(folder), "--jobs", "2", "--quiet"]
+
+
+COMMON = {"k": 2, "device": "cpu", "objective": "regularised"}
+SWEEP = {
+    "train": {
+        name: getattr(TINY, name)
+        for name in (
+            "p", "tokens", "embed_dim", "hidden", "batch_size", "train_fraction", "steps", "checkpoint_every",
+            "metrics_every", "activation", "weight_decay", "device",
+        )
+    },
+    "seeds": [0, 1],
+    "hessian": [
+        {"steps": "0,8", "blocks": ["E", "E,W"], **COMMON},
+        {"name": "saddle", "refine_from": 8, "blocks": ["E,W"], **COMMON},
+    ],
+}  # fmt: skip
+
+
+@functools.cache
+def inputs() -> dict[str, bytes]:
+    """The files that the commands read, by name."""
+    with tempfile.TemporaryDirectory() as folder:
+        train(TINY, Path(folder) / "run.h5", quiet=True)
+        return {"run.h5": (Path(folder) / "run.h5").read_bytes(), "in.json": json.dumps(SWEEP).encode()}
+
+
+@functools.cache
+def undisturbed(command: Callable[..., list[str]], *options: Any) -> dict[str, Numbers]:
+    """What all Hessian files hold, by name, after a command."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for file, content in inputs().items():
+            (folder / file).write_bytes(content)
+        outcome = run_apart(folder, command(folder, *options))
+        assert outcome.code in (0, 3), outcome.said
+        return analysed(folder)
+
+
+def analysed(folder: Path) -> dict[str, Numbers]:
+    return {path.name: everything(path) for path in folder.rglob("[!.]*.hessian*.h5")}
+
+
+# --- what is done to a folder ---------------------------------------------------------------------------------
+
+
+class Reading(Kind):
+    """Commands that leave what they read as it is."""
+
+    def strangers(self) -> dict[Path, bytes]:
+        return super().strangers() | {self.folder / name: content for name, content in inputs().items()}
+
+
+@register
+class Hessian(Reading):
+    """Analyses of one run that grow, in one file."""
+
+    name, share, seconds = "hessian", 1.5, 0.5
+
+    def __init__(self, folder: Path, choose: Choose) -> None:
+        super().__init__(folder, choose)
+        self.outputs = (folder / "run.hessian.h5",)
+
+    @property
+    def k(self) -> str:
+        return str(HessianReader(self.outputs[0]).config["k"]) if self.outputs[0].exists() else ""
+
+    def command(self, choose: Choose) -> Command:
+        steps, blocks = some(STEPS, choose), some(BLOCKS, choose)
+        argv = hessian(self.folder, steps, blocks, choose(("2", "2", "2", "3")))
+        if choose((False, False, False, True)):
+            return Command([*argv, "--overwrite"], (0, 3), replaces=self.outputs)
+        return Command(argv, (0, 3), "it was made with k")
+
+    def settle(self) -> list[Command]:
+        return [Command(hessian(self.folder, k=self.k or "2"), (0, 3))]
+
+    def judge(self, ledger: Ledger) -> None:
+        super().judge(ledger)
+        if not self.outputs[0].exists():
+            return
+        reader, (truth,) = HessianReader(self.outputs[0]), undisturbed(hessian, STEPS, BLOCKS, self.k).values()
+        there = {(step, block) for step in reader.steps for block in reader.measured(step)}
+        for key, value in everything(self.outputs[0]).items():
+            # What rows and blocks make together depends on which there are.
+            alone = key[1] == "spectrum" or len(key) == 4 and key[2] not in TRACKED
+            block = key[2] if key[1] == "spectrum" else key[-1]
+            if alone and (key[0], block) in there and truth[key] != value:
+                ledger.torn.append(f"{key} is not the undisturbed value")
+
+    def judge_end(self, ledger: Ledger) -> None:
+        super().judge_end(ledger)
+        if analysed(self.folder) != undisturbed(hessian, STEPS, BLOCKS, self.k or "2"):
+            ledger.wrong.append("the end is not that of a fresh analysis")
+
+
+@register
+class Critical(Reading):
+    """A search that is stopped, resumed, given more products and more blocks."""
+
+    name, share, seconds = "critical", 0.8, 1.0
+
+    def __init__(self, folder: Path, choose: Choose) -> None:
+        super().__init__(folder, choose)
+        self.outputs = (folder / "run.hessian.h5",)
+
+    def command(self, choose: Choose) -> Command:
+        blocks = some(BLOCKS, choose)
+        return Command(critical(self.folder, blocks, choose(("50", "300", "60000"))), (0, 3))
+
+    def settle(self) -> list[Command]:
+        return [Command(critical(self.folder), (0, 3))]
+
+    def judge_end(self, ledger: Ledger) -> None:
+        super().judge_end(ledger)
+        if analysed(self.folder) != undisturbed(critical):
+            ledger.wrong.append("the end is not that of an undisturbed search")
+
+
+@register
+class Report(Reading):
+    """Reports over each other, in a folder that somebody has put files into."""
+
+    name, share, seconds = "report", 0.1, 5.0
+
+    def __init__(self, folder: Path, choose: Choose) -> None:
+        super().__init__(folder, choose)
+        self.outputs = (folder / "r",)
+        self.stands = False
+
+    def strangers(self) -> dict[Path, bytes]:
+        # A folder that ends like those of killed commands, and files where these have folders.
+        names = (".r.77.tmp/notes.md", ".r.77.old/notes.md", ".r.78.tmp", ".r.78.old", "r.old/notes.md")
+        # A copy of a report, with its record.
+        copy = {
+            f".r.before.old/{RECORD}": b'{"written_by": "landscape", "files": {}}',
+            ".r.before.old/notes.md": b"mine",
+        }
+        files = dict.fromkeys(names, b"mine") | copy
+        return super().strangers() | {self.folder / name: content for name, content in files.items()}
+
+    def command(self, choose: Choose) -> Command:
+        return Command(["report", f"{self.folder}/run.h5", "--out", str(self.outputs[0]), "--quiet", "--overwrite"])
+
+    def settle(self) -> list[Command]:
+        return [self.command(lambda of: of[0])]
+
+    def judge(self, ledger: Ledger) -> None:
+        super().judge(ledger)
+        (out,) = self.outputs
+        if not (self.stands or out.exists()):
+            return
+        recorded = json.loads((out / RECORD).read_text())["files"]
+        digests = {name: hashlib.sha256((out / name).read_bytes()).hexdigest() for name in recorded}
+        if digests != recorded or "report.html" not in recorded:
+            ledger.torn.append("the report is not what its record says")
+        if not self.stands:
+            for name in ("notes.md", "report.html.bak", "figures/mine.txt"):
+                ledger.keep(out / name, b"mine")
+            self.stands = True
+
+
+@register
+class Sweep(Reading):
+    """A sweep with checkpoints and refined points, on two workers; what can be read once must stay."""
+
+    name, share, seconds = "sweep", 0.1, 6.0
+
+    def __init__(self, folder: Path, choose: Choose) -> None:
+        super().__init__(folder, choose)
+        self.made = folder / "sweep"
+        self.outputs = (self.made, self.made / "sweep.json", self.made / "base-s0.h5", self.made / "base-s1.hessian.h5")
+
+    def strangers(self) -> dict[Path, bytes]:
+        return super().strangers() | {self.made / ".sweep.json.tmp": b"mine"}
+
+    def command(self, choose: Choose) -> Command:
+        return Command(sweep(self.folder), (0, 3))
+
+    def settle(self) -> list[Command]:
+        # Workers of a killed sweep end on their own.
+        time.sleep(0.5)
+        return [self.command(lambda of: of[0])]
+
+    def judge(self, ledger: Ledger) -> None:
+        super().judge(ledger)
+        for path in self.made.glob("[!.]*.h5"):
+            if path.exists():
+                for label, row in served(path).items():
+                    ledger.rows.setdefault(path, {}).setdefault(label, row)
+
+    def judge_end(self, ledger: Ledger) -> None:
+        super().judge_end(ledger)
+        if analysed(self.folder) != undisturbed(sweep):
+            ledger.wrong.append("the sweep is not the undisturbed one")
+
+
+def some(of: Sequence[str], choose: Choose) -> list[str]:
+    """One or more of these."""
+    return [one for one in of if choose((True, False))] or [choose(of)]

@@ -1,0 +1,92 @@
+"""The benchmarks: peers compute what we compute, the page is made from the committed JSON, the GPU script runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import page, peers
+from benchmarks.counts import Shape
+from landscape import TrainConfig
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> peers.Case:
+    """A network of 4 slots after three steps."""
+    monkeypatch.setattr(peers, "CACHE", tmp_path)
+    config = TrainConfig(p=7, embed_dim=3, hidden=5, batch_size="full", train_fraction=0.6)
+    return peers.case.__wrapped__(config, 3)
+
+
+@pytest.mark.filterwarnings("ignore:Using backward.. with create_graph:UserWarning")
+def test_peers_compute_the_same(tiny: peers.Case) -> None:
+    """Loss, gradient and products of the user's network in every tool, blocks and the whole."""
+    assert max(tiny.check().values()) < peers.TOLERANCE
+    for names in (("E",), ("E", "W"), ("W", "V")):
+        H, v = tiny.landscape(names), tiny.probe(names)[:, 0]
+        assert peers.relative(tiny.pyhessian_product(names)(v), H @ v) < peers.TOLERANCE
+        assert peers.relative(tiny.curvlinops(names) @ v, H @ v) < peers.TOLERANCE
+        assert peers.relative(tiny.torch_hessian(names), H.dense()) < peers.TOLERANCE
+
+
+def test_another_network_is_refused(tiny: peers.Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check sees a weight that differs in its seventh digit."""
+    right = peers.Case.user_net
+
+    def wrong(self: peers.Case, names: tuple[str, ...] = peers.ALL) -> peers.UserNet:
+        net = right(self, names)
+        net.output.weight.data[0, 0] += 1e-6
+        return net
+
+    monkeypatch.setattr(peers.Case, "user_net", wrong)
+    with pytest.raises(AssertionError, match="not ours"):
+        tiny.check()
+
+
+def test_counts(tiny: peers.Case) -> None:
+    """The counted parameters are those of the network; the matrix products of a hand-counted one."""
+    assert tiny.shape.parameters == tiny.size()
+    shape = Shape(N=10, V=3, s=2, d=2, h=4, C=3)
+    assert shape.flops() == 6 * 2 * 10 * 4 * 3 + 12 * 2 * 3 * 2 * 4
+
+
+def test_page_is_made_from_the_committed_results(tmp_path: Path) -> None:
+    """docs/performance.md is what page.py makes of benchmarks/results; every figure it shows is there."""
+    page.write(tmp_path)
+    made, published = (folder / "performance.md" for folder in (tmp_path, ROOT / "docs"))
+    assert made.read_text() == published.read_text()
+    for picture in (ROOT / "docs/performance").glob("*.png"):
+        assert (tmp_path / "performance" / picture.name).exists()
+        assert f"performance/{picture.name}" in published.read_text()
+
+
+def test_page_takes_other_programs_results(tmp_path: Path) -> None:
+    """Lines that the GPU script leaves are shown, and no longer said to be missing."""
+    results = tmp_path / "results"
+    results.mkdir()
+    line = {"row": "2", "what": "GPU: 16 products", "target": "≥ 5×", "found": "6×", "met": True, "part": ""}
+    machine = {"git_commit": "0" * 40, "machine": "a machine", "torch_version": "2.11"}
+    (results / "gpu.json").write_text(json.dumps({"environments": {"a": machine}, "lines": [line]}))
+    page.write(tmp_path, results)
+    text = (tmp_path / "performance.md").read_text()
+    assert "| 2 | GPU: 16 products | ≥ 5× | 6× | ✓ met | 1 |" in text
+    assert "No row was run on a GPU" not in text
+
+
+@pytest.mark.slow
+def test_gpu_script_runs_on_a_cpu(tmp_path: Path) -> None:
+    """Everything it checks is right, and its JSON has the page's form."""
+    command = [sys.executable, "benchmarks/gpu.py", "--device", "cpu", "--small"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "OUT": str(tmp_path)})
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "gpu.json").read_text())
+    assert {line["row"] for line in found["lines"]} == {"check", "1", "2", "5", "7"}
+    page.write(tmp_path, tmp_path)
+    assert "CPU: one product" in (tmp_path / "performance.md").read_text()

@@ -1,0 +1,182 @@
+"""The house: arrows run one way, modules stay small, and nothing heavy is imported at start-up."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import trial
+
+from landscape.problems.embedding_mlp.blocks import BLOCKS
+from landscape.report.figures import FAMILIES
+
+ROOT = Path(__file__).parents[2]
+# Each room with the floor it stands on; an import may only go down, or stay inside its room.
+FLOORS = {
+    "cli": 6,
+    "sweep": 5,
+    "report": 5,
+    "analysis": 4,
+    "training": 4,
+    "problems": 3,
+    "curvature": 2,
+    "storage": 2,
+    "devices": 1,
+    "provenance": 1,
+    "config": 1,
+    "signals": 1,
+    "json_files": 0.8,
+    "errors": 0.5,
+    "memory": 0,
+    "text": 0,
+}
+
+
+def room(module: str) -> str:
+    name = module.removeprefix("landscape.")
+    return next((r for r in FLOORS if name == r or name.startswith(r + ".")), "")
+
+
+def modules() -> list[Path]:
+    return sorted((ROOT / "landscape").rglob("*.py"))
+
+
+def scripts() -> list[Path]:
+    return sorted((ROOT / "analyses").glob("*.py"))
+
+
+def imports(path: Path) -> set[str]:
+    """Every module of landscape that a file imports, wherever in the file."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("landscape"):
+            names = {f"{node.module}.{a.name}" for a in node.names}
+            found |= {n for n in names if (ROOT / (n.replace(".", "/") + ".py")).exists()} or {node.module}
+        elif isinstance(node, ast.Import):
+            found |= {a.name for a in node.names if a.name.startswith("landscape.")}
+    return found - {"landscape"}
+
+
+def outside(path: Path) -> set[str]:
+    """Top-level names of all packages that a file imports."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {a.name.split(".")[0] for a in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module.split(".")[0])
+    return found
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(ROOT)))
+def test_arrows_run_one_way(path: Path) -> None:
+    """An import goes to a lower floor or stays in its room; no two rooms of one floor know each other."""
+    name = str(path.relative_to(ROOT).with_suffix("")).replace("/", ".").removesuffix(".__init__")
+    here = room(name)
+    if not here:
+        assert name in ("landscape", "landscape.__main__")
+        return
+    for target in imports(path):
+        there = room(target)
+        assert there, f"{name} imports {target}, which has no floor"
+        assert FLOORS[there] < FLOORS[here] or there == here, f"{name} imports {target}"
+
+
+def test_a_room_has_no_circle() -> None:
+    """Modules of one room do not import each other in circles."""
+    graph = {str(p.relative_to(ROOT).with_suffix("")).replace("/", "."): imports(p) for p in modules()}
+    done: set[str] = set()
+
+    def visit(name: str, path: tuple[str, ...]) -> None:
+        assert name not in path, " -> ".join((*path, name))
+        if name not in done:
+            for target in graph.get(name, ()):
+                visit(target, (*path, name))
+            done.add(name)
+
+    for name in graph:
+        visit(name, ())
+
+
+@pytest.mark.parametrize(
+    ("room", "forbidden"),
+    [("curvature", {"h5py", "xarray"}), ("storage", {"torch"}), ("report", {"torch", "h5py"})],
+)
+def test_rooms_keep_to_their_tools(room: str, forbidden: set[str]) -> None:
+    """curvature sees no file, storage no torch, figures read files as outsiders do."""
+    for path in (ROOT / "landscape" / room).rglob("*.py"):
+        assert not outside(path) & forbidden, path
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "landscape/storage").glob("*.py")), ids=lambda path: path.stem)
+def test_storage_knows_no_model(path: Path) -> None:
+    """It reads no options, and names no parameter, block or pair; only what is frozen of version 1 does."""
+    if path.stem == "version_1":
+        return
+    assert "landscape.config" not in imports(path)
+    text = {node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)}
+    assert not text & {"E", "W", "V", "b1", "b2", "E,W", "W,V", "E,V", "all"}
+
+
+def test_only_storage_writes_hdf5() -> None:
+    """h5py is imported by storage alone (and asked for its version by provenance)."""
+    users = {p.relative_to(ROOT / "landscape").with_suffix("").parts[0] for p in modules() if "h5py" in outside(p)}
+    assert users == {"storage", "provenance"}
+
+
+@pytest.mark.parametrize("room", ["analysis", "storage", "report", "cli", "sweep"])
+def test_only_problems_name_parameters(room: str) -> None:
+    """Parameters, blocks and pairs of the embedding MLP have their names from its own declaration.
+
+    Files of the first format do not say what they hold: their reader knows.
+    """
+    names = {*BLOCKS, *BLOCKS["all"]} - {"all"}
+    for path in (ROOT / "landscape" / room).rglob("*.py"):
+        if path.stem == "version_1":
+            continue
+        found = {n.value for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Constant)}
+        assert not found & names, path
+
+
+@pytest.mark.parametrize("path", scripts(), ids=lambda p: p.stem)
+def test_analyses_never_import_training(path: Path) -> None:
+    """Analyses read files like anybody else."""
+    assert not any(module.startswith("landscape.training") for module in imports(path))
+    assert not outside(path) & {"torch", "h5py"}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_scripts_of_figures_are_thin(family: str) -> None:
+    """A figure family's script says what it is for and calls the package, where the report finds it too."""
+    path = ROOT / f"analyses/{family}.py"
+    assert imports(path) == {"landscape.report.figures"}
+    assert len(path.read_text().splitlines()) <= 12
+
+
+def test_every_claim_is_on_trial() -> None:
+    """Each script that can be asked for its claim is on the page, under its own name when it runs alone."""
+    claims = {path for path in scripts() if "\ndef claim(" in path.read_text()}
+    assert {path.stem for path in claims} == set(trial.SCRIPTS)
+    assert len(trial.SCRIPTS) == len(set(trial.SCRIPTS))
+    assert all(f'    run("{path.stem}", claim)' in path.read_text() for path in claims)
+
+
+@pytest.mark.parametrize("path", [*modules(), *scripts()], ids=lambda p: str(p.relative_to(ROOT)))
+def test_no_file_over_400_lines(path: Path) -> None:
+    """A module fits in the head."""
+    assert len(path.read_text().splitlines()) <= 400
+
+
+def test_import_is_light() -> None:
+    """`import landscape` brings neither torch nor matplotlib; the public names are all there."""
+    code = "import sys, landscape; assert not {'torch', 'matplotlib', 'h5py'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    import landscape
+
+    for name in landscape.__all__:
+        assert getattr(landscape, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = landscape.nothing

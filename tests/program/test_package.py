@@ -1,0 +1,135 @@
+"""The package as others get it: installed, from any folder, with types."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from conftest import TINY
+
+import landscape
+from landscape.analysis.critical import refine
+from landscape.analysis.slices import slice_checkpoint
+from landscape.config import AnalysisConfig, SliceConfig
+
+ROOT = Path(__file__).parents[2]
+BARE = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+
+@pytest.fixture(scope="module")
+def parent(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which somebody cloned the repository, under its own name."""
+    clone = tmp_path_factory.mktemp("parent") / "landscape"
+    shutil.copytree(ROOT / "landscape", clone / "landscape", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, clone)
+    return clone.parent
+
+
+def build(parent: Path, kind: str) -> zipfile.ZipFile:
+    """What pip asks setuptools for, `wheel` or `editable`."""
+    code = f"import sys; from setuptools import build_meta; build_meta.build_{kind}(sys.argv[1])"
+    out = parent / kind
+    out.mkdir()
+    subprocess.run([sys.executable, "-c", code, out], cwd=parent / "landscape", check=True, capture_output=True)
+    (wheel,) = out.glob("*.whl")
+    return zipfile.ZipFile(wheel)
+
+
+def test_paths_may_be_strings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every function of the package that takes a path."""
+    monkeypatch.chdir(tmp_path)
+    config, analysis = (
+        dataclasses.replace(TINY, steps=4),
+        landscape.HessianConfig(blocks=("E",), steps="0", device="cpu"),
+    )
+    assert landscape.train(config, "a.h5", quiet=True).steps == 4
+    assert [s.path for s in landscape.train_ensemble(landscape.ensemble(config, "b.h5", seeds=2), quiet=True)] == [
+        "b-s0.h5",
+        "b-s1.h5",
+    ]
+    assert landscape.train_ensemble({"c.h5": config}, quiet=True)[0].path == "c.h5"
+    assert landscape.analyse("a.h5", analysis, quiet=True).steps == [0]
+    assert landscape.analyse("a.h5", analysis, "d.h5", quiet=True).steps == [0]
+    assert landscape.HessianReader("d.h5").steps == [0]
+    with landscape.RunReader("a.h5") as reader:
+        assert reader.steps[-1] == 4
+    assert "E" in landscape.open_run("a.h5")
+    assert "trace" in landscape.open_hessian("d.h5")
+    assert landscape.write_report(["a.h5"], "report", quiet=True) == Path("report/report.html")
+    Path("sweep.json").write_text('{"name": "s", "train": {"steps": 1}}')
+    sweep = landscape.load_sweep("sweep.json")
+    assert [run.path for run in landscape.sweep_runs(sweep, "out")] == [Path("out/s/base-s0.h5")]
+    with pytest.raises(landscape.LandscapeError, match="jobs is 0"):
+        landscape.run_sweep(sweep, "out", jobs=0)
+    refine("a.h5", 4, AnalysisConfig(device="cpu", blocks=("W",)), "e.h5", max_products=1, quiet=True)
+    few = SliceConfig(block="E", points=5, plane_points=3)
+    assert slice_checkpoint("a.h5", 4, few, AnalysisConfig(device="cpu")).plane.shape == (3, 3)
+
+
+@pytest.mark.parametrize("folder", [".", "landscape", "landscape/landscape/report/templates"])
+def test_an_editable_install_is_found_from_any_folder(folder: str, parent: Path) -> None:
+    """Beside the clone too, whose folder has the name of the package."""
+    site = parent / "site"
+    if not site.exists():
+        with build(parent, "editable") as wheel:
+            wheel.extractall(site)
+    code = f"import site; site.addsitedir({str(site)!r}); import landscape; print(landscape.preset('quick').p)"
+    found = subprocess.run([sys.executable, "-S", "-c", code], cwd=parent / folder, env=BARE, capture_output=True)
+    assert found.stdout == b"59\n", found.stderr
+
+
+def test_a_wheel_has_all_that_is_needed(parent: Path) -> None:
+    """Every module, the templates and the mark that the package has types."""
+    with build(parent, "wheel") as wheel:
+        packed = {name for name in wheel.namelist() if name.startswith("landscape/")}
+    ours = [path for path in (ROOT / "landscape").rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    assert packed == {str(path.relative_to(ROOT)) for path in ours}
+    assert "landscape/py.typed" in packed
+
+
+def test_type_checkers_see_what_is_exported() -> None:
+    """What is imported for them is what is looked up on first use."""
+    tree = ast.parse((ROOT / "landscape/__init__.py").read_text())
+    (block,) = (node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
+    typed = {a.asname: node.module for node in block.body if isinstance(node, ast.ImportFrom) for a in node.names}
+    assert typed == landscape._HOMES
+
+
+SNIPPET = """
+from typing import assert_type
+
+import xarray
+from torch import Tensor
+
+import landscape
+from landscape import EigenResult, Inertia, MatrixOperator, HessianReader, TrainConfig, eigsh, train
+
+
+def use(H: Tensor) -> None:
+    assert_type(landscape.preset("quick"), TrainConfig)
+    assert_type(train(TrainConfig(), "x.h5").steps, int)
+    assert_type(landscape.analyse("x.h5", landscape.HessianConfig()), HessianReader)
+    assert_type(landscape.open_run("x.h5"), xarray.Dataset)
+    assert_type(eigsh(MatrixOperator(H), 3), EigenResult)
+    assert_type(landscape.saddle_index(MatrixOperator(H)), Inertia)
+    landscape.trian  # type: ignore[attr-defined]
+    TrainConfig(p="59")  # type: ignore[arg-type]
+"""
+
+
+@pytest.mark.slow
+def test_types_reach_other_people_s_code(tmp_path: Path) -> None:
+    """mypy --strict sees real types, and mistakes, in a file outside the repository."""
+    path = tmp_path / "snippet.py"
+    path.write_text(SNIPPET)
+    command = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", path]
+    found = subprocess.run(command, cwd=tmp_path, env=BARE | {"MYPYPATH": str(ROOT)}, capture_output=True, text=True)
+    assert found.returncode == 0, found.stdout

@@ -1,0 +1,83 @@
+"""Commands and examples of the README and the guides run as they stand."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from landscape.storage.hessians import HessianReader
+from landscape.storage.schema import LEVELS
+
+ROOT = Path(__file__).parents[2]
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+README = PAGES[0].read_text()
+OUTSIDERS = ("h5dump", "h5ls", "ncdump")
+"""Programs that a newcomer may lack; CI has them."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty folder in which every shell and Python block of the pages ran, in order, without a warning."""
+    folder = tmp_path_factory.mktemp("readme")
+    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    for page in PAGES:
+        for kind, text in re.findall(r"```(sh|python)\n(.*?)```", page.read_text(), re.DOTALL):
+            if kind == "python":
+                subprocess.run([sys.executable, "-W", "error", "-c", text], cwd=folder, check=True, env=env)
+                continue
+            for line in text.splitlines():
+                command = line.split("  #")[0].strip()
+                program = command.partition(" ")[0]
+                missing = program in OUTSIDERS and shutil.which(program) is None
+                if program != "make" and not missing:
+                    subprocess.run(command, shell=True, cwd=folder, check=True, env=env, stdout=subprocess.DEVNULL)
+    return folder
+
+
+@pytest.mark.slow
+def test_commands_and_examples(folder: Path) -> None:
+    """They leave the files that they name behind; the index of every block is certified."""
+    for name in ("checkpoints/first.h5", "reports/first/report.html", "reports/first-slices-500/slices.png"):
+        assert (folder / name).stat().st_size > 0
+    found = HessianReader(folder / "checkpoints/first.hessian.h5")
+    assert found.steps == [0, 500]
+    assert found.blocks == ["E", "W", "E,W", "W,V", "all"]
+    for step in found.steps:
+        assert {LEVELS[level] for level in found.row(step)["inertia_level"]} == {"certified"}
+
+
+@pytest.mark.slow
+def test_quick_with_a_smooth_activation_reaches_a_saddle(folder: Path) -> None:
+    """The quick preset with activation x^2: after grokking, a point with |grad| <= 1e-10 and a certified index."""
+    found = HessianReader(folder / "checkpoints/smooth.critical-2200.h5")
+    assert found.critical_point(2200)["grad_norm"] <= 1e-10
+    row = found.row(2200)
+    assert {LEVELS[level] for level in row["inertia_level"]} == {"certified"}
+    assert row["grad_norm"].max() <= 1e-10
+    assert row["inertia"][found.blocks.index("all")][0] > 0
+
+
+def test_links_and_pictures_exist() -> None:
+    """What the pages point at is in the repository, make targets included."""
+    for page in PAGES:
+        text = page.read_text()
+        places = {"#" + title.lower().replace(" ", "-") for title in re.findall(r"^#+ (.+)$", text, re.MULTILINE)}
+        for link in re.findall(r"\]\(([^)]+)\)", text):
+            assert link.startswith("https://") or link in places or (page.parent / link).exists(), link
+    targets = re.findall(r"^make (\w+)", README, re.MULTILINE)
+    assert len(targets) >= 2
+    for target in targets:
+        assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+
+
+def test_every_script_and_command_is_known() -> None:
+    """Commands named in the README are commands of the program."""
+    known = {"train", "hessian", "critical", "slice", "sweep", "report", "info", "check"}
+    assert set(re.findall(r"`landscape (\w+)", README)) <= known
+    assert all((ROOT / s).exists() for s in re.findall(r"python (analyses/\w+\.py)", README))

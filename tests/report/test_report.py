@@ -1,0 +1,233 @@
+"""Figures and pages: what is drawn is what the files hold."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from conftest import TINY
+from helpers.run_files import poison
+
+from landscape.analysis.hessian import analyse
+from landscape.config import HessianConfig
+from landscape.errors import FileError
+from landscape.report.figures import FAMILIES, NotDrawnError, open_sources
+from landscape.report.figures.coupling import power_law
+from landscape.report.page import write_report
+from landscape.report.style import save_figure, style
+from landscape.storage.files import sha256
+from landscape.storage.hessians import HessianReader
+from landscape.storage.inspect import inspect
+from landscape.storage.runs import RunReader
+from landscape.training.loop import train
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two seeds, one of them analysed, and a one-hot run."""
+    folder = tmp_path_factory.mktemp("report")
+    for seed in (0, 1):
+        train(dataclasses.replace(TINY, seed=seed), folder / f"seed{seed}.h5", quiet=True)
+    train(dataclasses.replace(TINY, model="onehot"), folder / "onehot.h5", quiet=True)
+    analyse(folder / "seed0.h5", HessianConfig(), quiet=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def report(files: Path) -> Path:
+    """The report of both seeds."""
+    return write_report([files / "seed0.h5", files / "seed1.h5"], files / "out", quiet=True).parent
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_figure_has_four_formats_and_real_content(report: Path, family: str) -> None:
+    """PNG, PDF, SVG and a CSV with rows; the PNG is small enough for git and not blank."""
+    from PIL import Image
+
+    paths = {form: report / "figures" / f"{family}.{form}" for form in ("png", "pdf", "svg", "csv")}
+    assert all(path.stat().st_size > 0 for path in paths.values())
+    assert paths["png"].stat().st_size < 200_000
+    with Image.open(paths["png"]) as image:
+        assert len(image.convert("RGB").getcolors(1 << 20) or []) > 20
+        assert image.width > 700
+    assert paths["pdf"].read_bytes().startswith(b"%PDF")
+    assert len(pd.read_csv(paths["csv"])) > 0
+
+
+def test_csv_holds_the_files_numbers(report: Path, files: Path) -> None:
+    """Each family's CSV repeats the HDF5 values."""
+    result = HessianReader(files / "seed0.hessian.h5")
+    csv = {name: pd.read_csv(report / "figures" / f"{name}.csv") for name in FAMILIES}
+    with RunReader(files / "seed1.h5") as reader:
+        metrics, tokens = reader.metrics(), reader.tokens()
+    mine = csv["training_curves"][csv["training_curves"]["run"] == "seed1 (seed 1)"]
+    np.testing.assert_allclose(mine["test_loss"], metrics["test_loss"], rtol=1e-12)
+    mine = csv["prop41_ratio"][csv["prop41_ratio"]["run"] == "seed1 (seed 1)"]
+    np.testing.assert_allclose(mine["prop41_ratio"], metrics["prop41_ratio"], rtol=1e-12)
+    mine = csv["embedding_norms"][csv["embedding_norms"]["run"] == "seed1 (seed 1)"]
+    np.testing.assert_allclose(mine["embedding_norm"], tokens["embedding_norm"].ravel(), rtol=1e-12)
+    step = 60
+    row = result.row(step)
+    for i, block in enumerate(result.blocks):
+        for name, columns in (("extreme_eigenvalues", ("lambda_min", "lambda_max")), ("saddle_index", ())):
+            table = csv[name]
+            line = table[(table["step"] == step) & (table["block"] == block)].iloc[0]
+            for end, column in enumerate(columns):
+                assert line[column] == pytest.approx(row["eigenvalues"][i, end, 0], rel=1e-12)
+            if name == "saddle_index":
+                assert line["saddle_index"] == row["inertia"][i, 0]
+                assert line["tolerance"] == pytest.approx(row["inertia_tolerance"][i], rel=1e-12)
+    table = csv["coupling_ratios"]
+    line = table[(table["step"] == step) & (table["pair"] == "E,W")].iloc[0]
+    assert line["kappa_1"] == pytest.approx(row["coupling_ratios"][0, 0], rel=1e-12)
+    assert csv["ratios"].set_index("step").loc[step, "curvature_ratio"] == pytest.approx(row["curvature_ratio"])
+    spectrum = csv["spectra"]
+    drawn = spectrum[(spectrum["step"] == step) & (spectrum["block"] == "E,W")]["eigenvalue"]
+    np.testing.assert_allclose(drawn, result.spectra(step)["E,W"], rtol=1e-12)
+
+
+def test_pages_stand_alone(report: Path, files: Path) -> None:
+    """No link leaves the page; every image of the Markdown page exists; the numbers are the file's."""
+    html, markdown = (report / "report.html").read_text(), (report / "report.md").read_text()
+    assert not re.findall(r'(?:src|href)="(?!data:|#)', html)
+    assert html.count("data:image/png;base64,") == len(FAMILIES)
+    links = re.findall(r"\]\(([^)]+)\)", markdown)
+    assert len(links) == 2 * len(FAMILIES)
+    assert all((report / link).is_file() for link in links)
+    row = HessianReader(files / "seed0.hessian.h5").row(60)
+    for page in (html, markdown):
+        assert f"{row['eigenvalues'][0, 1, 0]:.6g}" in page
+        assert "2 runs, 2 seeds" in page
+        with RunReader(files / "seed0.h5") as reader:
+            assert reader.attrs["run_id"] in page
+
+
+def test_same_files_same_svg(files: Path, tmp_path: Path) -> None:
+    """Figures are reproducible to the byte."""
+    with style():
+        for name in ("a", "b"):
+            drawn = FAMILIES["ratios"](open_sources([files / "seed0.h5"]))
+            save_figure(drawn.figure, drawn.data, tmp_path, name)
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+
+
+def test_power_law_is_exact_on_exact_data() -> None:
+    """y = 3 x^1.7 gives slope 1.7, factor 3, R^2 1; two points give no fit."""
+    x = np.geomspace(0.1, 100, 9)
+    fit = power_law(x, 3 * x**1.7)
+    assert fit is not None
+    assert (fit.slope, fit.factor, fit.r_squared) == pytest.approx((1.7, 3.0, 1.0))
+    assert fit.half_width == pytest.approx(0, abs=1e-6)
+    assert power_law(x[:2], x[:2]) is None
+
+
+def test_slope_interval_covers(tmp_path: Path) -> None:
+    """The 95 % interval of the slope holds the true slope in about 95 % of 400 noisy samples."""
+    rng = np.random.default_rng(0)
+    x = np.geomspace(1, 100, 12)
+    fits = [power_law(x, 2 * x**0.9 * np.exp(0.3 * rng.standard_normal(12))) for _ in range(400)]
+    held = sum(abs(fit.slope - 0.9) <= fit.half_width for fit in fits if fit)
+    assert 366 <= held <= 394
+
+
+def test_run_without_a_hessian_file(files: Path, tmp_path: Path) -> None:
+    """Training figures are drawn, the others say why not."""
+    lonely = Path(shutil.copy(files / "seed1.h5", tmp_path / "lonely.h5"))
+    page = write_report([lonely], tmp_path / "r", quiet=True).with_name("report.md").read_text()
+    drawn = {p.stem for p in (tmp_path / "r" / "figures").glob("*.png")}
+    assert drawn == {"training_curves", "prop41_ratio", "embedding_norms"}
+    assert "Not drawn: no Hessian file given holds eigenvalues." in page
+
+
+def test_hessian_file_alone(files: Path, tmp_path: Path) -> None:
+    """A Hessian file without its run still gives its own figures."""
+    alone = Path(shutil.copy(files / "seed0.hessian.h5", tmp_path / "moved.hessian.h5"))
+    write_report([alone], tmp_path / "r", quiet=True)
+    drawn = {p.stem for p in (tmp_path / "r" / "figures").glob("*.png")}
+    assert drawn == set(FAMILIES) - {"training_curves", "prop41_ratio", "embedding_norms"}
+
+
+def test_one_hot_run_has_no_embedding_figures(files: Path) -> None:
+    """What needs E is not drawn for a model without one, and says so."""
+    sources = open_sources([files / "onehot.h5"])
+    for family in ("prop41_ratio", "embedding_norms"):
+        with pytest.raises(NotDrawnError, match="no run file given holds"):
+            FAMILIES[family](sources)
+
+
+def test_pairing_by_run_id(files: Path, tmp_path: Path) -> None:
+    """Run and Hessian file find each other in any order; a foreign or altered neighbour is not taken silently."""
+    run, hessian = files / "seed0.h5", files / "seed0.hessian.h5"
+    for order in ([run, hessian], [hessian, run], [run], [hessian]):
+        (source,) = open_sources(order)
+        assert (source.run, source.hessian) == (run, hessian)
+        assert source.mismatch is None
+    stranger = Path(shutil.copy(files / "seed1.h5", tmp_path / "s.h5"))
+    shutil.copy(hessian, tmp_path / "s.hessian.h5")
+    assert open_sources([stranger])[0].hessian is None
+    altered = Path(shutil.copy(run, tmp_path / "a.h5"))
+    shutil.copy(hessian, tmp_path / "a.hessian.h5")
+    step = HessianReader(hessian).steps[0]
+    poison(altered, step)
+    wrong = f"step {step} was measured at another checkpoint than {altered} holds"
+    assert open_sources([altered])[0].mismatch == f"a.hessian.h5: {wrong}"
+    assert wrong in inspect(tmp_path / "a.hessian.h5").notes
+    stranger.replace(altered)
+    assert any("it is of run" in note for note in inspect(tmp_path / "a.hessian.h5").notes)
+    altered.write_bytes(b"nothing")
+    assert any(note.startswith(f"{altered} ") for note in inspect(tmp_path / "a.hessian.h5").notes)
+
+
+def test_a_run_that_went_on_is_still_the_one_that_was_analysed(tmp_path: Path) -> None:
+    """More steps change the bytes of the run file and none of the checkpoints that were measured."""
+    run = tmp_path / "run.h5"
+    train(dataclasses.replace(TINY, steps=40), run, quiet=True)
+    path = analyse(run, HessianConfig(blocks=("E",), device="cpu"), quiet=True).path
+    notes = inspect(path).notes
+    train(TINY, run, resume=True, quiet=True)
+    assert sha256(run) != HessianReader(path).attrs["parent_sha256"]
+    assert open_sources([run])[0].mismatch is None
+    assert inspect(path).notes == notes
+
+
+def test_reports_are_not_overwritten(files: Path, report: Path) -> None:
+    """An existing report stays unless --overwrite is given; then it is replaced whole."""
+    stamp = (report / "report.html").stat().st_mtime_ns
+    with pytest.raises(FileError, match="exists"):
+        write_report([files / "seed0.h5"], report, quiet=True)
+    assert (report / "report.html").stat().st_mtime_ns == stamp
+    copy = files / "copy"
+    shutil.copytree(report, copy)
+    write_report([files / "seed1.h5"], copy, overwrite=True, quiet=True)
+    assert (copy / "report.html").read_bytes() != (report / "report.html").read_bytes()
+    assert not list(files.glob(".*tmp"))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_analysis_scripts_run_alone(family: str, files: Path, tmp_path: Path) -> None:
+    """Each script draws its family from files and prints its numbers and paths."""
+    script = ROOT / "analyses" / f"{family}.py"
+    command: list[Any] = [sys.executable, "-W", "error", script, files / "seed0.h5", "--out", tmp_path]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert str(tmp_path / f"{family}.csv") in result.stdout
+    assert "seed 0" in result.stdout
+
+
+def test_analysis_script_errors() -> None:
+    """No file is a usage error; a missing one ends in error and hint."""
+    script = ROOT / "analyses" / "saddle_index.py"
+    assert subprocess.run([sys.executable, script], capture_output=True).returncode == 2
+    result = subprocess.run([sys.executable, script, "none.h5"], capture_output=True, text=True)
+    assert result.returncode == 1
+    assert re.fullmatch(r"error: none.h5 does not exist\nhint: .*\n", result.stderr)
