@@ -11,9 +11,9 @@ from pathlib import Path
 from tqdm import tqdm
 
 import landscape
-from landscape.analysis.tables import Table, by_block
+from landscape.analysis.tables import by_block
 from landscape.errors import ConfigError, warn
-from landscape.problems.embedding_mlp.blocks import CLAIM, CONTROL
+from landscape.problems.embedding_mlp.blocks import CLAIM, CONTROL, RATE_RATIO
 from landscape.report.figures import FAMILIES, NotDrawnError, Source, open_sources
 from landscape.report.figures.captions import objectives, where
 from landscape.report.style import save_figure, style
@@ -26,7 +26,7 @@ from landscape.text import markdown, printable
 
 @dataclasses.dataclass(frozen=True)
 class Section:
-    """One figure of the page, or the reason why it is not drawn."""
+    """One figure of the page, or the reason it is missing."""
 
     name: str
     title: str
@@ -38,9 +38,9 @@ class Section:
 def write_report(files: Sequence[Path | str], out: Path | str, overwrite: bool = False, quiet: bool = False) -> Path:
     """Write report.html, report.md and figures/ into the folder `out`; returns the path of report.html.
 
-    files: run files, Hessian files or both; the missing half is looked for beside each. Raises FileError for broken
-    files and for an `out` that exists (unless `overwrite`, and then only what a report wrote is replaced: files that
-    were added stay, an edited one is an error).
+    files: run files, Hessian files or both; the other file of each pair is looked for beside it. With `overwrite` an
+    earlier report is replaced; files added to its folder stay, an edited one is an error. Raises FileError for broken
+    files and for an existing `out`.
     """
     out, sources = as_path(out), open_sources(files)
     for line in (line for source in sources for line in source.damage):
@@ -83,10 +83,11 @@ def _write_pages(sources: Sequence[Source], sections: Sequence[Section], folder:
         finalize=printable,
     )
     environment.filters["markdown"] = markdown
+    tables = [{"label": s.label, "lines": by_block(HessianReader(s.hessian))} for s in sources if s.hessian]
     content = {
         "version": landscape.__version__,
         "runs": [_run_facts(s) for s in sources],
-        "tables": [{"label": s.label, "lines": lines} for s in sources if len(lines := _measurements(s)) > 1],
+        "tables": [table for table in tables if len(table["lines"]) > 1],
         "sections": sections,
         "notes": _notes(sources),
     }
@@ -95,7 +96,7 @@ def _write_pages(sources: Sequence[Source], sections: Sequence[Section], folder:
 
 
 def _run_facts(source: Source) -> dict[str, str]:
-    """What was run, by name."""
+    """Facts about a run by name."""
     c = source.config
     attrs = source.run_attrs or source.hessian_attrs
     facts = {
@@ -104,12 +105,13 @@ def _run_facts(source: Source) -> dict[str, str]:
         "model": f"{c['model']}, d = {c['embed_dim']}, h = {c['hidden']}, {c['activation']}"
         if c["model"] == "embedding"
         else f"{c['model']}, h = {c['hidden']}, {c['activation']}",
-        "optimiser": f"{c['optimizer']}, lr {c['lr']:g}, lr_E/lr_W {c['lr_ratio']}, weight decay {c['weight_decay']:g}",
+        "optimiser": f"{c['optimizer']}, lr {c['lr']:g}, {RATE_RATIO} {c['lr_ratio']}, "
+        f"weight decay {c['weight_decay']:g}",
         "batch": f"{c['batch_size']}, sampler {c['sampler']}",
         "training share": f"{c['train_fraction']:g}",
         "seed": str(c["seed"]),
     }
-    if source.metrics is not None and source.metrics.sizes["metric_step"]:
+    if source.metrics.sizes.get("metric_step"):
         last = source.metrics.isel(metric_step=-1)
         facts |= {
             "status": str(source.run_attrs["status"]),
@@ -129,29 +131,24 @@ def _run_facts(source: Source) -> dict[str, str]:
     }
 
 
-def _measurements(source: Source) -> Table:
-    """One row a step and block: extreme eigenvalues and the saddle index with all that gives it meaning."""
-    return by_block(HessianReader(source.hessian)) if source.hessian else []
-
-
 def _notes(sources: Sequence[Source]) -> list[str]:
-    """What a reader must know before quoting a number."""
+    """What readers must know before they quote a number."""
     seeds = len({s.config["seed"] for s in sources})
     notes = [
         f"{len(sources)} run{'s' if len(sources) > 1 else ''}, {seeds} seed{'s' if seeds > 1 else ''}: "
-        + ("no general claim rests on one seed." if seeds == 1 else "see each figure for the spread."),
+        + ("one seed supports no general claim." if seeds == 1 else "the figures show the spread."),
         *(s.mismatch for s in sources if s.mismatch),
         *(line for s in sources for line in s.damage),
     ]
-    analysed = [s for s in sources if s.measured is not None]
+    analysed = [s for s in sources if s.hessian]
     if analysed:
-        found = [m for s in analysed if (m := s.measured) is not None and "hidden" in m]
-        failures = [float(measured["hidden_failure_probability"].values.max(initial=0.0)) for measured in found]
+        files = [s.measured for s in analysed if "hidden" in s.measured]
+        failures = [measured["hidden_failure_probability"].values.max(initial=0.0) for measured in files]
         notes += [
             f"Objective of the Hessian: {objectives(analysed)}. float64, the whole training set.",
-            where(analysed) + " The gradient norm stands beside every saddle index for this reason.",
-            "hidden: no eigenvalue was missed further out than those reported by more than this, relative to the norm "
-            f"of the block, but with probability {max(failures, default=0.0):.0e} an end; 0: every one was computed.",
-            f"The pair {CONTROL} is shown beside {CLAIM} as a control: it, too, is a product of two factors.",
+            where(analysed) + " Read every saddle index beside its gradient norm.",
+            "hidden: distance beyond the reported eigenvalues within which one may have been missed, relative to the "
+            f"norm of the block (failure probability {max(failures, default=0.0):.0e} per end); 0: all were computed.",
+            f"The pair {CONTROL} is the control for {CLAIM}: both are products of two factors.",
         ]
     return notes

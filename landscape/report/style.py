@@ -1,4 +1,4 @@
-"""One look for all figures, and one way to save them."""
+"""The style of all figures, and how they are saved."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def style() -> Iterator[None]:
 
 
 def new_figure(columns: int, height: float = HEIGHT, rows: int = 1) -> Figure:
-    """An empty figure of the house width, laid out so that nothing is clipped; call inside `style()`."""
+    """An empty figure of the standard width; call inside `style()`."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(WIDTH, height * rows), layout="constrained")
@@ -51,7 +51,7 @@ def new_figure(columns: int, height: float = HEIGHT, rows: int = 1) -> Figure:
 
 
 def colour(block: str) -> tuple[float, float, float]:
-    """The colour of a block: of seaborn's colour-blind palette, the same in every figure."""
+    """The colour of a block in every figure, from seaborn's colour-blind palette."""
     import seaborn as sns
 
     found: tuple[float, float, float] = sns.color_palette("colorblind", 10)[_look(block)[0]]
@@ -59,14 +59,14 @@ def colour(block: str) -> tuple[float, float, float]:
 
 
 def marker(block: str) -> dict[str, Any]:
-    """The marker of a block, so that lines that coincide and colours that look alike are still told apart."""
+    """The marker of a block, which distinguishes coinciding lines and similar colours."""
     _, shape, size = _look(block)
-    # Of the circles that others are drawn in, the outline alone.
+    # Circles are drawn as outlines, so that markers inside them stay visible.
     return {"marker": shape, "markersize": size, "markerfacecolor": "none" if shape == "o" else None}
 
 
 def _look(block: str) -> tuple[int, str, float]:
-    """What the problem declares; of a foreign block something that depends on its name alone."""
+    """Colour, shape and size: as the problem declares, else derived from the name of the block."""
     number = zlib.crc32(block.encode())
     return LOOKS.get(block, (number % 10, _SHAPES[number % len(_SHAPES)], 3.0))
 
@@ -75,7 +75,7 @@ _SHAPES = "sv^D<>pP"
 
 
 def save_figure(figure: Figure, data: pd.DataFrame, folder: Path, name: str) -> list[Path]:
-    """Write NAME.png, .pdf, .svg and, with exactly what is drawn, .csv; returns their paths."""
+    """Write NAME.png, .pdf, .svg, and the data drawn as .csv; returns their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for form in FORMATS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -139,6 +140,13 @@ def test_only_problems_name_parameters(room: str) -> None:
             continue
         found = {n.value for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Constant)}
         assert not found & names, path
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "landscape/report").rglob("*.*")), ids=lambda p: p.name)
+def test_reports_name_no_parameter(path: Path) -> None:
+    """Captions, labels and names of metrics take E, W and V from the problem's declaration."""
+    if path.suffix in (".py", ".j2"):
+        assert not re.findall(r"(?<![A-Za-z0-9])(?:[EWV]|b[12])(?![A-Za-z0-9])", path.read_text())
 
 
 @pytest.mark.parametrize("path", scripts(), ids=lambda p: p.stem)

@@ -17,6 +17,10 @@ PARTS: dict[str, tuple[str, ...]] = {"E": ("E",), "W": ("W",), "V": ("V",), "bia
 """Parameters on which the mass of eigenvectors is reported."""
 CLAIM, CONTROL = "E,W", "W,V"
 """The pair that the claims are about, and the one that is shown beside it: it, too, is a product of two factors."""
+BALANCED = ("E", "W")
+"""The two factors whose learning rates Proposition 4.1 balances."""
+RATE_RATIO = "lr_E/lr_W"
+"""What reports call the option `lr_ratio`."""
 LOOKS = {
     "E": (0, "o", 6.0),
     "W": (1, "x", 4.5),

@@ -14,7 +14,7 @@ from landscape.curvature.deflation import Directions
 from landscape.curvature.objective import Objective
 from landscape.curvature.operators import Block
 from landscape.errors import ConfigError
-from landscape.problems.embedding_mlp.blocks import BLOCKS, DEFAULT_BLOCKS, PAIRS, PARTS
+from landscape.problems.embedding_mlp.blocks import BALANCED, BLOCKS, DEFAULT_BLOCKS, PAIRS, PARTS
 from landscape.problems.embedding_mlp.bounds import saddle_bound
 from landscape.problems.embedding_mlp.dense import EmbeddingMLP
 from landscape.problems.embedding_mlp.fields import PARAMETERS
@@ -52,7 +52,7 @@ class EmbeddingMLPProblem:
         self.parameters = {n: ParameterSpec(shape, known[n].dims, known[n].long_name) for n, shape in shapes.items()}
         self.blocks = blocks_of(list(shapes))
         self.default_blocks = tuple(b for b in DEFAULT_BLOCKS if b in self.blocks)
-        self.balanced = ("E", "W") if "E" in shapes else None
+        self.balanced = BALANCED if set(BALANCED) <= shapes.keys() else None
 
     @functools.cached_property
     def model(self) -> MLP:

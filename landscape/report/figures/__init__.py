@@ -1,4 +1,4 @@
-"""The figure families: each reads opened files and returns a figure, its data, a caption and its key numbers."""
+"""The figure families, and the command line of the scripts that draw one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FAMILIES = families()
 
 
 def main(family: str, claim: str | None) -> None:
-    """Draw one family from the files named on the command line, print its numbers and the paths written."""
+    """Draw one family from the files on the command line; print its key numbers and the paths written."""
     parser = argparse.ArgumentParser(description=claim)
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="run files or Hessian files")
     parser.add_argument("--out", type=Path, default=Path("reports/analyses"), help="folder to write to")

@@ -1,4 +1,4 @@
-"""What the panels of all figures share: axes of steps, line styles, legends, and words where nothing is drawn."""
+"""What the panels of all figures share: step axes, legends, and a notice in empty panels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def step_axis(axis: Axes, last: int) -> None:
 
 def last_step(sources: Sequence[Source]) -> int:
     """The last step that was measured in any of the sources."""
-    return max(int(s.measured["step"].values[-1]) for s in sources if s.measured is not None)
+    return max(int(source.measured["step"].values[-1]) for source in sources)
 
 
 def legend(axis: Axes, **options: Any) -> None:
@@ -31,10 +31,15 @@ def legend(axis: Axes, **options: Any) -> None:
         axis.legend(labels.values(), labels.keys(), **options)
 
 
-def outside_legend(figure: Figure, axis: Axes) -> None:
+def legend_below(axis: Axes) -> None:
+    """A legend below a panel, with each label once."""
+    legend(axis, fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3)
+
+
+def outside_legend(figure: Figure, axis: Axes, **options: Any) -> None:
     """One legend below all panels, with each label of one of them once."""
     labels = _labels(axis)
-    figure.legend(labels.values(), labels.keys(), loc="outside lower center", ncols=len(labels))
+    figure.legend(labels.values(), labels.keys(), loc="outside lower center", **{"ncols": len(labels), **options})
 
 
 def _labels(axis: Axes) -> dict[str, Any]:
@@ -43,6 +48,6 @@ def _labels(axis: Axes) -> dict[str, Any]:
 
 
 def nothing(axis: Axes, why: str) -> None:
-    """Say in an empty panel why it is."""
+    """Say in an empty panel why nothing is drawn."""
     axis.text(0.5, 0.5, why, ha="center", va="center", transform=axis.transAxes, color="0.4")
     axis.set_axis_off()

@@ -1,4 +1,4 @@
-"""Figures of the coupling of E and W: coupling ratios, and ratios against their predictions."""
+"""Figures of coupled blocks: coupling ratios, and curvature and gradient ratios against their predictions."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from landscape.problems.embedding_mlp.blocks import CONTROL
+from landscape.problems.embedding_mlp.blocks import BALANCED, CONTROL
 from landscape.report.figures.axes import last_step, legend, nothing, step_axis
-from landscape.report.figures.captions import what_was_run
+from landscape.report.figures.captions import listed, what_was_run
 from landscape.report.figures.families import family
 from landscape.report.figures.sources import Drawn, NotDrawnError, Source, having
 from landscape.report.style import colour, marker, new_figure
@@ -19,14 +19,14 @@ from landscape.report.style import colour, marker, new_figure
 if TYPE_CHECKING:
     import xarray
 
-PREDICTED = {
-    "curvature_ratio": r"$(\sigma_{\max}(E)/\sigma_{\max}(W))^2$",
-    "gradient_ratio": r"$\sigma_{\max}(E)/\sigma_{\max}(W)$",
-}
+_FIRST, _SECOND = BALANCED
+_NORMS = rf"\sigma_{{\max}}({_FIRST})/\sigma_{{\max}}({_SECOND})"
+PREDICTED = {"curvature_ratio": f"$({_NORMS})^2$", "gradient_ratio": f"${_NORMS}$"}
 MEASURED = {
-    "curvature_ratio": r"$\lambda_{\max}(H_{WW})/\lambda_{\max}(H_{EE})$",
-    "gradient_ratio": r"$\|\partial L/\partial W\|_F\,/\,\|\partial L/\partial E\|_F$",
+    "curvature_ratio": rf"$\lambda_{{\max}}(H_{{{_SECOND * 2}}})/\lambda_{{\max}}(H_{{{_FIRST * 2}}})$",
+    "gradient_ratio": rf"$\|\partial L/\partial {_SECOND}\|_F\,/\,\|\partial L/\partial {_FIRST}\|_F$",
 }
+_NEEDED = f"blocks {_FIRST} and {_SECOND} are needed"
 
 
 @family(50)
@@ -41,7 +41,6 @@ def coupling_ratios(sources: Sequence[Source]) -> Drawn:
     rows, numbers = [], {}
     for source in kept:
         data = source.measured
-        assert data is not None
         step = data["step"].values
         for axis, pair in zip(panels, found, strict=True):
             ratios, part = _ratios(source, pair), data.sel(pair=pair)
@@ -59,19 +58,9 @@ def coupling_ratios(sources: Sequence[Source]) -> Drawn:
                 f"κ_1 {_first(part, at[0])} at step {step[at[0]]}, {_first(part, at[1])} at step {step[at[1]]}; "
                 f"above 1: {above[0]} and {above[1]}; coupling strength {strength[at[0]]:.3g} and {strength[at[1]]:.3g}"
             )
-            table = {f"kappa_{rank + 1}": ratios[:, rank] for rank in range(ratios.shape[1])}
-            rows.append(
-                pd.DataFrame(
-                    {
-                        "run": source.label,
-                        "step": step,
-                        "pair": pair,
-                        **table,
-                        "coupling_index": pd.array(count, "Int64"),
-                        "coupling_strength": strength,
-                    }
-                )
-            )
+            kappas = {f"kappa_{rank + 1}": ratios[:, rank] for rank in range(ratios.shape[1])}
+            counted = {"coupling_index": pd.array(count, "Int64"), "coupling_strength": strength}
+            rows.append(source.table(step=step, pair=pair, **kappas, **counted))
     for axis, pair in zip(panels, found, strict=True):
         axis.axhline(1, color="black", linewidth=0.9, linestyle="--")
         axis.set(title=f"pair {pair}", yscale="log")
@@ -81,11 +70,11 @@ def coupling_ratios(sources: Sequence[Source]) -> Drawn:
     counts.set(title=r"$\kappa_i$ above 1", ylabel="saddle index of the pair", yscale="symlog")
     counts.set_ylim(0, 2 * counts.get_ylim()[1])
     legend(counts)
-    ranks = sorted({len(s.measured["rank"]) for s in kept if s.measured is not None})
+    ranks = sorted({len(s.measured["rank"]) for s in kept})
     caption = (
         f"{what_was_run(kept)} The {' or '.join(map(str, ranks))} largest coupling ratios κ_i of each pair, darkest "
-        "first, with both diagonal blocks shifted by the tolerance τ of the joint block; each ratio above 1 is one "
-        "direction of negative curvature of the joint block (F0). Ratios far above 1 mark directions with next to no "
+        "first, with both diagonal blocks shifted by the tolerance τ of the joint block. Each ratio above 1 is a "
+        "direction of negative curvature of the joint block (F0); ratios far above 1 mark directions with almost no "
         f"curvature of their own. {CONTROL} is the control."
     )
     return Drawn("Coupling ratios", figure, pd.concat(rows), caption, numbers)
@@ -102,14 +91,13 @@ def ratios(sources: Sequence[Source]) -> Drawn:
     rows = []
     for source in kept:
         data = source.measured
-        assert data is not None
         columns = {n: data[n].values for name in PREDICTED for n in (name, f"{name}_predicted")}
-        rows.append(pd.DataFrame({"run": source.label, "step": data["step"].values, **columns}))
+        rows.append(source.table(step=data["step"].values, **columns))
     table = pd.concat(rows)
-    # Both have a place on a logarithmic axis.
+    # A logarithmic axis shows positive values only.
     drawn = {name: (table[[name, f"{name}_predicted"]] > 0).all(axis=1).to_numpy() for name in PREDICTED}
     if not any(good.any() for good in drawn.values()):
-        raise NotDrawnError("no curvature or gradient ratio was measured: blocks E and W are needed")
+        raise NotDrawnError("no curvature or gradient ratio was measured: " + _NEEDED)
     numbers = {}
     panels = list(figure.axes)
     colours = sns.color_palette("viridis", as_cmap=True)
@@ -118,7 +106,7 @@ def ratios(sources: Sequence[Source]) -> Drawn:
         axis.set_title(name.replace("_", " "))
         points = table[drawn[name]]
         if points.empty:
-            nothing(axis, "not measured:\nblocks E and W are needed")
+            nothing(axis, f"not measured:\n{_NEEDED}")
             numbers[name] = "not measured"
             continue
         x, y = points[f"{name}_predicted"].to_numpy(), points[name].to_numpy()
@@ -137,8 +125,8 @@ def ratios(sources: Sequence[Source]) -> Drawn:
     figure.colorbar(scatter, ax=panels, label=r"$\log_{10}$ step")
     caption = (
         f"{what_was_run(kept)} One point a checkpoint; the dashed line is the prediction, the solid one a "
-        f"least-squares fit of the logarithms. {'; '.join(f'{k}: {v}' for k, v in numbers.items())}. "
-        "Checkpoints of one run are not independent, so the intervals are too narrow for a claim about runs."
+        f"least-squares fit of the logarithms. {listed(numbers)} "
+        "Checkpoints of one run are not independent: the intervals are too narrow for a claim about runs."
     )
     return Drawn("Curvature and gradient ratios against their predictions", figure, table, caption, numbers)
 
@@ -170,17 +158,16 @@ def power_law(x: NDArray[np.float64], y: NDArray[np.float64]) -> PowerLaw | None
 
 
 def _first(part: xarray.Dataset, row: int) -> str:
-    """The largest ratio of one step; at least that, where nothing bounds its error."""
+    """The largest ratio of one step, with ≥ where nothing bounds its error."""
     ratio, error = (float(part[name][row, 0]) for name in ("coupling_ratios", "coupling_ratio_error"))
     return f"{'≥ ' if np.isnan(error) and not np.isnan(ratio) else ''}{ratio:.4g}"
 
 
 def _pairs(sources: Sequence[Source]) -> list[str]:
     """The pairs of the files, in their order."""
-    return list(dict.fromkeys(str(p) for s in sources if s.measured is not None for p in s.measured["pair"].values))
+    return list(dict.fromkeys(str(p) for s in sources for p in s.measured["pair"].values))
 
 
 def _ratios(source: Source, pair: str) -> NDArray[np.float64]:
-    assert source.measured is not None
     values: NDArray[np.float64] = source.measured["coupling_ratios"].sel(pair=pair).values
     return values

@@ -1,4 +1,4 @@
-"""The register of figure families: each reads opened files and returns a figure, its data, a caption, key numbers."""
+"""The registry of figure families: functions from sources to a figure with its data, caption and key numbers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PLACED: dict[str, tuple[int, Family]] = {}
 
 
 def family(place: int) -> Callable[[Family], Family]:
-    """Register a function as a family under its own name; place: where it stands in a report, ascending."""
+    """Register a function as a family under its own name; place: sort key of its position in a report."""
 
     def register(draw: Family) -> Family:
         _PLACED[draw.__name__] = place, draw
@@ -24,7 +24,7 @@ def family(place: int) -> Callable[[Family], Family]:
 
 
 def families() -> dict[str, Family]:
-    """Every family of the modules of this folder by name, in the order of a report."""
+    """All families of the modules in this folder by name, in report order."""
     for found in pkgutil.iter_modules([str(Path(__file__).parent)]):
         importlib.import_module(f"{__package__}.{found.name}")
     return {name: draw for name, (_, draw) in sorted(_PLACED.items(), key=lambda entry: entry[1][0])}

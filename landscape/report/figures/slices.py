@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from landscape.report.figures.axes import outside_legend
 from landscape.report.figures.sources import Drawn
 from landscape.report.style import new_figure
 
@@ -31,8 +32,7 @@ def slices(found: Slices) -> Drawn:
     spread = found.loss.max() - found.loss.min()
     lines.set_ylim(found.loss.min() - 0.1 * spread, found.loss.max() + 0.1 * spread)
     lines.set(xlabel=r"$t$ along the unit eigenvector", ylabel="objective (nat)")
-    handles, labels = lines.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize="small")
+    outside_legend(figure, lines, ncols=2, fontsize="small")
     drawn = plane.contourf(found.plane_t, found.plane_t, found.plane, levels=20, cmap="viridis")
     plane.contour(found.plane_t, found.plane_t, found.plane, levels=[found.value], colors="white", linewidths=1.0)
     plane.plot(0, 0, "o", color="white", markersize=5, markeredgecolor="black")

@@ -1,4 +1,4 @@
-"""Files as figures see them: xarray datasets, a run and its Hessian file side by side."""
+"""Runs with their Hessian files as xarray datasets, for figures."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
+import xarray
 from numpy.typing import NDArray
 
 from landscape.analysis.fields import unlike
@@ -25,21 +27,19 @@ from landscape.storage.strings import COPY_AGAIN
 from landscape.storage.views import load_group
 
 if TYPE_CHECKING:
-    import pandas as pd
-    import xarray
     from matplotlib.figure import Figure
 
 
 class NotDrawnError(LandscapeError):
-    """The files lack what a figure shows."""
+    """The files lack the data of a figure."""
 
     def __init__(self, reason: str) -> None:
-        super().__init__(reason, "name files that hold it; `landscape hessian` measures the curvature")
+        super().__init__(reason, "name files that hold it; `landscape hessian` measures curvature")
 
 
 @dataclasses.dataclass(frozen=True)
 class Drawn:
-    """A figure with the data it shows, a caption and the numbers it stands for."""
+    """A figure with its data, caption and key numbers."""
 
     title: str
     figure: Figure
@@ -50,16 +50,16 @@ class Drawn:
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """A run file, its Hessian file, or both; committed rows only."""
+    """A run file, its Hessian file, or both. Datasets hold committed rows; those of a missing file are empty."""
 
     run: Path | None
     hessian: Path | None
     shows_folder: bool = False
-    """Whether the label names the folder too, for another source has the same name."""
+    """Whether the label includes the folder, because another source has the same name."""
 
     @functools.cached_property
     def config(self) -> dict[str, Any]:
-        """The run's config, with the defaults of what an older version did not know."""
+        """The run's config, with defaults for options added since."""
         attrs = self.run_attrs
         with in_file(self.path, "config"):
             stored = json.loads(attrs["config"] if attrs else self.hessian_attrs["parent_config"])
@@ -74,53 +74,53 @@ class Source:
 
     @property
     def label(self) -> str:
-        """What tells this run from others: its name and seed."""
+        """Name and seed of the run."""
         name = str(self.path) if self.shows_folder else self.path.name
         return f"{name.removesuffix('.h5').removesuffix('.hessian')} (seed {self.config['seed']})"
 
     @property
     def is_refined(self) -> bool:
-        """Whether the Hessian file is of a point refined from a checkpoint, not of checkpoints."""
+        """Whether the Hessian file holds a point refined from a checkpoint."""
         return bool(self.hessian_attrs) and "steps" not in json.loads(self.hessian_attrs["config"])
 
     @functools.cached_property
     def run_attrs(self) -> dict[str, Any]:
         """Root attributes of the run file; empty without one."""
-        return _attrs(self.run, schema.RUN) if self.run else {}
+        return _attrs(self.run, schema.RUN)
 
     @functools.cached_property
     def hessian_attrs(self) -> dict[str, Any]:
         """Root attributes of the Hessian file; empty without one."""
-        return _attrs(self.hessian, schema.HESSIAN) if self.hessian else {}
+        return _attrs(self.hessian, schema.HESSIAN)
 
     @functools.cached_property
-    def metrics(self) -> xarray.Dataset | None:
+    def metrics(self) -> xarray.Dataset:
         """Losses, accuracies and norms by metric_step."""
-        return load_group(self.run, schema.RUN, "metrics") if self.run else None
+        return _group(self.run, schema.RUN, "metrics")
 
     @functools.cached_property
-    def tokens(self) -> xarray.Dataset | None:
+    def tokens(self) -> xarray.Dataset:
         """Counts and norms by step and token."""
-        return load_group(self.run, schema.RUN, "tokens") if self.run else None
+        return _group(self.run, schema.RUN, "tokens")
 
     @functools.cached_property
-    def measured(self) -> xarray.Dataset | None:
+    def measured(self) -> xarray.Dataset:
         """The Hessian file by step."""
-        return load_group(self.hessian, schema.HESSIAN, "/") if self.hessian else None
+        return _group(self.hessian, schema.HESSIAN, "/")
 
     @functools.cached_property
-    def spectra(self) -> xarray.Dataset | None:
+    def spectra(self) -> xarray.Dataset:
         """Full spectra of the dense blocks by step."""
-        return load_group(self.hessian, schema.HESSIAN, "spectrum") if self.hessian else None
+        return _group(self.hessian, schema.HESSIAN, "spectrum")
 
     @functools.cached_property
-    def densities(self) -> xarray.Dataset | None:
+    def densities(self) -> xarray.Dataset:
         """Smoothed spectral densities of all blocks by step."""
-        return load_group(self.hessian, schema.HESSIAN, "density") if self.hessian else None
+        return _group(self.hessian, schema.HESSIAN, "density")
 
     @functools.cached_property
     def pairs_of_token(self) -> NDArray[np.int64]:
-        """Number of training pairs that hold each token."""
+        """Number of training pairs that contain each token."""
         assert self.run is not None
         with RunReader(self.run) as reader:
             data = reader.data()
@@ -131,16 +131,24 @@ class Source:
         holds = [np.unique(row) for row in tokens]
         return np.bincount(np.concatenate(holds), minlength=int(tokens.max()) + 1)
 
+    def blocks(self) -> list[str]:
+        """The blocks that were analysed."""
+        return [str(block) for block in self.measured["block"].values]
+
+    def table(self, **columns: Any) -> pd.DataFrame:
+        """Rows of a figure's data, labelled with the run."""
+        return pd.DataFrame({"run": self.label, **columns})
+
     def event(self, metric: str, threshold: float) -> int | None:
-        """First step with a row of metrics at which a metric reaches a threshold."""
-        if self.metrics is None:
+        """First recorded step at which a metric reaches a threshold."""
+        if metric not in self.metrics:
             return None
         steps = self.metrics["metric_step"].values[self.metrics[metric].values >= threshold]
         return int(steps[0]) if len(steps) else None
 
     @functools.cached_property
     def damage(self) -> list[str]:
-        """The rows that fail their checksums and are left out, a line for each file."""
+        """Rows left out because their checksums fail, one line a file."""
         found = {}
         if self.run:
             with RunReader(self.run) as reader:
@@ -151,7 +159,7 @@ class Source:
 
     @property
     def mismatch(self) -> str | None:
-        """What is wrong if the Hessian file was made from other checkpoints than the run file holds."""
+        """What is wrong if the Hessian file was made from other checkpoints."""
         if self.run is None or self.hessian is None:
             return None
         with RunReader(self.run) as run:
@@ -160,10 +168,10 @@ class Source:
 
 
 def open_sources(files: Sequence[Path | str]) -> list[Source]:
-    """Pair run files and Hessian files, in the order given; the missing half is looked for beside each.
+    """Pair run files with Hessian files, in the order given; the other file of each pair is looked for beside it.
 
-    A run's further Hessian files, and points refined from its checkpoints, are sources of their own. Raises FileError
-    for what is missing, broken or of another schema.
+    Further Hessian files of a run, and points refined from its checkpoints, are separate sources. Raises FileError for
+    files that are missing, broken or of another schema.
     """
     runs: dict[str, list[Path]] = {}
     measured: dict[str, list[Path]] = {}
@@ -185,7 +193,7 @@ def open_sources(files: Sequence[Path | str]) -> list[Source]:
 
 def _paired(key: str, runs: Sequence[Path], measured: Sequence[Path]) -> list[Source]:
     """The sources of one run_id."""
-    # A refined point lies on no path of training.
+    # A refined point lies on no training path.
     refined = [path for path in measured if ".critical-" in path.name]
     left = [path for path in measured if path not in refined]
     sources = []
@@ -202,23 +210,29 @@ def _paired(key: str, runs: Sequence[Path], measured: Sequence[Path]) -> list[So
 
 
 def _is_of(path: Path, kind: str, attribute: str, key: str) -> bool:
-    """Whether there is a file of this kind and run_id."""
+    """Whether a file of this kind and run_id exists."""
     return path.exists() and file_schema(path) == kind and bool(_attrs(path, kind)[attribute] == key)
 
 
 def having(sources: Sequence[Source], part: str, *names: str) -> list[Source]:
-    """The sources whose `part` exists and holds all variables. Raises NotDrawnError if there is none."""
-    kept = [
-        s
-        for s in sources
-        if (data := getattr(s, part)) is not None and set(names) <= set(data.variables) and all(data.sizes.values())
-    ]
+    """The sources whose `part` has rows and all variables. Raises NotDrawnError if there is none."""
+    kept = []
+    for source in sources:
+        data: xarray.Dataset = getattr(source, part)
+        if data.sizes and all(data.sizes.values()) and set(names) <= set(data.variables):
+            kept.append(source)
     if not kept:
         place = "run" if part in ("metrics", "tokens") else "Hessian"
         raise NotDrawnError(f"no {place} file given holds {', '.join(names) or part}")
     return kept
 
 
-def _attrs(path: Path, kind: str) -> dict[str, Any]:
+def _attrs(path: Path | None, kind: str) -> dict[str, Any]:
+    if path is None:
+        return {}
     with contextlib.closing(open_file(path, kind)) as file:
         return file.attrs
+
+
+def _group(path: Path | None, kind: str, group: str) -> xarray.Dataset:
+    return load_group(path, kind, group) if path else xarray.Dataset()

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from landscape.problems.embedding_mlp.blocks import CLAIM, CONTROL
-from landscape.report.figures.axes import last_step, legend, nothing, outside_legend, step_axis
+from landscape.problems.embedding_mlp.blocks import BALANCED, CLAIM, CONTROL
+from landscape.report.figures.axes import last_step, legend_below, nothing, outside_legend, step_axis
 from landscape.report.figures.captions import objectives, what_was_run, where
 from landscape.report.figures.families import family
 from landscape.report.figures.sources import Drawn, NotDrawnError, Source, having
@@ -17,59 +17,52 @@ from landscape.storage.schema import LEVELS
 
 STEPS_SHOWN = 4
 CURVE_POINTS = 400
-"""Points of a drawn cumulative distribution; every eigenvalue is in the Hessian file."""
+"""Points of a drawn cumulative distribution; the Hessian file holds every eigenvalue."""
 
 
 @family(20)
 def extreme_eigenvalues(sources: Sequence[Source]) -> Drawn:
-    """lambda_max and -lambda_min of every block over steps; the saddle bound beside its pair."""
+    """lambda_max and -lambda_min of every block over steps, and the saddle bound of its pair."""
     kept = having(sources, "measured", "eigenvalues")
     figure = new_figure(2, height=3.2)
     left, right = figure.axes
-    shown: dict[str, None] = {}
-    indefinite: set[str] = set()
+    semidefinite: dict[str, bool] = {}
     rows, numbers = [], {}
     for source in kept:
         data = source.measured
-        assert data is not None
         step = data["step"].values
-        for block in map(str, data["block"].values):
+        for block in source.blocks():
             values = data["eigenvalues"].sel(block=block, rank=0)
             low, high = values.sel(end="lowest").values, values.sel(end="highest").values
             left.plot(step, high, color=colour(block), label=block, **marker(block))
             norm = data["operator_norm"].sel(block=block).values
-            # Rounding noise of a semidefinite block is no negative curvature.
+            # Rounding noise of a semidefinite block is not negative curvature.
             negative = np.where(low < -1e-12 * norm, -low, np.nan)
-            shown[block] = None
-            if np.isfinite(negative).any():
-                indefinite.add(block)
+            has_negative = bool(np.isfinite(negative).any())
+            semidefinite[block] = semidefinite.get(block, True) and not has_negative
+            if has_negative:
                 right.plot(step, negative, color=colour(block), label=block, **marker(block))
-            rows.append(
-                pd.DataFrame({"run": source.label, "step": step, "block": block, "lambda_min": low, "lambda_max": high})
-            )
+            rows.append(source.table(step=step, block=block, lambda_min=low, lambda_max=high))
             numbers[f"{source.label}, {block}"] = f"lambda_min from {low[0]:.4g} to {low[-1]:.4g}"
         bound = data["saddle_bound"].values
         if np.isfinite(bound).any():
             label = rf"$\sigma_{{\max}}(G)$, bound of {CLAIM}"
             right.plot(step, bound, "--", color=colour(CLAIM), linewidth=1.1, label=label)
-            rows.append(
-                pd.DataFrame({"run": source.label, "step": step, "block": "saddle_bound", "lambda_min": -bound})
-            )
+            rows.append(source.table(step=step, block="saddle_bound", lambda_min=-bound))
     left.set(ylabel=r"$\lambda_{\max}$", yscale="log")
     right.set(ylabel=r"$-\lambda_{\min}$ where negative", yscale="log")
     for axis in figure.axes:
         step_axis(axis, last_step(kept))
-        legend(axis, fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3)
+        legend_below(axis)
     if not right.lines:
         nothing(right, "no block has negative curvature")
-    table = pd.concat(rows)
-    semidefinite = [block for block in shown if block not in indefinite]
+    never = ", ".join(block for block, holds in semidefinite.items() if holds) or "no block"
     caption = (
         f"{what_was_run(kept)} Objective: {objectives(kept)}, float64, whole training set. "
-        f"λ_min ≥ −1e-12·‖H‖ at every step: {', '.join(semidefinite) or 'no block'}. {CONTROL} is the control beside "
-        f"the claim about {CLAIM}; −σ_max(G) bounds λ_min of {CLAIM} from below (F14, ReLU and data loss only)."
+        f"λ_min ≥ −1e-12·‖H‖ at every step: {never}. {CONTROL} is the control "
+        f"for {CLAIM}; −σ_max(G) bounds λ_min of {CLAIM} from below (F14, ReLU and data loss only)."
     )
-    return Drawn("Extreme eigenvalues per block", figure, table, caption, numbers)
+    return Drawn("Extreme eigenvalues per block", figure, pd.concat(rows), caption, numbers)
 
 
 @family(30)
@@ -77,12 +70,11 @@ def spectra(sources: Sequence[Source]) -> Drawn:
     """All eigenvalues of the dense blocks at a few steps, as cumulative distributions on a symmetric log axis."""
     import seaborn as sns
 
-    kept = [s for s in having(sources, "spectra") if s.spectra is not None and s.spectra.data_vars][:1]
+    kept = [source for source in having(sources, "spectra") if source.spectra.data_vars][:1]
     if not kept:
         raise NotDrawnError("no block was small enough for a full spectrum")
     source = kept[0]
     data = source.spectra
-    assert data is not None
     blocks = [str(name) for name in data.data_vars]
     largest = max(float(np.nan_to_num(np.abs(data[b].values)).max()) for b in blocks)
     if not largest:
@@ -102,7 +94,7 @@ def spectra(sources: Sequence[Source]) -> Drawn:
             at = np.unique(np.linspace(0, len(values) - 1, CURVE_POINTS).round().astype(int))
             curve = {"eigenvalue": values[at], "share_below": (at + 1) / len(values)}
             axis.step(curve["eigenvalue"], curve["share_below"], color=shade, label=f"step {step[i]}")
-            rows.append(pd.DataFrame({"run": source.label, "block": block, "step": step[i], **curve}))
+            rows.append(source.table(block=block, step=step[i], **curve))
             numbers[f"{block}, step {step[i]}"] = f"{len(values)} eigenvalues in [{values[0]:.4g}, {values[-1]:.4g}]"
         axis.axvline(0, color="0.7", linewidth=0.8, zorder=0)
         axis.set_xscale("symlog", linthresh=threshold)
@@ -113,12 +105,11 @@ def spectra(sources: Sequence[Source]) -> Drawn:
         axis.tick_params(axis="x", labelrotation=45)
     for axis in figure.axes[len(blocks) :]:
         axis.set_axis_off()
-    handles, labels = figure.axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(shown))
+    outside_legend(figure, figure.axes[0])
     caption = (
         f"{what_was_run(kept)} {source.label}: every eigenvalue of each dense block, objective "
         f"{source.hessian_attrs['objective']}. The axis is linear within ±{threshold:.1e}. "
-        "What lies left of 0 is negative curvature; the saddle index counts it beyond a tolerance."
+        "Eigenvalues below 0 are negative curvature; the saddle index counts those beyond a tolerance."
     )
     return Drawn("Full spectra", figure, pd.concat(rows), caption, numbers)
 
@@ -132,9 +123,8 @@ def saddle_index(sources: Sequence[Source]) -> Drawn:
     rows, numbers = [], {}
     for source in kept:
         data = source.measured
-        assert data is not None
         step = data["step"].values
-        for block in map(str, data["block"].values):
+        for block in source.blocks():
             part = data.sel(block=block)
             known = part["inertia"].sel(sign="negative").values
             lower, upper = part["inertia_lower"].values, part["inertia_upper"].values
@@ -147,22 +137,18 @@ def saddle_index(sources: Sequence[Source]) -> Drawn:
             tolerance.plot(step, part["inertia_tolerance"].values, color=colour(block), **marker(block))
             gradient.plot(step, part["grad_norm"].values, color=colour(block), **marker(block))
             levels = [LEVELS[i] for i in part["inertia_level"].values]
-            rows.append(
-                pd.DataFrame(
-                    {
-                        "run": source.label,
-                        "step": step,
-                        "block": block,
-                        "saddle_index": pd.array(known, "Int64"),
-                        "saddle_index_gauge_free": pd.array(free, "Int64"),
-                        "lower": lower,
-                        "upper": upper,
-                        "level": levels,
-                        "tolerance": part["inertia_tolerance"].values,
-                        "grad_norm": part["grad_norm"].values,
-                    }
-                )
+            table = source.table(
+                step=step,
+                block=block,
+                saddle_index=pd.array(known, "Int64"),
+                saddle_index_gauge_free=pd.array(free, "Int64"),
+                lower=lower,
+                upper=upper,
+                level=levels,
+                tolerance=part["inertia_tolerance"].values,
+                grad_norm=part["grad_norm"].values,
             )
+            rows.append(table)
             certified = sum(level == "certified" for level in levels)
             numbers[f"{source.label}, {block}"] = (
                 f"index {lower[0]} to {upper[0]} at step {step[0]}, {lower[-1]} to {upper[-1]} at step {step[-1]}; "
@@ -179,6 +165,6 @@ def saddle_index(sources: Sequence[Source]) -> Drawn:
     outside_legend(figure, index)
     caption = (
         f"{what_was_run(kept)} Eigenvalues below −τ, objective {objectives(kept)}; shaded where only a bracket is "
-        f"known; dashed: on the complement of the gauge directions of E and W. {where(kept)}"
+        f"known; dashed: on the complement of the gauge directions of {' and '.join(BALANCED)}. {where(kept)}"
     )
     return Drawn("Saddle index", figure, pd.concat(rows), caption, numbers)

@@ -1,4 +1,4 @@
-"""Figures of how curvature is spread: spectral densities and their distances, eigenvectors over steps, sharpness."""
+"""Figures of spectral densities and their distances, of eigenvectors over steps, and of sharpness."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from landscape.report.figures.axes import last_step, legend, nothing, outside_legend, step_axis
+from landscape.report.figures.axes import last_step, legend, legend_below, nothing, outside_legend, step_axis
 from landscape.report.figures.captions import what_was_run
 from landscape.report.figures.families import family
 from landscape.report.figures.sources import Drawn, NotDrawnError, Source, having
@@ -23,10 +23,7 @@ def densities(sources: Sequence[Source]) -> Drawn:
     """The smoothed spectral density of every block at the last step, and the blocks' distances over steps."""
     kept = having(sources, "densities")
     source = kept[0]
-    data, measured = source.densities, source.measured
-    assert data is not None
-    assert measured is not None
-    blocks = [str(b) for b in measured["block"].values]
+    data, blocks = source.densities, source.blocks()
     figure = new_figure(2, height=3.4)
     density, distance = figure.axes
     last = data.isel(step=-1)
@@ -38,18 +35,7 @@ def densities(sources: Sequence[Source]) -> Drawn:
         density.plot(grid, values, color=colour(block), label=block)
         if error.any():
             density.fill_between(grid, values - error, values + error, color=colour(block), alpha=0.2, linewidth=0)
-        rows.append(
-            pd.DataFrame(
-                {
-                    "run": source.label,
-                    "step": step,
-                    "block": block,
-                    "eigenvalue": grid,
-                    "density": values,
-                    "error": error,
-                }
-            )
-        )
+        rows.append(source.table(step=step, block=block, eigenvalue=grid, density=values, error=error))
     drawn = np.stack([last[block].values for block in blocks])
     floor = 1e-6 * drawn[np.isfinite(drawn)].max(initial=0)
     seen = grid[(drawn > floor).any(0)]
@@ -60,8 +46,7 @@ def densities(sources: Sequence[Source]) -> Drawn:
     pairs = _pairs(kept)
     for source in kept:
         measured = source.measured
-        assert measured is not None
-        steps, known = measured["step"].values, set(map(str, measured["block"].values))
+        steps, known = measured["step"].values, set(source.blocks())
         for i, (a, b) in enumerate(pairs):
             if not {a, b} <= known:
                 continue
@@ -70,29 +55,26 @@ def densities(sources: Sequence[Source]) -> Drawn:
             numbers[f"{source.label}, Jensen-Shannon distance of {a} and {b}"] = (
                 f"{found[0]:.3f} at step {steps[0]}, {found[-1]:.3f} at step {steps[-1]}"
             )
-            rows.append(
-                pd.DataFrame({"run": source.label, "step": steps, "block": f"{a} and {b}", "jensen_shannon": found})
-            )
+            rows.append(source.table(step=steps, block=f"{a} and {b}", jensen_shannon=found))
     step_axis(distance, last_step(kept))
     distance.set(ylabel="Jensen–Shannon distance", ylim=(0, 1))
     for axis in figure.axes:
-        legend(axis, fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3)
+        legend_below(axis)
     if not pairs:
         nothing(distance, "one block has no distance")
     caption = (
         f"{what_was_run(kept)} Left: {kept[0].label}, the density of each block's eigenvalues, smoothed by a Gaussian "
-        f"of standard deviation {width:.2g}; a picture, from which no index may be read. Right: Jensen–Shannon "
+        f"of standard deviation {width:.2g}; do not read an index from it. Right: Jensen–Shannon "
         "distance (base 2) between blocks on that grid, the block heterogeneity of arXiv 2402.16788."
     )
     return Drawn("Spectral densities", figure, pd.concat(rows), caption, numbers)
 
 
 def _pairs(sources: Sequence[Source]) -> list[tuple[str, str]]:
-    """The pairs of single matrices that were analysed; without any, the first block beside each other one."""
+    """The pairs of single matrices that were analysed, else the first block with each of the others."""
     found: dict[tuple[str, str], None] = {}
     for source in sources:
-        assert source.measured is not None
-        blocks = [str(b) for b in source.measured["block"].values]
+        blocks = source.blocks()
         single = [(a, b) for i, a in enumerate(blocks) for b in blocks[i + 1 :] if len(a) == len(b) == 1]
         found |= dict.fromkeys(single or [(blocks[0], b) for b in blocks[1:]])
     return list(found)
@@ -102,34 +84,25 @@ def _pairs(sources: Sequence[Source]) -> list[tuple[str, str]]:
 def tracking(sources: Sequence[Source]) -> Drawn:
     """How far the top and bottom eigenspaces turn between analysed steps, and sharpness against its stable limit."""
     kept = having(sources, "measured", "subspace_overlap", "sharpness_gd")
-    kept = [source for source in kept if source.measured is not None and len(source.measured["step"]) > 1]
+    kept = [source for source in kept if len(source.measured["step"]) > 1]
     if not kept:
-        raise NotDrawnError("eigenvectors are tracked over at least two analysed steps")
+        raise NotDrawnError("tracking eigenvectors takes at least two analysed steps")
     figure = new_figure(3, height=3.2)
     *ends, sharp = figure.axes
-    ranks = sorted({len(source.measured["rank"]) for source in kept if source.measured is not None})
+    ranks = sorted({len(source.measured["rank"]) for source in kept})
     rows, numbers = [], {}
     for source in kept:
         data = source.measured
-        assert data is not None
         step = data["step"].values
         for axis, end in zip(ends, ("highest", "lowest"), strict=True):
-            for block in map(str, data["block"].values):
+            for block in source.blocks():
                 found = data["subspace_overlap"].sel(block=block, end=end).values
                 axis.plot(step, found, color=colour(block), label=block, **marker(block))
                 crossings = data["crossings"].sel(block=block, end=end).values
-                rows.append(
-                    pd.DataFrame(
-                        {
-                            "run": source.label,
-                            "step": step,
-                            "block": block,
-                            "end": end,
-                            "overlap": found,
-                            "crossings": pd.array(crossings, "Int64"),
-                        }
-                    )
+                table = source.table(
+                    step=step, block=block, end=end, overlap=found, crossings=pd.array(crossings, "Int64")
                 )
+                rows.append(table)
             axis.set(title=f"{end} {' or '.join(map(str, ranks))}", ylim=(-0.02, 1.02))
         for i, (name, edge) in enumerate(EDGE.items()):
             found = data[name].values
@@ -140,7 +113,7 @@ def tracking(sources: Sequence[Source]) -> Drawn:
                 numbers[f"{source.label}, {name}"] = (
                     f"{known[0]:.4g} to {known[-1]:.4g}, largest {np.nanmax(found):.4g}; stable up to {edge:.0f}"
                 )
-                rows.append(pd.DataFrame({"run": source.label, "step": step, name: found}))
+                rows.append(source.table(step=step, **{name: found}))
     for axis in figure.axes:
         step_axis(axis, last_step(kept))
     ends[0].set_ylabel("overlap with the step before")
@@ -150,8 +123,8 @@ def tracking(sources: Sequence[Source]) -> Drawn:
     legend(sharp, fontsize="small", loc="upper right")
     outside_legend(figure, ends[0])
     caption = (
-        f"{what_was_run(kept)} Overlap ‖V_beforeᵀV‖²_F/k of the spans of the k eigenvectors at each end between "
+        f"{what_was_run(kept)} Overlap ‖U_beforeᵀU‖²_F/k of the spans of the k eigenvectors at each end between "
         "neighbouring analysed steps. Right: λ_max of diag(lr)·H over 2 (gradient descent) and of Adam's "
-        "preconditioned Hessian over 38; above 1 full-batch steps would be unstable."
+        "preconditioned Hessian over 38; above 1 full-batch steps are unstable."
     )
     return Drawn("Eigenvectors over steps", figure, pd.concat(rows), caption, numbers)

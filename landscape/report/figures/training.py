@@ -7,7 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from landscape.report.figures.captions import what_was_run
+from landscape.problems.embedding_mlp.blocks import BALANCED
+from landscape.report.figures.axes import legend
+from landscape.report.figures.captions import listed, what_was_run
 from landscape.report.figures.families import family
 from landscape.report.figures.sources import Drawn, Source, having
 from landscape.report.style import new_figure
@@ -25,14 +27,11 @@ def training_curves(sources: Sequence[Source]) -> Drawn:
     rows, numbers = [], {}
     for source in kept:
         data = source.metrics
-        assert data is not None
         # Step 0 has no logarithm: the axis is linear up to the first rows of metrics.
         step = data["metric_step"].values
         for axis, quantity in zip(figure.axes, ("loss", "accuracy"), strict=True):
             for part, colour in (("train", blue), ("test", orange)):
-                axis.plot(
-                    step, data[f"{part}_{quantity}"].values, color=colour, label=part if source is kept[0] else None
-                )
+                axis.plot(step, data[f"{part}_{quantity}"].values, color=colour, label=part)
         memorise, grok = source.event("train_accuracy", MEMORISED), source.event("test_accuracy", GROKKED)
         for axis in figure.axes:
             for event, colour in ((memorise, blue), (grok, orange)):
@@ -42,68 +41,65 @@ def training_curves(sources: Sequence[Source]) -> Drawn:
             f"train 99 % at step {_or_never(memorise)}, test 95 % at step {_or_never(grok)}, "
             f"last test accuracy {float(data['test_accuracy'][-1]):.4f}"
         )
-        columns = ("train_loss", "test_loss", "train_accuracy", "test_accuracy")
-        rows.append(pd.DataFrame({"run": source.label, "step": step, **{c: data[c].values for c in columns}}))
+        rows.append(_rows(source, ("train_loss", "test_loss", "train_accuracy", "test_accuracy")))
     for axis, quantity in zip(figure.axes, ("cross-entropy (nat)", "accuracy"), strict=True):
         axis.set(xlabel="step", ylabel=quantity, xlim=(0, None))
         axis.set_xscale("symlog", linthresh=100)
     figure.axes[0].set_yscale("log")
     figure.axes[1].set_ylim(-0.03, 1.03)
-    figure.axes[1].legend(loc="center left")
+    legend(figure.axes[1], loc="center left")
     caption = (
         f"{what_was_run(kept)} Dotted lines: the first row of metrics with training accuracy ≥ {MEMORISED:.0%} (blue) "
-        f"and test accuracy ≥ {GROKKED:.0%} (orange). {'; '.join(f'{k}: {v}' for k, v in numbers.items())}."
+        f"and test accuracy ≥ {GROKKED:.0%} (orange). {listed(numbers)}"
     )
     return Drawn("Training curves", figure, pd.concat(rows), caption, numbers)
 
 
 @family(90)
 def prop41_ratio(sources: Sequence[Source]) -> Drawn:
-    """The ratio lr_E/lr_W of Proposition 4.1 over steps, beside the one in use."""
+    """The ratio of learning rates of Proposition 4.1 over steps, beside the one in use."""
     import seaborn as sns
 
-    kept = having(sources, "metrics", "prop41_ratio", "lr_E")
+    first, second = BALANCED
+    rates, norms = ([f"{kind}_{name}" for name in BALANCED] for kind in ("lr", "sigma_max"))
+    frequency = f"f_{first}"
+    kept = having(sources, "metrics", "prop41_ratio", *rates)
     blue, orange, green = sns.color_palette("colorblind", 3)
     figure = new_figure(2)
     left, right = figure.axes
     rows, numbers = [], {}
     for source in kept:
         data = source.metrics
-        assert data is not None
         step = data["metric_step"].values
-        used = data["lr_E"].values / np.where(data["lr_W"].values == 0, np.nan, data["lr_W"].values)
-        first = source is kept[0]
-        left.plot(step, data["prop41_ratio"].values, color=blue, label="Proposition 4.1" if first else None)
-        left.plot(step, used, color=orange, linestyle="--", label="in use" if first else None)
-        for name, colour in (("sigma_max_E", blue), ("sigma_max_W", green)):
-            right.plot(
-                step, data[name].values, color=colour, label=rf"$\sigma_{{\max}}({name[-1]})$" if first else None
-            )
-        right.plot(step, data["f_E"].values, color="0.45", linestyle=":", label=r"$f_E$" if first else None)
+        used, other = (data[rate].values for rate in rates)
+        left.plot(step, data["prop41_ratio"].values, color=blue, label="Proposition 4.1")
+        left.plot(step, used / np.where(other == 0, np.nan, other), color=orange, linestyle="--", label="in use")
+        for name, norm, colour in zip(BALANCED, norms, (blue, green), strict=True):
+            right.plot(step, data[norm].values, color=colour, label=rf"$\sigma_{{\max}}({name})$")
+        right.plot(step, data[frequency].values, color="0.45", linestyle=":", label=rf"$f_{first}$")
         finite = data["prop41_ratio"].values[np.isfinite(data["prop41_ratio"].values)]
         if len(finite):
             numbers[source.label] = (
                 f"from {finite[0]:.3g} at the first row after step 0 to {finite[-1]:.3g} at the last; "
-                f"f_E {float(data['f_E'][-1]):.4f}"
+                f"{frequency} {float(data[frequency][-1]):.4f}"
             )
-        columns = ("prop41_ratio", "sigma_max_E", "sigma_max_W", "f_E", "lr_E", "lr_W")
-        rows.append(pd.DataFrame({"run": source.label, "step": step, **{c: data[c].values for c in columns}}))
-    left.set(xlabel="step", ylabel="lr_E / lr_W")
+        rows.append(_rows(source, ("prop41_ratio", *norms, frequency, *rates)))
+    left.set(xlabel="step", ylabel=" / ".join(rates))
     right.set(xlabel="step", ylabel="its factors")
     for axis in figure.axes:
         axis.set_xlim(left=0)
         axis.set_ylim(bottom=0)
-        axis.legend()
+        legend(axis)
     caption = (
-        f"{what_was_run(kept)} Proposition 4.1's ratio is (σ_max(E)/σ_max(W))·(f_W/f_E) with f_W = 1 and f_E measured "
-        f"from the batches drawn. {'; '.join(f'{k}: {v}' for k, v in numbers.items())}."
+        f"{what_was_run(kept)} Proposition 4.1's ratio is (σ_max({first})/σ_max({second}))·(f_{second}/f_{first}) "
+        f"with f_{second} = 1 and {frequency} measured from the batches drawn. {listed(numbers)}"
     )
     return Drawn("Proposition 4.1 over training", figure, pd.concat(rows), caption, numbers)
 
 
 @family(100)
 def embedding_norms(sources: Sequence[Source]) -> Drawn:
-    """Embedding norms of operand tokens by the number of training pairs that hold them."""
+    """Embedding norms of operand tokens by the number of training pairs that contain them."""
     import seaborn as sns
 
     kept = having(sources, "tokens", "embedding_norm", "grad_norm")
@@ -112,17 +108,15 @@ def embedding_norms(sources: Sequence[Source]) -> Drawn:
     left, right = figure.axes
     rows, numbers = [], {}
     for source in kept:
-        data = source.tokens
-        assert data is not None
         p = source.config["p"]
-        data = data.isel(token=slice(0, p))
+        data = source.tokens.isel(token=slice(0, p))
         step, pairs = data["step"].values, source.pairs_of_token[:p]
         groups = np.array_split(np.argsort(pairs, kind="stable"), 3)
         for group, name, colour, sign in zip(groups, ("rare", "middle", "frequent"), palette, "ox^", strict=True):
             if not len(group):
                 continue
-            label = f"{name} third" if source is kept[0] else None
-            left.plot(step, data["embedding_norm"].values[:, group].mean(axis=1), color=colour, label=label)
+            norms = data["embedding_norm"].values[:, group].mean(axis=1)
+            left.plot(step, norms, color=colour, label=f"{name} third")
             right.scatter(pairs[group], data["embedding_norm"].values[-1, group], color=colour, s=16, marker=sign)
         steps = max(int(step[-1]), 1)
         share = data["count"].values[-1] / steps
@@ -131,18 +125,23 @@ def embedding_norms(sources: Sequence[Source]) -> Drawn:
             f"{share.min():.4f} to {share.max():.4f}"
         )
         columns = {name: data[name].values.ravel() for name in ("count", "embedding_norm", "grad_norm")}
-        token, at = np.tile(data["token"].values, len(step)), np.repeat(step, p)
-        pairs_column = np.tile(pairs, len(step))
-        rows.append(pd.DataFrame({"run": source.label, "step": at, "token": token, "pairs": pairs_column, **columns}))
+        token, held = (np.tile(column, len(step)) for column in (data["token"].values, pairs))
+        rows.append(source.table(step=np.repeat(step, p), token=token, pairs=held, **columns))
     left.set(xlabel="step", ylabel=r"mean $\|e_i\|$", xlim=(0, None))
     left.set_ylim(bottom=0)
     right.set(xlabel="training pairs that hold the token", ylabel=r"$\|e_i\|$ at the last step")
-    left.legend()
+    legend(left)
     caption = (
         f"{what_was_run(kept)} Operand tokens in thirds by the number of training pairs that hold them. "
-        f"{'; '.join(f'{k}: {v}' for k, v in numbers.items())}."
+        f"{listed(numbers)}"
     )
     return Drawn("Embedding norms by token frequency", figure, pd.concat(rows), caption, numbers)
+
+
+def _rows(source: Source, metrics: Sequence[str]) -> pd.DataFrame:
+    """Some metrics of a run by step."""
+    columns = {name: source.metrics[name].values for name in metrics}
+    return source.table(step=source.metrics["metric_step"].values, **columns)
 
 
 def _or_never(step: int | None) -> str:
