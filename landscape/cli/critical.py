@@ -23,13 +23,13 @@ class Critical:
     # A saddle index belongs to a critical point of what was minimised.
     analysis: AnalysisConfig = AnalysisConfig(objective="regularised")
     out: Path | None = None
-    """Hessian file to write, with the refined parameters; None: RUN.critical-STEP.h5 beside the run."""
+    """Hessian file to write, with the refined parameters. None: RUN.critical-STEP.h5 beside the run."""
     grad_tol: float = 1e-10
-    """Gradient norm at which a point counts as critical."""
+    """Gradient norm below which a point is critical."""
     search_products: int = 60_000
-    """Hessian-vector products of the search at most."""
+    """Largest number of Hessian-vector products of the search."""
     resume: bool = False
-    """Continue an earlier search, or start one: after Ctrl-C or a kill, with more products, or with more blocks."""
+    """Continue an earlier search, also with more products or blocks; start one if there is none."""
     overwrite: bool = False
     """Replace an existing file."""
     json: bool = False

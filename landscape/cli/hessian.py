@@ -20,13 +20,13 @@ class Hessian:
     ckpt: Path
     """Run file to analyse."""
     out: Path | None = None
-    """Hessian file to write; None: RUN.hessian.h5 beside the run."""
+    """Hessian file to write. None: RUN.hessian.h5 beside the run."""
     overwrite: bool = False
-    """Replace a Hessian file of another run or other settings (one that matches is resumed, and gets what it lacks)."""
+    """Replace a Hessian file of another run or other settings; a file that matches is always resumed and extended."""
     fsync: bool = False
-    """Sync every step to the disk, so that it survives a loss of power too."""
+    """Sync every step to disk, so that it survives a power failure."""
     verify: bool = False
-    """Compare with PyHessian's top eigenvalue and with a dense Hessian where it fits."""
+    """Compare with PyHessian's top eigenvalue, and with a dense Hessian where it fits."""
     json: bool = False
     """Print everything measured as one JSON document."""
     quiet: bool = False

@@ -1,4 +1,4 @@
-"""Arguments, printing and exit codes; torch is imported only inside the commands."""
+"""Command line: arguments, errors and exit codes. Only the commands import torch."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ Command = Train | Hessian | Critical | Slice | Sweep | Report | Info | Check
 def main() -> None:
     """Entry point of `landscape`."""
     _replace_closed_streams()
-    # What the encoding lacks is shown as \\u03bb and the like, as on stderr.
+    # Characters outside the encoding are escaped, as on stderr.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code = run(sys.argv[1:])
     except BrokenPipeError:
-        # Whoever read the progress has gone, and with it the user; what was written can be resumed.
+        # The reader of the progress has gone; the files can be resumed.
         discard(sys.stderr)
         code = INTERRUPTED
     sys.exit(code)
@@ -65,19 +65,19 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _replace_closed_streams() -> None:
-    """Open /dev/null in place of closed standard streams: no file takes their numbers, no print goes elsewhere."""
+    """Open /dev/null in place of closed standard streams, so that no other file gets their numbers."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
         except OSError:
-            # The lowest free number is the one that was closed.
+            # The new file gets the lowest free number, that of the closed stream.
             os.open(os.devnull, os.O_RDWR)
         if getattr(sys, name) is None:
             setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115
 
 
 def _parse(argv: Sequence[str]) -> Command | None:
-    """The command with its options; None if help was asked for and printed. Raises ConfigError for usage errors."""
+    """The command with its options; None after `--help`. Raises ConfigError for usage errors."""
     base = _base_config(argv)
     commands: Any = (
         Annotated[Train, tyro.conf.subcommand("train", default=Train(base))]
@@ -95,7 +95,7 @@ def _parse(argv: Sequence[str]) -> Command | None:
             parsed: Command = tyro.cli(
                 commands,
                 prog="landscape",
-                description="Direct Hessian measurements of the loss landscape of networks that grok.",
+                description="Measure the Hessian and loss landscape of networks that grok.",
                 args=list(argv),
                 config=(tyro.conf.OmitArgPrefixes,),
             )
@@ -107,7 +107,7 @@ def _parse(argv: Sequence[str]) -> Command | None:
 
 
 def _usage_error(box: str) -> ConfigError:
-    """What tyro says in a box, under a title in parts divided by lines: first what is wrong, then how to mend it."""
+    """The error and its hint from tyro's boxed message: parts divided by lines, first the error, then the hint."""
     rows = [re.sub(r"\x1b\[[0-9;]*m", "", row) for row in box.splitlines()]
     inside = " ".join(row.strip(" │╰╯") for row in rows[1:])
     wrong, *mends = filter(None, map(str.strip, re.split("─+|-{8,}", inside)))
@@ -115,7 +115,7 @@ def _usage_error(box: str) -> ConfigError:
 
 
 def _base_config(argv: Sequence[str]) -> TrainConfig:
-    """The options under the flags: the run that is resumed, else preset and JSON file."""
+    """The options that flags override: those of the resumed run, else of preset and JSON file."""
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     early.add_argument("--preset", default="quick")
     early.add_argument("--config", type=Path)
@@ -126,7 +126,7 @@ def _base_config(argv: Sequence[str]) -> TrainConfig:
     try:
         known, _ = early.parse_known_args(argv[1:])
     except argparse.ArgumentError:
-        # An option without its value, which is refused in due course.
+        # An option without its value; the full parser refuses it.
         return preset("quick")
     base = preset(known.preset)
     if known.resume and known.out.exists():

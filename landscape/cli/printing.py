@@ -1,4 +1,4 @@
-"""Results to stdout, and nothing lost or odd where its reader has gone."""
+"""Print results to stdout, also after its reader has gone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TextIO
 
 @contextlib.contextmanager
 def printing() -> Iterator[None]:
-    """Around prints to stdout. A reader that has gone, such as `head`, wants no more: the rest is dropped."""
+    """Context for printing to stdout: output is dropped once the reader, such as `head`, has gone."""
     try:
         yield
         sys.stdout.flush()
@@ -24,7 +24,7 @@ def printing() -> Iterator[None]:
 
 
 def discard(stream: TextIO) -> None:
-    """Send what is left in a stream's buffer, and all that follows, nowhere."""
+    """Redirect a stream, with the rest of its buffer, to /dev/null."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 

@@ -14,14 +14,14 @@ from landscape.text import printable
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """Figures and a page from run files and Hessian files."""
+    """An HTML and Markdown page with figures, from run files and Hessian files."""
 
     files: tyro.conf.Positional[tuple[Path, ...]]
-    """Run files, Hessian files or both; RUN.hessian.h5 beside a run is found by itself."""
+    """Run files, Hessian files or both; RUN.hessian.h5 beside a run is included."""
     out: Path | None = None
-    """Folder to write; None: reports/NAME of the first file."""
+    """Folder to write. None: reports/NAME of the first file."""
     overwrite: bool = False
-    """Replace an earlier report; files that were added to its folder stay."""
+    """Replace an earlier report; files added to its folder stay."""
     quiet: bool = False
     """No progress bar."""
 

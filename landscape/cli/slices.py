@@ -14,7 +14,7 @@ from landscape.text import printable
 
 @dataclasses.dataclass(frozen=True)
 class Slice:
-    """The loss along unit eigenvectors of a checkpoint, and on the plane of the lowest and the highest."""
+    """The loss along unit eigenvectors at a checkpoint, and on the plane of the lowest and the highest."""
 
     slice: SliceConfig
     ckpt: Path
@@ -22,7 +22,7 @@ class Slice:
     step: int
     """Stored step to slice at."""
     out: Path | None = None
-    """Folder to write; None: reports/RUN-slices-STEP."""
+    """Folder to write. None: reports/RUN-slices-STEP."""
     problem: str = ""
     """Your own model, data and loss, as in `landscape hessian --problem`."""
     objective: Literal["data", "regularised"] = "data"
@@ -30,9 +30,9 @@ class Slice:
     method: Literal["auto", "dense", "lanczos"] = "auto"
     """How the eigenvectors are found."""
     max_products: int = 3000
-    """Hessian-vector products at most."""
+    """Largest number of Hessian-vector products."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where the products run."""
+    """Device of the products."""
     overwrite: bool = False
     """Replace existing figures."""
 

@@ -15,16 +15,16 @@ from landscape.text import printable
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
-    """Many runs and their analyses over all cores; repeated, it resumes where it stopped."""
+    """Many runs and their analyses on all cores; run again, it resumes."""
 
     config: Path
-    """JSON file of cases, grid, seeds and analyses."""
+    """JSON file with cases, grid, seeds and analyses."""
     out: Path = Path("checkpoints")
-    """Folder to write; the files are OUT/NAME/CASE-FIELD=VALUE-sSEED.h5, and .hessian.h5 beside them."""
+    """Folder to write: OUT/NAME/CASE-FIELD=VALUE-sSEED.h5 and .hessian.h5 beside each."""
     jobs: int | None = None
-    """Worker processes of one thread each; None: one a core."""
+    """Number of single-threaded worker processes. None: one per core."""
     overwrite: bool = False
-    """Remove the files of the sweep that the folder holds, and start anew; other files are refused."""
+    """Remove the files of the sweep in the folder and start again; other files are refused."""
     json: bool = False
     """Print the results as one JSON document."""
     quiet: bool = False

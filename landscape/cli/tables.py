@@ -1,4 +1,4 @@
-"""Results as terminal tables and as JSON."""
+"""Results as terminal tables and JSON."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def measurements(result: HessianReader) -> str:
-    """The measurements by step and block, then by step, each beside its prediction."""
+    """The table by step and block, the table by step, and notes."""
     from landscape.analysis.tables import by_block, by_step, notes
 
     return "\n\n".join([_align(by_block(result)), _align(by_step(result)), "\n".join(notes(result))])
@@ -31,7 +31,7 @@ def critical_point(status: str, point: dict[str, Any]) -> str:
     verdict = {
         "critical": "critical point: an index here is the index of a saddle",
         "gradient-flat": "gradient-flat, not critical: the gradient lies where the Hessian has no curvature",
-        "unfinished": "not critical: the search stalled, or spent its --search-products; --resume continues with more",
+        "unfinished": "not critical: the search stalled or used up --search-products; --resume continues with more",
     }[status]
     return (
         f"{verdict}\n|grad| {point['start_grad_norm']:.3e} -> {point['grad_norm']:.3e}, objective "
@@ -41,7 +41,7 @@ def critical_point(status: str, point: dict[str, Any]) -> str:
 
 
 def verification(opinions: Sequence[Verification]) -> str:
-    """PyHessian and the dense Hessian beside the file; empty for no opinions."""
+    """The table of `--verify`; empty without one."""
     if not opinions:
         return ""
     lines = [["step", "block", "landscape", "PyHessian", "dense: max difference / |H|"]]
@@ -52,7 +52,7 @@ def verification(opinions: Sequence[Verification]) -> str:
 
 
 def contents(state: FileState) -> str:
-    """What a file holds, what it lacks, and how to resume it."""
+    """Contents of a file, missing datasets, and how to resume it."""
     a, steps = state.attributes, state.steps
     span = f"{len(steps)} ({steps[0]} to {steps[-1]})" if steps else "none"
     lines = [
@@ -81,7 +81,7 @@ def contents(state: FileState) -> str:
 
 
 def soundness(state: FileState) -> str:
-    """The state of every table, and the verdict."""
+    """The state of every table, and a verdict."""
     lines = [["table", "room", "committed", "damaged"]]
     lines += [[t.group, str(t.room), str(len(t.committed)), str(len(t.damaged))] for t in state.tables]
     if state.damage:
@@ -103,7 +103,7 @@ def _align(lines: Sequence[Sequence[str]]) -> str:
 
 
 def known(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of the Hessian file with None where a count is not known."""
+    """A row of the Hessian file with None for unknown counts."""
     import numpy as np
 
     marked = {f.name for f in ROOT.fields if f.attrs == schema.MARKED}
@@ -111,7 +111,7 @@ def known(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def hessian_document(out: Path, result: HessianReader, **more: Any) -> str:
-    """Everything that a Hessian file holds as one JSON document."""
+    """The contents of a Hessian file as one JSON document."""
     from landscape.storage.contents import known_attributes
 
     return document(

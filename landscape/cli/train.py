@@ -18,27 +18,27 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Train:
-    """A grokking run; dense checkpoints of E, W and all other parameters in HDF5."""
+    """Train a network to grok, with dense checkpoints of all parameters in HDF5."""
 
     run: TrainConfig
     preset: Literal["quick", "mid", "paper"] = "quick"
-    """Starting point of all options: quick (seconds), mid (half a minute), paper (arXiv 2505.15624; a GPU helps)."""
+    """Defaults of all options: quick (seconds), mid (half a minute), paper (arXiv 2505.15624; a GPU helps)."""
     config: Path | None = None
-    """JSON file of options, applied over the preset; flags win over both."""
+    """JSON file of options; overrides the preset, and flags override both."""
     out: Path = Path("checkpoints/run.h5")
     """Run file to write."""
     seeds: int | None = None
-    """Train this many seeds, counted up from --seed, side by side: RUN-s0.h5, RUN-s1.h5 and so on for RUN.h5; with
-    --vary at most 256 runs."""
+    """Train this many seeds side by side, counted from --seed: RUN-s0.h5, RUN-s1.h5, ... At most 256 runs, with
+    --vary."""
     vary: tuple[str, ...] = ()
-    """Train several values side by side, such as lr_ratio=1,2,4 lr=0.01,0.02, with RUN-lr_ratio-2-lr-0.01.h5 among the
-    files; of lr, lr_ratio, weight_decay, init_scale_E and init_scale_W, with --seeds every seed of each."""
+    """Train several values side by side, such as lr_ratio=1,2,4 lr=0.01,0.02; one of the files is
+    RUN-lr_ratio-2-lr-0.01.h5. Takes lr, lr_ratio, weight_decay, init_scale_E, init_scale_W; combines with --seeds."""
     resume: bool = False
-    """Go on where the run file stops (start it if there is none)."""
+    """Resume the run file; start it if there is none."""
     overwrite: bool = False
     """Replace an existing run file."""
     fsync: bool = False
-    """Sync every commit to the disk, so that it survives a loss of power too."""
+    """Sync every commit to disk, so that it survives a power failure."""
     json: bool = False
     """Print the summary as one JSON document."""
     quiet: bool = False

@@ -1,4 +1,4 @@
-"""What a sweep consists of: its runs, their analyses, and a file name for each."""
+"""The plan of a sweep: its runs, their analyses, and their file names."""
 
 from __future__ import annotations
 
@@ -16,40 +16,38 @@ from landscape.errors import ConfigError, suggest
 from landscape.storage.files import as_path, hessian_file
 
 DEFINITION = "sweep.json"
-"""The sweep that the files of a folder belong to."""
+"""File in a sweep's folder that describes the sweep."""
 MOST_RUNS, MOST_ANALYSES = 10_000, 100
-"""Of one sweep, whose every file is checked before the first run starts."""
+"""Limits of one sweep; all files are checked before the first run starts."""
 
 
 @dataclasses.dataclass(frozen=True)
 class SweepAnalysis(HessianConfig):
-    """One analysis of a sweep's runs, or of some of them."""
+    """One analysis of all or some runs of a sweep."""
 
     name: str = ""
-    """Part of the file's name, RUN.hessian-NAME.h5; none: RUN.hessian.h5."""
+    """Part of the file name RUN.hessian-NAME.h5; empty: RUN.hessian.h5."""
     cases: tuple[str, ...] = ()
-    """Cases that are analysed; none named: all."""
+    """Cases to analyse; empty: all."""
     seeds: tuple[int, ...] = ()
-    """Seeds that are analysed; none named: all."""
+    """Seeds to analyse; empty: all."""
     refine_from: int | None = None
-    """Stored step from which the nearest critical point is sought, to be analysed instead of any step."""
+    """Analyse the critical point nearest to this stored step instead of steps."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.refine_from is not None and self.steps != "auto":
-            raise ConfigError(
-                f"steps is {self.steps}, refine_from {self.refine_from}", "one of them says what is analysed"
-            )
+            raise ConfigError(f"steps is {self.steps}, refine_from {self.refine_from}", "set only one of them")
 
     @property
     def settings(self) -> AnalysisConfig:
-        """What `landscape hessian` would be given; where a point is refined, what `landscape critical` would be."""
+        """The options of `landscape hessian`, or of `landscape critical` where a point is refined."""
         kind = HessianConfig if self.refine_from is None else AnalysisConfig
         return kind(**{f.name: getattr(self, f.name) for f in dataclasses.fields(kind)})
 
     @property
     def named_steps(self) -> list[int]:
-        """The steps that are to be analysed, as far as they are named."""
+        """The steps named in `steps` or `refine_from`."""
         if self.refine_from is not None:
             return [self.refine_from]
         return [] if self.steps in ("auto", "all") else [int(step) for step in self.steps.split(",")]
@@ -57,22 +55,22 @@ class SweepAnalysis(HessianConfig):
 
 @dataclasses.dataclass(frozen=True)
 class SweepConfig:
-    """Many runs, cases x grid x seeds, and their analyses; one that exists has no run that cannot be."""
+    """Many runs, cases x grid x seeds, and their analyses; all values are checked on construction."""
 
     name: str = "sweep"
-    """Folder of the files."""
+    """Name of the folder."""
     preset: str = "quick"
     """Starting point of all options: quick, mid or paper."""
     train: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """Options of every run, over the preset."""
+    """Options of every run; they override the preset."""
     cases: dict[str, dict[str, Any]] = dataclasses.field(default_factory=lambda: {"base": {}})
-    """Options of the runs of each case, by its name."""
+    """Options of each case by name."""
     grid: dict[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
-    """Values of each option that is crossed with all others."""
+    """Values of each option; the grid crosses all of them."""
     seeds: tuple[int, ...] = (0,)
     """Seeds of every case and grid point."""
     hessian: tuple[dict[str, Any], ...] = ()
-    """Analyses: options of `landscape hessian` or refine_from, and a name, cases and seeds where there are several."""
+    """Analyses: options of `landscape hessian`, or refine_from; with several, also name, cases and seeds."""
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -86,7 +84,7 @@ class SweepConfig:
         for name in (self.name, *self.cases, *filter(None, names)):
             if not re.fullmatch("[A-Za-z0-9][A-Za-z0-9_-]*", name):
                 raise ConfigError(
-                    f"name {name!r} cannot be part of a file's name",
+                    f"name {name!r} cannot be part of a file name",
                     "start with a letter or digit, followed by letters, digits, _ and -",
                 )
         crossed = {f"grid {field}": values for field, values in self.grid.items()}
@@ -100,7 +98,7 @@ class SweepConfig:
                 raise ConfigError(f"{what} sets seed to {options['seed']}", "list all seeds in seeds")
         for case, options in self.cases.items():
             for field in filter(options.__contains__, self.grid):
-                raise ConfigError(f"case {case} sets {field}, which grid crosses", "leave it to one of the two")
+                raise ConfigError(f"case {case} sets {field}, which grid crosses", "set it in only one of the two")
         for analysis in self.analyses:
             for what, chosen, known in (("case", analysis.cases, self.cases), ("seed", analysis.seeds, self.seeds)):
                 absent = set(chosen) - set(known)
@@ -111,7 +109,7 @@ class SweepConfig:
 
     @property
     def analyses(self) -> list[SweepAnalysis]:
-        """The entries of `hessian`. Raises ConfigError for values that no analysis can have."""
+        """The entries of `hessian`. Raises ConfigError for invalid values."""
         found = []
         for entry in self.hessian:
             try:
@@ -137,14 +135,14 @@ class SweepRun:
 
 
 def load_sweep(path: Path | str) -> SweepConfig:
-    """The sweep that a JSON file describes; unknown keys and wrong values are refused."""
+    """The sweep that a JSON file describes. Raises ConfigError for unknown keys and invalid values."""
     return load(as_path(path), SweepConfig(), '{"name": "ratios", "grid": {"lr_ratio": [1, 10]}, "seeds": [0, 1]}')
 
 
 def sweep_runs(config: SweepConfig, out: Path | str = "checkpoints") -> list[SweepRun]:
-    """Every run of a sweep with its files, whether they exist or not: OUT/NAME/CASE-FIELD=VALUE-sSEED.h5.
+    """Every run of a sweep with its files OUT/NAME/CASE-FIELD=VALUE-sSEED.h5, whether or not they exist.
 
-    Raises ConfigError for values that no run can have.
+    Raises ConfigError for invalid values.
     """
     runs, analyses = [], config.analyses
     for case, *values, seed in itertools.product(config.cases, *config.grid.values(), config.seeds):
@@ -172,7 +170,7 @@ def _hashable(value: Any) -> Any:
 
 
 def _text(value: Any) -> str:
-    """A value of the grid as part of a file's name."""
+    """A grid value as part of a file name."""
     if isinstance(value, list | tuple):
         return "+".join(map(_text, value))
     return value if isinstance(value, str) else json.dumps(value)

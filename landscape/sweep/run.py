@@ -1,4 +1,4 @@
-"""Many runs and their analyses over worker processes: what is finished is kept, what is not is resumed."""
+"""Train and analyse the runs of a sweep in worker processes; finished files are kept, unfinished ones resumed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ IN_THE_WAY = "use --overwrite to start the sweep anew, or another --out"
 
 @dataclasses.dataclass(frozen=True)
 class Failure:
-    """A file that could not be finished, and why."""
+    """A file that could not be finished, the error and its hint."""
 
     path: Path
     error: str
@@ -46,14 +46,14 @@ class Failure:
 
 @dataclasses.dataclass(frozen=True)
 class SweepResult:
-    """The finished runs in the order of `sweep_runs`, analyses that did not converge, and what failed."""
+    """The finished runs in the order of `sweep_runs`, analyses that did not converge, and failures."""
 
     runs: list[tuple[SweepRun, RunSummary]]
     unconverged: list[Path]
     failures: list[Failure]
 
     def document(self) -> dict[str, Any]:
-        """All of it by name."""
+        """The result as JSON types."""
         return {
             "runs": [
                 {"labels": run.labels, **dataclasses.asdict(summary), "hessian": run.hessian}
@@ -73,10 +73,10 @@ def run_sweep(
 ) -> SweepResult:
     """Train the runs of a sweep, those of one shape side by side, then analyse them, in `jobs` processes.
 
-    Everything is checked before anything starts: raises ConfigError for what no run or analysis can have and FileError
-    for a file of another config in the way; later errors are `failures`, and stop nothing else. The folder keeps the
-    sweep itself as sweep.json, from which `load_sweep` and `sweep_runs` tell which file is which. The processes import
-    the calling script: its own work belongs under `if __name__ == "__main__"`.
+    Everything is checked first: raises ConfigError for invalid values and FileError for a file of another config in the
+    way. Later errors become `failures` and do not stop other runs. The folder keeps the sweep as sweep.json;
+    `load_sweep` and `sweep_runs` map it to the files. The processes import the calling script: guard its own work with
+    `if __name__ == "__main__"`.
     """
     jobs = len(os.sched_getaffinity(0)) if jobs is None else jobs
     if jobs < 1:
@@ -114,7 +114,7 @@ def run_sweep(
             for groups in (balanced(untrained, jobs), alone):
                 for reason, group in workers.run(_train, [(group,) for group in groups]):
                     if reason and len(group) > 1:
-                        # What one member met shall not stop the others.
+                        # Retry the members one by one, so that only the failing one fails.
                         alone += [{path: member} for path, member in group.items()]
                         continue
                     failures += [Failure(path, *reason) for path in group if reason]
@@ -128,7 +128,7 @@ def run_sweep(
 
 
 def _check(runs: Sequence[SweepRun], analyses: dict[str, SweepAnalysis]) -> dict[Path, TrainConfig]:
-    """The configs as they will be stored. Raises ConfigError, DeviceError or DoesNotFitError."""
+    """The configs as stored in the files. Raises ConfigError, DeviceError or DoesNotFitError."""
     configs: dict[Path, TrainConfig] = {}
     by_path = {run.path: run for run in runs}
     for alike in side_by_side({run.path: run.config for run in runs}):
@@ -153,7 +153,7 @@ def _check(runs: Sequence[SweepRun], analyses: dict[str, SweepAnalysis]) -> dict
 
 
 def _earlier(definition: Path) -> SweepConfig | None:
-    """The sweep whose files the folder holds; None for a new folder. Raises FileError for what is no sweep."""
+    """The sweep of an existing folder; None for a new one. Raises FileError for an invalid definition."""
     if not definition.exists():
         return None
     try:
@@ -163,7 +163,7 @@ def _earlier(definition: Path) -> SweepConfig | None:
 
 
 def _remove(runs: Sequence[SweepRun], earlier: Mapping[Path, SweepRun]) -> None:
-    """Remove the files of an earlier sweep; none if one of them is not what that sweep writes."""
+    """Remove the files of an earlier sweep, or none of them if one is not a file of that sweep."""
     files = [path for run in runs for path in run.files if path.exists()]
     for run in runs:
         then = earlier.get(run.path)
@@ -181,14 +181,14 @@ def _remove(runs: Sequence[SweepRun], earlier: Mapping[Path, SweepRun]) -> None:
                     f"{path} is not of the sweep that {path.parent / DEFINITION} describes",
                     "move it away, or choose another --out",
                 )
-    # The targets of links: what the sweep wrote.
+    # The sweep wrote to the targets of links.
     for path in map(output, files):
         with sole_writer(path):
             path.unlink(missing_ok=True)
 
 
 def _define(path: Path, config: SweepConfig) -> None:
-    """Keep the sweep in its folder, in the place of an earlier one."""
+    """Write the sweep's definition into its folder, replacing an earlier one."""
     path, text = output(path), to_json(config) + "\n"
     with temporary_file(path, len(text)) as draft:
         draft.write_text(text, encoding="utf-8")
@@ -196,7 +196,7 @@ def _define(path: Path, config: SweepConfig) -> None:
 
 @contextlib.contextmanager
 def _without_locks(runs: Sequence[SweepRun]) -> Iterator[None]:
-    """Leave no lock file behind of a worker that was stopped or killed; locks that are held stay."""
+    """Remove lock files of stopped or killed workers; locks that are held stay."""
     try:
         yield
     finally:
@@ -219,7 +219,7 @@ def _is_trained(path: Path, config: TrainConfig) -> bool:
 
 
 def _is_analysed(run: Path, config: AnalysisConfig, path: Path, is_trained: bool) -> bool:
-    """Whether an analysis is finished. Raises FileError for a file that is not of this run and config."""
+    """Whether an analysis is finished. Raises FileError for a file of another run or config."""
     if not is_trained:
         refuse_existing(path, IN_THE_WAY)
     if not path.exists():

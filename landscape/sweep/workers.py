@@ -19,13 +19,13 @@ from landscape.errors import as_landscape_error
 from landscape.signals import stop_signals
 
 Reason = tuple[str, str]
-"""Why a call failed, and how to mend it."""
+"""The error of a failed call, and its hint."""
 PATIENCE = 20.0
-"""Seconds that a worker has to come to an end by itself; after a kill its files can be resumed, too."""
+"""Seconds that a stopped worker has before it is killed; its files can be resumed either way."""
 
 
 class Workers:
-    """Up to `count` processes, started when there is work for them and stopped when the block ends, however it does."""
+    """Up to `count` processes, started on demand and stopped at the end of the `with` block."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -33,7 +33,7 @@ class Workers:
         self._processes: dict[Connection, SpawnProcess] = {}
 
     def run(self, function: Callable[..., object], calls: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-        """Call `function` with each of `calls`, in turn; yields (reason of its failure or None, *call) at its end."""
+        """Call `function` with each of `calls`; yields (reason of failure or None, *call) as each call ends."""
         waiting = list(calls)[::-1]
         busy: dict[Connection, tuple[Any, ...]] = {}
         while waiting or busy:
@@ -62,17 +62,17 @@ class Workers:
         context = multiprocessing.get_context("spawn")
         mine, theirs = context.Pipe()
         process = context.Process(target=_work, args=(theirs,), daemon=True)
-        # A terminal sends Ctrl-C to all. The workers, started with it blocked, never see it but get one SIGTERM from
-        # here; and here it waits until the start is through.
+        # A terminal sends Ctrl-C to all processes. Workers start with SIGINT blocked and get one SIGTERM from here;
+        # a Ctrl-C during the start takes effect after it.
         with stop_signals() as stop:
-            # Its own start would take the block off.
+            # The tracker's start would unblock SIGINT.
             resource_tracker.ensure_running()
             before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             try:
                 process.start()
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        # The worker's end alone is left, so that its death is the end of the pipe.
+        # With only the worker's end open, its death closes the pipe.
         theirs.close()
         self._processes[mine] = process
         if stop.is_set():
@@ -87,7 +87,7 @@ class Workers:
     ) -> None:
         for pipe, process in self._processes.items():
             process.terminate()
-            # What takes SIGTERM as the end of its work finds no more of it.
+            # A worker that handles SIGTERM by finishing its task then finds no other.
             pipe.close()
         for process in self._processes.values():
             process.join(PATIENCE)
@@ -96,15 +96,15 @@ class Workers:
 
 
 def _work(pipe: Connection) -> None:
-    """Work off what comes through the pipe, until SIGTERM, the end of the pipe or that of the parent."""
+    """Run the calls from the pipe until SIGTERM, the end of the pipe or the end of the parent."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    # BLAS libraries take this when they are loaded.
+    # BLAS libraries read this when they are loaded.
     os.environ["OMP_NUM_THREADS"] = "1"
     import torch
     from tqdm import tqdm
 
     torch.set_num_threads(1)
-    # The default is shared by processes, and a killed one would leave it behind.
+    # The default lock is shared between processes, and a killed process would leave it locked.
     tqdm.set_lock(threading.RLock())
     with contextlib.suppress(EOFError, BrokenPipeError):
         while True:
@@ -116,7 +116,7 @@ def _end_with_parent() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
-    # At once, so that the files are free for whoever resumes them.
+    # At once, so that another process can resume the files.
     os._exit(1)
 
 
