@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.parameter import UninitializedParameter
+from torch.utils import _pytree as pytree
 
 from landscape.errors import ArgumentError, DoesNotFitError, LandscapeError, NumericsError
 
@@ -36,28 +37,45 @@ def require_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
         raise ArgumentError(f"{name} is {value!r}", f"choose from {', '.join(choices)}")
 
 
-def require_data(inputs: Any, targets: Any) -> None:
-    """Raise ArgumentError for data that are not two tensors of finite numbers, one target per input."""
+def require_data(inputs: Any, targets: Any, where: str = "") -> tuple[int, torch.device]:
+    """The number of samples and the device of trees of tensors.
+
+    Raises ArgumentError unless they are finite numbers, one target per input; where: of which part of the data.
+    """
+    count, device, first = -1, torch.device("cpu"), ""
     for what, data in (("inputs", inputs), ("targets", targets)):
-        if not isinstance(data, Tensor):
-            raise ArgumentError(f"{what} are a {type(data).__name__}, not a tensor", _how_to_stack(data))
-        if data.ndim == 0:
-            raise ArgumentError(f"{what} are a single number", "give a tensor whose first axis is the samples")
-    if len(inputs) != len(targets) or len(inputs) == 0:
-        raise ArgumentError(f"{len(inputs)} inputs and {len(targets)} targets", "give one target per input")
-    if inputs.device != targets.device:
-        raise ArgumentError(
-            f"inputs are on {inputs.device}, targets on {targets.device}",
-            f"move one: targets.to({str(inputs.device)!r})",
-        )
+        leaves = [(what + pytree.keystr(path), leaf) for path, leaf in pytree.tree_flatten_with_path(data)[0]]
+        for name, leaf in leaves:
+            if hasattr(leaf, "__array__") and not isinstance(leaf, Tensor):
+                raise ArgumentError(f"{name}{where} are a {type(leaf).__name__}, not a tensor", _how_to_stack(leaf))
+        found = [(name, leaf) for name, leaf in leaves if isinstance(leaf, Tensor)]
+        if not found:
+            raise ArgumentError(f"{what}{where} are a {type(data).__name__}, not a tensor", _how_to_stack(data))
+        for name, leaf in found:
+            if leaf.ndim == 0:
+                raise ArgumentError(
+                    f"{name}{where} are a single number", "give a tensor whose first axis is the samples"
+                )
+            if count < 0:
+                count, device, first = len(leaf), leaf.device, name
+            if len(leaf) != count:
+                raise ArgumentError(f"{count} {first} and {len(leaf)} {name}{where}", "give one target per input")
+            if leaf.device != device:
+                raise ArgumentError(
+                    f"{first} are on {device}, {name} on {leaf.device}{where}", f"move one: targets.to({str(device)!r})"
+                )
+    if count == 0:
+        raise ArgumentError(f"0 inputs and 0 targets{where}", "give one target per input")
     for what, data in (("inputs", inputs), ("targets", targets)):
-        if not is_finite(data):
-            bad = ~torch.isfinite(data).reshape(len(data), -1).all(1)
-            raise ArgumentError(
-                f"{int(bad.sum())} of {len(data)} {what} have NaN or infinite numbers, the first at row "
-                f"{int(bad.nonzero()[0])}",
-                "leave these samples out, or mend them",
-            )
+        for path, leaf in pytree.tree_flatten_with_path(data)[0]:
+            if isinstance(leaf, Tensor) and not is_finite(leaf):
+                bad = ~torch.isfinite(leaf).reshape(len(leaf), -1).all(1)
+                raise ArgumentError(
+                    f"{int(bad.sum())} of {len(leaf)} {what}{pytree.keystr(path)}{where} have NaN or infinite numbers, "
+                    f"the first at row {int(bad.nonzero()[0])}",
+                    "leave these samples out, or mend them",
+                )
+    return count, device
 
 
 def require_settings(model: Any, loss: Any, weight_decay: Any, chunk_size: Any, dtype: Any) -> None:
@@ -118,14 +136,15 @@ def require_real(name: str, p: Any) -> None:
         )
 
 
-def require_outputs(outputs: Any, dtype: torch.dtype) -> None:
-    """Raise ArgumentError for outputs of a model that are not one real tensor in the objective's precision."""
+def require_outputs(outputs: Any, dtype: torch.dtype) -> Tensor:
+    """The outputs of a model. Raises ArgumentError unless they are one real tensor in the objective's precision."""
     if not isinstance(outputs, Tensor):
         raise ArgumentError(
             f"the model returns a {type(outputs).__name__}, not a tensor",
-            "wrap it in a module or function that returns the one tensor which the loss takes",
+            f"say which tensor the loss takes: outputs=lambda out: out{_first_part(outputs)}",
         )
     _require_dtype("the model's outputs", outputs, dtype)
+    return outputs
 
 
 def require_values(values: Any, shape: tuple[int, ...], dtype: torch.dtype) -> None:
@@ -255,12 +274,19 @@ def _require_dtype(what: str, x: Tensor, dtype: torch.dtype) -> None:
     raise ArgumentError(f"{what} are {x.dtype} in an objective of {dtype}", hint)
 
 
+def _first_part(outputs: Any) -> str:
+    """How the tensor that is most likely meant is reached."""
+    names = outputs.keys() if isinstance(outputs, Mapping) else getattr(outputs, "__dict__", {})
+    held = [n for n in names if isinstance(outputs[n] if isinstance(outputs, Mapping) else getattr(outputs, n), Tensor)]
+    name = next((n for n in ("logits", *held) if n in held), None)
+    if name is None:
+        return "[0]"
+    return f"[{name!r}]" if type(outputs) is dict else f".{name}"
+
+
 def _how_to_stack(data: Any) -> str:
-    if isinstance(data, Mapping | list | tuple):
-        return (
-            "give one tensor; where the model takes several, give row numbers torch.arange(N) and a function that "
-            "picks the rows (docs/curvature.md)"
-        )
     if hasattr(data, "__array__"):
         return "give torch.from_numpy(array)"
-    return "give the whole data as tensors: inputs, targets = (torch.cat(part) for part in zip(*loader))"
+    if isinstance(data, Mapping | list | tuple | int | float):
+        return "give a tensor, or a dict, tuple or list of tensors"
+    return "a loader gives inputs and targets: pass it alone, without targets"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +16,9 @@ from landscape.errors import ArgumentError, suggest
 
 
 class ModuleFunction:
-    """A module as a function of (parameters by name, *inputs), in one precision.
+    """A module as a function of (parameters by name, inputs), in one precision.
+
+    inputs: one argument; a tuple or list of them; a dict of keyword arguments.
 
     Parameters that are not given, and buffers, are constants, copied so that none is changed. Raises
     ArgumentError for names and shapes that the module does not have, for one tied tensor given twice, and for
@@ -27,7 +30,7 @@ class ModuleFunction:
         self._by_mode = {name: m for name, m in module.named_modules() if _depends_on_mode(m)}
         self._require_eval()
 
-    def __call__(self, params: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
+    def __call__(self, params: Mapping[str, Tensor], inputs: Any) -> Any:
         self._require_eval()
         own = {
             **dict(self.module.named_parameters(remove_duplicate=False)),
@@ -38,8 +41,13 @@ class ModuleFunction:
         # By identity: torch wants one tensor for all the names of a tied one.
         copies = {id(p): in_precision(p.detach(), self.dtype).clone() for p in own.values() if id(p) not in given}
         constants = {n: copies[id(p)] for n, p in own.items() if id(p) not in given}
-        outputs: Tensor = torch.func.functional_call(self.module, {**constants, **params}, inputs)
-        return outputs
+        # As a DataLoader's collated samples are usually passed on.
+        arguments, keywords = (), {}
+        if isinstance(inputs, dict):
+            keywords = inputs
+        else:
+            arguments = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
+        return torch.func.functional_call(self.module, {**constants, **params}, arguments, keywords)
 
     def _require_eval(self) -> None:
         active = [f"{type(m).__name__} {name!r}" for name, m in self._by_mode.items() if m.training]
@@ -67,10 +75,17 @@ class ModuleFunction:
                 )
 
 
+def device_of(model: object) -> torch.device | None:
+    """Where the parameters of a module are; None for what has none."""
+    first = next(model.parameters(), None) if isinstance(model, nn.Module) else None
+    return None if first is None else first.device
+
+
 def loss_in_precision(loss: Callable[..., Tensor], dtype: torch.dtype) -> Callable[..., Tensor]:
     """A loss whose tensors, such as class weights of a module or a functools.partial, are in `dtype`."""
     if isinstance(loss, nn.Module):
-        return functools.partial(ModuleFunction(loss, dtype), {})
+        function = ModuleFunction(loss, dtype)
+        return lambda *arguments: function({}, arguments)
     if isinstance(loss, functools.partial):
         args, keywords = (
             [in_precision(x, dtype) if isinstance(x, Tensor) else x for x in values]

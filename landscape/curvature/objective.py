@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +12,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from landscape.curvature.checks import (
     blaming,
-    require_data,
     require_finite,
     require_independent,
     require_labels,
@@ -22,16 +22,15 @@ from landscape.curvature.checks import (
     require_used,
     require_values,
 )
+from landscape.curvature.data import Data, Piece, Tree, as_data, fresh, shapes
 from landscape.curvature.differences import require_derivatives
-from landscape.curvature.modules import ModuleFunction, in_precision, loss_in_precision
+from landscape.curvature.modules import ModuleFunction, device_of, loss_in_precision
+from landscape.curvature.weights import WeightFunction, Weights
 from landscape.errors import ArgumentError
 
 Parameters = Mapping[str, Tensor]
-PerSampleLoss = Callable[[Tensor, Tensor], Tensor]
-IGNORED = -100
-"""The target of tokens that are left out, as in torch.nn.functional.cross_entropy."""
-PROBE = 32
-"""Samples, spread over the data, by which an objective is checked."""
+PerSampleLoss = Callable[[Tensor, Any], Tensor]
+Adapter = Callable[[Any], Tensor]
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Tensor:
@@ -77,11 +76,16 @@ def mse(outputs: Tensor, targets: Tensor) -> Tensor:
 class Objective:
     """L(theta) = (1/N) sum_n loss(model(theta, x_n), y_n) + (weight_decay/2) |theta|^2.
 
-    `model` is a torch module, or a function of (parameters by name, inputs), that returns one tensor. `inputs` and
-    `targets` hold the whole data set, first axis samples; `chunk_size` samples go through the model at once. `loss`
-    maps the outputs and targets of n samples to n values. With `per_token` it maps them to (n, T) values and L is the
-    mean over the N T tokens; integer targets (N, T) that are -100, or the ignore_index of `loss`, are left out of it:
-    an index inside of a lambda is not seen, and its tokens count as zeros.
+    `model` is a torch module, or a function of (parameters by name, inputs), that returns one tensor, or what `outputs`
+    makes one of. `inputs` and `targets` hold the whole data set, first axis samples: tensors, or any
+    torch.utils._pytree of them; a module gets a tuple or list as its arguments, and a dict as keyword arguments.
+    `chunk_size` samples go through the model at once. Without targets `inputs` is a DataLoader, or another re-iterable
+    of (inputs, targets) batches, each of which is a chunk; the mean is over all samples, whatever the batches' sizes.
+    `loss` maps the outputs and targets of n samples to n values. With `per_token` it maps them to (n, T) values and L
+    is the mean over all tokens; integer targets (n, T) that are -100, or the ignore_index of `loss`, are left out of
+    it: an index inside of a lambda is not seen, and its tokens count as zeros. With class weights, of a
+    nn.CrossEntropyLoss or nn.NLLLoss or in a functools.partial of their functions, L is the weighted mean that these
+    give; `weights` maps targets to a weight, such as a mask, of each sample or token.
     Floating inputs and buffers are used in `dtype`. Nothing of the module is changed: no .grad, mode or requires_grad.
     Attention goes through torch's plain kernel, since the fused ones have no second derivative.
     Raises ArgumentError, a ValueError, for data, modules and losses that have no Hessian in this sense.
@@ -89,42 +93,42 @@ class Objective:
 
     def __init__(
         self,
-        model: nn.Module | Callable[[Parameters, Tensor], Tensor],
-        inputs: Tensor,
-        targets: Tensor,
+        model: nn.Module | Callable[[Parameters, Any], Any],
+        inputs: Tree | Data,
+        targets: Tree = None,
         loss: PerSampleLoss = cross_entropy,
         weight_decay: float = 0.0,
         chunk_size: int | None = None,
         dtype: torch.dtype = torch.float64,
         per_token: bool = False,
+        outputs: Adapter | None = None,
+        weights: WeightFunction | None = None,
     ) -> None:
         require_settings(model, loss, weight_decay, chunk_size, dtype)
-        require_data(inputs, targets)
-        self._given = (model, inputs, targets, loss, weight_decay, chunk_size)
+        self._data = as_data(inputs, targets, chunk_size, device_of(model))
+        self._given = (model, loss, weight_decay, per_token, outputs, weights)
         self._model = ModuleFunction(model, dtype) if isinstance(model, nn.Module) else model
-        self.inputs, self.targets = in_precision(inputs.detach(), dtype), in_precision(targets.detach(), dtype)
-        self.dtype, self.weight_decay, self._per_token = dtype, weight_decay, per_token
+        self.dtype, self.weight_decay, self.device, self._adapt = dtype, weight_decay, self._data.device, outputs
         self._loss = loss_in_precision(loss, dtype)
-        self._chunk_size = chunk_size or len(inputs)
-        self._kept = _kept(self.targets, loss, per_token)
-        if self._kept is not None:
-            self.targets = self.targets.where(self._kept, 0)
-        tokens = self.targets.shape[: 1 + per_token].numel()
-        self._count = tokens if self._kept is None else int(self._kept.sum())
+        self._weights = Weights(loss, per_token, weights)
+        self._count = self._weights.total(piece()[1] for piece in self._data.pieces())
         self._is_deterministic = False
         self._sound: set[tuple[str, ...]] = set()
         self._left_alone: set[tuple[str, ...]] = set()
 
     def in_dtype(self, dtype: torch.dtype) -> Objective:
         """The same objective in another precision."""
-        other = Objective(*self._given, dtype=dtype, per_token=self._per_token)
+        model, loss, decay, per_token, outputs, weights = self._given
+        other = Objective(
+            model, self._data, None, loss, decay, dtype=dtype, per_token=per_token, outputs=outputs, weights=weights
+        )
         other._sound, other._left_alone = self._sound, self._left_alone
         return other
 
     @property
     def num_chunks(self) -> int:
         """Chunks of samples that one pass takes."""
-        return -(-len(self.inputs) // self._chunk_size)
+        return self._data.num_chunks
 
     def require_deterministic(self, params: Parameters) -> None:
         """Raise ValueError if the loss of the same parameters differs between two calls, as with dropout."""
@@ -132,7 +136,7 @@ class Objective:
         if self._is_deterministic:
             return
         with torch.no_grad():
-            for at in self._slices():
+            for at in self._data.pieces():
                 once, twice = (float(self._chunk(at, params)) for _ in range(2))
                 if abs(once - twice) > 1e-6 * abs(once):
                     break
@@ -154,31 +158,32 @@ class Objective:
         self._require_left_alone(params)
         if tuple(params) in self._sound:
             return
-        at, halves = self._probe()
+        at, halves = self._data.probe()
         with torch.no_grad():
             outputs = self._outputs(at, params)
             values = self._values(at, outputs)
             if getattr(self._loss, "func", self._loss) is cross_entropy:
-                require_labels(self.targets, outputs.shape[-1])
+                targets = [self._weights.clean(piece()[1]) for piece in self._data.pieces()]
+                require_labels(torch.stack([x for y in targets for x in y.aminmax()]), outputs.shape[-1])
             require_finite(values)
             if self.num_chunks > 1 and len(values) > 1:
                 parts = [self._values(half, self._outputs(half, params)) for half in halves]
                 require_independent(values, torch.cat(parts), outputs)
         with blaming("the loss cannot be differentiated"):
-            require_used((functools.partial(self._chunk, s) for s in (at, *self._slices())), params)
+            require_used((functools.partial(self._chunk, s) for s in (at, *self._data.pieces())), params)
             self._require_derivatives(at, params)
         self._sound.add(tuple(params))
 
     def terms(self) -> Iterator[Callable[[Parameters], Tensor]]:
         """Functions of the parameters that sum to the objective, one per chunk of samples and one for L2."""
-        for at in self._slices():
+        for at in self._data.pieces():
             yield functools.partial(self._chunk, at)
         if self.weight_decay:
             yield self._penalty
 
     def chunks(self) -> Iterator[tuple[Callable[[Parameters], Tensor], Callable[[Tensor], Tensor]]]:
         """Per chunk of samples, the model's outputs as a function of the parameters, and the loss of outputs."""
-        for at in self._slices():
+        for at in self._data.pieces():
             yield functools.partial(self._outputs, at), functools.partial(self._loss_of, at)
 
     def linearised(self, params: Parameters) -> Iterator[Callable[[Parameters], Tensor]]:
@@ -192,7 +197,7 @@ class Objective:
 
     def gradient(self, params: Parameters) -> dict[str, Tensor]:
         """Gradient by parameter name."""
-        require_parameters(params, self.inputs.device)
+        require_parameters(params, self.device)
         leaves = {n: p.detach().to(self.dtype).requires_grad_() for n, p in params.items()}
         self.require_sound(leaves)
         total = {n: torch.zeros_like(p) for n, p in leaves.items()}
@@ -215,22 +220,11 @@ class Objective:
         with torch.inference_mode(False), torch.no_grad():
             before, after = ({n: p.detach().to(self.dtype, copy=True) for n, p in params.items()} for _ in range(2))
             versions = {n: p._version for n, p in after.items()}
-            self._outputs(self._probe()[0], after)
+            self._outputs(self._data.probe()[0], after)
             require_same(before, {n: p for n, p in after.items() if p._version == versions[n]})
         self._left_alone.add(tuple(params))
 
-    def _slices(self) -> Iterator[slice]:
-        for start in range(0, len(self.inputs), self._chunk_size):
-            yield slice(start, start + self._chunk_size)
-
-    def _probe(self) -> tuple[slice, tuple[slice, slice]]:
-        """Samples spread over the data, as many as go through the model at once or PROBE, and two parts of them."""
-        count = min(PROBE, self._chunk_size, len(self.inputs))
-        step = -(-len(self.inputs) // count)
-        half = step * (count // 2)
-        return slice(0, None, step), (slice(0, half, step), slice(half, None, step))
-
-    def _require_derivatives(self, at: slice, params: Parameters) -> None:
+    def _require_derivatives(self, at: Piece, params: Parameters) -> None:
         """Check them in float64, where little is lost to rounding and few kinks are met."""
         exact = self if self.dtype == torch.float64 else self.in_dtype(torch.float64)
         try:
@@ -240,53 +234,35 @@ class Objective:
             exact = self
         require_derivatives(functools.partial(exact._chunk, at), {n: p.to(exact.dtype) for n, p in params.items()})
 
-    def _outputs(self, at: slice, params: Parameters) -> Tensor:
-        # Copies of the data, since models and losses may work in place.
-        x = self.inputs[at].clone()
-        with blaming(f"the model fails on inputs of shape {tuple(x.shape)}"), sdpa_kernel(SDPBackend.MATH):
+    def _outputs(self, at: Piece, params: Parameters) -> Tensor:
+        x = fresh(at()[0], self.dtype)
+        with blaming(f"the model fails on inputs of shape {shapes(x)}"), sdpa_kernel(SDPBackend.MATH):
             outputs = self._model({n: p.to(self.dtype) for n, p in params.items()}, x)
-        require_outputs(outputs, self.dtype)
-        return outputs
+        if self._adapt is not None:
+            with blaming(f"outputs= fails on the {type(outputs).__name__} that the model returns"):
+                outputs = self._adapt(outputs)
+        return require_outputs(outputs, self.dtype)
 
-    def _values(self, at: slice, outputs: Tensor) -> Tensor:
-        y = self.targets[at].clone()
-        with blaming(f"the loss fails on outputs {tuple(outputs.shape)} and targets {tuple(y.shape)}"):
-            values = self._loss(outputs, y)
-        require_values(values, tuple(y.shape[: 1 + self._per_token]), self.dtype)
-        return values if self._kept is None else values.where(self._kept[at], 0.0)
+    def _values(self, at: Piece, outputs: Tensor) -> Tensor:
+        given = at()[1]
+        weights, y = self._weights.of(given), fresh(self._weights.clean(given), self.dtype)
+        with blaming(f"the loss fails on outputs {tuple(outputs.shape)} and targets {shapes(y)}"):
+            values: Tensor = self._loss(outputs, y)
+        require_values(values, self._weights.shape(y), self.dtype)
+        if weights is None:
+            return values
+        values = values.where(weights != 0, 0.0)
+        return values if weights.dtype == torch.bool else values * weights.to(self.dtype)
 
-    def _loss_of(self, at: slice, outputs: Tensor) -> Tensor:
+    def _loss_of(self, at: Piece, outputs: Tensor) -> Tensor:
         return self._values(at, outputs).sum() / self._count
 
-    def _chunk(self, at: slice, params: Parameters) -> Tensor:
+    def _chunk(self, at: Piece, params: Parameters) -> Tensor:
         return self._loss_of(at, self._outputs(at, params))
 
     def _penalty(self, params: Parameters) -> Tensor:
         squares = [p.to(self.dtype).square().sum() for p in params.values()]
         return 0.5 * self.weight_decay * torch.stack(squares).sum()
-
-
-def _kept(targets: Tensor, loss: PerSampleLoss, per_token: bool) -> Tensor | None:
-    """Which tokens count, (N, T), if any are left out; raises for samples that the loss would leave out."""
-    if per_token and targets.ndim < 2:
-        raise ArgumentError(
-            f"per_token with targets {tuple(targets.shape)}", "give targets (N, T, ...), or leave out per_token"
-        )
-    if targets.ndim != 1 + per_token or targets.is_floating_point():
-        return None
-    keywords = getattr(loss, "keywords", {})
-    ignored = getattr(loss, "ignore_index", keywords.get("ignore_index", IGNORED))
-    kept = torch.ne(targets, ignored)
-    if bool(kept.all()):
-        return None
-    if not per_token:
-        raise ArgumentError(
-            f"{int((~kept).sum())} of {len(targets)} targets are {ignored}, which the loss leaves out of its mean",
-            f"leave these samples out: keep = targets != {ignored}, then inputs[keep] and targets[keep]",
-        )
-    if not bool(kept.any()):
-        raise ArgumentError(f"every token has the target {ignored}: nothing is left", "give some tokens a target")
-    return kept
 
 
 def _weighted(outputs: Callable[[Parameters], Tensor], weights: Tensor, params: Parameters) -> Tensor:

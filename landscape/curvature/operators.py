@@ -105,7 +105,7 @@ class HessianOperator:
             raise ArgumentError(f"the objective is a {type(objective).__name__}", "give an Objective(model, ...)")
         require_choice("part", part, get_args(Part))
         self.objective, self.part = objective, part
-        self.dtype, self.device = objective.dtype, objective.inputs.device
+        self.dtype, self.device = objective.dtype, objective.device
         require_parameters(params, self.device)
         self._params = {n: p.detach().to(objective.dtype, copy=True).requires_grad_() for n, p in params.items()}
         objective.require_deterministic(self._params)

@@ -43,12 +43,11 @@ def of_run(reader: RunReader, device: str = "auto", chunk_size: int = 8192) -> P
 
     Raises DeviceError for a device that is not there, FileError for a file that is not what its config says.
     """
-    from landscape.problems.embedding_mlp.fields import PARAMETERS, read_problem
+    from landscape.problems.embedding_mlp.fields import read_problem
 
-    known = {field.name for field in PARAMETERS}
-    if foreign := [f.name for f in reader.layout["checkpoints"].fields if f.name not in known]:
+    if "task" not in reader.config and "data" not in reader.layout:
         raise ConfigError(
-            f"{reader.path} holds {foreign[0]!r}, a parameter of no model of `landscape train`",
+            f"{reader.path} holds a network that `landscape train` does not know",
             "name the model, its data and its loss: --problem mine.py:problem (docs/your-model.md)",
         )
     return of_config(*read_problem(reader), device, chunk_size)

@@ -5,12 +5,17 @@ from __future__ import annotations
 import copy
 import fnmatch
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from landscape.curvature.checks import require_real
-from landscape.curvature.objective import Objective, PerSampleLoss, cross_entropy
+from landscape.curvature.data import Data, Tree, as_data, fresh
+from landscape.curvature.modules import device_of
+from landscape.curvature.objective import Adapter, Objective, PerSampleLoss, cross_entropy
+from landscape.curvature.weights import WeightFunction, Weights
 from landscape.errors import ArgumentError, suggest
 from landscape.problems.problem import Arrays, ParameterSpec, Plain, Training, joint
 from landscape.storage.runs import RunReader
@@ -21,11 +26,12 @@ _MOST_PARTS = 32
 class ModuleProblem:
     """A torch module at whatever parameters, over one data set (cf. `Problem`); theory adds nothing to it.
 
-    inputs and targets hold the whole data set, first axis samples; loss and per_token as in `Objective`. blocks: by
-    name, parameters or patterns such as "*.attn.*", in the order of the block's rows; block `all` is always there.
-    pairs: blocks whose couplings are measured, where the joint block "A,B" is analysed. Tied parameters count once,
-    under their first name. Raises ArgumentError for a pattern that matches nothing and for pairs of blocks that
-    overlap or are not there.
+    inputs, targets, loss, per_token, outputs and weights are as in `Objective`: tensors, dicts or other trees of them,
+    or in the place of both a DataLoader or another re-iterable of (inputs, targets) batches, which go to the device of
+    the module. blocks: by name, parameters or patterns such as "*.attn.*", in the order of the block's rows; block
+    `all` is always there. pairs: blocks whose couplings are measured, where the joint block "A,B" is analysed. Tied
+    parameters count once, under their first name. Raises ArgumentError for a pattern that matches nothing and for pairs
+    of blocks that overlap or are not there, and for data that `Objective` refuses.
     """
 
     name = "the module"
@@ -37,18 +43,23 @@ class ModuleProblem:
     def __init__(
         self,
         model: nn.Module,
-        inputs: Tensor,
-        targets: Tensor,
+        inputs: Tree,
+        targets: Tree = None,
         loss: PerSampleLoss = cross_entropy,
         blocks: Mapping[str, Sequence[str]] | None = None,
         pairs: Sequence[tuple[str, str]] = (),
         weight_decay: float = 0.0,
         chunk_size: int | None = None,
         per_token: bool = False,
+        outputs: Adapter | None = None,
+        weights: WeightFunction | None = None,
     ) -> None:
-        self._model, self._inputs, self._targets, self._loss = model, inputs, targets, loss
-        self._decay, self._chunk_size, self._per_token = weight_decay, chunk_size, per_token
-        self.device = inputs.device
+        if not isinstance(model, nn.Module):
+            raise ArgumentError(f"the model is a {type(model).__name__}", "give a torch.nn.Module")
+        self._model, self._loss, self._decay = model, loss, weight_decay
+        self._settings: dict[str, Any] = {"per_token": per_token, "outputs": outputs, "weights": weights}
+        self._data = as_data(inputs, targets, chunk_size, device_of(model))
+        self.device = self._data.device
         for name, parameter in model.named_parameters():
             require_real(name, parameter)
         shapes = {n: tuple(p.shape) for n, p in model.named_parameters()}
@@ -71,15 +82,7 @@ class ModuleProblem:
 
     def objective(self, decay: float) -> Objective:
         """The loss over the data set, with decay/2 |theta|^2."""
-        return Objective(
-            self._model,
-            self._inputs,
-            self._targets,
-            self._loss,
-            weight_decay=decay,
-            chunk_size=self._chunk_size,
-            per_token=self._per_token,
-        )
+        return Objective(self._model, self._data, None, self._loss, decay, **self._settings)
 
     def structure(self, params: Mapping[str, Tensor], decay: float) -> None:
         """Nothing is known of a foreign model."""
@@ -95,8 +98,43 @@ class ModuleProblem:
         with torch.no_grad():
             for name, parameter in named.items():
                 parameter.copy_(torch.from_numpy(arrays[name]))
-        inputs = self._inputs.double() if self._inputs.is_floating_point() else self._inputs
-        return Plain(model, named, inputs, self._targets, lambda outputs, y: self._loss(outputs, y).mean())
+        whole = _WholeLoss(model, self._data, self._loss, **self._settings)
+        nothing = torch.zeros(1, device=self.device)
+        return Plain(whole, named, nothing, nothing, lambda total, _: total)
+
+
+class _WholeLoss(nn.Module):
+    """The loss over all of the data as one number, by torch's own gradients and attention's plain kernel."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        data: Data,
+        loss: PerSampleLoss,
+        per_token: bool,
+        outputs: Adapter | None,
+        weights: WeightFunction | None,
+    ) -> None:
+        super().__init__()
+        self.model, self._data, self._adapt = model, data, outputs
+        self._loss = copy.deepcopy(loss).double() if isinstance(loss, nn.Module) else loss
+        self._weights = Weights(loss, per_token, weights)
+
+    def forward(self, _: Tensor) -> Tensor:
+        sums = []
+        total = self._weights.total(piece()[1] for piece in self._data.pieces())
+        for piece in self._data.pieces():
+            inputs, targets = (fresh(tree, torch.float64) for tree in piece())
+            with sdpa_kernel(SDPBackend.MATH):
+                found = self.model(**inputs) if isinstance(inputs, dict) else self.model(*_arguments(inputs))
+            values = self._loss(found if self._adapt is None else self._adapt(found), self._weights.clean(targets))
+            counted = self._weights.of(targets)
+            sums.append((values if counted is None else values[counted != 0] * counted[counted != 0]).sum())
+        return torch.stack(sums).sum() / total
+
+
+def _arguments(inputs: Tree) -> tuple[Any, ...]:
+    return tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
 
 
 def resolved(block: str, patterns: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:

@@ -124,7 +124,7 @@ def test_a_file_of_the_program_itself_needs_a_problem(run: Path, capsys: pytest.
     """A foreign run says what it lacks."""
     assert cli.run(["hessian", "--ckpt", "run.h5"]) == 2
     said = capsys.readouterr().err
-    assert "error: run.h5 holds '0.weight', a parameter of no model of `landscape train`\nhint: name the model" in said
+    assert "error: run.h5 holds a network that `landscape train` does not know\nhint: name the model" in said
     assert "--problem mine.py:problem" in said
 
 

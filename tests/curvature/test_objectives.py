@@ -160,7 +160,7 @@ def test_some_parameters_of_a_module_with_tied_ones(
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("kind", ["module", "function"])
 def test_tensors_of_a_loss(kind: str, dtype: torch.dtype) -> None:
-    """Class weights, too, are taken in the objective's precision, and stay what they are."""
+    """Class weights are taken in the objective's precision, make torch's weighted mean, and stay what they are."""
     torch.manual_seed(0)
     module, x, y, weights = nn.Linear(3, 3), draw(9, 3), torch.arange(9) % 3, torch.tensor([1.0, 0.5, 3.0])
     loss = {
@@ -171,7 +171,7 @@ def test_tensors_of_a_loss(kind: str, dtype: torch.dtype) -> None:
 
     def mean(b: Tensor) -> Tensor:
         z = x @ module.weight.double().T + b
-        return nn.functional.cross_entropy(z, y, weights.double(), reduction="none").mean()
+        return nn.functional.cross_entropy(z, y, weights.double())
 
     objective = Objective(module, x, y, loss, chunk_size=4, dtype=dtype)
     found = HessianOperator(objective, {"bias": bias}).dense().double()

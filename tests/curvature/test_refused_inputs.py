@@ -147,17 +147,23 @@ def test_parameters(make: Callable[[], Any], words: str, hint: str) -> None:
         ),
         "infinite": (lambda: operator(x=at_row(X, 9, INF)), "1 of 10 inputs .* row 9", "leave these samples out"),
         "NaN targets": (lambda: operator(mse, y=at_row(numbers, 0, NAN)), "1 of 10 targets .* row 0", "leave these"),
-        "dict": (
-            lambda: operator(x={"ids": Y}),
+        "dict of lists": (
+            lambda: operator(x={"ids": [1, 2]}),
             "inputs are a dict, not a tensor",
-            r"give row numbers torch\.arange\(N\) and a function that picks the rows",
+            "give a tensor, or a dict, tuple or list of tensors",
         ),
-        "list": (lambda: operator(y=[1, 2]), "targets are a list, not a tensor", "give one tensor"),
+        "NumPy in a dict": (lambda: operator(x={"ids": X.numpy()}), r"inputs\['ids'\] are a ndarray", "from_numpy"),
+        "one of another length": (
+            lambda: operator(x={"ids": Y, "mask": Y[:3]}),
+            r"10 inputs\['ids'\] and 3 inputs\['mask'\]",
+            "give one target per input",
+        ),
+        "list": (lambda: operator(y=[1, 2]), "targets are a list, not a tensor", "give a tensor, or a dict"),
         "NumPy": (lambda: operator(x=X.numpy()), "inputs are a ndarray, not a tensor", r"torch\.from_numpy\(array\)"),
         "loader": (
             lambda: operator(x=DataLoader(TensorDataset(X, Y), 4)),
             "inputs are a DataLoader, not a tensor",
-            r"inputs, targets = \(torch\.cat\(part\) for part in zip\(\*loader\)\)",
+            "pass it alone, without targets",
         ),
         "number": (lambda: operator(x=torch.tensor(1.0)), "inputs are a single number", "first axis is the samples"),
         "lengths": (lambda: operator(x=X[:3], y=Y[:2]), "3 inputs and 2 targets", "give one target per input"),

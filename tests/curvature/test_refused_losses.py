@@ -267,12 +267,12 @@ SECOND = r"the second derivative by automatic differentiation is [\d.]+% off fin
         "tuple": (
             lambda: operator(model=net(Apply(lambda z: (z, z)))),
             "the model returns a tuple, not a tensor",
-            "wrap it in a module or function that returns the one tensor which the loss takes",
+            r"say which tensor the loss takes: outputs=lambda out: out\[0\]",
         ),
         "namespace": (
             lambda: operator(model=net(Apply(lambda z: types.SimpleNamespace(logits=z)))),
             "the model returns a SimpleNamespace",
-            "wrap it in a module or function",
+            r"outputs=lambda out: out\.logits",
         ),
         "complex outputs": (
             lambda: operator(lambda z, y: z.abs().square().sum(1), net(Apply(torch.fft.fft))),

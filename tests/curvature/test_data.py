@@ -1,0 +1,347 @@
+"""Data of any form: the same Hessian from tensors, trees of them and loaders with batches of any size."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from helpers.refusals import X, Y, net, refused, table
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.testing import assert_close
+from torch.utils.data import DataLoader, TensorDataset
+
+from landscape import HessianOperator, Objective, cross_entropy, mse
+from landscape.curvature import data as data_module
+from landscape.problems.module import ModuleProblem
+
+WORDS, T = torch.arange(70).reshape(10, 7) * 5 % 11, 7
+TAGS = WORDS % 4
+MASK = torch.arange(7) < (torch.arange(10) % 6 + 2)[:, None]
+
+
+@dataclasses.dataclass
+class Out:
+    """What models of a library return."""
+
+    loss: None
+    logits: Tensor
+
+
+class Tagger(nn.Module):
+    """Keyword arguments in, an object out; what the mask hides is not seen by the rest."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed, self.V = nn.Embedding(11, 3), nn.Linear(3, 4)
+
+    def forward(self, words: Tensor, mask: Tensor) -> Out:
+        h = self.embed(words) * mask[..., None]
+        return Out(None, self.V(torch.tanh(h + h.mean(1, keepdim=True))))
+
+
+def hessian(objective: Objective, module: nn.Module) -> Tensor:
+    return HessianOperator(objective, dict(module.named_parameters())).dense()
+
+
+def dense(module: nn.Module, value: Callable[[Callable[..., Any]], Tensor]) -> Tensor:
+    """The Hessian of value(call of the module) by torch.func alone."""
+    point = {n: p.detach().double() for n, p in module.named_parameters()}
+    sizes = [p.numel() for p in point.values()]
+
+    def of(vector: Tensor) -> Tensor:
+        pieces = {n: v.view_as(p) for (n, p), v in zip(point.items(), vector.split(sizes), strict=True)}
+        return value(lambda *a, **k: torch.func.functional_call(module, pieces, a, k))
+
+    return torch.func.hessian(of)(torch.cat([p.reshape(-1) for p in point.values()]))
+
+
+def batches(*sizes: int) -> list[tuple[Tensor, Tensor]]:
+    return list(zip(X.split(list(sizes)), Y.split(list(sizes)), strict=True))
+
+
+@pytest.mark.parametrize(
+    "loader",
+    [
+        DataLoader(TensorDataset(X, Y), 4),
+        DataLoader(TensorDataset(X, Y), 10),
+        batches(1, 5, 4),
+        batches(7, 1, 1, 1),
+    ],
+    ids=["4 4 2", "10", "1 5 4", "7 1 1 1"],
+)
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_a_loader_is_the_mean_over_samples(loader: Any, is_kept: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the sizes of the batches, kept in memory or read anew; torch.func.hessian's mean over all samples."""
+    if not is_kept:
+        monkeypatch.setattr(data_module, "_SHARE", 0.0)
+    module = net()
+    expected = dense(module, lambda call: F.cross_entropy(call(X.double()), Y))
+    objective = Objective(module, loader)
+    assert_close(hessian(objective, module), expected, rtol=1e-10, atol=1e-12)
+    point = dict(module.named_parameters())
+    value = objective.value(point)
+    assert value == pytest.approx(F.cross_entropy(module.double()(X.double()), Y).item(), rel=1e-12)
+
+
+def tagged(loss: Any = cross_entropy, tags: Any = TAGS, **settings: Any) -> Tensor:
+    module = Tagger()
+    found = [
+        hessian(
+            Objective(
+                module, *data, loss=loss, chunk_size=size, per_token=True, outputs=lambda o: o.logits, **settings
+            ),
+            module,
+        )
+        for data, size in (
+            (({"words": WORDS, "mask": MASK.float()}, tags), 3),
+            (((WORDS, MASK.float()), tags), None),
+            ((ragged(tags),), None),
+        )
+    ]
+    assert_close(found[0], found[1], rtol=1e-10, atol=1e-13)
+    assert_close(found[0], found[2], rtol=1e-10, atol=1e-13)
+    return found[0]
+
+
+def ragged(tags: Any) -> list[tuple[dict[str, Tensor], Any]]:
+    """Batches of 3, 6 and 1 samples with keyword arguments."""
+    cut = (slice(0, 3), slice(3, 9), slice(9, 10))
+    pick = (lambda at: {n: v[at] for n, v in tags.items()}) if isinstance(tags, dict) else lambda at: tags[at]
+    return [({"words": WORDS[at], "mask": MASK[at].float()}, pick(at)) for at in cut]
+
+
+def expected_of(value: Callable[[Tensor], Tensor]) -> Tensor:
+    return dense(Tagger(), lambda call: value(call(WORDS, MASK.double()).logits.flatten(0, 1)))
+
+
+padded = TAGS.where(MASK, -100)
+classes = torch.tensor([1.0, 0.5, 3.0, 0.25])
+
+
+@pytest.mark.parametrize(
+    ("loss", "plain"),
+    [
+        (cross_entropy, {}),
+        (functools.partial(cross_entropy, label_smoothing=0.1), {"label_smoothing": 0.1}),
+    ],
+    ids=["plain", "smoothed"],
+)
+def test_ignored_tokens_of_ragged_batches(loss: Any, plain: dict[str, Any]) -> None:
+    """The mean over the tokens that have a target, of all batches together."""
+    assert_close(
+        tagged(loss, padded),
+        expected_of(lambda z: F.cross_entropy(z, padded.flatten(), **plain)),
+        rtol=1e-9,
+        atol=1e-12,
+    )
+
+
+class OfTokens(nn.CrossEntropyLoss):
+    """Classes in the last axis."""
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        return super().forward(input.movedim(-1, 1), target)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+@pytest.mark.parametrize("tags", [TAGS, padded], ids=["all", "ignored"])
+def test_class_weights_divide_as_torch_does(tags: Tensor, smoothing: float) -> None:
+    """The weighted mean of nn.CrossEntropyLoss, ignored tokens and smoothing included."""
+    settings: dict[str, Any] = {"weight": classes, "label_smoothing": smoothing}
+    found = tagged(OfTokens(reduction="none", **settings), tags)
+    plain = nn.CrossEntropyLoss(**settings).double()
+    assert_close(found, expected_of(lambda z: plain(z, tags.flatten())), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("mask", [MASK, MASK * torch.linspace(0.1, 2, 7)], ids=["mask", "weights"])
+def test_a_mask_beside_the_targets(mask: Tensor) -> None:
+    """Targets are a dict, of which the loss takes one part and the weights another."""
+
+    def loss(z: Tensor, y: dict[str, Tensor]) -> Tensor:
+        return cross_entropy(z, y["tags"])
+
+    found = tagged(loss, {"tags": TAGS, "mask": mask}, weights=lambda y: y["mask"])
+    flat = mask.double().flatten()
+
+    def value(z: Tensor) -> Tensor:
+        return (F.cross_entropy(z, TAGS.flatten(), reduction="none") * flat).sum() / flat.sum()
+
+    assert_close(found, expected_of(value), rtol=1e-9, atol=1e-12)
+
+
+def test_tuples_and_their_order() -> None:
+    """A tuple is the arguments of the module, a loader's batch the same; the data may be one pair."""
+    module = Two()
+    y = torch.stack([Y, 1 - Y], 1).float()
+    expected = dense(module, lambda call: F.mse_loss(call(X.double(), X.double().flip(0)), y.double()))
+    whole, loader = ((X, X.flip(0)), y), [((X[a], X.flip(0)[a]), y[a]) for a in (slice(0, 4), slice(4, 10))]
+    for objective in (
+        Objective(module, whole, loss=mse),
+        Objective(module, loader, loss=mse),
+        Objective(module, *whole, loss=mse, chunk_size=3),
+    ):
+        assert_close(hessian(objective, module), expected, rtol=1e-10, atol=1e-12)
+
+
+def test_in_another_precision() -> None:
+    """Batches are used in the objective's precision, and stay what they are."""
+    module, loader = net(), batches(3, 7)
+    objective = Objective(module, loader)
+    single = HessianOperator(objective, dict(module.named_parameters())).in_dtype(torch.float32)
+    assert_close(single.dense().double(), hessian(objective, module), rtol=1e-4, atol=1e-5)
+    assert loader[0][0].dtype == torch.float32
+
+
+class Once:
+    """Other data at each reading."""
+
+    def __init__(self, *passes: Any) -> None:
+        self.passes = itertools.cycle(passes)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(next(self.passes))
+
+
+def failing() -> Iterator[Any]:
+    yield X, Y
+    raise OSError("no such picture")
+
+
+def problem(loader: Any, **settings: Any) -> Callable[[], Any]:
+    return lambda: ModuleProblem(net(), loader, **settings)
+
+
+@table(
+    {
+        "generator": (
+            problem((x, y) for x, y in batches(5, 5)),
+            "the batches are a generator, which can be read once only",
+            "give a list or a DataLoader",
+        ),
+        "shuffled": (
+            problem(DataLoader(TensorDataset(X, Y), 4, shuffle=True, generator=torch.Generator().manual_seed(0))),
+            "the loader gives other data when it is read again: batch 0 holds other numbers than at first",
+            "shuffle=False",
+        ),
+        "shorter": (problem(Once(batches(5, 5), batches(10)[:0])), "it ends after 0 of 2 batches", "shuffle=False"),
+        "longer": (problem(Once(batches(5, 5)[:1], batches(5, 5))), "it goes on after 1 batches", "shuffle=False"),
+        "empty": (problem([]), "the list holds no batch", "drop_last=True"),
+        "empty batch": (problem([(X[:0], Y[:0])]), "0 inputs and 0 targets of batch 0", "one target per input"),
+        "samples": (problem([X, X]), r"batch 0 is a Tensor, not a pair \(inputs, targets\)", "batches of two"),
+        "dicts": (problem([{"x": X, "y": Y}]), "batch 0 is a dict, not a pair", "a dict of its arguments"),
+        "three": (problem([(X, X, Y)]), "batch 0 is a tuple of 3, not a pair", "batches of two"),
+        "fails": (problem(Once(failing())), "the loader fails: OSError: no such picture", "it must work"),
+        "lengths": (problem([(X, Y), (X[:3], Y[:2])]), "3 inputs and 2 targets of batch 1", "one target per input"),
+        "NaN": (
+            problem([(X, Y), (X / 0, Y)]),
+            "10 of 10 inputs of batch 1 have NaN or infinite numbers, the first at row 0",
+            "leave these samples out",
+        ),
+        "the loss in the place of the targets": (
+            lambda: ModuleProblem(net(), batches(10), cross_entropy),
+            "targets are the function cross_entropy",
+            "pass the loss by its name: loss=",
+        ),
+        "no targets": (lambda: ModuleProblem(net(), X), "inputs are a Tensor, and there are no targets", "DataLoader"),
+        "no module": (lambda: ModuleProblem(lambda x: x, X, Y), "the model is a function", "torch.nn.Module"),
+        "weights of another shape": (
+            lambda: Objective(net(), X, Y, weights=lambda y: y[:3].float()),
+            r"weights returns shape \(3,\) for targets \(10,\); \(10,\) is needed",
+            "one weight for each sample",
+        ),
+        "negative weights": (
+            lambda: Objective(net(), X, Y, weights=lambda y: 1.0 - y),
+            "weights are negative or not finite somewhere",
+            "numbers of at least 0",
+        ),
+        "no weight": (
+            lambda: Objective(net(), X, Y, weights=lambda y: 0.0 * y),
+            "the weights of all samples or tokens are 0",
+            "give some a weight",
+        ),
+        "weights of too few classes": (
+            lambda: Objective(net(), X, Y, nn.CrossEntropyLoss(weight=torch.ones(3), reduction="none")),
+            "labels run from 0 to 3; the loss has weights of 3 classes",
+            "give each a weight",
+        ),
+        "ignored samples of a loader": (
+            lambda: Objective(net(), [(X, Y), (X, Y.where(Y > 0, -100))]),
+            "3 of 20 targets are -100, which the loss leaves out of its mean",
+            "leave these samples out",
+        ),
+        "labels of a later batch": (
+            lambda: hessian(Objective(net(), [(X, Y), (X, Y + 1)]), net()),
+            "labels run from 1 to 4; the model has 4 classes",
+            "number the classes from 0",
+        ),
+        "an adapter that fails": (
+            lambda: hessian(Objective(net(), X, Y, outputs=lambda o: o.logits), net()),
+            "outputs= fails on the Tensor that the model returns: AttributeError",
+            "it must work",
+        ),
+        "a dataclass": (
+            lambda: hessian(Objective(Tagger(), (WORDS, MASK.float()), TAGS, per_token=True), Tagger()),
+            "the model returns a Out, not a tensor",
+            r"outputs=lambda out: out\.logits",
+        ),
+        "a sample that sees its batch": (
+            lambda: hessian(Objective(nn.Sequential(net(), Centred()), batches(5, 5)), nn.Sequential(net())),
+            "the loss of a sample changes by .* with the samples beside it",
+            "remove what ties them",
+        ),
+        "dropout": (
+            lambda: hessian(Objective(net(nn.Dropout(0.5)), batches(5, 5)), net(nn.Dropout(0.5))),
+            "in training mode: Dropout '3'",
+            "model.eval",
+        ),
+        "random in the last batch": (
+            lambda: hessian(Objective(nn.Sequential(Noisy(), net()), batches(9, 1)), nn.Sequential(Noisy(), net())),
+            "the loss of the same parameters is .* and then",
+            "fix its random numbers",
+        ),
+    }
+)
+def test_data_that_cannot_be(make: Callable[[], Any], words: str, hint: str) -> None:
+    """Each is refused with what is wrong and how to mend it."""
+    refused(make, words, hint)
+
+
+class Centred(nn.Module):
+    """Every sample minus the mean of its batch."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x - x.mean(0)
+
+
+class Two(nn.Module):
+    """Two arguments that mean something else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.Linear(3, 2), nn.Linear(3, 2)
+
+    def forward(self, x: Tensor, z: Tensor) -> Tensor:
+        return self.first(x) * self.second(z).tanh()
+
+
+class Noisy(nn.Module):
+    """Noise on batches of one sample."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.randn_like(x) if len(x) == 1 else x
+
+
+def test_data_that_change_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loader that is too large to be kept is compared at every further reading."""
+    monkeypatch.setattr(data_module, "_SHARE", 0.0)
+    first, other = batches(5, 5), [(X + 1, Y), (X, Y)]
+    objective = Objective(net(), Once(first, first, first, first, first, first, other))
+    refused(lambda: hessian(objective, net()), "batch 0 holds other numbers than at first", "shuffle=False")
