@@ -1,4 +1,4 @@
-"""Direct Hessian measurements of the loss landscape of networks that grok."""
+"""Measure the Hessian and loss landscape of networks that grok."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The way in: quick to import, so that Ctrl-C is quiet from the start."""
+"""Entry point with light imports, so that an early Ctrl-C leaves no traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One frozen dataclass is flag, JSON and file attribute at once."""
+"""Options as frozen dataclasses, which are flags, JSON and file attributes alike."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ Activation = Literal["relu", "gelu", "tanh", "quadratic"]
 Sampler = Literal["uniform", "random", "skewed", "zipf", "frequency_aware"]
 
 MODULUS = 1 << 16
-"""Largest p: what is done with its pairs stays possible."""
+"""Largest p: all p^2 pairs are stored."""
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainConfig:
-    """One grokking run: everything that decides its numbers."""
+    """Options of one grokking run."""
 
     task: Task = "add"
     """Operation mod p: a+b, a-b, a*b, a/b (b != 0) or a^2+b^2."""
@@ -56,7 +56,7 @@ class TrainConfig:
     optimizer: Literal["sgd", "adam", "adamw"] = "adam"
     """sgd and adam couple the weight decay (L2); adamw decouples it."""
     lr: float = 0.01
-    """Learning rate of every parameter but E."""
+    """Learning rate of every parameter except E."""
     lr_ratio: float | Literal["prop41", "curvature"] = 1.0
     """c = lr_E / lr_W: a number, Proposition 4.1 measured during training, or
     sqrt(lambda_max(H_WW)/lambda_max(H_EE))."""
@@ -75,27 +75,27 @@ class TrainConfig:
     sampler_every: int = 100
     """Steps between two refreshes of the frequency_aware probabilities."""
     train_fraction: float = 0.3
-    """Share of all pairs that is trained on."""
+    """Share of all pairs in the training set."""
     test_fraction: float | None = None
-    """Share of all pairs that is tested on; None: all that is not trained on."""
+    """Share of all pairs in the test set. None: all pairs outside the training set."""
     steps: int = 5000
-    """Optimiser steps at most."""
+    """Largest number of optimiser steps."""
     stop_test_accuracy: float | None = None
-    """Stop once the test accuracy reaches this."""
+    """Stop once the test accuracy reaches this value."""
     extra_steps: int = 0
-    """Steps to go on after stop_test_accuracy was reached."""
+    """Further steps after stop_test_accuracy is reached."""
     seed: int = 0
     """Seed of split, initialisation and batches; at most 2^64 - 1."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where to train."""
+    """Device to train on."""
     dtype: Literal["float32", "float64"] = "float32"
     """Precision of training and of the stored checkpoints."""
     checkpoint_every: int = 0
-    """A checkpoint every so many steps; 0: none by this rule."""
+    """Steps between checkpoints; 0: none by this rule."""
     checkpoint_log: int = 8
     """Log-spaced checkpoints per decade of steps; 0: none by this rule."""
     checkpoint_at: tuple[int, ...] = ()
-    """Further steps to store. The first and the last step always are."""
+    """Further steps to store; the first and last step always are."""
     metrics_every: int = 25
     """Steps between two rows of metrics."""
 
@@ -191,7 +191,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 @dataclasses.dataclass(frozen=True)
 class AnalysisConfig:
-    """What is measured at a point: which blocks, and how exactly."""
+    """Options of an analysis at one point."""
 
     problem: str = ""
     """Your own model, data and loss: package.module:factory or path/to/file.py:factory, also from the current folder;
@@ -203,17 +203,17 @@ class AnalysisConfig:
     k: int = 10
     """Eigenvalues at each end."""
     method: Literal["auto", "dense", "lanczos"] = "auto"
-    """dense up to dense_limit parameters and lanczos above; or one of them throughout."""
+    """auto: dense up to dense_limit parameters, lanczos above."""
     dense_limit: int = 8000
     """Largest block that method auto treats as a dense matrix."""
     objective: Literal["data", "regularised"] = "data"
     """The data loss, or the data loss + weight_decay/2 |theta|^2 (runs with coupled decay)."""
     tol: float = 1e-6
-    """Residual |Hv - lambda v| / |H| at which Lanczos takes an eigenvalue as converged."""
+    """Residual |Hv - lambda v| / |H| at which a Lanczos eigenvalue counts as converged."""
     tau: float | None = None
     """Relative tolerance of the saddle index; None: 1e-8 for dense blocks, 1e-3 for matrix-free ones."""
     max_products: int = 3000
-    """Hessian-vector products per block at most."""
+    """Largest number of Hessian-vector products per block."""
     probes: int = 8
     """Gaussian probes of matrix-free blocks, for densities, traces and estimates of the saddle index."""
     probe_steps: int = 80
@@ -221,13 +221,13 @@ class AnalysisConfig:
     bandwidth: float = 0.01
     """Smoothing of the spectral densities: standard deviation relative to the largest |H| of the step."""
     eigenvectors: bool = False
-    """Store the eigenvectors too."""
+    """Store eigenvectors."""
     chunk_size: int = 8192
-    """Samples per Hessian-vector product at once; bounds memory."""
+    """Samples processed at once in a product; bounds memory."""
     seed: int = 0
     """Seed of the random start vectors."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where the products run; always in float64."""
+    """Device of the products, which are in float64."""
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -237,7 +237,7 @@ class AnalysisConfig:
         check_value("probes", self.probes, lambda x: x >= 2, "an integer >= 2")
         check_value("bandwidth", self.bandwidth, lambda x: 0 < x < 1, "a number between 0 and 1")
         check_value("tol", self.tol, lambda x: 0 < x < 1, "a number between 0 and 1")
-        # A search adds one to it.
+        # A search adds one to the seed.
         check_value("seed", self.seed, lambda x: -(1 << 63) <= x < (1 << 64) - 1, "an integer from -2^63 to 2^64 - 2")
         if self.tau is not None:
             check_value("tau", self.tau, lambda x: 0 < x < 1, "a number between 0 and 1")
@@ -251,12 +251,12 @@ class AnalysisConfig:
 
 @dataclasses.dataclass(frozen=True)
 class HessianConfig(AnalysisConfig):
-    """One analysis of a run: which blocks at which steps, and how exactly."""
+    """Options of an analysis of a run."""
 
     steps: str = "auto"
-    """auto: log-spaced ones, and the memorise and grok steps; all; or a list such as 0,100,2000."""
+    """auto: log-spaced steps with the memorise and grok steps; all; or a list such as 0,100,2000."""
     num_steps: int = 12
-    """How many steps auto chooses."""
+    """Number of steps that auto chooses."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -272,14 +272,14 @@ class HessianConfig(AnalysisConfig):
 
 @dataclasses.dataclass(frozen=True)
 class SliceConfig:
-    """Which directions are sliced, how far and how finely."""
+    """Options of slices."""
 
     block: str = ""
     """Block whose eigenvectors are taken, as in `landscape hessian --blocks`; none: E,W, or all without it."""
     k: int = 2
     """Eigenvectors at each end."""
     radius: float | None = None
-    """Reach of t; None: where lambda t^2 / 2 of the largest |lambda| equals the objective."""
+    """Largest t. None: where lambda t^2 / 2 of the largest |lambda| equals the objective."""
     points: int = 101
     """Points of a line."""
     plane_points: int = 41
@@ -296,7 +296,7 @@ class SliceConfig:
 
 _STEPS = re.compile(r"\s*[0-9]+\s*(,\s*[0-9]+\s*)*")
 _DIGITS = 30
-"""Of the largest step that is looked for: more than any run has."""
+"""Most digits of a step: more than any run needs."""
 Config = TypeVar("Config", bound="DataclassInstance")
 
 
@@ -333,7 +333,7 @@ def is_prime(n: int) -> bool:
 
 
 def check_types(config: DataclassInstance) -> None:
-    """Raise ConfigError for a field whose value has not the annotated type."""
+    """Raise ConfigError for a field whose value does not have the annotated type."""
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if not _fits(value, field.type):
@@ -344,7 +344,7 @@ def check_types(config: DataclassInstance) -> None:
 
 
 def check_value(name: str, value: Any, good: Any, wanted: str) -> None:
-    """Raise ConfigError for a number that is not finite or not good, with what its flag takes."""
+    """Raise ConfigError, with the values that the flag takes, for a number that is not finite or not good."""
     if (isinstance(value, float) and not math.isfinite(value)) or not good(value):
         flag = "--" + name.replace("_", "-")
         raise ConfigError(f"{name} is {value}", f"{flag} takes {wanted}")

@@ -1,4 +1,4 @@
-"""Which device to use and whether dense work fits in its memory."""
+"""The device to use, and whether dense work fits in its memory."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from landscape.errors import DeviceError, DoesNotFitError
 from landscape.memory import free_bytes
 
 LAPACK_LIMIT = 32_000
-"""Above this order LAPACK's 32-bit indices overflow."""
+"""Largest order before LAPACK's 32-bit indices overflow."""
 LIBRARIES = 300_000_000
-"""Bytes that the first analysis of any size takes."""
+"""Bytes that loading the libraries takes in the first analysis."""
 
 
 def pick_device(name: str) -> torch.device:
@@ -22,7 +22,7 @@ def pick_device(name: str) -> torch.device:
 
 
 def require_dense(block: str, n: int, device: torch.device) -> None:
-    """Raise DoesNotFitError before the eigenvalues of a dense n x n block are asked for in vain."""
+    """Raise DoesNotFitError if the eigenvalues of a dense n x n block cannot be computed."""
     needed, free = dense_bytes(n), free_memory(device)
     if needed > free:
         raise DoesNotFitError(
@@ -38,21 +38,21 @@ def require_dense(block: str, n: int, device: torch.device) -> None:
 
 
 def dense_bytes(n: int) -> int:
-    """Bytes that are taken at most while the eigenvalues and the inertia of a dense n x n block are found."""
+    """Peak bytes of the eigenvalues and inertia of a dense n x n block."""
     # The matrix, the copy that LAPACK overwrites, the reflectors, and the parts it is assembled from.
     return 6 * 8 * n * n + LIBRARIES
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes that can still be allocated on a device; on the CPU within the limits of process and control groups."""
+    """Bytes that can still be allocated on a device; on the CPU as `free_bytes`."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     return free_bytes()
 
 
 def keep_freed_memory() -> None:
-    """Let glibc keep what is freed, as it does once a block of this size was given back.
+    """Make glibc keep freed memory, so that no step or product waits for fresh pages from the kernel.
 
-    No step or product waits for fresh pages from the kernel then.
+    Freeing a block of this size raises glibc's mmap threshold.
     """
     torch.empty(31 << 20, dtype=torch.uint8)

@@ -1,4 +1,4 @@
-"""The errors a user can act on: what was wrong, with the value, and how to mend it."""
+"""Errors that a user can act on: the wrong value, and a hint how to correct it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from landscape.text import printable
 
 Value = TypeVar("Value")
 UNFINISHED, INTERRUPTED = 3, 130
-"""Exit codes of a command that finished but did not converge, and of one that was stopped; 1 and 2 are errors."""
+"""Exit codes of commands that did not converge or were interrupted; 1 and 2 are errors."""
 
 
 class LandscapeError(Exception):
@@ -25,34 +25,34 @@ class LandscapeError(Exception):
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
         self.hint = hint
-        # Tracebacks show it too.
+        # Tracebacks show the hint too.
         self.add_note(f"hint: {hint}")
 
 
 class ConfigError(LandscapeError):
-    """A value that no run can have (exit code 2)."""
+    """An invalid option (exit code 2)."""
 
     exit_code = 2
 
 
 class FileError(LandscapeError):
-    """A file that is missing, broken, of another kind, or in the way."""
+    """A file that is missing, broken, of the wrong kind, or in the way."""
 
 
 class StepError(FileError):
-    """A step that the file does not hold."""
+    """A step that is not stored."""
 
 
 class ArgumentError(LandscapeError, ValueError):
-    """An argument of a function that has the wrong kind, shape, name or number."""
+    """A function argument of the wrong type, shape, name or value."""
 
 
 class DeviceError(LandscapeError):
-    """A device that is not there."""
+    """A device that is not available."""
 
 
 class DoesNotFitError(LandscapeError):
-    """Work that would not fit in memory."""
+    """Work that does not fit in memory."""
 
 
 class NumericsError(LandscapeError):
@@ -60,7 +60,7 @@ class NumericsError(LandscapeError):
 
 
 def lookup(registry: Mapping[str, Value], kind: str, name: str) -> Value:
-    """The entry of a registry. Raises ConfigError for a name that it lacks."""
+    """The entry of a registry. Raises ConfigError for an unknown name."""
     if name not in registry:
         raise ConfigError(f"unknown {kind} {name!r}", suggest(name, registry))
     return registry[name]
@@ -91,12 +91,12 @@ _MENDS = {
 
 
 def as_landscape_error(error: Exception) -> LandscapeError | None:
-    """What the system refused, in our words; None for what may be a bug."""
+    """The error as a LandscapeError, if the user can act on it; None for possible bugs."""
     if isinstance(error, LandscapeError):
         return error
     if isinstance(error, OSError) and error.errno in _MENDS:
         return FileError(f"{_named(error)}: {os.strerror(error.errno)}", _MENDS[error.errno])
-    # torch has no exception of its own for the memory of a CPU.
+    # torch raises a plain RuntimeError when CPU memory runs out.
     if (
         isinstance(error, MemoryError)
         or type(error).__name__ == "OutOfMemoryError"
@@ -108,13 +108,13 @@ def as_landscape_error(error: Exception) -> LandscapeError | None:
 
 
 def mend(error: OSError) -> str:
-    """The hint for what the system refused to write."""
+    """The hint for a failed write."""
     return _MENDS.get(error.errno or 0, "choose another place with --out")
 
 
 @contextlib.contextmanager
 def working_on(path: object) -> Iterator[None]:
-    """Give a system error that names no file the name of what was worked on."""
+    """Name this file in system errors that name none."""
     try:
         yield
     except OSError as error:
@@ -125,7 +125,7 @@ def working_on(path: object) -> Iterator[None]:
 
 @contextlib.contextmanager
 def in_file(path: object, what: str) -> Iterator[None]:
-    """Make an error of a file of what its content leads to: options or numbers that no file of ours has."""
+    """Turn errors caused by invalid content of a file into a FileError that names it."""
     try:
         yield
     except (ConfigError, ValueError, TypeError, ArithmeticError, RecursionError) as error:
@@ -143,13 +143,13 @@ def warn(message: str) -> None:
 
 
 def _tell(text: str) -> None:
-    # Where nobody listens, the work and its exit code count.
+    # A closed stderr must not change the exit code.
     with contextlib.suppress(OSError):
         print(text, file=sys.stderr)
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """One sentence naming the nearest known words, or all of them."""
+    """A sentence with the nearest known words, or all of them."""
     known = list(known)
     near = difflib.get_close_matches(word, known, n=2)
     return f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}"

@@ -9,11 +9,11 @@ from typing import Any
 from landscape.errors import ConfigError, FileError
 
 MOST_BYTES = 1 << 20
-"""Longest file of options."""
+"""Largest size of a file."""
 
 
 def read_object(path: Path, hint: str) -> dict[str, Any]:
-    """The JSON object that a file holds. Raises ConfigError with this hint for anything else, and FileError."""
+    """The JSON object in a file. Raises FileError if it is unreadable, ConfigError with this hint for other content."""
     try:
         with path.open("rb") as file:
             text = file.read(MOST_BYTES + 1)
@@ -34,7 +34,7 @@ def read_object(path: Path, hint: str) -> dict[str, Any]:
 
 
 class _RepeatedError(ValueError):
-    """A key that stands twice in one object."""
+    """A key that occurs twice in one object."""
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""How much memory this process can still get: what the machine has, its own limits, and those of its control groups."""
+"""Memory that this process can still allocate, within the limits of machine, process and control groups."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 _KIB = 1024
 _V1_UNLIMITED = 1 << 60
-"""Version 1 writes a number near 2^63 where there is no limit."""
+"""Control groups of version 1 report a number near 2^63 for no limit."""
 
 
 def free_bytes(root: Path = Path("/")) -> int:
@@ -20,7 +20,7 @@ def free_bytes(root: Path = Path("/")) -> int:
 
 
 def _available(root: Path) -> int:
-    """Free memory and what the kernel gives back when it is asked for, such as the page cache."""
+    """Free memory, including caches that the kernel can drop."""
     try:
         return _numbers(root / "proc/meminfo")["MemAvailable:"] * _KIB
     except (OSError, KeyError):
@@ -28,7 +28,7 @@ def _available(root: Path) -> int:
 
 
 def _resource_limits(root: Path) -> Iterator[int]:
-    """What is left of RLIMIT_AS and RLIMIT_DATA (`ulimit -v`, `ulimit -d`)."""
+    """What remains of RLIMIT_AS and RLIMIT_DATA (`ulimit -v`, `ulimit -d`)."""
     try:
         import resource
 
@@ -42,7 +42,7 @@ def _resource_limits(root: Path) -> Iterator[int]:
 
 
 def _group_limits(root: Path) -> Iterator[int]:
-    """What is left of the memory of this process's control group and of each group above it."""
+    """What remains of the memory of this process's control group and its ancestors."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -57,13 +57,13 @@ def _group_limits(root: Path) -> Iterator[int]:
 
 
 def _left(mount: Path, own: str, limit: str, usage: str, cache: str) -> Iterator[int]:
-    """What is left in a group and in those above it; a container may see some of them only, or itself at the top."""
+    """What remains in a group and its ancestors, of which a container may see only some."""
     group = Path(own.strip("/"))
     for at in (group, *group.parents):
         folder = mount / at
         try:
             most, used = (folder / limit).read_text().strip(), int((folder / usage).read_text())
-            # Pages of files that were read once are given back before anything is refused.
+            # The kernel drops inactive file pages before it refuses an allocation.
             used -= _numbers(folder / "memory.stat").get(cache, 0)
         except (OSError, ValueError):
             continue

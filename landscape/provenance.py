@@ -1,4 +1,4 @@
-"""Where a file comes from, as one flat dict of attributes."""
+"""The provenance of a file as a flat dict of attributes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as an event, so that long work ends between two steps with everything stored."""
+"""Ctrl-C and SIGTERM as an event, so that long work stops between two steps with everything stored."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def stop_signals() -> Iterator[threading.Event]:
-    """An event that either signal sets; never set outside the main thread, which alone gets signals."""
+    """An event that either signal sets. Outside the main thread, which alone gets signals, it is never set."""
     event = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield event

@@ -1,4 +1,4 @@
-"""Text from files and names, made harmless for where it goes: terminal, Markdown or CSV."""
+"""Escape text from files for the terminal, Markdown and CSV."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pandas as pd
 
-# An underscore inside a word is no emphasis.
+# An underscore inside a word is not emphasis.
 _MARKUP = re.compile(r"[\\`*\[\]#|~$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
 def printable(text: object) -> str:
-    r"""One line that no terminal acts on: control, bidirectional and invisible characters become \x1b and the like."""
+    r"""One line of text with control, bidirectional and invisible characters escaped, as in \x1b."""
     text = str(text)
     if text.isprintable():
         return text
@@ -24,20 +24,20 @@ def printable(text: object) -> str:
 
 
 def markdown(text: object) -> str:
-    """One line of Markdown that shows the text as it is, without HTML, links, images or emphasis."""
+    """One line of Markdown that shows the text literally: no HTML, links, images or emphasis."""
     shown = printable(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return _MARKUP.sub(r"\\\g<0>", shown)
 
 
 def csv_cell(value: Any) -> Any:
-    """A cell that no spreadsheet runs: text that begins like a formula gets an apostrophe; numbers stay."""
+    """A cell that no spreadsheet evaluates: an apostrophe precedes text that looks like a formula."""
     if not isinstance(value, str):
         return value
     return f"'{printable(value)}" if value.startswith(_FORMULA) and not _is_number(value) else printable(value)
 
 
 def write_csv(table: pd.DataFrame, path: Path) -> None:
-    """Write a table without its index; text in headers and cells is made harmless."""
+    """Write a table without its index, with text in headers and cells escaped."""
     text = table.select_dtypes(exclude=["number", "bool"]).columns
     safe = table.assign(**{name: table[name].map(csv_cell) for name in text})
     safe.rename(columns=csv_cell).to_csv(path, index=False)

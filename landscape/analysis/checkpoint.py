@@ -1,4 +1,4 @@
-"""One checkpoint of a problem, and what several quantities need of it, each computed once."""
+"""One checkpoint of a problem, with cached results that several quantities share."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from landscape.errors import NumericsError
 from landscape.problems.problem import Arrays, Problem, Training, joint, members, size, tensors
 
 SELF_CHECK = 1e-10
-"""Largest relative difference allowed between what is derived by hand and automatic differentiation."""
+"""Largest relative difference allowed between hand-derived results and automatic differentiation."""
 
 
 class Checkpoint:
     """A problem at stored parameters, and one AnalysisConfig.
 
-    before: eigenvectors (end, n, k) by block of the checkpoint before, which are tracked and where searches start.
-    rows: what was measured of each block so far; products: Hessian-vector products spent, by block.
+    before: eigenvectors (end, n, k) by block at the previous checkpoint, for tracking and as start vectors.
+    rows: measurements so far by block; products: Hessian-vector products used, by block.
     """
 
     rows: dict[str, dict[str, Any]]
@@ -70,14 +70,14 @@ class Checkpoint:
         return self.config.is_dense(size(self.problem, block))
 
     def block(self, block: str) -> Operator:
-        """A block by products, its exact null vectors taken out."""
+        """A matrix-free block with its exact null vectors projected out."""
         op, null = self.hessian.block(self.names(block)), self._null_vectors(block)
         return Deflated(op, null) if null else op
 
     def matrix(self, block: str) -> MatrixOperator:
         """A dense block with a bound on its error.
 
-        Each is made by itself: cut out of a larger one, its last bits would depend on which others are analysed.
+        Each block is assembled by itself: cut out of a larger one, its last bits would depend on the other blocks.
         """
         if block in self._matrices:
             return self._matrices[block]
@@ -88,14 +88,14 @@ class Checkpoint:
             self.products[block] += op.shape[0]
         else:
             found = MatrixOperator(closed, self._self_check(block, closed, op))
-        # Those that the couplings need again.
+        # The couplings need these blocks again.
         pairs = self.problem.pairs
         if block in {*map(joint, pairs), *(name for pair in pairs for name in pair)}:
             self._matrices[block] = found
         return found
 
     def solved_matrix(self, block: str) -> MatrixOperator:
-        """A dense block, its exact null vectors taken out: the one whose eigenvalues are reported."""
+        """A dense block with its exact null vectors projected out."""
         name, found = self._last
         if name != block:
             H, null = self.matrix(block), self._null_vectors(block)
@@ -125,14 +125,14 @@ class Checkpoint:
         return self._inertia[block]
 
     def rule(self, block: str) -> Quadrature:
-        """The quadrature of a matrix-free block."""
+        """The stochastic Lanczos quadrature of a matrix-free block."""
         if block not in self._rules:
             config = self.config
             self._rules[block] = quadrature(self.block(block), config.probes, config.probe_steps, config.seed)
         return self._rules[block]
 
     def bounds(self, block: str) -> Mapping[str, float]:
-        """What theory says of a block before it is measured."""
+        """Theoretical bounds of a block."""
         if block not in self._bounds:
             self._bounds[block] = self.structure.bounds(self.names(block)) if self.structure else {}
         return self._bounds[block]
@@ -162,14 +162,14 @@ class Checkpoint:
         return torch.randn(n, count, generator=generator, dtype=torch.float64).to(self.problem.device)
 
     def _self_check(self, block: str, matrix: Tensor, op: HessianOperator) -> float:
-        """Estimated |matrix - H|_F from Hessian-vector products with random probes; raises if it is not rounding."""
+        """Estimated |matrix - H|_F from random probes. Raises NumericsError if it exceeds rounding."""
         probes = self._probes(len(matrix), 4)
         difference = _agree(f"block {block}: closed form", matrix @ probes, op @ probes)
         return float(difference / probes.shape[1] ** 0.5)
 
 
 def _agree(what: str, found: Tensor, expected: Tensor) -> float:
-    """|found - expected|; raises NumericsError if that is more than rounding."""
+    """|found - expected|. Raises NumericsError if it exceeds rounding."""
     difference = float((found - expected).norm())
     if difference > SELF_CHECK * float(expected.norm()):
         raise NumericsError(

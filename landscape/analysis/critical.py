@@ -1,4 +1,4 @@
-"""From a checkpoint to the nearest critical point, and what is measured there: `landscape critical`."""
+"""Search the critical point nearest to a checkpoint and measure the Hessian there: `landscape critical`."""
 
 from __future__ import annotations
 
@@ -62,11 +62,10 @@ def refine(
 ) -> HessianReader:
     """Search the critical point of the objective nearest to a checkpoint, and measure the Hessian there.
 
-    The file (default RUN.critical-STEP.h5) is a Hessian file of one step, with the refined parameters, their
-    gradient norm and the status in the group `critical_point`. Each step of the search is committed to it, so that
-    `resume` continues what Ctrl-C or a kill ended: the search bit for bit on as many threads, the measurement from its
-    start. It also continues a search that spent its products, tightens `tol`, and adds blocks. Raises LandscapeError
-    kinds for all that a user can mend.
+    The file (default RUN.critical-STEP.h5) is a Hessian file of one step; its group `critical_point` has the refined
+    parameters, their gradient norm and the status. Each step of the search is committed, so that `resume` continues
+    after Ctrl-C or a kill: the search bit for bit on as many threads, the measurement from its start. `resume` also
+    continues a search that used up its products, tightens `tol`, and adds blocks. Raises LandscapeError.
     """
     run = as_path(run)
     out = output(out or default_output(run, step))
@@ -98,7 +97,7 @@ def refine(
 
 
 class _Refinement:
-    """One search with its file, which is not touched before there is something to write."""
+    """One search with its file, which is opened at the first write."""
 
     def __init__(
         self,
@@ -121,7 +120,7 @@ class _Refinement:
 
     @functools.cached_property
     def writer(self) -> Writer:
-        """The file: a new one, or the one that was found with room for all that it is to hold."""
+        """The file: a new one, or the existing one extended to hold everything."""
         specs = self.problem.parameters
         axes = {axis: n for spec in specs.values() for axis, n in zip(spec.axes, spec.shape, strict=True)}
         parameters = [Field(name, spec.axes, "f8", spec.meaning or name) for name, spec in specs.items()]
@@ -131,7 +130,7 @@ class _Refinement:
         return self.closing.enter_context(open_writer(self.out, attrs, 1, layout, self.found))
 
     def search(self, tol: float, max_products: int, quiet: bool) -> CriticalPoint:
-        """Search, from where an earlier search stands if there is one."""
+        """Search, from the state of an earlier search if there is one."""
         with tqdm(unit="product", total=max_products, disable=quiet, file=sys.stderr) as bar:
 
             def counted(at: Mapping[str, Tensor]) -> LinearMap:
@@ -148,7 +147,7 @@ class _Refinement:
             )
 
     def measure(self, point: CriticalPoint, quiet: bool) -> None:
-        """Measure the Hessian at the point, as far as the file does not hold it."""
+        """Measure what the file lacks of the Hessian at the point."""
         objective = self.objective
         row = {
             **_arrays(point.params),
@@ -178,7 +177,7 @@ class _Refinement:
         writer.finish("complete")
 
     def _state(self) -> SearchState | None:
-        """Where an earlier search stands; one of an older version has left its point alone."""
+        """The state of an earlier search; older versions stored its point only."""
         if self.found is None:
             return None
         saved = self.found.search
@@ -198,7 +197,7 @@ class _Refinement:
 
 
 class _Counted:
-    """An operator that moves a bar at each product: a step of a search takes up to a thousand."""
+    """An operator that updates a progress bar at each product; a search step takes up to a thousand."""
 
     def __init__(self, op: LinearMap, bar: tqdm[Any]) -> None:
         self.op, self.bar = op, bar

@@ -1,4 +1,4 @@
-"""The tables that only the file of a search for a critical point has."""
+"""The additional tables of the file of a search for a critical point."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ SEARCH = (
 
 
 def critical_table(parameters: Iterable[Field]) -> Table:
-    """The parameters at which everything else in the file was measured, and how they were found."""
+    """The refined parameters and how they were found."""
     return Table("critical_point", "step", (*parameters, *POINT))
 
 
 def search_table(parameters: Iterable[Field]) -> Table:
-    """Where the search stands, since schema 1.1; the newer of two slots."""
+    """The state of the search in two slots, the newer of which counts (since schema 1.1)."""
     return Table("resume", "resume_slot", (*parameters, *SEARCH), newest="iterations")

@@ -1,4 +1,4 @@
-"""The Hessian file as data: its tables, whose datasets the quantities declare."""
+"""The tables of the Hessian file; the quantities declare their datasets."""
 
 from __future__ import annotations
 
@@ -63,20 +63,20 @@ def vectors_table(blocks: tuple[str, ...]) -> Table:
 
 
 def spectrum_table(blocks: tuple[str, ...]) -> Table:
-    """The full spectra of those blocks whose every eigenvalue is computed."""
+    """The full spectra of the dense blocks."""
     fields = tuple(Field(b, (f"param_row_{b}",), "f8", f"all eigenvalues of block {b}, ascending") for b in blocks)
     return Table("spectrum", "step", fields)
 
 
 ENDS = {"end": ["lowest", "highest"], "sign": ["negative", "zero", "positive"]}
-"""Axes of every file, with their labels."""
+"""Labels of the axes that every file has."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """What a Hessian file has room for: parameters by block, blocks with full spectra, names of pairs and parts.
+    """The layout of a Hessian file: parameters by block, blocks with full spectra, names of pairs and parts.
 
-    further: tables beside those of every analysis; axes: lengths of theirs.
+    further: additional tables; axes: lengths of their axes.
     """
 
     sizes: Mapping[str, int]
@@ -96,7 +96,7 @@ class Layout:
 
     @property
     def scales(self) -> Scales:
-        """The labels of all axes but the rows'."""
+        """The labels of all axes except those of rows."""
         rows = {f"param_row_{block}": n for block, n in self.sizes.items()}
         lengths = {"rank": self.k, "density_point": density.POINTS, **rows, **self.axes}
         blocks = list(self.sizes)
@@ -105,13 +105,13 @@ class Layout:
 
 
 def unlike(found: HessianReader) -> str:
-    """What a file declares otherwise than the quantities do; empty if nothing, for it may lack some."""
+    """How a file contradicts the declarations of the quantities; empty if it does not. It may lack some."""
     lengths = {axis: len(labels) for axis, labels in ENDS.items()}
     return misfit(found.layout, found.scales, [ROOT], lengths, may_lack=True)
 
 
 def lacks(state: FileState) -> list[str]:
-    """What a Hessian file does not hold, and why."""
+    """Missing parts of a Hessian file, and why."""
     full, blocks = state.holds("spectrum"), state.config.get("blocks", [])
     partial = [str(block) for block in blocks if block not in full]
     notes = [f"no full spectrum of {', '.join(partial)}: too large for dense_limit"] if partial else []

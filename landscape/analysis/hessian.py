@@ -1,4 +1,4 @@
-"""Checkpoints -> curvature -> file: what `landscape hessian` runs."""
+"""Measure the Hessian of a run's checkpoints: `landscape hessian`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from landscape.storage.writing import sole_writer
 
 Analysis = TypeVar("Analysis", bound=AnalysisConfig)
 GROWING = {"steps", "num_steps", "blocks", "device", "problem"}
-"""Settings that may change from one command to the next on the same file; the source of a problem may not."""
+"""Settings that may change when a file is extended; the source of a problem may not."""
 
 
 def analyse(
@@ -44,10 +44,9 @@ def analyse(
 ) -> HessianReader:
     """Measure the Hessian of a run's checkpoints; returns the finished file.
 
-    A file of this run and these settings is resumed, and grows by the steps and blocks that it lacks; what it holds
-    stays bit for bit, but that a step which gets another one before it is tracked anew. Any other Hessian file in the
-    way is an error unless `overwrite`. fsync: sync every step to the disk. Raises LandscapeError kinds for all that a
-    user can mend.
+    A file of this run and these settings is resumed and extended by missing steps and blocks; its rows stay bit for
+    bit, except the tracking of a step with a new predecessor. Any other file in the way is an error unless
+    `overwrite`. fsync: sync every step to disk. Raises LandscapeError.
     """
     run = as_path(run)
     out = output(out or hessian_file(run))
@@ -77,25 +76,25 @@ def analyse(
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What is left of an analysis: every step of the file to be, and those of which rows are missing or incomplete.
+    """The work left in an analysis: all steps of the finished file, and those with missing rows or blocks.
 
-    todo: by step, the blocks to be measured; all of them where the step that it is tracked from is another.
+    todo: blocks to measure by step; all of them where the preceding step has changed.
     """
 
     steps: list[int]
     todo: dict[int, set[str]]
 
     def previous(self, step: int) -> int:
-        """The step before; -1: none."""
+        """The preceding step; -1: none."""
         return ([-1, *self.steps])[self.steps.index(step)]
 
     def again(self, step: int) -> set[str]:
-        """The blocks whose eigenvectors the next step is tracked from."""
+        """The blocks from which the next step is tracked."""
         return self.todo.get(([*self.steps, -1])[self.steps.index(step) + 1], set())
 
 
 def make_plan(found: HessianReader | None, chosen: Sequence[int], blocks: Sequence[str]) -> Plan:
-    """What a file lacks of steps and blocks."""
+    """Steps and blocks that a file lacks."""
     steps = sorted({*chosen, *(found.steps if found else ())})
     plan = Plan(steps, {})
     for step in steps:
@@ -109,7 +108,7 @@ def make_plan(found: HessianReader | None, chosen: Sequence[int], blocks: Sequen
 def _measure(
     reader: RunReader, measurement: Measurement, plan: Plan, stored: HessianReader, writer: Writer, quiet: bool
 ) -> None:
-    """Measure what is to be done, and commit it step by step."""
+    """Carry out the plan, and commit it step by step."""
     with tqdm(unit="block", disable=quiet, file=sys.stderr) as bar:
         bar.total = sum(len(plan.todo.get(step, set()) | plan.again(step)) for step in plan.steps)
         for step in plan.steps:
@@ -131,7 +130,7 @@ def _measure(
 
 
 def show_block(bar: tqdm[Any], block: str, done: bool, **more: Any) -> None:
-    """Name the block that is being measured, and count it once it is done."""
+    """Show the block being measured, and count it when it is done."""
     bar.set_postfix(**more, block=block)
     bar.update(int(done))
 
@@ -139,9 +138,9 @@ def show_block(bar: tqdm[Any], block: str, done: bool, **more: Any) -> None:
 def existing(
     out: Path, reader: RunReader, config: AnalysisConfig, overwrite: bool = False, source: Source | None = None
 ) -> HessianReader | None:
-    """The analysis that `out` holds, if it is of this run and these settings; None where it is to be started.
+    """The analysis in `out`, if it is of this run and these settings; None if a new one is to be started.
 
-    Raises FileError for any other file, and for damaged rows; a Hessian file may be replaced with `overwrite`.
+    Raises FileError for damaged rows and for any other file, except a Hessian file with `overwrite`.
     """
     if not out.exists():
         return None
@@ -172,19 +171,19 @@ def _difference(found: HessianReader, reader: RunReader, config: AnalysisConfig,
 
 
 def joined(config: Analysis, problem: Problem, found: HessianReader | None) -> Analysis:
-    """The settings of a file that holds what was found and gets what they ask for."""
+    """The settings of an existing file once extended."""
     blocks = dict.fromkeys([*(found.blocks if found else ()), *(config.blocks or problem.default_blocks)])
     return dataclasses.replace(config, blocks=tuple(blocks))
 
 
 def warn_of_damage(reader: RunReader) -> None:
-    """Name on stderr what a run file cannot give."""
+    """Warn about missing data in a run file."""
     if reader.damage:
         warn(f"{reader.path}: left out, for their checksums fail: {reader.damage}")
 
 
 def file_attrs(reader: RunReader, config: AnalysisConfig, source: Source | None = None) -> dict[str, Any]:
-    """What a Hessian file says about its run and its settings."""
+    """The attributes of a Hessian file: its run and settings."""
     return {
         **(source.attrs if source else {}),
         "parent_run_id": reader.attrs["run_id"],
@@ -202,7 +201,7 @@ def file_attrs(reader: RunReader, config: AnalysisConfig, source: Source | None 
 def written_attrs(
     reader: RunReader, config: AnalysisConfig, found: HessianReader | None, device: str, source: Source | None = None
 ) -> dict[str, Any]:
-    """The attributes of a file that is being written; one that grows keeps who made it."""
+    """The attributes of a file being written; an extended one keeps its provenance."""
     made = found.attrs if found else provenance(device)
     return {**made, **file_attrs(reader, config, source), "status": "running"}
 
@@ -210,9 +209,9 @@ def written_attrs(
 def open_writer(
     out: Path, attrs: dict[str, Any], steps: int, layout: Layout, found: HessianReader | None, fsync: bool = False
 ) -> Writer:
-    """A file with room for `steps` steps: a new one, or with all that was found in it.
+    """A file with room for `steps` steps: a new one, or the existing one extended.
 
-    Raises FileError where what was found has other axes than this analysis.
+    Raises FileError if the existing file has other axes than this analysis.
     """
     tables, scales = layout.tables, layout.scales
     if found is None:
@@ -222,7 +221,7 @@ def open_writer(
     if wrong := misfit(found.layout, found.scales, tables, lengths, may_lack=True):
         raise FileError(f"{out}: {wrong}", "choose another --out")
     more = {table.group: steps - len(found.steps) for table in tables}
-    # Files of the first version do not say what they were tracked from: the row before.
+    # Files of the first version were tracked from the preceding row, and do not say so.
     rows = {step: {"/": {"previous_step": found.previous(step)}} for step in found.steps}
     return Writer.extend(out, attrs, more, tables, scales, rows, fsync)
 

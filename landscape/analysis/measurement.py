@@ -1,4 +1,4 @@
-"""From a checkpoint to the rows of the Hessian file: every quantity, of every block and pair."""
+"""Measure all quantities of a checkpoint, as rows of the Hessian file."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ Rows = dict[str, Row]
 
 
 class Measurement:
-    """The curvature of one checkpoint after another, for one problem and one AnalysisConfig.
+    """Measurements of successive checkpoints, for one problem and one AnalysisConfig.
 
-    Each row is compared with the one before: its eigenvectors are tracked, and matrix-free searches start from them.
+    The eigenvectors of a checkpoint are tracked to the next one, where matrix-free searches start from them.
     """
 
     def __init__(self, problem: Problem, config: AnalysisConfig) -> None:
-        """Without blocks in `config` those of the problem's default are measured.
+        """Without blocks in `config`, the problem's default blocks are measured.
 
-        Raises, before any work, ConfigError for a block that the problem lacks or an objective that the run did not
-        minimise, and DoesNotFitError for dense blocks that do not fit.
+        Raises ConfigError for an unknown block or an objective that the run did not minimise, and DoesNotFitError for
+        dense blocks that do not fit in memory.
         """
         config = config if config.blocks else dataclasses.replace(config, blocks=problem.default_blocks)
         self.problem, self.config = choose(problem, config.blocks), config
@@ -49,7 +49,7 @@ class Measurement:
                 require_dense(block, n, problem.device)
 
     def layout(self) -> Layout:
-        """What a file of these measurements has room for."""
+        """The layout of a file of these measurements."""
         sizes = {b: size(self.problem, b) for b in self.config.blocks}
         return Layout(
             sizes=sizes,
@@ -70,9 +70,9 @@ class Measurement:
     ) -> Rows:
         """Measure every block at one checkpoint.
 
-        known: rows of an earlier analysis of this checkpoint, which are kept but for blocks that are NaN there and for
-        what the blocks make together. again: known blocks to be followed at the next step, for which their
-        eigenvectors are found again; retrack: their tracking is taken from this time, too.
+        known: rows of an earlier analysis of this checkpoint, kept except for blocks that are NaN there and for
+        quantities of several blocks. again: known blocks whose eigenvectors are computed again, to track them to the
+        next step; retrack: replace their tracking, too.
         """
         at = Checkpoint(self.problem, self.config, parameters, training, self._before)
         blocks, stored = self.config.blocks, known or {"/": {}, "spectrum": {}, "density": {}, "eigenvectors": {}}
@@ -102,12 +102,12 @@ class Measurement:
         return rows
 
     def follow(self, parameters: Arrays, blocks: Collection[str]) -> None:
-        """Find the eigenvectors of some blocks at a checkpoint, from which the next one is tracked."""
+        """Compute the eigenvectors of some blocks, from which the next checkpoint is tracked."""
         at = Checkpoint(self.problem, self.config, parameters, before=self._before)
         self._before = {block: at.eigen(block).vectors for block in blocks}
 
     def _stored(self, known: Rows | None) -> dict[str, Row]:
-        """The rows of the blocks that were measured before."""
+        """The rows of blocks measured earlier."""
         if not known:
             return {}
         root, fields = known["/"], [f for q in QUANTITIES if q.scope == "block" for f in q.fields]
@@ -117,12 +117,12 @@ class Measurement:
         return {b: {n: c[i] for n, c in columns.items()} for i, b in enumerate(self.config.blocks) if is_known[i]}
 
     def _missing(self, field: Field) -> NDArray[Any]:
-        """A dataset's row where it was not measured."""
+        """A dataset's row of missing values."""
         scales = self.layout().scales
         return np.full([len(scales[dim]) for dim in field.dims], np.nan if field.dtype == "f8" else UNKNOWN)
 
     def _block(self, at: Checkpoint, block: str) -> Row:
-        """All quantities of one block, and what they cost."""
+        """All quantities of one block, and their cost."""
         started = time.monotonic()
         row: Row = {}
         for quantity in QUANTITIES:
@@ -131,7 +131,7 @@ class Measurement:
         return row | {"num_products": at.products[block], "seconds": time.monotonic() - started}
 
     def _of_pairs(self, at: Checkpoint, quantity: Quantity, kept: Collection[str], old: Row) -> Row:
-        """A quantity of all pairs; it is missing where the joint block is not analysed."""
+        """A quantity of all pairs; missing where the joint block is not analysed."""
         if quantity.scope != "pair":
             return {}
         row: Row = {field.name: self._missing(field) for field in quantity.fields}
@@ -145,7 +145,7 @@ class Measurement:
         return row
 
     def _of_point(self, at: Checkpoint, quantity: Quantity, old: Row) -> Row:
-        """A quantity of the checkpoint as a whole: what an earlier row has of it, unless it reads the blocks."""
+        """A quantity of the whole checkpoint, from an earlier row unless it depends on the blocks."""
         if quantity.scope != "point":
             return {}
         if old and not quantity.reads_blocks:

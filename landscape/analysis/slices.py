@@ -53,8 +53,7 @@ class Slices:
 def slice_checkpoint(run: Path | str, step: int, config: SliceConfig, analysis: AnalysisConfig) -> Slices:
     """The objective along the unit eigenvectors of a block, and on the plane of the lowest and the highest.
 
-    Raises NumericsError if the second derivative of a slice at 0 is not its eigenvalue to 1e-6 |H|, and LandscapeError
-    kinds for all that a user can mend.
+    Raises NumericsError if the second derivative of a slice at 0 differs from its eigenvalue by more than 1e-6 |H|.
     """
     run = as_path(run)
     with RunReader(run) as reader:
@@ -114,6 +113,6 @@ def slice_checkpoint(run: Path | str, step: int, config: SliceConfig, analysis: 
 
 
 def _default_block(problem: Problem) -> str:
-    """The first pair, where the model has it; else all parameters."""
+    """The first pair if the model has it, else all parameters."""
     first = joint(problem.pairs[0]) if problem.pairs else ""
     return first if first in problem.blocks else "all"

@@ -1,4 +1,4 @@
-"""What was measured as tables of text: one row a step and block, and one a step."""
+"""Measurements as text tables: one row per step and block, and one per step."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from landscape.analysis.quantities.quantity import Column
 from landscape.storage.hessians import HessianReader
 
 Table = list[list[str]]
-"""Lines of cells, the titles first."""
+"""Lines of cells; the first line has the titles."""
 
 
 def by_block(result: HessianReader) -> Table:
-    """The quantities of blocks; blocks that an unfinished analysis has not measured are left out."""
+    """The quantities of blocks, without blocks that are not measured yet."""
     columns = [column for quantity in QUANTITIES if quantity.scope == "block" for column in quantity.columns]
     lines = [["step", "block", *(_title(column.title, result) for column in columns)]]
     for step in result.steps:
@@ -40,20 +40,20 @@ def by_step(result: HessianReader) -> Table:
 
 
 def notes(result: HessianReader) -> Iterator[str]:
-    """What a reader of the tables must know, as far as it applies."""
-    yield f"objective: {result.attrs['objective']}; an index belongs to a critical point: mind |grad|"
+    """Notes that readers of the tables need."""
+    yield f"objective: {result.attrs['objective']}; an index belongs to a critical point: see |grad|"
     cells = {cell for line in (*by_block(result), *by_step(result)) for cell in line}
     if any(cell.startswith(">=") for cell in cells):
-        yield ">= matrix-free: the true ratio may be larger, without a known bound (see coupling_ratio_error)"
+        yield ">= matrix-free: a lower bound without a known upper one (see coupling_ratio_error)"
     rows = [result.row(step) for step in result.steps]
     if chance := max((row["hidden_failure_probability"].max() for row in rows if "hidden" in row), default=0.0):
-        yield f"hidden/|H|: no eigenvalue is missed further out than this, but with probability {chance:.0e} an end"
+        yield f"hidden/|H|: no eigenvalue is missed further out than this, except with probability {chance:.0e} per end"
     if any(cell.endswith("*") for cell in cells):
         yield "* not every eigenvalue converged (see converged in the file)"
 
 
 def _cell(column: Column, row: dict[str, Any]) -> str:
-    """The text of a cell; a dash where the file is older than its quantity."""
+    """The text of a cell; a dash where an older file lacks the quantity."""
     try:
         return column.cell(row)
     except KeyError:

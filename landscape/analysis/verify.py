@@ -1,4 +1,4 @@
-"""A second opinion: the same blocks from a plain PyTorch model, through PyHessian and torch.func.hessian."""
+"""Verify a Hessian file with a plain PyTorch model, PyHessian and torch.func.hessian: `--verify`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ AGREEMENT = 1e-9
 
 @dataclasses.dataclass(frozen=True)
 class Verification:
-    """One block at one step, beside two second opinions.
+    """One block at one step, beside two independent results.
 
     largest: the file's eigenvalue of largest magnitude, which is what power iteration finds (F13); pyhessian:
     PyHessian's top eigenvalue; dense_difference: max |lambda - lambda_dense| / |H| over all reported eigenvalues,
@@ -43,12 +43,12 @@ class Verification:
 
     @property
     def agrees(self) -> bool:
-        """Whether the dense Hessian, where there is one, confirms the file."""
+        """Whether the dense Hessian, if computed, confirms the file."""
         return self.dense_difference is None or self.dense_difference <= AGREEMENT
 
 
 def verify(run: Path, result: HessianReader) -> list[Verification]:
-    """Compare a Hessian file with PyHessian and a dense Hessian, both made from the run's parameters alone."""
+    """Compare a Hessian file with PyHessian and a dense Hessian, computed from the run's parameters."""
     try:
         from pyhessian import hessian as pyhessian
     except ImportError as error:

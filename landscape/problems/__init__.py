@@ -1,4 +1,4 @@
-"""The problems that run files can hold: what their parameters, data and loss are."""
+"""The problems of run files: their parameters, data and loss."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def own(config: AnalysisConfig, held: Mapping[str, tuple[int, ...]], path: Path)
 def of_run(reader: RunReader, device: str = "auto", chunk_size: int = 8192) -> Problem:
     """The problem that a run file holds.
 
-    Raises DeviceError for a device that is not there, FileError for a file that is not what its config says.
+    Raises DeviceError for a device that is not available, FileError for a file that contradicts its config.
     """
     from landscape.problems.embedding_mlp.fields import read_problem
 

@@ -24,14 +24,14 @@ _MOST_PARTS = 32
 
 
 class ModuleProblem:
-    """A torch module at whatever parameters, over one data set (cf. `Problem`); theory adds nothing to it.
+    """A torch module over one data set, at any parameters (cf. `Problem`); without a structure.
 
     inputs, targets, loss, per_token, outputs and weights are as in `Objective`: tensors, dicts or other trees of them,
-    or in the place of both a DataLoader or another re-iterable of (inputs, targets) batches, which go to the device of
-    the module. blocks: by name, parameters or patterns such as "*.attn.*", in the order of the block's rows; block
-    `all` is always there. pairs: blocks whose couplings are measured, where the joint block "A,B" is analysed. Tied
-    parameters count once, under their first name. Raises ArgumentError for a pattern that matches nothing and for pairs
-    of blocks that overlap or are not there, and for data that `Objective` refuses.
+    or, instead of both, a DataLoader or another re-iterable of (inputs, targets) batches, which are moved to the
+    module's device. blocks: by name, parameters or patterns such as "*.attn.*", in the order of the block's rows; block
+    `all` always exists. pairs: blocks whose couplings are measured, where the joint block "A,B" is analysed. Tied
+    parameters count once, under their first name. Raises ArgumentError for a pattern that matches nothing, for pairs of
+    unknown or overlapping blocks, and for data that `Objective` refuses.
     """
 
     name = "the module"
@@ -85,10 +85,10 @@ class ModuleProblem:
         return Objective(self._model, self._data, None, self._loss, decay, **self._settings)
 
     def structure(self, params: Mapping[str, Tensor], decay: float) -> None:
-        """Nothing is known of a foreign model."""
+        """None: the structure of a foreign model is not known."""
 
     def training(self, reader: RunReader, step: int) -> Training:
-        """The step alone: what the trainer knew of a foreign model is not recorded."""
+        """The step only: files of foreign models have no learning rates or moments."""
         return Training(step, dict.fromkeys(self.parameters, float("nan")), None, float("nan"))
 
     def plain(self, arrays: Arrays) -> Plain:

@@ -1,4 +1,4 @@
-"""What gives stored parameters a meaning: data and loss make an objective, named groups of parameters are blocks."""
+"""Problems: data and loss that make an objective of stored parameters, and blocks of parameters."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Arrays = Mapping[str, NDArray[Any]]
 
 @dataclasses.dataclass(frozen=True)
 class ParameterSpec:
-    """Shape of a parameter, its axes by name, and what it is in a few words."""
+    """Shape of a parameter, names of its axes, and a short description."""
 
     shape: tuple[int, ...]
     axes: tuple[str, ...]
@@ -37,8 +37,8 @@ class ParameterSpec:
 class Training:
     """What the trainer knew at a checkpoint.
 
-    rates: learning rate by parameter, 0 for what is frozen, NaN where it is not known; second_moments: Adam's by
-    parameter, None without them; update_frequency: share of the steps so far that updated an operand's embedding.
+    rates: learning rate by parameter, 0 if frozen, NaN if unknown; second_moments: those of Adam by parameter, or None;
+    update_frequency: share of the steps so far that updated an operand's embedding.
     """
 
     step: int
@@ -49,7 +49,7 @@ class Training:
 
 @dataclasses.dataclass(frozen=True)
 class Plain:
-    """The model as its users write it, in float64 at some point, for second opinions that share nothing with ours.
+    """The model as plain PyTorch in float64 at some point, for verification without our own code.
 
     parameters: the module's own tensors by the problem's names; loss: the mean over the data set from its outputs.
     """
@@ -62,10 +62,10 @@ class Plain:
 
 
 class Structure(Protocol):
-    """What theory adds at one point: hand-derived and exact, and always checked against automatic differentiation."""
+    """Exact hand-derived results at one point, always checked against automatic differentiation."""
 
     def operator(self) -> Block | None:
-        """The Hessian over all parameters by products; None: automatic differentiation has to do."""
+        """The Hessian over all parameters by products; None: use automatic differentiation."""
         ...
 
     def dense(self, names: Sequence[str]) -> Tensor | None:
@@ -73,11 +73,11 @@ class Structure(Protocol):
         ...
 
     def starts(self, names: Sequence[str], k: int) -> tuple[Tensor | None, int]:
-        """Vectors (n, m) near the k lowest eigenvectors of a block, and the products that they took."""
+        """Vectors (n, m) near the k lowest eigenvectors of a block, and the number of products used."""
         ...
 
     def null_vectors(self, names: Sequence[str]) -> Directions | None:
-        """Exact null vectors of a block: left in, rounding would give them random signs."""
+        """Exact null vectors of a block, whose eigenvalues would otherwise get random signs from rounding."""
         ...
 
     def gauge(self, names: Sequence[str]) -> Directions | None:
@@ -85,17 +85,17 @@ class Structure(Protocol):
         ...
 
     def bounds(self, names: Sequence[str]) -> Mapping[str, float]:
-        """Bounds that are known before anything is measured: `saddle_bound` on -lambda_min, `saddle_rank_bound`."""
+        """Theoretical bounds: `saddle_bound` on -lambda_min, `saddle_rank_bound` on the index."""
         ...
 
 
 class Problem(Protocol):
-    """A model with its training set and loss, at whatever parameters.
+    """A model with its training set and loss, at any parameters.
 
-    blocks: parameters by block, in the order of the block's rows; default_blocks: those analysed unless others are
-    asked for. pairs: blocks whose coupling is worth measuring, each named after its joint block "A,B". parts: groups
-    of parameters on which the mass of eigenvectors is reported. balanced: the two factors whose learning rates
-    Proposition 4.1 balances (arXiv 2505.15624), None where there are none.
+    blocks: parameters by block, in the order of the block's rows; default_blocks: those analysed by default.
+    pairs: blocks whose coupling is measured, each named after its joint block "A,B". parts: groups of parameters on
+    which the mass of eigenvectors is reported. balanced: the two factors whose learning rates Proposition 4.1 balances
+    (arXiv 2505.15624), or None.
     """
 
     name: str
@@ -108,7 +108,7 @@ class Problem(Protocol):
     device: torch.device
 
     def decay(self, objective: str) -> float:
-        """Weight decay of an objective: 0 of `data`, that of the run of `regularised`. Raises ConfigError."""
+        """Weight decay of an objective: 0 for `data`, that of the run for `regularised`. Raises ConfigError."""
         ...
 
     def objective(self, decay: float) -> Objective:
@@ -116,7 +116,7 @@ class Problem(Protocol):
         ...
 
     def structure(self, params: Mapping[str, Tensor], decay: float) -> Structure | None:
-        """What theory adds at a point; None for a model that it does not know."""
+        """Exact results at a point; None for a model without any."""
         ...
 
     def training(self, reader: RunReader, step: int) -> Training:
@@ -124,7 +124,7 @@ class Problem(Protocol):
         ...
 
     def plain(self, arrays: Arrays) -> Plain:
-        """The model at stored parameters, for a second opinion."""
+        """The model at stored parameters, for verification."""
         ...
 
 
@@ -134,14 +134,14 @@ def tensors(problem: Problem, arrays: Arrays) -> dict[str, Tensor]:
 
 
 def hessian(problem: Problem, params: Mapping[str, Tensor], decay: float) -> Block:
-    """The Hessian over all parameters: by products derived by hand where there are any."""
+    """The Hessian over all parameters, by hand-derived products if the problem has them."""
     structure = problem.structure(params, decay)
     by_hand = structure.operator() if structure else None
     return by_hand or HessianOperator(problem.objective(decay), params)
 
 
 def members(problem: Problem, block: str) -> tuple[str, ...]:
-    """The parameters of a block. Raises ConfigError for a block that the problem lacks."""
+    """The parameters of a block. Raises ConfigError for an unknown block."""
     if block not in problem.blocks:
         hint = suggest(block, problem.blocks)
         raise ConfigError(f"{problem.name} has no block {block!r}", hint)
@@ -154,5 +154,5 @@ def size(problem: Problem, block: str) -> int:
 
 
 def joint(pair: tuple[str, str]) -> str:
-    """The name of a pair, and of its joint block."""
+    """The name of a pair and its joint block."""
     return ",".join(pair)

@@ -54,11 +54,11 @@ ANSWERS: dict[str, Callable[[Ints, Ints, int], Ints]] = {
     "div": _divided,
     "squares": lambda a, b, p: a * a + b * b,
 }
-"""The answer to a pair by task, before the remainder mod p."""
+"""The answer to a pair by task, before reduction mod p."""
 
 
 def _split(config: TrainConfig, a: Ints, b: Ints) -> NDArray[np.int8]:
-    """Test pairs first and blindly, where their share is given, so that no sampler touches the test set."""
+    """Draw test pairs first, if their share is given, so that no sampler affects the test set."""
     rng = np.random.default_rng([config.seed, 0])
     split = np.full(len(a), UNUSED, np.int8)
     if config.test_fraction is not None:
@@ -90,14 +90,14 @@ def choose_pairs(config: TrainConfig, a: Ints, b: Ints, count: int, rng: np.rand
 
 
 def token_weights(p: int, exponent: float, rng: np.random.Generator) -> Floats:
-    """Probability of each operand ~ rank^-exponent, ranks dealt out at random so that size tells nothing."""
+    """Probability of each operand ~ rank^-exponent, with ranks assigned at random."""
     weight = np.arange(1, p + 1, dtype=float) ** -exponent
     shuffled: Floats = rng.permutation(weight / weight.sum())
     return shuffled
 
 
 def _spread_evenly(a: Ints, b: Ints, count: int, rng: np.random.Generator) -> Ints:
-    """Take pairs from shuffled diagonals of the table, each of which holds every operand once in each slot."""
+    """Take pairs from shuffled diagonals of the table; each contains every operand once per slot."""
     p = int(max(a.max(), b.max())) + 1
     row, column, diagonal = (rng.permutation(p) for _ in range(3))
     return np.lexsort((row[a], diagonal[(column[b] - row[a]) % p]))[:count]

@@ -1,4 +1,4 @@
-"""The runs of an ensemble: seeds and settings that leave the shapes of a network alone, named and put into groups."""
+"""The runs of an ensemble, which differ in seeds and settings but not in shapes, and their groups."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from landscape.storage.files import as_path, require_name
 
 VARIABLE = ("lr", "lr_ratio", "weight_decay", "init_scale_E", "init_scale_W")
 MOST_MEMBERS = 16
-"""Of one group: bounds its memory, and what a failure of one member holds up."""
+"""Runs of one group; bounds memory, and the runs delayed by a failing member."""
 MOST_RUNS = 256
-"""Of one ensemble, whose files are all open at once."""
+"""Runs of one ensemble, whose files are all open at once."""
 
 
 def ensemble(
@@ -26,8 +26,8 @@ def ensemble(
     """The runs of every combination of `seeds` seeds, counted up from the config's, and of the values of `vary`.
 
     An entry of `vary` is NAME=VALUE,VALUE,... Of out = RUN.h5, the run of seed 3 is RUN-s3.h5 and that of lr=0.1
-    RUN-lr-0.1.h5; without seeds and values there is one run, `out`. Raises ConfigError for other names and for values
-    that no run can have.
+    RUN-lr-0.1.h5; without seeds and values there is one run, `out`. Raises ConfigError for other names and invalid
+    values.
     """
     out = as_path(out)
     if seeds is not None and seeds < 1:
@@ -53,7 +53,7 @@ def ensemble(
 
 
 def side_by_side(runs: Mapping[Path, TrainConfig]) -> list[dict[Path, TrainConfig]]:
-    """The runs put together that one ensemble can hold."""
+    """The runs grouped by what one ensemble can train together."""
     shared = {name: getattr(TrainConfig(), name) for name in ("seed", *VARIABLE)}
     ensembles: dict[TrainConfig, dict[Path, TrainConfig]] = {}
     for path, config in runs.items():
@@ -62,7 +62,7 @@ def side_by_side(runs: Mapping[Path, TrainConfig]) -> list[dict[Path, TrainConfi
 
 
 def balanced(runs: Mapping[Path, TrainConfig], jobs: int) -> list[dict[Path, TrainConfig]]:
-    """Groups of the runs for `jobs` processes, each to be trained as one ensemble, those with the most work first."""
+    """Groups of runs, each trained as one ensemble, for `jobs` processes; those with the most work first."""
     rounds = max(1, math.ceil(len(runs) / (MOST_MEMBERS * jobs)))
     size = max(1, math.ceil(len(runs) / (rounds * jobs)))
     groups = []

@@ -40,9 +40,9 @@ from landscape.training.tables import scales
 
 @dataclasses.dataclass(frozen=True)
 class RunSummary:
-    """How a run ended; accuracies at the last row of metrics, None where a threshold was never reached.
+    """How a run ended. Accuracies are those of the last row of metrics; steps are None for thresholds not reached.
 
-    status: complete, interrupted or diverged; diverged_step: the first record that was not finite. seconds: None where
+    status: complete, interrupted or diverged; diverged_step: the first record that was not finite; seconds: None if
     the file was only read.
     """
 
@@ -59,7 +59,7 @@ class RunSummary:
 
     @property
     def divergence(self) -> NumericsError | None:
-        """What to say of a run that diverged; None for others."""
+        """The error of a run that diverged; None for others."""
         if self.diverged_step is None:
             return None
         return NumericsError(
@@ -78,10 +78,9 @@ def train(
 ) -> RunSummary:
     """Train and write the run file `path`; `resume` resumes an existing file.
 
-    fsync: sync every commit to the disk, so that it survives a loss of power as well as of the process. A run that
-    diverges ends there with status "diverged" and a warning, its finite checkpoints kept. Raises
-    FileError if `path` exists and neither `resume` nor `overwrite` is set, ConfigError if a resumed run's config
-    differs in what decides its numbers.
+    fsync: sync every commit to disk, so that it survives a power failure. A run that diverges ends with status
+    "diverged" and a warning, and keeps its finite checkpoints. Raises FileError if `path` exists and neither `resume`
+    nor `overwrite` is set, ConfigError if a resumed run's config differs in an option that affects its numbers.
     """
     return train_ensemble({as_path(path): config}, resume, overwrite, quiet, fsync)[0]
 
@@ -93,10 +92,10 @@ def train_ensemble(
     quiet: bool = False,
     fsync: bool = False,
 ) -> list[RunSummary]:
-    """Train runs of one shape side by side; every file is what `train` alone writes, but for rounding.
+    """Train runs of one shape side by side; up to rounding, every file equals that of `train`.
 
-    The configs may differ in seed, lr, lr_ratio, weight_decay, init_scale_E and init_scale_W (`ensemble` makes such
-    ones). Finished runs are left as they are; a run that ends early leaves the others to go on. Raises as `train`.
+    The configs may differ in seed, lr, lr_ratio, weight_decay, init_scale_E and init_scale_W (see `ensemble`).
+    Finished runs stay as they are; a run that ends early does not stop the others. Raises as `train`.
     """
     started = time.monotonic()
     named = {as_path(path): config for path, config in runs.items()}
@@ -157,7 +156,7 @@ def _train_all(states: dict[Member, dict[str, Any]], device: torch.device, stop:
     done, total = sum(int(state["step"]) for state in states.values()), sum(member.steps for member in states)
     with tqdm(total=total, initial=done, unit="step", disable=quiet, file=sys.stderr) as bar:
         while states and not stop.is_set():
-            # Those furthest behind come first, until they are level with the next ones.
+            # Train the members furthest behind first, until they reach the next ones.
             levels = sorted({int(state["step"]) for state in states.values()})
             group = [member for member, state in states.items() if state["step"] == levels[0]]
             loop = _Loop(group, [states.pop(member) for member in group], device)
@@ -177,7 +176,7 @@ def _is_finite(state: Mapping[str, Any]) -> bool:
 
 
 class _Loop:
-    """What members at one step hold between two steps."""
+    """The state of members at the same step."""
 
     def __init__(self, members: Sequence[Member], states: Sequence[dict[str, Any]], device: torch.device) -> None:
         self.members, self.config, self.device = members, members[0].config, device
@@ -197,7 +196,7 @@ class _Loop:
             self.grad_norm = torch.from_numpy(np.stack([s["grad_norm"] for s in states])).to(device)
 
     def run(self, until: int | None, stop: threading.Event, bar: tqdm[Any]) -> list[Member]:
-        """Train until some members are finished, which are returned, or to step `until`, or to a stop signal."""
+        """Train to step `until`, a stop signal, or the end of some members, which are returned."""
         while not stop.is_set() and self.step != until:
             finished = self._record(bar)
             if finished:
@@ -207,10 +206,10 @@ class _Loop:
         return []
 
     def _record(self, bar: tqdm[Any]) -> list[Member]:
-        """Write what this step is to leave behind; the members that end with it.
+        """Write the records due at this step; returns the members that end with it.
 
-        A run diverges at the first record of which the training loss or a parameter is not finite. Its row of metrics
-        says so; parameters are stored only while they are finite.
+        A run diverges at the first record whose training loss or parameters are not finite. Its row of metrics is
+        written, its parameters are not.
         """
         is_due = self.step % self.config.metrics_every == 0
         ends = [m.is_last(self.step) for m in self.members]
@@ -262,11 +261,11 @@ class _Loop:
         self.optimizer.set_rates([{name: m.rate(name) for name in self.networks.shapes} for m in self.members])
 
     def _measure_lr_ratios(self) -> None:
-        """Set lr_E / lr_W of the members whose policy asks for a measured one.
+        """Set lr_E / lr_W of the members that measure it.
 
         The curvature policy equalises lr^2 * lambda_max, the second-order loss change of a step of size lr. In a
-        bilinear least-squares model (F1) it is then sigma_max(E) / sigma_max(W), as Proposition 4.1 says. Where a
-        policy gives no finite ratio above 0, as at E = 0 or W = 0, the one in force stays.
+        bilinear least-squares model (F1) this is sigma_max(E) / sigma_max(W), as in Proposition 4.1. Without a finite
+        positive ratio, as at E = 0 or W = 0, the ratio keeps its value.
         """
         measured = [i for i, m in enumerate(self.members) if isinstance(m.config.lr_ratio, str)]
         if not measured:
@@ -309,7 +308,7 @@ class _Loop:
         on_train, on_test = self.networks.backward(self.train), self.networks.logits(self.test)
         for part, batch, logits in (("train", self.train, on_train), ("test", self.test, on_test)):
             losses = cross_entropy(logits.mT.flatten(0, 1), batch.labels.view(-1)).view(len(self.members), -1)
-            # A tie is no right answer.
+            # A tie does not count as correct.
             others = logits.scatter(1, batch.labels, -torch.inf).amax(1, keepdim=True)
             columns[f"{part}_loss"] = losses.mean(1).tolist()
             columns[f"{part}_accuracy"] = (logits.gather(1, batch.labels) > others).double().mean((1, 2)).tolist()
@@ -367,11 +366,11 @@ _SHOWN = {"loss": "train_loss", "train": "train_accuracy", "test": "test_accurac
 
 
 def clip_batch(runs: Mapping[Path, TrainConfig]) -> dict[Path, TrainConfig]:
-    """The runs of an ensemble with batches of at most their training set, whose size they share; warns of a change."""
+    """The runs of an ensemble with batches clipped to the size of their training set, with a warning."""
     first = next(iter(runs.values()))
     _require_memory(first)
     size = axes(first)["train_sample"]
-    # Without any pair it is the share of them that is refused.
+    # An empty training set is refused elsewhere, by its train_fraction.
     if first.batch_size == "full" or first.batch_size <= size or not size:
         return dict(runs)
     warn(f"batch_size {first.batch_size} exceeds the {size} training pairs; using {size}")
@@ -379,10 +378,10 @@ def clip_batch(runs: Mapping[Path, TrainConfig]) -> dict[Path, TrainConfig]:
 
 
 def _require_memory(config: TrainConfig) -> None:
-    """Raise DoesNotFitError for a run that cannot fit, before any of it is made."""
+    """Raise DoesNotFitError for a run that cannot fit in memory."""
     lengths, number = axes(config), 4 if config.dtype == "float32" else 8
     samples, weights = lengths["sample"], block_sizes(config)["all"]
-    # All pairs with what makes them, weights with gradient and moments, and the hidden layer and logits of every pair.
+    # All pairs and their temporaries, weights with gradients and moments, hidden layer and logits of every pair.
     needed = samples * (32 + 4 * config.tokens) + number * (4 * weights + samples * (config.hidden + config.p))
     free = free_memory(torch.device("cpu"))
     if needed > free:

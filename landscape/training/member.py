@@ -1,4 +1,4 @@
-"""One run: its data, batches and file, and everything it holds between two steps but its tensors."""
+"""One run: its data, batches, file, and its state between two steps, except tensors."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _DEFAULTS = TrainConfig()
 
 
 class Member:
-    """One run of those that are trained side by side, and its file once it is open."""
+    """One of the runs trained side by side, and its file once open."""
 
     writer: Writer
 
@@ -65,7 +65,7 @@ class Member:
 
     @property
     def steps(self) -> int:
-        """The last step, as far as is known."""
+        """The last step, as far as known."""
         return self.config.steps if self.stop_step < 0 else min(self.config.steps, self.stop_step)
 
     def f_E(self, step: int) -> float:
@@ -78,13 +78,13 @@ class Member:
         return 0.0 if name == config.freeze else config.lr * (self.lr_ratio if name == "E" else 1.0)
 
     def decide_stop(self, step: int, test_accuracy: float) -> None:
-        """Fix the last step once the test accuracy is reached."""
+        """Set the last step once the test accuracy is reached."""
         threshold = self.config.stop_test_accuracy
         if threshold is not None and self.stop_step < 0 and test_accuracy >= threshold:
             self.stop_step = step + self.config.extra_steps
 
     def state(self) -> dict[str, Any]:
-        """What a row of /resume holds beside step and tensors."""
+        """The row of /resume without step and tensors."""
         return {
             "stop_step": self.stop_step,
             "lr_ratio": self.lr_ratio,
@@ -93,9 +93,9 @@ class Member:
         }
 
     def is_finished(self) -> bool:
-        """Whether nothing is left to do. Raises ConfigError if the run was started with other numbers, FileError.
+        """Whether the run is finished. Raises ConfigError if it was started with other options, FileError.
 
-        A run that diverged is at its end whatever its schedule: more steps or checkpoints would lie beyond.
+        A run that diverged is finished whatever its schedule.
         """
         with RunReader(self.path) as reader:
             reader.require_whole()
@@ -107,7 +107,7 @@ class Member:
             return status == "diverged" or status == "complete" and self.config == stored
 
     def open(self, resume: bool, device: str, fsync: bool) -> dict[str, Any]:
-        """Open the file for writing, a new one or one with room for the steps to come; the state to go on from."""
+        """Open a new file or one with room for further steps; returns the state to resume from."""
         attrs = {"status": "running", **provenance(device)}
         if resume:
             with RunReader(self.path) as reader:
@@ -165,8 +165,8 @@ class Member:
         return state
 
     def commit(self, step: int, state: dict[str, Any], tokens: Arrays) -> None:
-        """Write a checkpoint and what belongs to it."""
-        # First what a checkpoint is resumed from: a run with a checkpoint can always be resumed.
+        """Write a checkpoint and its records."""
+        # The resume slot comes first, so that a run with a checkpoint can always be resumed.
         self.writer.save(state)
         self.writer.append(step, {"tokens": tokens, "moments": state, "checkpoints": state})
 
@@ -189,10 +189,10 @@ def rooms(config: TrainConfig) -> Rooms:
 
 
 def checkpoint_schedule(config: TrainConfig) -> list[int]:
-    """All steps that get a checkpoint, the first and the last among them.
+    """All steps that get a checkpoint, including the first and the last.
 
-    The log-spaced steps do not depend on the run's length, so that a longer run holds those of a shorter one. Raises
-    ConfigError for a rule that asks for more than a file holds.
+    The log-spaced steps do not depend on the run's length, so that a longer run has those of a shorter one. Raises
+    ConfigError for a rule that gives more checkpoints than a file can hold.
     """
     decades = math.log10(config.steps or 1)
     asked = {
@@ -213,10 +213,10 @@ def checkpoint_schedule(config: TrainConfig) -> list[int]:
 
 
 def difference(config: TrainConfig, stored: Mapping[str, Any], free: Set[str]) -> str:
-    """What tells a config from that of a run file, but for the options that are `free` to differ; empty if nothing."""
+    """The difference between a config and that of a run file, apart from `free` options; empty if none."""
     defaults = json.loads(to_json(_DEFAULTS))
     for key, value in json.loads(to_json(config)).items():
-        # A file of an older version lacks younger options: it was made as their defaults say.
+        # A file of an older version lacks newer options, whose defaults it was made with.
         before = stored.get(key, defaults[key])
         if key not in free and before != value:
             return f"{key} is {value}, but the run was started with {before}"

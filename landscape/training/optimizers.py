@@ -38,7 +38,7 @@ class Optimizer:
         self._rates, self._kept = flat.to(self.m), (1 - flat * self._decay).to(self.m)
 
     def step(self, number: int) -> None:
-        """Step `number`, counted from 1, by `networks.grad`, which is used up."""
+        """Step `number`, counted from 1, by `networks.grad`, which is overwritten."""
         theta, gradient, config = self._networks.flat, self._networks.grad, self._config
         if self._coupled is None:
             theta.mul_(self._kept)
@@ -56,7 +56,7 @@ class Optimizer:
     def _adam(self, theta: Tensor, gradient: Tensor, number: int) -> None:
         self.m.lerp_(gradient, 1 - _BETA_1)
         self.v.mul_(_BETA_2).addcmul_(gradient, gradient, value=1 - _BETA_2)
-        # The corrections of the moments' bias, taken out of the arrays.
+        # Bias corrections of the moments, as scalars.
         first, second = 1 - _BETA_1**number, math.sqrt(1 - _BETA_2**number)
         torch.sqrt(self.v, out=self._scratch).add_(_EPSILON * second)
         torch.div(self.m, self._scratch, out=self._scratch)
@@ -68,4 +68,4 @@ _RULES = {
     "adam": (Optimizer._adam, False),
     "adamw": (Optimizer._adam, True),
 }
-"""How the parameters move, and whether the decay stays out of the gradient."""
+"""The update rule, and whether weight decay is decoupled from the gradient."""

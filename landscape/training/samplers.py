@@ -16,7 +16,7 @@ from landscape.problems.tasks import Floats, Ints
 
 
 class BatchSampler:
-    """Draws batches of training-pair indices; its whole state can be stored and restored."""
+    """Draws batches of training-pair indices; its state can be stored and restored."""
 
     def __init__(self, config: TrainConfig, tokens: NDArray[np.int32], batch_size: int) -> None:
         self.p, self.operands = config.p, tokens[:, [0, 2] if config.tokens == 4 else [0, 1]]
@@ -64,7 +64,7 @@ class BatchSampler:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on exactly where `state` was taken."""
+        """Continue exactly from `state`."""
         w = [int(x) for x in state["rng"]]
         self.rng.bit_generator.state = {
             "bit_generator": "PCG64",

@@ -1,4 +1,4 @@
-"""The tables of a run file, and what of them a run has."""
+"""The tables of a run file, and those that a run has."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def scales(config: TrainConfig) -> Scales:
 
 
 def lacks(state: FileState) -> list[str]:
-    """What a run file does not hold, and why."""
+    """Missing parts of a run file, and why."""
     config = {**dataclasses.asdict(TrainConfig()), **state.config}
     held = state.holds("checkpoints")
     absent = [f.name for f in PARAMETERS if f.name not in held]

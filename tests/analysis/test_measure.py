@@ -174,7 +174,7 @@ def test_matrix_free_agrees_with_dense(tiny_run: Path, tiny_hessian: HessianRead
         assert row["inertia_failure_probability"][i] <= 1e-3
     np.testing.assert_allclose(row["coupling_strength"], dense["coupling_strength"], rtol=1e-5)
     assert result.spectra(60) == {}
-    words = ">= matrix-free: the true ratio may be larger, without a known bound"
+    words = ">= matrix-free: a lower bound without a known upper one"
     assert words in measurements(result)
     assert ">=" not in measurements(tiny_hessian)
     at = [tiny_hessian.blocks.index(block) for block in ALL_BLOCKS]

@@ -261,4 +261,4 @@ def test_what_may_be_hidden_is_stored_and_printed(tmp_path: Path) -> None:
         assert row["hidden_failure_probability"][0] == (1e-6 if free else 0)
         cell = table.splitlines()[1].split()[4]
         assert cell == (f"{row['hidden'].max() / row['operator_norm'][0]:.1g}" if free else "0")
-        assert ("missed further out than this, but with probability 1e-06" in table) == free
+        assert ("missed further out than this, except with probability 1e-06" in table) == free

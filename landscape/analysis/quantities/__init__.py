@@ -1,4 +1,4 @@
-"""What is measured at a checkpoint. A module here that defines a `Quantity` adds it to the file and its tables."""
+"""The quantities measured at a checkpoint. A module here that defines a `Quantity` adds it to the file and tables."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ Pair = tuple[str, str]
 
 
 def compute(at: Checkpoint, pair: Pair) -> Row:
-    """Coupling ratios of a pair with their errors, all NaN where a diagonal block has negative curvature of its own."""
+    """Coupling ratios of a pair with their errors; NaN where a diagonal block has negative curvature."""
     from landscape.curvature.coupling import coupling
     from landscape.problems.problem import joint
 
@@ -43,7 +43,7 @@ def compute(at: Checkpoint, pair: Pair) -> Row:
 
 
 def compute_strength(at: Checkpoint, pair: Pair) -> Row:
-    """|H_12| over the norms of the two blocks, which are taken from their rows where they are analysed."""
+    """|H_12| over the norms of the two blocks, taken from their rows if analysed."""
     from landscape.curvature.coupling import coupling_strength, spectral_norm
 
     first, between, second = operators(at, pair)
@@ -55,7 +55,7 @@ def compute_strength(at: Checkpoint, pair: Pair) -> Row:
 
 
 def operators(at: Checkpoint, pair: Pair) -> tuple[Operator, Operator, Operator]:
-    """H_11, H_12, H_22 of a pair, dense where they are."""
+    """H_11, H_12, H_22 of a pair, dense where possible."""
     from landscape.curvature.operators import MatrixOperator
     from landscape.problems.problem import joint
 
@@ -65,7 +65,7 @@ def operators(at: Checkpoint, pair: Pair) -> tuple[Operator, Operator, Operator]
         parts = (M[:cut, :cut], M[:cut, cut:], M[cut:, cut:])
         a, b, c = (MatrixOperator(part.contiguous(), H.error) for part in parts)
         return a, b, c
-    # The diagonal ones are solved with: factorised if they are small enough.
+    # Systems with the diagonal blocks are solved: small ones are factorised.
     diagonal: list[Operator] = [
         at.matrix(name) if at.is_dense(name) else at.hessian.block(at.names(name)) for name in pair
     ]
@@ -118,7 +118,7 @@ COLUMNS = (
 
 
 def _first(row: Row) -> str:
-    """The largest ratio; only a lower bound where nothing bounds its error."""
+    """The largest ratio, marked as a lower bound where nothing bounds its error."""
     ratio, error = row["coupling_ratios"][0], row["coupling_ratio_error"][0]
     return f"{'>=' if np.isnan(error) and not np.isnan(ratio) else ''}{number(ratio)}"
 

@@ -1,4 +1,4 @@
-"""The blocks' smoothed spectral densities on one grid, and their distances from one another."""
+"""Smoothed spectral densities of the blocks on one grid, and the distances between them."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def compute(
 ) -> tuple[Row, Row]:
     """A row of the table of densities, and the distances of the blocks.
 
-    spectra: every eigenvalue of the dense blocks; kept: blocks whose densities `old` rows hold. The grid follows the
-    largest block, so that another one of these makes all densities anew.
+    spectra: every eigenvalue of the dense blocks; kept: blocks whose densities are in `old`. The grid follows the
+    largest block: if that changes, all densities are computed again.
     """
     from landscape.curvature.density import Smoothed, density_grid, density_of, jensen_shannon, jensen_shannon_error
 

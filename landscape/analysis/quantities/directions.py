@@ -1,4 +1,4 @@
-"""Where the eigenvectors of a block lie: masses on its parts, and angles of the negative subspace."""
+"""Mass of eigenvectors on the parts of a block, and principal angles of the negative subspace."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def compute(at: Checkpoint, block: str) -> Row:
     angles = np.full((len(labels), k), np.nan)
     below = torch.from_numpy(eigen.values[0] < -at.inertia(block).tolerance).to(eigen.vectors.device)
     for i, found_angles in zip(part, principal_angles(eigen.vectors[0][:, below], sizes), strict=True):
-        # Of several parameters the angles of each would say little of the part.
+        # For a part of several parameters, angles of each one say little about the part.
         if len(parts[labels[i]]) == 1:
             angles[i, : len(found_angles)] = found_angles
     return {"bottom_mass": shares[0, 0], "eigenvector_mass": shares, "principal_angles": angles}

@@ -1,4 +1,4 @@
-"""The gradient norm of a block: a saddle index belongs to a critical point."""
+"""The gradient norm of a block."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The saddle index of a block with its level, its bracket and its estimate, and without the gauge."""
+"""The saddle index of a block: level, bracket, estimate, and the count without gauge directions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def compute(at: Checkpoint, block: str) -> Row:
-    """The index of a block; of a dense one also on the complement of its gauge directions."""
+    """The index of a block; for a dense one also on the complement of its gauge directions."""
     found = at.inertia(block)
     estimate = found.estimate
     return {
@@ -45,7 +45,7 @@ def _gauge_free(at: Checkpoint, block: str) -> int:
 
 
 def compute_bounds(at: Checkpoint) -> Row:
-    """What theory says of the saddles before anything is measured."""
+    """Theoretical bounds on the saddles."""
     known = next(filter(None, map(at.bounds, at.problem.blocks)), {})
     return {"saddle_bound": known.get("saddle_bound", np.nan), "saddle_rank_bound": known.get("saddle_rank_bound", -1)}
 

@@ -1,4 +1,4 @@
-"""What a quantity is: datasets of the Hessian file, and the function that computes them."""
+"""A quantity: datasets of the Hessian file, and the function that computes them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Row = dict[str, Any]
 class Column:
     """A column of the tables on the terminal and in the report.
 
-    title: may name {pair}, the first pair of the file, and {parts}. cell: its text, from the datasets of one block; of
-    the first pair, and of its joint block under `joint`, where the quantity is one of pairs or points.
+    title: may contain {pair}, the first pair of the file, and {parts}. cell: text from the datasets of one block; for
+    quantities of pairs and points from those of the first pair, with its joint block under `joint`.
     """
 
     title: str
@@ -30,10 +30,9 @@ class Column:
 class Quantity:
     """Datasets of the Hessian file that are computed together.
 
-    `compute` takes a Checkpoint and returns one value a field: by block, where the first axis of the fields is `block`
-    (it then takes the block, too, and leaves that axis out); by pair, where it is `pair`, and the joint block is
-    analysed (it takes the pair); once a checkpoint otherwise. reads_blocks: it reads `Checkpoint.rows`, so that it is
-    computed again when a file grows by blocks. place: where its columns stand in the tables, ascending.
+    `compute` takes a Checkpoint and returns one value per field. If the first axis of the fields is `block`, it also
+    takes the block and omits that axis; if it is `pair`, it takes a pair whose joint block is analysed. reads_blocks:
+    it reads `Checkpoint.rows`, and is computed again when blocks are added. place: sort key of its columns.
     """
 
     fields: tuple[Field, ...]
@@ -67,10 +66,10 @@ def quotient(a: float, b: float) -> float:
 
 
 def number(x: float) -> str:
-    """Four digits; a dash for what is missing."""
+    """Four digits; a dash if missing."""
     return "-" if np.isnan(x) else f"{x:.4g}"
 
 
 def count(x: int) -> str:
-    """A count; a dash for what is not known."""
+    """A count; a dash if unknown."""
     return "-" if x < 0 else str(x)

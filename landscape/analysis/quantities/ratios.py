@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def compute(at: Checkpoint) -> Row:
-    """Gradient ratio and predictions, of the problem's two balanced factors."""
+    """Gradient ratio and predictions for the problem's two balanced factors."""
     import torch
 
     row: Row = dict.fromkeys((f.name for f in FIELDS), np.nan)

@@ -20,7 +20,7 @@ ADAM_BETA_2, ADAM_EPS = 0.999, 1e-8
 
 
 def compute(at: Checkpoint) -> Row:
-    """lambda_max of the preconditioned Hessian over all parameters, where the learning rates are known."""
+    """lambda_max of the preconditioned Hessian over all parameters, if the learning rates are known."""
     from landscape.curvature.lanczos import eigsh
     from landscape.curvature.tracking import Scaled
 
@@ -34,7 +34,7 @@ def compute(at: Checkpoint) -> Row:
 
 
 def _rates(at: Checkpoint, adaptive: bool) -> Tensor | None:
-    """Learning rate of every parameter, over Adam's preconditioner if `adaptive`; None where one is not known."""
+    """Learning rate of every parameter, over Adam's preconditioner if `adaptive`; None if one is unknown."""
     import torch
 
     training = at.training

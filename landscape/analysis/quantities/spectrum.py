@@ -1,4 +1,4 @@
-"""Extreme eigenvalues of a block with their quality, its norm and its trace."""
+"""Extreme eigenvalues of a block with residuals, its norm and its trace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The eigenvectors of a block followed from the checkpoint before."""
+"""Eigenvectors of a block tracked from the previous checkpoint."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def compute(at: Checkpoint, block: str) -> Row:
-    """How the eigenvectors of a block continue those of the checkpoint before."""
+    """Overlap and crossings of a block's eigenvectors with those at the previous checkpoint."""
     from landscape.curvature.tracking import track
 
     before, vectors, k = at.before.get(block), at.eigen(block).vectors, at.config.k

@@ -1,4 +1,4 @@
-"""Derivatives of activations and of the softmax that lose no digits."""
+"""Derivatives of activations and of the softmax without cancellation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The blocks of the embedding MLP, the pairs among them, and how figures show them."""
+"""The blocks and pairs of the embedding MLP, and their colours and markers in figures."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ DEFAULT_BLOCKS = ("E", "W", "E,W", "W,V", "all")
 PARTS: dict[str, tuple[str, ...]] = {"E": ("E",), "W": ("W",), "V": ("V",), "bias": ("b1", "b2")}
 """Parameters on which the mass of eigenvectors is reported."""
 CLAIM, CONTROL = "E,W", "W,V"
-"""The pair that the claims are about, and the one that is shown beside it: it, too, is a product of two factors."""
+"""The pair of the claims, and its control: both are products of two factors."""
 BALANCED = ("E", "W")
 """The two factors whose learning rates Proposition 4.1 balances."""
 RATE_RATIO = "lr_E/lr_W"
-"""What reports call the option `lr_ratio`."""
+"""Label of the option `lr_ratio` in reports."""
 LOOKS = {
     "E": (0, "o", 6.0),
     "W": (1, "x", 4.5),
@@ -30,4 +30,4 @@ LOOKS = {
     "E,V": (5, "v", 3.0),
     "all": (7, "D", 3.0),
 }
-"""Colour in the palette, marker and its size of each block; E is large, so that W shows in it where they coincide."""
+"""Palette colour, marker and marker size by block; the large circle of E leaves a coinciding W visible."""

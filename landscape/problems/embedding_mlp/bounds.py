@@ -1,4 +1,4 @@
-"""What theory says of the embedding-coupled MLP's saddles before anything is measured (F14)."""
+"""Theoretical bounds on the saddles of the embedding-coupled MLP (F14)."""
 
 from __future__ import annotations
 

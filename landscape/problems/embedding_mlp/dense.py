@@ -34,7 +34,7 @@ class _Samples:
     dpre: Tensor
 
     def part(self, at: slice) -> _Samples:
-        """Some of them."""
+        """A subset of the samples."""
         return _Samples(*(getattr(self, f.name)[at] for f in dataclasses.fields(self)))
 
 
@@ -52,7 +52,7 @@ class EmbeddingMLP:
         labels: Tensor,
         activation: Callable[[Tensor], Tensor],
     ) -> None:
-        # In the order of their first token, samples that share it lie together and need no copy.
+        # Sorted by first token, samples that share it are contiguous and need no copy.
         order = tokens[:, 0].argsort(stable=True)
         self.params, self.tokens, self.labels, self.activation = dict(params), tokens[order], labels[order], activation
         self.E, self.W, self.V = params["E"], params["W"], params["V"]
@@ -93,11 +93,11 @@ class EmbeddingMLP:
                     getattr(self, f"_add_{name}")(blocks[name], c)
         for p, q in itertools.combinations(parts, 2):
             full[at[q], at[p]] = full[at[p], at[q]].T
-        # Sums in another order leave the last bit asymmetric.
+        # Different summation orders leave the last bit asymmetric.
         return symmetrised(full)
 
     def _chunks(self) -> Iterator[_Samples]:
-        """The samples, as many at once as memory holds with their B, A and phi z^T."""
+        """The samples in chunks that fit in memory with their B, A and phi z^T."""
         step = max(1, _CHUNK_BYTES // (8 * (3 * self.C * self.h + self.h * self.W.shape[1] + self.C**2)))
         for start in range(0, len(self.tokens), step):
             yield self._samples(slice(start, start + step))
@@ -123,13 +123,13 @@ class EmbeddingMLP:
 
     def _VD_and_B(self, c: _Samples) -> tuple[Tensor, Tensor]:
         """V D_n, with rows relative to the likeliest class's, and B_n = A_n V D_n, both (n, C, h)."""
-        # Logits count only by their differences: relative to the likeliest class nothing cancels at any loss.
+        # Only differences of logits matter: relative to the likeliest class nothing cancels at any loss.
         VD = (self.V - self.V[c.p.argmax(1)][:, None, :]).mul_(c.D[:, None, :])
         B = (VD - c.p[:, None, :] @ VD).mul_(c.p[:, :, None] / len(self.tokens))
         return VD, B
 
     def _add_first_layer(self, blocks: Mapping[str, Tensor]) -> None:
-        """EE, EW and WW, made of M_n = D_n V^T A_n V D_n + phi'' alone, by slices of its columns."""
+        """EE, EW and WW from M_n = D_n V^T A_n V D_n + phi'' in slices of its columns."""
         wanted = {name: blocks[name] for name in ("EE", "EW", "WW") if name in blocks}
         if not wanted:
             return
@@ -148,7 +148,7 @@ class EmbeddingMLP:
                 self._add_EW(wanted["EW"][:, :, at], samples, WM, at)
 
     def _curvature(self, samples: _Samples, at: slice) -> Tensor:
-        """Rows `at` of M_n as (n, row, h), made in pieces that stay in cache."""
+        """Rows `at` of M_n as (n, row, h), computed in pieces that stay in cache."""
         N = len(samples.x)
         M = samples.D.new_empty(N, len(self.W[at]), self.h)
         step = N if M.is_cuda else max(1, _CACHE_BYTES // (8 * self.h * (2 * self.C + M.shape[1])))
@@ -160,7 +160,7 @@ class EmbeddingMLP:
         return M
 
     def _add_WW(self, H: Tensor, c: _Samples, M: Tensor) -> None:
-        """Samples are summed by token first: all of a token's share one side of z z^T."""
+        """Samples are summed by token first, because those of one token share one side of z z^T."""
         d, columns = self.d, self.h * c.z.shape[1]
         for k in range(self.slots):
             tokens, groups = zip(*_by_token(c.x[:, k]), strict=True)
@@ -249,7 +249,7 @@ _PARTS = {"E": ("E",), "W": ("W", "b1"), "V": ("V", "b2")}
 
 
 def _by_token(slot: Tensor) -> Iterator[tuple[int, Tensor | slice]]:
-    """Tokens that occur in a slot (n,) with the samples that hold them, as a slice where they lie together."""
+    """Tokens that occur in a slot (n,) with the samples that contain them, as a slice where contiguous."""
     for t in slot.unique().tolist():
         of = (slot == t).nonzero()[:, 0]
         first, last = int(of[0]), int(of[-1])

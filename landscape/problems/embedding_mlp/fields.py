@@ -1,4 +1,4 @@
-"""The parameters and data of the embedding MLP as files hold them: names, axes and lengths."""
+"""Names, axes and lengths of the embedding MLP's parameters and data in files."""
 
 from __future__ import annotations
 
@@ -69,9 +69,9 @@ def block_sizes(config: TrainConfig) -> dict[str, int]:
 
 
 def read_problem(reader: RunReader) -> tuple[TrainConfig, dict[str, NDArray[Any]]]:
-    """The config of a run file, and its data, once its parameters and data are what the config asks for.
+    """The config and the data of a run file.
 
-    Raises FileError for a file of which they are not.
+    Raises FileError if its parameters or data contradict the config.
     """
     with in_file(reader.path, "config"):
         config = replace(TrainConfig(), reader.config)

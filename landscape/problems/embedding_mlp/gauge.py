@@ -1,4 +1,4 @@
-"""Directions that carry no geometry: the gauge tangents of (E, W) and the softmax shift (F7, F9)."""
+"""Directions that leave the network unchanged: the gauge tangents of (E, W) and the softmax shift (F7, F9)."""
 
 from __future__ import annotations
 

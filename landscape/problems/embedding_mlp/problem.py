@@ -132,7 +132,7 @@ class MLPStructure:
         return matrix
 
     def starts(self, names: Sequence[str], k: int) -> tuple[Tensor | None, int]:
-        """Where the low end of a block lies."""
+        """Start vectors for the low end of a block."""
         return low_end(self._products.block(names), k) if self.has_E else (None, 0)
 
     def null_vectors(self, names: Sequence[str]) -> Directions | None:
@@ -144,7 +144,7 @@ class MLPStructure:
         return GaugeTangent(self.params, names) if {"E", "W"} <= set(names) else None
 
     def bounds(self, names: Sequence[str]) -> Mapping[str, float]:
-        """F14, which is about E and W, the data loss and piecewise-linear networks."""
+        """F14, for E and W, the data loss and piecewise-linear activations."""
         if list(names) != ["E", "W"] or self.decay or self.problem.train.activation != "relu":
             return {}
         found = saddle_bound(self._products.table_gradient(), self.problem.train.embed_dim)

@@ -1,4 +1,4 @@
-"""Hessian-vector products of the embedding-coupled MLP, derived by hand: the matrix products they need, and no more."""
+"""Hand-derived Hessian-vector products of the embedding-coupled MLP, with the fewest matrix products."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from landscape.devices import keep_freed_memory
 from landscape.problems.embedding_mlp.activations import derivatives, others
 
 _CACHE, _DEVICE = 4 << 20, 1 << 30
-"""Bytes of one (vector, sample, hidden) array: on a CPU a few of them stay in its cache."""
+"""Bytes of one (vector, sample, hidden) array, so that a few of them stay in a CPU's cache."""
 _TOGETHER = 1 << 19
-"""Bytes of such an array from which a CPU is faster with one vector after another."""
+"""Bytes of such an array above which a CPU is faster one vector at a time."""
 Parts = dict[str, Tensor]
 
 
@@ -85,10 +85,10 @@ class EmbeddingHessian:
 
 
 class Passes:
-    """What the products share: the network at its parameters, and the forward and backward pass there.
+    """The forward and backward pass at the parameters, which all products share.
 
-    p, share, r (C, N): probabilities, p / N and dL/dlogits, with the samples last, as BLAS and sums over classes like
-    them best; D (N, h): slopes of the activation; G: dL/dT_k (token, h) by slot.
+    p, share, r (C, N): probabilities, p / N and dL/dlogits, with the samples last, which is fastest for BLAS and sums
+    over classes; D (N, h): slopes of the activation; G: dL/dT_k (token, h) by slot.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Passes:
         self.E, self.W, self.V = params["E"], params["W"], params["V"]
         self.tokens, (self.N, self.slots), self.d = tokens, tokens.shape, self.E.shape[1]
         self.h, self.W_k = len(self.W), self.W.split(self.d, dim=1)
-        # A slot that always holds the same token, such as `op` and `=`, adds the same to every sample.
+        # A slot with a constant token, such as `op` and `=`, adds the same to every sample.
         self.fixed = {k: int(tokens[0, k]) for k in range(self.slots) if bool((tokens[:, k] == tokens[0, k]).all())}
         self.varying = [k for k in range(self.slots) if k not in self.fixed]
         room = _DEVICE if self.E.is_cuda else _TOGETHER
@@ -143,7 +143,7 @@ class Passes:
             dz = dz.clone() if da is None else torch.baddbmm(dz, V.expand(m, C, h), da.mT)
             if dV is not None:
                 dz.baddbmm_(dV, phi.T.expand(m, h, n))
-            # Logits count only by their differences: relative to the likeliest class nothing cancels at any loss.
+            # Only differences of logits matter: relative to the likeliest class nothing cancels at any loss.
             dz -= dz.gather(1, self.top[:, at].expand(m, 1, n))
             q = dz.mul_(self.share[:, at])
             q.addcmul_(p, q.sum(1, keepdim=True), value=-1)
@@ -171,7 +171,7 @@ class Passes:
         return out
 
     def _inputs(self, tables: Mapping[int, Tensor], shift: Tensor, index: Mapping[int, Tensor], n: int) -> Tensor:
-        """What the tables' rows, or without tables their common shift, add to the hidden layer's input, (m, n, h)."""
+        """The contribution of the tables' rows, or of their common shift, to the hidden layer's input, (m, n, h)."""
         if not tables:
             return shift[:, None].expand(-1, n, -1)
         first, *others = (table.view(-1, self.h).index_select(0, index[k]) for k, table in tables.items())
@@ -227,7 +227,7 @@ class Passes:
         return out
 
     def _chunks(self, m: int) -> Iterator[tuple[slice, dict[int, Tensor]]]:
-        """Samples that fit together, and the rows of the flattened tables (m token, h) that they take."""
+        """Chunks of samples, and the rows of the flattened tables (m token, h) that they use."""
         room = _DEVICE if self.E.is_cuda else _CACHE
         step = max(64, room // (m * len(self.W) * self.E.element_size()))
         starts = torch.arange(m, device=self.E.device)[:, None] * len(self.E)

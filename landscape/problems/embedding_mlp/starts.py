@@ -1,6 +1,6 @@
-"""Where the low ends of the embedding-coupled MLP's blocks lie: start vectors from one backward pass.
+"""Start vectors for the low ends of the embedding-coupled MLP's blocks, from one backward pass.
 
-A memorised network's blocks end in clusters that no Krylov space of a random vector resolves. Up to the
+The low ends of a memorised network's blocks are clusters that no Krylov space of a random vector resolves. Up to the
 Gauss-Newton part, which is small there, their eigenvectors are known in closed form.
 """
 
@@ -17,8 +17,8 @@ _AT_ONCE = 16
 def low_end(op: EmbeddingHessian, k: int) -> tuple[Tensor | None, int]:
     """Vectors (n, m) near the k lowest eigenvectors of a diagonal block, and the products they took.
 
-    E,W: the best within the lowest eigenspaces of K0 (F14). W: what no sample sees. V: the softmax shift (F9). None
-    where none are known.
+    E,W: Ritz vectors in the lowest eigenspaces of K0 (F14). W: directions orthogonal to all samples. V: the softmax
+    shift (F9). None for other blocks.
     """
     at, count = op.passes, max(24, 2 * k)
     match op.rows:
@@ -37,7 +37,7 @@ def low_end(op: EmbeddingHessian, k: int) -> tuple[Tensor | None, int]:
 def _coupled(op: EmbeddingHessian, count: int) -> tuple[Tensor, int]:
     """Ritz vectors in the span of (-v a^T, u_k a^T) / sqrt 2 over all a, for leading singular pairs (u, v) of G.
 
-    Whole eigenspaces: a single direction a left out would be left to find among its likes.
+    Whole eigenspaces are used: a search would have to find any omitted direction within its cluster.
     """
     at = op.passes
     U, sigma, v = torch.linalg.svd(op.table_gradient(), full_matrices=False)
@@ -61,7 +61,7 @@ def _coupled(op: EmbeddingHessian, count: int) -> tuple[Tensor, int]:
 
 
 def _unseen(at: Passes, count: int) -> Tensor:
-    """e_j b^T for directions b of the first layer's input in which no sample has a part."""
+    """e_j b^T for directions b of the first layer's input that are orthogonal to all samples."""
     z = at.E[at.tokens].flatten(1)
     squared, directions = torch.linalg.eigh(z.T @ z)
     unseen = directions[:, squared <= len(squared) * torch.finfo(z.dtype).eps * squared[-1]]
