@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 
 # Sums depend on the number of threads; processes that tests start are compared with this one bit for bit.
@@ -11,9 +13,11 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 import pytest
 import torch
+from helpers.commands import Refusal
 from helpers.studies import make_studies
 
 from landscape.analysis.hessian import analyse
+from landscape.cli import main as cli
 from landscape.config import HessianConfig, TrainConfig
 from landscape.storage.hessians import HessianReader
 from landscape.training.loop import train
@@ -44,6 +48,12 @@ def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture
+def run_file(tiny_run: Path, tmp_path: Path) -> Path:
+    """A copy of `tiny_run` that a test may break."""
+    return Path(shutil.copy(tiny_run, tmp_path / "run.h5"))
+
+
 @pytest.fixture(scope="session")
 def tiny_hessian(tiny_run: Path) -> HessianReader:
     """The analysis of `tiny_run`, all blocks, beside it. Read only."""
@@ -57,3 +67,22 @@ def tiny_studies(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("studies")
     make_studies(folder)
     return folder
+
+
+@pytest.fixture
+def assert_refused(capsys: pytest.CaptureFixture[str]) -> Refusal:
+    """Assert that a command ends with this code, prints one error and one hint with these words, and harms no file."""
+
+    def check(argv: Sequence[object], code: int, error: str, hint: str, unharmed: Sequence[Path] = ()) -> None:
+        before = [path.read_bytes() for path in unharmed]
+        capsys.readouterr()
+        assert cli.run(list(map(str, argv))) == code
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        lines = captured.err.splitlines()
+        assert [line.partition(": ")[0] for line in lines] == ["error", "hint"], captured.err
+        assert error in lines[0]
+        assert hint in lines[1]
+        assert [path.read_bytes() for path in unharmed] == before
+
+    return check
