@@ -12,115 +12,125 @@ import reprlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 
+from landscape.choices.activations import ACTIVATIONS
+from landscape.choices.optimizers import OPTIMIZERS
+from landscape.choices.registry import Registry
+from landscape.choices.samplers import SAMPLERS
+from landscape.choices.tasks import TASKS
 from landscape.errors import ConfigError, suggest
 from landscape.json_files import read_object
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-Task = Literal["add", "sub", "mul", "div", "squares"]
-Model = Literal["embedding", "onehot", "scalar"]
-Activation = Literal["relu", "gelu", "tanh", "quadratic"]
-Sampler = Literal["uniform", "random", "skewed", "zipf", "frequency_aware"]
+    Task = str
+    Sampler = str
+    Activation = str
+    Optimizer = str
+else:
+    # For the parser and its help; a config itself asks the registry, where more may be registered later.
+    Task, Sampler, Activation, Optimizer = (Literal[tuple(r)] for r in (TASKS, SAMPLERS, ACTIVATIONS, OPTIMIZERS))
 
+Default = TypeVar("Default")
+Config = TypeVar("Config", bound="DataclassInstance")
 MODULUS = 1 << 16
 """Largest p: all p^2 pairs are stored."""
+MOST = 1 << 53
+"""Largest number of steps or products: floats count no further."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Bounds:
+    """What a number has to lie between."""
+
+    at_least: float = -math.inf
+    at_most: float = math.inf
+    above: float = -math.inf
+    below: float = math.inf
+
+    def hold(self, x: float) -> bool:
+        """Whether they hold for a number; they never do for NaN and infinity."""
+        return -math.inf < x < math.inf and self.at_least <= x <= self.at_most and self.above < x < self.below
+
+    def words(self, number: str) -> str:
+        """What a value is, `number` being "a number" or "an integer"."""
+        if self.above == 0 and min(self.at_most, self.below) == 1:
+            return "a fraction between 0 and 1"
+        if self.at_most < math.inf:
+            start = f"from {_short(self.at_least)} to" if self.at_least > -math.inf else "up to"
+            return f"{number} {start} {_short(self.at_most)}"
+        return f"{number} {f'>= {self.at_least}' if self.at_least > -math.inf else f'> {self.above}'}"
+
+
+def field(default: Default, help: str, choices: Registry[Any] | None = None, **bounds: float) -> Default:
+    """A field of a config: default, help, and what it takes: the names of a registry, or numbers within `Bounds`."""
+    shown = f"{help} {choices.meanings}." if choices else help
+    metadata = {"help": shown, "choices": choices, "bounds": Bounds(**bounds) if bounds else None}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainConfig:
     """Options of one grokking run."""
 
-    task: Task = "add"
-    """Operation mod p: a+b, a-b, a*b, a/b (b != 0) or a^2+b^2."""
-    p: int = 97
-    """Modulus."""
-    tokens: Literal[2, 4] = 4
-    """Input form: `a b` (2) or `a op b =` (4)."""
-    model: Model = "embedding"
-    """Input of the first layer: learned embeddings, one-hot tokens, or the tokens' numbers."""
-    embed_dim: int = 128
-    """Embedding dimension d."""
-    hidden: int = 512
-    """Width h of the hidden layer."""
-    activation: Activation = "relu"
-    """Activation of the hidden layer; quadratic is x^2."""
-    bias: bool = True
-    """Biases b1 and b2."""
-    init_scale_E: float = 1.0
-    """Factor on PyTorch's default initialisation of E, N(0, 1)."""
-    init_scale_W: float = 1.0
-    """Factor on PyTorch's default initialisation of W."""
-    freeze: Literal["none", "E", "W"] = "none"
-    """Matrix that stays at its initial value."""
-    optimizer: Literal["sgd", "adam", "adamw"] = "adam"
-    """sgd and adam couple the weight decay (L2); adamw decouples it."""
-    lr: float = 0.01
-    """Learning rate of every parameter except E."""
-    lr_ratio: float | Literal["prop41", "curvature"] = 1.0
-    """c = lr_E / lr_W: a number, Proposition 4.1 measured during training, or
-    sqrt(lambda_max(H_WW)/lambda_max(H_EE))."""
-    lr_ratio_every: int = 50
-    """Steps between two updates of a measured lr_ratio."""
-    momentum: float = 0.0
-    """Momentum of sgd."""
-    weight_decay: float = 0.001
-    """Weight decay."""
-    batch_size: int | Literal["full"] = 512
-    """Pairs per step; full: the whole training set."""
-    sampler: Sampler = "random"
-    """How training pairs are chosen; frequency_aware also re-weights batches smaller than the training set."""
-    skew: float = 0.35
-    """Exponent of sampler skewed: token probability ~ rank^-skew (zipf: exponent 1)."""
-    sampler_every: int = 100
-    """Steps between two refreshes of the frequency_aware probabilities."""
-    train_fraction: float = 0.3
-    """Share of all pairs in the training set."""
-    test_fraction: float | None = None
-    """Share of all pairs in the test set. None: all pairs outside the training set."""
-    steps: int = 5000
-    """Largest number of optimiser steps."""
-    stop_test_accuracy: float | None = None
-    """Stop once the test accuracy reaches this value."""
-    extra_steps: int = 0
-    """Further steps after stop_test_accuracy is reached."""
-    seed: int = 0
-    """Seed of split, initialisation and batches; at most 2^64 - 1."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Device to train on."""
-    dtype: Literal["float32", "float64"] = "float32"
-    """Precision of training and of the stored checkpoints."""
-    checkpoint_every: int = 0
-    """Steps between checkpoints; 0: none by this rule."""
-    checkpoint_log: int = 8
-    """Log-spaced checkpoints per decade of steps; 0: none by this rule."""
-    checkpoint_at: tuple[int, ...] = ()
-    """Further steps to store; the first and last step always are."""
-    metrics_every: int = 25
-    """Steps between two rows of metrics."""
+    task: Task = field("add", "Operation mod p.", choices=TASKS)
+    p: int = field(97, "Modulus.", at_most=MODULUS)
+    tokens: Literal[2, 4] = field(4, "Input form: `a b` (2) or `a op b =` (4).")
+    model: Literal["embedding", "onehot", "scalar"] = field(
+        "embedding", "Input of the first layer: learned embeddings, one-hot tokens, or the tokens' numbers."
+    )
+    embed_dim: int = field(128, "Embedding dimension d.", at_least=1)
+    hidden: int = field(512, "Width h of the hidden layer.", at_least=1)
+    activation: Activation = field("relu", "Activation of the hidden layer.", choices=ACTIVATIONS)
+    bias: bool = field(True, "Biases b1 and b2.")
+    init_scale_E: float = field(1.0, "Factor on PyTorch's default initialisation of E, N(0, 1).", at_least=0)
+    init_scale_W: float = field(1.0, "Factor on PyTorch's default initialisation of W.", at_least=0)
+    freeze: Literal["none", "E", "W"] = field("none", "Matrix that stays at its initial value.")
+    optimizer: Optimizer = field("adam", "How gradients move the parameters.", choices=OPTIMIZERS)
+    lr: float = field(0.01, "Learning rate of every parameter except E.", at_least=0)
+    lr_ratio: float | Literal["prop41", "curvature"] = field(
+        1.0,
+        "c = lr_E / lr_W: a number, Proposition 4.1 measured during training, or "
+        "sqrt(lambda_max(H_WW)/lambda_max(H_EE)).",
+        above=0,
+    )
+    lr_ratio_every: int = field(50, "Steps between two updates of a measured lr_ratio.", at_least=1)
+    momentum: float = field(0.0, "Momentum of sgd.", at_least=0)
+    weight_decay: float = field(0.001, "Weight decay.", at_least=0)
+    batch_size: int | Literal["full"] = field(512, "Pairs per step; full: the whole training set.", at_least=1)
+    sampler: Sampler = field("random", "How training pairs are chosen.", choices=SAMPLERS)
+    skew: float = field(
+        0.35, "Exponent of sampler skewed: token probability ~ rank^-skew (zipf: exponent 1).", at_least=0
+    )
+    sampler_every: int = field(100, "Steps between two refreshes of the frequency_aware probabilities.", at_least=1)
+    train_fraction: float = field(0.3, "Share of all pairs in the training set.", above=0, below=1)
+    test_fraction: float | None = field(
+        None, "Share of all pairs in the test set. None: all pairs outside the training set.", above=0, below=1
+    )
+    steps: int = field(5000, "Largest number of optimiser steps.", at_least=0, at_most=MOST)
+    stop_test_accuracy: float | None = field(
+        None, "Stop once the test accuracy reaches this value.", above=0, at_most=1
+    )
+    extra_steps: int = field(0, "Further steps after stop_test_accuracy is reached.", at_least=0, at_most=MOST)
+    seed: int = field(
+        0, "Seed of split, initialisation and batches; at most 2^64 - 1.", at_least=0, at_most=(1 << 64) - 1
+    )
+    device: Literal["auto", "cpu", "cuda"] = field("auto", "Device to train on.")
+    dtype: Literal["float32", "float64"] = field("float32", "Precision of training and of the stored checkpoints.")
+    checkpoint_every: int = field(0, "Steps between checkpoints; 0: none by this rule.", at_least=0, at_most=MOST)
+    checkpoint_log: int = field(
+        8, "Log-spaced checkpoints per decade of steps; 0: none by this rule.", at_least=0, at_most=MOST
+    )
+    checkpoint_at: tuple[int, ...] = field((), "Further steps to store; the first and last step always are.")
+    metrics_every: int = field(25, "Steps between two rows of metrics.", at_least=1)
 
     def __post_init__(self) -> None:
-        check_types(self)
-        for name in ("lr", "weight_decay", "momentum", "skew", "init_scale_E", "init_scale_W"):
-            check_value(name, getattr(self, name), lambda x: x >= 0, "a number >= 0")
-        for name in ("embed_dim", "hidden", "metrics_every", "lr_ratio_every", "sampler_every"):
-            check_value(name, getattr(self, name), lambda x: x >= 1, "an integer >= 1")
-        for name in ("steps", "extra_steps", "checkpoint_every", "checkpoint_log"):
-            check_value(name, getattr(self, name), lambda x: 0 <= x <= 1 << 53, "an integer from 0 to 2^53")
-        check_value("seed", self.seed, lambda x: 0 <= x < 1 << 64, "an integer from 0 to 2^64 - 1")
-        for name in ("train_fraction", "test_fraction", "stop_test_accuracy"):
-            inside = (lambda x: 0 < x <= 1) if name == "stop_test_accuracy" else (lambda x: 0 < x < 1)
-            if getattr(self, name) is not None:
-                check_value(name, getattr(self, name), inside, "a fraction between 0 and 1")
+        check(self)
         if self.train_fraction + (self.test_fraction or 0) > 1:
             raise ConfigError(
                 f"train_fraction {self.train_fraction} + test_fraction {self.test_fraction} exceeds 1",
                 "the two sets are disjoint: lower one of them",
             )
-        if self.batch_size != "full":
-            check_value("batch_size", self.batch_size, lambda x: x >= 1, "an integer >= 1, or full")
-        if not isinstance(self.lr_ratio, str):
-            check_value("lr_ratio", self.lr_ratio, lambda x: x > 0, "a number > 0, prop41 or curvature")
         if any(step < 0 or step > self.steps for step in self.checkpoint_at):
             raise ConfigError(
                 f"checkpoint_at {list(self.checkpoint_at)} leaves the run's steps 0 to {self.steps}",
@@ -128,16 +138,14 @@ class TrainConfig:
             )
         if self.p < 2:
             raise ConfigError(f"p is {self.p}; arithmetic mod p needs p >= 2", "pick a prime such as 59 or 97")
-        if self.p > MODULUS:
-            raise ConfigError(f"p is {self.p}; all pairs mod p are stored", f"--p takes an integer up to {MODULUS}")
-        if self.task == "div" and not is_prime(self.p):
+        if TASKS[self.task].divides and not is_prime(self.p):
             around = (q for i in itertools.count(1) for q in (self.p - i, self.p + i))
             raise ConfigError(
                 f"p is {self.p}, not a prime; division mod p needs one",
                 f"the nearest prime is {next(filter(is_prime, around))}",
             )
         if self.model != "embedding" and (
-            self.freeze == "E" or isinstance(self.lr_ratio, str) or self.sampler == "frequency_aware"
+            self.freeze == "E" or isinstance(self.lr_ratio, str) or SAMPLERS[self.sampler].follow
         ):
             raise ConfigError(
                 f"model {self.model} has no E, but freeze, lr_ratio or sampler asks for one",
@@ -155,37 +163,12 @@ class TrainConfig:
         return self.p + (2 if self.tokens == 4 else 0)
 
 
+_GROK = {"steps": 6000, "stop_test_accuracy": 0.95, "extra_steps": 1000}
+_SMALL = {**_GROK, "p": 59, "train_fraction": 0.4}
 PRESETS: dict[str, dict[str, Any]] = {
-    "quick": {
-        "p": 59,
-        "tokens": 2,
-        "embed_dim": 16,
-        "hidden": 64,
-        "train_fraction": 0.4,
-        "steps": 6000,
-        "stop_test_accuracy": 0.95,
-        "extra_steps": 1000,
-        "checkpoint_every": 50,
-    },
-    "mid": {
-        "p": 59,
-        "embed_dim": 64,
-        "hidden": 256,
-        "train_fraction": 0.4,
-        "test_fraction": 0.2,
-        "steps": 6000,
-        "stop_test_accuracy": 0.95,
-        "extra_steps": 1000,
-        "checkpoint_every": 100,
-    },
-    "paper": {
-        "test_fraction": 0.2,
-        "steps": 10000,
-        "stop_test_accuracy": 0.95,
-        "extra_steps": 1000,
-        "checkpoint_every": 200,
-        "metrics_every": 50,
-    },
+    "quick": {**_SMALL, "tokens": 2, "embed_dim": 16, "hidden": 64, "checkpoint_every": 50},
+    "mid": {**_SMALL, "test_fraction": 0.2, "embed_dim": 64, "hidden": 256, "checkpoint_every": 100},
+    "paper": {**_GROK, "test_fraction": 0.2, "steps": 10000, "checkpoint_every": 200, "metrics_every": 50},
 }
 
 
@@ -193,54 +176,52 @@ PRESETS: dict[str, dict[str, Any]] = {
 class AnalysisConfig:
     """Options of an analysis at one point."""
 
-    problem: str = ""
-    """Your own model, data and loss: package.module:factory or path/to/file.py:factory, also from the current folder;
-    factory() returns a landscape.ModuleProblem. Without it the run is one of `landscape train`."""
-    blocks: tuple[str, ...] = ()
-    """Blocks of the Hessian: E W V E,W W,V E,V all of a run of `landscape train` (by default E W E,W W,V all, as far as
-    the model has them); with --problem its blocks (by default all of them). Also parameters and patterns such as
-    '*.attn.*'; 'a,b' joins two blocks and measures their coupling."""
-    k: int = 10
-    """Eigenvalues at each end."""
-    method: Literal["auto", "dense", "lanczos"] = "auto"
-    """auto: dense up to dense_limit parameters, lanczos above."""
-    dense_limit: int = 8000
-    """Largest block that method auto treats as a dense matrix."""
-    objective: Literal["data", "regularised"] = "data"
-    """The data loss, or the data loss + weight_decay/2 |theta|^2 (runs with coupled decay)."""
-    tol: float = 1e-6
-    """Residual |Hv - lambda v| / |H| at which a Lanczos eigenvalue counts as converged."""
-    tau: float | None = None
-    """Relative tolerance of the saddle index; None: 1e-8 for dense blocks, 1e-3 for matrix-free ones."""
-    max_products: int = 3000
-    """Largest number of Hessian-vector products per block."""
-    probes: int = 8
-    """Gaussian probes of matrix-free blocks, for densities, traces and estimates of the saddle index."""
-    probe_steps: int = 80
-    """Hessian-vector products per probe."""
-    bandwidth: float = 0.01
-    """Smoothing of the spectral densities: standard deviation relative to the largest |H| of the step."""
-    eigenvectors: bool = False
-    """Store eigenvectors."""
-    chunk_size: int = 8192
-    """Samples processed at once in a product; bounds memory."""
-    seed: int = 0
-    """Seed of the random start vectors."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Device of the products, which are in float64."""
+    problem: str = field(
+        "",
+        "Your own model, data and loss: package.module:factory or path/to/file.py:factory, also from the current "
+        "folder; factory() returns a landscape.ModuleProblem. Without it the run is one of `landscape train`.",
+    )
+    blocks: tuple[str, ...] = field(
+        (),
+        "Blocks of the Hessian: E W V E,W W,V E,V all of a run of `landscape train` (by default E W E,W W,V all, as "
+        "far as the model has them); with --problem its blocks (by default all of them). Also parameters and patterns "
+        "such as '*.attn.*'; 'a,b' joins two blocks and measures their coupling.",
+    )
+    k: int = field(10, "Eigenvalues at each end.", at_least=1, at_most=1 << 20)
+    method: Literal["auto", "dense", "lanczos"] = field(
+        "auto", "auto: dense up to dense_limit parameters, lanczos above."
+    )
+    dense_limit: int = field(8000, "Largest block that method auto treats as a dense matrix.", at_least=1)
+    objective: Literal["data", "regularised"] = field(
+        "data", "The data loss, or the data loss + weight_decay/2 |theta|^2 (runs with coupled decay)."
+    )
+    tol: float = field(
+        1e-6, "Residual |Hv - lambda v| / |H| at which a Lanczos eigenvalue counts as converged.", above=0, below=1
+    )
+    tau: float | None = field(
+        None,
+        "Relative tolerance of the saddle index; None: 1e-8 for dense blocks, 1e-3 for matrix-free ones.",
+        above=0,
+        below=1,
+    )
+    max_products: int = field(3000, "Largest number of Hessian-vector products per block.", at_least=1)
+    probes: int = field(
+        8, "Gaussian probes of matrix-free blocks, for densities, traces and estimates of the saddle index.", at_least=2
+    )
+    probe_steps: int = field(80, "Hessian-vector products per probe.", at_least=1)
+    bandwidth: float = field(
+        0.01,
+        "Smoothing of the spectral densities: standard deviation relative to the largest |H| of the step.",
+        above=0,
+        below=1,
+    )
+    eigenvectors: bool = field(False, "Store eigenvectors.")
+    chunk_size: int = field(8192, "Samples processed at once in a product; bounds memory.", at_least=1)
+    seed: int = field(0, "Seed of the random start vectors.", at_least=-(1 << 63), at_most=(1 << 64) - 2)
+    device: Literal["auto", "cpu", "cuda"] = field("auto", "Device of the products, which are in float64.")
 
     def __post_init__(self) -> None:
-        check_types(self)
-        check_value("k", self.k, lambda x: 1 <= x <= 1 << 20, "an integer from 1 to 2^20")
-        for name in ("dense_limit", "max_products", "chunk_size", "probe_steps"):
-            check_value(name, getattr(self, name), lambda x: x >= 1, "an integer >= 1")
-        check_value("probes", self.probes, lambda x: x >= 2, "an integer >= 2")
-        check_value("bandwidth", self.bandwidth, lambda x: 0 < x < 1, "a number between 0 and 1")
-        check_value("tol", self.tol, lambda x: 0 < x < 1, "a number between 0 and 1")
-        # A search adds one to the seed.
-        check_value("seed", self.seed, lambda x: -(1 << 63) <= x < (1 << 64) - 1, "an integer from -2^63 to 2^64 - 2")
-        if self.tau is not None:
-            check_value("tau", self.tau, lambda x: 0 < x < 1, "a number between 0 and 1")
+        check(self)
         if len(set(self.blocks)) != len(self.blocks):
             raise ConfigError(f"blocks {list(self.blocks)}: one named twice", "name each block once")
 
@@ -253,14 +234,13 @@ class AnalysisConfig:
 class HessianConfig(AnalysisConfig):
     """Options of an analysis of a run."""
 
-    steps: str = "auto"
-    """auto: log-spaced steps with the memorise and grok steps; all; or a list such as 0,100,2000."""
-    num_steps: int = 12
-    """Number of steps that auto chooses."""
+    steps: str = field(
+        "auto", "auto: log-spaced steps with the memorise and grok steps; all; or a list such as 0,100,2000."
+    )
+    num_steps: int = field(12, "Number of steps that auto chooses.", at_least=1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_value("num_steps", self.num_steps, lambda x: x >= 1, "an integer >= 1")
         if self.steps not in ("auto", "all"):
             if not _STEPS.fullmatch(self.steps):
                 raise ConfigError(f"steps {self.steps!r} is no list of steps", "use auto, all, or e.g. 0,100,2000")
@@ -274,30 +254,23 @@ class HessianConfig(AnalysisConfig):
 class SliceConfig:
     """Options of slices."""
 
-    block: str = ""
-    """Block whose eigenvectors are taken, as in `landscape hessian --blocks`; none: E,W, or all without it."""
-    k: int = 2
-    """Eigenvectors at each end."""
-    radius: float | None = None
-    """Largest t. None: where lambda t^2 / 2 of the largest |lambda| equals the objective."""
-    points: int = 101
-    """Points of a line."""
-    plane_points: int = 41
-    """Points of the plane along each direction."""
+    block: str = field(
+        "", "Block whose eigenvectors are taken, as in `landscape hessian --blocks`; none: E,W, or all without it."
+    )
+    k: int = field(2, "Eigenvectors at each end.", at_least=1, at_most=8)
+    radius: float | None = field(
+        None, "Largest t. None: where lambda t^2 / 2 of the largest |lambda| equals the objective.", above=0
+    )
+    points: int = field(101, "Points of a line.", at_least=2, at_most=10_001)
+    plane_points: int = field(41, "Points of the plane along each direction.", at_least=2, at_most=401)
 
     def __post_init__(self) -> None:
-        check_types(self)
-        check_value("k", self.k, lambda x: 1 <= x <= 8, "an integer from 1 to 8")
-        check_value("points", self.points, lambda x: 2 <= x <= 10_001, "an integer from 2 to 10001")
-        check_value("plane_points", self.plane_points, lambda x: 2 <= x <= 401, "an integer from 2 to 401")
-        if self.radius is not None:
-            check_value("radius", self.radius, lambda x: x > 0, "a number > 0")
+        check(self)
 
 
 _STEPS = re.compile(r"\s*[0-9]+\s*(,\s*[0-9]+\s*)*")
 _DIGITS = 30
 """Most digits of a step: more than any run needs."""
-Config = TypeVar("Config", bound="DataclassInstance")
 
 
 def preset(name: str) -> TrainConfig:
@@ -332,22 +305,29 @@ def is_prime(n: int) -> bool:
     return n >= 2 and all(n % q for q in range(2, math.isqrt(n) + 1))
 
 
-def check_types(config: DataclassInstance) -> None:
-    """Raise ConfigError for a field whose value does not have the annotated type."""
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if not _fits(value, field.type):
-            raise ConfigError(f"{field.name} cannot be {reprlib.repr(value)}", _takes(str(field.type)))
+def check(config: DataclassInstance) -> None:
+    """Raise ConfigError for a field whose value does not have the annotated type or lies outside its bounds."""
+    for f in dataclasses.fields(config):
+        value, choices = getattr(config, f.name), f.metadata.get("choices")
+        if choices is not None and isinstance(value, str):
+            choices[value]
+        elif not _fits(value, f.type):
+            raise _misfit(f.name, value, str(f.type))
         numbers = value if isinstance(value, tuple) else (value,)
         if any(isinstance(number, int) and abs(number) >> 64 for number in numbers):
-            raise ConfigError(f"{field.name} cannot be {reprlib.repr(value)}", "it takes numbers below 2^64")
+            raise ConfigError(f"{f.name} cannot be {reprlib.repr(value)}", "it takes numbers below 2^64")
+    check_bounds(config)
 
 
-def check_value(name: str, value: Any, good: Any, wanted: str) -> None:
-    """Raise ConfigError, with the values that the flag takes, for a number that is not finite or not good."""
-    if (isinstance(value, float) and not math.isfinite(value)) or not good(value):
-        flag = "--" + name.replace("_", "-")
-        raise ConfigError(f"{name} is {value}", f"{flag} takes {wanted}")
+def check_bounds(config: DataclassInstance) -> None:
+    """Raise ConfigError for a field whose number lies outside its bounds, with what its flag takes."""
+    for f in dataclasses.fields(config):
+        value, bounds = getattr(config, f.name), f.metadata.get("bounds")
+        if bounds and isinstance(value, int | float) and not bounds.hold(value):
+            number = "an integer" if str(f.type).startswith("int") else "a number"
+            names = [name for part in get_args(_kind(str(f.type))) for name in get_args(part)]
+            wanted = bounds.words(number) + ("," + " or ".join(["", *names]) if names else "")
+            raise ConfigError(f"{f.name} is {value}", f"--{f.name.replace('_', '-')} takes {wanted}")
 
 
 def _fits(value: Any, annotation: Any) -> bool:
@@ -369,9 +349,21 @@ def _fits(value: Any, annotation: Any) -> bool:
     return any(_fits(value, part) for part in get_args(kind))
 
 
-def _takes(annotation: str) -> str:
+def _misfit(name: str, value: Any, annotation: str) -> ConfigError:
     kind = _kind(annotation)
-    return f"choose one of {', '.join(get_args(kind))}" if get_origin(kind) is Literal else f"it takes {annotation}"
+    if get_origin(kind) is not Literal:
+        return ConfigError(f"{name} cannot be {reprlib.repr(value)}", f"it takes {annotation}")
+    known = ", ".join(map(str, get_args(kind)))
+    return ConfigError(f"unknown {name} {reprlib.repr(value)}", f"choose one of {known}")
+
+
+def _short(number: float) -> str:
+    """A number, those about a power of two by it."""
+    for less in range(3):
+        power = abs(int(number)) + less
+        if power >= 1 << 20 and power & (power - 1) == 0:
+            return f"{'-' * (number < 0)}2^{power.bit_length() - 1}{f' - {less}' * (less > 0)}"
+    return str(number)
 
 
 @functools.cache

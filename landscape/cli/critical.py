@@ -7,7 +7,7 @@ from pathlib import Path
 
 from landscape.cli import tables
 from landscape.cli.printing import say
-from landscape.config import AnalysisConfig, check_value
+from landscape.config import MOST, AnalysisConfig, check_bounds, field
 from landscape.errors import UNFINISHED, working_on
 from landscape.text import printable
 
@@ -24,10 +24,10 @@ class Critical:
     analysis: AnalysisConfig = AnalysisConfig(objective="regularised")
     out: Path | None = None
     """Hessian file to write, with the refined parameters. None: RUN.critical-STEP.h5 beside the run."""
-    grad_tol: float = 1e-10
-    """Gradient norm below which a point is critical."""
-    search_products: int = 60_000
-    """Largest number of Hessian-vector products of the search."""
+    grad_tol: float = field(1e-10, "Gradient norm below which a point is critical.", above=0, below=1)
+    search_products: int = field(
+        60_000, "Largest number of Hessian-vector products of the search.", at_least=0, at_most=MOST
+    )
     resume: bool = False
     """Continue an earlier search, also with more products or blocks; start one if there is none."""
     overwrite: bool = False
@@ -38,8 +38,7 @@ class Critical:
     """No progress bar."""
 
     def __post_init__(self) -> None:
-        check_value("grad_tol", self.grad_tol, lambda x: 0 < x < 1, "a number between 0 and 1")
-        check_value("search_products", self.search_products, lambda x: 0 <= x <= 1 << 53, "an integer from 0 to 2^53")
+        check_bounds(self)
 
     def execute(self) -> int:
         """Run the command; returns its exit code."""

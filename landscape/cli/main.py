@@ -111,6 +111,9 @@ def _usage_error(box: str) -> ConfigError:
     rows = [re.sub(r"\x1b\[[0-9;]*m", "", row) for row in box.splitlines()]
     inside = " ".join(row.strip(" │╰╯") for row in rows[1:])
     wrong, *mends = filter(None, map(str.strip, re.split("─+|-{8,}", inside)))
+    if found := re.fullmatch(r"invalid choice '(.*)' for argument '--(.*)'\. Expected one of \((.*)\)\.?", wrong):
+        value, option, known = found.groups()
+        return ConfigError(f"unknown {option} {value!r}", f"choose one of {known.replace(chr(39), '')}")
     return ConfigError(wrong, mends[0] if mends else "see landscape --help")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from landscape.cli import tables
 from landscape.cli.printing import say
 from landscape.cli.train import reached
-from landscape.config import check_value
+from landscape.config import check_bounds, field
 from landscape.errors import UNFINISHED, FileError, complain, working_on
 from landscape.text import printable
 
@@ -21,8 +21,9 @@ class Sweep:
     """JSON file with cases, grid, seeds and analyses."""
     out: Path = Path("checkpoints")
     """Folder to write: OUT/NAME/CASE-FIELD=VALUE-sSEED.h5 and .hessian.h5 beside each."""
-    jobs: int | None = None
-    """Number of single-threaded worker processes. None: one per core."""
+    jobs: int | None = field(
+        None, "Number of single-threaded worker processes. None: one per core.", at_least=1, at_most=1024
+    )
     overwrite: bool = False
     """Remove the files of the sweep in the folder and start again; other files are refused."""
     json: bool = False
@@ -31,8 +32,7 @@ class Sweep:
     """No progress bar."""
 
     def __post_init__(self) -> None:
-        if self.jobs is not None:
-            check_value("jobs", self.jobs, lambda x: 1 <= x <= 1024, "an integer from 1 to 1024")
+        check_bounds(self)
 
     def execute(self) -> int:
         """Run the command; returns its exit code."""

@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING, Literal
 
 from landscape.cli import tables
 from landscape.cli.printing import say
-from landscape.config import TrainConfig
+from landscape.config import PRESETS, TrainConfig
 from landscape.errors import INTERRUPTED, complain, working_on
 from landscape.text import printable
 
 if TYPE_CHECKING:
     from landscape.training.loop import RunSummary
+
+    Preset = str
+else:
+    Preset = Literal[tuple(PRESETS)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,7 +25,7 @@ class Train:
     """Train a network to grok, with dense checkpoints of all parameters in HDF5."""
 
     run: TrainConfig
-    preset: Literal["quick", "mid", "paper"] = "quick"
+    preset: Preset = "quick"
     """Defaults of all options: quick (seconds), mid (half a minute), paper (arXiv 2505.15624; a GPU helps)."""
     config: Path | None = None
     """JSON file of options; overrides the preset, and flags override both."""

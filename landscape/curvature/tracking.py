@@ -1,4 +1,4 @@
-"""Eigenvectors followed from one checkpoint to the next, and sharpness against the edge of stability."""
+"""Eigenvectors followed from one checkpoint to the next, and preconditioned Hessians."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from landscape.curvature.operators import LinearMap
-from landscape.errors import ArgumentError, lookup
+from landscape.errors import ArgumentError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,13 +60,3 @@ class Scaled:
     def __matmul__(self, vectors: Tensor) -> Tensor:
         root = self.root if vectors.ndim == 1 else self.root[:, None]
         return root * (self.op @ (root * vectors))
-
-
-def edge_of_stability(optimizer: str, momentum: float = 0.0, beta1: float = 0.9) -> float:
-    """Largest eigenvalue of D H at which full-batch steps are stable, D the learning rates over the preconditioner.
-
-    2 (1 + momentum) for heavy-ball sgd (Cohen et al., arXiv 2103.00065), (2 + 2 beta1) / (1 - beta1) = 38 for Adam
-    (arXiv 2207.14484).
-    """
-    adam = (2 + 2 * beta1) / (1 - beta1)
-    return lookup({"sgd": 2 * (1 + momentum), "adam": adam, "adamw": adam}, "optimizer", optimizer)

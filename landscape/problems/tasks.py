@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from landscape.choices.samplers import SAMPLERS, Pairs
+from landscape.choices.tasks import TASKS
 from landscape.config import TrainConfig
-from landscape.errors import ConfigError, lookup
+from landscape.errors import ConfigError
 
 TRAIN, TEST, UNUSED = 0, 1, 2
 Ints = NDArray[np.int64]
@@ -31,30 +32,14 @@ class TaskData:
 
 def make_data(config: TrainConfig) -> TaskData:
     """Every pair (a, b) with its answer, split by the config's seed, fractions and sampler."""
-    p = config.p
+    p, task = config.p, TASKS[config.task]
     a, b = (grid.ravel() for grid in np.meshgrid(np.arange(p), np.arange(p), indexing="ij"))
-    if config.task == "div":
+    if task.divides:
         a, b = a[b != 0], b[b != 0]
     columns = [a, np.full_like(a, p), b, np.full_like(a, p + 1)] if config.tokens == 4 else [a, b]
     tokens = np.stack(columns, axis=1).astype(np.int32)
-    labels = lookup(ANSWERS, "task", config.task)(a, b, p) % p
+    labels = task.answer(a, b, p) % p
     return TaskData(tokens, labels.astype(np.int32), _split(config, a, b))
-
-
-def _divided(a: Ints, b: Ints, p: int) -> Ints:
-    inverse: Ints = np.array([pow(int(x), -1, p) if x else 0 for x in range(p)])
-    product: Ints = a * inverse[b]
-    return product
-
-
-ANSWERS: dict[str, Callable[[Ints, Ints, int], Ints]] = {
-    "add": lambda a, b, p: a + b,
-    "sub": lambda a, b, p: a - b,
-    "mul": lambda a, b, p: a * b,
-    "div": _divided,
-    "squares": lambda a, b, p: a * a + b * b,
-}
-"""The answer to a pair by task, before reduction mod p."""
 
 
 def _split(config: TrainConfig, a: Ints, b: Ints) -> NDArray[np.int8]:
@@ -65,7 +50,8 @@ def _split(config: TrainConfig, a: Ints, b: Ints) -> NDArray[np.int8]:
         split[rng.permutation(len(a))[: round(config.test_fraction * len(a))]] = TEST
     free = np.flatnonzero(split == UNUSED)
     count = min(round(config.train_fraction * len(a)), len(free))
-    split[free[choose_pairs(config, a[free], b[free], count, rng)]] = TRAIN
+    pairs = Pairs(a[free], b[free], config.p, config.skew)
+    split[free[SAMPLERS[config.sampler].choose(pairs, count, rng)]] = TRAIN
     if config.test_fraction is None:
         split[split == UNUSED] = TEST
     for part, name in ((TRAIN, "train_fraction"), (TEST, "test_fraction")):
@@ -75,29 +61,3 @@ def _split(config: TrainConfig, a: Ints, b: Ints) -> NDArray[np.int8]:
                 f"raise --{name.replace('_', '-')} or --p",
             )
     return split
-
-
-def choose_pairs(config: TrainConfig, a: Ints, b: Ints, count: int, rng: np.random.Generator) -> Ints:
-    """Indices of `count` pairs, chosen without replacement by the config's sampler."""
-    if config.sampler == "uniform":
-        return _spread_evenly(a, b, count, rng)
-    exponents = {"random": 0.0, "skewed": config.skew, "zipf": 1.0, "frequency_aware": 0.0}
-    exponent = lookup(exponents, "sampler", config.sampler)
-    weight = token_weights(config.p, exponent, rng)
-    # Efraimidis and Spirakis (2006): the largest u^(1/w) are a weighted sample without replacement.
-    key = np.log(rng.random(len(a))) / (weight[a] * weight[b])
-    return np.argsort(-key)[:count]
-
-
-def token_weights(p: int, exponent: float, rng: np.random.Generator) -> Floats:
-    """Probability of each operand ~ rank^-exponent, with ranks assigned at random."""
-    weight = np.arange(1, p + 1, dtype=float) ** -exponent
-    shuffled: Floats = rng.permutation(weight / weight.sum())
-    return shuffled
-
-
-def _spread_evenly(a: Ints, b: Ints, count: int, rng: np.random.Generator) -> Ints:
-    """Take pairs from shuffled diagonals of the table; each contains every operand once per slot."""
-    p = int(max(a.max(), b.max())) + 1
-    row, column, diagonal = (rng.permutation(p) for _ in range(3))
-    return np.lexsort((row[a], diagonal[(column[b] - row[a]) % p]))[:count]

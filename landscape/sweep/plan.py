@@ -11,7 +11,7 @@ import reprlib
 from pathlib import Path
 from typing import Any
 
-from landscape.config import AnalysisConfig, HessianConfig, TrainConfig, check_types, load, preset, replace
+from landscape.config import AnalysisConfig, HessianConfig, TrainConfig, check, load, preset, replace
 from landscape.errors import ConfigError, suggest
 from landscape.storage.files import as_path, hessian_file
 
@@ -73,7 +73,7 @@ class SweepConfig:
     """Analyses: options of `landscape hessian`, or refine_from; with several, also name, cases and seeds."""
 
     def __post_init__(self) -> None:
-        check_types(self)
+        check(self)
         count = math.prod(map(len, (self.cases, self.seeds, *self.grid.values())))
         if count > MOST_RUNS:
             number = f"{count:,}" if count < 10**12 else "more than 10^12"

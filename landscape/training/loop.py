@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from landscape.choices.samplers import SAMPLERS
 from landscape.config import TrainConfig
 from landscape.curvature.lanczos import eigsh
 from landscape.curvature.objective import Objective, cross_entropy
@@ -181,7 +182,8 @@ class _Loop:
     def __init__(self, members: Sequence[Member], states: Sequence[dict[str, Any]], device: torch.device) -> None:
         self.members, self.config, self.device = members, members[0].config, device
         self.step = int(states[0]["step"])
-        self.networks = Networks(self.config, states, members[0].data, device)
+        data = members[0].data
+        self.networks = Networks(self.config, states, data.tokens, data.labels, device)
         self.optimizer = Optimizer(
             [m.config for m in members],
             self.networks,
@@ -235,7 +237,7 @@ class _Loop:
     def _advance(self) -> None:
         """One optimiser step."""
         config = self.config
-        if config.sampler == "frequency_aware" and self.step % config.sampler_every == 0:
+        if SAMPLERS[config.sampler].follow and self.step % config.sampler_every == 0:
             self.networks.backward(self.train)
             norms = self.networks.grads["E"].norm(dim=2).cpu().double().numpy()
             for member, norm in zip(self.members, norms, strict=True):

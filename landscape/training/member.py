@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from landscape.choices.optimizers import OPTIMIZERS
 from landscape.config import TrainConfig, replace, to_json
 from landscape.errors import ConfigError, FileError
 from landscape.problems.embedding_mlp.fields import read_problem
@@ -178,7 +179,7 @@ def rows_to_come(config: TrainConfig, step: int = 0) -> dict[str, int]:
         "checkpoints": rows,
         "tokens": rows,
         "metrics": config.steps // config.metrics_every - step // config.metrics_every + 2,
-        **({} if config.optimizer == "sgd" else {"moments": rows}),
+        **({"moments": rows} if OPTIMIZERS[config.optimizer].second_moments else {}),
     }
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from landscape.choices.samplers import SAMPLERS
 from landscape.config import TrainConfig
 from landscape.problems.tasks import Floats, Ints
 
@@ -21,7 +22,7 @@ class BatchSampler:
     def __init__(self, config: TrainConfig, tokens: NDArray[np.int32], batch_size: int) -> None:
         self.p, self.operands = config.p, tokens[:, [0, 2] if config.tokens == 4 else [0, 1]]
         self.batch_size = batch_size
-        self.weighted = config.sampler == "frequency_aware"
+        self.follow = SAMPLERS[config.sampler].follow
         self.rng = np.random.default_rng([config.seed, 1])
         self.probability: Floats = np.full(config.vocabulary, 1.0 / config.p)
         self.probability[config.p :] = 0.0
@@ -29,18 +30,16 @@ class BatchSampler:
         self.position = len(tokens)
 
     def refresh(self, gradient_norm: Floats) -> None:
-        """p_i ~ softmax(|grad_i|^2 / gamma), gamma the mean of |grad_i|^2 (the paper gives no value)."""
-        score = gradient_norm[: self.p] ** 2
-        score = score / max(score.mean(), np.finfo(float).tiny)
-        weight = np.exp(score - score.max())
-        self.probability[: self.p] = weight / weight.sum()
+        """Set the token probabilities by the norms of the embeddings' gradients, for a sampler that follows them."""
+        if self.follow:
+            self.probability[: self.p] = self.follow(gradient_norm[: self.p])
 
     def draw(self) -> Ints | None:
         """Indices of the next batch; None for the whole training set."""
         size = len(self.order)
         if self.batch_size >= size:
             return None
-        if self.weighted:
+        if self.follow:
             share = self.probability[self.operands].prod(axis=1)
             cumulative = np.cumsum(share)
             at = self.rng.random(self.batch_size) * cumulative[-1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from landscape.choices.optimizers import OPTIMIZERS
 from landscape.config import TrainConfig
 from landscape.problems.embedding_mlp.fields import DATA, PARAMETERS, axes, parameters
 from landscape.storage.inspect import FileState
@@ -78,7 +79,7 @@ TOKENS = Table(
     ),
 )
 MOMENTS = Table("moments", "step", _each("v", "Adam's second moment of {}, not bias-corrected"))
-"""Only of runs with Adam or AdamW: with lr and beta_2 it is the preconditioner of the step."""
+"""Only of optimisers that have them: with lr and beta_2 it is the preconditioner of the step."""
 RESUME = Table(
     "resume",
     "resume_slot",
@@ -104,7 +105,8 @@ TABLES = (CHECKPOINTS, METRICS, TOKENS, MOMENTS, RESUME, DATA)
 def tables(config: TrainConfig) -> tuple[Table, ...]:
     """The tables of a run's file."""
     names, dtype = parameters(config), "f4" if config.dtype == "float32" else "f8"
-    return tuple(t.present(names, dtype) for t in TABLES if t is not MOMENTS or config.optimizer != "sgd")
+    moments = OPTIMIZERS[config.optimizer].second_moments
+    return tuple(t.present(names, dtype) for t in TABLES if t is not MOMENTS or moments)
 
 
 def scales(config: TrainConfig) -> Scales:

@@ -14,13 +14,14 @@ from conftest import TINY
 from torch import Tensor
 
 from landscape.analysis.hessian import analyse
+from landscape.choices.optimizers import SGD, Adam
 from landscape.cli import main as cli
 from landscape.config import HessianConfig
 from landscape.curvature.lanczos import eigsh
 from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator, MatrixOperator
 from landscape.curvature.slices import slice_lines, slice_plane
-from landscape.curvature.tracking import Scaled, edge_of_stability, track
+from landscape.curvature.tracking import Scaled, track
 from landscape.storage.hessians import HessianReader
 from landscape.training.loop import train
 
@@ -160,13 +161,13 @@ def test_the_file_tracks_from_row_to_row(tiny_run: Path, tmp_path: Path) -> None
                 np.testing.assert_array_equal(resumed.row(step)[name], value, err_msg=name)
 
 
-@pytest.mark.parametrize(("optimizer", "momentum"), [("sgd", 0.0), ("sgd", 0.9), ("adam", 0.0)])
-def test_edge_of_stability(optimizer: str, momentum: float) -> None:
+@pytest.mark.parametrize(("optimizer", "momentum"), [(SGD, 0.0), (SGD, 0.9), (Adam, 0.0)])
+def test_edge_of_stability(optimizer: type[SGD | Adam], momentum: float) -> None:
     """The linear recurrence of a step on a quadratic contracts just below the edge and expands just above."""
-    edge = edge_of_stability(optimizer, momentum)
+    edge = optimizer(momentum).edge_of_stability()
     for factor in (0.999, 1.001):
         sharpness = factor * edge
-        if optimizer == "sgd":
+        if optimizer is SGD:
             step = np.array([[1 + momentum - sharpness, -momentum], [1.0, 0.0]])
         else:
             # m <- 0.9 m + 0.1 g, x <- x - m with g = sharpness * x and the preconditioner at rest.

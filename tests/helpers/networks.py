@@ -7,8 +7,8 @@ from helpers.matrices import draw
 from helpers.modules import Point
 from torch import Tensor
 
+from landscape.choices.activations import ACTIVATIONS
 from landscape.curvature.objective import Objective
-from landscape.problems.embedding_mlp.model import ACTIVATIONS
 
 
 def embedding_net(

@@ -11,10 +11,10 @@ from helpers.matrices import assert_close, draw
 from helpers.networks import embedding_net
 from torch import nn
 
+from landscape.choices.activations import ACTIVATIONS
 from landscape.curvature.objective import Objective, cross_entropy, mse
 from landscape.curvature.operators import HessianOperator
 from landscape.problems.embedding_mlp.dense import EmbeddingMLP
-from landscape.problems.embedding_mlp.model import ACTIVATIONS
 from landscape.problems.embedding_mlp.products import EmbeddingHessian
 
 # --- the closed form ------------------------------------------------------------------------------------------

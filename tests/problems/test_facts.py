@@ -12,6 +12,7 @@ from conftest import TINY
 from helpers.bilinear import SUBSETS, K, M, N, balanced, bilinear, spectrum, target
 from torch import Tensor
 
+from landscape.choices.activations import ACTIVATIONS
 from landscape.curvature.coupling import coupling
 from landscape.curvature.lanczos import eigsh
 from landscape.curvature.objective import Objective, cross_entropy
@@ -19,7 +20,7 @@ from landscape.curvature.operators import HessianOperator, MatrixOperator
 from landscape.errors import NumericsError
 from landscape.problems.embedding_mlp.bounds import saddle_bound
 from landscape.problems.embedding_mlp.dense import EmbeddingMLP
-from landscape.problems.embedding_mlp.model import ACTIVATIONS, MLP
+from landscape.problems.embedding_mlp.model import MLP
 from landscape.problems.embedding_mlp.products import EmbeddingHessian
 from landscape.problems.tasks import TRAIN, make_data
 from landscape.storage.runs import RunReader

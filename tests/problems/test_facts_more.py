@@ -12,13 +12,14 @@ import torch
 from helpers.matrices import draw
 from torch import Tensor, nn
 
+from landscape.choices.activations import ACTIVATIONS
 from landscape.config import TrainConfig, replace
 from landscape.curvature.coupling import coupling
 from landscape.curvature.lanczos import eigsh
 from landscape.curvature.objective import Objective, cross_entropy
 from landscape.curvature.operators import HessianOperator, MatrixOperator
 from landscape.problems.embedding_mlp.bounds import saddle_bound
-from landscape.problems.embedding_mlp.model import ACTIVATIONS, load_model
+from landscape.problems.embedding_mlp.model import load_model
 from landscape.problems.embedding_mlp.products import EmbeddingHessian
 from landscape.problems.tasks import TRAIN
 from landscape.storage.runs import RunReader

@@ -7,13 +7,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from landscape.choices.activations import ACTIVATIONS
 from landscape.config import TrainConfig
 from landscape.curvature.lanczos import eigsh
 from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator
 from landscape.problems.embedding_mlp import products
 from landscape.problems.embedding_mlp.blocks import BLOCKS
-from landscape.problems.embedding_mlp.model import ACTIVATIONS, MLP
+from landscape.problems.embedding_mlp.model import MLP
 from landscape.problems.embedding_mlp.products import EmbeddingHessian
 from landscape.problems.tasks import TRAIN, make_data
 

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from landscape import problems
 from landscape.analysis.hessian import analyse
+from landscape.choices.activations import ACTIVATIONS
 from landscape.config import HessianConfig, TrainConfig
 from landscape.curvature.deflation import Deflated
 from landscape.curvature.lanczos import eigsh
 from landscape.curvature.operators import MatrixOperator
 from landscape.problems.embedding_mlp.bounds import saddle_bound
 from landscape.problems.embedding_mlp.gauge import SoftmaxShift
-from landscape.problems.embedding_mlp.model import ACTIVATIONS
 from landscape.problems.embedding_mlp.products import EmbeddingHessian
 from landscape.problems.embedding_mlp.starts import low_end
 from landscape.problems.problem import hessian, tensors

@@ -30,6 +30,7 @@ FLOORS = {
     "config": 1,
     "signals": 1,
     "json_files": 0.8,
+    "choices": 0.8,
     "errors": 0.5,
     "memory": 0,
     "text": 0,
@@ -104,7 +105,7 @@ def test_a_room_has_no_circle() -> None:
 
 @pytest.mark.parametrize(
     ("room", "forbidden"),
-    [("curvature", {"h5py", "xarray"}), ("storage", {"torch"}), ("report", {"torch", "h5py"})],
+    [("choices", {"h5py"}), ("curvature", {"h5py", "xarray"}), ("storage", {"torch"}), ("report", {"torch", "h5py"})],
 )
 def test_rooms_keep_to_their_tools(room: str, forbidden: set[str]) -> None:
     """curvature sees no file, storage no torch, figures read files as outsiders do."""

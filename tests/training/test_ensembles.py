@@ -46,7 +46,8 @@ def ensemble_of(config: TrainConfig) -> tuple[list[TrainConfig], Networks]:
         dataclasses.replace(config, seed=seed, lr=config.lr * factor, weight_decay=config.weight_decay * factor)
         for seed, factor in MOST_SEEDS
     ]
-    return configs, Networks(config, [initial(c) for c in configs], make_data(config), CPU)
+    data = make_data(config)
+    return configs, Networks(config, [initial(c) for c in configs], data.tokens, data.labels, CPU)
 
 
 def some_pairs(config: TrainConfig, rng: np.random.Generator, size: int = 12) -> np.ndarray[Any, Any]:

@@ -17,10 +17,11 @@ import torch
 from conftest import TINY
 from torch import nn
 
+from landscape.choices.samplers import token_weights
 from landscape.config import TrainConfig, preset
 from landscape.problems.embedding_mlp.model import MLP
 from landscape.problems.embedding_mlp.plain import plain_model
-from landscape.problems.tasks import TEST, TRAIN, UNUSED, make_data, token_weights
+from landscape.problems.tasks import TEST, TRAIN, UNUSED, make_data
 from landscape.storage.runs import RunReader
 from landscape.training.loop import train
 from landscape.training.member import checkpoint_schedule

@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from landscape.analysis.quantities.quantity import Column, Quantity, Row, number
+from landscape.choices.optimizers import BETA_2, EPSILON
 from landscape.storage.schema import Field
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from landscape.analysis.checkpoint import Checkpoint
-
-ADAM_BETA_2, ADAM_EPS = 0.999, 1e-8
-"""torch.optim.Adam's defaults, which every run uses."""
 
 
 def compute(at: Checkpoint) -> Row:
@@ -47,8 +45,8 @@ def _rates(at: Checkpoint, adaptive: bool) -> Tensor | None:
     for name, parameter in at.params.items():
         rate = torch.full_like(parameter, training.rates[name])
         if adaptive and moments is not None:
-            v = torch.from_numpy(moments[name]).to(rate) / (1 - ADAM_BETA_2**training.step)
-            rate = rate / (v.sqrt() + ADAM_EPS)
+            v = torch.from_numpy(moments[name]).to(rate) / (1 - BETA_2**training.step)
+            rate = rate / (v.sqrt() + EPSILON)
         pieces.append(rate.reshape(-1))
     return torch.cat(pieces)
 

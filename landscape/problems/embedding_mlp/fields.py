@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from landscape.choices.tasks import TASKS
 from landscape.config import TrainConfig, replace
 from landscape.errors import FileError, in_file, lookup
 from landscape.problems.embedding_mlp.blocks import BLOCKS
@@ -47,7 +48,7 @@ def axes(config: TrainConfig) -> dict[str, int]:
     """Lengths of the axes of a run's parameters, data and order of training pairs."""
     p, f = config.p, config
     width = lookup({"embedding": f.embed_dim, "onehot": f.vocabulary, "scalar": 1}, "model", f.model)
-    samples = p * (p - 1) if f.task == "div" else p * p
+    samples = TASKS[f.task].count(p)
     free = samples - round((f.test_fraction or 0) * samples)
     return {
         "token": f.vocabulary,

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 
+from landscape.choices.activations import ACTIVATIONS
 from landscape.config import TrainConfig
 from landscape.errors import lookup
-
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": torch.relu,
-    "gelu": nn.functional.gelu,
-    "tanh": torch.tanh,
-    "quadratic": torch.square,
-}
 
 
 class MLP(nn.Module):
@@ -24,7 +18,7 @@ class MLP(nn.Module):
 
     def __init__(self, config: TrainConfig) -> None:
         super().__init__()
-        self.kind, self.activation = config.model, lookup(ACTIVATIONS, "activation", config.activation)
+        self.kind, self.activation = config.model, ACTIVATIONS[config.activation]
         self.slots, vocabulary, p, h = config.tokens, config.vocabulary, config.p, config.hidden
         generator = torch.Generator().manual_seed(config.seed)
         dtype = getattr(torch, config.dtype)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,19 +13,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from landscape.choices.activations import ACTIVATIONS
 from landscape.config import TrainConfig
 from landscape.problems.embedding_mlp.blocks import BLOCKS
-from landscape.problems.embedding_mlp.model import ACTIVATIONS, MLP
-from landscape.problems.tasks import TaskData
+from landscape.problems.embedding_mlp.model import MLP
 
 Parts = dict[str, Tensor]
-_SLOPES: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
-    "relu": lambda back, pre, phi: torch.ops.aten.threshold_backward(back, pre, 0),
-    "gelu": lambda back, pre, phi: torch.ops.aten.gelu_backward(back, pre),
-    "tanh": lambda back, pre, phi: torch.ops.aten.tanh_backward(back, phi),
-    "quadratic": lambda back, pre, phi: back.mul_(pre).mul_(2),
-}
-"""back * phi'(pre)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +42,8 @@ class Batch:
 class Networks:
     """Members with parameters of their own and the pairs in common; logits = V phi(sum_k W_k E[x_k] + b1) + b2.
 
+    tokens (pair, slot) and labels (pair) are those of all pairs, of which batches are made.
+
     `flat` (member, parameter) holds all parameters and `grad` what `backward` found; `params` and `grads` are their
     parts by name, (member, ...). Logits have the samples last, (member, class, sample), which is what BLAS and sums
     over classes like best. One-hot tokens are those with E = 1, tokens as numbers those with E = (0, 1, 2, ...)^T. The
@@ -60,7 +55,8 @@ class Networks:
         self,
         config: TrainConfig,
         parameters: Sequence[Mapping[str, NDArray[Any]]],
-        data: TaskData,
+        tokens: NDArray[np.integer[Any]],
+        labels: NDArray[np.integer[Any]],
         device: torch.device,
     ) -> None:
         self.members, self.vocabulary = len(parameters), config.vocabulary
@@ -73,7 +69,6 @@ class Networks:
         self._E = self.params["E"] if "E" in self.params else inputs[config.model].expand(self.members, -1, -1)
         self._W_k = self.params["W"].split(self._E.shape[2], dim=2)
         # A slot that always holds the same token, such as `op` and `=`, adds the same to every sample.
-        tokens = data.tokens
         self._fixed = {k: int(tokens[0, k]) for k in range(len(self._W_k)) if (tokens[:, k] == tokens[0, k]).all()}
         self._varying = [k for k in range(len(self._W_k)) if k not in self._fixed]
         count = len(self._varying) * self.members * self.vocabulary
@@ -81,8 +76,8 @@ class Networks:
         kind = np.min_scalar_type(count)
         first = np.arange(0, count, self.vocabulary).reshape(-1, self.members).T[:, None]
         self._rows = (tokens[:, self._varying] + first).astype(kind).reshape(-1, len(self._varying))
-        self._labels, self._first_row = data.labels.astype(np.int64), np.arange(self.members)[:, None] * len(tokens)
-        self._activation, self._slope = ACTIVATIONS[config.activation], _SLOPES[config.activation]
+        self._labels, self._first_row = labels.astype(np.int64), np.arange(self.members)[:, None] * len(tokens)
+        self._activation = ACTIVATIONS[config.activation]
 
     def parts(self, flat: Tensor) -> Parts:
         """Views of a tensor like `flat`, (member, ...) by name."""
@@ -125,7 +120,7 @@ class Networks:
         # p_y - 1 is minus the sum of all others, which keeps its digits at any loss.
         residual.scatter_(1, batch.labels, 0.0)
         residual.scatter_(1, batch.labels, residual.sum(1, keepdim=True).neg_()).div_(pre.shape[1])
-        back = self._slope(torch.bmm(residual.mT, self.params["V"]), pre, phi)
+        back = self._activation.slope(torch.bmm(residual.mT, self.params["V"]), pre, phi)
         by_row = _sums(back.view(-1, back.shape[2]), batch.samples, batch.sample_starts)
         found = self._first_layer(by_row.view(len(self._varying), self.members, self.vocabulary, -1))
         found["V"] = torch.bmm(residual, phi)

@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from landscape.choices.activations import ACTIVATIONS
 from landscape.config import TrainConfig
-from landscape.problems.embedding_mlp.model import ACTIVATIONS
 
 
 def plain_model(

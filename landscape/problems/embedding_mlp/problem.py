@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from landscape.choices.activations import ACTIVATIONS
+from landscape.choices.optimizers import OPTIMIZERS
 from landscape.config import TrainConfig
 from landscape.curvature.deflation import Directions
 from landscape.curvature.objective import Objective
@@ -19,7 +21,7 @@ from landscape.problems.embedding_mlp.bounds import saddle_bound
 from landscape.problems.embedding_mlp.dense import EmbeddingMLP
 from landscape.problems.embedding_mlp.fields import PARAMETERS
 from landscape.problems.embedding_mlp.gauge import GaugeTangent, SoftmaxShift
-from landscape.problems.embedding_mlp.model import ACTIVATIONS, MLP
+from landscape.problems.embedding_mlp.model import MLP
 from landscape.problems.embedding_mlp.plain import mean_cross_entropy, plain_model
 from landscape.problems.embedding_mlp.products import EmbeddingHessian
 from landscape.problems.embedding_mlp.starts import low_end
@@ -64,9 +66,10 @@ class EmbeddingMLPProblem:
         """Weight decay of an objective. Raises ConfigError for one that the run did not minimise."""
         if objective == "data":
             return 0.0
-        if self.train.optimizer == "adamw":
+        if OPTIMIZERS[self.train.optimizer].decoupled:
             raise ConfigError(
-                "objective regularised, but adamw decouples its decay from the loss", "use --objective data"
+                f"objective regularised, but {self.train.optimizer} decouples its decay from the loss",
+                "use --objective data",
             )
         return self.train.weight_decay
 
@@ -145,7 +148,7 @@ class MLPStructure:
 
     def bounds(self, names: Sequence[str]) -> Mapping[str, float]:
         """F14, for E and W, the data loss and piecewise-linear activations."""
-        if list(names) != ["E", "W"] or self.decay or self.problem.train.activation != "relu":
+        if list(names) != ["E", "W"] or self.decay or not self.activation.piecewise_linear:
             return {}
         found = saddle_bound(self._products.table_gradient(), self.problem.train.embed_dim)
         return {"saddle_bound": found.sigma_max, "saddle_rank_bound": found.rank_bound}

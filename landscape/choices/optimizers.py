@@ -1,0 +1,86 @@
+"""Optimisers: how a gradient moves the parameters."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+from landscape.choices.registry import Registry
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8
+"""torch.optim.Adam's defaults, which every run uses."""
+
+
+class Optimizer(ABC):
+    """One step of all parameters; m and v are its state, zeros at first and stored whole in checkpoints to resume."""
+
+    decoupled = False
+    """Whether weight decay shrinks the parameters directly; otherwise it is added to the gradient (L2)."""
+    second_moments = False
+    """Whether v is the mean of the squared gradient as in Adam; it is then stored beside each checkpoint."""
+
+    def __init__(self, momentum: float) -> None:
+        self.momentum = momentum
+
+    @abstractmethod
+    def step(self, theta: Tensor, gradient: Tensor, m: Tensor, v: Tensor, rates: Tensor, number: int) -> None:
+        """Step `number`, counted from 1: change theta, m and v in place; `gradient` may be overwritten.
+
+        All tensors are (member, parameter); rates are the learning rates.
+        """
+
+
+OPTIMIZERS: Registry[type[Optimizer]] = Registry("optimizer")
+
+
+def optimizer(kind: type[Optimizer]) -> type[Optimizer]:
+    """Register a class as an optimiser of its name in lower case."""
+    OPTIMIZERS.add(kind.__name__.lower(), kind, kind.__doc__)
+    return kind
+
+
+@optimizer
+class SGD(Optimizer):
+    """gradient descent with momentum, coupled weight decay (L2)"""
+
+    def step(self, theta: Tensor, gradient: Tensor, m: Tensor, v: Tensor, rates: Tensor, number: int) -> None:
+        if self.momentum:
+            gradient = m.mul_(self.momentum).add_(gradient)
+        theta.addcmul_(gradient, rates, value=-1)
+
+    def edge_of_stability(self) -> float:
+        """2 (1 + momentum) for heavy-ball steps (Cohen et al., arXiv 2103.00065)."""
+        return 2 * (1 + self.momentum)
+
+
+@optimizer
+class Adam(Optimizer):
+    """adaptive moments, coupled weight decay (L2)"""
+
+    second_moments = True
+
+    def step(self, theta: Tensor, gradient: Tensor, m: Tensor, v: Tensor, rates: Tensor, number: int) -> None:
+        import torch
+
+        m.lerp_(gradient, 1 - BETA_1)
+        v.mul_(BETA_2).addcmul_(gradient, gradient, value=1 - BETA_2)
+        # Bias corrections of the moments, as scalars.
+        first, second = 1 - BETA_1**number, math.sqrt(1 - BETA_2**number)
+        update = torch.sqrt(v, out=gradient).add_(EPSILON * second)
+        torch.div(m, update, out=update)
+        theta.addcmul_(update, rates, value=-second / first)
+
+    def edge_of_stability(self) -> float:
+        """(2 + 2 beta_1) / (1 - beta_1) = 38 (arXiv 2207.14484)."""
+        return (2 + 2 * BETA_1) / (1 - BETA_1)
+
+
+@optimizer
+class AdamW(Adam):
+    """adam with decoupled weight decay"""
+
+    decoupled = True
