@@ -1,4 +1,4 @@
-"""docs/performance.md and its figures, from the JSON of the benchmarks and nothing else."""
+"""Write docs/performance.md and its figures from the JSON of the benchmarks."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ SCRIPTS: dict[str, ModuleType] = {
     "profiles": profiles,
 }
 ELSEWHERE = ("gpu",)
-"""Results that other programs leave: {"environments": {key: one environment}, "lines": [fields of Line]}."""
+"""Results of other programs: {"environments": {key: one environment}, "lines": [fields of Line]}."""
 BUSY = 1.5
-"""Load above which the machine does something else too; a benchmark itself makes 1."""
+"""Load above which the machine is busy; a benchmark itself causes a load of 1."""
 MARKS = {True: "✓ met", False: "✗ not met", None: "–"}
 INTRODUCTION = (Path(__file__).parent / "introduction.md").read_text(encoding="utf-8")
 PLAN = (Path(__file__).parent / "plan.md").read_text(encoding="utf-8")
@@ -98,9 +98,9 @@ def write(docs: Path, results: Path = RESULTS) -> None:
 
 
 GROWTH = (
-    "Slopes in log-log of what was measured against one size, the others as in preset mid, beside the slopes over the "
-    "same points of what was counted: FLOPs of the matrix products, bytes of bases and kept arrays, checkpoints, "
-    "eigenvalues. Where a constant part counts for much, the measured slope is the smaller one."
+    "Log-log slopes of measurements against one size, with the others as in preset mid, beside the slopes of counts at "
+    "the same points: FLOPs of the matrix products, bytes of bases and kept arrays, checkpoints, eigenvalues. A large "
+    "constant part makes the measured slope smaller."
 )
 
 
@@ -111,23 +111,23 @@ def _ordered(lines: Mapping[str, list[Line]]) -> list[str]:
 
 
 def _missing(found: Mapping[str, Any], lines: Mapping[str, list[Line]]) -> str:
-    """What was not measured, or not on a quiet machine, in plain words."""
+    """What was not measured, or not on a quiet machine."""
     gaps = []
     loads = [part["load_before"] for name in SCRIPTS for part in found[name]["parts"].values()]
     if busy := sum(load > BUSY for load in loads):
         gaps.append(
-            f"**The machine was busy:** its load was above {BUSY} as {busy} of {len(loads)} parts began, so that their "
-            "times are those of a shared machine."
+            f"**The machine was busy:** its load exceeded {BUSY} at the start of {busy} of {len(loads)} parts, whose "
+            "times are therefore those of a shared machine."
         )
     if not any(line.what.startswith("GPU") for line in lines["gpu"]):
-        gaps.append("**No row was run on a GPU:** rows 1, 2, 5 and 7 there wait for `python benchmarks/gpu.py`.")
+        gaps.append("**No row was run on a GPU:** `python benchmarks/gpu.py` measures rows 1, 2, 5 and 7 there.")
     names = {
         name: [part.name for part in script.parts() if part.name not in found[name]["parts"]]
         for name, script in SCRIPTS.items()
     }
     missing = [f"{name} ({'; '.join(left)})" for name, left in names.items() if left]
     if missing:
-        gaps.append(f"**Not measured, for `make bench` leaves them out:** {', '.join(missing)}.")
+        gaps.append(f"**Not measured, because `make bench` skips them:** {', '.join(missing)}.")
     return "\n\n".join(gaps)
 
 

@@ -164,7 +164,7 @@ def lines(found: Mapping[str, Numbers]) -> Iterator[Line]:
 
 
 def section(found: Mapping[str, Numbers]) -> str:
-    """One table of all profiles, after what they show, and one of what warm starts have to begin from."""
+    """The findings, a table of all profiles, and a table of warm starts."""
     rows = ["| work | seconds | operation | calls | share | GFLOP/s |", "|---|---|---|---|---|---|"]
     for part, numbers in found.items():
         if part == TURNING:
@@ -198,31 +198,30 @@ def turned(numbers: Numbers) -> str:
 
 FINDINGS = """\
 * **Rows 1 and 2**: a product is a few large matrix products, a few passes over arrays of samples by hidden units, and
-  the rest is overhead, which counts for the small preset. Sixteen vectors share nothing but the reading of the point's
-  arrays, so that a CPU takes one vector after another wherever one fills the cache: sixteen at once cost sixteen.
-* **Row 3**: the matrix products are as small as a token has samples; then the pages of the result itself are first
-  written, filled from both sides, and made symmetric to the last bit.
-* **Row 4**: `eigvalsh` costs 4/3 n³ multiplications and additions, one L D Lᵀ costs n³/3: even alone it is at most four
-  times as fast where both run at the speed of matrix products. The index takes one factorisation, the zeros and
-  positives beside it a second; the certificate takes two solves with probes, the tolerance an estimate of ‖H‖.
-* **Row 5**: about a quarter of a search in all of mid goes to orthogonalising (`addmm` and most of `mm`, of tall
-  matrices), most of the rest to products, whose parts take longer there than alone (`index_select`), likely because the
-  basis passes through the cache between them. Most products go to the low ends, which are clusters (at 0 for W, at
-  -σ_max(G) and below for all), and which PyHessian does not look for: it stops with the largest moduli, at whatever it
-  has after its iterations.
-* **Row 7**: the table below says how little of the new eigenvectors the old ones span at the low ends, 30 steps on;
-  ten to a residual of 1e-6 take nearly as many products from there as from nothing. At the low end of E,W both ways
-  begin in the cluster that theory knows.
-* **Row 8**: a step of quick is three small matrix products and many short operations, which cost as much again to
-  start. The plain loop has neither metrics nor files. A run's file is made and trimmed once, at a fixed price that a
-  run of seconds feels. A second thread speeds up matrix products, which are most of the plain loop of mid and a
-  third of ours: most of what is left is starting short operations, which it does not help.
-* **Row 9**: side by side, operations are started once for all seeds, but activations and embeddings (`clamp_min`,
-  `threshold_backward`, `_embedding_bag_forward_only`) take a larger share than in a run alone, likely because the
-  hidden arrays of sixteen no longer fit the cache. Sixteen files are made and trimmed one after
-  another, in Python.
-* **Storage**: a checkpoint is read once by the kernel, once for its checksum and once for its finiteness; `fromfile`
-  stops after the first."""
+  overhead, which matters for the small preset. Sixteen vectors share only the reading of the point's arrays: where one
+  vector fills the cache, a CPU takes them one by one, and sixteen cost sixteen times one.
+* **Row 3**: the matrix products are as small as the number of samples of a token; the rest is writing the pages of the
+  result, filling both triangles and symmetrising to the last bit.
+* **Row 4**: `eigvalsh` takes 4/3 n³ multiply-adds, one L D Lᵀ n³/3: at the speed of matrix products it is at most four
+  times as fast. The index takes one factorisation, the zero and positive counts a second; the certificate takes two
+  solves with probes, the tolerance an estimate of ‖H‖.
+* **Row 5**: about a quarter of a search in all of mid is orthogonalisation (`addmm` and most of `mm`, of tall
+  matrices); most of the rest is products, whose parts take longer there than alone (`index_select`), probably because
+  the basis passes through the cache between them. Most products go to the low ends, which are clusters (at 0 for W, at
+  -σ_max(G) and below for all). PyHessian does not look for them: it stops with the largest moduli after its iterations.
+* **Row 7**: the table below shows how little of the new eigenvectors the old ones span at the low ends, 30 steps later;
+  ten pairs to a residual of 1e-6 take nearly as many products warm as cold. At the low end of E,W both begin in the
+  cluster that theory gives.
+* **Row 8**: a step of quick is three small matrix products and many short operations, whose launches cost as much
+  again. The plain loop has neither metrics nor files. A run's file is created and trimmed once, at a fixed cost that
+  matters in a run of seconds. A second thread speeds up matrix products, which are most of the plain loop of mid and a
+  third of ours; most of the rest is launching short operations.
+* **Row 9**: side by side, operations are launched once for all seeds, but activations and embeddings (`clamp_min`,
+  `threshold_backward`, `_embedding_bag_forward_only`) take a larger share than in a single run, probably because the
+  hidden arrays of sixteen no longer fit in the cache. Sixteen files are created and trimmed one after another, in
+  Python.
+* **Storage**: a checkpoint is read once by the kernel, once for its checksum and once to check that it is finite;
+  `fromfile` stops after the first."""
 
 
 if __name__ == "__main__":

@@ -18,36 +18,34 @@ from helpers import faults, sequences, sequences_analyses, sequences_train
 
 MODULES = (sequences_train, sequences_analyses)
 """Where the kinds of sequences are registered."""
-PAGE = """# Reliability: what was done to the files, and what it cost
+PAGE = """# Reliability: faults injected and data lost
 
-Real runs and analyses (small ones, so that many faults fit) were disturbed as below. A row is a checkpoint of a run
-file or a step of a Hessian file. *Acknowledged*: rows whose commit had returned before the fault, added over all
-tries. *Lost*: acknowledged rows that were not served afterwards. *Torn*: rows served that differ from the undisturbed
-file in any bit. *Wrong*: files that did not end, after resuming, as the undisturbed one did, or left anything behind.
+Small runs and analyses were subjected to the faults below. A row is a checkpoint of a run file or a step of a Hessian
+file. *Acknowledged*: rows whose commit had returned before the fault, summed over all trials. *Lost*: acknowledged rows
+that could not be read afterwards. *Torn*: rows that were read and differ in any bit from an undisturbed file. *Wrong*:
+files that differ from the undisturbed one after resuming, or leave other files behind.
 
-* SIGKILL: at a random instant of the whole command; 3 of 10 are killed again while they resume.
-* Crash at a write: the file as it is when the process stops before, within or after each write: whole, cut at a page
+* SIGKILL: at a random instant; 3 of 10 commands are killed again while they resume.
+* Crash at a write: the process stops before, within or after each write; the write is whole, cut at a page
   of 4 KiB, cut in half. One in {resume_every} is resumed.
-* Sequences: random commands in one folder, of which three in four are stopped, by SIGKILL or Ctrl-C, at a random
-  instant or at a change of a file: before, after or in the midst of it. A run is begun, resumed under every schedule
-  that `--resume` allows, extended, repaired and begun anew; a Hessian file grows by steps and blocks; a search is
-  resumed, a report replaced, a sweep repeated. After every command all that was ever acknowledged is read back, with
-  our reader and with plain h5py: of runs each row bit for bit, of analyses each block of a step and each step of a
-  search. No file of a stranger may have changed. At the end no lock or temporary file may be left, and analyses,
-  searches and sweeps are bit for bit those that nothing disturbed. *Tried* counts commands; sequences:
-  {sequences}.
-* Power lost: of the writes since the last sync any subset has reached the disk, each whole or cut.
-* Fuzzing: random changes to valid files, read in a process of its own (Hypothesis), and changes of bytes that follow
-  the coverage of the reader (atheris, minute by minute); *wrong* counts crashes, hangs, errors of another
-  kind than the documented one, and changed numbers that were served.
+* Sequences: random commands in one folder; three in four are stopped, by SIGKILL or Ctrl-C, at a random instant or
+  before, during or after a change of a file. Runs are started, resumed under every schedule that `--resume` allows,
+  extended, repaired and overwritten; Hessian files get further steps and blocks; searches are resumed, reports
+  replaced, sweeps repeated. After every command all acknowledged data are read back, with our reader and with plain
+  h5py: each row of a run bit for bit, each block and step of an analysis, each step of a search. Foreign files must not
+  change. At the end no lock or temporary file may be left, and analyses, searches and sweeps must equal undisturbed
+  ones bit for bit. *Tried* counts commands; sequences: {sequences}.
+* Power failure: any subset of the writes since the last sync reaches the disk, each whole or cut.
+* Fuzzing: random changes to valid files, read in a separate process (Hypothesis), and coverage-guided changes of bytes
+  (atheris); *wrong* counts crashes, hangs, undocumented errors, and changed numbers that were returned.
 
 | fault | tried | acknowledged | lost | torn | wrong |
 |---|---:|---:|---:|---:|---:|
 {rows}
 
-Made by `make torture` in {minutes:.0f} minutes: Python {python}, HDF5 {hdf5}, {system}. The tests do the same with
-small numbers at every change, and besides: failing and full disks at start, middle and end, two writers,
-readers polling a live run, clocks that jump, files moved while in use.
+Made by `make torture` in {minutes:.0f} minutes: Python {python}, HDF5 {hdf5}, {system}. The tests do the same
+with small numbers at every change, and also cover failing and full disks at start, middle and end, two writers, readers
+polling a live run, clocks that jump, and files moved while in use.
 """
 
 
