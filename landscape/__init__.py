@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from landscape.curvature.density import jensen_shannon as jensen_shannon
     from landscape.curvature.density import spectral_density as spectral_density
     from landscape.curvature.density import trace as trace
+    from landscape.curvature.excess import Excess as Excess
+    from landscape.curvature.excess import excess_index as excess_index
     from landscape.curvature.inertia import Inertia as Inertia
     from landscape.curvature.inertia import saddle_index as saddle_index
     from landscape.curvature.lanczos import EigenResult as EigenResult
@@ -88,6 +90,8 @@ _HOMES = {
     "coupling": "landscape.curvature.coupling",
     "CouplingResult": "landscape.curvature.coupling",
     "principal_angles": "landscape.curvature.coupling",
+    "excess_index": "landscape.curvature.excess",
+    "Excess": "landscape.curvature.excess",
     "Deflated": "landscape.curvature.deflation",
     "GaugeTangent": "landscape.problems.embedding_mlp.gauge",
     "SoftmaxShift": "landscape.problems.embedding_mlp.gauge",

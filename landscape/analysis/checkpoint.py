@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -10,6 +11,8 @@ import torch
 from torch import Tensor
 
 from landscape.config import AnalysisConfig
+from landscape.curvature.convexity import require_convex
+from landscape.curvature.coupling import CouplingResult
 from landscape.curvature.deflation import Deflated, Directions
 from landscape.curvature.density import Quadrature, quadrature
 from landscape.curvature.inertia import Inertia, bracketed, from_spectrum
@@ -26,10 +29,12 @@ class Checkpoint:
     """A problem at stored parameters, and one AnalysisConfig.
 
     before: eigenvectors (end, n, k) by block at the previous checkpoint, for tracking and as start vectors.
-    rows: measurements so far by block; products: Hessian-vector products used, by block.
+    rows: measurements so far by block; products: Hessian-vector products used, by block;
+    couplings: coupling ratios so far by pair, None where they are undefined.
     """
 
     rows: dict[str, dict[str, Any]]
+    couplings: dict[tuple[str, str], CouplingResult | None]
 
     def __init__(
         self,
@@ -46,7 +51,7 @@ class Checkpoint:
         self.objective = problem.objective(self.decay)
         self.gradient = self.objective.gradient(self.params)
         self.structure = problem.structure(self.params, self.decay)
-        self.rows = {}
+        self.rows, self.couplings = {}, {}
         self.products: Counter[str] = Counter()
         self._autograd = HessianOperator(self.objective, self.params)
         self._matrices: dict[str, MatrixOperator] = {}
@@ -81,18 +86,23 @@ class Checkpoint:
         """
         if block in self._matrices:
             return self._matrices[block]
-        op = self._autograd.block(self.names(block))
-        closed = self.structure.dense(self.names(block)) if self.structure else None
-        if closed is None:
-            found = op.symmetric()
-            self.products[block] += op.shape[0]
-        else:
-            found = MatrixOperator(closed, self._self_check(block, closed, op))
+        found = self._assembled(block, self._autograd)
         # The couplings need these blocks again.
         pairs = self.problem.pairs
         if block in {*map(joint, pairs), *(name for pair in pairs for name in pair)}:
             self._matrices[block] = found
         return found
+
+    def gauss_newton(self, block: str) -> Operator:
+        """The Gauss-Newton part of a block, dense where that is. Raises ArgumentError unless the loss is convex."""
+        if self.is_dense(block):
+            return self._assembled(block, self._gauss_newton)
+        return self._gauss_newton.block(self.names(block))
+
+    def has_residual(self, block: str) -> bool:
+        """Whether a block differs from its Gauss-Newton part; a single layer of a piecewise-linear net does not."""
+        rest = HessianOperator(self.objective, self.params, self.names(block), part="residual")
+        return bool((rest @ self._probes(rest.shape[1], 1)).any())
 
     def solved_matrix(self, block: str) -> MatrixOperator:
         """A dense block with its exact null vectors projected out."""
@@ -153,6 +163,21 @@ class Checkpoint:
             v0=v0,
             max_products=config.max_products,
         )
+
+    @functools.cached_property
+    def _gauss_newton(self) -> HessianOperator:
+        require_convex(self.objective, self.params)
+        return HessianOperator(self.objective, self.params, part="gauss_newton")
+
+    def _assembled(self, block: str, whole: HessianOperator) -> MatrixOperator:
+        """A diagonal block in closed form, checked, or by products."""
+        names = self.names(block)
+        op = whole.block(names)
+        closed = self.structure.dense(names, whole.part == "gauss_newton") if self.structure else None
+        if closed is None:
+            self.products[block] += op.shape[0]
+            return op.symmetric()
+        return MatrixOperator(closed, self._self_check(block, closed, op))
 
     def _null_vectors(self, block: str) -> Directions | None:
         return self.structure.null_vectors(self.names(block)) if self.structure else None

@@ -119,7 +119,9 @@ class Measurement:
     def _missing(self, field: Field) -> NDArray[Any]:
         """A dataset's row of missing values."""
         scales = self.layout().scales
-        return np.full([len(scales[dim]) for dim in field.dims], np.nan if field.dtype == "f8" else UNKNOWN)
+        # Of codes, the first stands for nothing.
+        nothing = field.attrs["flag_values"][0] if "flag_values" in field.attrs else UNKNOWN  # type: ignore[index]
+        return np.full([len(scales[dim]) for dim in field.dims], np.nan if field.dtype == "f8" else nothing)
 
     def _block(self, at: Checkpoint, block: str) -> Row:
         """All quantities of one block, and their cost."""

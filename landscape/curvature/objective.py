@@ -130,6 +130,11 @@ class Objective:
         """Chunks of samples that one pass takes."""
         return self._data.num_chunks
 
+    @property
+    def has_convex_loss(self) -> bool:
+        """Whether the loss is known to be convex in the outputs: `cross_entropy` or `mse`."""
+        return getattr(self._loss, "func", self._loss) in (cross_entropy, mse)
+
     def require_deterministic(self, params: Parameters) -> None:
         """Raise ValueError if the loss of the same parameters differs between two calls, as with dropout."""
         self._require_left_alone(params)

@@ -68,8 +68,8 @@ class Structure(Protocol):
         """The Hessian over all parameters by products; None: use automatic differentiation."""
         ...
 
-    def dense(self, names: Sequence[str]) -> Tensor | None:
-        """A diagonal block in closed form, symmetric to the last bit; None: by products."""
+    def dense(self, names: Sequence[str], gauss_newton: bool = False) -> Tensor | None:
+        """A diagonal block, or its Gauss-Newton part, in closed form, symmetric to the last bit; None: by products."""
         ...
 
     def starts(self, names: Sequence[str], k: int) -> tuple[Tensor | None, int]:

@@ -12,6 +12,8 @@ from landscape.storage.schema import MARKED, Field
 
 if TYPE_CHECKING:
     from landscape.analysis.checkpoint import Checkpoint
+    from landscape.curvature.coupling import CouplingResult
+    from landscape.curvature.lanczos import Method
     from landscape.curvature.operators import Operator
 
 Pair = tuple[str, str]
@@ -19,27 +21,30 @@ Pair = tuple[str, str]
 
 def compute(at: Checkpoint, pair: Pair) -> Row:
     """Coupling ratios of a pair with their errors; NaN where a diagonal block has negative curvature."""
+    at.couplings[pair] = found = ratios(at, pair, *operators(at, pair))
+    return as_row(found, FIELDS, at.config.k)
+
+
+def ratios(at: Checkpoint, pair: Pair, H_11: Operator, H_12: Operator, H_22: Operator) -> CouplingResult | None:
+    """The coupling ratios at the tolerance of the joint block; None where they are undefined."""
     from landscape.curvature.coupling import coupling
     from landscape.problems.problem import joint
 
-    k, config = at.config.k, at.config
-    row: Row = {f.name: -1 if f.name == "coupling_index" else np.full(k, np.nan) for f in FIELDS}
+    config, name = at.config, joint(pair)
+    method: Method = "dense" if at.is_dense(name) else "lanczos"
+    tolerance, budget = at.rows[name]["inertia_tolerance"], config.max_products
     try:
-        result = coupling(
-            *operators(at, pair),
-            at.rows[joint(pair)]["inertia_tolerance"],
-            k,
-            "dense" if at.is_dense(joint(pair)) else "lanczos",
-            seed=config.seed,
-            max_products=config.max_products,
-        )
+        return coupling(H_11, H_12, H_22, tolerance, config.k, method, seed=config.seed, max_products=budget)
     except NumericsError:
-        return row
-    row["coupling_index"] = result.index
-    found = {"ratios": result.ratios, "ratio_error": result.errors, "ratio_distance": result.distances}
-    for name, values in found.items():
-        row[f"coupling_{name}"] = pad(values[None, :k], k)[0]
-    return row
+        return None
+
+
+def as_row(found: CouplingResult | None, fields: tuple[Field, ...], k: int) -> Row:
+    """Ratios, errors, distances and index as four fields."""
+    nothing = np.empty(0)
+    values = (found.ratios, found.errors, found.distances) if found else (nothing,) * 3
+    row: Row = {field.name: pad(value[None, :k], k)[0] for field, value in zip(fields, values, strict=False)}
+    return row | {fields[3].name: found.index if found else -1}
 
 
 def compute_strength(at: Checkpoint, pair: Pair) -> Row:
@@ -112,14 +117,14 @@ STRENGTH = (
     ),
 )
 COLUMNS = (
-    Column("kappa_1", lambda row: _first(row)),
+    Column("kappa_1", lambda row: leading(row, "coupling")),
     Column("kappa>1", lambda row: count(row["coupling_index"])),
 )
 
 
-def _first(row: Row) -> str:
+def leading(row: Row, kind: str) -> str:
     """The largest ratio, marked as a lower bound where nothing bounds its error."""
-    ratio, error = row["coupling_ratios"][0], row["coupling_ratio_error"][0]
+    ratio, error = row[f"{kind}_ratios"][0], row[f"{kind}_ratio_error"][0]
     return f"{'>=' if np.isnan(error) and not np.isnan(ratio) else ''}{number(ratio)}"
 
 

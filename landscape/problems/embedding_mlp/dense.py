@@ -42,7 +42,8 @@ class EmbeddingMLP:
     """Second derivatives of mean cross-entropy for logits = V phi(sum_k W_k E[x_k] + b1) + b2.
 
     params: E (token, d), W (h, s d), V (C, h) and optionally b1 (h,), b2 (C,), all of one precision;
-    tokens (N, s), labels (N,); `activation` elementwise and twice differentiable almost everywhere.
+    tokens (N, s), labels (N,); `activation` elementwise and twice differentiable almost everywhere. gauss_newton:
+    J^T (d2 loss / d logits2) J instead, which is what is left without the residuals.
     """
 
     def __init__(
@@ -51,7 +52,9 @@ class EmbeddingMLP:
         tokens: Tensor,
         labels: Tensor,
         activation: Callable[[Tensor], Tensor],
+        gauss_newton: bool = False,
     ) -> None:
+        self.gauss_newton = gauss_newton
         # Sorted by first token, samples that share it are contiguous and need no copy.
         order = tokens[:, 0].argsort(stable=True)
         self.params, self.tokens, self.labels, self.activation = dict(params), tokens[order], labels[order], activation
@@ -109,6 +112,8 @@ class EmbeddingMLP:
         p = (phi @ self.V.T + self.params.get("b2", 0.0)).softmax(1)
         r = p.clone()
         r[torch.arange(len(x)), y] = -others(p, y)
+        if self.gauss_newton:
+            r.zero_()
         ones = z.new_ones(len(x), 1)
         return _Samples(
             x=x,

@@ -125,11 +125,11 @@ class MLPStructure:
         """The Hessian by products derived by hand."""
         return self._products if self.has_E else None
 
-    def dense(self, names: Sequence[str]) -> Tensor | None:
+    def dense(self, names: Sequence[str], gauss_newton: bool = False) -> Tensor | None:
         """A block in closed form (theory.md, section 4)."""
         if not self.has_E:
             return None
-        closed = EmbeddingMLP(self.params, self.problem.tokens, self.problem.labels, self.activation)
+        closed = EmbeddingMLP(self.params, self.problem.tokens, self.problem.labels, self.activation, gauss_newton)
         matrix = closed.hessian(names)
         matrix.diagonal().add_(self.decay)
         return matrix

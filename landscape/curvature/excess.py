@@ -1,0 +1,122 @@
+"""The excess index of two blocks: what their coupling adds to the saddle indices that they have by themselves."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import torch
+
+from landscape.curvature.coupling import Joint
+from landscape.curvature.density import quadrature
+from landscape.curvature.inertia import TAU_DENSE, TAU_LANCZOS, Inertia, bracketed, certified
+from landscape.curvature.lanczos import DENSE_LIMIT, Method, eigsh, operator_norm
+from landscape.curvature.operators import LinearMap, MatrixOperator, Operator, coupling_error
+from landscape.errors import ArgumentError
+
+_LEVELS = ("estimated", "bracketed", "certified")
+
+
+@dataclasses.dataclass(frozen=True)
+class Excess:
+    """n_-(H_[1,2]) - n_-(H_11) - n_-(H_22), all of them counts below the same -tolerance.
+
+    lower <= excess index <= upper, but for failure_probability. level: that of the least known of the three indices.
+    estimate: from their stochastic counts, inside of estimate_low ... estimate_high with a probability of at least
+    85 %; NaN at level "certified".
+    """
+
+    lower: int
+    upper: int
+    level: str
+    failure_probability: float
+    tolerance: float
+    estimate: float = np.nan
+    estimate_low: float = np.nan
+    estimate_high: float = np.nan
+
+    @property
+    def index(self) -> int | None:
+        """The excess index, None where only a bracket is known."""
+        return self.lower if self.lower == self.upper else None
+
+
+def excess_index(
+    H_11: Operator,
+    H_12: Operator,
+    H_22: Operator,
+    tolerance: float | None = None,
+    method: Method = "auto",
+    seed: int = 0,
+    max_products: int = 3000,
+) -> Excess:
+    """The excess index of two blocks, whatever the curvature of their own.
+
+    H_11 (m, m), H_12 (m, n), H_22 (n, n). tolerance: tau, absolute; default 1e-8 (dense) or 1e-3 (matrix-free) of the
+    joint block's norm. dense (auto: up to 8000 rows in all): certified, by three L D L^T factorisations; lanczos:
+    brackets and estimates, by up to max_products products and some 640 for each of the three blocks. Raises
+    NumericsError if tau is not above the error of a block.
+    """
+    m, n = H_12.shape
+    dense = method == "dense" or (method == "auto" and m + n <= DENSE_LIMIT)
+    blocks: list[LinearMap] = [Joint(H_11, H_12, H_22), H_11, H_22]
+    if dense:
+        first, second, B = H_11.symmetric(), H_22.symmetric(), H_12.dense()
+        whole = torch.cat([torch.cat([first.matrix, B], 1), torch.cat([B.T, second.matrix], 1)])
+        error = max(first.error, second.error) + coupling_error(H_12, H_12.T, seed)
+        blocks = [MatrixOperator(whole, error), first, second]
+    norms = [operator_norm(block, seed=seed) for block in blocks]
+    if tolerance is None:
+        tolerance = (TAU_DENSE if dense else TAU_LANCZOS) * norms[0]
+    counted = []
+    for block, norm in zip(blocks, norms, strict=True):
+        if isinstance(block, MatrixOperator):
+            counted.append(certified(block.matrix, tolerance, norm, block.error, negative_only=True))
+        else:
+            counted.append(index_below(block, tolerance, seed, max_products))
+    return combined(counted[0], counted[1], counted[2], (m, n))
+
+
+def index_below(op: LinearMap, tolerance: float, seed: int = 0, max_products: int = 3000) -> Inertia:
+    """The bracketed index of a matrix-free block at an absolute tolerance."""
+    eigen = eigsh(op, 10, method="lanczos", seed=seed, max_products=max_products)
+    tau = tolerance / eigen.operator_norm if eigen.operator_norm else None
+    return bracketed(op, eigen, quadrature(op, seed=seed), tau, seed, max_products=max_products)
+
+
+def combined(
+    joint: Inertia, first: Inertia, second: Inertia, sizes: tuple[int, int], rank: int | None = None
+) -> Excess:
+    """The excess index from indices or brackets of them at one tolerance.
+
+    sizes: m and n; rank: of H_12 or a bound on it, min(m, n) if None. The bounds use, besides the brackets, that the
+    joint block has at least the larger index of the two (Cauchy), and that the coupling adds or takes at most its rank,
+    within the room that both blocks have (docs/curvature.md). Raises ArgumentError for different tolerances.
+    """
+    tolerances = [found.tolerance for found in (joint, first, second) if found.upper > 0]
+    if tolerances and max(tolerances) > min(tolerances) * (1 + 1e-9):
+        raise ArgumentError(f"indices at tolerances {tolerances}", "count all three below the same -tau, absolute")
+    m, n = sizes
+    r = min(sizes) if rank is None else min(rank, *sizes)
+    a, c = min(first.upper, joint.upper), min(second.upper, joint.upper)
+    lower = max(max(joint.lower, a, c) - a - c, -r)
+    a, c = first.lower, second.lower
+    upper = min(joint.upper - a - c, r, m - a, n - c)
+    level = min((found.level for found in (joint, first, second)), key=_LEVELS.index)
+    failure = min(1.0, sum(found.failure_probability for found in (joint, first, second)))
+    if level == "certified":
+        return Excess(lower, upper, level, failure, joint.tolerance)
+    (value, low, high), *parts = map(_estimated, (joint, first, second))
+    value -= sum(part[0] for part in parts)
+    low, high = low - sum(part[2] for part in parts), high - sum(part[1] for part in parts)
+    estimates = (float(np.clip(x, lower, upper)) for x in (value, low, high))
+    return Excess(lower, upper, level, failure, joint.tolerance, *estimates)
+
+
+def _estimated(found: Inertia) -> tuple[float, float, float]:
+    """An index with its interval: exact where it is known, else as it is estimated, or the bracket."""
+    if found.lower == found.upper:
+        return found.lower, found.lower, found.lower
+    if found.estimate is None:
+        return (found.lower + found.upper) / 2, found.lower, found.upper
+    return found.estimate.value, found.estimate.low, found.estimate.high
