@@ -8,6 +8,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from helpers.matrices import Hidden
 from torch import Tensor
 
 from landscape.curvature.coupling import Joint, coupling
@@ -111,20 +112,6 @@ def test_the_index_beside_positive_parts(seed: int) -> None:
     H = whole((G[0] + G[0].T) / 2 + R[0], B, (G[1] + G[1].T) / 2 + R[1])
     below, above = (sum(negatives(s * X, 1e-9) for X in R) for s in (1, -1))
     assert count.index - above <= negatives(H, 1e-9) <= count.index + below
-
-
-class Hidden:
-    """A matrix of which only products are seen."""
-
-    def __init__(self, matrix: Tensor) -> None:
-        self.matrix, self.shape, self.dtype, self.device = matrix, tuple(matrix.shape), matrix.dtype, matrix.device
-
-    def __matmul__(self, vectors: Tensor) -> Tensor:
-        return self.matrix @ vectors
-
-    @property
-    def T(self) -> Hidden:
-        return Hidden(self.matrix.T)
 
 
 @pytest.mark.parametrize("seed", range(6))
