@@ -45,43 +45,45 @@ class Attention(nn.Module):
         return self.V(nn.functional.gelu(mixed)[:, -1])
 
 
-def problem(loss: Any = cross_entropy, decay: float = 0.0) -> ModuleProblem:
+def network() -> tuple[Attention, Tensor, Tensor]:
     """24 sequences and labels that no network can fit."""
     torch.manual_seed(1)
     model = Attention().double()
     with torch.no_grad():
         for p in model.parameters():
             p.mul_(2.0)
-    tokens, labels = torch.randint(0, 5, (24, 3)), torch.randint(0, 5, (24,))
+    return model, torch.randint(0, 5, (24, 3)), torch.randint(0, 5, (24,))
+
+
+def problem(loss: Any = cross_entropy, decay: float = 0.0) -> ModuleProblem:
     blocks = {"embed": ["embed.*"], "attention": ["attention.*"]}
-    return ModuleProblem(model, tokens, labels, loss, blocks, [PAIR], weight_decay=decay)
+    return ModuleProblem(*network(), loss, blocks=blocks, pairs=[PAIR], weight_decay=decay)
 
 
 def measured(of: ModuleProblem, **settings: Any) -> dict[str, Any]:
     chosen: dict[str, Any] = {"blocks": ("embed", "attention", "embed,attention"), "k": 3, "tau": 1e-3, **settings}
     config = HessianConfig(device="cpu", **chosen)
     nowhere = Training(0, dict.fromkeys(of.parameters, float("nan")), None, float("nan"))
-    return Measurement(of, config).run(arrays(of), nowhere)["/"]
+    arrays = {n: p.detach().numpy() for n, p in network()[0].named_parameters()}
+    return Measurement(of, config).run(arrays, nowhere)["/"]
 
 
-def arrays(of: ModuleProblem) -> dict[str, Any]:
-    return {n: p.detach().numpy() for n, p in of._model.named_parameters()}
-
-
-def dense(of: ModuleProblem, decay: float = 0.0) -> tuple[Tensor, Tensor]:
+def dense(decay: float = 0.0) -> tuple[Tensor, Tensor]:
     """Hessian and J^T (d2 loss / d logits2) J over embedding and attention, by torch.func alone."""
     names = ["embed.weight", "attention.weight"]
-    own = dict(of._model.named_parameters())
+    model, tokens, labels = network()
+    own = dict(model.named_parameters())
     sizes = [own[n].numel() for n in names]
     point = torch.cat([own[n].detach().reshape(-1) for n in names])
 
     def outputs(theta: Tensor) -> Tensor:
         parts = {n: x.view_as(own[n]) for n, x in zip(names, theta.split(sizes), strict=True)}
         with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-            return torch.func.functional_call(of._model, parts, (of._inputs,))
+            found: Tensor = torch.func.functional_call(model, parts, (tokens,))
+        return found
 
     def loss(z: Tensor) -> Tensor:
-        return nn.functional.cross_entropy(z.view(24, 5), of._targets)
+        return nn.functional.cross_entropy(z.view(24, 5), labels)
 
     H = torch.func.hessian(lambda theta: loss(outputs(theta)))(point)
     J = torch.func.jacrev(outputs)(point).reshape(24 * 5, -1)
@@ -104,7 +106,7 @@ def test_attention_and_gelu(method: str, decay: float) -> None:
     """Blocks with negative curvature: no coupling ratios, but an excess index, and ratios to Gauss-Newton curvature."""
     of = problem(decay=decay)
     row = measured(of, method=method, objective="regularised" if decay else "data")
-    H, G = dense(of, decay)
+    H, G = dense(decay)
     m, tau = 15, row["inertia_tolerance"][2]
     expected = whitened(G[:m, :m], H[:m, m:], G[m:, m:], tau)[:3]
     index, first, second = ((torch.linalg.eigvalsh(X) < -tau).sum().item() for X in (H, H[:m, :m], H[m:, m:]))
@@ -135,7 +137,7 @@ def test_a_loss_that_is_not_convex_has_no_such_ratios() -> None:
     assert np.isnan(row["gauss_newton_ratios"]).all()
     assert row["gauss_newton_index"] == -1
     assert row["excess_index_lower"] == row["excess_index_upper"]
-    params = {n: p.detach() for n, p in of._model.named_parameters()}
+    params = {n: p.detach() for n, p in network()[0].named_parameters()}
     with pytest.raises(ArgumentError, match=r"the loss is not convex in the outputs: curvature -\d") as raised:
         require_convex(of.objective(0.0), params)
     assert "look at the excess index" in raised.value.hint
