@@ -1,4 +1,4 @@
-"""What the claims' scripts share: a study's files as an outsider reads them, findings, and what is written.
+"""Shared by the claims' scripts: reading a study's files, findings, and writing them.
 
 A claim is a function that takes the folder of the study's files and returns a Finding; `run` is its command line.
 """
@@ -25,6 +25,7 @@ from landscape.errors import LandscapeError, complain
 from landscape.provenance import provenance
 from landscape.report.style import save_figure, style
 from landscape.storage.folders import replaced_folder
+from landscape.storage.runs import GROKKED, MEMORISED
 from landscape.storage.schema import LEVELS
 from landscape.sweep.plan import DEFINITION, SweepRun, load_sweep, sweep_runs
 from landscape.text import write_csv
@@ -34,13 +35,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PHASES = ("start", "memorising", "plateau", "grokked")
-MEMORISED, GROKKED = 0.99, 0.95
 CERTIFIED = LEVELS.index("certified")
 
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """One line of the table that opens the report. number: what decided, with its interval, in words."""
+    """One line of the report's first table. number: the deciding number with its interval, in words."""
 
     claim: str
     statement: str
@@ -51,7 +51,7 @@ class Verdict:
 
 @dataclasses.dataclass(frozen=True)
 class Panel:
-    """One figure with exactly the data that it shows."""
+    """One figure with its data."""
 
     name: str
     figure: Figure
@@ -61,7 +61,7 @@ class Panel:
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """What a claim's script found. text: paragraphs of Markdown, every number in them from the data."""
+    """The result of a claim's script. text: paragraphs of Markdown, with all numbers from the data."""
 
     title: str
     verdicts: list[Verdict]
@@ -103,7 +103,7 @@ class Run:
 
     @functools.cached_property
     def times(self) -> dict[str, float]:
-        """memorised and grokked (NaN: never), their delay, and the last step that was watched."""
+        """memorised and grokked (NaN: never), their delay, and the last recorded step."""
         memorised, grokked = self.first("train_accuracy", MEMORISED), self.first("test_accuracy", GROKKED)
         last = float(self.data["metric_step"].values[-1])
         return {"memorised": memorised, "grokked": grokked, "delay": grokked - memorised, "last": last}
@@ -114,7 +114,7 @@ class Run:
 
 
 def used_for(data: xarray.Dataset, part: str) -> NDArray[np.bool_]:
-    """Which pairs of a run are `train`, `test` or `unused`, by what the file says of its codes."""
+    """Which pairs of a run are `train`, `test` or `unused`, by the codes in the file."""
     split = data["split"]
     meanings = dict(zip(split.attrs["flag_meanings"].split(), split.attrs["flag_values"], strict=True))
     found: NDArray[np.bool_] = split.values == meanings[part]
@@ -124,7 +124,7 @@ def used_for(data: xarray.Dataset, part: str) -> NDArray[np.bool_]:
 def phases(steps: ArrayLike, memorised: float, grokked: float) -> list[str]:
     """As `Run.phases`. A phase begins at the step nearest to its event, as checkpoints for analysis are chosen."""
     at = np.asarray(steps, dtype=float)
-    # An event that never came begins no phase.
+    # An event that did not occur starts no phase.
     plateau, after = (np.inf if np.isnan(t) else at[np.abs(at - t).argmin()] for t in (memorised, grokked))
     choices = [at == 0, at >= after, at >= plateau]
     return [str(name) for name in np.select(choices, ["start", "grokked", "plateau"], "memorising")]
@@ -136,7 +136,7 @@ def study(name: str, out: Path) -> list[Run]:
     if not definition.exists():
         raise LandscapeError(f"{definition} is missing: no study {name} in {out}", "make studies")
     runs = [Run(run) for run in sweep_runs(load_sweep(definition), out)]
-    # A run that is still being trained would read as one that was watched for a shorter time.
+    # A run still in training would count as censored too early.
     missing = [r.planned.path for r in runs if not r.planned.path.exists() or r.data.attrs["status"] != "complete"]
     if missing:
         raise LandscapeError(
@@ -147,7 +147,7 @@ def study(name: str, out: Path) -> list[Run]:
 
 
 def distinct(runs: Sequence[Run]) -> list[Run]:
-    """The first of those runs that differ in checkpoints and extra steps alone: studies may share some."""
+    """The runs without duplicates that differ only in checkpoints and extra steps: studies may share runs."""
     found: dict[TrainConfig, Run] = {}
     for one in runs:
         alike = dataclasses.replace(
@@ -158,12 +158,12 @@ def distinct(runs: Sequence[Run]) -> list[Run]:
 
 
 def table_of(runs: Sequence[Run]) -> pd.DataFrame:
-    """One row a run: its labels and times."""
+    """One row per run: its labels and times."""
     return pd.DataFrame([{**run.labels, **run.times} for run in runs])
 
 
 def setting(config: TrainConfig, *varied: str) -> str:
-    """The set-up of a study in words, without the options that it varies."""
+    """The set-up of a study in words, without the varied options."""
     whole = config.batch_size == "full"
     parts = {
         "task": f"task {config.task} mod {config.p}, {config.tokens} tokens",
@@ -179,11 +179,11 @@ def setting(config: TrainConfig, *varied: str) -> str:
     return ", ".join(text for option, text in parts.items() if option not in varied)
 
 
-# --- what is written ------------------------------------------------------------------------------------------
+# --- output ---------------------------------------------------------------------------------------------------
 
 
 def rule(doc: str | None) -> str:
-    """The rule of the verdicts, which a script states in its docstring, as a paragraph."""
+    """The rule of the verdicts from a script's docstring, as one paragraph."""
     return " ".join((doc or "").split("\n\n", 1)[-1].split())
 
 
@@ -210,7 +210,7 @@ def write(finding: Finding, folder: Path) -> list[Path]:
         path = folder / f"{title}.csv"
         write_csv(table, path)
         written.append(path)
-        # A column such as the batch size, numbers and `full`, is text in HDF5.
+        # Mixed columns, such as batch sizes with `full`, become text in HDF5.
         text = {name: str for name in table if table[name].dtype == object}
         plain = table.reset_index(drop=True).astype(text)
         tree[title] = xarray.DataTree(xarray.Dataset.from_dataframe(plain.rename_axis("row")))

@@ -1,4 +1,4 @@
-"""The paper on trial: every claim's verdict on one page, with its figures, numbers and the files behind them."""
+"""Test all claims of the paper: one page with every verdict, its figures, numbers and files."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ SCRIPTS = (
 
 
 def trial(runs: Path, out: Path, quiet: bool = False) -> list[Verdict]:
-    """Every claim's figures and numbers under OUT/CLAIM, report.md, report.html and files.csv in OUT; the verdicts.
+    """Write every claim's figures and numbers to OUT/CLAIM, and report.md, report.html and files.csv to OUT.
 
-    An earlier report in OUT is replaced whole; files that it did not write stay. Raises ConfigError for an OUT that
-    holds anything else, FileError where a file of the report was edited.
+    Returns the verdicts. An earlier report in OUT is replaced; files added to it stay. Raises ConfigError for an OUT
+    that is not a report, FileError for an edited file of the report.
     """
     findings: dict[str, Finding] = {}
-    # First of all: the report may be written into the work tree whose state this tells, once for the whole process.
+    # First, because writing the report may change the work tree that this describes.
     code = provenance("cpu")
     with (
         replaced_folder(out, "report", overwrite=True) as folder,
@@ -67,13 +67,13 @@ def trial(runs: Path, out: Path, quiet: bool = False) -> list[Verdict]:
 
 
 def by_claim(findings: dict[str, Finding]) -> list[tuple[str, Verdict]]:
-    """The verdicts, each with the name of the script that found it: a claim's stand together, whoever found them."""
+    """The verdicts with the names of their scripts, sorted by claim."""
     verdicts = [(name, verdict) for name, finding in findings.items() for verdict in finding.verdicts]
     return sorted(verdicts, key=lambda named: named[1].claim)
 
 
 def origins(paths: Iterable[Path]) -> pd.DataFrame:
-    """One row a file behind the verdicts: study, name, id, SHA-256 and the code that wrote it."""
+    """One row per file behind the verdicts: study, name, id, SHA-256 and the code that wrote it."""
     rows = []
     for path in sorted(set(paths)):
         with (open_hessian if ".hessian" in path.name else open_run)(path) as data:
@@ -100,7 +100,7 @@ def pages(findings: dict[str, Finding], code: dict[str, Any], out: Path) -> None
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    # A bar would end the cell of a Markdown table.
+    # A bar ends the cell of a Markdown table.
     environment.filters |= {"html": to_html, "cell": lambda text: text.replace("|", r"\|")}
     content = {
         "findings": findings,
@@ -116,7 +116,7 @@ def pages(findings: dict[str, Finding], code: dict[str, Any], out: Path) -> None
 
 
 def to_html(paragraph: str) -> Markup:
-    """A paragraph or table of Markdown, with no more of it than the texts use: bold, italics and code."""
+    """HTML of a paragraph or table of Markdown with bold, italics and code."""
     text = str(escape(paragraph))
     for pattern, tag in ((r"\*\*(.+?)\*\*", "b"), (r"\*(.+?)\*", "i"), (r"`(.+?)`", "code")):
         text = re.sub(pattern, rf"<{tag}>\1</{tag}>", text)
@@ -129,7 +129,7 @@ def to_html(paragraph: str) -> Markup:
 
 
 def main() -> int:
-    """Command line: the verdicts on stdout."""
+    """Command line: print the verdicts."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=Path, default=Path("checkpoints/studies"), help="folder of the studies' files")
     parser.add_argument("--out", type=Path, default=Path("reports/trial"), help="folder to write to")
