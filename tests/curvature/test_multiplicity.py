@@ -91,15 +91,16 @@ def test_no_copy_is_missed(seed: int) -> None:
 
 
 @pytest.mark.slow
-def test_no_copy_is_missed_in_500_spectra() -> None:
-    """Of up to 2,000 eigenvalues; nearly all of them end converged."""
+@pytest.mark.parametrize("first", range(0, 500, 50))
+def test_no_copy_is_missed_in_500_spectra(first: int) -> None:
+    """Fifty at a time, most of up to 300 eigenvalues and one in 20 of up to 2,000; nearly all of them converge."""
     converged = 0
-    for seed in range(500):
-        values, k = provoked(seed, 2000)
+    for seed in range(first, first + 50):
+        values, k = provoked(seed, 300 if seed % 20 else 2000)
         found = eigsh(Diagonal(values), k, method="lanczos", seed=seed, max_products=10_000)
         require_nothing_missed(found, values, seed)
         converged += found.converged.all()
-    assert converged >= 425
+    assert converged >= 45
 
 
 def real_blocks(
