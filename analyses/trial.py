@@ -26,21 +26,9 @@ from landscape.storage.files import sha256
 from landscape.storage.folders import replaced_folder
 from landscape.text import write_csv
 
-SCRIPTS = (
-    "c1_delay",
-    "c2_rare_tokens",
-    "c3_sampling_order",
-    "c4_saddles",
-    "c5_heterogeneity",
-    "c6_events",
-    "c7_balance",
-    "c7_constants",
-    "c7_sweep",
-    "c8_adam_lr",
-    "c9_absence",
-    "open_decay_frequency",
-    "open_curvature_rate",
-)
+HERE = Path(__file__).parent
+SCRIPTS = sorted(path.stem for path in HERE.glob("*.py") if "\ndef claim(" in path.read_text(encoding="utf-8"))
+"""Every script with a claim."""
 
 
 def trial(runs: Path, out: Path, quiet: bool = False) -> list[Verdict]:
@@ -94,7 +82,7 @@ def origins(paths: Iterable[Path]) -> pd.DataFrame:
 def pages(findings: dict[str, Finding], code: dict[str, Any], out: Path) -> None:
     """report.md and report.html. code: the provenance of what made them."""
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+        loader=jinja2.FileSystemLoader(HERE / "templates"),
         autoescape=jinja2.select_autoescape(["html.j2"]),
         trim_blocks=True,
         lstrip_blocks=True,

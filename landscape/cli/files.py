@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,38 +20,40 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True)
-class Info:
-    """What a run file or Hessian file holds, what it lacks, and how to resume it."""
-
+class _OfFile:
     file: tyro.conf.Positional[Path]
     """Run file or Hessian file."""
-    config: bool = False
-    """Print the configuration as JSON, ready for --config, and nothing else."""
     json: bool = False
     """Print everything as one JSON document."""
+
+    def show(self, state: FileState, text: Callable[[FileState], str]) -> None:
+        """Print a file's state as JSON or as a text."""
+        say(tables.document(dataclasses.asdict(state)) if self.json else text(state))
+
+
+@dataclasses.dataclass(frozen=True)
+class Info(_OfFile):
+    """What a run file or Hessian file holds, what it lacks, and how to resume it."""
+
+    config: bool = False
+    """Print the configuration as JSON, ready for --config, and nothing else."""
 
     def execute(self) -> int:
         """Run the command; returns its exit code."""
         state = _look(self.file)
         if self.config:
             say(tables.document(state.config, indent=2))
-        elif self.json:
-            say(tables.document(dataclasses.asdict(state)))
         else:
-            say(tables.contents(state))
+            self.show(state, tables.contents)
         return 0
 
 
 @dataclasses.dataclass(frozen=True)
-class Check:
+class Check(_OfFile):
     """Whether every committed row of a file is whole. Exit code 0: complete; 1: damaged; 3: whole but unfinished."""
 
-    file: tyro.conf.Positional[Path]
-    """Run file or Hessian file."""
     repair: bool = False
     """Trim an interrupted file to its committed rows; of a damaged one the original is kept beside it."""
-    json: bool = False
-    """Print everything as one JSON document."""
 
     def execute(self) -> int:
         """Run the command; returns its exit code."""
@@ -62,10 +65,7 @@ class Check:
             if kept:
                 print(f"kept the file as it was: {printable(kept)}", file=sys.stderr)
             state = _look(self.file)
-        if self.json:
-            say(tables.document(dataclasses.asdict(state)))
-        else:
-            say(tables.soundness(state))
+        self.show(state, tables.soundness)
         return 1 if state.damage else 0 if state.finished else UNFINISHED
 
 

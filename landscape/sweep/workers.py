@@ -1,4 +1,4 @@
-"""Processes of one thread each that work off tasks; what happens to one of them is no matter to the others."""
+"""A pool of isolated single-threaded workers."""
 
 from __future__ import annotations
 

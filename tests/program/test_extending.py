@@ -48,14 +48,74 @@ def traces(sources):
     return Drawn("Traces", figure, pd.DataFrame(data), "The trace of each block.", {})
 '''
 
+CHOICES = {
+    "tasks": '''
+
+@task()
+def cubes(a: Ints, b: Ints, p: int) -> Ints:
+    """a^3+b^3"""
+    return a**3 + b**3
+''',
+    "samplers": '''
+
+@sampler()
+def smallest(pairs: Pairs, count: int, rng: np.random.Generator) -> Ints:
+    """the pairs with the smallest sums"""
+    return (pairs.a + pairs.b).argsort(kind="stable")[:count]
+''',
+    "activations": '''
+
+@activation()
+def swish(x: Tensor) -> Tensor:
+    """x sigma(x)"""
+    return x * x.sigmoid()
+''',
+    "optimizers": '''
+
+@optimizer
+class Lion(Optimizer):
+    """the sign of a moment (arXiv 2302.06675), decoupled weight decay"""
+
+    decoupled = True
+
+    def step(self, theta: Tensor, gradient: Tensor, m: Tensor, v: Tensor, rates: Tensor, number: int) -> None:
+        theta.addcmul_(m.lerp(gradient, 0.1).sign_(), rates, value=-1)
+        m.lerp_(gradient, 0.01)
+''',
+}
+CLAIM = '''"""C0: are there any runs?"""
+
+import pandas as pd
+from evidence import Finding, Panel, Verdict, run
+
+from landscape.report.style import new_figure
+
+
+def claim(runs):
+    count = len(list(runs.glob("run.h5")))
+    verdict = Verdict("C0", "there are runs", "supported" if count else "undecided", f"{count} files", count)
+    panel = Panel("count", new_figure(1), pd.DataFrame({"files": [count]}), "The count.")
+    return Finding("C0: existence", [verdict], [panel], {}, ["Counted."], [])
+
+
+if __name__ == "__main__":
+    run("c0_existence", claim)
+'''
+
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a package that has two files more."""
+    """A folder with a package that has two files and four entries more, and a script more."""
     folder = tmp_path_factory.mktemp("copy")
     shutil.copytree(ROOT / "landscape", folder / "landscape")
     (folder / "landscape/analysis/quantities/frobenius.py").write_text(QUANTITY)
     (folder / "landscape/report/figures/traces.py").write_text(FIGURE)
+    for name, entry in CHOICES.items():
+        path = folder / f"landscape/choices/{name}.py"
+        path.write_text(path.read_text() + entry)
+    others = shutil.ignore_patterns("c[1-9]_*", "open_*")  # They need their studies.
+    shutil.copytree(ROOT / "analyses", folder / "analyses", ignore=others)
+    (folder / "analyses/c0_existence.py").write_text(CLAIM)
     options = ["--p", "5", "--tokens", "2", "--embed-dim", "2", "--hidden", "4", "--batch-size", "8"]
     landscape(folder, "train", "--steps", "20", "--train-fraction", "0.6", *options, "--out", "run.h5", "--quiet")
     return folder
@@ -100,3 +160,43 @@ def test_older_files_lack_the_quantity_and_open(copy: Path) -> None:
     landscape(copy, "hessian", *chosen, "E,W", "--steps", "0,20")
     with h5py.File(copy / "old.h5") as file:
         assert np.isnan(file["frobenius_norm"][()]).tolist() == [[True, False], [False, False]]
+
+
+@pytest.mark.slow
+def test_a_task_a_sampler_an_activation_and_an_optimiser_are_one_entry_each(copy: Path) -> None:
+    """Help, training, exact resumption and analysis know them."""
+    shown = " ".join(landscape(copy, "train", "--help").replace("│", " ").split())
+    for text in ("squares,cubes}", "cubes: a^3+b^3", "smallest}", "swish: x sigma(x)", "{sgd,adam,adamw,lion}"):
+        assert text in shown
+    options = ["--p", "5", "--tokens", "2", "--embed-dim", "2", "--hidden", "4", "--batch-size", "4", "--quiet"]
+    options += ["--task", "cubes", "--sampler", "smallest", "--activation", "swish", "--optimizer", "lion"]
+    options += ["--lr", "0.125", "--weight-decay", "0", "--dtype", "float64"]
+    landscape(copy, "train", *options, "--steps", "20", "--out", "whole.h5")
+    landscape(copy, "train", *options, "--steps", "9", "--out", "parts.h5")
+    landscape(copy, "train", "--resume", "--steps", "20", "--out", "parts.h5", "--quiet")
+    with h5py.File(copy / "whole.h5") as whole, h5py.File(copy / "parts.h5") as parts:
+        a, b = whole["data/tokens"][()].T
+        np.testing.assert_array_equal(whole["data/labels"], (a**3 + b**3) % 5)
+        assert (a + b)[whole["data/split"][()] == 0].max() <= (a + b)[whole["data/split"][()] == 1].min()
+        assert "moments" not in whole
+        for name in ("E", "W", "b1", "V", "b2"):
+            values = whole["checkpoints"][name]
+            np.testing.assert_array_equal(parts["checkpoints"][name][-1], values[-1])
+            moved = abs(values[1] - values[0])
+            assert (np.isclose(moved, 0.125) | (moved == 0)).all()
+        for name in ("E", "W", "m_E", "m_W", "m_V", "v_E", "rng", "order", "position", "count"):
+            found, expected = (f["resume"][name][f["resume/step"][()].argmax()] for f in (parts, whole))
+            np.testing.assert_array_equal(found, expected)
+    # The second opinion is torch's automatic differentiation of the plain network.
+    said = landscape(copy, "hessian", "--ckpt", "whole.h5", "--steps", "20", "--blocks", "all", "--verify", "--quiet")
+    assert "dense" in said
+
+
+@pytest.mark.slow
+def test_a_claim_is_one_file(copy: Path) -> None:
+    """It is on trial without being named anywhere."""
+    argv = [sys.executable, "analyses/trial.py", "--runs", ".", "--out", "trial", "--quiet"]
+    done = subprocess.run(argv, cwd=copy, capture_output=True, text=True, env={"PYTHONPATH": "."})
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0] == "C0   supported      there are runs: 1 files"
+    assert "there are runs" in (copy / "trial/report.md").read_text()
