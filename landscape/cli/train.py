@@ -32,8 +32,8 @@ class Train:
     out: Path = Path("checkpoints/run.h5")
     """Run file to write."""
     seeds: int | None = None
-    """Train this many seeds side by side, counted from --seed: RUN-s0.h5, RUN-s1.h5, ... At most 256 runs, with
-    --vary."""
+    """Train this many seeds side by side, counted from --seed: RUN-s0.h5, RUN-s1.h5 and so on. At most 256 runs, those
+    of --vary included."""
     vary: tuple[str, ...] = ()
     """Train several values side by side, such as lr_ratio=1,2,4 lr=0.01,0.02; one of the files is
     RUN-lr_ratio-2-lr-0.01.h5. Takes lr, lr_ratio, weight_decay, init_scale_E, init_scale_W; combines with --seeds."""
