@@ -1,4 +1,4 @@
-"""What an objective and its parameters must be for their Hessian to mean anything, checked where objects are made."""
+"""Checks of objectives and parameters where they are made: without them their Hessian would be meaningless."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def require_positive(name: str, value: Any) -> None:
 
 
 def require_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
-    """Raise ArgumentError for an argument that is none of the choices."""
+    """Raise ArgumentError for an argument that is not among the choices."""
     if value not in choices:
         raise ArgumentError(f"{name} is {value!r}", f"choose from {', '.join(choices)}")
 
@@ -79,7 +79,7 @@ def require_data(inputs: Any, targets: Any, where: str = "") -> tuple[int, torch
 
 
 def require_settings(model: Any, loss: Any, weight_decay: Any, chunk_size: Any, dtype: Any) -> None:
-    """Raise ArgumentError for settings of an objective that mean nothing."""
+    """Raise ArgumentError for meaningless settings of an objective."""
     if not callable(model):
         raise ArgumentError(f"the model is a {type(model).__name__}", "give a module or a function of (params, inputs)")
     reduction = getattr(loss, "reduction", "none")
@@ -237,13 +237,13 @@ def require_used(terms: Iterable[Value], params: Mapping[str, Tensor]) -> None:
 
 
 def is_finite(x: Tensor) -> bool:
-    """Whether all numbers of a tensor are finite; a sum tells at once, unless it overflows."""
+    """Whether all numbers of a tensor are finite; a finite sum proves it at once."""
     return not (x.is_floating_point() or x.is_complex()) or bool(x.sum().isfinite()) or bool(x.isfinite().all())
 
 
 @contextlib.contextmanager
 def blaming(what: str) -> Iterator[None]:
-    """Whatever the user's model or loss raises, as ArgumentError that says what failed."""
+    """Turn any exception of the user's model or loss into an ArgumentError that names it."""
     try:
         yield
     except LandscapeError:
@@ -275,7 +275,7 @@ def _require_dtype(what: str, x: Tensor, dtype: torch.dtype) -> None:
 
 
 def _first_part(outputs: Any) -> str:
-    """How the tensor that is most likely meant is reached."""
+    """The expression for the tensor that is most likely meant."""
     names = outputs.keys() if isinstance(outputs, Mapping) else getattr(outputs, "__dict__", {})
     held = [n for n in names if isinstance(outputs[n] if isinstance(outputs, Mapping) else getattr(outputs, n), Tensor)]
     name = next((n for n in ("logits", *held) if n in held), None)

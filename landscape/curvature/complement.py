@@ -1,4 +1,4 @@
-"""Bounds of a matrix-free saddle index: negative directions found, and random runs that see no more."""
+"""Bounds of a matrix-free saddle index, from negative directions found and random runs that find no others."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from landscape.curvature.operators import LinearMap
 from landscape.curvature.random_start import RandomRun, kuczynski_wozniakowski
 
 ACCEPTED = 1e-3
-"""Largest probability of failure with which an upper bound is still given."""
+"""Largest failure probability of an upper bound."""
 GATHERED = 0.25
-"""Share of the tolerance beyond which directions are gathered; as much again separates the rest from it."""
+"""Share of the tolerance beyond which directions are gathered, and equally the gap to all others."""
 _FEWEST_STEPS, _MAX_STEPS = 10, 400
 _EACH = 8
-"""Products that a direction gathered has been seen to take; more where there are many."""
+"""Typical products per gathered direction; more if there are many."""
 _BASIS_BYTES = 5 << 28
 
 
 @dataclasses.dataclass(frozen=True)
 class Bounds:
-    """lower <= index; index <= upper but with probability failure_probability, or upper is None."""
+    """lower <= index; index <= upper except with probability failure_probability, or upper is None."""
 
     lower: int
     upper: int | None
@@ -45,11 +45,12 @@ def index_bounds(
 ) -> Bounds:
     """Bounds of the number of eigenvalues below -tolerance, for products that are right to `error` in norm.
 
-    Directions Q are gathered until a random Lanczos run in their complement shows, but with a probability bounded
+    Directions Q are gathered until a random Lanczos run in their complement shows, except with a probability bounded
     after Kuczynski & Wozniakowski (1992), that H is above -tolerance + gamma there. By Haynsworth's inertia
     additivity the index is then at most that of Q^T H Q + tolerance - R^T R / gamma with R = (1 - Q Q^T) H Q; by
     Cauchy's interlacing it is at least that of Q^T H Q + tolerance. Without such a run within `max_products` there
-    is no upper bound. expected: estimated number of directions to gather; what is beyond `max_products` is not begun.
+    is no upper bound. expected: estimated number of directions to gather; a search that exceeds `max_products` is not
+    started.
     """
     n = op.shape[0]
     Q = eigen.vectors[0][:, torch.as_tensor(eigen.values[0] < -GATHERED * tolerance)]
@@ -81,7 +82,7 @@ def index_bounds(
 
 
 def unseen(op: LinearMap, Q: Tensor, limit: float, failure: float, steps: int, seed: int) -> tuple[bool, int]:
-    """Whether a random run shows, but with probability `failure`, no eigenvalue below -limit outside Q; its steps."""
+    """Whether a random run shows, except with probability `failure`, no eigenvalue below -limit outside Q."""
     rest = op.shape[0] - Q.shape[1]
     if rest == 0:
         return True, 0
@@ -95,7 +96,7 @@ def unseen(op: LinearMap, Q: Tensor, limit: float, failure: float, steps: int, s
 def _run(
     op: LinearMap, Q: Tensor, tolerance: float, error: float, failure: float, steps: int, generator: torch.Generator
 ) -> tuple[Tensor, float, int]:
-    """One Lanczos run: Ritz vectors worth gathering, the chance that one was not seen, products."""
+    """One Lanczos run: Ritz vectors to gather, the probability of a missed one, products used."""
     run = RandomRun(op, Q, generator, columns=steps)
     limit = (1 - GATHERED) * tolerance - error
     for last in run.projections(steps):
@@ -107,7 +108,7 @@ def _run(
 
 
 def _chance(theta: NDArray[np.float64], n: int, steps: int, limit: float, exhausted: bool) -> float:
-    """Probability that an eigenvalue below -limit stayed unseen."""
+    """Probability of a missed eigenvalue below -limit."""
     lowest, highest = theta[0], theta[-1]
     if lowest <= -limit:
         return 1.0

@@ -1,4 +1,4 @@
-"""Operators with some directions taken out, which become exact null vectors."""
+"""Operators with some directions projected out, which become exact null vectors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from landscape.curvature.operators import LinearMap, MatrixOperator, Operator
 
 
 class Directions(Protocol):
-    """A subspace that can be taken out of vectors (n,) or (n, m)."""
+    """A subspace that can be projected out of vectors (n,) or (n, m)."""
 
     dimension: int
 
@@ -31,7 +31,7 @@ class Deflated:
 
     @property
     def T(self) -> Deflated:
-        """Itself: the operators deflated are symmetric."""
+        """The operator itself, which is symmetric."""
         return self
 
     def dense(self) -> Tensor:

@@ -1,4 +1,4 @@
-"""Automatic differentiation checked against finite differences of what it differentiates."""
+"""Check automatic differentiation against finite differences."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ _MATCH = 1e-6
 _LARGE_STEP = 1e-4
 _TRIES, _STRIKES = 4, 3
 _VALUE = ""
-"""Stands beside the parameters' names for the value itself."""
+"""Key of the value itself beside the names of parameters."""
 Point = dict[str, Tensor]
 Value = Callable[[Mapping[str, Tensor]], Tensor]
 
 
 def require_derivatives(value: Value, params: Mapping[str, Tensor]) -> None:
-    """Raise ArgumentError where automatic differentiation is not the derivative of what it differentiates.
+    """Raise ArgumentError where automatic differentiation contradicts finite differences.
 
     Along random lines near `params`, where no kink is hit exactly: the value's slope against the gradient, and the
-    gradient's against the Hessian, parameter by parameter. Only finite differences that do not change with their step
-    count, as those that kinks or rounding spoil do, and three lines have to agree. Where all is well this costs three
-    gradients and a Hessian-vector product.
+    gradient's against the Hessian, parameter by parameter. Finite differences that change with their step size, because
+    of kinks or rounding, do not count, and three lines have to agree. Without errors the check costs three gradients
+    and a Hessian-vector product.
     """
     params = {n: p.detach() for n, p in params.items()}
     size = {n: float(p.norm()) / max(p.numel(), 1) ** 0.5 for n, p in params.items()}
@@ -61,9 +61,9 @@ def require_derivatives(value: Value, params: Mapping[str, Tensor]) -> None:
 
 
 def _disagreements(value: Value, centre: Point, step: Point) -> dict[str, float] | None:
-    """Names whose derivative along a line is surely wrong, with the relative difference; None if all are right."""
+    """Names whose derivative along a line is certainly wrong, with the relative difference; None if all are right."""
     at, leaves, gradient = _gradient(value, centre, create_graph=True)
-    # What has no gradient is a constant, such as the padding row of an embedding.
+    # Entries without a gradient are constant, such as the padding row of an embedding.
     step = {n: torch.where(gradient[n] != 0, v, 0) for n, v in step.items()}
     slope = torch.stack([(g * step[n]).sum() for n, g in gradient.items()]).sum()
     exact = {_VALUE: slope.detach(), **{n: torch.zeros_like(p) for n, p in centre.items()}}
@@ -84,7 +84,7 @@ def _disagreements(value: Value, centre: Point, step: Point) -> dict[str, float]
     wrong = {}
     for n in suspects:
         is_steady = float((near[n] - twice[n]).norm()) <= 0.01 * off[n]
-        # A model that rounds to float32 somewhere loses a small step.
+        # A small step is lost where a model rounds to float32.
         is_better_far = float((far[n] - exact[n]).norm()) <= 0.1 * off[n]
         if is_steady and not is_better_far:
             wrong[n] = off[n] / size[n]

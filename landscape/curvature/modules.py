@@ -1,4 +1,4 @@
-"""A torch module as a function of its parameters: read, never changed."""
+"""A torch module as a function of its parameters; the module is never changed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ModuleFunction:
         }
         self._require_names(params, own)
         given = {id(own[n]) for n in params}
-        # By identity: torch wants one tensor for all the names of a tied one.
+        # By identity, as torch expects one tensor for all names of a tied parameter.
         copies = {id(p): in_precision(p.detach(), self.dtype).clone() for p in own.values() if id(p) not in given}
         constants = {n: copies[id(p)] for n, p in own.items() if id(p) not in given}
         # As a DataLoader's collated samples are usually passed on.
@@ -76,7 +76,7 @@ class ModuleFunction:
 
 
 def device_of(model: object) -> torch.device | None:
-    """Where the parameters of a module are; None for what has none."""
+    """The device of a module's parameters; None without any."""
     first = next(model.parameters(), None) if isinstance(model, nn.Module) else None
     return None if first is None else first.device
 
@@ -101,7 +101,7 @@ def in_precision(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _depends_on_mode(module: nn.Module) -> bool:
-    """Whether the outputs of a submodule are others in training mode."""
+    """Whether training mode changes the outputs of a submodule."""
     if isinstance(module, _BatchNorm | nn.RReLU):
         return True
     if isinstance(module, _InstanceNorm):

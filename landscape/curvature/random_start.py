@@ -1,4 +1,4 @@
-"""Lanczos from a random vector, and what its start proves about eigenvalues that it has not shown."""
+"""Lanczos from a random vector, with bounds on eigenvalues that it did not find."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class RandomRun(Krylov):
         self.log_beta += math.log(max(beta, self.rounding * self.scale, _TINY))
 
     def projections(self, max_products: float = np.inf) -> Iterator[bool]:
-        """Step, project after every tenth product and the last one, and say whether it was the last."""
+        """Step, project after every tenth and the last product; returns whether it was the last."""
         while True:
             self.step()
             last = self.exhausted or self.num_products >= max_products
@@ -103,7 +103,7 @@ class RandomRun(Krylov):
 
 @dataclasses.dataclass(frozen=True)
 class Complement:
-    """What a random run saw in the complement of locked eigenvectors.
+    """The result of a random run in the complement of locked eigenvectors.
 
     beyond: by end, how far outside the innermost locked value the complement may have an eigenvalue, but with
     probability `failure`; searched: the ends whose own outermost pair converged or was shown not to belong; found:

@@ -1,4 +1,4 @@
-"""Products and norms that double or single precision can work with; others are refused rather than misread."""
+"""Refuse products and norms outside the range of the working precision."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from landscape.errors import NumericsError
 
 
 class Sound:
-    """A linear map whose products are looked at: finite, and of a size that its precision can square."""
+    """A linear map whose products are checked: finite, and with squares inside the range of the precision."""
 
     def __init__(self, op: Any) -> None:
         self.op, self.shape, self.dtype, self.device = op, op.shape, op.dtype, op.device
@@ -23,14 +23,14 @@ class Sound:
         if image.numel():
             size = float(image.abs().amax())
             require_finite(size)
-            # Null vectors have small images beside large ones: only the largest so far tells the operator's size.
+            # Images of null vectors are small: the largest image so far gives the size of the operator.
             self._largest = max(self._largest, size)
             require_range(self._largest, self.dtype)
         return image
 
 
 def require_finite(size: float) -> None:
-    """Raise NumericsError for the size of something that holds NaN or infinity."""
+    """Raise NumericsError for a size that is NaN or infinite."""
     if not np.isfinite(size):
         raise NumericsError(
             "the Hessian is not finite: its products hold NaN or infinity", "look for NaN in parameters, data and loss"
@@ -38,7 +38,7 @@ def require_finite(size: float) -> None:
 
 
 def require_range(norm: float, dtype: torch.dtype) -> None:
-    """Raise NumericsError for a norm that is not finite, or so small or large that its square has no digits left."""
+    """Raise NumericsError for a norm that is not finite, or whose square overflows or underflows."""
     precision = torch.finfo(dtype)
     require_finite(norm)
     smallest, largest = precision.tiny**0.5 / precision.eps, precision.max**0.5 * precision.eps

@@ -1,4 +1,4 @@
-"""Folders of results, each replaced whole: a kill leaves the old one or the new one, and nobody else's file is lost."""
+"""Atomic replacement of result folders: a kill leaves the old or the new folder, with all foreign files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from landscape.storage.files import make_folder, refuse_existing, sha256
 from landscape.storage.writing import sole_writer
 
 RECORD = ".landscape.json"
-"""In each folder: the files that were written there, with their SHA-256."""
+"""File in each folder that lists the files written there, with their SHA-256."""
 _HERE, _EXCHANGE = -100, 2
 """AT_FDCWD and RENAME_EXCHANGE of renameat2(2)."""
 
@@ -25,9 +25,9 @@ _HERE, _EXCHANGE = -100, 2
 def replaced_folder(out: Path, what: str, overwrite: bool) -> Iterator[Path]:
     """A new folder to write into, which becomes `out` when the block ends without an error.
 
-    what: such as "report", for messages. With `overwrite` an earlier one is replaced: the files that its record names
-    go, all others stay. Raises ConfigError for an `out` without a record, FileError for one that exists or of which
-    a recorded file was edited.
+    what: such as "report", for messages. `overwrite` replaces an earlier folder: files in its record are removed, all
+    others stay. Raises ConfigError for an `out` without a record, FileError for one that exists or contains an edited
+    file of its record.
     """
     out = out.resolve()
     make_folder(out.parent)
@@ -59,7 +59,7 @@ def replaced_folder(out: Path, what: str, overwrite: bool) -> Iterator[Path]:
 
 
 def record(folder: Path, files: list[Path]) -> None:
-    """Write into a folder which of its files are ours."""
+    """Write the record of our files into a folder."""
     found = {str(path.relative_to(folder)): sha256(path) for path in sorted(files) if path.name != RECORD}
     (folder / RECORD).write_text(json.dumps({"written_by": "landscape", "files": found}, indent=1) + "\n")
 
@@ -75,7 +75,7 @@ def _recorded(folder: Path) -> dict[str, str] | None:
 
 
 def _keep(old: Path, new: Path, ours: set[str]) -> None:
-    """Link what is not ours into the new folder, so that it stands in either, whichever a kill leaves."""
+    """Link foreign files into the new folder, so that they are in whichever folder a kill leaves."""
     for path in sorted(old.rglob("*")):
         name, target = str(path.relative_to(old)), new / path.relative_to(old)
         if name in ours or name == RECORD:
@@ -91,7 +91,7 @@ def _keep(old: Path, new: Path, ours: set[str]) -> None:
 
 
 def _exchange(new: Path, old: Path) -> None:
-    """Swap two folders: at once where the file system can, else by way of a third name."""
+    """Swap two folders, atomically if the file system can, else through a third name."""
     with contextlib.suppress(AttributeError):
         swap = ctypes.CDLL(None).renameat2
         if swap(_HERE, os.fsencode(new), _HERE, os.fsencode(old), _EXCHANGE) == 0:
@@ -103,7 +103,7 @@ def _exchange(new: Path, old: Path) -> None:
 
 
 def _clean(out: Path) -> None:
-    """Put back or remove what killed commands left beside a folder; the lock on `out` says that none is alive."""
+    """Restore or remove what killed commands left beside a folder. Requires the lock on `out`."""
     ours = re.compile(re.escape(f".{out.name}.") + r"\d+\.(tmp|old)", re.ASCII)
     left = [path for path in out.parent.iterdir() if ours.fullmatch(path.name) and not path.is_symlink()]
     for aside in left:

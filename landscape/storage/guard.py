@@ -1,7 +1,7 @@
-"""What is checked before anything is read: a file from someone else is data, and may be broken or hostile.
+"""Checks before anything is read, because files may be broken or hostile.
 
-Only what the layout names is opened: through hard links, one object at a time, each by its type, shape and storage.
-Whatever else a file holds is neither followed nor opened. Nothing is executed or unpickled.
+Only objects in the layout are opened, through hard links, after checks of their type, shape and storage. Other objects
+are neither followed nor opened. Nothing is executed or unpickled.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from landscape.storage.strings import COPY_AGAIN
 
 Array = np.ndarray[Any, Any]
 ROOM, RATIO = 64 << 20, 100
-"""A file may declare ROOM + RATIO times its own size in bytes: gzip packs unwritten rows well, weights hardly."""
+"""A file may declare ROOM + RATIO times its size in bytes: gzip compresses unwritten rows well, weights hardly."""
 ROW_BYTES, CHUNKS, TEXT = 1 << 30, 1 << 17, 1 << 20
 """Largest row of a dataset, most chunks of a file, longest text."""
 _TEXTS = [h5py.h5t.py_create(h5py.string_dtype(encoding), logical=True) for encoding in ("utf-8", "ascii")]
@@ -43,7 +43,7 @@ _LINK = {h5py.h5l.TYPE_SOFT: "a soft link", h5py.h5l.TYPE_EXTERNAL: "an external
 
 
 class complaints:  # noqa: N801
-    """Turn what the HDF5 library says about broken bytes into a FileError. No generator: each read passes here."""
+    """Turn errors of the HDF5 library into a FileError; a class, because a generator would slow every read."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -73,12 +73,12 @@ class Stored:
     filters: tuple[int, ...] = ()
 
     def read(self, start: int = 0, stop: int | None = None) -> Array:
-        """Rows start to stop, by default all of them."""
+        """Rows start to stop; by default all."""
         with complaints(self.path):
             if self.offset is None:
                 rows: Array = self._rows[start:stop]
                 return rows
-            # Not through the library, which may keep old bytes while a writer adds others, and takes its time.
+            # Bypasses the library, which is slower and may cache old bytes while a writer adds rows.
             if not self.id.valid:
                 raise ValueError("it was closed")
             stop = self.shape[0] if stop is None else stop
@@ -105,7 +105,7 @@ class Stored:
     def _unpacked(self) -> Array:
         """All of a packed dataset.
 
-        The library would unpack a chunk to whatever size it grows to; here it may fill its place and no more.
+        The library unpacks a chunk to any size; here it may fill its place and no more.
         """
         values = np.zeros(self.shape, self.dtype)
         length = math.prod(self.chunk) * self.dtype.itemsize
@@ -130,14 +130,14 @@ class Stored:
 def _inflate(raw: bytes, length: int) -> bytes:
     stream = zlib.decompressobj()
     data = stream.decompress(raw, length)
-    # A whole stream ends here, its own checksum read; a bomb goes on.
+    # A valid stream ends here, with its checksum verified; a decompression bomb does not.
     if len(data) != length or stream.decompress(stream.unconsumed_tail, 1) or not stream.eof:
         raise ValueError(f"a chunk does not unpack to its {length} bytes")
     return data
 
 
 class Guard:
-    """Opens what the layout names in one file, each thing only after its checks."""
+    """Opens the objects of one file after their checks."""
 
     def __init__(self, path: Path) -> None:
         self.path, self._file = path, h5py.File(path, "r")
@@ -172,7 +172,7 @@ class Guard:
         return found
 
     def dataset(self, group: Any, where: str, dims: tuple[str, ...], dtype: str, axes: dict[str, int]) -> Stored:
-        """A dataset whose type, axes and storage are as they should be; nothing of it is read.
+        """A dataset with checked type, axes and storage; none of it is read.
 
         where: its path, of which the last part is looked up in `group`. axes: length by name; the length of an axis
         that is not yet in there is taken from the dataset and added.
@@ -181,7 +181,7 @@ class Guard:
         if not isinstance(found, h5py.h5d.DatasetID):
             raise self.refuse(f"{where} is no dataset")
         with complaints(self.path):
-            # First of all: to ask a virtual dataset for its shape opens other files.
+            # First, because asking a virtual dataset for its shape opens other files.
             plist = found.get_create_plist()
             layout = plist.get_layout()
             if layout == h5py.h5d.VIRTUAL:

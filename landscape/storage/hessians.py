@@ -1,4 +1,4 @@
-"""The Hessian file, as everybody reads it: one row a step, in memory."""
+"""Reader of Hessian files: one row per step, in memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class HessianReader:
     """A Hessian file's committed rows, in memory."""
 
     def __init__(self, path: Path | str) -> None:
-        """Raises FileError for what is missing, broken, of another schema, too new or not as `landscape` writes it."""
+        """Raises FileError for files that are missing, broken, foreign or too new."""
         self.path = as_path(path)
         with contextlib.closing(open_file(self.path, schema.HESSIAN)) as file:
             self.attrs, self.config = file.attrs, file.config
@@ -33,16 +33,16 @@ class HessianReader:
             steps = set(root.rows).intersection(*(table.rows for table in served.values()))
             self.steps = sorted(steps)
             self.damage = listed(sorted({*root.damaged} | {*root.rows} - steps))
-            """The rows that fail their checksums, by the step that they name; empty if none does."""
+            """Rows that fail their checksums, by step; empty if none."""
             rows = {group: {s: table.row(s) or {} for s in self.steps} for group, table in served.items()}
             self._rows: dict[str, dict[int, dict[str, Any]]] = Row(self.path, rows)
             slots = [found for table in file.tables.values() if table.table.newest and (found := table.newest())]
             self.search: dict[str, Any] = slots[0] if slots else {}
-            """Where the search for a critical point stands; empty for a file without one."""
+            """The state of the search for a critical point; empty without one."""
 
     @property
     def is_refined(self) -> bool:
-        """Whether the file is of a critical point and not of checkpoints."""
+        """Whether the file holds a critical point instead of checkpoints."""
         return "critical_point" in self._rows
 
     def row(self, step: int) -> dict[str, Any]:
@@ -50,18 +50,18 @@ class HessianReader:
         return self._rows["/"][step]
 
     def rows(self, step: int) -> dict[str, dict[str, Any]]:
-        """The rows of all groups at one step, eigenvectors among them."""
+        """The rows of all groups at one step, including eigenvectors."""
         with contextlib.closing(open_file(self.path, schema.HESSIAN)) as file:
             by_step = {group: table for group, table in file.tables.items() if table.table.row == schema.STEP}
             return {group: table.row(step) or {} for group, table in by_step.items()}
 
     def measured(self, step: int) -> list[str]:
-        """The blocks that were measured at a step: all, unless an analysis that adds blocks is not finished."""
+        """The blocks measured at a step; fewer than all while an analysis adds blocks."""
         norms = self.row(step)["operator_norm"]
         return [block for block, norm in zip(self.blocks, norms, strict=True) if not np.isnan(norm)]
 
     def previous(self, step: int) -> int:
-        """The step that the tracking of a step's row refers to; -1: none."""
+        """The step from which a step was tracked; -1: none."""
         earlier = max((s for s in self.steps if s < step), default=-1)
         return int(self.row(step).get("previous_step", earlier))
 
@@ -78,10 +78,10 @@ class HessianReader:
         return self._rows["critical_point"][step] if self.is_refined else {}
 
     def mismatch(self, run: RunReader) -> str:
-        """Why this file is not of a run as its file stands now; empty if it is.
+        """Why this file does not belong to a run file; empty if it does.
 
-        The run may have gone on since: its id and the commit records of the analysed checkpoints tell. Files that are
-        too old to hold those records have the SHA-256 of the whole run file.
+        Compares the run's id and the checksums of the analysed checkpoints, as the run may have continued since. Files
+        without these checksums have the SHA-256 of the whole run file.
         """
         if (theirs := self.attrs["parent_run_id"]) != (ours := run.attrs["run_id"]):
             return f"it is of run {theirs}, but {run.path} is run {ours}"

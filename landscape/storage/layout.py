@@ -1,6 +1,6 @@
-"""The layout that a file declares of itself: its tables, their datasets in order, and the labels of its axes.
+"""The layout that a file declares: its tables, their datasets in order, and the labels of its axes.
 
-It stands as JSON in a root attribute under `attrs_crc32`, so that a reader needs no other word on what a file holds.
+It is JSON in a root attribute covered by `attrs_crc32`.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _DEFAULTS = Field("", (), "", "")
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Tables in the order in which they are served; labels: of the axes that count from nothing, but have names."""
+    """Tables in order; labels: those of the axes with names."""
 
     tables: tuple[Table, ...]
     labels: dict[str, list[str]]
 
 
 def to_json(tables: Iterable[Table], labels: Mapping[str, list[str]]) -> str:
-    """What `parse` reads; what a field does not say is left out."""
+    """The layout as JSON that `parse` reads; empty values are left out."""
     entries = [{**vars(table), "fields": [_entry(field) for field in table.fields]} for table in tables]
     return json.dumps({"tables": entries, "labels": dict(labels)})
 
@@ -64,7 +64,7 @@ def _table(group: str, row: str, fields: list[dict[str, Any]], newest: str) -> T
         names += [_name(row), COMMIT.name]
     elif newest or not all(field.dims for field in found.fields):
         raise ValueError(f"{group} has neither rows nor whole arrays")
-    # Datasets and the labels of axes lie side by side in their group.
+    # Datasets and the labels of axes share their group.
     _distinct([*names, *axes])
     if newest and not any((field.name, field.dims, field.dtype) == (newest, (), "i8") for field in found.fields):
         raise ValueError(f"{group} has no number {str(newest)[:60]!r} by which the newer slot is known")
@@ -94,7 +94,7 @@ def _codes(field: Field, attrs: dict[str, Any]) -> dict[str, object]:
 
 
 def _name(text: str) -> str:
-    """A name that HDF5 takes for one name and no path, and that a list separated by spaces can hold."""
+    """A name that is not a path in HDF5, and contains no space."""
     if not 0 < len(_text(text)) <= NAME or text in (".", "..") or {"/", " "} & set(text):
         raise ValueError(f"{text[:60]!r} is no name")
     return text
@@ -125,10 +125,10 @@ def misfit(
     lengths: Mapping[str, int],
     may_lack: bool = False,
 ) -> str:
-    """What makes a file another than `wanted` tables with axes of these lengths; empty if nothing does.
+    """How a file differs from `wanted` tables with axes of these lengths; empty if it does not.
 
-    found and scales: what the file declares. It may lack datasets that came after the first version, or with
-    `may_lack` any.
+    found and scales: the declarations of the file. It may lack datasets added since the first version, or any with
+    `may_lack`.
     """
     for table in wanted:
         held = {field.name: field for field in found[table.group].fields} if table.group in found else {}

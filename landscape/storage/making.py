@@ -1,4 +1,4 @@
-"""New files with room for their rows, which the reader has accepted before they are put in place."""
+"""Make new files with room for their rows; the reader must accept each before it is moved into place."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from landscape.storage.table import Arrays, create_arrays, create_table
 from landscape.storage.writing import Disk, TableWriter, create_hdf5, require_free, temporary_file
 
 Rooms = Sequence[tuple[schema.Table, int]]
-"""Tables, and the rows that each has room for; 0 for groups of whole arrays."""
+"""Tables and their capacity in rows; 0 for groups of whole arrays."""
 Rows = Mapping[str, Mapping[str, Any]]
 """Values by group and dataset."""
 _FEWER = {
@@ -40,8 +40,8 @@ def new_file(
 ) -> Iterator[tuple[Path, Contents]]:
     """A file without rows, open for filling under a temporary name, which becomes `path` when the block ends.
 
-    scales: the labels of all axes but the rows'; arrays: the content of the groups without rows. Raises ConfigError,
-    before anything is made, and FileError for what no reader would take, or the disk has no room for.
+    scales: the labels of all axes except rows; arrays: the content of groups without rows. Raises ConfigError or
+    FileError for a file that no reader would accept or that does not fit on the disk.
     """
     size = room_size(path, rooms, scales)
     with temporary_file(path, size) as temporary:
@@ -58,7 +58,7 @@ def new_file(
 
 
 def room_size(path: Path, rooms: Rooms, scales: schema.Scales) -> int:
-    """Bytes of the rows of the tables of a new file. Raises ConfigError for more than readers take."""
+    """Bytes of all rows of a new file. Raises ConfigError for more than readers accept."""
     size = 0
     for table, rows in rooms:
         if rows > ROWS:
@@ -80,7 +80,7 @@ def room_size(path: Path, rooms: Rooms, scales: schema.Scales) -> int:
 
 
 def require_room(path: Path, rooms: Rooms, scales: schema.Scales) -> None:
-    """Raise ConfigError or FileError for a file that could not be made or read, before any of its work is done."""
+    """Raise ConfigError or FileError, before any work, for a file that could not be made or read."""
     require_free(path, room_size(path, rooms, scales))
 
 
@@ -94,9 +94,9 @@ def rewrite(
 ) -> None:
     """Replace a file by one of its committed rows, with `attrs` set, and room for `more` rows by group.
 
-    Rows of a step that some table does not hold whole are left out, and so is whatever the layout does not name.
-    tables and scales: those of the new file, by default its own; what its rows lack there is not known. rows: by step,
-    values that take the place of what the file holds or lacks.
+    Steps with a missing or damaged row in some table are left out, and so are objects outside the layout. tables and
+    scales: those of the new file, by default its own; datasets that rows lack are filled with missing values. rows:
+    values by step that replace or complete those of the file.
     """
     kind = file_schema(path) or schema.RUN
     with contextlib.closing(open_file(path, kind)) as old:
@@ -120,12 +120,12 @@ def rewrite(
                     held_row = reader.row(label) if reader else None
                     row = _fitted(made.table, held_row or {}, old.scales, scales)
                     row |= (rows or {}).get(label, {}).get(group, {})
-                    # Slots keep their places: which one is older decides which is replaced.
+                    # Slots keep their order, as the older one is overwritten next.
                     writer.write(label if made.table.newest else index, label, row)
 
 
 def _fitted(table: schema.Table, row: Mapping[str, Any], before: schema.Scales, after: schema.Scales) -> dict[str, Any]:
-    """A row with all datasets of a table and labels of its axes; what it lacks is NaN, UNKNOWN, or 0 among codes."""
+    """A row with all datasets and axis labels of a table; missing values are NaN, UNKNOWN, or 0 for codes."""
     fitted = {}
     for field in table.fields:
         if field.name in row and all(before[dim] == after[dim] for dim in field.dims):
@@ -140,7 +140,7 @@ def _fitted(table: schema.Table, row: Mapping[str, Any], before: schema.Scales, 
 
 
 def _accepted(temporary: Path, path: Path, kind: str) -> Contents:
-    """A new file as its reader finds it. Raises FileError in the reader's words where it finds it wanting."""
+    """Open a new file with its reader. Raises FileError if the reader refuses it."""
     guard = Guard(temporary)
     try:
         return Contents(guard, kind)

@@ -1,4 +1,4 @@
-"""The run file, as everybody reads it."""
+"""Reader of run files."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ MEMORISED, GROKKED = 0.99, 0.95
 
 
 class RunReader:
-    """A run file, opened beside a live writer too; only committed rows are served."""
+    """A run file, readable during writing; only committed rows are returned."""
 
     def __init__(self, path: Path | str) -> None:
-        """Raises FileError for what is missing, broken, of another schema, too new or not as `landscape` writes it."""
+        """Raises FileError for files that are missing, broken, foreign or too new."""
         self.path = as_path(path)
         self._file = open_file(self.path, schema.RUN)
         self.attrs, self.config, self.tables = self._file.attrs, self._file.config, self._file.tables
@@ -32,20 +32,20 @@ class RunReader:
         self._beside = [g for g, t in self.tables.items() if t.table.row == schema.STEP and g != "checkpoints"]
 
     def table(self, group: str) -> TableReader:
-        """A table of the file. Raises FileError if there is none of this name."""
+        """A table of the file. Raises FileError for an unknown name."""
         if group not in self.tables:
             raise FileError(f"{self.path} holds no {group}", "name a run that `landscape train` wrote")
         return self.tables[group]
 
     @functools.cached_property
     def steps(self) -> list[int]:
-        """Stored steps, ascending, of which every row matches its record."""
+        """Stored steps, ascending, whose rows all match their checksums."""
         rows = [self.tables[group].rows for group in ("checkpoints", *self._beside)]
         return [step for step in rows[0] if all(step in others for others in rows)]
 
     @functools.cached_property
     def damage(self) -> str:
-        """The rows that fail their checksums, by table and by the step that they name; empty if none does."""
+        """Rows that fail their checksums, by table and step; empty if none."""
         found = {group: table.damaged for group, table in self.tables.items() if not table.table.newest}
         for group in self._beside:
             lacking = self.tables["checkpoints"].rows.keys() - self.tables[group].rows.keys()
@@ -75,12 +75,12 @@ class RunReader:
         return values
 
     def require_beside(self, step: int) -> None:
-        """Raise StepError or FileError unless every other table has a stored step whole, too."""
+        """Raise StepError or FileError unless every table has this stored step."""
         for group in self._beside:
             self._row(group, step)
 
     def record(self, step: int) -> int:
-        """The commit record of the checkpoint at a stored step, which tells it from any other."""
+        """The checksum of the checkpoint at a stored step, which identifies it."""
         return self.tables["checkpoints"].record(step)
 
     def second_moments(self, step: int) -> Arrays | None:
@@ -91,15 +91,15 @@ class RunReader:
         return {name.removeprefix("v_"): array for name, array in values.items()}
 
     def metrics(self) -> Arrays:
-        """All committed metrics by name, `metric_step` among them, ascending."""
+        """All committed metrics by name, including `metric_step`, ascending."""
         return self.table("metrics").columns()
 
     def metrics_at(self, step: int) -> Arrays | None:
-        """The last row of metrics by a step; None where the row that may be it fails its checksum."""
+        """The last row of metrics up to a step; None if that row may be damaged."""
         return self.table("metrics").last(step)
 
     def first_step(self, metric: str, threshold: float) -> int | None:
-        """First step with a row of metrics at which `metric` is at least `threshold`; None without such a metric."""
+        """First recorded step at which `metric` reaches `threshold`; None without such a step or metric."""
         if "metrics" not in self.tables:
             return None
         metrics = self.metrics()
@@ -109,7 +109,7 @@ class RunReader:
         return int(reached.min()) if len(reached) else None
 
     def tokens(self) -> Arrays:
-        """All committed token statistics by name, `step` among them, ascending."""
+        """All committed token statistics by name, including `step`, ascending."""
         return self.table("tokens").columns()
 
     def tokens_at(self, step: int) -> Arrays:

@@ -1,4 +1,4 @@
-"""The file formats as data: what a dataset and a table are."""
+"""The file formats as data: datasets and tables."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ import dataclasses
 from collections.abc import Collection, Mapping
 
 Scales = Mapping[str, "range | list[str]"]
-"""The labels of axes by name: numbers from nothing, or words."""
+"""The labels of axes by name: ranges from 0, or words."""
 FIRST, VERSION = "1.0", "2.0"
 RUN = "landscape.run"
 HESSIAN = "landscape.hessian"
 MAIN = {RUN: "checkpoints", HESSIAN: "/"}
-"""The table of a kind of file whose row makes a step whole; it is committed last."""
+"""The main table of each kind of file; its row, committed last, completes a step."""
 STEP = "step"
-"""Row axis of all tables that have a row for each stored or analysed step."""
+"""Row axis of all tables with a row per stored or analysed step."""
 PARAM = "param"
-"""Stands for the run's own precision, f4 or f8, in declarations; files name the type itself."""
+"""The run's precision, f4 or f8, in declarations; files name the type."""
 TYPES = ("f4", "f8", "i1", "i4", "i8", "u8")
 
 LEVEL: dict[str, object] = {"flag_values": [0, 1, 2, 3], "flag_meanings": "none estimated bracketed certified"}
 LEVELS = str(LEVEL["flag_meanings"]).split()
 UNKNOWN = -1
-"""A count or step that is not known."""
+"""An unknown count or step."""
 MARKED: dict[str, object] = {"_FillValue": UNKNOWN}
-"""Of the datasets that may hold UNKNOWN: by this attribute xarray and netCDF mask it."""
+"""Attributes of datasets that may contain UNKNOWN, which xarray and netCDF then mask."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,8 +53,8 @@ class Field:
 class Table:
     """A group of datasets that share a first axis, `row`, and are committed row by row.
 
-    row: empty for a group of arrays that are written once, with the file. newest: of a table of two slots, the dataset
-    that is larger in the newer one; empty where rows are appended.
+    row: empty for a group of arrays that are written once. newest: in a table of two slots, the dataset that is larger
+    in the newer slot; empty where rows are appended.
     """
 
     group: str
@@ -74,7 +74,7 @@ class Table:
 
 
 def release(version: str) -> tuple[int, ...]:
-    """A version such as 1.0, to be compared with others."""
+    """A version such as 1.0 as comparable numbers."""
     return tuple(map(int, version.split(".")))
 
 

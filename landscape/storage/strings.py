@@ -1,7 +1,7 @@
-"""The strings of an HDF5 file, checked in its bare bytes, before the HDF5 library sees them.
+"""Check the strings of an HDF5 file in its raw bytes, before the HDF5 library reads them.
 
-The library trusts what a file says about its strings: it walks a collection of them without asking whether it gets
-on, and sets aside memory for whatever length a reference to one claims. Everything else it checks by itself.
+The library trusts a file's string collections: a malformed one can make it loop forever, or allocate whatever length a
+reference claims. It checks everything else itself.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from landscape.errors import FileError
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 COPY_AGAIN = "get it again from its source"
 BLOCK = 4 << 20
-"""Bytes that are read at a time."""
+"""Bytes read at a time."""
 ITEMS = 1 << 20
-"""Most strings of a file."""
+"""Largest number of strings in a file."""
 _COLLECTION = b"GCOL\x01"
 # An attribute of one text, from its type on: variable-length string (8 bytes) of 8-bit integers (12), one value, and a
-# reference to the letters, which begins with their number. Bits that the library does not look at may be anything.
+# reference to the letters, which begins with their number. Bits that the library ignores may be anything.
 _BYTE_TYPE = b"\x01\0\0\0\0\0\x08\0"
 _TYPE = re.compile(rb"[\x19\x29\x39\x49\x59][\x01\x11\x21\x31].{6}[\x10\x20\x30\x40\x50]...", re.DOTALL)
 _SPACE = re.compile(rb"\x01\0.{6}(.{4})|\x02\0..(.{4})", re.DOTALL)
@@ -32,12 +32,12 @@ _LONGEST = 64
 
 
 def check_strings(path: Path) -> None:
-    """Refuse a file that is no HDF5, or whose strings overrun each other or claim more bytes than the file has."""
+    """Raise FileError for a file that is not HDF5, or whose strings overlap or claim more bytes than the file has."""
     with path.open("rb") as stream:
         file = stream.fileno()
         size = os.fstat(file).st_size
         head = stream.read(16)
-        # Lengths and addresses of 8 bytes, in either generation of the header, are what is read below.
+        # The code below reads lengths and addresses of 8 bytes; both generations of the header state theirs.
         widths = head[13:15] if head[8:9] in (b"\0", b"\1") else head[9:11]
         if not head.startswith(SIGNATURE) or widths != b"\x08\x08":
             raise FileError(f"{path} is not an HDF5 file", "name a file that `landscape` wrote")
@@ -51,13 +51,13 @@ def check_strings(path: Path) -> None:
 
 
 def _blocks(file: int, size: int) -> Iterator[tuple[int, bytes]]:
-    """The file piece by piece with the place of each, with enough overlap for what is searched."""
+    """The file in blocks with their offsets, overlapping by the longest pattern."""
     for start in range(0, size, BLOCK):
         yield start, os.pread(file, BLOCK + _LONGEST, start)
 
 
 def _find(what: bytes, block: bytes) -> list[int]:
-    """Where it begins. A search by one byte that is rare in numbers, as bytes.find is slow on unwritten rows."""
+    """Offsets of a pattern, found by its byte that is rarest in numbers: bytes.find is slow on unwritten rows."""
     data, rare = np.frombuffer(block, np.uint8), what.index(max(what))
     found = np.flatnonzero(data[rare : max(0, len(data) - len(what) + rare + 1)] == what[rare])
     for i, byte in enumerate(what):
@@ -66,7 +66,7 @@ def _find(what: bytes, block: bytes) -> list[int]:
 
 
 def _claims(block: bytes, at: int) -> Iterator[int]:
-    """Lengths that a reference after the type that ends here may claim, with and without padding before it."""
+    """Lengths claimed by a reference that may follow the type ending here, with and without padding."""
     for found in (_SPACE.match(block, at), _SPACE.match(block, at + 4)):
         if found:
             yield int.from_bytes(found[1] or found[2], "little")
@@ -78,7 +78,7 @@ def _walk(path: Path, file: int, at: int, size: int, most: int) -> int:
     while end <= size and place + 16 <= end and items < most:
         length = _length(file, place + 8)
         if os.pread(file, 2, place) == b"\0\0":
-            # Free space, which must be all that is left.
+            # Free space must fill the rest of the collection.
             place = end if length == end - place else size + 1
         else:
             place, items = place + 16 + (length + 7) // 8 * 8, items + 1

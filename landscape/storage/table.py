@@ -1,8 +1,7 @@
 """Tables in HDF5: preallocated contiguous datasets, committed row by row.
 
-All space is allocated when the file is made, so that no metadata changes afterwards; a row counts once its
-commit record, written last, matches its bytes. A process killed at any instant leaves a file that opens, with
-every committed row whole.
+All space is allocated when the file is made, so that no metadata changes afterwards. A row is committed once its
+checksum, written last, matches its bytes. A process killed at any time leaves a valid file with every committed row.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ Arrays = Mapping[str, Array]
 
 
 def create_table(parent: h5py.Group, table: schema.Table, capacity: int, scales: schema.Scales) -> None:
-    """Allocate a table of `capacity` rows; `scales` gives the labels of every axis but the rows."""
+    """Allocate a table of `capacity` rows; `scales` has the labels of every axis except rows."""
     group = parent.require_group(table.group)
     add_scale(group, table.row, range(capacity) if table.newest else np.full(capacity, -1, "i8"))
     for field in (*table.fields, schema.COMMIT):
@@ -80,7 +79,7 @@ def listed(labels: Sequence[int]) -> str:
 
 
 class Row(dict[str, Any]):
-    """Values by name; one that the file lacks is an error that names it, for whoever cannot do without."""
+    """Values by name; looking up a missing one raises a FileError that names it."""
 
     def __init__(self, path: Path, values: Mapping[str, Any]) -> None:
         super().__init__(values)
@@ -91,19 +90,19 @@ class Row(dict[str, Any]):
 
 
 class TableReader:
-    """The committed rows of a table that passed its checks, as they were when it was opened."""
+    """The committed rows of a checked table at the time it was opened."""
 
     def __init__(self, path: Path, table: schema.Table, stored: Mapping[str, Stored], is_live: bool) -> None:
         self.path, self.table, self.stored = path, table, stored
-        # The records come first: a row of a live file is whole once its record is there.
+        # Read the checksums first: during writing, a row is whole once its checksum is there.
         self._records = stored["crc32"].read()
         self._labels = stored[table.row].read()
-        # A finished file has only written rows; in a live one, none or half a record means that a row is not.
+        # In a finished file all rows are written; during writing, a row without a whole checksum is not.
         self._written = self._records >= (WRITTEN if is_live else 0)
 
     @functools.cached_property
     def rows(self) -> dict[int, int]:
-        """Index of every committed row by its label, ascending. Raises FileError for labels that no writer gives."""
+        """Index of every committed row by label, ascending. Raises FileError for invalid labels."""
         checksums = self._checksums()
         written = np.flatnonzero(self._written)
         found = sorted((int(self._labels[i]), int(i)) for i in written if int(self._records[i]) == checksums[i])
@@ -114,16 +113,16 @@ class TableReader:
 
     @functools.cached_property
     def damaged(self) -> list[int]:
-        """Labels, true or not, of the rows that were written and do not match their record."""
+        """Labels, possibly wrong, of rows that fail their checksum."""
         sound = set(self.rows.values())
         return [int(self._labels[i]) for i in np.flatnonzero(self._written) if int(i) not in sound]
 
     def holds(self, label: int) -> bool:
-        """Whether a row of this label was written, sound or not."""
+        """Whether a row of this label was written, damaged or not."""
         return bool((self._written & (self._labels == label)).any())
 
     def row(self, label: int) -> dict[str, Any] | None:
-        """The row of a label by dataset; None if it does not match its record."""
+        """The row of a label by dataset; None if it fails its checksum."""
         found = []
         for i in map(int, np.flatnonzero(self._written & (self._labels == label))):
             rows = {f.name: self.stored[f.name].read(i, i + 1) for f in self.table.fields}
@@ -135,30 +134,30 @@ class TableReader:
         return Row(self.path, self._known(found[0])) if found else None
 
     def newest(self) -> dict[str, Any] | None:
-        """The newer of two slots that match their records; None if none does."""
+        """The newer valid slot of two; None if both fail their checksums."""
         found = [row for slot in (0, 1) if (row := self.row(slot)) is not None]
         return max(found, key=lambda row: int(row[self.table.newest]), default=None)
 
     def record(self, label: int) -> int:
-        """The commit record of a committed row."""
+        """The checksum of a committed row."""
         return int(self._records[self.rows[label]])
 
     def last(self, label: int) -> dict[str, Any] | None:
-        """The last row whose label is at most this; None if there is none, or one after it may be that row."""
+        """The last row with at most this label; None without one, or if a damaged row may be the last."""
         before = [found for found in self.rows if found <= label]
         if not before:
             return None
-        # Rows are written in the order of their labels; that of a damaged one is not to be trusted.
+        # Rows are in the order of their labels; the label of a damaged row may be wrong.
         following = self.rows[before[-1]] + 1
         is_damaged = self._written[following : following + 1].any() and following not in self.rows.values()
         return None if is_damaged else self.row(before[-1])
 
     def columns(self) -> dict[str, np.ndarray[Any, Any]]:
-        """All committed rows by dataset, in the order of their labels, which come first."""
+        """All committed rows by dataset, labels first, in the order of the labels."""
         return Row(self.path, {name: self.column(name) for name in (self.table.row, *self._names)})
 
     def column(self, name: str, at: int | slice = slice(None)) -> np.ndarray[Any, Any]:
-        """Some of the committed rows of one dataset, counted in the order of their labels."""
+        """Some committed rows of one dataset, indexed in the order of their labels."""
         index = np.array(list(self.rows.values()), dtype=int)[at]
         first, last = (int(index.min()), int(index.max())) if index.size else (0, -1)
         values = self.stored[name].read(first, last + 1)
@@ -171,7 +170,7 @@ class TableReader:
         return [f.name for f in self.table.fields]
 
     def _checksums(self) -> list[int]:
-        """What the record of each row should be, up to the last one written."""
+        """The expected checksum of each row, up to the last one written."""
         count = int(np.flatnonzero(self._written).max(initial=-1)) + 1
         crcs = [crc32(label) for label in self._labels[:count]]
         for name in self._names:
@@ -184,7 +183,7 @@ class TableReader:
         return [WRITTEN + crc for crc in crcs]
 
     def _known(self, values: dict[str, Any]) -> dict[str, Any]:
-        """The values, if those that are codes have a meaning."""
+        """The values. Raises FileError for codes without a meaning."""
         for field in self.table.fields:
             codes: Any = field.attrs.get("flag_values")
             if codes is not None and field.name in values and not np.isin(values[field.name], codes).all():
@@ -196,7 +195,7 @@ class TableReader:
 
 
 class ArraysReader:
-    """A group of whole arrays that passed their checks. crc32: None in files that are older than it."""
+    """A group of whole, checked arrays. crc32: None in files without it."""
 
     def __init__(self, path: Path, table: schema.Table, stored: Mapping[str, Stored], crc32: int | None) -> None:
         self.path, self.table, self._stored, self._crc32 = path, table, stored, crc32

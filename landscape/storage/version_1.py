@@ -1,7 +1,7 @@
-"""The layout of files of version 1, which do not declare it: frozen, for files that exist.
+"""The layout of files of version 1, which do not declare it. Frozen.
 
-Their tables name their datasets in the attribute `fields` of the commit records, and their datasets say in words what
-they are; axes and types followed from the options of the run and of the analysis.
+Their tables name their datasets in the attribute `fields` of the checksums, and their datasets have descriptions; axes
+and types follow from the options of the run and analysis.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _OF_HESSIAN = {
     "": "sharpness_gd sharpness_adam train_loss curvature_ratio curvature_ratio_predicted gradient_ratio "
     "gradient_ratio_predicted prop41_ratio saddle_bound saddle_rank_bound previous_step checkpoint_crc32",
 }
-"""Axes of the root's datasets; all others have one row a block."""
+"""Axes of the root's datasets; all others have one row per block."""
 _MARKED = {
     "num_products", "inertia", "inertia_lower", "inertia_upper", "saddle_index_gauge_free", "previous_rank",
     "crossings", "coupling_index", "saddle_rank_bound", "previous_step", "checkpoint_crc32",
@@ -52,7 +52,7 @@ _LABELS = {
 
 
 def layout(guard: Guard, kind: str, config: Mapping[str, Any]) -> str:
-    """What its attribute `layout` would be. Raises FileError, TypeError or LookupError for what no file has."""
+    """The layout of a file. Raises FileError, TypeError or LookupError for invalid files."""
     if kind == RUN:
         precision = {"float32": "f4", "float64": "f8"}[config["dtype"]]
         moments = [] if config["optimizer"] == "sgd" else ["moments"]
@@ -99,7 +99,7 @@ def _shape(kind: str, group: str, name: str, precision: str) -> tuple[str, str]:
 
 
 def _described(guard: Guard, group: str, name: str, dims: str, dtype: str) -> Field:
-    """A field in the words of its dataset."""
+    """A field with the description of its dataset."""
     owner = guard.open(guard.group(group), name, f"{group}/{name}".lstrip("/"))
     long_name, units, formula = (
         printable(guard.attribute(what, str, owner) or "") for what in ("long_name", "units", "formula")

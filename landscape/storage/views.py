@@ -22,13 +22,13 @@ from landscape.storage.table import TableReader, describe_axis
 def open_run(path: Path | str) -> xarray.Dataset:
     """A run's checkpoints, metrics, token statistics and data as one lazy Dataset of committed rows.
 
-    Every row is compared with its checksum first, which reads the file once; one that fails is left out.
+    Every row is first checked against its checksum, which reads the file once; rows that fail are left out.
     """
     return _open(as_path(path), schema.RUN)
 
 
 def open_hessian(path: Path | str) -> xarray.Dataset:
-    """All measurements of a Hessian file as one lazy Dataset of committed rows; NaN where a count is not known.
+    """All measurements of a Hessian file as one lazy Dataset of committed rows; NaN for unknown counts.
 
     Groups `spectrum`, `density` and `eigenvectors` hold the rest.
     """
@@ -36,13 +36,13 @@ def open_hessian(path: Path | str) -> xarray.Dataset:
 
 
 def load_group(path: Path, kind: str, group: str) -> xarray.Dataset:
-    """The committed rows of one group, in memory; NaN where a count is not known."""
+    """The committed rows of one group, in memory; NaN for unknown counts."""
     with _open(path, kind, (group,)) as lazy:
         return lazy.load()
 
 
 class _Column(BackendArray):
-    """The committed rows of one dataset of a table, read when they are asked for."""
+    """The committed rows of one dataset of a table, read on demand."""
 
     def __init__(self, table: TableReader, name: str) -> None:
         self.table, self.name = table, name
@@ -58,7 +58,7 @@ class _Column(BackendArray):
 
 
 def _open(path: Path, kind: str, groups: Collection[str] = ()) -> xarray.Dataset:
-    """Some groups of a file as one dataset; by default all but the slots."""
+    """Some groups of a file as one dataset; by default all except slots."""
     file = open_file(path, kind)
     tables = [t for g, t in file.tables.items() if (g in groups if groups else not t.table.newest)]
     arrays = [a for g, a in file.arrays.items() if not groups or g in groups]
@@ -68,16 +68,16 @@ def _open(path: Path, kind: str, groups: Collection[str] = ()) -> xarray.Dataset
         values = group.read()
         parts.append(_dataset(file, {}, [(f, values[f.name]) for f in group.table.fields]))
     merged = xarray.merge(parts, join="inner", combine_attrs="override")
-    # A mark is masked here, and so it is in files of versions that did not have it yet.
+    # Mask unknown counts, also in files of versions without the mark.
     merged = xarray.decode_cf(merged, decode_times=False, decode_coords=False, decode_timedelta=False)
-    # An attribute of a Dataset cannot be None.
+    # Attributes of a Dataset cannot be None.
     merged.attrs = {n: value for n, value in known_attributes(file.attrs).items() if value is not None}
     merged.set_close(file.close)
     return merged
 
 
 def _require_distinct(path: Path, tables: Sequence[schema.Table]) -> None:
-    """Raise FileError for groups that cannot stand side by side: a name of one means something else in another."""
+    """Raise FileError for groups that cannot be merged, because they use one name for different things."""
     names = Counter(field.name for table in tables for field in table.fields)
     axes = {axis for table in tables for field in table.fields for axis in table.axes(field)}
     for name, count in names.items():
@@ -91,7 +91,7 @@ def _table(file: Contents, table: TableReader) -> xarray.Dataset:
 
 
 def _dataset(file: Contents, rows: dict[str, Any], columns: list[tuple[schema.Field, Any]]) -> xarray.Dataset:
-    """The columns with their descriptions and the labels of their axes."""
+    """A dataset of columns with their descriptions and coordinates."""
     variables = {f.name: ((*rows, *f.dims), values, f.description) for f, values in columns}
     scales = {dim: file.scales[dim] for f, _ in columns for dim in f.dims}
     labels = rows | {dim: np.arange(len(x)) if isinstance(x, range) else x for dim, x in scales.items()}

@@ -1,4 +1,4 @@
-"""The one writer of both kinds of file: rows are appended, slots overwritten, and at the end the file is trimmed."""
+"""The writer of both kinds of file: appends rows, overwrites slots, and trims the file at the end."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from landscape.storage.table import Arrays
 from landscape.storage.writing import Disk, TableWriter
 
 SHARE = 0.05
-"""Part of the time that may go into writing the file anew for rows that replace others."""
+"""Largest share of time spent rewriting the file for rows that replace others."""
 
 
 class Writer(Disk):
-    """Fills a file that `create` or `extend` made; every call returns only once its row is committed."""
+    """Fills a file made by `create` or `extend`; every call returns once its row is committed."""
 
     def __init__(self, path: Path, fsync: bool = False) -> None:
         self._main = schema.MAIN[file_schema(path) or schema.RUN]
@@ -42,7 +42,7 @@ class Writer(Disk):
     ) -> Self:
         """Allocate a file with room for so many rows of each table, then move it into place.
 
-        Raises ConfigError and FileError for a file that no reader would take, or the disk has no room for.
+        Raises ConfigError or FileError for a file that no reader would accept or that does not fit on the disk.
         """
         with new_file(path, kind, attrs, rooms, scales, arrays):
             pass
@@ -59,7 +59,7 @@ class Writer(Disk):
         rows: Mapping[int, Rows] | None = None,
         fsync: bool = False,
     ) -> Self:
-        """Reopen a file with all that it holds and room for `more` rows of each table; the rest is as in `rewrite`."""
+        """Reopen a file with room for `more` rows of each table; otherwise as `rewrite`."""
         rewrite(path, attrs, more, tables, scales, rows)
         return cls(path, fsync)
 
@@ -69,33 +69,33 @@ class Writer(Disk):
         return self._tables[self._main].labels
 
     def append(self, step: int, rows: Rows) -> None:
-        """Commit a step: a row for each table of steps, the main one last; a step already stored is left as it is."""
+        """Commit a step: a row per table of steps, the main one last; a stored step stays as it is."""
         if step in self.steps:
             return
         for group in self._beside:
-            # Over one that a killed writer left without its row in the main table.
+            # Overwrite a row that a killed writer left without its row in the main table.
             self._tables[group].write(len(self.steps), step, rows[group])
         self._tables[self._main].append(step, rows[self._main])
 
     def append_to(self, group: str, label: int, values: Mapping[str, Any]) -> None:
-        """Commit a row of a table with labels of its own; one already stored is left as it is."""
+        """Commit a row of a table with its own labels; a stored row stays as it is."""
         if label not in self._tables[group].labels:
             self._tables[group].append(label, values)
 
     def save(self, state: Mapping[str, Any]) -> None:
-        """Commit where the work stands, in the place of the older of two such states, or of a torn one."""
+        """Commit the state of the work over the older or torn one of two slots."""
         slot = self._ages.index(min(self._ages))
         self._slots.write(slot, slot, state)
         self._ages[slot] = int(state[self._newest])
 
     def replace(self, step: int, rows: Rows) -> None:
-        """Put new rows in the place of a step's, which stand until `flush` has returned."""
+        """Replace the rows of a step; the old ones stay until `flush` returns."""
         self._replaced[step] = rows
         if SHARE * (time.monotonic() - self._flushed) >= self._cost:
             self.flush()
 
     def flush(self) -> None:
-        """Commit the rows that replace others, all at once: the file is written anew."""
+        """Commit all replaced rows at once by rewriting the file."""
         if self._replaced:
             started = time.monotonic()
             room = {group: table.room - len(self.steps) for group, table in self._tables.items()}
