@@ -114,6 +114,8 @@ class _Refinement:
         self.closing = contextlib.ExitStack()
         self.start = reader.checkpoint(step)
         self.measurement = Measurement(self.problem, config)
+        if source:
+            self.measurement.require_sound(self.start)
         self.params = tensors(self.problem, self.start)
         self.decay = self.problem.decay(config.objective)
         self.objective = self.problem.objective(self.decay)

@@ -67,6 +67,8 @@ def analyse(
             if found and found.attrs["status"] == "complete" and same and not plan.todo:
                 return found
             measurement = Measurement(problem, config)
+            if source:
+                measurement.require_sound(reader.checkpoint(min(plan.todo, default=chosen[0])))
             attrs = written_attrs(reader, config, found, str(problem.device), source)
             with open_writer(out, attrs, len(plan.steps), measurement.layout(), found, fsync) as writer:
                 _measure(reader, measurement, plan, HessianReader(out), writer, quiet)

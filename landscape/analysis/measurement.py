@@ -16,9 +16,10 @@ from landscape.analysis.fields import Layout
 from landscape.analysis.quantities import QUANTITIES, density, tracking
 from landscape.analysis.quantities.quantity import Quantity, Row
 from landscape.config import AnalysisConfig
+from landscape.curvature.operators import HessianOperator
 from landscape.devices import require_dense
 from landscape.problems.choice import choose
-from landscape.problems.problem import Arrays, Problem, Training, joint, size
+from landscape.problems.problem import Arrays, Problem, Training, joint, size, tensors
 from landscape.storage.schema import UNKNOWN, Field
 
 Rows = dict[str, Row]
@@ -47,6 +48,11 @@ class Measurement:
             n = size(self.problem, block)
             if config.is_dense(n):
                 require_dense(block, n, problem.device)
+
+    def require_sound(self, parameters: Arrays) -> None:
+        """Raise ArgumentError or NumericsError, before any file is made, for a loss that has no Hessian there."""
+        objective = self.problem.objective(self.problem.decay(self.config.objective))
+        HessianOperator(objective, tensors(self.problem, parameters))
 
     def layout(self) -> Layout:
         """The layout of a file of these measurements."""

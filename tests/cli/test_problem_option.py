@@ -235,6 +235,118 @@ def refused(argv: list[str], text: str, error: str, hint: str, capsys: pytest.Ca
     assert {p for p in Path().iterdir() if p.suffix == ".h5"} <= before
 
 
+LAYER = "torch.nn.Tanh()"
+REFUSED: dict[str, tuple[dict[str, str], str, str]] = {
+    "dropout": (
+        {LAYER: "torch.nn.Sequential(torch.nn.Tanh(), torch.nn.Dropout(0.1))", ".eval()": ""},
+        "in training mode: Dropout '1.1'",
+        "call model.eval()",
+    ),
+    "batch norm": (
+        {LAYER: "torch.nn.BatchNorm1d(4, affine=False)", ".eval()": ""},
+        "in training mode: BatchNorm1d '1'",
+        "call model.eval()",
+    ),
+    "random numbers": (
+        {"model(), x": "Own(lambda z: z + torch.randn_like(z)), x"},
+        "curvature needs a deterministic loss",
+        "fix its random numbers",
+    ),
+    "once differentiable": (
+        {"model(), x": "Own(Once.apply), x"},
+        "the second derivative by automatic differentiation is",
+        "that can be differentiated twice",
+    ),
+    "no second derivative": (
+        {"model(), x": "Own(attend), x"},
+        "derivative for aten::_scaled_dot_product_flash_attention_for_cpu_backward is not implemented",
+        "fused attention",
+    ),
+    "gradient checkpointing": (
+        {"model(), x": "Own(lambda z: torch.utils.checkpoint.checkpoint(torch.tanh, z, use_reentrant=True)), x"},
+        "the loss cannot be differentiated: RuntimeError",
+        "torch.utils.checkpoint",
+    ),
+    "NaN": (
+        {"model(), x": "Own(lambda z: z / 0 * 0), x"},
+        "of the 12 samples tried is NaN or infinite",
+        "look at the model's outputs there",
+    ),
+    "shuffled": (
+        {"x, y, blocks": "loader(shuffle=True), blocks"},
+        "the loader gives other data when it is read again",
+        "shuffle=False",
+    ),
+    "empty": ({"x, y, blocks": "[], blocks"}, "the list holds no batch", "give at least one"),
+    "a generator": (
+        {"x, y, blocks": "((a, b) for a, b in [(x, y)]), blocks"},
+        "the batches are a generator, which can be read once only",
+        "give a list or a DataLoader",
+    ),
+    "unused": (
+        {"model(), x": "Unused(), x"},
+        "the loss does not depend on '2.weight', '2.bias'",
+        "leave out of params what the model does not use",
+    ),
+}
+OWN = """
+import torch.utils.checkpoint
+
+
+class Once(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, z):
+        ctx.save_for_backward(z)
+        return z**2
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, g):
+        return 2 * ctx.saved_tensors[0] * g
+
+
+def attend(z):
+    q = z[:, None, None]
+    return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, q, q)[0][:, 0, 0]
+
+
+class Own(torch.nn.Sequential):
+    def __init__(self, function):
+        super().__init__(*model())
+        self.function = function
+
+    def forward(self, x):
+        return self[2](self[1](self.function(self[0](x))))
+
+
+class Unused(torch.nn.Sequential):
+    def __init__(self):
+        super().__init__(*model())
+
+    def forward(self, x):
+        return self[0](x)[:, :3]
+
+
+def loader(**settings):
+    return torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), 5, **settings)
+
+
+def problem"""
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+@pytest.mark.parametrize(("changes", "error", "hint"), REFUSED.values(), ids=REFUSED.keys())
+def test_losses_without_a_hessian(
+    changes: dict[str, str], error: str, hint: str, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What has no Hessian in this sense is refused before any work, and no file is made."""
+    text = foreign.TINY.replace("\ndef problem", OWN)
+    for old, new in changes.items():
+        assert old in text
+        text = text.replace(old, new)
+    refused(["hessian", "--ckpt", "run.h5", "--problem", "mine:problem"], text, error, hint, capsys)
+
+
 def wrapped(prefix: str) -> str:
     return (
         foreign.TINY.replace(
