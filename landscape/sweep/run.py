@@ -225,7 +225,7 @@ def _is_analysed(run: Path, config: AnalysisConfig, path: Path, is_trained: bool
     if not path.exists():
         return False
     with RunReader(run) as reader:
-        source = problems.opened(reader, config)[1]
+        source = problems.opened(reader, config)[1] if config.problem else None
         found = existing(path, reader, config, source=source)
         steps = choose_steps(reader, config.steps, config.num_steps) if isinstance(config, HessianConfig) else []
     if found is None or found.attrs["status"] != "complete":

@@ -413,3 +413,26 @@ def test_problems_that_do_not_fit(
 ) -> None:
     """The first difference is named, with the nearest names."""
     refused(["hessian", "--ckpt", "run.h5", "--problem", "mine:problem", *more], text, error, hint, capsys)
+
+
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "model."])
+def test_names_that_a_wrapper_prefixes(prefix: str, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file of the wrapped network says so."""
+    with RunReader(run) as reader:
+        arrays = {prefix + name: values for name, values in reader.checkpoint(9).items()}
+    foreign.record(Path("wrapped.h5"), {9: arrays})
+    error = "wrapped.h5 holds no parameter '0.weight', which the module has"
+    hint = f"all names in the file begin with '{prefix}'"
+    refused(["hessian", "--ckpt", "wrapped.h5", "--problem", "mine:problem"], "", error, hint, capsys)
+
+
+@pytest.mark.parametrize("command", ["hessian", "critical", "slice"])
+def test_every_command_refuses_alike(command: str, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same words for a factory that fails, and for a network that does not fit."""
+    step = [] if command == "hessian" else ["--step", "9"]
+    argv = [command, "--ckpt", "run.h5", *step, "--problem", "mine.py:problem"]
+    wider = foreign.TINY.replace("Linear(3, 4)", "Linear(3, 5)").replace("Linear(4, 3)", "Linear(5, 3)")
+    refused(
+        argv, wider, "parameter '0.weight' has shape (4, 3) in run.h5", "the sizes that it was trained with", capsys
+    )
+    refused(argv, "def problem(): return 1 / 0\n", "fails at mine.py, line 1: ZeroDivisionError", "traceback", capsys)
