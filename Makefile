@@ -8,7 +8,7 @@ TEST_INSTALLED := $(VENV)/.installed-test
 DEMO_STEPS ?= 6000
 DEMO_CHECKPOINTS ?= 6
 
-.PHONY: install demo test lint bench bench-full studies studies-paper torture clean
+.PHONY: install demo demo-transformer test lint bench bench-full studies studies-paper torture clean
 
 install: $(INSTALLED)
 
@@ -29,6 +29,11 @@ demo: $(INSTALLED)
 	$(BIN)/landscape train --preset quick --steps $(DEMO_STEPS) --out checkpoints/quick.h5 --resume
 	$(BIN)/landscape hessian --ckpt checkpoints/quick.h5 --num-steps $(DEMO_CHECKPOINTS) --overwrite
 	$(BIN)/landscape report checkpoints/quick.h5 --out reports/quick --overwrite
+
+demo-transformer: $(INSTALLED)
+	$(BIN)/landscape train --preset transformer --out checkpoints/transformer.h5 --resume
+	$(BIN)/landscape hessian --ckpt checkpoints/transformer.h5 --num-steps 4
+	$(BIN)/landscape report checkpoints/transformer.h5 --out reports/transformer --overwrite
 
 lint: $(TEST_INSTALLED)
 	$(BIN)/ruff check .

@@ -19,6 +19,7 @@ from landscape.choices.samplers import SAMPLERS
 from landscape.choices.tasks import TASKS
 from landscape.errors import ConfigError, suggest
 from landscape.json_files import read_object
+from landscape.presets import PRESETS
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -75,15 +76,24 @@ class TrainConfig:
 
     task: Task = field("add", "Operation mod p.", choices=TASKS)
     p: int = field(97, "Modulus.", at_most=MODULUS)
-    tokens: Literal[2, 4] = field(4, "Input form: `a b` (2) or `a op b =` (4).")
-    model: Literal["embedding", "onehot", "scalar"] = field(
-        "embedding", "Input of the first layer: learned embeddings, one-hot tokens, or the tokens' numbers."
+    tokens: Literal[2, 3, 4] = field(4, "Input form: `a b` (2), `a b =` (3) or `a op b =` (4).")
+    model: Literal["embedding", "onehot", "scalar", "transformer"] = field(
+        "embedding", "An MLP on learned embeddings, one-hot tokens or the tokens' numbers; or a Transformer."
     )
     embed_dim: int = field(128, "Embedding dimension d.", at_least=1)
     hidden: int = field(512, "Width h of the hidden layer.", at_least=1)
+    layers: int = field(1, "Layers of a Transformer.", at_least=1)
+    heads: int = field(4, "Heads of its attention, each of embed_dim / heads dimensions.", at_least=1)
+    norm: Literal["none", "pre", "post"] = field(
+        "none", "Its LayerNorm: nowhere, before each sublayer and the unembedding, or after each residual sum."
+    )
+    positions: Literal["learned", "sinusoidal"] = field("learned", "Its embedding of the positions.")
+    tied: bool = field(False, "Unembed with the operands' part of E instead of a matrix U.")
     activation: Activation = field("relu", "Activation of the hidden layer.", choices=ACTIVATIONS)
-    bias: bool = field(True, "Biases b1 and b2.")
-    init_scale_E: float = field(1.0, "Factor on PyTorch's default initialisation of E, N(0, 1).", at_least=0)
+    bias: bool = field(True, "Biases of the linear layers: b1 and b2, or those of a Transformer's MLP.")
+    init_scale_E: float = field(
+        1.0, "Factor on the initialisation of E: N(0, 1), or N(0, 1/embed_dim) in a Transformer.", at_least=0
+    )
     init_scale_W: float = field(1.0, "Factor on PyTorch's default initialisation of W.", at_least=0)
     freeze: Literal["none", "E", "W"] = field("none", "Matrix that stays at its initial value.")
     optimizer: Optimizer = field("adam", "How gradients move the parameters.", choices=OPTIMIZERS)
@@ -96,6 +106,8 @@ class TrainConfig:
     )
     lr_ratio_every: int = field(50, "Steps between two updates of a measured lr_ratio.", at_least=1)
     momentum: float = field(0.0, "Momentum of sgd.", at_least=0)
+    betas: tuple[float, ...] = field((0.9, 0.999), "Decay rates of the two moments of adam and adamw.")
+    warmup: int = field(0, "Steps over which the learning rates rise linearly.", at_least=0, at_most=MOST)
     weight_decay: float = field(0.001, "Weight decay.", at_least=0)
     batch_size: int | Literal["full"] = field(512, "Pairs per step; full: the whole training set.", at_least=1)
     sampler: Sampler = field("random", "How training pairs are chosen.", choices=SAMPLERS)
@@ -131,6 +143,8 @@ class TrainConfig:
                 f"train_fraction {self.train_fraction} + test_fraction {self.test_fraction} exceeds 1",
                 "the two sets are disjoint: lower one of them",
             )
+        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
+            raise ConfigError(f"betas is {list(self.betas)}", "--betas takes two numbers from 0 to below 1")
         if any(step < 0 or step > self.steps for step in self.checkpoint_at):
             raise ConfigError(
                 f"checkpoint_at {list(self.checkpoint_at)} leaves the run's steps 0 to {self.steps}",
@@ -144,6 +158,28 @@ class TrainConfig:
                 f"p is {self.p}, not a prime; division mod p needs one",
                 f"the nearest prime is {next(filter(is_prime, around))}",
             )
+        self._require_model()
+
+    def _require_model(self) -> None:
+        """Raise ConfigError for options that the model does not have or cannot combine."""
+        if self.model == "transformer":
+            if self.embed_dim % self.heads:
+                raise ConfigError(
+                    f"embed_dim {self.embed_dim} cannot be divided into {self.heads} heads",
+                    f"--heads takes a divisor of --embed-dim, such as {math.gcd(self.embed_dim, self.heads)}",
+                )
+            if self.freeze == "W" or isinstance(self.lr_ratio, str) or self.init_scale_W != 1:
+                raise ConfigError(
+                    "model transformer has no W, but freeze, lr_ratio or init_scale_W asks for one",
+                    "use --freeze none or E, a number for --lr-ratio, and leave out --init-scale-W",
+                )
+            return
+        for name in ("layers", "heads", "norm", "positions", "tied"):
+            if getattr(self, name) != getattr(TrainConfig, name):
+                raise ConfigError(
+                    f"{name} is {getattr(self, name)}, but model {self.model} is no Transformer",
+                    f"use --model transformer, or leave out --{name}",
+                )
         if self.model != "embedding" and (
             self.freeze == "E" or isinstance(self.lr_ratio, str) or SAMPLERS[self.sampler].follow
         ):
@@ -159,17 +195,8 @@ class TrainConfig:
 
     @property
     def vocabulary(self) -> int:
-        """V: the p operands, and with four tokens the operator and `=`."""
-        return self.p + (2 if self.tokens == 4 else 0)
-
-
-_GROK = {"steps": 6000, "stop_test_accuracy": 0.95, "extra_steps": 1000}
-_SMALL = {**_GROK, "p": 59, "train_fraction": 0.4}
-PRESETS: dict[str, dict[str, Any]] = {
-    "quick": {**_SMALL, "tokens": 2, "embed_dim": 16, "hidden": 64, "checkpoint_every": 50},
-    "mid": {**_SMALL, "test_fraction": 0.2, "embed_dim": 64, "hidden": 256, "checkpoint_every": 100},
-    "paper": {**_GROK, "test_fraction": 0.2, "steps": 10000, "checkpoint_every": 200, "metrics_every": 50},
-}
+        """V: the p operands, with three tokens `=`, and with four the operator too."""
+        return self.p + self.tokens - 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -274,7 +301,7 @@ _DIGITS = 30
 
 
 def preset(name: str) -> TrainConfig:
-    """The preset `quick`, `mid` or `paper` (arXiv 2505.15624's set-up)."""
+    """A preset: `quick`, `mid` or `paper` (arXiv 2505.15624), or a Transformer: `transformer`, `nanda`, `power`."""
     if name not in PRESETS:
         raise ConfigError(f"unknown preset {name!r}", suggest(name, PRESETS))
     return TrainConfig(**PRESETS[name])

@@ -38,6 +38,24 @@ TINY = TrainConfig(
     metrics_every=10,
     device="cpu",
 )
+SMALL_TRANSFORMER = TrainConfig(
+    model="transformer",
+    p=7,
+    tokens=3,
+    embed_dim=4,
+    heads=2,
+    hidden=6,
+    optimizer="adamw",
+    weight_decay=0.5,
+    betas=(0.9, 0.98),
+    warmup=10,
+    batch_size="full",
+    train_fraction=0.6,
+    steps=60,
+    checkpoint_every=20,
+    metrics_every=10,
+    device="cpu",
+)
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from landscape.choices.registry import Registry
@@ -11,8 +12,8 @@ from landscape.choices.registry import Registry
 if TYPE_CHECKING:
     from torch import Tensor
 
-BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8
-"""torch.optim.Adam's defaults, which every run uses."""
+EPSILON = 1e-8
+"""torch.optim.Adam's default, which every run uses."""
 
 
 class Optimizer(ABC):
@@ -23,8 +24,9 @@ class Optimizer(ABC):
     second_moments = False
     """Whether v is the mean of the squared gradient as in Adam; it is then stored beside each checkpoint."""
 
-    def __init__(self, momentum: float) -> None:
+    def __init__(self, momentum: float, betas: Sequence[float] = (0.9, 0.999)) -> None:
         self.momentum = momentum
+        self.beta_1, self.beta_2 = betas
 
     @abstractmethod
     def step(self, theta: Tensor, gradient: Tensor, m: Tensor, v: Tensor, rates: Tensor, number: int) -> None:
@@ -66,17 +68,17 @@ class Adam(Optimizer):
     def step(self, theta: Tensor, gradient: Tensor, m: Tensor, v: Tensor, rates: Tensor, number: int) -> None:
         import torch
 
-        m.lerp_(gradient, 1 - BETA_1)
-        v.mul_(BETA_2).addcmul_(gradient, gradient, value=1 - BETA_2)
+        m.lerp_(gradient, 1 - self.beta_1)
+        v.mul_(self.beta_2).addcmul_(gradient, gradient, value=1 - self.beta_2)
         # Bias corrections of the moments, as scalars.
-        first, second = 1 - BETA_1**number, math.sqrt(1 - BETA_2**number)
+        first, second = 1 - self.beta_1**number, math.sqrt(1 - self.beta_2**number)
         update = torch.sqrt(v, out=gradient).add_(EPSILON * second)
         torch.div(m, update, out=update)
         theta.addcmul_(update, rates, value=-second / first)
 
     def edge_of_stability(self) -> float:
-        """(2 + 2 beta_1) / (1 - beta_1) = 38 (arXiv 2207.14484)."""
-        return (2 + 2 * BETA_1) / (1 - BETA_1)
+        """(2 + 2 beta_1) / (1 - beta_1), 38 for beta_1 = 0.9 (arXiv 2207.14484)."""
+        return (2 + 2 * self.beta_1) / (1 - self.beta_1)
 
 
 @optimizer

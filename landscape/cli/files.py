@@ -78,5 +78,5 @@ def _look(path: Path) -> FileState:
     state = inspect(path)
     is_run = state.kind == "run file"
     lacks = run.lacks(state) if is_run else fields.lacks(state)
-    notes = (*lacks, *state.notes, *younger(state, run.TABLES if is_run else [fields.ROOT]))
+    notes = (*lacks, *state.notes, *younger(state, run.declared(state) if is_run else [fields.ROOT]))
     return dataclasses.replace(state, notes=notes)

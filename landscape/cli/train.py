@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Literal
 
 from landscape.cli import tables
 from landscape.cli.printing import say
-from landscape.config import PRESETS, TrainConfig
+from landscape.config import TrainConfig
 from landscape.errors import INTERRUPTED, complain, working_on
+from landscape.presets import PRESETS
 from landscape.text import printable
 
 if TYPE_CHECKING:
@@ -26,7 +27,8 @@ class Train:
 
     run: TrainConfig
     preset: Preset = "quick"
-    """Defaults of all options: quick (seconds), mid (half a minute), paper (arXiv 2505.15624; a GPU helps)."""
+    """Defaults of all options: quick (seconds), mid (half a minute), paper (arXiv 2505.15624; a GPU helps);
+    Transformers: transformer (half a minute), nanda (arXiv 2301.05217) and power (arXiv 2201.02177), for a GPU."""
     config: Path | None = None
     """JSON file of options; overrides the preset, and flags override both."""
     out: Path = Path("checkpoints/run.h5")

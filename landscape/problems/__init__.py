@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,11 @@ from landscape.config import AnalysisConfig, TrainConfig
 from landscape.errors import ConfigError
 
 if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+
     from landscape.problems.factory import Source
+    from landscape.problems.networks import Networks
     from landscape.problems.problem import Problem
     from landscape.storage.runs import RunReader
 
@@ -43,7 +47,7 @@ def of_run(reader: RunReader, device: str = "auto", chunk_size: int = 8192) -> P
 
     Raises DeviceError for a device that is not available, FileError for a file that contradicts its config.
     """
-    from landscape.problems.embedding_mlp.fields import read_problem
+    from landscape.problems.fields import read_problem
 
     if "task" not in reader.config and "data" not in reader.layout:
         raise ConfigError(
@@ -57,5 +61,33 @@ def of_config(train: TrainConfig, data: Any, device: str = "auto", chunk_size: i
     """The problem of a run of `landscape train`; data: tokens, labels, split as in its file."""
     from landscape.devices import pick_device
     from landscape.problems.embedding_mlp.problem import EmbeddingMLPProblem
+    from landscape.problems.transformer.problem import TransformerProblem
 
+    if train.model == "transformer":
+        return TransformerProblem(train, data, pick_device(device), chunk_size)
     return EmbeddingMLPProblem(train, data, pick_device(device), chunk_size)
+
+
+def make_networks(
+    config: TrainConfig,
+    parameters: Sequence[Mapping[str, NDArray[Any]]],
+    tokens: NDArray[Any],
+    labels: NDArray[Any],
+    device: torch.device,
+) -> Networks:
+    """Networks of one shape to be trained side by side, one for each entry of `parameters`.
+
+    tokens (sample, slot), labels (sample): the table of pairs that batches are named from.
+    """
+    from landscape.problems.embedding_mlp.networks import Networks as MLPs
+    from landscape.problems.transformer.networks import Networks as Transformers
+
+    return (Transformers if config.model == "transformer" else MLPs)(config, parameters, tokens, labels, device)
+
+
+def initial(config: TrainConfig) -> dict[str, NDArray[Any]]:
+    """The parameters that a run starts from, by name."""
+    from landscape.problems.embedding_mlp.networks import initial as of_mlp
+    from landscape.problems.transformer.networks import initial as of_transformer
+
+    return of_transformer(config) if config.model == "transformer" else of_mlp(config)

@@ -38,13 +38,14 @@ class Training:
     """What the trainer knew at a checkpoint.
 
     rates: learning rate by parameter, 0 if frozen, NaN if unknown; second_moments: those of Adam by parameter, or None;
-    update_frequency: share of the steps so far that updated an operand's embedding.
+    update_frequency: share of the steps so far that updated an operand's embedding; beta_2: decay rate of the moments.
     """
 
     step: int
     rates: Mapping[str, float]
     second_moments: Arrays | None
     update_frequency: float
+    beta_2: float = 0.999
 
 
 @dataclasses.dataclass(frozen=True)

@@ -36,7 +36,8 @@ def make_data(config: TrainConfig) -> TaskData:
     a, b = (grid.ravel() for grid in np.meshgrid(np.arange(p), np.arange(p), indexing="ij"))
     if task.divides:
         a, b = a[b != 0], b[b != 0]
-    columns = [a, np.full_like(a, p), b, np.full_like(a, p + 1)] if config.tokens == 4 else [a, b]
+    marks = [np.full_like(a, mark) for mark in range(p, config.vocabulary)]
+    columns = [a, marks[0], b, marks[1]] if config.tokens == 4 else [a, b, *marks]
     tokens = np.stack(columns, axis=1).astype(np.int32)
     labels = task.answer(a, b, p) % p
     return TaskData(tokens, labels.astype(np.int32), _split(config, a, b))

@@ -15,7 +15,7 @@ from landscape.analysis.tables import by_block
 from landscape.errors import ConfigError, warn
 from landscape.problems.embedding_mlp.blocks import CLAIM, CONTROL, RATE_RATIO
 from landscape.report.figures import FAMILIES, NotDrawnError, Source, open_sources
-from landscape.report.figures.captions import objectives, where
+from landscape.report.figures.captions import network, objectives, where
 from landscape.report.style import save_figure, style
 from landscape.storage.files import as_path, sha256
 from landscape.storage.folders import replaced_folder
@@ -102,9 +102,7 @@ def _run_facts(source: Source) -> dict[str, str]:
     facts = {
         "run": source.label,
         "task": f"{c['task']} mod {c['p']}, {c['tokens']} tokens",
-        "model": f"{c['model']}, d = {c['embed_dim']}, h = {c['hidden']}, {c['activation']}"
-        if c["model"] == "embedding"
-        else f"{c['model']}, h = {c['hidden']}, {c['activation']}",
+        "model": network(c),
         "optimiser": f"{c['optimizer']}, lr {c['lr']:g}, {RATE_RATIO} {c['lr_ratio']}, "
         f"weight decay {c['weight_decay']:g}",
         "batch": f"{c['batch_size']}, sampler {c['sampler']}",

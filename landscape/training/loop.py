@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from landscape import problems
 from landscape.choices.samplers import SAMPLERS
 from landscape.config import TrainConfig
 from landscape.curvature.lanczos import eigsh
@@ -24,9 +25,9 @@ from landscape.curvature.objective import Objective, cross_entropy
 from landscape.curvature.operators import HessianOperator
 from landscape.devices import free_memory, keep_freed_memory, pick_device
 from landscape.errors import ConfigError, DoesNotFitError, LandscapeError, NumericsError, warn
-from landscape.problems.embedding_mlp.fields import PARAMETERS, axes, block_sizes
 from landscape.problems.embedding_mlp.model import load_model
-from landscape.problems.embedding_mlp.networks import Batch, Networks
+from landscape.problems.fields import axes, number_of_parameters, parameters
+from landscape.problems.networks import Batch
 from landscape.problems.tasks import TRAIN
 from landscape.signals import stop_signals
 from landscape.storage import schema
@@ -36,7 +37,7 @@ from landscape.storage.runs import GROKKED, MEMORISED, Arrays, RunReader
 from landscape.storage.writing import sole_writer
 from landscape.training.member import Member, rooms
 from landscape.training.optimizers import Optimizer
-from landscape.training.tables import scales
+from landscape.training.tables import SIGMA, scales
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,14 +167,14 @@ def _train_all(states: dict[Member, dict[str, Any]], device: torch.device, stop:
             for member in finished:
                 member.writer.finish("diverged" if member.has_diverged else "complete")
     for member, state in states.items():
-        if _is_finite(state):
+        if _is_finite(member, state):
             member.writer.save(state)
         member.writer.finish("interrupted")
 
 
-def _is_finite(state: Mapping[str, Any]) -> bool:
+def _is_finite(member: Member, state: Mapping[str, Any]) -> bool:
     """Whether all parameters of a state are finite, so that a run can be resumed from it."""
-    return all(np.isfinite(state[f.name]).all() for f in PARAMETERS if f.name in state)
+    return all(np.isfinite(state[field.name]).all() for field in parameters(member.config))
 
 
 class _Loop:
@@ -183,7 +184,7 @@ class _Loop:
         self.members, self.config, self.device = members, members[0].config, device
         self.step = int(states[0]["step"])
         data = members[0].data
-        self.networks = Networks(self.config, states, data.tokens, data.labels, device)
+        self.networks = problems.make_networks(self.config, states, data.tokens, data.labels, device)
         self.optimizer = Optimizer(
             [m.config for m in members],
             self.networks,
@@ -245,6 +246,8 @@ class _Loop:
                     member.sampler.refresh(norm)
         if self.step % config.lr_ratio_every == 0:
             self._measure_lr_ratios()
+        if 0 < self.step < self.config.warmup:
+            self._set_rates()
         batch = self._draw()
         for member, seen in zip(self.members, batch.seen, strict=True):
             member.count += seen
@@ -260,7 +263,8 @@ class _Loop:
         return self.networks.batch(np.stack(pairs)) if pairs else self.train
 
     def _set_rates(self) -> None:
-        self.optimizer.set_rates([{name: m.rate(name) for name in self.networks.shapes} for m in self.members])
+        rates = [{name: m.rate(name, self.step) for name in self.networks.shapes} for m in self.members]
+        self.optimizer.set_rates(rates)
 
     def _measure_lr_ratios(self) -> None:
         """Set lr_E / lr_W of the members that measure it.
@@ -302,7 +306,7 @@ class _Loop:
     def _sigma(self) -> dict[str, list[float]]:
         """Largest singular values of E and W by member."""
         found = self.networks.params
-        return {name: largest_singular_value(found[name]).tolist() for name in ("E", "W") if name in found}
+        return {name: largest_singular_value(found[name]).tolist() for name in SIGMA if name in found}
 
     def metrics(self) -> list[dict[str, float]]:
         """One row of /metrics a member."""
@@ -315,16 +319,17 @@ class _Loop:
             columns[f"{part}_loss"] = losses.mean(1).tolist()
             columns[f"{part}_accuracy"] = (logits.gather(1, batch.labels) > others).double().mean((1, 2)).tolist()
         weights, gradient = self.networks.params, self.networks.grads
-        for name in ("E", "W", "V"):
-            if name in weights:
+        for name, shape in self.networks.shapes.items():
+            if len(shape) == 2:
                 columns[f"grad_norm_{name}"] = gradient[name].norm(dim=(1, 2)).tolist()
                 columns[f"weight_norm_{name}"] = weights[name].norm(dim=(1, 2)).tolist()
         columns |= {f"sigma_max_{name}": values for name, values in self._sigma().items()}
         rows = []
         for i, member in enumerate(self.members):
             row = {name: values[i] for name, values in columns.items()}
-            row |= {"lr_E": member.rate("E"), "lr_W": member.rate("W"), "f_E": member.f_E(self.step)}
-            if self.has_E:
+            rest = member.rate("W", self.step)
+            row |= {"lr_E": member.rate("E", self.step), "lr_W": rest, "lr": rest, "f_E": member.f_E(self.step)}
+            if "E" in weights and "W" in weights:
                 row["prop41_ratio"] = prop41_ratio(row["sigma_max_E"], row["sigma_max_W"], row["f_E"])
             rows.append(row)
         return rows
@@ -382,7 +387,7 @@ def clip_batch(runs: Mapping[Path, TrainConfig]) -> dict[Path, TrainConfig]:
 def _require_memory(config: TrainConfig) -> None:
     """Raise DoesNotFitError for a run that cannot fit in memory."""
     lengths, number = axes(config), 4 if config.dtype == "float32" else 8
-    samples, weights = lengths["sample"], block_sizes(config)["all"]
+    samples, weights = lengths["sample"], number_of_parameters(config)
     # All pairs and their temporaries, weights with gradients and moments, hidden layer and logits of every pair.
     needed = samples * (32 + 4 * config.tokens) + number * (4 * weights + samples * (config.hidden + config.p))
     free = free_memory(torch.device("cpu"))

@@ -15,8 +15,8 @@ import numpy as np
 from landscape.choices.optimizers import OPTIMIZERS
 from landscape.config import TrainConfig, replace, to_json
 from landscape.errors import ConfigError, FileError
-from landscape.problems.embedding_mlp.fields import read_problem
-from landscape.problems.embedding_mlp.networks import initial
+from landscape.problems import initial
+from landscape.problems.fields import read_problem
 from landscape.problems.tasks import TEST, TRAIN, Ints, make_data
 from landscape.provenance import provenance
 from landscape.storage import schema
@@ -73,10 +73,11 @@ class Member:
         """Mean over operand tokens of the share of steps whose batch held the token; NaN before the first."""
         return float(self.count[: self.config.p].mean() / step) if step else math.nan
 
-    def rate(self, name: str) -> float:
-        """The learning rate of a parameter."""
+    def rate(self, name: str, step: int) -> float:
+        """The learning rate of a parameter in the step after `step`."""
         config = self.config
-        return 0.0 if name == config.freeze else config.lr * (self.lr_ratio if name == "E" else 1.0)
+        rise = min(1.0, (step + 1) / config.warmup) if config.warmup else 1.0
+        return 0.0 if name == config.freeze else rise * config.lr * (self.lr_ratio if name == "E" else 1.0)
 
     def decide_stop(self, step: int, test_accuracy: float) -> None:
         """Set the last step once the test accuracy is reached."""

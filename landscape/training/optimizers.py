@@ -9,7 +9,7 @@ from torch import Tensor
 
 from landscape.choices.optimizers import OPTIMIZERS
 from landscape.config import TrainConfig
-from landscape.problems.embedding_mlp.networks import Networks
+from landscape.problems.networks import Networks
 
 
 class Optimizer:
@@ -22,7 +22,7 @@ class Optimizer:
         self._config, self._networks = configs[0], networks
         self.m, self.v = m.to(networks.flat), v.to(networks.flat)
         self._decay = torch.tensor([[c.weight_decay] for c in configs], dtype=torch.float64, device=m.device)
-        self._rule = OPTIMIZERS[self._config.optimizer](self._config.momentum)
+        self._rule = OPTIMIZERS[self._config.optimizer](self._config.momentum, self._config.betas)
         self._coupled = None if self._rule.decoupled else self._decay.to(networks.flat)
 
     def set_rates(self, rates: Sequence[dict[str, float]]) -> None:

@@ -15,7 +15,7 @@ import torch
 import xarray
 
 from landscape.config import preset, replace
-from landscape.problems.embedding_mlp.fields import SPLIT
+from landscape.problems.fields import SPLIT
 
 SEEDS, TOKENS = range(5), 59
 QUICK = preset("quick")

@@ -33,6 +33,7 @@ FLOORS = {
     "choices": 0.8,
     "errors": 0.5,
     "memory": 0,
+    "presets": 0,
     "text": 0,
 }
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from landscape.analysis.quantities.quantity import Column, Quantity, Row, number
-from landscape.choices.optimizers import BETA_2, EPSILON
+from landscape.choices.optimizers import EPSILON
 from landscape.storage.schema import Field
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def _rates(at: Checkpoint, adaptive: bool) -> Tensor | None:
     for name, parameter in at.params.items():
         rate = torch.full_like(parameter, training.rates[name])
         if adaptive and moments is not None:
-            v = torch.from_numpy(moments[name]).to(rate) / (1 - BETA_2**training.step)
+            v = torch.from_numpy(moments[name]).to(rate) / (1 - training.beta_2**training.step)
             rate = rate / (v.sqrt() + EPSILON)
         pieces.append(rate.reshape(-1))
     return torch.cat(pieces)
@@ -63,7 +63,7 @@ FIELDS = (
         "sharpness_adam",
         (),
         "f8",
-        "the same for Adam's preconditioned Hessian; full-batch Adam is stable up to 38",
+        "the same for Adam's preconditioned Hessian; full-batch Adam with beta_1 = 0.9 is stable up to 38",
         formula="D = lr / (sqrt(v / (1 - beta_2^step)) + 1e-8); NaN without second moments",
     ),
 )

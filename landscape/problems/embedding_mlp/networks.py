@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,10 +14,9 @@ from torch import Tensor
 
 from landscape.choices.activations import ACTIVATIONS
 from landscape.config import TrainConfig
+from landscape.problems import networks
 from landscape.problems.embedding_mlp.blocks import BLOCKS
 from landscape.problems.embedding_mlp.model import MLP
-
-Parts = dict[str, Tensor]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,14 +37,12 @@ class Batch:
     """(member, token), whether a token occurs."""
 
 
-class Networks:
-    """Members with parameters of their own and the pairs in common; logits = V phi(sum_k W_k E[x_k] + b1) + b2.
+class Networks(networks.Networks):
+    """Networks with logits = V phi(sum_k W_k E[x_k] + b1) + b2.
 
     tokens (pair, slot) and labels (pair) are those of all pairs, of which batches are made.
 
-    `flat` (member, parameter) holds all parameters and `grad` what `backward` found; `params` and `grads` are their
-    parts by name, (member, ...). Logits have the samples last, (member, class, sample), which is what BLAS and sums
-    over classes like best. One-hot tokens are those with E = 1, tokens as numbers those with E = (0, 1, 2, ...)^T. The
+    One-hot tokens are those with E = 1, tokens as numbers those with E = (0, 1, 2, ...)^T. The
     first layer goes through the tables T_k = E W_k^T (theory.md, section 1). Sums over samples are sums over sorted
     rows, so that a GPU repeats them bit for bit.
     """
@@ -59,11 +55,8 @@ class Networks:
         labels: NDArray[np.integer[Any]],
         device: torch.device,
     ) -> None:
-        self.members, self.vocabulary = len(parameters), config.vocabulary
-        self.shapes = {name: parameters[0][name].shape for name in BLOCKS["all"] if name in parameters[0]}
-        self.flat = self.stack(parameters).to(device)
-        self.grad = torch.zeros_like(self.flat)
-        self.params, self.grads = self.parts(self.flat), self.parts(self.grad)
+        super().__init__(BLOCKS["all"], parameters, device)
+        self.vocabulary = config.vocabulary
         numbers = torch.arange(self.vocabulary, dtype=self.flat.dtype, device=device)
         inputs = {"onehot": torch.diag(torch.ones_like(numbers)), "scalar": numbers[:, None]}
         self._E = self.params["E"] if "E" in self.params else inputs[config.model].expand(self.members, -1, -1)
@@ -78,17 +71,6 @@ class Networks:
         self._rows = (tokens[:, self._varying] + first).astype(kind).reshape(-1, len(self._varying))
         self._labels, self._first_row = labels.astype(np.int64), np.arange(self.members)[:, None] * len(tokens)
         self._activation = ACTIVATIONS[config.activation]
-
-    def parts(self, flat: Tensor) -> Parts:
-        """Views of a tensor like `flat`, (member, ...) by name."""
-        pieces = flat.split([math.prod(shape) for shape in self.shapes.values()], dim=1)
-        return {n: x.view(-1, *shape) for (n, shape), x in zip(self.shapes.items(), pieces, strict=True)}
-
-    def stack(self, parameters: Sequence[Mapping[str, NDArray[Any]]], prefix: str = "") -> Tensor:
-        """Arrays by name, one mapping a member, as one tensor like `flat`."""
-        return torch.from_numpy(
-            np.stack([np.concatenate([p[prefix + n].reshape(-1) for n in self.shapes]) for p in parameters])
-        )
 
     def batch(self, pairs: NDArray[np.int64]) -> Batch:
         """The batch of pairs (member, sample) of the table."""
@@ -145,7 +127,7 @@ class Networks:
         V, b2 = self.params["V"], self.params.get("b2")
         return torch.bmm(V, phi.mT) if b2 is None else torch.baddbmm(b2[:, :, None], V, phi.mT)
 
-    def _first_layer(self, G: Tensor) -> Parts:
+    def _first_layer(self, G: Tensor) -> networks.Parts:
         """Gradients of E, W and b1 from those of the tables, (slot, member, token, hidden)."""
         E, W_k = self._E, self._W_k
         total = G[0].sum(1)

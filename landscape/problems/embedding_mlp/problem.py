@@ -5,17 +5,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from landscape.choices.activations import ACTIVATIONS
-from landscape.choices.optimizers import OPTIMIZERS
 from landscape.config import TrainConfig
 from landscape.curvature.deflation import Directions
-from landscape.curvature.objective import Objective
 from landscape.curvature.operators import Block
-from landscape.errors import ConfigError
 from landscape.problems.embedding_mlp.blocks import BALANCED, BLOCKS, DEFAULT_BLOCKS, PAIRS, PARTS
 from landscape.problems.embedding_mlp.bounds import saddle_bound
 from landscape.problems.embedding_mlp.dense import EmbeddingMLP
@@ -25,30 +21,23 @@ from landscape.problems.embedding_mlp.model import MLP
 from landscape.problems.embedding_mlp.plain import mean_cross_entropy, plain_model
 from landscape.problems.embedding_mlp.products import EmbeddingHessian
 from landscape.problems.embedding_mlp.starts import low_end
-from landscape.problems.problem import Arrays, ParameterSpec, Plain, Training
-from landscape.problems.tasks import TRAIN
-from landscape.storage.runs import RunReader
+from landscape.problems.problem import Arrays, ParameterSpec, Plain
+from landscape.problems.trained import TrainedProblem
 
 
-class EmbeddingMLPProblem:
+class EmbeddingMLPProblem(TrainedProblem):
     """A run of `landscape train`: learned embeddings, one-hot tokens, or the tokens' numbers (cf. `Problem`).
 
-    data: tokens (sample, slot), labels (sample), split (sample) as in the run file. Tokens as they are, one-hot or
-    numbers, make a model without E, whose Hessian takes automatic differentiation.
+    Tokens as they are, one-hot or numbers, make a model without E, whose Hessian takes automatic differentiation.
     """
 
-    parameters: Mapping[str, ParameterSpec]
     blocks: Mapping[str, tuple[str, ...]]
     pairs: Sequence[tuple[str, str]] = PAIRS
     parts: Mapping[str, tuple[str, ...]] = PARTS
     balanced: tuple[str, str] | None
 
     def __init__(self, train: TrainConfig, data: Arrays, device: torch.device, chunk_size: int) -> None:
-        self.train, self.device, self.name = train, device, f"the {train.model} model"
-        rows = data["split"] == TRAIN
-        self.tokens = torch.from_numpy(data["tokens"][rows]).to(device, torch.int64)
-        self.labels = torch.from_numpy(data["labels"][rows]).to(device, torch.int64)
-        self._chunk_size = chunk_size
+        super().__init__(train, data, device, chunk_size)
         shapes = {n: tuple(p.shape) for n, p in self.model.named_parameters()}
         known = {field.name: field for field in PARAMETERS}
         self.parameters = {n: ParameterSpec(shape, known[n].dims, known[n].long_name) for n, shape in shapes.items()}
@@ -56,42 +45,13 @@ class EmbeddingMLPProblem:
         self.default_blocks = tuple(b for b in DEFAULT_BLOCKS if b in self.blocks)
         self.balanced = BALANCED if set(BALANCED) <= shapes.keys() else None
 
-    @functools.cached_property
-    def model(self) -> MLP:
-        """The network, every parameter trainable."""
-        model = MLP(self.train)
-        return model.requires_grad_(True).to(self.device)
-
-    def decay(self, objective: str) -> float:
-        """Weight decay of an objective. Raises ConfigError for one that the run did not minimise."""
-        if objective == "data":
-            return 0.0
-        if OPTIMIZERS[self.train.optimizer].decoupled:
-            raise ConfigError(
-                f"objective regularised, but {self.train.optimizer} decouples its decay from the loss",
-                "use --objective data",
-            )
-        return self.train.weight_decay
-
-    def objective(self, decay: float) -> Objective:
-        """The mean cross-entropy over the training set, with decay/2 |theta|^2."""
-        return Objective(self.model, self.tokens, self.labels, weight_decay=decay, chunk_size=self._chunk_size)
+    def network(self) -> MLP:
+        """A new network of the run, at its start."""
+        return MLP(self.train)
 
     def structure(self, params: Mapping[str, Tensor], decay: float) -> MLPStructure:
         """What theory knows at a point."""
         return MLPStructure(self, params, decay)
-
-    def training(self, reader: RunReader, step: int) -> Training:
-        """What the trainer knew at a stored step; the learning rates are those of the last row of metrics by then."""
-        count = reader.tokens_at(step)["count"][: self.train.p]
-        metrics = reader.metrics_at(step) or {}
-        rates = {n: float(metrics.get("lr_E" if n == "E" else "lr_W", np.nan)) for n in self.parameters}
-        return Training(
-            step=step,
-            rates={n: 0.0 * rate if n == self.train.freeze else rate for n, rate in rates.items()},
-            second_moments=reader.second_moments(step),
-            update_frequency=float(count.mean() / step) if step else float("nan"),
-        )
 
     def plain(self, arrays: Arrays) -> Plain:
         """Input layer, flatten, Linear, activation, Linear, with torch's own gradients."""

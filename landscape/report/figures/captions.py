@@ -15,6 +15,9 @@ _SETUP = {
     "p": "p = {}",
     "tokens": "{} tokens",
     "model": "{} input",
+    "layers": "{} layers",
+    "heads": "{} heads",
+    "norm": "LayerNorm {}",
     "embed_dim": "d = {}",
     "hidden": "h = {}",
     "activation": "{}",
@@ -27,6 +30,8 @@ _SETUP = {
 }
 """The options that every caption names."""
 _SYMBOL = {"embed_dim": "d", "hidden": "h", "lr_ratio": RATE_RATIO}
+_NETWORK = {"model", "layers", "heads", "norm", "embed_dim", "hidden", "activation"}
+_OF_TRANSFORMERS = {"layers", "heads", "norm", "positions", "tied"}
 _WITHOUT_EFFECT = {"device", "checkpoint_every", "checkpoint_log", "checkpoint_at", "metrics_every"}
 _LISTED = 12
 """Values written out at most."""
@@ -37,12 +42,32 @@ def what_was_run(sources: Sequence[Source]) -> str:
     configs = [source.config for source in sources]
     shared, varied = [], []
     for name in (*_SETUP, *(option for option in configs[0] if option not in _SETUP)):
-        values = _distinct(c[name] for c in configs if name != "embed_dim" or c["model"] == "embedding")
+        values = _distinct(c[name] for c in configs if _takes_part(name, c["model"]))
         if len(values) == 1 and name in _SETUP:
-            shared.append(_SETUP[name].format(_text(values[0])))
+            shared.append(_said(name, values[0]))
         elif len(values) > 1 and name not in _WITHOUT_EFFECT:
             varied.append(f"{_SYMBOL.get(name, name.replace('_', ' '))} {_values(values)}")
     return ". ".join(part for part in (", ".join(shared), f"Varied: {'; '.join(varied)}" * bool(varied)) if part) + "."
+
+
+def network(config: Mapping[str, Any]) -> str:
+    """The network of a run in a few words."""
+    return ", ".join(_said(n, config[n]) for n in _SETUP if n in _NETWORK and _takes_part(n, config["model"]))
+
+
+def _said(name: str, value: Any) -> str:
+    """An option and its value."""
+    if (name, value) == ("model", "transformer"):
+        return "Transformer"
+    said = _SETUP[name].format(_text(value))
+    return said.removesuffix("s") if value == 1 and said.endswith("s") else said
+
+
+def _takes_part(name: str, model: str) -> bool:
+    """Whether an option has a part in a model."""
+    if name == "embed_dim":
+        return model in ("embedding", "transformer")
+    return name not in _OF_TRANSFORMERS or model == "transformer"
 
 
 def objectives(sources: Sequence[Source]) -> str:

@@ -1,0 +1,73 @@
+"""What all problems of `landscape train` have in common: arithmetic pairs, mean cross-entropy, a trainer's record."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import nn
+
+from landscape.choices.optimizers import OPTIMIZERS
+from landscape.config import TrainConfig
+from landscape.curvature.objective import Objective
+from landscape.errors import ConfigError
+from landscape.problems.problem import Arrays, ParameterSpec, Training
+from landscape.problems.tasks import TRAIN
+from landscape.storage.runs import RunReader
+
+
+class TrainedProblem:
+    """The training pairs of a run and the loss over them.
+
+    data: tokens (sample, slot), labels (sample), split (sample) as in the run file.
+    """
+
+    name: str
+    parameters: Mapping[str, ParameterSpec]
+
+    def __init__(self, train: TrainConfig, data: Arrays, device: torch.device, chunk_size: int) -> None:
+        self.train, self.device, self.name = train, device, f"the {train.model} model"
+        rows = data["split"] == TRAIN
+        self.tokens = torch.from_numpy(data["tokens"][rows]).to(device, torch.int64)
+        self.labels = torch.from_numpy(data["labels"][rows]).to(device, torch.int64)
+        self._chunk_size = chunk_size
+
+    @functools.cached_property
+    def model(self) -> nn.Module:
+        """The network, every parameter trainable."""
+        return self.network().requires_grad_(True).to(self.device)
+
+    def network(self) -> nn.Module:
+        """A new network of the run, at its start."""
+        raise NotImplementedError
+
+    def decay(self, objective: str) -> float:
+        """Weight decay of an objective. Raises ConfigError for one that the run did not minimise."""
+        if objective == "data":
+            return 0.0
+        if OPTIMIZERS[self.train.optimizer].decoupled:
+            raise ConfigError(
+                f"objective regularised, but {self.train.optimizer} decouples its decay from the loss",
+                "use --objective data",
+            )
+        return self.train.weight_decay
+
+    def objective(self, decay: float) -> Objective:
+        """The mean cross-entropy over the training set, with decay/2 |theta|^2."""
+        return Objective(self.model, self.tokens, self.labels, weight_decay=decay, chunk_size=self._chunk_size)
+
+    def training(self, reader: RunReader, step: int) -> Training:
+        """What the trainer knew at a stored step; the learning rates are those of the last row of metrics by then."""
+        count = reader.tokens_at(step)["count"][: self.train.p]
+        metrics = reader.metrics_at(step) or {}
+        rest = metrics.get("lr_W", metrics.get("lr", np.nan))
+        rates = {n: float(metrics.get("lr_E", np.nan) if n == "E" else rest) for n in self.parameters}
+        return Training(
+            step=step,
+            rates={n: 0.0 * rate if n == self.train.freeze else rate for n, rate in rates.items()},
+            second_moments=reader.second_moments(step),
+            update_frequency=float(count.mean() / step) if step else float("nan"),
+            beta_2=self.train.betas[1],
+        )
