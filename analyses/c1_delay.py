@@ -13,14 +13,14 @@ from matplotlib.figure import Figure
 
 from landscape.report.style import new_figure
 
-# Each input without an embedding, and what it is held against.
+# Each input without an embedding, and the input it is compared with.
 PAIRS = {
     "onehot": "embedding",
     "scalar": "embedding",
     "onehot-wide": "embedding-wide",
     "onehot-tuned": "embedding-tuned",
 }
-# By panel: with an embedding above, and below each the one-hot inputs to be held against it.
+# Panels in order: inputs with an embedding, and below each the input compared with it.
 NAMES = {
     "embedding": "embedding",
     "embedding-wide": "embedding, wide",
@@ -31,7 +31,7 @@ NAMES = {
     "onehot-tuned": "one-hot, tuned",
 }
 LOWER = (0.5, 0.9)
-"""Test accuracies at which the verdicts are looked at again."""
+"""Test accuracies at which the verdicts are checked again."""
 RULE = (
     "For each input without an embedding, `supported` means that the delay with the embedding is the longer one, by a "
     f"log-rank test at p < {1 - LEVEL:.2g}, `not supported` that it is the shorter one, and `undecided` anything else. "
@@ -50,7 +50,7 @@ FAIRNESS = (
 
 
 def delays_of(table: pd.DataFrame) -> pd.DataFrame:
-    """The runs that memorised, watched from then on."""
+    """The runs that memorised, with times from then on."""
     known = table[table["memorised"].notna()]
     return known.assign(last=known["last"] - known["memorised"])
 
@@ -101,7 +101,7 @@ def _verdict(
 
 
 def _no_delay(medians: pd.DataFrame, table: pd.DataFrame) -> Verdict:
-    """Whether the delay is gone without an embedding: no input that memorised has one that is surely above 0."""
+    """Whether the delay vanishes without an embedding: no input that memorised has one certainly above 0."""
     base = medians[medians["case"].isin(PAIRS)].sort_values("median")
     seeds, statement = table["seed"].nunique(), "without an embedding there is no delay"
     if base.empty:
@@ -118,7 +118,7 @@ def _median(medians: pd.DataFrame, case: str) -> str:
 
 
 def _paragraph(one: Run, runs: pd.DataFrame, medians: dict[str, pd.DataFrame]) -> str:
-    """What the runs of one case did."""
+    """The results of one case in words."""
     case, n, best = one.labels["case"], len(runs), runs["best_test_accuracy"]
     name = NAMES[case][0].upper() + NAMES[case][1:]
     config = one.planned.config
@@ -143,7 +143,7 @@ def _without(table: pd.DataFrame) -> str:
 
 
 def _lower(delays: pd.DataFrame) -> pd.DataFrame:
-    """The same comparisons where less of the test set counts as grokking."""
+    """The same comparisons at lower test accuracies."""
     rows = []
     for accuracy in LOWER:
         column = f"delay_{accuracy:g}"

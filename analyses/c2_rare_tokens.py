@@ -38,18 +38,18 @@ WEAK = 0.2
 
 
 def judge(mechanism: Floats, breaks: dict[str, Floats]) -> Judgement:
-    """Whether rho > 0 where the mechanism acts and not where it cannot; breaks hold the same runs in the same order."""
+    """Whether rho > 0 where the mechanism acts and not where it cannot; breaks has the same runs in the same order."""
     _, low, high = interval(mechanism)
     without = {name: interval(rho) for name, rho in breaks.items()}
     drop = {name: interval(mechanism - rho)[1] for name, rho in breaks.items()}
     if high < WEAK or any(without[n][1] > 0 and drop[n] <= 0 for n in breaks):
-        return "not supported"  # No order to speak of, or one that is there without the mechanism too.
+        return "not supported"  # No order, or one that exists without the mechanism too.
     vanishes = all(without[n][1] <= 0 or without[n][2] < WEAK for n in breaks)
     return "supported" if low > 0 and vanishes and min(drop.values()) > 0 else "undecided"
 
 
 def equilibrium(last: pd.DataFrame) -> tuple[pd.DataFrame, Verdict]:
-    """How far runs with weight decay end from -lambda e_i = p_i grad L: medians over tokens, one row a run."""
+    """How far runs with weight decay end from -lambda e_i = p_i grad L: medians over tokens, one row per run."""
     table = last[last["case"] == "decay"].groupby([*GROUP, "seed"])[["pull", "cosine"]].median().reset_index()
     acting = table[table["sampler"].isin(ACTING) & (table["batch_size"] == MECHANISM[1])]
     pull, cosine = interval(acting["pull"]), interval(acting["cosine"])
@@ -84,7 +84,7 @@ def verdict_of(quantity: str, rho: pd.DataFrame) -> tuple[Verdict, str]:
 
 
 def adam(tokens: pd.DataFrame, runs: pd.DataFrame, lr: float, weight_decay: float) -> list[str]:
-    """What the equilibrium means under Adam, and what became of tokens that batches left out."""
+    """The equilibrium under Adam, and the fate of tokens that batches left out."""
     zipf = runs[(runs["sampler"] == "zipf") & (runs["moment"] == "end of run")]
     zipf = zipf.set_index([*GROUP, "quartile", "seed"]).sort_index()
 

@@ -33,8 +33,8 @@ def pooled(compared: list[Comparison]) -> Comparison:
 
 
 def chance(pairs: list[tuple[pd.DataFrame, pd.DataFrame]]) -> tuple[float, float, float]:
-    """Probability that a run of the first groks before one of the second at the same batch size, ties a half each."""
-    # All are watched for the same time, so that one that never groks is later than any that does.
+    """Probability that a run of the first groks before one of the second at the same batch size; ties count half."""
+    # All runs have the same length, so that a run that never groks is later than any that does.
     ends = [tuple(t["grokked"].fillna(np.inf).to_numpy() for t in pair) for pair in pairs]
     rng = np.random.default_rng(0)
 
@@ -98,7 +98,7 @@ def _reached(table: pd.DataFrame) -> str:
 
 
 def _zipf(decayed: pd.DataFrame) -> str:
-    """A stronger skew than the one of the claim."""
+    """Results at a stronger skew than in the claim."""
     counts = decayed.groupby("sampler", sort=False)["grokked"].agg(["count", "size"])
     parts = ", ".join(f"{row['count']} of {row['size']} with {sampler}" for sampler, row in counts.iterrows())
     return f"Runs with weight decay that grokked, by sampler: {parts}. Zipf is the stronger skew, of exponent 1."

@@ -1,4 +1,4 @@
-"""The figures of C4: drawn from one row a block of a checkpoint or of a critical point."""
+"""The figures of C4: drawn from one row per block of a checkpoint or of a critical point."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ GREY = "Grey: from the median step of 99 % training accuracy to that of 95 % tes
 
 
 def draw(axes: Axes, table: pd.DataFrame, column: str, block: str, label: str = "", **line: Any) -> None:
-    """One thin line a seed."""
+    """One thin line per seed."""
     kept = table[(table["block"] == block) & table[column].notna()]
     for i, (_, seed) in enumerate(kept.groupby("seed")):
         style = {"color": colour(block), "linewidth": 0.8, **marker(block), **line}
@@ -169,7 +169,7 @@ def refined_figure(points: pd.DataFrame, setup: str) -> Panel:
 
 
 def draw_searches(axes: Axes, searches: pd.DataFrame) -> None:
-    """From the gradient norm before to that after, a line a search; what ended at a critical point is filled."""
+    """From the gradient norm before to that after, a line per search; what ended at a critical point is filled."""
     before, after, at = searches["grad_norm_before"], searches["grad_norm_after"], searches.index
     axes.hlines(at, after, before, color="0.6", linewidth=1)
     axes.plot(before, at, "|", color="black", markersize=9, label="checkpoint")

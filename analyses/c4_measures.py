@@ -1,4 +1,4 @@
-"""What C4 measures: one row a block of a checkpoint or of a critical point, and a number a seed made from them."""
+"""Measurements of C4: rows per block of a checkpoint or critical point, and numbers per seed made from them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 ENDS = (("min", "lowest"), ("max", "highest"))
 CONSTANT = 1e-8
-"""Singular values of E below this times the largest belong to directions that weight decay has emptied."""
+"""Singular values of E below this share of the largest count as removed by weight decay."""
 
 
 def phase_at(one: Run) -> dict[int, str]:
@@ -23,12 +23,12 @@ def phase_at(one: Run) -> dict[int, str]:
 
 
 def count(value: Any) -> float:
-    """A whole number, or NaN where it is not known."""
+    """A whole number, or NaN if unknown."""
     return int(value) if np.isfinite(value) else np.nan
 
 
 def spectrum(at: xarray.Dataset) -> dict[str, Any]:
-    """The inertia of one block at one point, how it is known, and both ends of the spectrum."""
+    """The inertia of one block at one point with its level, and both ends of the spectrum."""
     inertia = dict(zip(("index", "zeros", "positive"), map(count, at["inertia"].values), strict=True))
     ends = {f"lambda_{end}": float(at["eigenvalues"].sel(end=name, rank=0)) for end, name in ENDS}
     return (
@@ -39,7 +39,7 @@ def spectrum(at: xarray.Dataset) -> dict[str, Any]:
 
 
 def checkpoints(one: Run, name: str) -> pd.DataFrame:
-    """One row a step and block of a Hessian file."""
+    """One row per step and block of a Hessian file."""
     with one.hessian(name) as data:
         found = data.load()
     rows, phases = [], phase_at(one)
@@ -58,7 +58,7 @@ def checkpoints(one: Run, name: str) -> pd.DataFrame:
 
 
 def refined(one: Run, name: str) -> pd.DataFrame:
-    """One row a block of the point that a search for a critical point ended at."""
+    """One row per block of the point that a search for a critical point ended at."""
     with one.hessian(name) as data:
         found = data.load().isel(step=0)
     with xarray.open_dataset(one.planned.hessian[name], group="critical_point", engine="h5netcdf") as group:
@@ -94,7 +94,7 @@ def negative(points: pd.DataFrame, block: str) -> pd.Series:
 
 
 def wide(table: pd.DataFrame, column: str) -> pd.DataFrame:
-    """One row a checkpoint, one column a block."""
+    """One row per checkpoint, one column per block."""
     return table.pivot(index=["case", "seed", "step", "phase"], columns="block", values=column)
 
 
@@ -119,7 +119,7 @@ def gauge_free(table: pd.DataFrame) -> pd.Series:
 
 
 def depth(table: pd.DataFrame) -> pd.Series:
-    """lambda_min of E,W over that of the control W,V: above 1 where the coupling of E and W goes deeper."""
+    """lambda_min of E,W over that of the control W,V: above 1 where E,W goes deeper."""
     lowest = wide(table, "lambda_min")
     return lowest["E,W"] / lowest["W,V"]
 
@@ -158,7 +158,7 @@ def told(values: pd.Series, *phases: str) -> str:
     parts = []
     for phase, numbers in found.items():
         at, low, high = (f"{x:.3g}" if abs(x) < 1000 else f"{x:,.0f}" for x in numbers)
-        # One seed has no interval, and a phase that no run reached no number.
+        # One seed has no interval; a phase that no run reached has no number.
         parts += [f"{phase} {at}" + (f" [{low} to {high}]" if low != "nan" else "")] if at != "nan" else []
     return ", ".join(parts) or "no checkpoint"
 

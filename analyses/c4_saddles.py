@@ -38,7 +38,7 @@ PATH = {
     "gelu": ("gelu",),
     "onehot": ("control",),
 }
-"""The Hessian files of each case that are of checkpoints."""
+"""The Hessian files of checkpoints, by case."""
 REFINED = ("plateau", "grokked")
 """The Hessian files of critical points refined from a checkpoint: base and quadratic have the first, quadratic both."""
 SEARCHED = {"plateau": "on the plateau", "grokked": "after grokking"}
@@ -84,12 +84,12 @@ def claim(runs: Path) -> Finding:
 
 
 def of(one: Run, names: Iterable[str]) -> list[str]:
-    """Those of the named analyses that this run was to have: not every seed has all."""
+    """The named analyses planned for a run; not every seed has all."""
     return [name for name in names if name in one.planned.hessian]
 
 
 def verdicts(table: pd.DataFrame, points: pd.DataFrame, times: pd.DataFrame) -> list[Verdict]:
-    """The rules, applied. table: one row a checkpoint and block; points: one a search and block; times: one a run."""
+    """The rules, applied. table: one row per checkpoint and block; points: one a search and block; times: one a run."""
     base = table[table["case"] == "base"]
     seeds, ratio = base["seed"].nunique(), depth(base)
     made, free = by_seed(coupled(base)), by_seed(gauge_free(base), ("plateau",))
@@ -134,7 +134,7 @@ def verdicts_at_critical_points(points: pd.DataFrame) -> list[Verdict]:
 
 
 def ended(searches: pd.DataFrame, status: str = "critical") -> str:
-    """How many of these searches, one row each, ended so."""
+    """The number of searches, one per row, with this end."""
     return f"{(searches['status'] == status).sum()} of {len(searches)} searches"
 
 

@@ -1,4 +1,4 @@
-"""What C5 and C6 measure: the top eigenvalues of E and W over the steps of a run, and numbers a seed made from them."""
+"""Measurements of C5 and C6: top eigenvalues of E and W over the steps of a run, and numbers per seed."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from intervals import interval
 
 CASES = {"c1": "Adam", "c10": "Adam-LR, c = 10"}
 FIRST = 10
-"""Step from which on a peak counts."""
+"""First step at which a peak counts."""
 
 
 def curves(one: Run) -> pd.DataFrame:
-    """One row a step and block of a run: phase, top eigenvalue, gradient norm, curvature ratio."""
+    """One row per step and block of a run: phase, top eigenvalue, gradient norm, curvature ratio."""
     with one.hessian("top") as data:
         found = data.load()
     steps = found["step"].values
@@ -41,7 +41,7 @@ def curves(one: Run) -> pd.DataFrame:
 
 
 def gap(table: pd.DataFrame, phase: str) -> pd.DataFrame:
-    """One row a case and seed: mean of log10 of the curvature ratio over a phase, and of its size."""
+    """One row per case and seed: mean of log10 of the curvature ratio over a phase, and of its size."""
     part = table[(table["phase"] == phase) & (table["block"] == "W")]
     logs = part.assign(log=np.log10(part["curvature_ratio"]), size=np.log10(part["curvature_ratio"]).abs())
     return logs.groupby(["case", "seed"])[["log", "size"]].mean()

@@ -33,7 +33,7 @@ def together(ratio: tuple[float, float, float]) -> Judgement:
 
 
 def verdicts(table: pd.DataFrame) -> list[Verdict]:
-    """The rules, applied. table: one row a run."""
+    """The rules, applied. table: one row per run."""
     adam, found = table[table["case"] == "c1"], []
     names = {"train": "Training is done", "test": "Test accuracy has risen"}
     for event, block, other in (("train", "W", "E"), ("test", "E", "W")):

@@ -16,7 +16,7 @@ TOGETHER = 2.0
 
 
 def curves_figure(table: pd.DataFrame, found: pd.DataFrame, setup: str) -> Panel:
-    """Top eigenvalues over steps with the events, one panel a seed under Adam."""
+    """Top eigenvalues over steps with the events, one panel per seed under Adam."""
     figure = new_figure(3, height=2.4, rows=2)
     adam, rows = table[table["case"] == "c1"], found[found["case"] == "c1"]
     panels = list(figure.axes)
@@ -49,7 +49,7 @@ def curves_figure(table: pd.DataFrame, found: pd.DataFrame, setup: str) -> Panel
 
 
 def events_figure(found: pd.DataFrame, setup: str) -> Panel:
-    """Each accuracy event against the fall of each block, one point a run."""
+    """Each accuracy event against the fall of each block, one point per run."""
     figure = new_figure(2, height=3.4)
     titles = {"train": f"training {100 * MEMORISED:g} %", "test": f"test {100 * RISEN:g} %"}
     span = found[["train", "test", "fall_E", "fall_W"]].to_numpy()

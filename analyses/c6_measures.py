@@ -1,4 +1,4 @@
-"""What C6 measures: when a top eigenvalue starts to fall, when accuracy gets there, and how far apart the two are."""
+"""Measurements of C6: when a top eigenvalue starts to fall, when accuracy gets there, and how far apart the two are."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def highest(values: ArrayLike, first: int, last: int) -> int:
 def fall(steps: ArrayLike, values: ArrayLike) -> float:
     """The step of the maximum, looked for where the smoothed values are at theirs."""
     y = smooth(values)
-    # A median of three has the height of a peak twice, at and beside it.
+    # A median of three repeats the height of a peak beside it.
     top = np.flatnonzero(y == y.max())
     return float(np.asarray(steps)[highest(values, top[0], top[-1])])
 
@@ -83,7 +83,7 @@ def over(table: pd.DataFrame, event: str, since: str) -> tuple[float, float, flo
 def nearer(table: pd.DataFrame, event: str, block: str, other: str) -> pd.Series:
     """By how many powers of two an event is nearer to the fall of a block than to that of the other, by run.
 
-    An event that never came is put at the last step: later than both falls, where it is makes no difference.
+    An event that did not occur counts at the last step: after both falls its step makes no difference.
     """
     at = np.log2(table[event].fillna(table["last"]))
     return (at - np.log2(table[f"fall_{other}"])).abs() - (at - np.log2(table[f"fall_{block}"])).abs()

@@ -42,7 +42,7 @@ def points(one: Run) -> pd.DataFrame:
 
 
 def per_run(table: pd.DataFrame) -> pd.DataFrame:
-    """One row a run and ratio: slope, R2 and the mean factor between ratio and prediction."""
+    """One row per run and ratio: slope, R2 and the mean factor between ratio and prediction."""
     rows = []
     for labels, part in table.groupby(["quantity", "optimizer", "case", "run", "seed"]):
         fit = stats.linregress(part["predicted"], part["observed"])
@@ -59,7 +59,7 @@ def fit(table: pd.DataFrame) -> Numbers:
 
 
 def per_group(table: pd.DataFrame) -> pd.DataFrame:
-    """One row a ratio, optimizer and group of checkpoints: all, one phase, the first step, one case, one seed."""
+    """One row per ratio, optimizer and group of checkpoints: all, one phase, the first step, one case, one seed."""
     rows = []
     for (quantity, optimizer), part in table.groupby(["quantity", "optimizer"]):
         # Runs that differ in c alone start as the same network.
@@ -83,7 +83,7 @@ def thin(table: pd.DataFrame, per_decade: int = 8) -> pd.DataFrame:
 
 
 def sentence(key: tuple[str, str], number: Numbers, groups: pd.DataFrame) -> str:
-    """What the report says of one ratio under one optimizer."""
+    """The report's paragraph on one ratio under one optimizer."""
     at = groups.set_index(["quantity", "optimizer", "group"]).loc[key]
     whole, start, by_seed = at.loc["all"], at.loc["step 0"], at.filter(like="seed", axis=0)["slope"]
     count = {name: f"{row['checkpoints']:,.0f}" for name, row in (("all", whole), ("start", start))}
@@ -112,7 +112,7 @@ def all_points(runs: list[Run]) -> pd.DataFrame:
 
 
 def all_runs(folder: Path) -> list[Run]:
-    """The runs of five studies; those that two of them share count once."""
+    """The runs of five studies, without duplicates."""
     return distinct([one for name in STUDIES for one in study(name, folder)])
 
 

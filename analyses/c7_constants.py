@@ -22,7 +22,7 @@ FACTOR = (-1.0, 1.0)
 
 
 def alignments(one: Run) -> pd.DataFrame:
-    """What the chain of proportionalities leaves out: |dL/dW| and |dL/dE| over sigma_max(G) sigma_max of the other.
+    """The factors that the proportionalities omit: |dL/dW| and |dL/dE| over sigma_max(G) sigma_max of the other.
 
     dL/dW_k = G_k E and dL/dE = sum of G_k' W_k (F14): their quotient is gradient_ratio over its prediction.
     """
@@ -44,7 +44,7 @@ def by_norms(one: Run) -> pd.DataFrame:
 
 
 def phases(known: pd.DataFrame) -> pd.DataFrame:
-    """One row a ratio, optimizer and phase: the mean factor between ratio and prediction with its interval."""
+    """One row per ratio, optimizer and phase: the mean factor between ratio and prediction with its interval."""
     rows = []
     for key in PARTS:
         part = known[(known["quantity"] == key[0]) & (known["optimizer"] == key[1])]

@@ -63,7 +63,7 @@ def constants(known: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
         axes.set(xlabel="step (step 0 is drawn at 0.5)", ylabel="measured / predicted")
         axes.set_title(f"{quantity.capitalize()} ratio")
         axes.legend()
-    # One scale for both, so that the two can be compared.
+    # One scale for both panels.
     table = pd.concat(drawn, ignore_index=True)
     for axes in figure.axes:
         axes.set_ylim(table["low"].min() / 1.1, table["high"].max() * 1.1)
@@ -106,13 +106,13 @@ def sweep(runs: pd.DataFrame, groups: pd.DataFrame, cases: pd.DataFrame) -> Figu
 
 
 def best(cases: pd.DataFrame) -> Figure:
-    """Best c against predicted c, at the start and over training: a marker an initial scale, a colour an optimizer."""
+    """Best c against predicted c, at the start and over training: a marker per initial scale, a colour an optimizer."""
     figure = new_figure(2, height=3.4)
     markers = dict(zip(cases["case"].unique(), "osD^v", strict=False))
     colours = dict(zip(OPTIMIZERS.values(), sns.color_palette("colorblind", 2), strict=True))
     for axes, name in zip(figure.axes, LABELS, strict=True):
         known = cases[cases["best"].notna()]
-        # Scales with the same product have the same prediction: side by side none hides another.
+        # Offset scales with the same prediction, so that none hides another.
         aside = 2.0 ** np.linspace(-SIDEWAYS, SIDEWAYS, len(known))
         for (_, row), factor in zip(known.iterrows(), aside, strict=True):
             xerr, yerr = ([[abs(row[of] - row[f"{of}_{end}"])] for end in ("low", "high")] for of in (name, "best"))

@@ -36,7 +36,7 @@ def predictions(one: Run) -> dict[str, float]:
 
 
 def measured(runs: Sequence[Run]) -> pd.DataFrame:
-    """One row a run: its labels, times and predictions; those over training are of the untuned run, c = 1."""
+    """One row per run: its labels, times and predictions; those over training are of the untuned run, c = 1."""
     table = table_of(runs).join(pd.DataFrame([predictions(one) for one in runs]))
     untuned = table[table["lr_ratio"] == 1].set_index(["case", "seed"])["predicted_median"]
     return table.drop(columns="predicted_median").join(untuned, on=["case", "seed"])

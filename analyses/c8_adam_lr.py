@@ -29,7 +29,7 @@ LINES = {
     "fast": ((0, (5, 1)), 2),
     "fast-c10": ((0, (5, 1, 1, 1, 1, 1)), 3),
 }
-# Each policy and what it is held against.
+# Each policy and the one it is compared with.
 PAIRS = (("c10", "c1"), ("prop41", "c1"), ("curvature", "c1"), ("fast-c10", "fast"), ("c10", "fast"))
 RULE = (
     "`supported` means that the runs of a policy grok sooner than those held against by a log-rank test at "
@@ -78,7 +78,7 @@ def claim(runs: Path) -> Finding:
 
 
 def _ratio(r: Run) -> np.ndarray:
-    """c = lr_E / lr_W as it was, by metric_step."""
+    """c = lr_E / lr_W in force, by metric_step."""
     return np.asarray(r.data["lr_E"].values / r.data["lr_W"].values)
 
 

@@ -232,7 +232,7 @@ def _over(a: Floats, b: Floats) -> Floats:
 
 
 def summary(table: pd.DataFrame, by: Sequence[str], column: str = "grokked") -> pd.DataFrame:
-    """One row a group of runs: how many, how many got there, and the median time with its interval."""
+    """One row per group of runs: how many, how many got there, and the median time with its interval."""
     rows = []
     for key, group in table.groupby(list(by), sort=False):
         median, low, high = median_time(group[column], group["last"])

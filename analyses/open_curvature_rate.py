@@ -34,7 +34,7 @@ SOONER, UNTUNED = (-np.inf, -1e-9), (0.0, 1.1)
 
 
 def pairs(table: pd.DataFrame) -> pd.DataFrame:
-    """One row a seed and pair of policies: the steps of both, or the last step where not there, and the difference."""
+    """One row per seed and pair of policies: the steps of both, or their last step, and the difference."""
     steps = table.assign(steps=table["grokked"].fillna(table["last"])).pivot(index="seed", columns="case")
     rows, never = [], steps["grokked"].isna()
     for a, b in PAIRS:
@@ -49,7 +49,7 @@ def pairs(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def comparisons(table: pd.DataFrame, paired: pd.DataFrame) -> pd.DataFrame:
-    """One row a pair of policies: median difference and ratio over seeds with intervals, seeds won, log-rank p."""
+    """One row per pair of policies: median difference and ratio over seeds with intervals, seeds won, log-rank p."""
     rows = []
     for (a, b), part in paired.groupby(["policy", "other"], sort=False):
         row = {"policy": a, "other": b, "seeds": len(part), "sooner": int((part["difference"] < 0).sum())}
@@ -113,7 +113,7 @@ def differences(paired: pd.DataFrame, compared: pd.DataFrame) -> Figure:
 
 
 def sentences(table: pd.DataFrame, swept: pd.DataFrame, compared: pd.DataFrame, along: pd.DataFrame) -> list[str]:
-    """What the report says."""
+    """The report's paragraphs."""
     medians = "; ".join(
         f"{NAMES[row.case]} {words(row.median, row.low, row.high)} ({row.reached} of {row.runs} runs)"
         for row in summary(table, ["case"]).itertuples()

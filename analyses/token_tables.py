@@ -46,7 +46,7 @@ def shared_steps(runs: Iterable[Run]) -> dict[tuple[str, int], int]:
 
 
 def token_table(one: Run, shared: int) -> pd.DataFrame:
-    """One row a checkpoint and token of a run; gradients and accuracies at step `shared` and at the last step."""
+    """One row per checkpoint and token of a run; gradients and accuracies at step `shared` and at the last step."""
     data, config = one.data, one.planned.config
     E, v_E, steps = data["E"].values.astype(float), data["v_E"].values, data["step"].values
     norms, count, grad_norm = (data[name].values for name in ("embedding_norm", "count", "grad_norm"))
@@ -85,7 +85,7 @@ def two_moments(tokens: pd.DataFrame) -> pd.DataFrame:
 
 
 def correlations(tokens: pd.DataFrame, quantities: Iterable[str]) -> pd.DataFrame:
-    """rho of every quantity with the tokens' frequency, one row a run and moment; NaN where either is constant."""
+    """rho of every quantity with the tokens' frequency, one row per run and moment; NaN where either is constant."""
 
     def rho(group: pd.DataFrame) -> pd.Series:
         varies = {x: np.ptp(group[x]) > 0 and np.ptp(group["frequency"]) > 0 for x in quantities}
@@ -96,7 +96,7 @@ def correlations(tokens: pd.DataFrame, quantities: Iterable[str]) -> pd.DataFram
 
 
 def medians(table: pd.DataFrame, by: list[str], quantities: list[str]) -> pd.DataFrame:
-    """Median over runs with its 95 % interval, one row a group."""
+    """Median over runs with its 95 % interval, one row per group."""
     rows = []
     for key, group in table.groupby(by, sort=False):
         row = dict(zip(by, key, strict=True)) | {"runs": len(group)}

@@ -132,7 +132,7 @@ def _missing(found: Mapping[str, Any], lines: Mapping[str, list[Line]]) -> str:
 
 
 def _environments(found: Mapping[str, Any], numbered: Mapping[str, int]) -> str:
-    """One line a machine and code."""
+    """One line per machine and code."""
     lines = ["| run | code | machine | versions |", "|---|---|---|---|"]
     for key, number in numbered.items():
         e = next(f["environments"][key] for f in found.values() if key in f["environments"])
