@@ -243,7 +243,9 @@ class AnalysisConfig:
         below=1,
     )
     eigenvectors: bool = field(False, "Store eigenvectors.")
-    chunk_size: int = field(8192, "Samples processed at once in a product; bounds memory.", at_least=1)
+    chunk_size: int = field(
+        8192, "Samples processed at once in a product; bounds memory. With --problem the problem sets it.", at_least=1
+    )
     seed: int = field(0, "Seed of the random start vectors.", at_least=-(1 << 63), at_most=(1 << 64) - 2)
     device: Literal["auto", "cpu", "cuda"] = field("auto", "Device of the products, which are in float64.")
 

@@ -76,6 +76,13 @@ class ModuleProblem:
         self.default_blocks, self.pairs = tuple(self.blocks), tuple(pairs)
         self.parts = _parts(list(shapes))
 
+    @property
+    def cautions(self) -> list[str]:
+        """What a user must know of the model: checkpoints hold parameters, and no running statistics."""
+        held = [n for n, m in self._model.named_modules() if getattr(m, "running_mean", None) is not None]
+        listed = ", ".join(map(repr, held[:3])) + (f" and {len(held) - 3} more" if len(held) > 3 else "")
+        return [f"the running statistics of {listed} are those of the given model at every step"] if held else []
+
     def decay(self, objective: str) -> float:
         """Weight decay of an objective: 0 of `data`, that of the constructor of `regularised`."""
         return self._decay if objective == "regularised" else 0.0

@@ -436,3 +436,12 @@ def test_every_command_refuses_alike(command: str, run: Path, capsys: pytest.Cap
         argv, wider, "parameter '0.weight' has shape (4, 3) in run.h5", "the sizes that it was trained with", capsys
     )
     refused(argv, "def problem(): return 1 / 0\n", "fails at mine.py, line 1: ZeroDivisionError", "traceback", capsys)
+
+
+def test_running_statistics_are_those_of_the_model(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They are no parameters, and so in no checkpoint: the user is told."""
+    Path("mine.py").write_text(foreign.TINY.replace("torch.nn.Tanh()", "torch.nn.BatchNorm1d(4, affine=False)"))
+    argv = ["hessian", "--ckpt", "run.h5", "--problem", "mine.py:problem", "--steps", "9", "--blocks", "last"]
+    assert cli.run([*argv, "--quiet"]) == 0
+    expected = "warning: --problem mine.py:problem: the running statistics of '1' are those of the given model"
+    assert expected in capsys.readouterr().err
