@@ -79,7 +79,8 @@ class ModuleProblem:
     @property
     def cautions(self) -> list[str]:
         """What a user must know of the model: checkpoints hold parameters, and no running statistics."""
-        held = [n for n, m in self._model.named_modules() if getattr(m, "running_mean", None) is not None]
+        every = self._model.named_modules()
+        held = [n for n, m in every if getattr(m, "running_mean", None) is not None and not m.training]
         listed = ", ".join(map(repr, held[:3])) + (f" and {len(held) - 3} more" if len(held) > 3 else "")
         return [f"the running statistics of {listed} are those of the given model at every step"] if held else []
 
