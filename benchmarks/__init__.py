@@ -1,1 +1,1 @@
-"""What `landscape` costs beside what its users would run otherwise: `python -m benchmarks` measures and reports."""
+"""Time and memory of `landscape` beside other tools: `python -m benchmarks` measures and reports."""

@@ -1,4 +1,4 @@
-"""Measure everything that is not measured yet with this code on this machine, and write docs/performance.md."""
+"""Measure what is not yet measured with this code on this machine, and write docs/performance.md."""
 
 from __future__ import annotations
 

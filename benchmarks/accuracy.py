@@ -1,4 +1,4 @@
-"""Known traps of Hessian tools: what five of them return. Exit status 1 if `landscape` is wrong anywhere."""
+"""Results of five Hessian tools on known traps. Exit status 1 if `landscape` is wrong anywhere."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One line of the table; cells: by tool what it returned and ✓ or ✗."""
+    """One line of the table; cells: result and ✓ or ✗ by tool."""
 
     trap: str
     computed: str
@@ -94,13 +94,13 @@ def row(trap: str, computed: str, truth: Any, tools: Tools, tol: float = 0.0) ->
 
 
 def numbers(values: Array) -> str:
-    """The values; of many seeds how often each came."""
+    """The values; for many seeds the frequency of each."""
     counted = [f"{v:.0f} ({n}×)" for v, n in zip(*np.unique(values, return_counts=True), strict=True)]
     return ", ".join(counted if len(values) >= 20 else [f"{v:.4g}" for v in values])
 
 
 def loss_module(function: Callable[[Tensor, Tensor], Tensor]) -> nn.Module:
-    """A function of (outputs, targets) in the form curvlinops wants."""
+    """A function of (outputs, targets) in the form that curvlinops takes."""
     module = nn.Module()
     module.forward, module.reduction = function, "mean"  # type: ignore[assignment]
     return module
@@ -108,7 +108,7 @@ def loss_module(function: Callable[[Tensor, Tensor], Tensor]) -> nn.Module:
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A model, its data and the block to differentiate by, handed to each tool the way its users do."""
+    """A model, its data and the block to differentiate by, passed to each tool as its users do."""
 
     model: nn.Module
     inputs: Tensor
@@ -174,7 +174,7 @@ class Case:
         return (self.curvlinops() @ torch.eye(len(self.point), dtype=self.point.dtype)).detach().double().numpy()
 
     def torch_matrix(self) -> Array:
-        """torch.func.hessian; over batches the plain mean, as the loop is mostly written."""
+        """torch.func.hessian; over batches the plain mean, as in the usual loop."""
         found = [torch.func.hessian(self.value)(self.point, *batch) for batch in self.batches]
         return torch.stack(found).mean(0).detach().double().numpy()
 
@@ -222,13 +222,13 @@ def rotated(eigenvalues: Any, dtype: torch.dtype = torch.float64) -> Tensor:
 
 
 def quadratic(A: Tensor) -> Case:
-    """A model whose Hessian is A: its parameters come out as they are, the loss is x·Ax/2."""
+    """A model whose Hessian is A: it returns its parameters, and the loss is x·Ax/2."""
     one, loss = torch.ones(1, 1, dtype=A.dtype), loss_module(lambda x, _: 0.5 * x[0] @ A @ x[0])
     return Case(nn.Linear(1, len(A), False).to(A), one, one, ("weight",), loss)
 
 
 def solvers(A: Tensor, k: int, which: Any = "highest") -> Tools:
-    """The k eigenvalues of largest magnitude, which PyHessian is after; they are at the end(s) `which`."""
+    """The k eigenvalues of largest magnitude, which PyHessian computes, at the end(s) `which`."""
     case, own = quadratic(A), MatrixOperator(A)
     end = {"lowest": "SA", "highest": "LA", "both": "LM"}[which]
     search = functools.partial(eigsh, own, k, which, "lanczos", max_products=10_000)
@@ -254,7 +254,7 @@ def nodes(A: Tensor, steps: int) -> Tools:
 
 
 def after(function: Callable[[Any], Any], tools: Tools) -> Tools:
-    """What a function makes of each tool's result."""
+    """A function applied to each tool's result."""
     return {tool: lambda run=run: function(run()) for tool, run in tools.items()}
 
 
@@ -265,7 +265,7 @@ def copies(tools: Tools, within: float, seeds: int) -> Tools:
 
 
 def invented(spectrum: Array) -> Callable[[Array], int]:
-    """Counts the values that are further than half a percent of the norm from every eigenvalue."""
+    """Counts the values farther than half a percent of the norm from every eigenvalue."""
     return lambda found: int((np.abs(found[:, None] - spectrum).min(1) > 5e-3 * np.abs(spectrum).max()).sum())
 
 

@@ -1,11 +1,11 @@
-"""What the work must cost: the matrix products and the bytes of one Hessian-vector product, counted."""
+"""Counts of the matrix products and bytes that one Hessian-vector product needs."""
 
 from __future__ import annotations
 
 import dataclasses
 
 OPERANDS = 2
-"""Slots that vary from sample to sample; `op` and `=` are the same in all of them."""
+"""Slots that vary between samples; `op` and `=` are constant."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,5 +45,5 @@ class Shape:
         return sum(2 * rows * inner * columns * times for rows, inner, columns, times in self.gemms())
 
     def bytes(self, itemsize: int) -> int:
-        """What one product must at least read and write: the point's arrays, the parameters, v and H v."""
+        """Least bytes that one product reads and writes: the point's arrays, the parameters, v and H v."""
         return itemsize * (2 * self.N * (self.h + self.C) + 3 * self.parameters)

@@ -25,13 +25,13 @@ TARGET, AGREEMENT = 50.0, 1e-12
 
 
 def closed_form(at: Case) -> Callable[[], Tensor]:
-    """Makes the block from the parameters."""
+    """Assembles the block from the parameters."""
     structure = at.problem.structure(at.params, 0.0)
     return functools.partial(structure.dense, BLOCK)
 
 
 def assembled(at: Case) -> tuple[Numbers, Tensor]:
-    """Seconds of three assemblies, and the last one's block; a large one fits in memory but once."""
+    """Seconds of three assemblies, and the last block; memory holds a large one only once."""
     work, seconds = closed_form(at), []
     for _ in range(3):
         taken, H = timed(work)
@@ -74,7 +74,7 @@ def block(name: str, whole: bool) -> Numbers:
 
 
 def by_torch(name: str) -> Numbers:
-    """torch.func.hessian, in a process of its own that may take what memory is free."""
+    """torch.func.hessian, in a separate process that may use all free memory."""
     return {"net": name, "order": case(NETS[name]).size(BLOCK), **apart(_torch_hessian, name)}
 
 

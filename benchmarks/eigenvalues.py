@@ -29,9 +29,9 @@ SEARCHED = ("E", "W", "E,W", "all")
 
 
 def own(at: Case, names: tuple[str, ...], which: Any = "both", tol: float = TOLERANCE) -> Numbers:
-    """What `landscape hessian` does with a block of this size: assemble it, or search it from what theory knows.
+    """The eigenvalues as `landscape hessian` computes them: dense, or a search from the structure's start vectors.
 
-    With another `tol`, whose user wants no more than that: search it.
+    Always a search for another `tol`.
     """
     H = at.landscape(names)
 
@@ -55,7 +55,7 @@ def own(at: Case, names: tuple[str, ...], which: Any = "both", tol: float = TOLE
 
 
 def pyhessian(at: Case, names: tuple[str, ...], norm: float, **options: float) -> Numbers:
-    """PyHessian's eigenvalues(): the 2 K of largest modulus, for it knows no ends."""
+    """PyHessian's eigenvalues(): the 2 K of largest modulus, as it does not separate the ends."""
     torch.manual_seed(0)
     seconds, (values, vectors) = timed(lambda: at.pyhessian(names).eigenvalues(top_n=2 * K, **options))
     columns = torch.stack([torch.cat([piece.reshape(-1) for piece in v]) for v in vectors], 1)
@@ -110,7 +110,7 @@ def judged(at: Case, names: tuple[str, ...], values: Any, vectors: Tensor, norm:
 
 
 def block(name: str, block: str, cap: float) -> Numbers:
-    """Each tool once: these searches take seconds to minutes."""
+    """Run each tool once: these searches take seconds to minutes."""
     at, names = case(preset(name), STEP), BLOCKS[block]
     found = own(at, names)
     return {
@@ -125,7 +125,7 @@ def block(name: str, block: str, cap: float) -> Numbers:
 
 
 def loosely(name: str, block: str) -> Numbers:
-    """Ours at the residual that PyHessian reached in the part of the same block."""
+    """Our search at the residual that PyHessian reached on the same block."""
     reached = load("eigenvalues")["parts"][f"{name} {block}"]["PyHessian"]["residual"]
     at = case(preset(name), STEP)
     return {"of": f"{name} {block}", "tol": reached, "landscape": own(at, BLOCKS[block], tol=reached)}
@@ -177,7 +177,7 @@ def lines(found: Mapping[str, Numbers]) -> Iterator[Line]:
 
 
 def told(search: Numbers) -> str:
-    """How a search ended."""
+    """The end of a search in words."""
     residual = "residual is unknown" if search["residual"] is None else f"largest residual {search['residual']:.0e}"
     if search["pairs"] == search["wanted"]:
         return f"{search['seconds']:.3g} s, {residual}"

@@ -21,7 +21,7 @@ SEARCHES = {"landscape": (0, "o"), "PyHessian": (1, "s"), "PyHessian's defaults"
 
 
 def draw(results: Mapping[str, Mapping[str, Numbers]], folder: Path) -> dict[str, str]:
-    """Write every figure whose numbers there are; captions by file name."""
+    """Write every figure whose numbers exist; returns captions by file name."""
     found = {}
     with style():
         for name, (script, drawn) in FIGURES.items():

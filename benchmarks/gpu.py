@@ -1,4 +1,4 @@
-"""Products, dense blocks, eigenvalues and a whole run on a GPU: first whether they are right, then how fast.
+"""Products, dense blocks, eigenvalues and a whole run on a GPU: correctness first, then speed.
 
 Stands alone: torch and `landscape` from this checkout are all it needs. Writes $OUT/gpu.json, to be kept as
 benchmarks/results/gpu.json, and exits with 1 if anything is wrong. `--device cpu --small` tries it out anywhere.
@@ -73,7 +73,7 @@ class Bench:
         return start.elapsed_time(stop) / 1e3
 
     def attempt(self, work: Callable[..., None], *args: Any) -> None:
-        """Do a section; what it raises is noted as wrong, and keeps no other section from its turn."""
+        """Run a section; an exception is recorded as wrong and does not stop the other sections."""
         try:
             work(self, *args)
         except Exception as problem:
@@ -242,7 +242,7 @@ def environment(device: str) -> dict[str, str]:
 
 
 def main() -> int:
-    """Check, time, and write the JSON; 1 if anything was wrong."""
+    """Check, time, and write the JSON; returns 1 if anything is wrong."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--small", action="store_true", help="tiny networks, to see that it runs")
@@ -253,7 +253,7 @@ def main() -> int:
     nets = {name: TINY if args.small else preset(name) for name in names}
     searched = "tiny" if args.small else "mid"
     bench.attempt(check, nets[names[0]])
-    # What is wrong is not worth timing.
+    # Do not time wrong results.
     if not bench.wrong:
         for name, config in nets.items():
             bench.attempt(time_products, name, config, 256 if args.small else 8192)

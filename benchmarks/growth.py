@@ -1,4 +1,4 @@
-"""How time and memory grow with p, d, h, N, checkpoints and eigenvalues, beside what the counts say."""
+"""Growth of time and memory with p, d, h, N, checkpoints and eigenvalues, beside counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measuring in turn, medians, where and with what it was measured, and results that are not measured twice."""
+"""Alternating measurements, medians, environments, and cached results."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ class Line:
 
 
 def alternate(works: Mapping[str, Callable[[], Any]], rounds: int, calls: int = 1) -> dict[str, dict[str, Any]]:
-    """Seconds of each work, done in turn `rounds` times after one call unmeasured: median, fastest and slowest.
+    """Seconds of each work, alternating for `rounds` rounds after a warm-up call: median, fastest and slowest.
 
-    calls: how often in a row, as solvers do, so that none pays for what the others left in the caches.
+    calls: calls in a row per round, as in solvers, so that none pays for what the others left in the caches.
     """
     for work in works.values():
         work()
@@ -80,22 +80,22 @@ def summary(seconds: Sequence[float]) -> dict[str, Any]:
 
 
 def apart(function: Callable[..., Any], *args: Any) -> Any:
-    """What a function of a module returns in a process of its own; raises BrokenProcessPool if that one is killed."""
+    """The result of a module's function in a separate process. Raises BrokenProcessPool if that is killed."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         return pool.submit(function, *args).result()
 
 
 def peak_memory() -> int:
-    """Bytes: the largest resident size of this process so far.
+    """Largest resident size of this process so far, in bytes.
 
-    Of this program only: resource.getrusage counts the process that it was started from too.
+    Of this program only, whereas resource.getrusage includes the process that started it.
     """
     status = Path("/proc/self/status").read_text(encoding="ascii")
     return 1024 * int(status.split("VmHWM:")[1].split()[0])
 
 
 def environment() -> dict[str, Any]:
-    """Code, versions and machine; without the machine's name."""
+    """Code, versions and machine, without the hostname."""
     found = {k: v for k, v in provenance("cpu").items() if k not in ("hostname", "argv", "created")}
     cpu = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
     cores, memory = len(os.sched_getaffinity(0)), os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -117,11 +117,11 @@ def load(name: str, folder: Path = RESULTS) -> dict[str, Any]:
 
 
 def measure(name: str, parts: Sequence[Part], full: bool, again: bool) -> dict[str, Any]:
-    """Do the parts that were not done with this code on this machine, each stored at once; all results.
+    """Run the parts without results from this code and machine, storing each at once; returns all results.
 
-    again: do all of them.
+    again: run all parts.
     """
-    # One thread for every tool: a second one waits for a core whenever another process wants it.
+    # One thread for every tool: a second one would wait for a core that another process uses.
     torch.set_num_threads(1)
     RESULTS.mkdir(exist_ok=True)
     here = environment()
@@ -150,7 +150,7 @@ def measure(name: str, parts: Sequence[Part], full: bool, again: bool) -> dict[s
 
 
 def _code(name: str, here: Mapping[str, Any]) -> str:
-    """A digest of the machine, the versions, the package and the script: what a result stands for."""
+    """A digest of machine, versions, package and script, which identifies a result."""
     sources = [*(ROOT / "landscape").rglob("*.py")]
     sources += [ROOT / f"benchmarks/{module}.py" for module in ("harness", "peers", "counts", name)]
     text = "".join(path.read_text(encoding="utf-8") for path in sorted(sources))
@@ -165,7 +165,9 @@ def main(name: str, parts: Sequence[Part]) -> int:
     """Command line of one script: measure, and print its results as one JSON document."""
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}")
     parser.add_argument("--full", action="store_true", help="the slow parts too")
-    parser.add_argument("--again", action="store_true", help="also what was measured with this code on this machine")
+    parser.add_argument(
+        "--again", action="store_true", help="repeat parts already measured with this code on this machine"
+    )
     args = parser.parse_args()
     print(json.dumps(measure(name, parts, args.full, args.again), indent=1))
     return 0

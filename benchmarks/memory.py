@@ -16,11 +16,11 @@ from landscape.analysis.measurement import Measurement
 from landscape.problems.problem import Arrays
 
 LIMIT, MAX_PRODUCTS = 2e9, 500
-"""Bytes above the imports; products per search, more than it takes to need and to fill the longest basis."""
+"""Bytes above the imports; products per search, enough to fill the longest basis."""
 
 
 def checkpoint(name: str) -> Numbers:
-    """The peak of a process of its own, before and after."""
+    """The peak of a separate process, before and after."""
     trained(preset(name), [0]).close()
     return apart(_checkpoint, name)
 

@@ -1,4 +1,4 @@
-"""The network as its users write it, and the tools that they would run on it otherwise."""
+"""The network in plain PyTorch, and other tools for its Hessian."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Case:
         from pyhessian import hessian
 
         with warnings.catch_warnings():
-            # It keeps its graph through backward(); the solver is dropped after use.
+            # backward() keeps the graph; drop the solver after use.
             warnings.filterwarnings("ignore", message="Using backward.. with create_graph")
             return hessian(self.user_net(names), nn.CrossEntropyLoss(), data=self.data, cuda=False)
 
@@ -133,7 +133,7 @@ class Case:
         return result
 
     def check(self) -> dict[str, float]:
-        """Relative differences to ours in float64: loss, gradient, product. AssertionError if they are not rounding."""
+        """Relative differences to ours in float64: loss, gradient, product. AssertionError if beyond rounding."""
         exact = dataclasses.replace(self, dtype=torch.float64)
         objective, net = self.problem.objective(0.0), exact.user_net()
         loss = nn.functional.cross_entropy(net(self.data[0]), self.data[1])
@@ -163,7 +163,7 @@ def relative(found: Tensor, expected: Tensor) -> float:
 
 
 def trained(config: TrainConfig, steps: Sequence[int]) -> RunReader:
-    """A run that was trained to the last of `steps`, with a checkpoint at each; kept between calls."""
+    """A run trained to the last of `steps`, with a checkpoint at each; cached."""
     changes = {"steps": max(steps), "checkpoint_at": tuple(steps), "checkpoint_every": 0, "checkpoint_log": 0}
     config = dataclasses.replace(config, **changes, stop_test_accuracy=None, device="cpu")
     CACHE.mkdir(exist_ok=True)

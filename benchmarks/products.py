@@ -23,7 +23,7 @@ LIMIT, TOGETHER = 2.0, 1.3
 
 
 def gemms_alone(shape: Shape, dtype: torch.dtype) -> Callable[[], None]:
-    """The matrix products of one Hessian-vector product and nothing else, into memory that is there already."""
+    """The matrix products of one Hessian-vector product alone, into allocated memory."""
     work = []
     for rows, inner, columns, times in shape.gemms():
         a, b = torch.randn(rows, inner, dtype=dtype), torch.randn(inner, columns, dtype=dtype)

@@ -1,4 +1,4 @@
-"""Where the time goes in the work that misses its target, operation by operation."""
+"""Profiles, by operation, of the work that misses its target."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ ROUNDS, SHOWN, STEPS, MID_STEPS = 5, 7, 1500, 300
 TURNING = "How far eigenvectors turn in 30 steps of quick (row 7)"
 TRANSITIONS = [(300, 330), (1500, 1530), (2970, 3000)]
 GEMMS = {"mm", "bmm", "baddbmm"}
-"""Those whose multiplications and additions the profiler counts."""
+"""Operations whose FLOPs the profiler counts."""
 
 
 def by_operation(work: Callable[[], Any], rounds: int = ROUNDS) -> Numbers:
-    """Median seconds of a call, and each operation's own share of the time of a call that is watched.
+    """Median seconds of a call, and each operation's share of the time of a profiled call.
 
-    Watching lengthens what consists of many short operations; the shares are of the longer time.
+    Profiling slows down many short operations; the shares are of the longer time.
     """
     if rounds > 1:
         work()
@@ -105,7 +105,7 @@ def plain(name: str, steps: int, threads: int) -> Numbers:
 
 @contextmanager
 def on(threads: int) -> Iterator[None]:
-    """So many threads, and then as many as before."""
+    """Context with this number of threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -159,7 +159,7 @@ def parts() -> list[Part]:
 
 
 def lines(found: Mapping[str, Numbers]) -> Iterator[Line]:
-    """None: a profile has no target."""
+    """No lines: a profile has no target."""
     yield from ()
 
 

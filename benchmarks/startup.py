@@ -1,4 +1,4 @@
-"""How long `landscape` takes to say anything: `--help` and `info`."""
+"""Start-up time of `landscape`: `--help` and `info`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the file of record costs: checkpoints against numpy.tofile, reads against numpy.fromfile, and --fsync."""
+"""Cost of the run file: checkpoints against numpy.tofile, reads against numpy.fromfile, and --fsync."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from landscape.training.member import Member
 
 ROUNDS = 40
 WRITES, EXTRA, READS = 1.3, 1e-3, 0.5
-"""A checkpoint in so many tofile, and as many seconds; reads at such a share of fromfile's speed."""
+"""Targets: checkpoint time in tofile times and in seconds; read speed as a share of fromfile's."""
 
 
 def measure(work: Callable[[int], Any]) -> float:

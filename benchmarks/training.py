@@ -38,7 +38,7 @@ WATCHED = {
 
 
 def plain_loop(config: TrainConfig, fused: bool) -> None:
-    """What a good user of PyTorch writes: two parameter groups, shuffled epochs by index, no metrics and no files."""
+    """A good plain PyTorch loop: two parameter groups, shuffled epochs by index, no metrics and no files."""
     x, y = (torch.from_numpy(array).long() for array in make_data(config).subset(TRAIN))
     embedding = nn.Embedding(config.vocabulary, config.embed_dim)
     width = config.tokens * config.embed_dim
@@ -82,7 +82,7 @@ def watched(spent: dict[str, float]) -> Iterator[None]:
 
 
 def single(name: str, threads: int, rounds: int) -> Numbers:
-    """The three loops in turn, so that what else the machine does strikes all of them."""
+    """Alternate the three loops, so that other load affects all of them."""
     torch.set_num_threads(threads)
     config = dataclasses.replace(preset(name), steps=STEPS[name], stop_test_accuracy=None)
     taken: dict[str, list[float]] = {"plain": [], "plain_fused": [], "landscape": []}

@@ -1,4 +1,4 @@
-"""Both ends of every block over a whole run, each checkpoint begun from the one before, beside its checkpoints cold."""
+"""Both ends of every block over a whole run, with warm starts from the previous checkpoint, beside cold starts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Vectors = dict[str, Tensor]
 
 
 def run(name: str, steps: list[int], cold: list[int], blocks: tuple[str, ...] = DEFAULT_BLOCKS) -> Numbers:
-    """Seconds and products of the searches at each step; at the steps in `cold` also from nothing, right after."""
+    """Seconds and products of the searches at each step; at the steps in `cold` also a cold start, right after."""
     config = AnalysisConfig(method="lanczos", blocks=blocks, device="cpu")
     with trained(preset(name), STEPS[name]) as reader:
         problem = problems.of_run(reader, config.device)
