@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from landscape.training.ensemble import ensemble as ensemble
     from landscape.training.loop import train as train
     from landscape.training.loop import train_ensemble as train_ensemble
+    from landscape.training.recorder import Recorder as Recorder
 
 # Looked up on first use, so that `landscape --help` does not import torch.
 _HOMES = {
@@ -63,6 +64,7 @@ _HOMES = {
     "train": "landscape.training.loop",
     "train_ensemble": "landscape.training.loop",
     "ensemble": "landscape.training.ensemble",
+    "Recorder": "landscape.training.recorder",
     "analyse": "landscape.analysis.hessian",
     "SweepConfig": "landscape.sweep.plan",
     "load_sweep": "landscape.sweep.plan",

@@ -76,6 +76,8 @@ def _look(path: Path) -> FileState:
     from landscape.training import tables as run
 
     state = inspect(path)
+    if state.is_recorded:
+        return state
     is_run = state.kind == "run file"
     lacks = run.lacks(state) if is_run else fields.lacks(state)
     notes = (*lacks, *state.notes, *younger(state, run.declared(state) if is_run else [fields.ROOT]))

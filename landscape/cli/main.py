@@ -135,6 +135,9 @@ def _base_config(argv: Sequence[str]) -> TrainConfig:
     if known.resume and known.out.exists():
         from landscape.storage.runs import RunReader
 
-        with RunReader(known.out) as reader, in_file(known.out, "config"):
-            base = replace(TrainConfig(), reader.config)
+        with RunReader(known.out) as reader:
+            # Of another's run, which is refused in due course, the options are not known.
+            if not reader.is_recorded:
+                with in_file(known.out, "config"):
+                    base = replace(TrainConfig(), reader.config)
     return load(known.config, base) if known.config else base

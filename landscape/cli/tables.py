@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from landscape.storage.hessians import HessianReader
     from landscape.storage.inspect import FileState
 
+_FEW = 20
+"""Datasets of a table that are listed by name."""
+
 
 def measurements(result: HessianReader) -> str:
     """The table by step and block, the table by step, and notes."""
@@ -61,12 +64,15 @@ def contents(state: FileState) -> str:
         ["made by", f"landscape {a['landscape_version']}, commit {a['git_commit'][:12]}, torch {a['torch_version']}"],
         ["on", f"{a['hostname']}, {a['device']}, {a['created']}"],
         ["steps", span],
-        *([t.group, f"{len(t.committed)} rows of {', '.join(t.datasets)}"] for t in state.tables if t.datasets),
+        *([t.group, f"{len(t.committed)} rows of {_few(t.datasets)}"] for t in state.tables if t.datasets),
         *(["lacks", note.removeprefix("no ")] for note in state.notes),
         ["config", " ".join(f"{k}={v}" for k, v in state.config.items())],
     ]
     if state.status == "diverged":
         lines.append(["ended", "its loss or parameters were no longer finite; a lower --lr may help, with --overwrite"])
+    elif state.is_recorded:
+        lines.append(["analyse", f"landscape hessian --ckpt {shlex.quote(state.path)} --problem mine.py:problem"])
+        lines.append(["extend", f"landscape.Recorder({state.path!r}, model, resume=True) in your training loop"])
     elif state.kind == "run file":
         verb = "extend" if state.status == "complete" else "resume"
         more = " --steps N" if state.status == "complete" else ""
@@ -78,6 +84,11 @@ def contents(state: FileState) -> str:
     width = max(len(line[0]) for line in lines[1:])
     head, *rest = ([printable(cell) for cell in line] for line in lines)
     return "\n".join([": ".join(head), *(f"  {name:{width}}  {text}" for name, text in rest)])
+
+
+def _few(names: Sequence[str]) -> str:
+    """The datasets of a large model, of which the first ones stand for all."""
+    return ", ".join(names) if len(names) <= _FEW else f"{', '.join(names[:_FEW])} and {len(names) - _FEW} more"
 
 
 def soundness(state: FileState) -> str:

@@ -76,6 +76,7 @@ def read_problem(reader: RunReader) -> tuple[TrainConfig, dict[str, NDArray[Any]
 
     Raises FileError for a file of which they are not.
     """
+    reader.require_trained("name the model, its data and its loss: --problem mine.py:problem (docs/your-model.md)")
     with in_file(reader.path, "config"):
         config = replace(TrainConfig(), reader.config)
     fields, lengths = parameters(config), axes(config)

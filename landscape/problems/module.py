@@ -17,7 +17,7 @@ from landscape.curvature.modules import device_of
 from landscape.curvature.objective import Adapter, Objective, PerSampleLoss, cross_entropy
 from landscape.curvature.weights import WeightFunction, Weights
 from landscape.errors import ArgumentError, suggest
-from landscape.problems.problem import Arrays, ParameterSpec, Plain, Training, joint
+from landscape.problems.problem import Arrays, ParameterSpec, Plain, Training, joint, plain_axes
 from landscape.storage.runs import RunReader
 
 _MOST_PARTS = 32
@@ -66,12 +66,8 @@ class ModuleProblem:
         for block in blocks or {}:
             if not block or {"/", " ", ","} & set(block):
                 raise ArgumentError(f"a block cannot be named {block!r}", "leave out spaces, commas and slashes")
-        self.parameters = {
-            n: ParameterSpec(shape, tuple(f"{n}_{i}" for i in range(len(shape)))) for n, shape in shapes.items()
-        }
-        named = {block: resolved(block, patterns, list(shapes)) for block, patterns in (blocks or {}).items()}
-        for pair in pairs:
-            named[joint(pair)] = _both(pair, named)
+        self.parameters = {n: ParameterSpec(shape, plain_axes(n, len(shape))) for n, shape in shapes.items()}
+        named = named_blocks(blocks or {}, pairs, list(shapes))
         self.blocks = {**named, "all": tuple(shapes)}
         self.default_blocks, self.pairs = tuple(self.blocks), tuple(pairs)
         self.parts = _parts(list(shapes))
@@ -143,6 +139,16 @@ class _WholeLoss(nn.Module):
 
 def _arguments(inputs: Tree) -> tuple[Any, ...]:
     return tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
+
+
+def named_blocks(
+    blocks: Mapping[str, Sequence[str]], pairs: Sequence[tuple[str, str]], names: Sequence[str]
+) -> dict[str, tuple[str, ...]]:
+    """The parameters of declared blocks, and of the joint block of each pair. Raises ArgumentError."""
+    named = {block: resolved(block, patterns, names) for block, patterns in blocks.items()}
+    for pair in pairs:
+        named[joint(pair)] = _both(pair, named)
+    return named
 
 
 def resolved(block: str, patterns: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:

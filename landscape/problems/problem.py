@@ -129,6 +129,11 @@ class Problem(Protocol):
         ...
 
 
+def plain_axes(name: str, count: int) -> tuple[str, ...]:
+    """Names of the axes of a parameter of which only the shape is known; no parameter of a module is called so."""
+    return tuple(f"{name}.{i}" for i in range(count))
+
+
 def tensors(problem: Problem, arrays: Arrays) -> dict[str, Tensor]:
     """Stored parameters in float64 on the problem's device."""
     return {n: torch.from_numpy(arrays[n]).to(problem.device, torch.float64) for n in problem.parameters}

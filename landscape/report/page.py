@@ -97,10 +97,22 @@ def _write_pages(sources: Sequence[Source], sections: Sequence[Section], folder:
 
 def _run_facts(source: Source) -> dict[str, str]:
     """Facts about a run by name."""
-    c = source.config
     attrs = source.run_attrs or source.hessian_attrs
+    facts = {"run": source.label, **(_recorded(source) if source.is_recorded else _trained(source))}
+    run_id = source.run_attrs.get("run_id", source.hessian_attrs.get("parent_run_id"))
+    digest = sha256(source.run) if source.run else source.hessian_attrs["parent_sha256"]
+    return facts | {
+        "run id": str(run_id),
+        "SHA-256 of the run file": str(digest),
+        "made by": f"landscape {attrs['landscape_version']}, commit {str(attrs['git_commit'])[:12]}"
+        f"{' with changes' if attrs['git_dirty'] else ''}, torch {attrs['torch_version']}, {attrs['device']}",
+    }
+
+
+def _trained(source: Source) -> dict[str, str]:
+    """Options and results of a run of `landscape train`."""
+    c = source.config
     facts = {
-        "run": source.label,
         "task": f"{c['task']} mod {c['p']}, {c['tokens']} tokens",
         "model": network(c),
         "optimiser": f"{c['optimizer']}, lr {c['lr']:g}, {RATE_RATIO} {c['lr_ratio']}, "
@@ -119,19 +131,30 @@ def _run_facts(source: Source) -> dict[str, str]:
             "train 99 % at step": str(source.event("train_accuracy", MEMORISED)),
             "test 95 % at step": str(source.event("test_accuracy", GROKKED)),
         }
-    run_id = source.run_attrs.get("run_id", source.hessian_attrs.get("parent_run_id"))
-    digest = sha256(source.run) if source.run else source.hessian_attrs["parent_sha256"]
-    return facts | {
-        "run id": str(run_id),
-        "SHA-256 of the run file": str(digest),
-        "made by": f"landscape {attrs['landscape_version']}, commit {str(attrs['git_commit'])[:12]}"
-        f"{' with changes' if attrs['git_dirty'] else ''}, torch {attrs['torch_version']}, {attrs['device']}",
+    return facts
+
+
+def _recorded(source: Source) -> dict[str, str]:
+    """What is known of a run that was recorded or imported."""
+    c = source.config
+    facts = {
+        "model": str(c["model"]),
+        "parameters": f"{c['num_parameters']:,}",
+        "seed": source.seed.removeprefix("seed "),
     }
+    if source.run:
+        facts["status"] = str(source.run_attrs["status"])
+        for name, values in source.metrics.data_vars.items():
+            # A metric that is recorded at some steps alone is NaN between them.
+            known = values.dropna("metric_step")
+            if known.size:
+                facts[f"last {name}"] = f"{float(known[-1]):.6g}, at step {int(known['metric_step'][-1])}"
+    return facts
 
 
 def _notes(sources: Sequence[Source]) -> list[str]:
     """What readers must know before they quote a number."""
-    seeds = len({s.config["seed"] for s in sources})
+    seeds = len({s.seed for s in sources})
     notes = [
         f"{len(sources)} run{'s' if len(sources) > 1 else ''}, {seeds} seed{'s' if seeds > 1 else ''}: "
         + ("one seed supports no general claim." if seeds == 1 else "the figures show the spread."),

@@ -56,20 +56,21 @@ def write_attributes(file: h5py.File, kind: str, attrs: Mapping[str, Any], layou
 
 
 def known_attributes(attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """Root attributes with None for the steps of events that never came."""
-    return {n: None if n in EVENTS and value == schema.UNKNOWN else value for n, value in attrs.items()}
+    """Root attributes with None for the steps of events that never came, and for a seed that is not known."""
+    marked = (*EVENTS, "seed")
+    return {n: None if n in marked and value == schema.UNKNOWN else value for n, value in attrs.items()}
 
 
 class Contents:
     """An opened file of which every object that its layout names has passed its checks.
 
-    attrs: root attributes but the layout; config: the JSON among them; layout: what it declares, by group; tables and
-    arrays: what can be read, by group; scales: labels of all axes but the rows'.
+    kind: its schema; attrs: root attributes but the layout; config: the JSON among them; layout: what it declares, by
+    group; tables and arrays: what can be read, by group; scales: labels of all axes but the rows'.
     """
 
     def __init__(self, guard: Guard, kind: str) -> None:
         """Raises FileError for whatever `landscape` would not have written, before any array is read."""
-        self._guard = guard
+        self._guard, self.kind = guard, kind
         declares = schema.release(str(guard.require("schema_version", str))) >= (2,)
         # Before, the checksums of attributes and data came later than the format.
         asked: Callable[..., Any] = guard.require if declares else guard.attribute

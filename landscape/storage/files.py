@@ -43,11 +43,15 @@ def output(path: Path | str) -> Path:
     return target
 
 
-def open_file(path: Path, wanted: str) -> Contents:
-    """Open a file of the schema `wanted` for reading, beside a live writer too; refuse everything else."""
+def open_file(path: Path, wanted: str = "") -> Contents:
+    """Open a file of the schema `wanted`, by default of either, for reading, beside a live writer too.
+
+    Raises FileError for everything else.
+    """
     guard = _open_hdf5(path)
     try:
         found = guard.attribute("schema", str)
+        wanted = wanted or (str(found) if found in _KIND else schema.RUN)
         if found != wanted:
             what = _KIND.get(str(found), f"of schema {found!r}" if found else "an HDF5 file of another program")
             hint = (

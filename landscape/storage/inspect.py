@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from landscape.errors import FileError
+from landscape.errors import FileError, NumericsError
 from landscape.storage import schema
 from landscape.storage.contents import known_attributes
-from landscape.storage.files import file_schema, open_file, output, run_file
+from landscape.storage.files import open_file, output, run_file
 from landscape.storage.hessians import HessianReader
 from landscape.storage.making import rewrite
 from landscape.storage.runs import RunReader
@@ -53,6 +53,11 @@ class FileState:
         return self.status in ("complete", "diverged") and all(len(t.committed) == t.room for t in self.tables)
 
     @property
+    def is_recorded(self) -> bool:
+        """Of a run file: whether its checkpoints did not come from `landscape train`."""
+        return self.config.get("kind") == schema.RECORDED
+
+    @property
     def steps(self) -> tuple[int, ...]:
         """Stored checkpoints of a run file, analysed steps of a Hessian file."""
         main = schema.MAIN.values()
@@ -65,9 +70,8 @@ class FileState:
 
 def inspect(path: Path) -> FileState:
     """Look at every commit record, shape and attribute of a file. Raises FileError if it is no file of ours."""
-    kind = file_schema(path) or "none"
-    # A file of another program is refused in the words of open_file.
-    with contextlib.closing(open_file(path, kind if kind in KINDS else schema.RUN)) as file:
+    with contextlib.closing(open_file(path)) as file:
+        kind = file.kind
         tables = tuple(_state(table) for table in file.tables.values())
         for arrays in file.arrays.values():
             arrays.read()
@@ -77,10 +81,13 @@ def inspect(path: Path) -> FileState:
         for t in tables
         if t.damaged and t.group != "resume"
     ]
+    notes = [] if kind == schema.RUN else list(_parent(attributes, path))
+    if config.get("kind") == schema.RECORDED:
+        notes += _not_finite(path)
     # A torn slot is the mark of an interruption; the other one is then in force.
     by_group = {t.group: t for t in tables}
-    resume = by_group.get("resume")
-    if kind == schema.RUN and by_group["checkpoints"].committed and not (resume and resume.committed):
+    stored, resume = by_group.get("checkpoints"), by_group.get("resume")
+    if stored and stored.committed and resume and not resume.committed:
         damage.append("resume: no valid slot, so that the run cannot be resumed")
     return FileState(
         path=str(path),
@@ -92,7 +99,7 @@ def inspect(path: Path) -> FileState:
         config=config,
         tables=tables,
         damage=tuple(damage),
-        notes=() if kind == schema.RUN else tuple(_parent(attributes, path)),
+        notes=tuple(notes),
     )
 
 
@@ -167,6 +174,16 @@ def _parent(attributes: Mapping[str, Any], path: Path) -> Iterator[str]:
         wrong = str(error)
     if wrong:
         yield wrong
+
+
+def _not_finite(path: Path) -> Iterator[str]:
+    """The checkpoints that no analysis takes, which `landscape train` never stores."""
+    with RunReader(path) as run:
+        for step in run.steps:
+            try:
+                run.checkpoint(step)
+            except NumericsError as error:
+                yield f"no finite parameters: {str(error).removeprefix(f'{path}: ')}"
 
 
 def _list(labels: tuple[int, ...]) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 from landscape.errors import ConfigError, FileError
 from landscape.storage import schema
 from landscape.storage.contents import ROWS, Contents, write_attributes
-from landscape.storage.files import file_schema, open_file
+from landscape.storage.files import open_file
 from landscape.storage.guard import ROW_BYTES, Guard
 from landscape.storage.layout import to_json
 from landscape.storage.table import Arrays, create_arrays, create_table
@@ -98,8 +98,7 @@ def rewrite(
     scales: those of the new file, by default its own; datasets that rows lack are filled with missing values. rows:
     values by step that replace or complete those of the file.
     """
-    kind = file_schema(path) or schema.RUN
-    with contextlib.closing(open_file(path, kind)) as old:
+    with contextlib.closing(open_file(path)) as old:
         tables = tables or list(old.layout.values())
         scales = {**old.scales, **(scales or {})}
         by_step = [reader.rows for reader in old.tables.values() if reader.table.row == schema.STEP]
@@ -111,7 +110,7 @@ def rewrite(
         rooms = [(t, 2 if t.newest else len(labels[t.group]) + (more or {}).get(t.group, 0)) for t in tables]
         arrays = {group: reader.read() for group, reader in old.arrays.items()}
         with (
-            new_file(path, kind, {**old.attrs, **attrs}, rooms, scales, arrays) as (temporary, new),
+            new_file(path, old.kind, {**old.attrs, **attrs}, rooms, scales, arrays) as (temporary, new),
             Disk(temporary) as disk,
         ):
             for group, made in new.tables.items():

@@ -31,6 +31,17 @@ class RunReader:
         self.layout, self.scales = self._file.layout, self._file.scales
         self._beside = [g for g, t in self.tables.items() if t.table.row == schema.STEP and g != "checkpoints"]
 
+    @property
+    def is_recorded(self) -> bool:
+        """Whether the checkpoints came from a training loop or files of somebody else, not from `landscape train`."""
+        return self.config.get("kind") == schema.RECORDED
+
+    def require_trained(self, hint: str) -> None:
+        """Raise FileError for a file without the config and data of `landscape train`."""
+        if self.is_recorded:
+            model = self.config.get("model") or "files"
+            raise FileError(f"{self.path} was recorded from {model}, not written by `landscape train`", hint)
+
     def table(self, group: str) -> TableReader:
         """A table of the file. Raises FileError for an unknown name."""
         if group not in self.tables:
@@ -66,11 +77,12 @@ class RunReader:
         # A sum of squares is finite only if all of them are, and takes one pass; it may also overflow.
         with np.errstate(over="ignore", invalid="ignore"):
             doubtful = [name for name, array in values.items() if not math.isfinite(array.ravel().dot(array.ravel()))]
+        lower = "its learning rate" if self.is_recorded else "--lr"
         for name in doubtful:
             if bad := int((~np.isfinite(values[name])).sum()):
                 raise NumericsError(
                     f"{self.path}: {name} at step {step} has {bad} non-finite values",
-                    "the run diverged: analyse earlier steps, or train with a lower --lr",
+                    f"the run diverged: analyse earlier steps, or lower {lower}",
                 )
         return values
 

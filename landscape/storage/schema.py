@@ -12,6 +12,8 @@ RUN = "landscape.run"
 HESSIAN = "landscape.hessian"
 MAIN = {RUN: "checkpoints", HESSIAN: "/"}
 """The main table of each kind of file; its row, committed last, completes a step."""
+RECORDED = "recorded"
+"""`kind` in the config of a run file whose checkpoints came from a training loop or files of somebody else."""
 STEP = "step"
 """Row axis of all tables with a row per stored or analysed step."""
 PARAM = "param"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from landscape.storage import schema
-from landscape.storage.files import file_schema, open_file
+from landscape.storage.files import open_file
 from landscape.storage.making import Rooms, Rows, new_file, rewrite
 from landscape.storage.table import Arrays
 from landscape.storage.writing import Disk, TableWriter
@@ -23,7 +23,6 @@ class Writer(Disk):
     """Fills a file made by `create` or `extend`; every call returns once its row is committed."""
 
     def __init__(self, path: Path, fsync: bool = False) -> None:
-        self._main = schema.MAIN[file_schema(path) or schema.RUN]
         self._replaced: dict[int, Rows] = {}
         self._flushed, self._cost = time.monotonic(), 0.0
         super().__init__(path, fsync)
@@ -68,6 +67,14 @@ class Writer(Disk):
         """Steps committed so far."""
         return self._tables[self._main].labels
 
+    def labels(self, group: str) -> list[int]:
+        """Labels of the committed rows of a table."""
+        return self.steps if group in self._beside else self._tables[group].labels
+
+    def room(self, group: str) -> int:
+        """Rows that a table can still take."""
+        return self._tables[group].room - len(self.labels(group))
+
     def append(self, step: int, rows: Rows) -> None:
         """Commit a step: a row per table of steps, the main one last; a stored step stays as it is."""
         if step in self.steps:
@@ -98,14 +105,16 @@ class Writer(Disk):
         """Commit all replaced rows at once by rewriting the file."""
         if self._replaced:
             started = time.monotonic()
-            room = {group: table.room - len(self.steps) for group, table in self._tables.items()}
-            self.close()
-            rewrite(self.path, {}, room, rows=self._replaced)
-            self._handle = os.open(self.path, os.O_RDWR)
-            self._open()
+            self._rewrite({}, (), None, self._replaced)
             self._replaced = {}
             self._flushed = time.monotonic()
             self._cost = self._flushed - started
+
+    def grow(
+        self, more: Mapping[str, int], tables: Sequence[schema.Table] = (), scales: schema.Scales | None = None
+    ) -> None:
+        """Make room for `more` further rows by group, or other tables as in `rewrite`: the file is written anew."""
+        self._rewrite(more, tables, scales, None)
 
     def finish(self, status: str) -> None:
         """Trim the file to its committed rows and set its status."""
@@ -113,8 +122,25 @@ class Writer(Disk):
         self.close()
         rewrite(self.path, {"status": status})
 
+    def _rewrite(
+        self,
+        more: Mapping[str, int],
+        tables: Sequence[schema.Table],
+        scales: schema.Scales | None,
+        rows: Mapping[int, Rows] | None,
+    ) -> None:
+        """Write the file anew with the room that it has, and more; one that cannot be is left as it is, and open."""
+        room = {group: self.room(group) + more.get(group, 0) for group in self._tables}
+        self.close()
+        try:
+            rewrite(self.path, {}, room, tables, scales, rows)
+        finally:
+            self._handle = os.open(self.path, os.O_RDWR)
+            self._open()
+
     def _open(self) -> None:
-        with contextlib.closing(open_file(self.path, file_schema(self.path) or schema.RUN)) as file:
+        with contextlib.closing(open_file(self.path)) as file:
+            self._main = schema.MAIN[file.kind]
             self._tables = {group: TableWriter(table, self) for group, table in file.tables.items()}
             by_step = [group for group, table in file.tables.items() if table.table.row == schema.STEP]
             self._beside = [group for group in by_step if group != self._main]

@@ -33,6 +33,7 @@ RESUMABLE = {
     "steps", "stop_test_accuracy", "extra_steps", "device", "metrics_every",
     "checkpoint_every", "checkpoint_log", "checkpoint_at",
 }  # fmt: skip
+RESUME_ELSEWHERE = "resume it from the loop that trains it: landscape.Recorder(path, model, resume=True)"
 _DEFAULTS = TrainConfig()
 
 
@@ -101,6 +102,7 @@ class Member:
         """
         with RunReader(self.path) as reader:
             reader.require_whole()
+            reader.require_trained(RESUME_ELSEWHERE)
             read_problem(reader)
             if differing := difference(self.config, reader.config, RESUMABLE):
                 hint = f"--resume can change only {', '.join(sorted(RESUMABLE))}; start another run with --out"

@@ -129,7 +129,7 @@ def declared(state: FileState) -> tuple[Table, ...]:
 
 
 def lacks(state: FileState) -> list[str]:
-    """Missing parts of a run file, and why."""
+    """Missing parts of a file of `landscape train`, and why."""
     config = {**dataclasses.asdict(TrainConfig()), **state.config}
     held = state.holds("checkpoints")
     absent = [f.name for f in declared(state)[0].fields if f.name not in held]

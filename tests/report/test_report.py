@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from conftest import TINY
+from helpers.recording import small
 from helpers.run_files import poison
 
 from landscape.analysis.hessian import analyse
@@ -28,25 +29,30 @@ from landscape.storage.hessians import HessianReader
 from landscape.storage.inspect import inspect
 from landscape.storage.runs import RunReader
 from landscape.training.loop import train
+from landscape.training.recorder import Recorder
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two seeds, one of them analysed, and a one-hot run."""
+    """Two seeds, one of them analysed, a one-hot run, and one that was recorded."""
     folder = tmp_path_factory.mktemp("report")
     for seed in (0, 1):
         train(dataclasses.replace(TINY, seed=seed), folder / f"seed{seed}.h5", quiet=True)
     train(dataclasses.replace(TINY, model="onehot"), folder / "onehot.h5", quiet=True)
     analyse(folder / "seed0.h5", HessianConfig(), quiet=True)
+    with Recorder(folder / "recorded.h5", small(), seed=0) as recorder:
+        for step in range(9):
+            recorder.metrics(step, margin=step**2)
     return folder
 
 
 @pytest.fixture(scope="module")
 def report(files: Path) -> Path:
-    """The report of both seeds."""
-    return write_report([files / "seed0.h5", files / "seed1.h5"], files / "out", quiet=True).parent
+    """The report of both seeds, and of the recorded run."""
+    runs = [files / name for name in ("seed0.h5", "seed1.h5", "recorded.h5")]
+    return write_report(runs, files / "out", quiet=True).parent
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -76,6 +82,7 @@ def test_csv_holds_the_files_numbers(report: Path, files: Path) -> None:
     np.testing.assert_allclose(mine["prop41_ratio"], metrics["prop41_ratio"], rtol=1e-12)
     mine = csv["embedding_norms"][csv["embedding_norms"]["run"] == "seed1 (seed 1)"]
     np.testing.assert_allclose(mine["embedding_norm"], tokens["embedding_norm"].ravel(), rtol=1e-12)
+    assert csv["recorded_metrics"]["value"].tolist() == [step**2 for step in range(9)]
     step = 60
     row = result.row(step)
     for i, block in enumerate(result.blocks):
@@ -107,7 +114,7 @@ def test_pages_stand_alone(report: Path, files: Path) -> None:
     row = HessianReader(files / "seed0.hessian.h5").row(60)
     for page in (html, markdown):
         assert f"{row['eigenvalues'][0, 1, 0]:.6g}" in page
-        assert "2 runs, 2 seeds" in page
+        assert "3 runs, 2 seeds" in page
         with RunReader(files / "seed0.h5") as reader:
             assert reader.attrs["run_id"] in page
 
@@ -154,7 +161,7 @@ def test_hessian_file_alone(files: Path, tmp_path: Path) -> None:
     alone = Path(shutil.copy(files / "seed0.hessian.h5", tmp_path / "moved.hessian.h5"))
     write_report([alone], tmp_path / "r", quiet=True)
     drawn = {p.stem for p in (tmp_path / "r" / "figures").glob("*.png")}
-    assert drawn == set(FAMILIES) - {"training_curves", "prop41_ratio", "embedding_norms"}
+    assert drawn == set(FAMILIES) - {"training_curves", "recorded_metrics", "prop41_ratio", "embedding_norms"}
 
 
 def test_one_hot_run_has_no_embedding_figures(files: Path) -> None:
@@ -217,7 +224,8 @@ def test_reports_are_not_overwritten(files: Path, report: Path) -> None:
 def test_analysis_scripts_run_alone(family: str, files: Path, tmp_path: Path) -> None:
     """Each script draws its family from files and prints its numbers and paths."""
     script = ROOT / "analyses" / f"{family}.py"
-    command: list[Any] = [sys.executable, "-W", "error", script, files / "seed0.h5", "--out", tmp_path]
+    run = files / ("recorded.h5" if family == "recorded_metrics" else "seed0.h5")
+    command: list[Any] = [sys.executable, "-W", "error", script, run, "--out", tmp_path]
     result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     assert str(tmp_path / f"{family}.csv") in result.stdout

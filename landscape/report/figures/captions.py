@@ -39,15 +39,22 @@ _LISTED = 12
 
 def what_was_run(sources: Sequence[Source]) -> str:
     """The options that all runs share, and the values of each option that varies."""
-    configs = [source.config for source in sources]
+    found = _distinct(_recorded(source.config) for source in sources if source.is_recorded)
+    configs = [source.config for source in sources if not source.is_recorded]
     shared, varied = [], []
-    for name in (*_SETUP, *(option for option in configs[0] if option not in _SETUP)):
+    for name in (*_SETUP, *(option for option in configs[0] if option not in _SETUP)) if configs else ():
         values = _distinct(c[name] for c in configs if _takes_part(name, c["model"]))
         if len(values) == 1 and name in _SETUP:
             shared.append(_said(name, values[0]))
         elif len(values) > 1 and name not in _WITHOUT_EFFECT:
             varied.append(f"{_SYMBOL.get(name, name.replace('_', ' '))} {_values(values)}")
-    return ". ".join(part for part in (", ".join(shared), f"Varied: {'; '.join(varied)}" * bool(varied)) if part) + "."
+    parts = [", ".join(shared), f"Varied: {'; '.join(varied)}" * bool(varied)]
+    parts += [f"Recorded: {_values(found)}"] * bool(found)
+    return ". ".join(filter(None, parts)) + "."
+
+
+def _recorded(config: Mapping[str, Any]) -> str:
+    return f"{config['model']} with {config['num_parameters']:,} parameters"
 
 
 def network(config: Mapping[str, Any]) -> str:

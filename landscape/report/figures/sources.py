@@ -62,8 +62,21 @@ class Source:
         """The run's config, with defaults for options added since."""
         attrs = self.run_attrs
         with in_file(self.path, "config"):
-            stored = json.loads(attrs["config"] if attrs else self.hessian_attrs["parent_config"])
+            stored: dict[str, Any] = json.loads(attrs["config"] if attrs else self.hessian_attrs["parent_config"])
+            if stored.get("kind") == schema.RECORDED:
+                return stored
             return dataclasses.asdict(replace(TrainConfig(), stored))
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether the checkpoints did not come from `landscape train`."""
+        return self.config.get("kind") == schema.RECORDED
+
+    @property
+    def seed(self) -> str:
+        """The seed of the training, or that it is not known."""
+        seed = self.config["seed"]
+        return "seed not known" if seed == schema.UNKNOWN else f"seed {seed}"
 
     @property
     def path(self) -> Path:
@@ -76,7 +89,7 @@ class Source:
     def label(self) -> str:
         """Name and seed of the run."""
         name = str(self.path) if self.shows_folder else self.path.name
-        return f"{name.removesuffix('.h5').removesuffix('.hessian')} (seed {self.config['seed']})"
+        return f"{name.removesuffix('.h5').removesuffix('.hessian')} ({self.seed})"
 
     @property
     def is_refined(self) -> bool:

@@ -21,28 +21,32 @@ def training_curves(sources: Sequence[Source]) -> Drawn:
     """Loss and accuracy on both sets over steps, with the memorise and the grok step."""
     import seaborn as sns
 
-    kept = having(sources, "metrics", "train_loss", "test_loss")
+    columns = ("train_loss", "test_loss", "train_accuracy", "test_accuracy")
+    kept = having(sources, "metrics", *columns)
     blue, orange = sns.color_palette("colorblind", 2)
     figure = new_figure(2)
     rows, numbers = [], {}
     for source in kept:
         data = source.metrics
         # Step 0 has no logarithm: the axis is linear up to the first rows of metrics.
-        step = data["metric_step"].values
         for axis, quantity in zip(figure.axes, ("loss", "accuracy"), strict=True):
             for part, colour in (("train", blue), ("test", orange)):
-                axis.plot(step, data[f"{part}_{quantity}"].values, color=colour, label=part)
+                # A recorded metric is NaN at steps of others.
+                known = data[f"{part}_{quantity}"].dropna("metric_step")
+                axis.plot(known["metric_step"].values, known.values, color=colour, label=part)
         memorise, grok = source.event("train_accuracy", MEMORISED), source.event("test_accuracy", GROKKED)
         for axis in figure.axes:
             for event, colour in ((memorise, blue), (grok, orange)):
                 if event is not None:
                     axis.axvline(event, color=colour, linestyle=":", linewidth=1.2)
+        last = data["test_accuracy"].dropna("metric_step").values[-1:]
         numbers[source.label] = (
             f"train 99 % at step {_or_never(memorise)}, test 95 % at step {_or_never(grok)}, "
-            f"last test accuracy {float(data['test_accuracy'][-1]):.4f}"
+            f"last test accuracy {f'{last[0]:.4f}' if len(last) else 'not known'}"
         )
-        rows.append(_rows(source, ("train_loss", "test_loss", "train_accuracy", "test_accuracy")))
-    for axis, quantity in zip(figure.axes, ("cross-entropy (nat)", "accuracy"), strict=True):
+        rows.append(_rows(source, columns))
+    loss = "loss" if any(source.is_recorded for source in kept) else "cross-entropy (nat)"
+    for axis, quantity in zip(figure.axes, (loss, "accuracy"), strict=True):
         axis.set(xlabel="step", ylabel=quantity, xlim=(0, None))
         axis.set_xscale("symlog", linthresh=100)
     figure.axes[0].set_yscale("log")
@@ -63,7 +67,7 @@ def prop41_ratio(sources: Sequence[Source]) -> Drawn:
     first, second = BALANCED
     rates, norms = ([f"{kind}_{name}" for name in BALANCED] for kind in ("lr", "sigma_max"))
     frequency = f"f_{first}"
-    kept = having(sources, "metrics", "prop41_ratio", *rates)
+    kept = having(sources, "metrics", "prop41_ratio", *norms, frequency, *rates)
     blue, orange, green = sns.color_palette("colorblind", 3)
     figure = new_figure(2)
     left, right = figure.axes

@@ -1,0 +1,57 @@
+"""The metrics of runs that were recorded from other training loops."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from landscape.report.figures.axes import legend
+from landscape.report.figures.captions import listed, what_was_run
+from landscape.report.figures.families import family
+from landscape.report.figures.sources import Drawn, NotDrawnError, Source
+from landscape.report.style import HEIGHT, new_figure
+
+_MOST = 12
+"""Metrics that are drawn."""
+
+
+@family(11)
+def recorded_metrics(sources: Sequence[Source]) -> Drawn:
+    """Every metric of the runs recorded from other training loops, over steps."""
+    import seaborn as sns
+
+    kept = [source for source in sources if source.is_recorded and source.metrics.sizes.get("metric_step")]
+    if not kept:
+        raise NotDrawnError("no run file given holds metrics recorded from another training loop")
+    found = list(dict.fromkeys(str(name) for source in kept for name in source.metrics.data_vars))
+    shown = found[:_MOST]
+    figure = new_figure(min(2, len(shown)), HEIGHT, -(-len(shown) // 2))
+    palette = sns.color_palette("colorblind", len(kept))
+    rows, numbers = [], {}
+    for source, colour in zip(kept, palette, strict=True):
+        data, last = source.metrics, []
+        for axis, name in zip(figure.axes, shown, strict=False):
+            if name in data:
+                # Metrics that are recorded at other steps than their neighbours are NaN between them.
+                known = data[name].dropna("metric_step")
+                step = known["metric_step"].values
+                axis.plot(step, known.values, color=colour, marker="." if len(step) < 30 else "", label=source.label)
+                rows.append(pd.DataFrame({"run": source.label, "metric": name, "step": step, "value": known.values}))
+                last += [f"{name} {known.values[-1]:.4g}"] if len(step) else []
+        numbers[source.label] = f"last {', '.join(last)}"
+    for axis, name in zip(figure.axes, shown, strict=False):
+        axis.set(xlabel="step", ylabel=name)
+        drawn = np.concatenate([line.get_ydata() for line in axis.get_lines()] or [np.zeros(0)])
+        finite = drawn[np.isfinite(drawn)]
+        # What falls over decades, such as a loss, shows on a logarithmic axis alone.
+        if len(finite) and finite.min() > 0 and finite.max() > 100 * finite.min():
+            axis.set_yscale("log")
+    for axis in figure.axes[len(shown) :]:
+        axis.set_axis_off()
+    if len(kept) > 1:
+        legend(figure.axes[0])
+    more = f" Not drawn: {', '.join(found[_MOST:])}." if found[_MOST:] else ""
+    caption = f"{what_was_run(kept)}{more} {listed(numbers)}"
+    return Drawn("Recorded metrics", figure, pd.concat(rows), caption, numbers)

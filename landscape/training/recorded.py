@@ -1,0 +1,141 @@
+"""What a run file says of a network that `landscape train` did not train: its tables, its axes and its config."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from landscape.errors import ArgumentError
+from landscape.problems.module import named_blocks
+from landscape.problems.problem import plain_axes
+from landscape.storage.layout import NAME
+from landscape.storage.runs import RunReader
+from landscape.storage.schema import RECORDED, STEP, UNKNOWN, Field, Scales, Table
+
+Blocks = Mapping[str, str | Sequence[str]]
+Pairs = Sequence[tuple[str, str]]
+_METRIC_STEP = "metric_step"
+_SHOWN = 3
+"""Differences that a message names."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """Shape of a parameter and the type it is stored in, f4 or f8."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"{self.dtype} {list(self.shape)}"
+
+
+Forms = Mapping[str, Form]
+
+
+def form(name: str, parameter: Tensor) -> Form:
+    """How a parameter is stored: float64 as it is, smaller floats exactly in float32. Raises ArgumentError."""
+    if torch.nn.parameter.is_lazy(parameter):
+        raise ArgumentError(f"{name} has no shape yet", "run a batch through the model first")
+    if not parameter.is_floating_point() or parameter.layout != torch.strided or parameter.is_meta:
+        kind = "meta" if parameter.is_meta else str(parameter.layout).removeprefix("torch.").replace("strided", "dense")
+        what = f"{kind}, of type {str(parameter.dtype).removeprefix('torch.')}"
+        raise ArgumentError(f"{name} is {what}", "only dense floating-point parameters can be recorded")
+    return Form(tuple(parameter.shape), "f8" if parameter.dtype == torch.float64 else "f4")
+
+
+def array(parameter: Tensor, form: Form) -> np.ndarray[Any, Any]:
+    """The numbers of a parameter in the type of its form; not copied where they lie in memory as they are."""
+    dtype = torch.float64 if form.dtype == "f8" else torch.float32
+    found: np.ndarray[Any, Any] = parameter.detach().to("cpu", dtype).numpy()
+    return found
+
+
+def tables(forms: Forms, metrics: Iterable[str]) -> tuple[Table, Table]:
+    """The tables of a recorded run's file. Raises ArgumentError for names that no file has."""
+    fields = tuple(Field(name, plain_axes(name, len(f.shape)), f.dtype, "parameter") for name, f in forms.items())
+    used = {STEP, _METRIC_STEP, "crc32", *scales(forms), *forms}
+    for name in forms:
+        _require_name("parameter", name, {STEP, "crc32"})
+    for name in metrics:
+        _require_name("metric", name, used)
+    columns = tuple(Field(name, (), "f8", "metric") for name in metrics)
+    return Table("checkpoints", STEP, fields), Table("metrics", _METRIC_STEP, columns)
+
+
+def scales(forms: Forms) -> Scales:
+    """The axes of a recorded run's file."""
+    return {
+        axis: range(length)
+        for name, form in forms.items()
+        for axis, length in zip(plain_axes(name, len(form.shape)), form.shape, strict=True)
+    }
+
+
+def forms_of(reader: RunReader) -> dict[str, Form]:
+    """The forms of the parameters that a run file holds."""
+    stored = reader.tables["checkpoints"].stored
+    return {f.name: Form(stored[f.name].shape[1:], f.dtype) for f in reader.layout["checkpoints"].fields}
+
+
+def config(
+    forms: Forms,
+    model: str,
+    blocks: Blocks | None = None,
+    pairs: Pairs | None = None,
+    aliases: Mapping[str, str] | None = None,
+    seed: int | None = None,
+    **more: Any,
+) -> dict[str, Any]:
+    """The config of a recorded run. Raises ArgumentError for blocks and pairs that the parameters do not have."""
+    return {
+        "kind": RECORDED,
+        "model": model,
+        "num_parameters": sum(int(np.prod(form.shape)) for form in forms.values()),
+        "seed": UNKNOWN if seed is None else seed,
+        "aliases": dict(aliases or {}),
+        **declared(forms, blocks or {}, pairs or ()),
+        **more,
+    }
+
+
+def declared(forms: Forms, blocks: Blocks, pairs: Pairs) -> dict[str, Any]:
+    """Blocks as patterns by name, and pairs of them, as a config holds them. Raises ArgumentError."""
+    found: dict[str, list[str]] = {}
+    for block, patterns in blocks.items():
+        patterns = [patterns] if isinstance(patterns, str) else list(patterns)
+        if not all(isinstance(word, str) and word.isprintable() for word in (block, *patterns)):
+            raise ArgumentError(f"block {block!r}: {patterns!r}", "name a block and its patterns by printable strings")
+        found[block] = patterns
+    couples = []
+    for pair in pairs:
+        if isinstance(pair, str) or len(pair) != 2 or not all(isinstance(block, str) for block in pair):
+            raise ArgumentError(f"pair {pair!r} is not two blocks", 'name two blocks, such as ("embed", "attn")')
+        couples.append((pair[0], pair[1]))
+    named_blocks(found, couples, list(forms))
+    return {"blocks": found, "pairs": [list(pair) for pair in couples]}
+
+
+def difference(found: Forms, wanted: Forms) -> str:
+    """What tells parameters from those of a file, by name; empty if nothing does."""
+    said = [f"no {name}" for name in wanted if name not in found]
+    said += [f"{name} is not in the file" for name in found if name not in wanted]
+    both = [name for name in wanted if name in found]
+    said += [f"{name} is {found[name]}, not {wanted[name]}" for name in both if found[name] != wanted[name]]
+    more = f" and {len(said) - _SHOWN} more" if len(said) > _SHOWN else ""
+    return "; ".join(said[:_SHOWN]) + more
+
+
+def _require_name(kind: str, name: Any, taken: set[str]) -> None:
+    if not isinstance(name, str) or not 0 < len(name) <= NAME or not name.isprintable() or {"/", " "} & set(name):
+        raise ArgumentError(
+            f"{str(name)[:60]!r} cannot be the name of a {kind}",
+            f"a name is at most {NAME} printable characters without spaces and slashes",
+        )
+    if name in taken or name in (".", ".."):
+        raise ArgumentError(f"{name!r} cannot be the name of a {kind}: it means something else", "rename it")

@@ -1,0 +1,340 @@
+"""A Recorder keeps every row of a foreign training, whatever is killed, and changes nothing of that training."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from helpers.recording import move, small, states
+from helpers.refusals import refused
+from torch import nn
+
+from landscape import Recorder, RunReader, TrainConfig, open_run, train, write_report
+from landscape.cli import main as cli
+from landscape.errors import FileError, NumericsError
+from landscape.storage.inspect import inspect
+
+
+class Tied(nn.Module):
+    """A model whose output layer is its embedding."""
+
+    def __init__(self, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(5, 3, dtype=dtype)
+        self.body = nn.Sequential(nn.Linear(3, 3, dtype=dtype), nn.Dropout(0.3), nn.BatchNorm1d(3, dtype=dtype))
+        self.head = nn.Linear(3, 5, bias=False, dtype=dtype)
+        self.head.weight = self.embed.weight
+        self.scale = nn.Parameter(torch.ones((), dtype=dtype))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.head(self.scale * self.body(self.embed(x)))
+        return out
+
+
+def run(steps: int, path: Path | None) -> dict[str, Any]:
+    """A training with dropout, on fresh random numbers; all that it leaves behind."""
+    torch.manual_seed(3), np.random.seed(3), random.seed(3)  # noqa: NPY002
+    model = Tied()
+    optimizer = torch.optim.Adam(model.parameters())
+    model.body.eval()
+    model.head.train()
+    seen = []
+    with Recorder(path, model) if path else contextlib.nullcontext() as recorder:
+        for step in range(steps):
+            if recorder:
+                recorder.checkpoint(step)
+            if step == 3:
+                model.train()
+            loss = nn.functional.cross_entropy(model(torch.randint(5, (8,))), torch.arange(8) % 5)
+            optimizer.zero_grad()
+            loss.backward()
+            if recorder:
+                recorder.metrics(step, loss=loss)
+            optimizer.step()
+            seen += [loss.item(), random.random(), np.random.rand()]  # noqa: NPY002
+    return {
+        "seen": seen,
+        "modes": [m.training for m in model.modules()],
+        "state": {n: t.clone() for n, t in model.state_dict().items()},
+        "grads": {n: p.grad for n, p in model.named_parameters()},
+        "wants": [p.requires_grad for p in model.parameters()],
+        "moments": copy.deepcopy(optimizer.state_dict()),
+        "rng": torch.get_rng_state(),
+    }
+
+
+def test_a_training_is_the_same_with_and_without(tmp_path: Path) -> None:
+    """Losses, parameters, gradients, buffers, modes, moments and three random generators, bit for bit."""
+    alone, recorded = run(8, None), run(8, tmp_path / "run.h5")
+    torch.testing.assert_close(recorded, alone, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_rows_are_the_parameters_bit_for_bit(dtype: torch.dtype, tmp_path: Path) -> None:
+    """Under the names of the model, tied ones once; small floats exactly in float32; blocks as they were declared."""
+    model, kept = Tied(dtype), {}
+    with Recorder(
+        tmp_path / "run.h5", model, blocks={"embed": "emb*", "body": ["body.0.*"]}, pairs=[("embed", "body")]
+    ) as r:
+        for step in (0, 1, 5, 7):
+            torch.manual_seed(step)
+            with torch.no_grad():
+                for p in model.parameters():
+                    p.copy_(torch.randn_like(p))
+            kept[step] = {n: p.detach().clone() for n, p in model.named_parameters()}
+            assert r.checkpoint(step)
+    found = states(tmp_path / "run.h5")
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    assert list(found) == [0, 1, 5, 7]
+    for step, row in found.items():
+        assert list(row) == [n for n, _ in model.named_parameters()]
+        for name, values in row.items():
+            assert values.dtype == np.dtype(str(wide).removeprefix("torch."))
+            assert torch.equal(torch.from_numpy(np.asarray(values)).to(dtype), kept[step][name])
+            assert torch.equal(torch.from_numpy(np.asarray(values)), kept[step][name].to(wide))
+    with RunReader(tmp_path / "run.h5") as reader:
+        c = reader.config
+        assert reader.is_recorded
+        assert c["aliases"] == {"head.weight": "embed.weight"}
+        assert c["blocks"] == {"embed": ["emb*"], "body": ["body.0.*"]}
+        assert c["pairs"] == [["embed", "body"]]
+        assert c["num_parameters"] == sum(p.numel() for p in model.parameters())
+        assert c["model"].endswith("test_recorder.Tied")
+
+
+def test_room_grows_as_needed(tmp_path: Path) -> None:
+    """Hundreds of checkpoints and thousands of metrics, of a number that nobody said; a plain reader sees them all."""
+    model, path = small(), tmp_path / "run.h5"
+    with Recorder(path, model) as recorder:
+        for step in range(3000):
+            if step % 20 == 0:
+                move(model, step)
+                recorder.checkpoint(step)
+            recorder.metrics(step, loss=step / 2)
+    found = open_run(path)
+    assert found["loss"].values.tolist() == [step / 2 for step in range(3000)]
+    assert found["0.bias"].values[:, 0].tolist() == [step + 1 / 8 for step in range(0, 3000, 20)]
+    with h5py.File(path) as file:
+        assert file["checkpoints/0.weight"].shape == (150, 3, 2)
+        assert file["metrics/loss"].shape == (3000,)
+        assert file.attrs["status"] == "complete"
+
+
+def test_metrics_that_come_late_and_seldom(tmp_path: Path) -> None:
+    """Names of the first call, or declared; what a row lacks is NaN; tensors and NumPy numbers are numbers."""
+    model, path = small(), tmp_path / "run.h5"
+    with Recorder(path, model) as recorder:
+        recorder.checkpoint(0)
+        recorder.metrics(0, loss=torch.tensor(1.5, requires_grad=True), accuracy=np.float32(0.25))
+        recorder.metrics(1, loss=1)
+        refused(lambda: recorder.metrics(2, los=1), "no metric 'los' was declared; there are loss, accuracy", "declare")
+        refused(lambda: recorder.metrics(2, loss="high"), "metric loss is 'high', not a number", "one float")
+        assert not recorder.metrics(1, loss=7)
+    found = open_run(path)
+    assert found["loss"].values.tolist() == [1.5, 1]
+    assert np.isnan(found["accuracy"].values).tolist() == [False, True]
+    with Recorder(tmp_path / "declared.h5", model, metrics=["a", "b"]) as recorder:
+        recorder.metrics(0, b=2)
+    assert open_run(tmp_path / "declared.h5")["b"].values.tolist() == [2]
+
+
+def test_resuming_appends(tmp_path: Path) -> None:
+    """After the last stored step; steps stored before are left as they are, new ones between them are refused."""
+    model, path = small(), tmp_path / "run.h5"
+    recorder = Recorder(path, model, blocks={"first": "0.*"}, seed=4)
+    for step in (0, 10, 20):
+        move(model, step)
+        recorder.checkpoint(step)
+    recorder.metrics(20, loss=1)
+    with pytest.raises(ZeroDivisionError), recorder:
+        _ = 1 / 0
+    before, state = states(path), inspect(path)
+    assert (state.status, state.attributes["seed"]) == ("interrupted", 4)
+    with Recorder(path, model, resume=True) as recorder:
+        move(model, 99)
+        assert not recorder.checkpoint(20)
+        refused(lambda: recorder.checkpoint(-1), "a step cannot be -1", "whole number")
+        refused(lambda: recorder.checkpoint(0.5), "a step cannot be 0.5", "whole number")  # type: ignore[arg-type]
+        refused(lambda: recorder.checkpoint(15), "step 15 comes after step 20 was stored", "ascending order")
+        assert recorder.checkpoint(30)
+        assert recorder.steps == [0, 10, 20, 30]
+        recorder.metrics(30, loss=2)
+    after = states(path)
+    for step, row in before.items():
+        assert all(np.array_equal(after[step][name], values) for name, values in row.items())
+    assert after[30]["0.weight"][0, 0] == 99
+    assert open_run(path)["loss"].values.tolist() == [1, 2]
+    with RunReader(path) as reader:
+        assert reader.attrs["run_id"] == state.attributes["run_id"]
+        assert reader.config["blocks"] == {"first": ["0.*"]}
+    new = tmp_path / "new.h5"
+    with Recorder(new, model, resume=True, metrics=["loss"]):
+        pass
+    with Recorder(new, model, resume=True, metrics=["loss"], blocks={"second": "2.*"}, seed=1) as recorder:
+        recorder.checkpoint(1)
+    with RunReader(new) as reader:
+        assert (reader.config["blocks"], reader.attrs["seed"]) == ({"second": ["2.*"]}, 1)
+
+
+def test_what_cannot_be_resumed_is_named(tmp_path: Path, tiny_run: Path) -> None:
+    """Other shapes, names and types, other metrics, runs of `landscape train`; the file stays as it was."""
+    path = tmp_path / "run.h5"
+    with Recorder(path, small(), metrics=["loss"]) as recorder:
+        recorder.checkpoint(0)
+    before, own = path.read_bytes(), "a file of its own"
+    wider, longer = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 2)), small().append(nn.Linear(2, 2))
+    shapes, types = r"0.weight is f4 \[4, 2\], not f4 \[3, 2\]", r"0.weight is f8 \[3, 2\], not f4"
+    missing = "no 0.weight; no 0.bias; no 2.weight and 3 more"
+    refused(lambda: Recorder(path, wider, resume=True), shapes, own)
+    refused(lambda: Recorder(path, longer, resume=True), "3.weight is not in the file; 3.bias is not", own)
+    refused(lambda: Recorder(path, nn.Linear(2, 3), resume=True), missing, own)
+    refused(lambda: Recorder(path, small().double(), resume=True), types, own)
+    refused(lambda: Recorder(path, small(), metrics=["a"], resume=True), "has the metrics loss, not a", "same, or none")
+    mine = tmp_path / "mine.h5"
+    shutil.copy(tiny_run, mine)
+    refused(lambda: Recorder(mine, small(), resume=True), "was not written by a Recorder", "landscape train --resume")
+    assert path.read_bytes() == before
+    assert mine.read_bytes() == tiny_run.read_bytes()
+
+
+def test_nothing_is_overwritten_and_one_process_writes(tmp_path: Path) -> None:
+    """An existing file needs `overwrite`, a file of another program cannot have it; a second recorder is refused."""
+    model, path, other = small(), tmp_path / "run.h5", tmp_path / "notes.h5"
+    with Recorder(path, model) as recorder:
+        recorder.checkpoint(0)
+        refused(lambda: Recorder(path, model, resume=True), "is being written by another process", "wait for it")
+        assert states(path).keys() == {0}
+    refused(lambda: Recorder(path, model), "run.h5 exists", "resume=True resumes it, overwrite=True replaces it")
+    other.write_text("mine")
+    refused(lambda: Recorder(other, model, overwrite=True), "is not a run file", "remove it yourself")
+    with Recorder(path, model, overwrite=True) as recorder:
+        recorder.checkpoint(5)
+    assert states(path).keys() == {5}
+    refused(lambda: recorder.checkpoint(6), "the recorder of .* is closed", "resume=True")
+    assert {p.name for p in tmp_path.iterdir()} == {"run.h5", "notes.h5"}
+
+
+WORDS: dict[str, tuple[Any, str, str]] = {
+    "no module": (lambda at: Recorder(at, "gpt"), "the model is str, not a torch module", "nn.Module itself"),
+    "no parameters": (lambda at: Recorder(at, nn.Tanh()), "Tanh has no parameters", "that is trained"),
+    "lazy": (lambda at: Recorder(at, nn.LazyLinear(3)), "weight has no shape yet", "run a batch"),
+    "complex": (
+        lambda at: Recorder(at, nn.ParameterList([torch.zeros(2, dtype=torch.complex64)])),
+        "0 is dense, of type complex64",
+        "floating",
+    ),
+    "meta": (lambda at: Recorder(at, nn.Linear(2, 2, device="meta")), "weight is meta, of type float32", "dense"),
+    "both": (lambda at: Recorder(at, small(), resume=True, overwrite=True), "exclude each other", "one of them"),
+    "pattern": (lambda at: Recorder(at, small(), blocks={"a": "1.*"}), "'1.\\*' matches no parameter", "0.weight"),
+    "empty": (lambda at: Recorder(at, small(), blocks={"a": []}), "'a' names no parameter", "at least one"),
+    "number": (lambda at: Recorder(at, small(), blocks={"a": [3]}), "block 'a': \\[3\\]", "printable strings"),
+    "pair": (lambda at: Recorder(at, small(), blocks={"a": "0.*"}, pairs=[("a", "b")]), "no block 'b'", "a"),
+    "no pair": (lambda at: Recorder(at, small(), pairs=["ab"]), "pair 'ab' is not two blocks", "two blocks, such as"),
+    "slash": (
+        lambda at: Recorder(at, small(), metrics=["val/loss"]),
+        "'val/loss' cannot be the name of a metric",
+        "slash",
+    ),
+    "taken": (lambda at: Recorder(at, small(), metrics=["0.bias"]), "'0.bias' cannot be the name", "rename it"),
+    "seed": (lambda at: Recorder(at, small(), seed="x"), "a seed cannot be 'x'", "whole number"),  # type: ignore[arg-type]
+    "path": (lambda at: Recorder(3, small()), "the path of a file cannot be 3", "pathlib.Path"),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize(("make", "words", "hint"), WORDS.values(), ids=WORDS.keys())
+def test_mistakes(make: Any, words: str, hint: str, tmp_path: Path) -> None:
+    """Each is refused with a hint before anything is written."""
+    refused(lambda: make(tmp_path / "run.h5"), words, hint)
+    assert not (tmp_path / "run.h5.lock").exists()
+
+
+def test_a_model_that_changes_is_refused(tmp_path: Path) -> None:
+    """A layer more, or another width: what differs is named, and what was stored stays."""
+    model = small()
+    with Recorder(tmp_path / "run.h5", model) as recorder:
+        recorder.checkpoint(0)
+        model[2] = nn.Linear(3, 4)
+        refused(lambda: recorder.checkpoint(1), r"the model has changed: 2.weight is f4 \[4, 3\], not", "its own")
+    assert states(tmp_path / "run.h5").keys() == {0}
+
+
+def test_numbers_that_are_not_finite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They are stored as they are; `info` names them, an analysis of that step is refused."""
+    model, path = small(), tmp_path / "run.h5"
+    with Recorder(path, model) as recorder:
+        recorder.checkpoint(0)
+        with torch.no_grad():
+            model[0].weight[1, 1] = float("nan")
+        recorder.checkpoint(1)
+    assert cli.run(["info", str(path)]) == 0
+    assert "finite parameters: 0.weight at step 1 has 1 non-finite values" in capsys.readouterr().out
+    with RunReader(path) as reader:
+        with pytest.raises(NumericsError, match="0.weight at step 1"):
+            reader.checkpoint(1)
+        assert np.isnan(reader.table("checkpoints").row(1)["0.weight"]).sum() == 1
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A recorded run. Read only."""
+    path, model = tmp_path_factory.mktemp("recorded") / "run.h5", small()
+    with Recorder(
+        path, model, metrics=["train_loss", "test_loss", "train_accuracy", "test_accuracy", "lr"]
+    ) as recorder:
+        for step in range(0, 50, 10):
+            move(model, step)
+            recorder.checkpoint(step)
+            recorder.metrics(step, train_loss=1 / (1 + step), test_loss=2, train_accuracy=step / 40, lr=0.1)
+            recorder.metrics(step + 5, test_accuracy=0.5)
+    return path
+
+
+def test_every_command_reads_it(recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`info`, `check` and `report` show what is there; the figures that need more say why they are not drawn."""
+    assert cli.run(["info", str(recorded)]) == 0
+    said = capsys.readouterr().out
+    assert "5 rows of 0.weight, 0.bias, 2.weight, 2.bias" in said
+    assert "model=torch.nn.modules.container.Sequential num_parameters=17" in said
+    assert "--problem mine.py:problem" in said
+    assert "lacks" not in said
+    assert cli.run(["info", "--json", str(recorded)]) == 0
+    assert json.loads(capsys.readouterr().out)["attributes"]["seed"] is None
+    assert cli.run(["check", str(recorded)]) == 0
+    assert "whole and complete" in capsys.readouterr().out
+    page = write_report([recorded], tmp_path / "report", quiet=True).with_name("report.md").read_text()
+    for name in ("recorded_metrics", "training_curves"):
+        assert (tmp_path / f"report/figures/{name}.png").stat().st_size > 0
+    csv = (tmp_path / "report/figures/recorded_metrics.csv").read_text()
+    assert "test_accuracy,45,0.5" in csv
+    assert "not drawn: no run file given holds embedding_norm" in page.lower()
+    assert "Traceback" not in page
+
+
+def test_a_report_of_runs_of_either_kind(recorded: Path, tiny_run: Path, tmp_path: Path) -> None:
+    """A recorded and a trained run stand side by side."""
+    page = write_report([recorded, tiny_run], tmp_path / "report", quiet=True).with_name("report.md").read_text()
+    assert "Recorded: torch.nn.modules.container.Sequential with 17 parameters" in page
+    assert "p = 7" in page
+    assert "embedding norms" in page.lower()
+
+
+def test_commands_that_need_more_say_so(recorded: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """A problem, for what needs data and loss; the loop itself, for what trains."""
+    for argv in (["hessian"], ["critical", "--step", "10"], ["slice", "--step", "10", "--out", str(tmp_path / "s")]):
+        assert cli.run([*argv, "--ckpt", str(recorded)]) in (1, 2)
+        said = capsys.readouterr().err
+        assert "a network that `landscape train` does not know" in said
+        assert "--problem mine.py:problem" in said
+    assert cli.run(["train", "--resume", "--out", str(recorded), "--quiet"]) == 1
+    assert "landscape.Recorder(path, model, resume=True)" in capsys.readouterr().err
+    with pytest.raises(FileError, match="was recorded from"):
+        train(TrainConfig(), recorded, resume=True, quiet=True)

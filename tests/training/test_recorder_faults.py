@@ -1,0 +1,150 @@
+"""A recording that is killed at any instant, or whose disk is full, loses nothing that was acknowledged."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.apart import MEMORY, Kill, Killed, stopping
+from helpers.recording import move, small, states
+from torch import nn
+
+from landscape import Recorder, RunReader
+from landscape.cli import main as cli
+from landscape.errors import LandscapeError
+
+LOOP = """
+import sys, torch
+from landscape import Recorder
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(40, 50), torch.nn.Tanh(), torch.nn.Linear(50, 40))
+with Recorder(sys.argv[1], model, resume=True) as recorder:
+    start = recorder.steps[-1] + 1 if recorder.steps else 0
+    for step in range(start, start + 100_000):
+        with torch.no_grad():
+            for p in model.parameters():
+                p.fill_(step)
+        recorder.checkpoint(step)
+        recorder.metrics(step, loss=step)
+        print(step, flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_what_was_recorded_survives_sigkill(tmp_path: Path) -> None:
+    """A training killed three times, after dozens of rows each: all that it said it stored is there, and it resumes."""
+    path, last = tmp_path / "run.h5", -1
+    for kill in range(3):
+        with subprocess.Popen([sys.executable, "-c", LOOP, str(path)], stdout=subprocess.PIPE, text=True) as loop:
+            for line in loop.stdout or ():
+                last = int(line)
+                if last == 40 + 110 * kill:
+                    loop.send_signal(signal.SIGKILL)
+        found = states(path)
+        assert list(found)[: last + 1] == list(range(last + 1))
+        assert all((values == step).all() for step, row in found.items() for values in row.values())
+        with RunReader(path) as reader:
+            assert reader.metrics()["loss"].tolist() == list(reader.metrics()["metric_step"])
+    assert last >= 260
+    # What it left is trimmed; then nothing but the file is there.
+    assert cli.run(["check", str(path), "--repair"]) == 3
+    with Recorder(path, small_of(path), resume=True):
+        pass
+    assert [p.name for p in tmp_path.iterdir()] == ["run.h5"]
+
+
+def small_of(path: Path) -> nn.Module:
+    """A model that fits what LOOP records."""
+    return nn.Sequential(nn.Linear(40, 50), nn.Tanh(), nn.Linear(50, 40))
+
+
+def deaths(folder: Path) -> Iterator[tuple[set[int], set[int], Path]]:
+    """A recording killed at every seventeenth of its changes of files: what was acknowledged, and what it left."""
+    for at, share in zip(range(1, 350, 17), itertools.cycle((0.0, 0.5, 1.0)), strict=False):
+        work, left = folder / f"work{at}", folder / f"left{at}"
+        work.mkdir()
+        stored: tuple[set[int], set[int]] = (set(), set())
+
+        def stop(work: Path = work, left: Path = left) -> None:
+            shutil.copytree(work, left)
+            raise Killed
+
+        with contextlib.suppress(Killed), stopping(Kill(at=at, share=share), stop):
+            record(work / "run.h5", *stored)
+        shutil.rmtree(work)
+        # The removal of what was not there was no change.
+        if left.exists():
+            yield *stored, left / "run.h5"
+            shutil.rmtree(left)
+
+
+def record(path: Path, checkpoints: set[int], metrics: set[int]) -> None:
+    """Six checkpoints and metrics in a file that grows, resumed in between."""
+    model = small()
+    for steps in (range(3), range(3, 6)):
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr("landscape.training.recorder._LEAST", 1)
+            patched.setattr("landscape.training.recorder._BYTES", 1)
+            patched.setattr("landscape.training.recorder._METRICS", 1)
+            with Recorder(path, model, resume=True) as recorder:
+                for step in steps:
+                    move(model, step)
+                    recorder.checkpoint(step)
+                    checkpoints.add(step)
+                    recorder.metrics(step, loss=step)
+                    metrics.add(step)
+
+
+@pytest.mark.slow
+def test_a_kill_at_any_change_of_a_file_loses_nothing() -> None:
+    """Whatever was acknowledged is served bit for bit, nothing torn is; a resumed recorder ends the work."""
+    count = 0
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
+        for checkpoints, metrics, path in deaths(Path(folder)):
+            count += 1
+            assert not checkpoints or path.exists()
+            if path.exists():
+                found = states(path)
+                assert checkpoints <= found.keys()
+                for step, row in found.items():
+                    assert [float(v.flat[0]) for v in row.values()] == [step + i / 8 for i in range(4)]
+                with RunReader(path) as reader:
+                    served = reader.metrics()
+                assert metrics <= set(served["metric_step"])
+                assert not len(served["metric_step"]) or np.array_equal(served["loss"], served["metric_step"])
+            record(path, set(), set())
+            assert sorted(states(path)) == list(range(6))
+            assert [p.name for p in path.parent.iterdir()] == ["run.h5"]
+    assert count > 15
+
+
+def test_a_full_disk_is_an_error(tmp_path: Path) -> None:
+    """Growth that the disk refuses is an error and a hint; what was stored stays, and the file can be closed."""
+    model, path = nn.Linear(10, 10), tmp_path / "run.h5"
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with Recorder(path, model) as recorder:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size, hard))
+        handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        try:
+            stored: list[bool] = []
+            with pytest.raises(LandscapeError) as full:
+                stored.extend(recorder.checkpoint(step) for step in range(1000))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+            signal.signal(signal.SIGXFSZ, handler)
+        assert full.value.hint
+        assert stored == [True] * 256
+        assert states(path).keys() == set(range(256))
+        assert recorder.checkpoint(256)
+    assert states(path).keys() == set(range(257))
+    assert [p.name for p in tmp_path.iterdir()] == ["run.h5"]
