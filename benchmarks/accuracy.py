@@ -47,7 +47,7 @@ is the prescribed spectrum, or the dense float64 Hessian H of a cross-entropy wi
 because the largest error relative to the norm of the truth (spectral norm for H) exceeds the row's tolerance, or
 because the tool raised the exception named. –: the tool has no such function, or refuses with a hint.
 
-* landscape: `eigsh(method="lanczos", max_products=10_000)` for eigenvalues (not the dense solver); `saddle_index` for
+* landscape: `eigsh(method="lanczos", max_hvps=10_000)` for eigenvalues (not the dense solver); `saddle_index` for
   counts.
 * PyHessian: `eigenvalues(maxIter=200, tol=1e-6)`; Lanczos nodes and mass from `density`, smoothed with σ² = 1e-5 ×
   range (at least 1e-5). {density}
@@ -231,7 +231,7 @@ def solvers(A: Tensor, k: int, which: Any = "highest") -> Tools:
     """The k eigenvalues of largest magnitude, which PyHessian computes, at the end(s) `which`."""
     case, own = quadratic(A), MatrixOperator(A)
     end = {"lowest": "SA", "highest": "LA", "both": "LM"}[which]
-    search = functools.partial(eigsh, own, k, which, "lanczos", max_products=10_000)
+    search = functools.partial(eigsh, own, k, which, "lanczos", max_hvps=10_000)
     scipy = functools.partial(arpack, k=k, which=end, return_eigenvectors=False)
     found: Tools = {
         "landscape": lambda: search(seed=torch.initial_seed()).values.ravel(),

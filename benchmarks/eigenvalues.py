@@ -38,9 +38,9 @@ def own(at: Case, names: tuple[str, ...], which: Any = "both", tol: float = TOLE
     def search() -> tuple[EigenResult, int]:
         if H.shape[0] <= DENSE_LIMIT and tol == TOLERANCE:
             closed = EmbeddingMLP(at.params, *at.data, torch.relu)
-            return eigsh(MatrixOperator(closed.hessian(names)), K, which, "dense", tol=TOLERANCE), 0
+            return eigsh(MatrixOperator(closed.hessian(names)), K, which, "dense", rtol=TOLERANCE), 0
         v0, spent = starts.low_end(H, K) if which != "highest" else (None, 0)
-        return eigsh(H, K, which, "lanczos", tol=tol, v0=v0), spent
+        return eigsh(H, K, which, "lanczos", rtol=tol, v0=v0), spent
 
     seconds, (found, spent) = timed(search)
     return {

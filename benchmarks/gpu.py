@@ -133,7 +133,7 @@ def check(bench: Bench, config: TrainConfig) -> None:
     ends = torch.stack([values[:K], values.flip(0)[:K]])
     for method in ("dense", "lanczos"):
         op = MatrixOperator(dense) if method == "dense" else hessian(here, params, 0.0).block(block)
-        found = eigsh(op, K, method=method, tol=1e-8, max_products=20_000)  # type: ignore[arg-type]
+        found = eigsh(op, K, method=method, rtol=1e-8, max_hvps=20_000)  # type: ignore[arg-type]
         bench.agree(f"eigenvalues of E,W, {method}", torch.from_numpy(found.values), ends, 1e-7)
     index = saddle_index(MatrixOperator(dense), method="dense")
     counts = torch.tensor([index.negative, index.positive], dtype=torch.float64)

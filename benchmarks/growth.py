@@ -71,7 +71,7 @@ def _search_memory(of: TrainConfig, k: int) -> int:
     torch.set_num_threads(1)
     at = case(of)
     before = peak_memory()
-    eigsh(at.landscape(), k, method="lanczos", max_products=6 * k + SMALLEST)
+    eigsh(at.landscape(), k, method="lanczos", max_hvps=6 * k + SMALLEST)
     return peak_memory() - before
 
 

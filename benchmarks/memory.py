@@ -28,7 +28,7 @@ def checkpoint(name: str) -> Numbers:
 def _checkpoint(name: str) -> Numbers:
     torch.set_num_threads(1)
     train = preset(name)
-    config = HessianConfig(method="lanczos", max_products=MAX_PRODUCTS, device="cpu")
+    config = HessianConfig(method="lanczos", max_hvps=MAX_PRODUCTS, device="cpu")
     with trained(train, [0]) as reader:
         before = peak_memory()
         measurement = Measurement(problems.of_run(reader, config.device), config)

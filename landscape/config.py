@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import json
 import math
 import re
 import reprlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from landscape.choices.activations import ACTIVATIONS
 from landscape.choices.optimizers import OPTIMIZERS
-from landscape.choices.registry import Registry
 from landscape.choices.samplers import SAMPLERS
 from landscape.choices.tasks import TASKS
 from landscape.errors import ConfigError, suggest
+from landscape.former import former_names, renamed_fields
 from landscape.json_files import read_object
+from landscape.options import check, field
 from landscape.presets import PRESETS
 
 if TYPE_CHECKING:
@@ -32,42 +32,11 @@ else:
     # For the parser and its help; a config itself asks the registry, where more may be registered later.
     Task, Sampler, Activation, Optimizer = (Literal[tuple(r)] for r in (TASKS, SAMPLERS, ACTIVATIONS, OPTIMIZERS))
 
-Default = TypeVar("Default")
 Config = TypeVar("Config", bound="DataclassInstance")
 MODULUS = 1 << 16
 """Largest p: all p^2 pairs are stored."""
 MOST = 1 << 53
 """Largest number of steps or products: floats count no further."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Bounds:
-    """What a number has to lie between."""
-
-    at_least: float = -math.inf
-    at_most: float = math.inf
-    above: float = -math.inf
-    below: float = math.inf
-
-    def hold(self, x: float) -> bool:
-        """Whether they hold for a number; they never do for NaN and infinity."""
-        return -math.inf < x < math.inf and self.at_least <= x <= self.at_most and self.above < x < self.below
-
-    def words(self, number: str) -> str:
-        """What a value is, `number` being "a number" or "an integer"."""
-        if self.above == 0 and min(self.at_most, self.below) == 1:
-            return "a fraction between 0 and 1"
-        if self.at_most < math.inf:
-            start = f"from {_short(self.at_least)} to" if self.at_least > -math.inf else "up to"
-            return f"{number} {start} {_short(self.at_most)}"
-        return f"{number} {f'>= {self.at_least}' if self.at_least > -math.inf else f'> {self.above}'}"
-
-
-def field(default: Default, help: str, choices: Registry[Any] | None = None, **bounds: float) -> Default:
-    """A field of a config: default, help, and what it takes: the names of a registry, or numbers within `Bounds`."""
-    shown = f"{help} {choices.meanings}." if choices else help
-    metadata = {"help": shown, "choices": choices, "bounds": Bounds(**bounds) if bounds else None}
-    return dataclasses.field(default=default, metadata=metadata)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,6 +168,7 @@ class TrainConfig:
         return self.p + self.tokens - 2
 
 
+@renamed_fields
 @dataclasses.dataclass(frozen=True)
 class AnalysisConfig:
     """Options of an analysis at one point."""
@@ -222,16 +192,21 @@ class AnalysisConfig:
     objective: Literal["data", "regularised"] = field(
         "data", "The data loss, or the data loss + weight_decay/2 |theta|^2 (runs with coupled decay)."
     )
-    tol: float = field(
-        1e-6, "Residual |Hv - lambda v| / |H| at which a Lanczos eigenvalue counts as converged.", above=0, below=1
-    )
-    tau: float | None = field(
-        None,
-        "Relative tolerance of the saddle index; None: 1e-8 for dense blocks, 1e-3 for matrix-free ones.",
+    rtol: float = field(
+        1e-6,
+        "Residual |Hv - lambda v| / |H| at which a Lanczos eigenvalue counts as converged.",
+        was="tol",
         above=0,
         below=1,
     )
-    max_products: int = field(3000, "Largest number of Hessian-vector products per block.", at_least=1)
+    rel_tau: float | None = field(
+        None,
+        "Relative tolerance of the saddle index; None: 1e-8 for dense blocks, 1e-3 for matrix-free ones.",
+        was="tau",
+        above=0,
+        below=1,
+    )
+    max_hvps: int = field(3000, "Largest number of Hessian-vector products per block.", was="max_products", at_least=1)
     probes: int = field(
         8, "Gaussian probes of matrix-free blocks, for densities, traces and estimates of the saddle index.", at_least=2
     )
@@ -259,6 +234,7 @@ class AnalysisConfig:
         return size <= self.dense_limit if self.method == "auto" else self.method == "dense"
 
 
+@renamed_fields
 @dataclasses.dataclass(frozen=True)
 class HessianConfig(AnalysisConfig):
     """Options of an analysis of a run."""
@@ -316,10 +292,12 @@ def load(path: Path, base: Config, example: str = '{"p": 59, "lr": 0.01}') -> Co
 
 def replace(base: Config, data: dict[str, Any]) -> Config:
     """`base` with some fields replaced by values from JSON, checked by name and type."""
-    fields = {f.name: f for f in dataclasses.fields(base)}
+    fields, former = {f.name: f for f in dataclasses.fields(base)}, former_names(type(base))
     for key in data:
-        if key not in fields:
+        if former.get(key, key) not in fields:
             raise ConfigError(f"unknown config key {key!r}", suggest(key, fields))
+        if former.get(key) in data:
+            raise ConfigError(f"{key} is the former name of {former[key]}, which is set too", "keep one of the two")
     values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
     return dataclasses.replace(base, **values)
 
@@ -332,69 +310,3 @@ def to_json(config: DataclassInstance) -> str:
 def is_prime(n: int) -> bool:
     """Whether n is a prime, by trial division."""
     return n >= 2 and all(n % q for q in range(2, math.isqrt(n) + 1))
-
-
-def check(config: DataclassInstance) -> None:
-    """Raise ConfigError for a field whose value does not have the annotated type or lies outside its bounds."""
-    for f in dataclasses.fields(config):
-        value, choices = getattr(config, f.name), f.metadata.get("choices")
-        if choices is not None and isinstance(value, str):
-            choices[value]
-        elif not _fits(value, f.type):
-            raise _misfit(f.name, value, str(f.type))
-        numbers = value if isinstance(value, tuple) else (value,)
-        if any(isinstance(number, int) and abs(number) >> 64 for number in numbers):
-            raise ConfigError(f"{f.name} cannot be {reprlib.repr(value)}", "it takes numbers below 2^64")
-    check_bounds(config)
-
-
-def check_bounds(config: DataclassInstance) -> None:
-    """Raise ConfigError for a field whose number lies outside its bounds, with what its flag takes."""
-    for f in dataclasses.fields(config):
-        value, bounds = getattr(config, f.name), f.metadata.get("bounds")
-        if bounds and isinstance(value, int | float) and not bounds.hold(value):
-            number = "an integer" if str(f.type).startswith("int") else "a number"
-            names = [name for part in get_args(_kind(str(f.type))) for name in get_args(part)]
-            wanted = bounds.words(number) + ("," + " or ".join(["", *names]) if names else "")
-            raise ConfigError(f"{f.name} is {value}", f"--{f.name.replace('_', '-')} takes {wanted}")
-
-
-def _fits(value: Any, annotation: Any) -> bool:
-    """Whether a JSON value has the annotated type (annotations are strings here)."""
-    kind = _kind(annotation) if isinstance(annotation, str) else annotation
-    if kind is Any:
-        return True
-    if kind is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    if isinstance(kind, type) and kind is not tuple and not hasattr(kind, "__origin__"):
-        return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
-    origin = getattr(kind, "__origin__", None)
-    if origin is Literal:
-        return value in get_args(kind)
-    if origin is tuple:
-        return isinstance(value, list | tuple) and all(_fits(v, get_args(kind)[0]) for v in value)
-    if origin is dict:
-        return isinstance(value, dict) and all(_fits(v, get_args(kind)[1]) for v in value.values())
-    return any(_fits(value, part) for part in get_args(kind))
-
-
-def _misfit(name: str, value: Any, annotation: str) -> ConfigError:
-    kind = _kind(annotation)
-    if get_origin(kind) is not Literal:
-        return ConfigError(f"{name} cannot be {reprlib.repr(value)}", f"it takes {annotation}")
-    known = ", ".join(map(str, get_args(kind)))
-    return ConfigError(f"unknown {name} {reprlib.repr(value)}", f"choose one of {known}")
-
-
-def _short(number: float) -> str:
-    """A number, those about a power of two by it."""
-    for less in range(3):
-        power = abs(int(number)) + less
-        if power >= 1 << 20 and power & (power - 1) == 0:
-            return f"{'-' * (number < 0)}2^{power.bit_length() - 1}{f' - {less}' * (less > 0)}"
-    return str(number)
-
-
-@functools.cache
-def _kind(annotation: str) -> Any:
-    return eval(annotation, globals())

@@ -126,10 +126,10 @@ class Checkpoint:
             config, eigen, bound = self.config, self.eigen(block), self.bounds(block).get("saddle_rank_bound")
             rank = None if bound is None else int(bound)
             if self.is_dense(block):
-                found = from_spectrum(eigen, config.tau, rank)
+                found = from_spectrum(eigen, config.rel_tau, rank)
             else:
                 op, rule = self.block(block), self.rule(block)
-                found = bracketed(op, eigen, rule, config.tau, config.seed, rank, config.max_products)
+                found = bracketed(op, eigen, rule, config.rel_tau, config.seed, rank, config.max_hvps)
             self._inertia[block] = found
             self.products[block] += found.num_products
         return self._inertia[block]
@@ -150,7 +150,7 @@ class Checkpoint:
     def _solved(self, block: str) -> EigenResult:
         config = self.config
         if self.is_dense(block):
-            return eigsh(self.solved_matrix(block), config.k, method="dense", tol=config.tol)
+            return eigsh(self.solved_matrix(block), config.k, method="dense", rtol=config.rtol)
         starts, spent = self.structure.starts(self.names(block), config.k) if self.structure else (None, 0)
         self.products[block] += spent
         v0 = self.before.get(block) if starts is None else starts
@@ -158,10 +158,10 @@ class Checkpoint:
             self.block(block),
             config.k,
             method="lanczos",
-            tol=config.tol,
+            rtol=config.rtol,
             seed=config.seed,
             v0=v0,
-            max_products=config.max_products,
+            max_hvps=config.max_hvps,
         )
 
     @functools.cached_property

@@ -69,14 +69,14 @@ def slice_checkpoint(run: Path | str, step: int, config: SliceConfig, analysis: 
         op,
         config.k,
         method="dense" if dense else "lanczos",
-        tol=AGREEMENT,
+        rtol=AGREEMENT,
         seed=analysis.seed,
-        max_products=analysis.max_products,
+        max_hvps=analysis.max_hvps,
     )
     if not eigen.converged.all():
         raise NumericsError(
             f"block {block}: {int((~eigen.converged).sum())} of {eigen.converged.size} eigenvectors have not converged",
-            "raise --max-products, or take fewer with --k",
+            "raise --max-hvps, or take fewer with --k",
         )
     directions = torch.cat([eigen.vectors[0], eigen.vectors[1].flip(1)], dim=1)
     eigenvalues = np.concatenate([eigen.values[0], eigen.values[1][::-1]])

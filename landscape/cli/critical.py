@@ -7,8 +7,9 @@ from pathlib import Path
 
 from landscape.cli import tables
 from landscape.cli.printing import say
-from landscape.config import MOST, AnalysisConfig, check_bounds, field
+from landscape.config import MOST, AnalysisConfig
 from landscape.errors import UNFINISHED, working_on
+from landscape.options import check_bounds, field
 from landscape.text import printable
 
 
@@ -25,8 +26,12 @@ class Critical:
     out: Path | None = None
     """Hessian file to write, with the refined parameters. None: RUN.critical-STEP.h5 beside the run."""
     grad_tol: float = field(1e-10, "Gradient norm below which a point is critical.", above=0, below=1)
-    search_products: int = field(
-        60_000, "Largest number of Hessian-vector products of the search.", at_least=0, at_most=MOST
+    search_hvps: int = field(
+        60_000,
+        "Largest number of Hessian-vector products of the search.",
+        was="search_products",
+        at_least=0,
+        at_most=MOST,
     )
     resume: bool = False
     """Continue an earlier search, also with more products or blocks; start one if there is none."""
@@ -52,7 +57,7 @@ class Critical:
                 self.analysis,
                 out,
                 self.grad_tol,
-                self.search_products,
+                self.search_hvps,
                 self.resume,
                 self.overwrite,
                 self.quiet,

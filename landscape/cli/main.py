@@ -23,9 +23,15 @@ from landscape.cli.report import Report
 from landscape.cli.slices import Slice
 from landscape.cli.sweep import Sweep
 from landscape.cli.train import Train
-from landscape.config import TrainConfig, load, preset, replace
+from landscape.config import HessianConfig, TrainConfig, load, preset, replace
 from landscape.errors import INTERRUPTED, ConfigError, as_landscape_error, complain, in_file
+from landscape.former import former_names
 
+_FORMER = {
+    f"--{old}".replace("_", "-"): f"--{new}".replace("_", "-")
+    for kind in (HessianConfig, Critical, Slice)
+    for old, new in former_names(kind).items()
+}
 Command = Train | Hessian | Critical | Slice | Sweep | Report | Info | Check
 
 
@@ -96,7 +102,7 @@ def _parse(argv: Sequence[str]) -> Command | None:
                 commands,
                 prog="landscape",
                 description="Measure the Hessian and loss landscape of networks that grok.",
-                args=list(argv),
+                args=[_present(argument) for argument in argv],
                 config=(tyro.conf.OmitArgPrefixes,),
             )
             return parsed
@@ -104,6 +110,12 @@ def _parse(argv: Sequence[str]) -> Command | None:
             if ended.code:
                 raise _usage_error(box.getvalue()) from None
     return None
+
+
+def _present(argument: str) -> str:
+    """An argument with the present name of its option."""
+    option, equals, value = argument.partition("=")
+    return _FORMER.get(option.replace("_", "-"), option) + equals + value
 
 
 def _usage_error(box: str) -> ConfigError:

@@ -9,6 +9,7 @@ from typing import Literal
 from landscape.cli.printing import say
 from landscape.config import AnalysisConfig, SliceConfig
 from landscape.errors import working_on
+from landscape.options import field
 from landscape.text import printable
 
 
@@ -29,8 +30,7 @@ class Slice:
     """The data loss, or the data loss + weight_decay/2 |theta|^2 (runs with coupled decay)."""
     method: Literal["auto", "dense", "lanczos"] = "auto"
     """How the eigenvectors are found."""
-    max_products: int = 3000
-    """Largest number of Hessian-vector products."""
+    max_hvps: int = field(3000, "Largest number of Hessian-vector products.", was="max_products")
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device of the products."""
     overwrite: bool = False
@@ -47,7 +47,7 @@ class Slice:
             problem=self.problem,
             objective=self.objective,
             method=self.method,
-            max_products=self.max_products,
+            max_hvps=self.max_hvps,
             device=self.device,
         )
         out = self.out or Path("reports") / f"{self.ckpt.stem}-slices-{self.step}"

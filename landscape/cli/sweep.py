@@ -8,8 +8,8 @@ from pathlib import Path
 from landscape.cli import tables
 from landscape.cli.printing import say
 from landscape.cli.train import reached
-from landscape.config import check_bounds, field
 from landscape.errors import UNFINISHED, FileError, complain, working_on
+from landscape.options import check_bounds, field
 from landscape.text import printable
 
 

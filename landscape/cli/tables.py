@@ -34,7 +34,7 @@ def critical_point(status: str, point: dict[str, Any]) -> str:
     verdict = {
         "critical": "critical point: an index here is the index of a saddle",
         "gradient-flat": "gradient-flat, not critical: the gradient lies where the Hessian has no curvature",
-        "unfinished": "not critical: the search stalled or used up --search-products; --resume continues with more",
+        "unfinished": "not critical: the search stalled or used up --search-hvps; --resume continues with more",
     }[status]
     return (
         f"{verdict}\n|grad| {point['start_grad_norm']:.3e} -> {point['grad_norm']:.3e}, objective "

@@ -28,7 +28,7 @@ def require_convex(objective: Objective, params: Parameters) -> None:
         with torch.no_grad():
             at = outputs(params)
         curvature = _OutputHessian(loss, at)
-        found = eigsh(curvature, 1, "lowest", "lanczos", max_products=_PRODUCTS)
+        found = eigsh(curvature, 1, "lowest", "lanczos", max_hvps=_PRODUCTS)
         lowest = float(found.values[0, 0])
         if lowest < -_ROUNDING * found.operator_norm:
             raise ArgumentError(

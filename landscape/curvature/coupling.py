@@ -16,6 +16,7 @@ from landscape.curvature.operators import MatrixOperator, Operator, coupling_err
 from landscape.curvature.pencil import Whitened, leading_ratios, upper_bounds
 from landscape.curvature.solve import Cholesky, ConjugateGradients, Solver
 from landscape.errors import NumericsError
+from landscape.former import renamed
 
 _PROBES = 4
 
@@ -49,28 +50,30 @@ class CouplingResult:
         return self.index_lower if self.index_lower == self.index_upper else -1
 
 
+@renamed(tolerance="abs_tau", tol="rtol", max_products="max_hvps")
 def coupling(
     H_11: Operator,
     H_12: Operator,
     H_22: Operator,
-    tolerance: float | None = None,
+    abs_tau: float | None = None,
     k: int = 10,
     method: Method = "auto",
-    tol: float = 1e-3,
+    rtol: float = 1e-3,
     seed: int = 0,
-    max_products: int = 3000,
+    max_hvps: int = 3000,
 ) -> CouplingResult:
     """Singular values of K = (H_11 + tau)^(-1/2) H_12 (H_22 + tau)^(-1/2) (F0).
 
-    H_11 (m, m), H_12 (m, n), H_22 (n, n). tolerance: tau, absolute; default 1e-8 (dense) or 1e-3 (matrix-free) of the
+    H_11 (m, m), H_12 (m, n), H_22 (n, n). abs_tau: tau itself; default 1e-8 (dense) or 1e-3 (matrix-free) of the
     joint block's norm. dense (auto: up to 8000 rows in all): every one, by Cholesky factorisations. lanczos: the
-    leading k to `tol`, by conjugate gradients inside. The blocks' errors, as a MatrixOperator states them or as their
+    leading k to `rtol`, by conjugate gradients inside. The blocks' errors, as a MatrixOperator states them or as their
     products show them, enter the bounds. Raises NumericsError where a shifted diagonal block is not positive definite
     beyond its error and rounding: its own negative curvature then leaves K undefined (never with ReLU and a convex
     loss, F8).
     """
     m, n = H_12.shape
     dense = method == "dense" or (method == "auto" and m + n <= DENSE_LIMIT)
+    tolerance = abs_tau
     if tolerance is None:
         norm = operator_norm(Joint(H_11, H_12, H_22), seed=seed)
         tolerance = (TAU_DENSE if dense else TAU_LANCZOS) * norm
@@ -84,12 +87,12 @@ def coupling(
         if isinstance(H, MatrixOperator):
             solvers.append(Cholesky(H.symmetric(), tolerance))
         else:
-            solvers.append(ConjugateGradients(H, tolerance, max_products, product_error(H, seed)))
+            solvers.append(ConjugateGradients(H, tolerance, max_hvps, product_error(H, seed)))
             products += 4 + _PROBES
         solvers[-1].error += _rounding(H, seed)
     error, room = _room(solvers)
     first, second = solvers
-    ratios, distances, vectors, used = leading_ratios(first, H_12, second, k, tol, seed, max_products)
+    ratios, distances, vectors, used = leading_ratios(first, H_12, second, k, rtol, seed, max_hvps)
     products += used
     moved = _moved(ratios, solvers, between)
     # Residuals are measured in the inverse of blocks that are in error themselves.
@@ -97,7 +100,7 @@ def coupling(
     errors = np.full(len(ratios), np.nan)
     if isinstance(first, Cholesky) and isinstance(second, Cholesky):
         K = Whitened(first, H_12, second)
-        upper, used = upper_bounds(K, vectors, ratios, tol, FAILURE, seed, max_products - products)
+        upper, used = upper_bounds(K, vectors, ratios, rtol, FAILURE, seed, max_hvps - products)
         products += used
         if upper is not None:
             upper = np.maximum(upper, ratios)
@@ -182,7 +185,7 @@ def coupling_strength(H_12: Operator, norm_1: float, norm_2: float) -> float:
 def spectral_norm(op: Operator) -> float:
     """The largest singular value of an operator, by Lanczos on the smaller of A A^T and A^T A."""
     gram = _Gram(op) if op.shape[0] <= op.shape[1] else _Gram(op.T)
-    return float(eigsh(gram, 1, which="highest", method="lanczos", tol=1e-6).values[0, 0].clip(0.0) ** 0.5)
+    return float(eigsh(gram, 1, which="highest", method="lanczos", rtol=1e-6).values[0, 0].clip(0.0) ** 0.5)
 
 
 class _Gram:

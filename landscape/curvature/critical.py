@@ -13,6 +13,7 @@ from torch import Tensor
 from landscape.curvature.krylov import Krylov, Local, advance
 from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator, LinearMap
+from landscape.former import renamed
 
 BASIS = 400
 """Longest Krylov basis of a step: bounds memory, n x 400 numbers."""
@@ -72,11 +73,12 @@ class SearchState:
         return cls(dict(params), radius, radius, np.nan, first, first, num_products=num_products)
 
 
+@renamed(max_products="max_hvps")
 def find_critical_point(
     objective: Objective,
     params: Mapping[str, Tensor],
     tol: float = 1e-10,
-    max_products: int = 60_000,
+    max_hvps: int = 60_000,
     progress: Callable[[float, int], bool] | None = None,
     hessian: Callable[[Mapping[str, Tensor]], LinearMap] | None = None,
     state: SearchState | None = None,
@@ -108,7 +110,7 @@ def find_critical_point(
     # A rejected step leaves the point and its Krylov space as they were; made again, its products count once.
     krylov = None if np.isnan(made_for) else space()
     search.num_products = state.num_products
-    while norm > tol and search.num_products < max_products and restarts <= _RESTARTS:
+    while norm > tol and search.num_products < max_hvps and restarts <= _RESTARTS:
         if krylov is None:
             made_for = radius
             krylov = space()

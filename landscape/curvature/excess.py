@@ -13,6 +13,7 @@ from landscape.curvature.inertia import TAU_DENSE, TAU_LANCZOS, Inertia, bracket
 from landscape.curvature.lanczos import DENSE_LIMIT, Method, eigsh, operator_norm
 from landscape.curvature.operators import LinearMap, MatrixOperator, Operator, coupling_error
 from landscape.errors import ArgumentError
+from landscape.former import renamed
 
 _LEVELS = ("estimated", "bracketed", "certified")
 
@@ -41,20 +42,21 @@ class Excess:
         return self.lower if self.lower == self.upper else None
 
 
+@renamed(tolerance="abs_tau", max_products="max_hvps")
 def excess_index(
     H_11: Operator,
     H_12: Operator,
     H_22: Operator,
-    tolerance: float | None = None,
+    abs_tau: float | None = None,
     method: Method = "auto",
     seed: int = 0,
-    max_products: int = 3000,
+    max_hvps: int = 3000,
 ) -> Excess:
     """The excess index of two blocks, whatever the curvature of their own.
 
-    H_11 (m, m), H_12 (m, n), H_22 (n, n). tolerance: tau, absolute; default 1e-8 (dense) or 1e-3 (matrix-free) of the
+    H_11 (m, m), H_12 (m, n), H_22 (n, n). abs_tau: tau itself; default 1e-8 (dense) or 1e-3 (matrix-free) of the
     joint block's norm. dense (auto: up to 8000 rows in all): certified, by three L D L^T factorisations; lanczos:
-    brackets and estimates, by up to max_products products and some 640 for each of the three blocks. Raises
+    brackets and estimates, by up to max_hvps products and some 640 for each of the three blocks. Raises
     NumericsError if tau is not above the error of a block.
     """
     m, n = H_12.shape
@@ -66,6 +68,7 @@ def excess_index(
         error = max(first.error, second.error) + coupling_error(H_12, H_12.T, seed)
         blocks = [MatrixOperator(whole, error), first, second]
     norms = [operator_norm(block, seed=seed) for block in blocks]
+    tolerance = abs_tau
     if tolerance is None:
         tolerance = (TAU_DENSE if dense else TAU_LANCZOS) * norms[0]
     counted = []
@@ -73,13 +76,13 @@ def excess_index(
         if isinstance(block, MatrixOperator):
             counted.append(certified(block.matrix, tolerance, norm, block.error, negative_only=True))
         else:
-            counted.append(index_below(block, tolerance, seed, max_products))
+            counted.append(index_below(block, tolerance, seed, max_hvps))
     return combined(counted[0], counted[1], counted[2], (m, n))
 
 
 def index_below(op: LinearMap, tolerance: float, seed: int = 0, max_products: int = 3000) -> Inertia:
     """The bracketed index of a matrix-free block at an absolute tolerance."""
-    eigen = eigsh(op, 10, method="lanczos", seed=seed, max_products=max_products)
+    eigen = eigsh(op, 10, method="lanczos", seed=seed, max_hvps=max_products)
     tau = tolerance / eigen.operator_norm if eigen.operator_norm else None
     return bracketed(op, eigen, quadrature(op, seed=seed), tau, seed, max_products=max_products)
 

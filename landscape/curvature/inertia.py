@@ -15,6 +15,7 @@ from landscape.curvature.density import Count, Quadrature, quadrature
 from landscape.curvature.lanczos import DENSE_LIMIT, EigenResult, Method, eigsh, operator_norm, require_symmetric
 from landscape.curvature.operators import LinearMap, Operator, product_error
 from landscape.errors import NumericsError
+from landscape.former import renamed
 
 TAU_DENSE, TAU_LANCZOS = 1e-8, 1e-3
 FAILURE = 1e-6
@@ -45,31 +46,32 @@ class Inertia:
     num_products: int = 0
 
 
+@renamed(tau="rel_tau", max_products="max_hvps")
 def saddle_index(
     op: LinearMap,
-    tau: float | None = None,
+    rel_tau: float | None = None,
     method: Method = "auto",
     seed: int = 0,
     upper: int | None = None,
-    max_products: int = 3000,
+    max_hvps: int = 3000,
 ) -> Inertia:
     """The inertia of a symmetric operator.
 
-    tau: relative to |H|, known to 1e-3; default 1e-8 (dense) or 1e-3 (matrix-free). dense (auto: up to 8000 rows):
-    certified, by LDL^T factorisations; lanczos: bracketed, or estimated. upper: a bound on the index known from
-    theory, such as d * rank(G) (F14). Raises NumericsError if tau is not above the error of H; it names the smallest
-    honest one.
+    rel_tau: tau relative to |H|, which is known to 1e-3; default 1e-8 (dense) or 1e-3 (matrix-free). dense (auto: up
+    to 8000 rows): certified, by LDL^T factorisations; lanczos: bracketed, or estimated. upper: a bound on the index
+    known from theory, such as d * rank(G) (F14). Raises NumericsError if tau is not above the error of H; it names the
+    smallest honest one.
     """
     require_symmetric(op)
     require_choice("method", method, get_args(Method))
-    if tau is not None:
-        require_positive("tau", tau)
+    if rel_tau is not None:
+        require_positive("rel_tau", rel_tau)
     if method == "dense" or (method == "auto" and op.shape[0] <= DENSE_LIMIT):
         H = cast(Operator, op).symmetric()
         norm = operator_norm(H, seed=seed)
-        return certified(H.matrix, (TAU_DENSE if tau is None else tau) * norm, norm, H.error)
-    eigen = eigsh(op, 10, method="lanczos", seed=seed, max_products=max_products)
-    return bracketed(op, eigen, quadrature(op, seed=seed), tau, seed, upper, max_products)
+        return certified(H.matrix, (TAU_DENSE if rel_tau is None else rel_tau) * norm, norm, H.error)
+    eigen = eigsh(op, 10, method="lanczos", seed=seed, max_hvps=max_hvps)
+    return bracketed(op, eigen, quadrature(op, seed=seed), rel_tau, seed, upper, max_hvps)
 
 
 def certified(

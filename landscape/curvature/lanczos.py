@@ -16,6 +16,7 @@ from landscape.curvature.random_start import End, RandomRun
 from landscape.curvature.search import ENDS, HIDDEN_FAILURE, Search, Which
 from landscape.curvature.sound import Sound, require_range
 from landscape.errors import ArgumentError
+from landscape.former import renamed
 
 Method = Literal["auto", "dense", "lanczos"]
 DENSE_LIMIT = 8000
@@ -65,19 +66,20 @@ class EigenResult:
         return [(float(group.mean()), len(group)) for group in np.split(values, cuts)]
 
 
+@renamed(tol="rtol", max_products="max_hvps")
 def eigsh(
     op: LinearMap,
     k: int,
     which: Which = "both",
     method: Method = "auto",
-    tol: float = 1e-6,
+    rtol: float = 1e-6,
     seed: int = 0,
     v0: Tensor | None = None,
-    max_products: int = 3000,
+    max_hvps: int = 3000,
 ) -> EigenResult:
     """The k lowest and/or k highest eigenvalues of a symmetric operator, at most n.
 
-    tol: an eigenpair is converged once its residual is at most tol * |H|, at least 10 sqrt(n) eps, and the outermost
+    rtol: an eigenpair is converged once its residual is at most rtol * |H|, at least 10 sqrt(n) eps, and the outermost
     pair that a random vector finds in the complement has come as far and does not belong among the k. v0: where to
     begin instead of at random (`seed`): vectors (n, m), as many as there are, of which the best combinations are
     taken, or the vectors (end, n, m) of a neighbouring checkpoint, which random mixtures of them stand for.
@@ -87,17 +89,17 @@ def eigsh(
     require_count("k", k)
     require_choice("which", which, get_args(Which))
     require_choice("method", method, get_args(Method))
-    require_positive("tol", tol)
+    require_positive("rtol", rtol)
     n = op.shape[0]
     k = min(k, n)
-    tol = max(tol, 10 * n**0.5 * torch.finfo(op.dtype).eps)
+    tol = max(rtol, 10 * n**0.5 * torch.finfo(op.dtype).eps)
     if method == "dense" or (method == "auto" and n <= DENSE_LIMIT):
         H = cast(Operator, op).symmetric()
         ritz, low, high = _dense(H.matrix, k)
         require_range(float(np.abs(ritz).max()), op.dtype)
         return _result(H, which, k, tol, ritz, low, high, error=H.error)
     op = Sound(op)
-    search = Search(op, k, which, tol, seed, max_products)
+    search = Search(op, k, which, tol, seed, max_hvps)
     low, high = search.run(v0)
     return _result(op, which, k, tol, search.krylov.theta, low, high, search)
 

@@ -49,7 +49,7 @@ class Cholesky:
     @functools.cached_property
     def floor(self) -> float:
         """Proved by a factorisation of its own, of H + tau - floor."""
-        floor = 0.97 / eigsh(Inverse(self.factor), 1, which="highest", method="lanczos", tol=1e-2).operator_norm
+        floor = 0.97 / eigsh(Inverse(self.factor), 1, which="highest", method="lanczos", rtol=1e-2).operator_norm
         for _ in range(4):
             factor = _factor(self.matrix, self.shift - floor)
             if factor is not None:

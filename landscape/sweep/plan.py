@@ -11,8 +11,10 @@ import reprlib
 from pathlib import Path
 from typing import Any
 
-from landscape.config import AnalysisConfig, HessianConfig, TrainConfig, check, load, preset, replace
+from landscape.config import AnalysisConfig, HessianConfig, TrainConfig, load, preset, replace
 from landscape.errors import ConfigError, suggest
+from landscape.former import renamed_fields
+from landscape.options import check
 from landscape.storage.files import as_path, hessian_file
 
 DEFINITION = "sweep.json"
@@ -21,6 +23,7 @@ MOST_RUNS, MOST_ANALYSES = 10_000, 100
 """Limits of one sweep; all files are checked before the first run starts."""
 
 
+@renamed_fields
 @dataclasses.dataclass(frozen=True)
 class SweepAnalysis(HessianConfig):
     """One analysis of all or some runs of a sweep."""

@@ -295,7 +295,7 @@ class _Loop:
         try:
             whole = HessianOperator(Objective(load_model(config, params), tokens, labels), params)
             lambda_E, lambda_W = (
-                float(eigsh(whole.block([n]), 1, "highest", "lanczos", tol=1e-2, seed=config.seed).values[0, 0])
+                float(eigsh(whole.block([n]), 1, "highest", "lanczos", rtol=1e-2, seed=config.seed).values[0, 0])
                 for n in ("E", "W")
             )
         except (np.linalg.LinAlgError, torch.linalg.LinAlgError, LandscapeError):  # type: ignore[attr-defined]

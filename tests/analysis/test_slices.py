@@ -114,7 +114,7 @@ def test_slices_of_unconverged_vectors_are_refused(
     assert cli.run(["slice", "--ckpt", str(tiny_run), "--step", "60", "--out", str(tmp_path / "s"), *few]) == 1
     error = capsys.readouterr().err
     assert "block all: 4 of 4 eigenvectors have not converged" in error
-    assert "hint: raise --max-products, or take fewer with --k" in error
+    assert "hint: raise --max-hvps, or take fewer with --k" in error
 
 
 def test_tracking_finds_rotations_and_crossings() -> None:

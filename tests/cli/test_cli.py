@@ -177,7 +177,7 @@ def test_hessian_file_of_other_settings(
     capsys.readouterr()
     path = tmp_path / "run.hessian.h5"
     others = [*base, "60", "--tol", "1e-3"]
-    assert_refused(others, 1, "it was made with tol 1e-06, not 0.001", "--overwrite", (path, run_file))
+    assert_refused(others, 1, "it was made with rtol 1e-06, not 0.001", "--overwrite", (path, run_file))
     assert cli.run([*others, "--overwrite"]) == 0
     assert HessianReader(path).steps == [60]
     capsys.readouterr()

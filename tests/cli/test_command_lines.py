@@ -80,7 +80,9 @@ BASE = {
     "check": [],
 }
 # Asking for more of these is work, not a mistake.
-LONG = re.compile(r"--(p|steps|hidden|embed-dim|extra-steps|seeds|max-products|probes|probe-steps|points)=[0-9]{2,}$")
+LONG = re.compile(
+    r"--(p|steps|hidden|embed-dim|extra-steps|seeds|max-hvps|search-hvps|probes|probe-steps|points)=[0-9]{2,}$"
+)
 
 
 @st.composite

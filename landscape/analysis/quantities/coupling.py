@@ -32,9 +32,9 @@ def ratios(at: Checkpoint, pair: Pair, H_11: Operator, H_12: Operator, H_22: Ope
 
     config, name = at.config, joint(pair)
     method: Method = "dense" if at.is_dense(name) else "lanczos"
-    tolerance, budget = at.rows[name]["inertia_tolerance"], config.max_products
+    tolerance, budget = at.rows[name]["inertia_tolerance"], config.max_hvps
     try:
-        return coupling(H_11, H_12, H_22, tolerance, config.k, method, seed=config.seed, max_products=budget)
+        return coupling(H_11, H_12, H_22, tolerance, config.k, method, seed=config.seed, max_hvps=budget)
     except NumericsError:
         return None
 

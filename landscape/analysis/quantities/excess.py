@@ -105,7 +105,7 @@ def _searched(at: Checkpoint, block: str, tolerance: float) -> Inertia:
         return dataclasses.replace(known, lower=lower, upper=lower, tolerance=tolerance)
     eigen, config = at.eigen(block), at.config
     tau = tolerance / eigen.operator_norm
-    found = bracketed(at.block(block), eigen, at.rule(block), tau, config.seed, bound, config.max_products)
+    found = bracketed(at.block(block), eigen, at.rule(block), tau, config.seed, bound, config.max_hvps)
     return dataclasses.replace(found, failure_probability=found.failure_probability + known.failure_probability)
 
 

@@ -27,7 +27,7 @@ def compute(at: Checkpoint) -> Row:
         rates, row[name] = _rates(at, adaptive), np.nan
         if rates is not None:
             step = Scaled(at.hessian, rates)
-            row[name] = eigsh(step, 1, "highest", "lanczos", tol=1e-4, seed=at.config.seed).values[0, 0]
+            row[name] = eigsh(step, 1, "highest", "lanczos", rtol=1e-4, seed=at.config.seed).values[0, 0]
     return row
 
 
