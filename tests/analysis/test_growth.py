@@ -270,11 +270,11 @@ def test_the_search_shows_its_progress_and_stops_at_once(tmp_path: Path) -> None
         pipe = process.stderr
         reader = threading.Thread(target=lambda: [said.extend(part) for part in iter(lambda: pipe.read(64), b"")])
         reader.start()
-        deadline = time.monotonic() + 60
-        while said.count(b"product") < 3 and time.monotonic() < deadline:
+        while said.count(b"product") < 3:
+            assert process.poll() is None, "a search that shows nothing"
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=20) == 130
+        assert process.wait() == 130
         reader.join()
     assert b"the same command with --resume continues" in said
     assert HessianReader(run.with_name("run.critical-20.h5")).search["step"] == 20

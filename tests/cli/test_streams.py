@@ -38,7 +38,7 @@ def test_standard_streams(line: str, code: int, out: bytes, err: bytes, run_file
         file["checkpoints/W"][0, 0, 0] += 1
     line = line.replace("RUN", run_file.name).replace("BROKEN", broken.name).replace("MISSING", "missing.h5")
     command = ["bash", "-c", f"set -o pipefail; {line}", "-", sys.executable, "-m", "landscape"]
-    done = subprocess.run(command, capture_output=True, cwd=run_file.parent, timeout=120)
+    done = subprocess.run(command, capture_output=True, cwd=run_file.parent)
     assert done.returncode == code, done.stderr
     assert done.stdout == out
     assert done.stderr.startswith(err) if err else done.stderr == b""
@@ -48,7 +48,7 @@ def test_closed_streams_take_no_file(tmp_path: Path) -> None:
     """With stdout and stderr closed, no file gets their numbers, in which stray prints would end."""
     out = tmp_path / "run.h5"
     line = f'"$@" train --out {out} {" ".join(SMALL[:-1])} >&- 2>&- <&-'
-    done = subprocess.run(["bash", "-c", line, "-", sys.executable, "-m", "landscape"], timeout=120)
+    done = subprocess.run(["bash", "-c", line, "-", sys.executable, "-m", "landscape"])
     assert done.returncode == 0
     assert cli.run(["check", str(out)]) == 0
 

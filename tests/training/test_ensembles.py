@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import TINY
+from helpers.apart import Kill, run_apart
 from helpers.run_files import contents, same_run
 from torch import nn
 
@@ -253,26 +250,17 @@ def test_a_signal_leaves_every_member_resumable(number: signal.Signals, tmp_path
     """Exit code 130, no lock left, every file interrupted; --resume ends where an undisturbed ensemble does."""
     flags = ["--p", "7", "--embed-dim", "4", "--hidden", "8", "--batch-size", "16", "--steps", "2000", "--quiet"]
     flags += ["--dtype", "float64", "--checkpoint-every", "20", "--seeds", "3", "--vary", "lr_ratio=1,2", "--out"]
-    command = [sys.executable, "-m", "landscape", "train", *flags]
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = ["train", *flags]
     paths = [tmp_path / f"run-lr_ratio-{c}-s{i}.h5" for c in (1, 2) for i in range(3)]
-    process = subprocess.Popen([*command, str(tmp_path / "run.h5")], env=env, stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        if paths[-1].exists():
-            with RunReader(paths[-1]) as reader:
-                if reader.steps and reader.steps[-1] >= 100:
-                    break
-        time.sleep(0.02)
-    process.send_signal(number)
-    assert process.wait(timeout=60) == (-9 if number == signal.SIGKILL else 130)
+    kill = Kill(at=6500, number=number)
+    assert run_apart(tmp_path, [*command, str(tmp_path / "run.h5")], kill).code == kill.code
     for path in paths:
         with RunReader(path) as reader:
             assert reader.attrs["status"] == ("running" if number == signal.SIGKILL else "interrupted")
             assert 80 <= reader.steps[-1] < 2000
     assert number == signal.SIGKILL or not list(tmp_path.glob("*.lock"))
-    subprocess.run([*command, str(tmp_path / "run.h5"), "--resume"], env=env, check=True, stdout=subprocess.DEVNULL)
-    subprocess.run([*command, str(tmp_path / "whole.h5")], env=env, check=True, stdout=subprocess.DEVNULL)
+    assert cli.run([*command, str(tmp_path / "run.h5"), "--resume"]) == 0
+    assert cli.run([*command, str(tmp_path / "whole.h5")]) == 0
     for path in paths:
         same_run(path, path.with_name(path.name.replace("run-", "whole-")), 1e-6)
 

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +11,11 @@ import numpy as np
 import pytest
 import torch
 from conftest import TINY
+from helpers.apart import Kill, run_apart
 from torch import nn
 
 from landscape.choices.samplers import token_weights
+from landscape.cli import main as cli
 from landscape.config import TrainConfig, preset
 from landscape.problems.embedding_mlp.model import MLP
 from landscape.problems.embedding_mlp.plain import plain_model
@@ -328,27 +326,17 @@ def test_resume_after_a_signal(number: signal.Signals, tmp_path: Path) -> None:
     """A run stopped by Ctrl-C, SIGTERM or SIGKILL resumes to the same file as an undisturbed one."""
     flags = ["--p", "11", "--embed-dim", "4", "--hidden", "8", "--batch-size", "20", "--steps", "1500", "--quiet"]
     flags += ["--checkpoint-every", "20", "--stop-test-accuracy", "1.0", "--extra-steps", "9999"]
-    command = [sys.executable, "-m", "landscape", "train", *flags, "--out"]
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = ["train", *flags, "--out"]
     whole, broken = tmp_path / "whole.h5", tmp_path / "broken.h5"
-    process = subprocess.Popen([*command, str(broken)], env=env, stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        if broken.exists():
-            with RunReader(broken) as reader:
-                if reader.steps and reader.steps[-1] >= 100:
-                    break
-        time.sleep(0.02)
-    process.send_signal(number)
-    code = process.wait(timeout=60)
-    assert code == (-9 if number == signal.SIGKILL else 130)
+    kill = Kill(at=1100, number=number)
+    assert run_apart(tmp_path, [*command, str(broken)], kill).code == kill.code
     with RunReader(broken) as reader:
         assert reader.attrs["status"] == ("running" if number == signal.SIGKILL else "interrupted")
         assert 100 <= reader.steps[-1] < 1500
         for step in reader.steps:
             reader.checkpoint(step)
-    subprocess.run([*command, str(broken), "--resume"], env=env, check=True, stdout=subprocess.DEVNULL)
-    subprocess.run([*command, str(whole)], env=env, check=True, stdout=subprocess.DEVNULL)
+    assert cli.run([*command, str(broken), "--resume"]) == 0
+    assert cli.run([*command, str(whole)]) == 0
     same_file(whole, broken)
 
 
