@@ -1,4 +1,4 @@
-"""The metrics of runs that were recorded from other training loops."""
+"""The metrics of runs recorded from other training loops."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from landscape.report.figures.sources import Drawn, NotDrawnError, Source
 from landscape.report.style import HEIGHT, new_figure
 
 _MOST = 12
-"""Metrics that are drawn."""
+"""Largest number of metrics drawn."""
 
 
 @family(11)
@@ -34,18 +34,18 @@ def recorded_metrics(sources: Sequence[Source]) -> Drawn:
         data, last = source.metrics, []
         for axis, name in zip(figure.axes, shown, strict=False):
             if name in data:
-                # Metrics that are recorded at other steps than their neighbours are NaN between them.
+                # A metric is NaN at steps where only others were recorded.
                 known = data[name].dropna("metric_step")
                 step = known["metric_step"].values
                 axis.plot(step, known.values, color=colour, marker="." if len(step) < 30 else "", label=source.label)
-                rows.append(pd.DataFrame({"run": source.label, "metric": name, "step": step, "value": known.values}))
+                rows.append(source.table(metric=name, step=step, value=known.values))
                 last += [f"{name} {known.values[-1]:.4g}"] if len(step) else []
         numbers[source.label] = f"last {', '.join(last)}"
     for axis, name in zip(figure.axes, shown, strict=False):
         axis.set(xlabel="step", ylabel=name)
         drawn = np.concatenate([line.get_ydata() for line in axis.get_lines()] or [np.zeros(0)])
         finite = drawn[np.isfinite(drawn)]
-        # What falls over decades, such as a loss, shows on a logarithmic axis alone.
+        # Values that fall over decades, such as losses, need a logarithmic axis.
         if len(finite) and finite.min() > 0 and finite.max() > 100 * finite.min():
             axis.set_yscale("log")
     for axis in figure.axes[len(shown) :]:
