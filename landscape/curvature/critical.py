@@ -18,9 +18,9 @@ from landscape.former import renamed
 BASIS = 400
 """Longest Krylov basis of a step: bounds memory, n x 400 numbers."""
 _CHECK_EVERY = 20
-"""Products after which a step is tried for length."""
+"""Products between two checks of the length of a step."""
 FLAT = 1e-2
-"""|H g| / (|H| |g|) below which a point that could not be improved counts as gradient-flat."""
+"""|H g| / (|H| |g|) below which a point that cannot be improved is gradient-flat."""
 _FIRST_RADIUS = 0.05
 _RESTARTS, _PATIENCE = 4, 5
 _CORRECTIONS, _SHORT, _REDUCTION = 12, 100, 0.2
@@ -29,12 +29,11 @@ _CORRECTIONS, _SHORT, _REDUCTION = 12, 100, 0.2
 
 @dataclasses.dataclass(frozen=True)
 class CriticalPoint:
-    """Where the search for a critical point ended, and what it is.
+    """The end of a search for a critical point.
 
-    status: "critical" (|grad| <= tol); "gradient-flat" (the search came to rest where the gradient is not zero but
-    lies along directions in which H has almost no curvature, Frye et al. 2021); "unfinished" (it was stopped, or the
-    products were spent). flatness: |H g| / (|H| |g|).
-    """
+    status: "critical" (|grad| <= tol); "gradient-flat" (the search ended at a nonzero gradient along directions of
+    almost no curvature, Frye et al. 2021); "unfinished" (it was stopped, or used up its products). flatness: |H g| /
+    (|H| |g|)."""
 
     params: dict[str, Tensor]
     status: str
@@ -46,7 +45,7 @@ class CriticalPoint:
 
 @dataclasses.dataclass(frozen=True)
 class SearchState:
-    """Where a search stands between two steps: all that it takes to end as it would have without a stop.
+    """The state of a search between two steps, complete for an exact resume.
 
     params: the point; radius: of the trust region; largest: the one to restart with; krylov_radius: that for which the
     Krylov space of the point was made, NaN where none was; first, at_restart: |grad| at the start and at the last
@@ -147,7 +146,7 @@ def _norm(pieces: Mapping[str, Tensor]) -> float:
 
 
 class _Search:
-    """The objective as functions of one flat vector, and the products spent."""
+    """The objective as functions of one flat vector, with a count of products."""
 
     def __init__(
         self,
@@ -179,10 +178,10 @@ class _Search:
         return space
 
     def back(self, theta: Tensor, goal: float, radius: float) -> tuple[Tensor, Tensor, int]:
-        """Short steps until |grad| reaches the goal, or they no longer help; point, gradient, number of steps.
+        """Take short steps until |grad| reaches the goal or stops falling; returns point, gradient, number of steps.
 
-        Each takes off only part of |grad|, and so moves along stiff directions alone: what the step before gained
-        along soft ones is kept.
+        Each step reduces only part of |grad| and therefore moves along stiff directions, which keeps the gain of the
+        preceding step along soft ones.
         """
         g = self.gradient(theta)
         failures = 0

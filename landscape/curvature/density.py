@@ -135,14 +135,14 @@ class Smoothed:
 
     @property
     def standard_error(self) -> Array:
-        """Of the mean over probes; 0 where it is known."""
+        """Standard error of the mean over probes; 0 for known eigenvalues."""
         probes = len(self.each)
         return self.each.std(0, ddof=1) / probes**0.5 if probes > 1 else np.zeros(self.each.shape[1])
 
 
 @dataclasses.dataclass(frozen=True)
 class SpectralDensity:
-    """A smoothed spectral density: a picture, from which no index may be read.
+    """A smoothed spectral density, for display only: do not read an index from it.
 
     grid, density, standard_error (point,): the mean over probes and its error, 0 where every eigenvalue is known;
     width: standard deviation of the Gaussian it is smoothed with; num_products.
@@ -212,11 +212,11 @@ def jensen_shannon(p: Array, q: Array) -> float:
     from scipy.special import rel_entr
 
     p, q = p / p.sum(), q / q.sum()
-    # Tails that underflow in the mean of the two would make their logarithms infinite.
+    # Tails that underflow in the mean would have infinite logarithms.
     p, q = (np.where(x > 1e-200, x, 0.0) for x in (p, q))
     middle = (p + q) / 2
     divergence = float((rel_entr(p, middle) + rel_entr(q, middle)).sum()) / (2 * np.log(2))
-    # Rounding leaves equal densities a hair below zero.
+    # Rounding can make the distance of equal densities slightly negative.
     return float(max(divergence, 0.0) ** 0.5)
 
 
@@ -249,7 +249,7 @@ def jensen_shannon_error(p: Smoothed, q: Smoothed) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Trace:
-    """A trace with its standard error and a 95 % confidence interval; all equal to the trace where it is exact."""
+    """A trace with its standard error and a 95 % confidence interval, which is a point for an exact trace."""
 
     value: float
     standard_error: float

@@ -1,4 +1,4 @@
-"""The saddle index with its tolerance, its bracket and the level at which it is known (numerics.md, section 2)."""
+"""The saddle index with its tolerance, bracket and certification level (numerics.md, section 2)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from landscape.former import renamed
 
 TAU_DENSE, TAU_LANCZOS = 1e-8, 1e-3
 FAILURE = 1e-6
-"""Probability of a wrong upper bound that a matrix-free bracket aims at."""
+"""Target failure probability of the upper bound of a matrix-free bracket."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,8 +27,8 @@ class Inertia:
     """Counts of eigenvalues below -tolerance, within it and above it.
 
     lower <= saddle index <= upper. level "certified": rounding cannot change the index, negative == lower == upper;
-    "bracketed": only the bracket is known, and negative, zero and positive are -1 unless they are equal; "estimated":
-    the bracket has no upper bound but the order, so that only `estimate` says more. tolerance and error (of the
+    "bracketed": only the bracket is known, and negative, zero and positive are -1 unless its ends are equal;
+    "estimated": the upper bound is the order, and `estimate` says more. tolerance and error (of the
     matrix or of its products) are absolute, as norms. failure_probability: of the upper bound, 0 where it is proved.
     estimate: the stochastic count with its 95 % interval, None at level "certified".
     """
@@ -60,7 +60,7 @@ def saddle_index(
     rel_tau: tau relative to |H|, which is known to 1e-3; default 1e-8 (dense) or 1e-3 (matrix-free). dense (auto: up
     to 8000 rows): certified, by LDL^T factorisations; lanczos: bracketed, or estimated. upper: a bound on the index
     known from theory, such as d * rank(G) (F14). Raises NumericsError if tau is not above the error of H; it names the
-    smallest honest one.
+    smallest valid one.
     """
     require_symmetric(op)
     require_choice("method", method, get_args(Method))
@@ -81,7 +81,7 @@ def certified(
 
     An index is certified where no eigenvalue is as near to s as the residual and the matrix's own `error`; both
     distances are measured by probes (failing with probability < 1e-7). Where one is, counts at s -+ rho bracket it.
-    negative_only leaves out zero and positive, and half of the work.
+    negative_only skips zero and positive, which saves half the work.
     """
     n = len(matrix)
     if norm == 0:
@@ -154,7 +154,7 @@ def _negative(LD: Tensor, pivots: Tensor) -> int:
 
 
 def from_spectrum(eigen: EigenResult, tau: float | None = None, upper: int | None = None) -> Inertia:
-    """The inertia of a dense block whose every eigenvalue was computed.
+    """The inertia of a dense block with all eigenvalues computed.
 
     Each is within rho = n * eps * |H| + eigen.error of a true one (Weyl, backward stability), so that counts at
     -tau -+ rho bracket the index.
@@ -181,7 +181,7 @@ def bracketed(
 ) -> Inertia:
     """The index of an operator too large to factor, between bounds, with a stochastic estimate beside them.
 
-    The lower bound is the index of a projection; the upper one holds but with failure_probability (`index_bounds`),
+    The lower bound is the index of a projection; the upper one holds except with failure_probability (`index_bounds`),
     or is `upper`, known from theory. eigen: what `eigsh` found; rule: what `quadrature` found.
     """
     n, norm = op.shape[0], eigen.operator_norm
@@ -203,7 +203,7 @@ def bracketed(
 
 
 def require_honest(tolerance: float, error: float, norm: float) -> None:
-    """Raise NumericsError for a tolerance that the error of H could fill, and for NaN."""
+    """Raise NumericsError for a tolerance within the error of H, and for NaN."""
     if norm > 0 and not tolerance > error:
         raise NumericsError(
             f"tau {tolerance / norm:.1e} is below the error of the computed Hessian, {error / norm:.1e} relative",

@@ -1,7 +1,7 @@
 """The Krylov engine: an orthonormal basis that grows block by block, its projection, Ritz pairs and thick restarts.
 
-The engine does not multiply. It offers the next block and takes its image, so that several runs share one product
-(`advance`) and vectors may be distributed (`VectorSpace`).
+The engine does not multiply: callers multiply the next block and pass in its image, so that several runs can share one
+product (`advance`) and vectors can be distributed (`VectorSpace`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from landscape.curvature.sound import require_finite
 
 Array = NDArray[np.float64]
 _MOST = 0.7
-"""Share of every direction that a pass of Gram-Schmidt must leave for it to be the last (Daniel et al. 1976)."""
+"""Share of every direction that a Gram-Schmidt pass must keep to be the last one (Daniel et al. 1976)."""
 _PASSES = 3
 _ONE = np.ones((1, 1))
 
@@ -46,7 +46,7 @@ class VectorSpace(Protocol):
 
 
 class Local:
-    """The vectors that an operator takes, whole in one process."""
+    """Vectors that are whole in one process."""
 
     def __init__(self, op: LinearMap) -> None:
         self.order = self.rows = op.shape[0]
@@ -123,7 +123,7 @@ class Krylov:
         require_finite(size)
         self.T[start:stop, start:stop] = (A + A.T) / 2
         self.T[start:stop, :start], self.T[:start, start:stop] = self.coupling, self.coupling.T
-        # What is known beforehand goes first, so that one pass of Gram-Schmidt mostly suffices.
+        # Subtract known components first, so that one Gram-Schmidt pass mostly suffices.
         known = self._small(self.T[self.near : stop, start:stop])
         x = torch.addmm(image, self.basis[:, self.near : stop], known, alpha=-1)
         self.filled, self.near, self.scale = stop, start, max(self.scale, size)
@@ -157,7 +157,7 @@ class Krylov:
         return image.addmm_(self.basis[:, : self.filled], self._small(S * self.theta[indices]), alpha=-1)
 
     def restart(self, keep: NDArray[np.int64], columns: int | None = None) -> None:
-        """Keep these Ritz vectors of the last projection alone, in a basis with room for `columns`."""
+        """Keep only these Ritz vectors of the last projection, in a basis with room for `columns`."""
         S, self.columns = self.S[:, keep], columns or self.columns
         self.basis = self._turned(self.basis, S)
         if self.images is not None:
@@ -183,7 +183,7 @@ class Krylov:
             squared, V = np.linalg.eigh(gram) if len(gram) > 1 else (gram[0], _ONE)
             s = np.sqrt(np.maximum(squared, 0))
             if s[0] < 1e-3 * s[-1]:
-                # The Gram matrix has lost the digits of short directions.
+                # The Gram matrix loses the digits of short directions.
                 s = self.lengths(x @ self._small(V))
             R = s[:, None] * (V.T @ R)
             sizes = np.sqrt((R * R).sum(1))
@@ -219,7 +219,7 @@ class Krylov:
         return store
 
     def _store(self) -> Tensor:
-        """Room for vectors: row by row for blocks, vector by vector where each step reads single ones."""
+        """Storage for vectors: by rows for blocks, by columns where steps read single vectors."""
         at = self.space
         if self.width > 1:
             return torch.empty(at.rows, self.columns, dtype=at.dtype, device=at.device)

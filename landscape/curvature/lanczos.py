@@ -21,7 +21,7 @@ from landscape.former import renamed
 Method = Literal["auto", "dense", "lanczos"]
 DENSE_LIMIT = 8000
 SMALL = 256
-"""Order up to which all eigenvectors are as quick as a few."""
+"""Order up to which all eigenvectors are as fast as a few."""
 _ACCURACY = 1e-11
 """Of eigenvalues that vectors must reproduce, relative to |H|."""
 
@@ -37,9 +37,9 @@ class EigenResult:
     that counted as converged, never below what the precision can hold. error: of a matrix that was assembled, as its
     asymmetry shows it; eigenvalues are right to residual + error. Residuals of products show it themselves. converged
     also says that a random search of the complement of all vectors converged and found no pair that belongs among
-    them. hidden (end,): the i-th value is within `hidden` of the i-th eigenvalue, copies counted, but with probability
-    hidden_failure_probability: no eigenvalue that is not listed lies further out than the k-th value by more. 0 if
-    method is "dense"; infinite if max_products left none for the complement.
+    them. hidden (end,): the i-th value is within `hidden` of the i-th eigenvalue, copies counted, except with
+    probability hidden_failure_probability: no eigenvalue that is not listed lies further out than the k-th value by
+    more. 0 if method is "dense"; infinite if max_products left none for the complement.
     """
 
     values: NDArray[np.float64]
@@ -59,7 +59,7 @@ class EigenResult:
     def clusters(self, end: int, gap: float = 1e-6) -> list[tuple[float, int]]:
         """Eigenvalues of one end as (mean, multiplicity), outermost first: apart by more than gap * |H|.
 
-        The last cluster may go on beyond the k values that were asked for.
+        The last cluster may continue beyond the k requested values.
         """
         values = self.values[end]
         cuts = np.flatnonzero(np.abs(np.diff(values)) > gap * self.operator_norm) + 1
@@ -107,7 +107,7 @@ def eigsh(
 def operator_norm(op: LinearMap, tol: float = 1e-3, seed: int = 0) -> float:
     """max |lambda|, from one random vector: the largest |Ritz value| once its residual is at most tol times it.
 
-    At most a tenth too small, but with a probability of 1e-6, whatever the spectrum.
+    At most a tenth too small, except with probability 1e-6, for any spectrum.
     """
     nothing = torch.zeros(op.shape[0], 0, dtype=op.dtype, device=op.device)
     run = RandomRun(Sound(op), nothing, torch.Generator().manual_seed(seed))
@@ -122,7 +122,7 @@ def operator_norm(op: LinearMap, tol: float = 1e-3, seed: int = 0) -> float:
 
 
 def require_symmetric(op: LinearMap) -> None:
-    """Raise ArgumentError for an operator that has no eigenvalues to speak of."""
+    """Raise ArgumentError for an operator without eigenvalues: rectangular or off-diagonal."""
     hint = "name the same parameters for rows and columns: op.block(names)"
     if op.shape[0] != op.shape[1]:
         raise ArgumentError(f"eigenvalues of a {op.shape[0]} x {op.shape[1]} operator: take a diagonal block", hint)

@@ -82,8 +82,8 @@ class Objective:
     `chunk_size` samples go through the model at once. Without targets `inputs` is a DataLoader, or another re-iterable
     of (inputs, targets) batches, each of which is a chunk; the mean is over all samples, whatever the batches' sizes.
     `loss` maps the outputs and targets of n samples to n values. With `per_token` it maps them to (n, T) values and L
-    is the mean over all tokens; integer targets (n, T) that are -100, or the ignore_index of `loss`, are left out of
-    it: an index inside of a lambda is not seen, and its tokens count as zeros. With class weights, of a
+    is the mean over all tokens; integer targets (n, T) that are -100, or the ignore_index of `loss`, are excluded:
+    an index inside a lambda is not detected, and its tokens count as zeros. With class weights, of a
     nn.CrossEntropyLoss or nn.NLLLoss or in a functools.partial of their functions, L is the weighted mean that these
     give; `weights` maps targets to a weight, such as a mask, of each sample or token.
     Floating inputs and buffers are used in `dtype`. Nothing of the module is changed: no .grad, mode or requires_grad.

@@ -19,7 +19,7 @@ Part = Literal["hessian", "gauss_newton", "residual"]
 
 
 class LinearMap(Protocol):
-    """What a solver needs: vectors of one device and precision go in and come out."""
+    """The interface that solvers need: maps vectors of one device and precision to such vectors."""
 
     @property
     def shape(self) -> tuple[int, int]: ...
@@ -42,12 +42,12 @@ class Operator(LinearMap, Protocol):
         ...
 
     def symmetric(self) -> MatrixOperator:
-        """A diagonal block as a matrix that is symmetric to the last bit, with the error that it is known to have."""
+        """A diagonal block as a matrix that is symmetric to the last bit, with its known error."""
         ...
 
 
 class MatrixOperator:
-    """A dense matrix as an operator; error: how far it may be, in norm, from what it stands for.
+    """A dense matrix as an operator; error: a bound on its distance, in norm, from the exact matrix.
 
     Raises ArgumentError unless it is a real floating-point one.
     """
@@ -126,7 +126,7 @@ class HessianOperator:
         else:
             values = list(objective.terms() if self.part == "hessian" else objective.linearised(self._params))
         self._terms += [_SecondDerivative(value, self._params, by_row, by_col) for value in values]
-        # A graph is as large as a chunk's activations: kept between products only where there is but one chunk.
+        # A graph takes as much memory as a chunk's activations: keep it between products only with a single chunk.
         self._keep = objective.num_chunks == 1
 
     def block(self, rows: Sequence[str], cols: Sequence[str] | None = None) -> HessianOperator:
@@ -180,7 +180,7 @@ class HessianOperator:
         return assembled(self).matrix
 
     def symmetric(self) -> MatrixOperator:
-        """A diagonal block as a matrix, with the error that its products show."""
+        """A diagonal block as a matrix, with the measured error of its products."""
         return assembled(self)
 
     def to_scipy(self) -> Any:
@@ -233,8 +233,7 @@ class Block(Operator, Protocol):
 def assembled(op: Block) -> MatrixOperator:
     """The matrix of a block, product by product; a diagonal one symmetrised, with the error of the products.
 
-    That is the asymmetry |H - H^T|_F over all of them, which exact products do not have, and below float64 also their
-    `product_error`.
+    The error is the asymmetry |H - H^T|_F, which vanishes for exact products, and below float64 also `product_error`.
     """
     n = op.shape[1]
     result = torch.empty(op.shape, dtype=op.dtype, device=op.device)
@@ -268,7 +267,7 @@ def symmetrised(matrix: Tensor) -> Tensor:
 
 
 def _tiles(matrix: Tensor, size: int = 1024) -> Iterator[tuple[int, int, Tensor, Tensor]]:
-    """Tiles on and above the diagonal with their mirror images, as a large transpose is slow to read."""
+    """Tiles on and above the diagonal with their mirror images, because reading a large transpose is slow."""
     for i in range(0, len(matrix), size):
         for j in range(i, len(matrix), size):
             yield i, j, matrix[i : i + size, j : j + size], matrix[j : j + size, i : i + size]
@@ -277,7 +276,7 @@ def _tiles(matrix: Tensor, size: int = 1024) -> Iterator[tuple[int, int, Tensor,
 def product_error(op: LinearMap, seed: int = 0) -> float:
     """delta: the error of an operator's products, as a norm, measured with four random probes.
 
-    The asymmetry |H - H^T|_F, which an exact product does not have, and below float64 also the difference from the
+    The asymmetry |H - H^T|_F, which vanishes for exact products, and below float64 also the difference from the
     same products in float64. Costs 4 products, or 4 in each precision; none for a matrix, whose error is known.
     """
     if isinstance(op, MatrixOperator):

@@ -15,7 +15,7 @@ INNER_TOL = 1e-2
 """Relative residual of the inner solves: they only steer the search, and enter the error bars."""
 _GUARD = 2
 _SMALL = 1e-6
-"""Ratios below this share of the largest need only its precision."""
+"""Ratios below this share of the largest are found to its precision."""
 
 
 def leading_ratios(
@@ -36,7 +36,7 @@ def leading_ratios(
     V = _Basis(C, torch.randn(B.shape[1], width, generator=generator, dtype=torch.float64).to(B.device, B.dtype))
     BV = B @ V.vectors
     U = _Basis(A, A.solve(BV, INNER_TOL)[0])
-    # A coupling of low rank leaves room: its other ratios are zeros, and found like the rest.
+    # For a coupling of low rank the other ratios are zeros, found like the rest.
     spare = torch.randn(B.shape[0], width - U.vectors.shape[1], generator=generator, dtype=torch.float64)
     U.grow(spare.to(V.vectors))
     coupled = V.vectors.shape[1]
@@ -99,7 +99,7 @@ class _MinusGram:
 def upper_bounds(
     K: Whitened, vectors: Tensor, ratios: NDArray[np.float64], tol: float, failure: float, seed: int, max_products: int
 ) -> tuple[NDArray[np.float64] | None, int]:
-    """Upper bounds of the leading ratios, but for a probability `failure`, and the products spent.
+    """Upper bounds of the leading ratios, except with probability `failure`, and the products spent.
 
     vectors: right vectors found, of which Q = L_2^T vectors is a basis. A random Lanczos run shows |K y| <= s for unit
     y orthogonal to Q, with s just above the last ratio found (Kuczynski & Wozniakowski 1992); None if it does not.

@@ -1,4 +1,4 @@
-"""The search for extreme eigenpairs by products alone: block thick-restart Lanczos, and proof that none is missed."""
+"""Matrix-free search for extreme eigenpairs: block thick-restart Lanczos, with bounds on what it missed."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ BLOCK = 4
 _EASY = 8
 """Restarts after which a search with more than a quarter of its pairs open is hard.
 
-A basis twice as long then takes fewer products, seen: a tenth to a half.
+A basis twice as long then takes a tenth to a half fewer products.
 """
 HIDDEN_FAILURE = 1e-6
 """Probability with which `EigenResult.hidden` may be wrong."""
 _HIDDEN = 1e-3
-"""What may stay hidden beyond ends that count as searched, relative to |H|; 10 tol where that is more."""
+"""Largest `hidden` of ends that count as searched, relative to |H|, or 10 tol if larger."""
 _SEARCHED_ONLY = 4
-"""Share of the products, one in so many, that is kept for the complement of the ends that converged."""
+"""One in this many products is reserved for the complement."""
 
 
 class Search:
@@ -86,13 +86,13 @@ class Search:
                 self._lead(residual[:, torch.from_numpy(is_open)], BLOCK, norm)
 
     def _missed(self, ready: list[End], norm: float) -> Tensor:
-        """What a random run in the complement found to belong among the Ritz vectors, (n, 0) if nothing."""
+        """Vectors from a random run in the complement that belong among the Ritz vectors; (n, 0) if none."""
         ends, theta = dict(zip(("lowest", "highest"), self._vectors(), strict=True)), self.krylov.theta
         innermost: dict[End, float] = {"lowest": theta[self.k - 1], "highest": theta[-self.k]}
         self.runs += 1
-        # All runs together fail with no more than the probability allowed.
+        # All runs together must not exceed the allowed failure probability.
         failure = self.failure / 2**self.runs
-        # Rounding below float64 leaves no bound to prove: there the converged run is all that can be asked for.
+        # Below float64 rounding prevents a bound, and a converged run has to suffice.
         can_prove = self.op.dtype == torch.float64
         seen = search_complement(
             self.op,
@@ -129,7 +129,7 @@ class Search:
             self.krylov.fill(self.generator, residual.shape[1] + BLOCK)
 
     def _lead(self, x: Tensor, width: int, scale: float = 0.0) -> None:
-        """Go on with x; directions lost to breakdown are replaced at random."""
+        """Continue with x; directions lost to breakdown are replaced at random."""
         self.krylov.lead(x, width, scale)
         self.krylov.fill(self.generator, width)
 

@@ -1,4 +1,4 @@
-"""The objective along unit eigenvectors, as it is: no rescaling of the direction, no smoothing of the curve."""
+"""The objective along unit eigenvectors, without rescaling or smoothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Linear systems with a shifted block H + tau, which must be positive definite: factorised, or by products alone."""
+"""Linear systems with a positive definite shifted block H + tau: by factorisation, or matrix-free."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class ConjugateGradients:
         return self.op @ vectors + self.shift * vectors
 
     def solve(self, right: Tensor, tol: float) -> tuple[Tensor, Tensor]:
-        """x for each column, with what is left of the right side; converged columns cost no further products."""
+        """x for each column, with its residual; converged columns cost no further products."""
         x, residual, direction = torch.zeros_like(right), right.clone(), right.clone()
         squared = residual.square().sum(0)
         limit = tol**2 * squared

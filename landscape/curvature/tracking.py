@@ -1,4 +1,4 @@
-"""Eigenvectors followed from one checkpoint to the next, and preconditioned Hessians."""
+"""Eigenvectors tracked from one checkpoint to the next, and preconditioned Hessians."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from landscape.errors import ArgumentError
 
 @dataclasses.dataclass(frozen=True)
 class Track:
-    """How the eigenvectors of one point continue those of the point before, for each end of the spectrum.
+    """Overlaps of the eigenvectors at one point with those at the previous point, for each end of the spectrum.
 
     subspace_overlap (end,): |V_before^T V|_F^2 / k, 1 for the same subspace, k/n for unrelated ones.
-    previous_rank (end, k): the rank that each eigenvector had before, by the matching of largest total overlap;
+    previous_rank (end, k): the previous rank of each eigenvector, by the matching of largest total overlap;
     previous_overlap (end, k): |<v_before, v>| of that match. crossings (end,): pairs whose order has changed.
     """
 
@@ -28,7 +28,7 @@ class Track:
 
 
 def track(before: Tensor, vectors: Tensor) -> Track:
-    """Match eigenvectors (end, n, k) with those of the point before, of the same shape.
+    """Match eigenvectors (end, n, k) with those of the previous point, of the same shape.
 
     An overlap is only as good as the gap: within a cluster of equal eigenvalues the vectors are arbitrary, while the
     subspace overlap of the whole cluster is not.

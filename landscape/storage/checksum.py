@@ -1,4 +1,4 @@
-"""CRC-32 as zlib counts it, from ISA-L where it is available: the same number in a tenth of the time."""
+"""CRC-32 as in zlib, from ISA-L where available, which is ten times as fast."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file that was checked against the layout that it declares: its attributes, tables and arrays."""
+"""A file checked against its declared layout: its attributes, tables and arrays."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Parsed = TypeVar("Parsed")
 
 STATUS = ("running", "complete", "interrupted", "diverged")
 ROWS = 1 << 20
-"""Most rows of a table that are taken from a file: what is done with them stays quick."""
+"""Most rows of a table that readers accept, so that reading stays fast."""
 
 _MADE_BY: dict[str, type[str] | type[int]] = {
     **dict.fromkeys(
@@ -29,7 +29,7 @@ _MADE_BY: dict[str, type[str] | type[int]] = {
     "git_dirty": int,
 }
 REPEATED = ("seed", "objective", "method")
-"""Attributes that say again what the config says."""
+"""Attributes that repeat values of the config."""
 EVENTS = ("memorise_step", "grok_step")
 ATTRIBUTES: dict[str, dict[str, type[str] | type[int]]] = {
     schema.RUN: {**_MADE_BY, "run_id": str, "seed": int},
@@ -62,17 +62,17 @@ def known_attributes(attrs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Contents:
-    """An opened file of which every object that its layout names has passed its checks.
+    """An open file whose objects all passed their checks.
 
     kind: its schema; attrs: root attributes but the layout; config: the JSON among them; layout: what it declares, by
     group; tables and arrays: what can be read, by group; scales: labels of all axes but the rows'.
     """
 
     def __init__(self, guard: Guard, kind: str) -> None:
-        """Raises FileError for whatever `landscape` would not have written, before any array is read."""
+        """Raises FileError, before any array is read, for anything that `landscape` would not write."""
         self._guard, self.kind = guard, kind
         declares = schema.release(str(guard.require("schema_version", str))) >= (2,)
-        # Before, the checksums of attributes and data came later than the format.
+        # The earliest files lack the checksums of attributes and data.
         asked: Callable[..., Any] = guard.require if declares else guard.attribute
         names = {n: of for n, of in ATTRIBUTES[kind].items() if declares or n != "layout"}
         names |= {n: of for n, of in OPTIONAL[kind].items() if guard.attribute(n, of) is not None}

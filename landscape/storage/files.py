@@ -20,7 +20,7 @@ _KIND = {schema.RUN: "a run file", schema.HESSIAN: "a Hessian file"}
 
 
 def as_path(path: Path | str) -> Path:
-    """What a caller names a file by. Raises ConfigError for anything but a string or a path."""
+    """A path from a string or path. Raises ConfigError for anything else."""
     try:
         return Path(path)
     except TypeError as error:
@@ -30,9 +30,9 @@ def as_path(path: Path | str) -> Path:
 
 
 def output(path: Path | str) -> Path:
-    """Where an output is written: where its symbolic links lead, so that they stay what they are.
+    """The path of an output with symbolic links resolved, so that the links stay links.
 
-    Its lock and its temporary files lie there, too, and follow no link. Raises FileError for links in a circle.
+    Its lock and temporary files are beside it. Raises FileError for circular links.
     """
     path = as_path(path)
     if not path.is_symlink():
@@ -75,7 +75,7 @@ def open_file(path: Path, wanted: str = "") -> Contents:
 
 
 def file_schema(path: Path) -> str | None:
-    """The schema that a file names, None if it names none. Raises FileError if it is no HDF5 file."""
+    """The schema that a file declares, or None. Raises FileError if it is not an HDF5 file."""
     guard = _open_hdf5(path)
     try:
         found = guard.attribute("schema", str)
@@ -104,14 +104,14 @@ def _open_hdf5(path: Path) -> Guard:
 
 
 def refuse_existing(path: Path, hint: str) -> None:
-    """Raise if an output is in the way, or if its folder cannot be written."""
+    """Raise FileError if an output exists, or if its folder is not writable."""
     if path.exists():
         raise FileError(f"{path} exists", hint)
     make_folder(path.parent)
 
 
 def refuse_foreign(path: Path, kind: str) -> None:
-    """Raise if an existing file is not of the schema `kind`: nothing else is ever overwritten."""
+    """Raise FileError if an existing file is not of the schema `kind` and must not be overwritten."""
     if not path.exists():
         return
     with contextlib.suppress(FileError):
@@ -123,17 +123,17 @@ def refuse_foreign(path: Path, kind: str) -> None:
 
 
 def require_name(path: Path) -> Path:
-    """The path of a file, if it can be one. Raises FileError for a folder, or nothing at all."""
+    """The path of a file. Raises FileError for a folder or an empty path."""
     if not path.name:
         raise FileError(f"{path} is a folder", "name the .h5 file in it")
     return path
 
 
 def make_folder(folder: Path) -> None:
-    """The folder of an output, made if missing; an error where nothing can be written."""
+    """Make the folder of an output if missing. Raises FileError if it is not writable."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        # Without a name, so that nothing is left of it whatever happens.
+        # A file without a name leaves nothing behind.
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
@@ -141,12 +141,12 @@ def make_folder(folder: Path) -> None:
 
 
 def hessian_file(run: Path, name: str = "") -> Path:
-    """RUN.h5 -> RUN.hessian.h5, beside it; of an analysis with a name RUN.hessian-NAME.h5."""
+    """RUN.h5 -> RUN.hessian.h5 beside it; RUN.hessian-NAME.h5 for an analysis with a name."""
     return require_name(run).with_name(f"{run.stem}.hessian{'-' if name else ''}{name}.h5")
 
 
 def run_file(hessian: Path) -> Path:
-    """RUN.hessian.h5, RUN.hessian-NAME.h5 and RUN.critical-STEP.h5 -> RUN.h5; any other name as it is."""
+    """RUN.hessian.h5, RUN.hessian-NAME.h5 and RUN.critical-STEP.h5 -> RUN.h5; other names unchanged."""
     return hessian.with_name(re.sub(r"\.(hessian|critical)(-[^.]*)?\.h5$", ".h5", hessian.name))
 
 

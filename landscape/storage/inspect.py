@@ -1,4 +1,4 @@
-"""What a file holds, what it lacks, and whether it is whole: `landscape info` and `landscape check`."""
+"""Contents, missing parts and integrity of a file: `landscape info` and `landscape check`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KINDS = {schema.RUN: "run file", schema.HESSIAN: "Hessian file"}
 
 @dataclasses.dataclass(frozen=True)
 class TableState:
-    """Rows of one table: their number, labels of the committed ones, labels of those that fail their record."""
+    """Rows of one table: capacity, labels of the committed ones, labels of those that fail their checksum."""
 
     group: str
     datasets: tuple[str, ...]
@@ -34,7 +34,7 @@ class TableState:
 
 @dataclasses.dataclass(frozen=True)
 class FileState:
-    """A file of either kind, looked at as a whole. writer: who writes it now, empty if nobody does."""
+    """The state of a file of either kind. writer: the process that is writing it, or empty."""
 
     path: str
     kind: str
@@ -49,7 +49,7 @@ class FileState:
 
     @property
     def finished(self) -> bool:
-        """Complete or diverged, without room for rows that were never written."""
+        """Whether the file is complete or diverged, and trimmed to its rows."""
         return self.status in ("complete", "diverged") and all(len(t.committed) == t.room for t in self.tables)
 
     @property
@@ -64,12 +64,12 @@ class FileState:
         return next(tuple(sorted(t.committed)) for t in self.tables if t.group in main)
 
     def holds(self, group: str) -> tuple[str, ...]:
-        """The datasets of a group; none where there is no such group."""
+        """The datasets of a group; empty without such a group."""
         return next((t.datasets for t in self.tables if t.group == group), ())
 
 
 def inspect(path: Path) -> FileState:
-    """Look at every commit record, shape and attribute of a file. Raises FileError if it is no file of ours."""
+    """Check every row, shape and attribute of a file. Raises FileError if it is not a file of landscape."""
     with contextlib.closing(open_file(path)) as file:
         kind = file.kind
         tables = tuple(_state(table) for table in file.tables.values())
@@ -84,7 +84,7 @@ def inspect(path: Path) -> FileState:
     notes = [] if kind == schema.RUN else list(_parent(attributes, path))
     if config.get("kind") == schema.RECORDED:
         notes += _not_finite(path)
-    # A torn slot is the mark of an interruption; the other one is then in force.
+    # An interruption can tear one slot; the other is then valid.
     by_group = {t.group: t for t in tables}
     stored, resume = by_group.get("checkpoints"), by_group.get("resume")
     if stored and stored.committed and resume and not resume.committed:
@@ -104,7 +104,7 @@ def inspect(path: Path) -> FileState:
 
 
 def younger(state: FileState, tables: Iterable[schema.Table]) -> list[str]:
-    """The datasets of these tables that came after a file."""
+    """A note on datasets of these tables that are newer than the file, if any."""
     parameters, version = state.holds("checkpoints"), str(state.attributes["schema_version"])
     absent = [
         field
@@ -113,18 +113,18 @@ def younger(state: FileState, tables: Iterable[schema.Table]) -> list[str]:
         for field in table.fields
         if field.name not in held and (not field.needs or field.needs in parameters)
     ]
-    # A file that was begun by an older version and rewritten since has the version of the latter.
+    # A file of an older version that was rewritten since has the newer version number.
     came_later = any(schema.release(field.since) > schema.release(version) for field in absent)
     than = f"schema {version}" if came_later else "the rest of the file"
     return [f"no {', '.join(field.name for field in absent)}: younger than {than}"] if absent else []
 
 
 def repair(path: Path) -> Path | None:
-    """Trim a file to its committed rows, in place; returns where the file as it was is kept, if rows were damaged.
+    """Trim a file to its committed rows; returns the path of the kept original if rows were damaged.
 
-    Raises FileError while another process writes it.
+    Raises FileError while another process is writing the file.
     """
-    # What is no file of ours is refused before a lock is made beside it.
+    # Refuse foreign files before a lock is made beside them.
     inspect(path)
     path = output(path)
     with sole_writer(path):
@@ -139,11 +139,11 @@ def repair(path: Path) -> Path | None:
 
 
 def _keep(path: Path, kept: Path) -> None:
-    """Give a file a second name. Raises FileError if that is taken."""
+    """Give a file a second name. Raises FileError if the name is taken."""
     try:
         kept.hardlink_to(path)
     except OSError as error:
-        # A repair that was killed may have come so far.
+        # A killed repair may have made the link already.
         if not kept.exists() or not kept.samefile(path):
             raise FileError(
                 f"{kept} cannot be made: {error.strerror}",
@@ -162,7 +162,7 @@ def _state(table: TableReader) -> TableState:
 
 
 def _parent(attributes: Mapping[str, Any], path: Path) -> Iterator[str]:
-    """What is to be said of the run file of a Hessian file."""
+    """Notes on the run file of a Hessian file."""
     parent = run_file(path)
     if not parent.is_file() or parent == path:
         yield f"its run file ({attributes['parent_run_id']}) is not beside it"

@@ -1,7 +1,7 @@
-"""Making, holding, filling and replacing files, so that nothing is lost whatever happens to the process.
+"""Make, lock, fill and replace files without losing committed data, whatever happens to the process.
 
-HDF5 makes a file, with all its space; rows are then put into that space by plain writes at known offsets. No metadata
-changes while a run is live, the library holds nothing back, and a failing disk is an error and not a broken library.
+HDF5 makes a file with all its space; rows are then written at known offsets by plain writes. No metadata changes during
+a run, the library buffers nothing, and a failing disk cannot corrupt the library's state.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from landscape.storage.table import WRITTEN, TableReader
 
 _FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 _LOCK_TEXT = b'{"pid": '
-"""How every lock file begins that is not empty."""
+"""Prefix of every lock file that is not empty."""
 _FOREIGN_LOCK = "another program or user may have made it: move it away, or choose another place with --out"
 
 
 class Disk:
     """A file that is written in place at given offsets.
 
-    fsync: sync to the disk before and after every commit, so that commits survive a loss of power too.
+    fsync: sync to disk before and after every commit, so that commits survive a power failure.
     """
 
     def __init__(self, path: Path, fsync: bool = False) -> None:
@@ -57,7 +57,7 @@ class Disk:
             raise cannot_write(self.path, error) from error
 
     def sync(self) -> None:
-        """With fsync, wait until all that was written is on the disk."""
+        """With fsync, wait until all writes are on disk."""
         if self.fsync:
             try:
                 os.fdatasync(self._handle)
@@ -83,32 +83,32 @@ class Disk:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # What went wrong first is what matters.
+        # The first error matters.
         with contextlib.nullcontext() if kind is None else contextlib.suppress(FileError):
             self.close()
 
 
 class TableWriter:
-    """Appends rows to a table; labels are those of the rows committed so far, which come first in the file."""
+    """Appends rows to a table; labels are those of the rows committed so far."""
 
     def __init__(self, table: TableReader, disk: Disk) -> None:
         self.disk, self._group = disk, table.table.group
         self.fields = {f.name: table.stored[f.name] for f in table.table.fields}
         self._label, self._record = table.stored[table.table.row], table.stored["crc32"]
         places = (self._label, self._record, *(place for place in self.fields.values() if place.row_bytes))
-        # What is packed, or empty, has no bytes of its own to write to.
+        # Compressed or empty datasets have no bytes to write to.
         self.room = min(0 if place.offset is None else place.shape[0] for place in places)
         self.labels = list(table.rows)
 
     def append(self, label: int, values: Mapping[str, Any]) -> None:
-        """Write the next row and commit it; when this returns, the row survives the process."""
+        """Write and commit the next row, which survives the process once this returns."""
         self.write(len(self.labels), label, values)
         self.labels.append(label)
 
     def write(self, index: int, label: int, values: Mapping[str, Any]) -> None:
         """Write row `index` and commit it. Raises FileError where the disk fails.
 
-        A row beyond the room is an error before a byte is touched: what lies there belongs to something else.
+        A row beyond the capacity is an error before anything is written.
         """
         if not 0 <= index < self.room:
             raise FileError(
@@ -132,7 +132,7 @@ class TableWriter:
 
 
 def cannot_write(path: Path, error: OSError) -> FileError:
-    """The error of a failing disk: what is safe, and how to go on."""
+    """The error of a failing disk: which data are safe, and how to continue."""
     return FileError(
         f"{path} cannot be written: {error.strerror or error}",
         "what was committed is safe: once the disk works, the same command resumes (`landscape train` with --resume)",
@@ -141,15 +141,15 @@ def cannot_write(path: Path, error: OSError) -> FileError:
 
 @contextlib.contextmanager
 def temporary_file(path: Path, size: int) -> Iterator[Path]:
-    """A path for a new file of about `size` bytes, which becomes `path` once the block has ended without an error.
+    """A path for a new file of about `size` bytes, which becomes `path` when the block ends without an error.
 
-    A disk without room is an error before anything is written, and when the block has ended all space is claimed.
+    A full disk is an error before anything is written; at the end of the block all space is allocated.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     for abandoned in _abandoned(path):
         abandoned.unlink(missing_ok=True)
     try:
-        # Whatever else is there, a link above all, belongs to somebody else.
+        # Anything else there, such as a link, is foreign.
         os.close(os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666))
     except OSError as error:
         raise FileError(f"{temporary} cannot be made: {error.strerror}", mend(error)) from error
@@ -169,9 +169,9 @@ def temporary_file(path: Path, size: int) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def create_hdf5(path: Path) -> Iterator[h5py.File]:
-    """A new HDF5 file that any HDF5 of the last fifteen years reads, put to `path` when the block ends.
+    """A new HDF5 file, readable by any HDF5 of the last fifteen years, moved to `path` when the block ends.
 
-    It is made in memory, where the space of rows takes none: the library cannot cope with a disk that fails.
+    It is made in memory, where unwritten rows take no space, because the library cannot handle a failing disk.
     """
     with open(os.memfd_create(path.name), "w+b", buffering=0) as memory:
         with h5py.File(memory, "w", libver=("earliest", "v108")) as file:
@@ -201,7 +201,7 @@ def _no_room(path: Path, size: int) -> FileError:
 
 
 def _abandoned(path: Path) -> Iterator[Path]:
-    """What killed writers of `path` left behind, whose lock is held: no other file, and nothing that is a link."""
+    """Temporary files of killed writers of `path`, except links. Requires the lock."""
     ours = re.compile(re.escape(f".{path.name}.") + r"\d+\.tmp", re.ASCII)
     with os.scandir(path.parent) as entries:
         for entry in entries:
@@ -211,16 +211,16 @@ def _abandoned(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def sole_writer(path: Path) -> Iterator[None]:
-    """Hold `path` for writing; a second writer is refused. The kernel takes the lock from a process that dies.
+    """Lock `path` for writing. The kernel releases the lock of a process that dies.
 
-    Raises FileError where the lock file is another file than one of ours, which is left as it is.
+    Raises FileError for a second writer, and for a foreign file in the place of the lock file.
     """
     lock = lock_of(path)
     while True:
         handle = _open_lock(lock, os.O_RDWR | os.O_CREAT)
         try:
             _lock(handle, path)
-            # The one who held it last removes the lock file; then this is a lock on nothing.
+            # The last holder may have removed the lock file, so that this locks nothing.
             if os.path.samestat(os.fstat(handle), lock.lstat()):
                 break
         except FileNotFoundError:
@@ -237,7 +237,7 @@ def sole_writer(path: Path) -> Iterator[None]:
         try:
             lock.unlink(missing_ok=True)
         finally:
-            # A process that goes on after Ctrl-C, such as a notebook, must not keep what nobody holds.
+            # A process that continues after Ctrl-C, such as a notebook, must not keep the lock.
             os.close(handle)
 
 
@@ -247,7 +247,7 @@ def lock_of(path: Path) -> Path:
 
 
 def owner(path: Path) -> str:
-    """Process and host that hold `path` for writing; empty if none does."""
+    """Process and host that hold the lock of `path`; empty if none does."""
     try:
         handle = _open_lock(lock_of(path), os.O_RDONLY)
     except FileError:
@@ -264,7 +264,7 @@ def owner(path: Path) -> str:
 
 
 def _open_lock(lock: Path, flags: int) -> int:
-    """Open a lock file, and nothing else: no link is followed, no pipe waited for, no other file touched."""
+    """Open a lock file, without following links, waiting for pipes or touching other files."""
     try:
         handle = os.open(lock, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
     except OSError as error:
@@ -275,7 +275,7 @@ def _open_lock(lock: Path, flags: int) -> int:
         state = os.fstat(handle)
         if not stat.S_ISREG(state.st_mode) or state.st_nlink > 1:
             raise FileError(f"{lock} cannot be used as a lock: it is no plain file of its own", _FOREIGN_LOCK)
-        # A kill may have cut our text short.
+        # A kill may have truncated the text.
         said = os.pread(handle, len(_LOCK_TEXT), 0)
         if said != _LOCK_TEXT[: len(said)]:
             raise FileError(f"{lock} cannot be used as a lock: it holds something else", _FOREIGN_LOCK)
@@ -288,7 +288,7 @@ def _open_lock(lock: Path, flags: int) -> int:
 def _lock(handle: int, path: Path) -> None:
     """Take a lock. Raises FileError if another process has it."""
     for pause in (0.0, 0.01, 0.1):
-        # One who only looks, as `owner` does, is gone at once.
+        # `owner` holds the lock for an instant only.
         time.sleep(pause)
         try:
             return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -301,7 +301,7 @@ def _lock(handle: int, path: Path) -> None:
 
 
 def _holder(handle: int) -> str:
-    """What a lock file says of its holder; empty if it holds nothing, or no text of ours."""
+    """The holder that a lock file names; empty if it names none."""
     try:
         said = json.loads(os.pread(handle, 1024, 0))
         return json.dumps({"pid": int(said["pid"]), "host": str(said["host"])})
@@ -310,12 +310,12 @@ def _holder(handle: int) -> str:
 
 
 def _bytes(data: np.ndarray[Any, Any]) -> memoryview:
-    """The bytes of a contiguous array, not copied."""
+    """The bytes of a contiguous array, without a copy."""
     return data.reshape(-1).view(np.uint8).data
 
 
 def _claim(path: Path, size: int) -> None:
-    """Make a file at least `size` bytes long, with all its space on the disk."""
+    """Make a file at least `size` bytes long, with all its space allocated."""
     handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
     try:
         os.posix_fallocate(handle, 0, size)
