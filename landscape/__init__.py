@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from landscape.curvature.density import trace as trace
     from landscape.curvature.excess import Excess as Excess
     from landscape.curvature.excess import excess_index as excess_index
+    from landscape.curvature.heads import linear_cross_entropy as linear_cross_entropy
     from landscape.curvature.inertia import Inertia as Inertia
     from landscape.curvature.inertia import saddle_index as saddle_index
     from landscape.curvature.lanczos import EigenResult as EigenResult
@@ -82,6 +83,7 @@ _HOMES = {
     "EigenResult": "landscape.curvature.lanczos",
     "cross_entropy": "landscape.curvature.objective",
     "mse": "landscape.curvature.objective",
+    "linear_cross_entropy": "landscape.curvature.heads",
     "spectral_density": "landscape.curvature.density",
     "SpectralDensity": "landscape.curvature.density",
     "jensen_shannon": "landscape.curvature.density",
