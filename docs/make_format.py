@@ -5,8 +5,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from landscape.analysis.critical_fields import critical_table, search_table
-from landscape.analysis.fields import ROOT, density_table, spectrum_table, vectors_table
+from landscape.analysis.fields import (
+    ROOT,
+    critical_table,
+    density_table,
+    search_table,
+    spectrum_table,
+    vectors_table,
+)
 from landscape.problems.embedding_mlp.fields import PARAMETERS
 from landscape.storage import schema
 from landscape.training.tables import TABLES

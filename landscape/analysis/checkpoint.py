@@ -18,6 +18,7 @@ from landscape.curvature.density import Quadrature, quadrature
 from landscape.curvature.inertia import Inertia, bracketed, from_spectrum
 from landscape.curvature.lanczos import EigenResult, eigsh
 from landscape.curvature.operators import Block, HessianOperator, MatrixOperator, Operator
+from landscape.curvature.vectors import gaussian
 from landscape.errors import NumericsError
 from landscape.problems.problem import Arrays, Problem, Training, joint, members, size, tensors
 
@@ -63,7 +64,7 @@ class Checkpoint:
         by_hand = self.structure.operator() if self.structure else None
         self.hessian: Block = by_hand or self._autograd
         if by_hand:
-            probe = self._probes(by_hand.shape[0], 1)
+            probe = gaussian(by_hand.shape[0], 1, config.seed).to(problem.device)
             _agree("products", by_hand @ probe, self._autograd @ probe)
 
     def names(self, block: str) -> tuple[str, ...]:
@@ -102,7 +103,7 @@ class Checkpoint:
     def has_residual(self, block: str) -> bool:
         """Whether a block differs from its Gauss-Newton part; a single layer of a piecewise-linear net does not."""
         rest = HessianOperator(self.objective, self.params, self.names(block), part="residual")
-        return bool((rest @ self._probes(rest.shape[1], 1)).any())
+        return bool((rest @ gaussian(rest.shape[1], 1, self.config.seed).to(self.problem.device)).any())
 
     def solved_matrix(self, block: str) -> MatrixOperator:
         """A dense block with its exact null vectors projected out."""
@@ -182,13 +183,9 @@ class Checkpoint:
     def _null_vectors(self, block: str) -> Directions | None:
         return self.structure.null_vectors(self.names(block)) if self.structure else None
 
-    def _probes(self, n: int, count: int) -> Tensor:
-        generator = torch.Generator().manual_seed(self.config.seed)
-        return torch.randn(n, count, generator=generator, dtype=torch.float64).to(self.problem.device)
-
     def _self_check(self, block: str, matrix: Tensor, op: HessianOperator) -> float:
         """Estimated |matrix - H|_F from random probes. Raises NumericsError if it exceeds rounding."""
-        probes = self._probes(len(matrix), 4)
+        probes = gaussian(len(matrix), 4, self.config.seed).to(self.problem.device)
         difference = _agree(f"block {block}: closed form", matrix @ probes, op @ probes)
         return float(difference / probes.shape[1] ** 0.5)
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from landscape import problems
-from landscape.analysis.critical_fields import STATUS, critical_table, search_table
+from landscape.analysis.fields import STATUS, critical_table, search_table
 from landscape.analysis.hessian import (
     existing,
     joined,
@@ -29,7 +29,7 @@ from landscape.analysis.hessian import (
 from landscape.analysis.measurement import Measurement
 from landscape.config import AnalysisConfig
 from landscape.curvature.critical import CriticalPoint, SearchState, find_critical_point
-from landscape.curvature.operators import LinearMap
+from landscape.curvature.operators import LinearMap, Product
 from landscape.errors import ConfigError, FileError
 from landscape.problems.factory import Source
 from landscape.problems.problem import Problem, hessian, tensors
@@ -126,17 +126,25 @@ class _Refinement:
         specs = self.problem.parameters
         axes = {axis: n for spec in specs.values() for axis, n in zip(spec.axes, spec.shape, strict=True)}
         parameters = [Field(name, spec.axes, "f8", spec.meaning or name) for name, spec in specs.items()]
-        further = (critical_table(parameters), search_table(parameters))
-        layout = dataclasses.replace(self.measurement.layout(), further=further, axes=axes)
+        tables, scales = self.measurement.layout()
+        tables += [critical_table(parameters), search_table(parameters)]
+        scales = {**scales, **{axis: range(n) for axis, n in axes.items()}}
         attrs = written_attrs(self.reader, self.config, self.found, str(self.problem.device), self.source)
-        return self.closing.enter_context(open_writer(self.out, attrs, 1, layout, self.found))
+        return self.closing.enter_context(open_writer(self.out, attrs, 1, tables, scales, self.found))
 
     def search(self, tol: float, max_products: int, quiet: bool) -> CriticalPoint:
         """Search, from the state of an earlier search if there is one."""
         with tqdm(unit="product", total=max_products, disable=quiet, file=sys.stderr) as bar:
 
             def counted(at: Mapping[str, Tensor]) -> LinearMap:
-                return _Counted(hessian(self.problem, at, self.decay), bar)
+                op = hessian(self.problem, at, self.decay)
+
+                def apply(vectors: Tensor) -> Tensor:
+                    # A step of the search takes up to a thousand products.
+                    bar.update()
+                    return op @ vectors
+
+                return Product.square(apply, op.shape[0], op)
 
             def progress(grad_norm: float, products: int) -> bool:
                 bar.set_postfix(grad_norm=f"{grad_norm:.2e}", refresh=False)
@@ -196,18 +204,6 @@ class _Refinement:
 
     def _point(self, row: Mapping[str, Any]) -> dict[str, Tensor]:
         return tensors(self.problem, {name: row[name] for name in self.start})
-
-
-class _Counted:
-    """An operator that updates a progress bar at each product; a search step takes up to a thousand."""
-
-    def __init__(self, op: LinearMap, bar: tqdm[Any]) -> None:
-        self.op, self.bar = op, bar
-        self.shape, self.dtype, self.device = op.shape, op.dtype, op.device
-
-    def __matmul__(self, vectors: Tensor) -> Tensor:
-        self.bar.update()
-        return self.op @ vectors
 
 
 def _arrays(params: Mapping[str, Tensor]) -> dict[str, Any]:

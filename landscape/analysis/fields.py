@@ -1,41 +1,24 @@
-"""The tables of the Hessian file; the quantities declare their datasets."""
+"""The tables of the Hessian file, whose datasets the quantities declare, and those of a critical point."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable
 
 from landscape.analysis.quantities import QUANTITIES, density
 from landscape.storage.hessians import HessianReader
 from landscape.storage.inspect import FileState
 from landscape.storage.layout import misfit
-from landscape.storage.schema import MARKED, Field, Scales, Table
+from landscape.storage.schema import Field, Table, counted
 
 BOOKKEEPING = (
-    Field(
+    counted(
         "num_products",
         ("block",),
-        "i8",
         "Hessian-vector products used; 0: assembled in closed form; missing (-1): not yet measured",
-        attrs=MARKED,
     ),
     Field("seconds", ("block",), "f8", "wall time of the block", "s"),
-    Field(
-        "previous_step",
-        (),
-        "i8",
-        "analysed step that the tracking starts from; missing (-1): none",
-        attrs=MARKED,
-        since="1.1",
-    ),
-    Field(
-        "checkpoint_crc32",
-        (),
-        "i8",
-        "commit record of the checkpoint; missing (-1): not known",
-        attrs=MARKED,
-        since="1.1",
-    ),
+    counted("previous_step", (), "analysed step that the tracking starts from; missing (-1): none", since="1.1"),
+    counted("checkpoint_crc32", (), "commit record of the checkpoint; missing (-1): not known", since="1.1"),
 )
 ROOT = Table("/", "step", (*(f for q in QUANTITIES for f in q.fields), *density.FIELDS, *BOOKKEEPING))
 
@@ -72,36 +55,41 @@ ENDS = {"end": ["lowest", "highest"], "sign": ["negative", "zero", "positive"]}
 """Labels of the axes that every file has."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Layout:
-    """The layout of a Hessian file: parameters by block, blocks with full spectra, names of pairs and parts.
+STATUS: dict[str, object] = {"flag_values": [0, 1, 2], "flag_meanings": "unfinished gradient-flat critical"}
+POINT = (
+    Field("status", (), "i1", "what the search for a critical point ended at", attrs=STATUS),
+    Field("grad_norm", (), "f8", "gradient norm of the objective, all parameters"),
+    Field("start_grad_norm", (), "f8", "gradient norm at the checkpoint"),
+    Field("loss", (), "f8", "objective", "nat"),
+    Field("start_loss", (), "f8", "objective at the checkpoint", "nat"),
+    Field("flatness", (), "f8", "how flat H is along the gradient that is left", formula="|H g| / (|H| |g|)"),
+    Field("distance", (), "f8", "distance from the checkpoint", formula="|theta - theta_checkpoint|_2"),
+    Field("num_products", (), "i8", "Hessian-vector products of the search"),
+)
+SEARCH = (
+    Field("step", (), "i8", "stored step that the search began at"),
+    Field("checkpoint_crc32", (), "i8", "commit record of that checkpoint in the run file"),
+    Field("radius", (), "f8", "radius of the trust region"),
+    Field("largest", (), "f8", "radius of a restart"),
+    Field("krylov_radius", (), "f8", "radius for which the Krylov space of this point was made; NaN: none yet"),
+    Field("first", (), "f8", "gradient norm where the search began"),
+    Field("norm", (), "f8", "largest |H| seen"),
+    Field("at_restart", (), "f8", "gradient norm at the last restart"),
+    Field("stalled", (), "i8", "steps in a row that gained little"),
+    Field("restarts", (), "i8", "restarts that gained little"),
+    Field("iterations", (), "i8", "steps tried"),
+    Field("num_products", (), "i8", "Hessian-vector products so far"),
+)
 
-    further: additional tables; axes: lengths of their axes.
-    """
 
-    sizes: Mapping[str, int]
-    full: tuple[str, ...]
-    pairs: list[str]
-    parts: list[str]
-    k: int
-    eigenvectors: bool
-    further: tuple[Table, ...] = ()
-    axes: Mapping[str, int] = dataclasses.field(default_factory=dict)
+def critical_table(parameters: Iterable[Field]) -> Table:
+    """The refined parameters and how they were found."""
+    return Table("critical_point", "step", (*parameters, *POINT))
 
-    @property
-    def tables(self) -> list[Table]:
-        """The tables of the file."""
-        vectors = [vectors_table(tuple(self.sizes))] if self.eigenvectors else []
-        return [ROOT, spectrum_table(self.full), density_table(tuple(self.sizes)), *vectors, *self.further]
 
-    @property
-    def scales(self) -> Scales:
-        """The labels of all axes except those of rows."""
-        rows = {f"param_row_{block}": n for block, n in self.sizes.items()}
-        lengths = {"rank": self.k, "density_point": density.POINTS, **rows, **self.axes}
-        blocks = list(self.sizes)
-        named = {"block": blocks, "other_block": blocks, "pair": self.pairs, "part": self.parts}
-        return {**named, **ENDS, **{axis: range(n) for axis, n in lengths.items()}}
+def search_table(parameters: Iterable[Field]) -> Table:
+    """The state of the search in two slots, the newer of which counts (since schema 1.1)."""
+    return Table("resume", "resume_slot", (*parameters, *SEARCH), newest="iterations")
 
 
 def unlike(found: HessianReader) -> str:

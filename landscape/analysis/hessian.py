@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from tqdm import tqdm
 
 from landscape import problems
-from landscape.analysis.fields import Layout, unlike
+from landscape.analysis.fields import unlike
 from landscape.analysis.measurement import Measurement
 from landscape.config import AnalysisConfig, HessianConfig, replace, to_json
 from landscape.errors import FileError, NumericsError, StepError, in_file, warn
@@ -70,7 +70,7 @@ def analyse(
             if source:
                 measurement.require_sound(reader.checkpoint(min(plan.todo, default=chosen[0])))
             attrs = written_attrs(reader, config, found, str(problem.device), source)
-            with open_writer(out, attrs, len(plan.steps), measurement.layout(), found, fsync) as writer:
+            with open_writer(out, attrs, len(plan.steps), *measurement.layout(), found, fsync) as writer:
                 _measure(reader, measurement, plan, HessianReader(out), writer, quiet)
                 writer.finish("complete")
     return HessianReader(out)
@@ -209,13 +209,18 @@ def written_attrs(
 
 
 def open_writer(
-    out: Path, attrs: dict[str, Any], steps: int, layout: Layout, found: HessianReader | None, fsync: bool = False
+    out: Path,
+    attrs: dict[str, Any],
+    steps: int,
+    tables: Sequence[schema.Table],
+    scales: schema.Scales,
+    found: HessianReader | None,
+    fsync: bool = False,
 ) -> Writer:
     """A file with room for `steps` steps: a new one, or the existing one extended.
 
     Raises FileError if the existing file has other axes than this analysis.
     """
-    tables, scales = layout.tables, layout.scales
     if found is None:
         rooms = [(table, 2 if table.newest else steps) for table in tables]
         return Writer.create(out, schema.HESSIAN, attrs, rooms, scales, fsync=fsync)

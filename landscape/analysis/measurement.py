@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from landscape.analysis.checkpoint import Checkpoint
-from landscape.analysis.fields import Layout
+from landscape.analysis.fields import ENDS, ROOT, density_table, spectrum_table, vectors_table
 from landscape.analysis.quantities import QUANTITIES, density, tracking
 from landscape.analysis.quantities.quantity import Quantity, Row
 from landscape.config import AnalysisConfig
@@ -20,7 +20,7 @@ from landscape.curvature.operators import HessianOperator
 from landscape.devices import require_dense
 from landscape.problems.choice import choose
 from landscape.problems.problem import Arrays, Problem, Training, joint, size, tensors
-from landscape.storage.schema import UNKNOWN, Field
+from landscape.storage.schema import UNKNOWN, Field, Scales, Table
 
 Rows = dict[str, Row]
 """One row of each table of the Hessian file, by group; "/" is the root."""
@@ -54,17 +54,16 @@ class Measurement:
         objective = self.problem.objective(self.problem.decay(self.config.objective))
         HessianOperator(objective, tensors(self.problem, parameters))
 
-    def layout(self) -> Layout:
-        """The layout of a file of these measurements."""
+    def layout(self) -> tuple[list[Table], Scales]:
+        """The tables of a file of these measurements, and the labels of all axes except those of rows."""
         sizes = {b: size(self.problem, b) for b in self.config.blocks}
-        return Layout(
-            sizes=sizes,
-            full=tuple(b for b, n in sizes.items() if self.config.is_dense(n)),
-            pairs=[joint(pair) for pair in self.problem.pairs],
-            parts=list(self.problem.parts),
-            k=self.config.k,
-            eigenvectors=self.config.eigenvectors,
-        )
+        blocks, full = tuple(sizes), tuple(b for b, n in sizes.items() if self.config.is_dense(n))
+        vectors = [vectors_table(blocks)] if self.config.eigenvectors else []
+        named = {"block": list(blocks), "other_block": list(blocks)}
+        named |= {"pair": [joint(pair) for pair in self.problem.pairs], "part": list(self.problem.parts)}
+        rows = {f"param_row_{b}": range(n) for b, n in sizes.items()}
+        scales = {**named, **ENDS, "rank": range(self.config.k), "density_point": range(density.POINTS), **rows}
+        return [ROOT, spectrum_table(full), density_table(blocks), *vectors], scales
 
     def run(
         self,
@@ -124,7 +123,7 @@ class Measurement:
 
     def _missing(self, field: Field) -> NDArray[Any]:
         """A dataset's row of missing values."""
-        scales = self.layout().scales
+        _, scales = self.layout()
         # Of codes, the first stands for nothing.
         nothing = field.attrs["flag_values"][0] if "flag_values" in field.attrs else UNKNOWN  # type: ignore[index]
         return np.full([len(scales[dim]) for dim in field.dims], np.nan if field.dtype == "f8" else nothing)

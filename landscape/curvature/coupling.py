@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from landscape.curvature.inertia import FAILURE, TAU_DENSE, TAU_LANCZOS
-from landscape.curvature.lanczos import DENSE_LIMIT, Method, eigsh, operator_norm
-from landscape.curvature.operators import MatrixOperator, Operator, coupling_error, product_error
-from landscape.curvature.pencil import Whitened, leading_ratios, upper_bounds
+from landscape.curvature.lanczos import Method, eigsh, is_dense, operator_norm
+from landscape.curvature.operators import MatrixOperator, Operator, Product, coupling_error, product_error
+from landscape.curvature.pencil import leading_ratios, upper_bounds, whitened
 from landscape.curvature.solve import Cholesky, ConjugateGradients, Solver
+from landscape.curvature.vectors import Array, gaussian, probe_bound, to_array
 from landscape.errors import NumericsError
 from landscape.former import renamed
 
@@ -35,9 +35,9 @@ class CouplingResult:
     order. tolerance: the shift tau of both diagonal blocks, absolute.
     """
 
-    ratios: NDArray[np.float64]
-    errors: NDArray[np.float64]
-    distances: NDArray[np.float64]
+    ratios: Array
+    errors: Array
+    distances: Array
     index_lower: int
     index_upper: int
     tolerance: float
@@ -72,10 +72,10 @@ def coupling(
     loss, F8).
     """
     m, n = H_12.shape
-    dense = method == "dense" or (method == "auto" and m + n <= DENSE_LIMIT)
+    dense = is_dense(method, m + n)
     tolerance = abs_tau
     if tolerance is None:
-        norm = operator_norm(Joint(H_11, H_12, H_22), seed=seed)
+        norm = operator_norm(joint(H_11, H_12, H_22), seed=seed)
         tolerance = (TAU_DENSE if dense else TAU_LANCZOS) * norm
     between = coupling_error(H_12, H_12.T, seed)
     if dense:
@@ -99,8 +99,8 @@ def coupling(
     distances = distances * (1 + error / room) + moved
     errors = np.full(len(ratios), np.nan)
     if isinstance(first, Cholesky) and isinstance(second, Cholesky):
-        K = Whitened(first, H_12, second)
-        upper, used = upper_bounds(K, vectors, ratios, rtol, FAILURE, seed, max_hvps - products)
+        blocks, left = (first, H_12, second), max_hvps - products
+        upper, used = upper_bounds(blocks, vectors, ratios, rtol, FAILURE, seed, left)
         products += used
         if upper is not None:
             upper = np.maximum(upper, ratios)
@@ -114,8 +114,7 @@ def _rounding(op: Operator, seed: int) -> float:
     if isinstance(op, MatrixOperator):
         norm = float(op.matrix.norm())
     else:
-        generator = torch.Generator().manual_seed(seed)
-        X = torch.randn(op.shape[1], _PROBES, generator=generator, dtype=torch.float64).to(op.device, op.dtype)
+        X = gaussian(op.shape[1], _PROBES, seed).to(op.device, op.dtype)
         norm = float((op @ X).norm()) / _PROBES**0.5
     return 30 * torch.finfo(op.dtype).eps * norm
 
@@ -124,21 +123,21 @@ def _dense(H_11: MatrixOperator, H_12: MatrixOperator, H_22: MatrixOperator, tol
     """Every ratio, with bounds of all that parts K as computed from the true one.
 
     Rounding in K moves no singular value by more than |K - L_1^(-1) H_12 L_2^(-T)| (Weyl), which is bounded by
-    probes as in `Cholesky.backward_error`; nor does that in the SVD. For errors of the blocks see `_moved`.
+    probes; nor does that in the SVD. For errors of the blocks see `_moved`.
     """
     first, second = (Cholesky(H, tolerance) for H in (H_11, H_22))
     K = torch.linalg.solve_triangular(first.factor, H_12.matrix, upper=False)
     K = torch.linalg.solve_triangular(second.factor, K.T, upper=False).T
-    ratios: NDArray[np.float64] = torch.linalg.svdvals(K).double().cpu().numpy()
-    X = torch.randn(K.shape[1], 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(K)
-    apart = K @ X - Whitened(first, H_12, second) @ X
-    rounding = 10 * float(apart.norm()) / 8**0.5 + max(K.shape) * torch.finfo(K.dtype).eps * ratios[0]
+    ratios = to_array(torch.linalg.svdvals(K))
+    X = gaussian(K.shape[1], 8).to(K)
+    apart = probe_bound(K @ X - whitened(first, H_12, second) @ X)
+    rounding = apart + max(K.shape) * torch.finfo(K.dtype).eps * ratios[0]
     errors = rounding + _moved(ratios + rounding, (first, second), H_12.error)
     lower, upper = (int((ratios + s * errors > 1).sum()) for s in (-1, 1))
     return CouplingResult(ratios, errors, errors, lower, upper, tolerance, 0, "dense")
 
 
-def _moved(ratios: NDArray[np.float64], solvers: Sequence[Solver], between: float) -> NDArray[np.float64]:
+def _moved(ratios: Array, solvers: Sequence[Solver], between: float) -> Array:
     """How far errors of the diagonal blocks, as they are solved with, and of the block between them move each ratio.
 
     The ratios are the positive eigenvalues of the pencil M - kappa N with M = [[0, H_12], [H_21, 0]] and N the shifted
@@ -146,7 +145,7 @@ def _moved(ratios: NDArray[np.float64], solvers: Sequence[Solver], between: floa
     (|dM| + kappa |dN|) / (lambda_min(N) - |dN|). Raises NumericsError where |dN| >= lambda_min(N).
     """
     error, room = _room(solvers)
-    moved: NDArray[np.float64] = (between + ratios * error) / room
+    moved: Array = (between + ratios * error) / room
     return moved
 
 
@@ -162,18 +161,15 @@ def _room(solvers: Sequence[Solver]) -> tuple[float, float]:
     return error, room
 
 
-class Joint:
+def joint(H_11: Operator, H_12: Operator, H_22: Operator) -> Product:
     """The joint block [[H_11, H_12], [H_12^T, H_22]] of two blocks and their coupling."""
+    H_21 = H_12.T
 
-    def __init__(self, H_11: Operator, H_12: Operator, H_22: Operator) -> None:
-        self.parts, self.H_21 = (H_11, H_12, H_22), H_12.T
-        n = sum(H_12.shape)
-        self.shape, self.dtype, self.device = (n, n), H_12.dtype, H_12.device
-
-    def __matmul__(self, vectors: Tensor) -> Tensor:
-        H_11, H_12, H_22 = self.parts
+    def apply(vectors: Tensor) -> Tensor:
         u, v = vectors.split(list(H_12.shape))
-        return torch.cat([H_11 @ u + H_12 @ v, self.H_21 @ u + H_22 @ v])
+        return torch.cat([H_11 @ u + H_12 @ v, H_21 @ u + H_22 @ v])
+
+    return Product.square(apply, sum(H_12.shape), H_12)
 
 
 def coupling_strength(H_12: Operator, norm_1: float, norm_2: float) -> float:
@@ -184,29 +180,19 @@ def coupling_strength(H_12: Operator, norm_1: float, norm_2: float) -> float:
 
 def spectral_norm(op: Operator) -> float:
     """The largest singular value of an operator, by Lanczos on the smaller of A A^T and A^T A."""
-    gram = _Gram(op) if op.shape[0] <= op.shape[1] else _Gram(op.T)
+    A = op if op.shape[0] <= op.shape[1] else op.T
+    transposed = A.T
+    gram = Product.square(lambda vectors: A @ (transposed @ vectors), A.shape[0], A)
     return float(eigsh(gram, 1, which="highest", method="lanczos", rtol=1e-6).values[0, 0].clip(0.0) ** 0.5)
 
 
-class _Gram:
-    """A A^T as an operator."""
-
-    def __init__(self, op: Operator) -> None:
-        self.op, self.transposed = op, op.T
-        self.shape, self.dtype, self.device = (op.shape[0], op.shape[0]), op.dtype, op.device
-
-    def __matmul__(self, vectors: Tensor) -> Tensor:
-        return self.op @ (self.transposed @ vectors)
-
-
-def masses(vectors: Tensor, sizes: Sequence[int]) -> NDArray[np.float64]:
+def masses(vectors: Tensor, sizes: Sequence[int]) -> Array:
     """Share of each unit vector, the columns of (n, m), on consecutive parts of `sizes` rows: (part, m)."""
     shares = [piece.square().sum(0) for piece in vectors.split(list(sizes))]
-    found: NDArray[np.float64] = torch.stack(shares).double().cpu().numpy()
-    return found
+    return to_array(torch.stack(shares))
 
 
-def principal_angles(vectors: Tensor, sizes: Sequence[int]) -> NDArray[np.float64]:
+def principal_angles(vectors: Tensor, sizes: Sequence[int]) -> Array:
     """Principal angles, ascending, in rad, between the span of orthonormal columns (n, m) and each part's axes.
 
     (part, m), for consecutive parts of `sizes` rows. 0: the part holds a direction of the subspace; pi/2: it holds
@@ -215,7 +201,7 @@ def principal_angles(vectors: Tensor, sizes: Sequence[int]) -> NDArray[np.float6
     m = vectors.shape[1]
     cosines = np.zeros((len(sizes), m))
     for i, piece in enumerate(vectors.split(list(sizes))):
-        s = torch.linalg.svdvals(piece).double().cpu().numpy()
+        s = to_array(torch.linalg.svdvals(piece))
         cosines[i, : len(s)] = s
-    angles: NDArray[np.float64] = np.arccos(cosines.clip(0, 1))
+    angles: Array = np.arccos(cosines.clip(0, 1))
     return angles

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from landscape.curvature.krylov import Krylov, Local, advance
 from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator, LinearMap
+from landscape.curvature.vectors import Array
 from landscape.former import renamed
 
 BASIS = 400
@@ -43,13 +43,13 @@ class CriticalPoint:
     num_products: int
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class SearchState:
     """The state of a search between two steps, complete for an exact resume.
 
     params: the point; radius: of the trust region; largest: the one to restart with; krylov_radius: that for which the
     Krylov space of the point was made, NaN where none was; first, at_restart: |grad| at the start and at the last
-    restart; norm: the largest |H| seen.
+    restart; norm: the largest |H| seen; stalled: steps in a row that gained little; restarts: those that did.
     """
 
     params: dict[str, Tensor]
@@ -93,52 +93,49 @@ def find_critical_point(
     it, and at once where that one had come to rest.
     """
     search = _Search(objective, params, hessian or (lambda at: HessianOperator(objective, at)))
-    if state is None:
-        state = SearchState.begin(objective, params)
-        if save:
-            save(state)
-    theta, radius, largest, made_for = search.join(state.params), state.radius, state.largest, state.krylov_radius
-    first, at_restart, top = state.first, state.at_restart, state.norm
-    stalled, restarts, iterations = state.stalled, state.restarts, state.iterations
+    at = dataclasses.replace(state) if state else SearchState.begin(objective, params)
+    if save and not state:
+        save(dataclasses.replace(at))
+    theta = search.join(at.params)
     g = search.gradient(theta)
     norm = float(g.norm())
 
     def space() -> _Krylov:
-        return search.krylov(theta, g, min(0.1, (norm / first) ** 0.5), made_for)
+        return search.krylov(theta, g, min(0.1, (norm / at.first) ** 0.5), at.krylov_radius)
 
     # A rejected step leaves the point and its Krylov space as they were; made again, its products count once.
-    krylov = None if np.isnan(made_for) else space()
-    search.num_products = state.num_products
-    while norm > tol and search.num_products < max_hvps and restarts <= _RESTARTS:
+    krylov = None if np.isnan(at.krylov_radius) else space()
+    search.num_products = at.num_products
+    while norm > tol and search.num_products < max_hvps and at.restarts <= _RESTARTS:
         if krylov is None:
-            made_for = radius
+            at.krylov_radius = at.radius
             krylov = space()
-        top = max(top, krylov.norm)
-        s, predicted, on_boundary = krylov.step(radius)
+        at.norm = max(at.norm, krylov.norm)
+        s, predicted, on_boundary = krylov.step(at.radius)
         goal = norm - 0.25 * (norm - predicted)
-        found, g_found, corrections = search.back(theta + s, goal, 0.5 * radius)
+        found, g_found, corrections = search.back(theta + s, goal, 0.5 * at.radius)
         reached = float(g_found.norm())
-        iterations += 1
-        stalled = stalled + 1 if reached > 0.93 * norm else 0
+        at.iterations += 1
+        at.stalled = at.stalled + 1 if reached > 0.93 * norm else 0
         if reached <= goal:
-            theta, g, norm, krylov, made_for = found, g_found, reached, None, np.nan
-            radius *= 2 if on_boundary and corrections <= _CORRECTIONS // 2 else 1
+            theta, g, norm, krylov = found, g_found, reached, None
+            at.params, at.krylov_radius = search.split(theta), np.nan
+            at.radius *= 2 if on_boundary and corrections <= _CORRECTIONS // 2 else 1
         else:
-            radius = 0.4 * float(s.norm())
-        if stalled >= _PATIENCE:
-            restarts += norm > 0.9 * at_restart
-            stalled, at_restart, radius = 0, norm, largest
-        spent = search.num_products
+            at.radius = 0.4 * float(s.norm())
+        if at.stalled >= _PATIENCE:
+            at.restarts += norm > 0.9 * at.at_restart
+            at.stalled, at.at_restart, at.radius = 0, norm, at.largest
+        at.num_products = search.num_products
         if save:
-            where = search.split(theta), radius, largest, made_for, first, at_restart, top
-            save(SearchState(*where, stalled, restarts, iterations, spent))
-        if progress and progress(norm, spent):
+            save(dataclasses.replace(at))
+        if progress and progress(norm, at.num_products):
             break
     Hg = search.operator(theta) @ g
-    flatness = float(Hg.norm()) / (norm * top) if norm > 0 and top > 0 else 0.0
-    is_flat = restarts > _RESTARTS and flatness <= FLAT
+    flatness = float(Hg.norm()) / (norm * at.norm) if norm > 0 and at.norm > 0 else 0.0
+    is_flat = at.restarts > _RESTARTS and flatness <= FLAT
     status = "critical" if norm <= tol else "gradient-flat" if is_flat else "unfinished"
-    return CriticalPoint(search.split(theta), status, norm, flatness, iterations, search.num_products)
+    return CriticalPoint(search.split(theta), status, norm, flatness, at.iterations, search.num_products)
 
 
 def _norm(pieces: Mapping[str, Tensor]) -> float:
@@ -224,11 +221,11 @@ class _Krylov:
         c = U[0] * self.beta
         kept = sigma > 1e-13 * sigma[0]
 
-        def damped(mu: float) -> NDArray[np.float64]:
-            y: NDArray[np.float64] = -Vt[kept].T @ (sigma[kept] * c[kept] / (sigma[kept] ** 2 + mu))
+        def damped(mu: float) -> Array:
+            y: Array = -Vt[kept].T @ (sigma[kept] * c[kept] / (sigma[kept] ** 2 + mu))
             return y
 
-        def left(y: NDArray[np.float64]) -> float:
+        def left(y: Array) -> float:
             residual = self.T @ y
             residual[0] += self.beta
             return float(np.linalg.norm(residual))

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import cast, get_args
+from typing import cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from landscape.curvature.checks import require_choice, require_count, require_positive
+from landscape.curvature.checks import require_count, require_positive
 from landscape.curvature.krylov import Krylov, Local, advance
-from landscape.curvature.lanczos import DENSE_LIMIT, Method, require_symmetric
+from landscape.curvature.lanczos import Method, is_dense, require_symmetric
 from landscape.curvature.operators import LinearMap, Operator
 from landscape.curvature.sound import Sound, require_range
+from landscape.curvature.vectors import Array, gaussian, to_array
 from landscape.errors import ArgumentError
 
-Array = NDArray[np.float64]
 _BASIS_BYTES = 1 << 29
 CONFIDENCE = 0.95
 
@@ -170,11 +170,10 @@ def spectral_density(
     (Ghorbani et al., arXiv 1901.10159). Features narrower than about |H| / steps are not resolved.
     """
     require_symmetric(op)
-    require_choice("method", method, get_args(Method))
     require_positive("bandwidth", bandwidth)
     require_count("points", points, 2)
-    if method == "dense" or (method == "auto" and op.shape[0] <= DENSE_LIMIT):
-        values = torch.linalg.eigvalsh(cast(Operator, op).symmetric().matrix).double().cpu().numpy()
+    if is_dense(method, op.shape[0]):
+        values = to_array(torch.linalg.eigvalsh(cast(Operator, op).symmetric().matrix))
         require_range(float(np.abs(values).max()), op.dtype)
         grid, width = density_grid(np.abs(values).max(), bandwidth, points)
         return SpectralDensity(grid, density_of(values, grid, width), np.zeros(points), width, 0)
@@ -274,15 +273,11 @@ def trace(op: LinearMap, probes: int = 30, seed: int = 0) -> Trace:
         exact = float((op @ torch.eye(n, dtype=op.dtype, device=op.device)).trace())
         return Trace(exact, 0.0, exact, exact, n)
     generator = torch.Generator().manual_seed(seed)
-
-    def gaussian(width: int) -> Tensor:
-        return torch.randn(n, width, generator=generator, dtype=torch.float64).to(op.device, op.dtype)
-
-    Q = torch.linalg.qr(op @ gaussian(third))[0]
+    Q = torch.linalg.qr(op @ gaussian(n, third, generator).to(op.device, op.dtype))[0]
     range_image = op @ Q
     known = float((Q * range_image).sum())
     m = probes - 2 * third
-    z = gaussian(m)
+    z = gaussian(n, m, generator).to(op.device, op.dtype)
     z = z - Q @ (Q.T @ z)
     image = op @ z
     image = image - Q @ (Q.T @ image)

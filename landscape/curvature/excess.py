@@ -7,10 +7,10 @@ import dataclasses
 import numpy as np
 import torch
 
-from landscape.curvature.coupling import Joint
+from landscape.curvature.coupling import joint
 from landscape.curvature.density import quadrature
 from landscape.curvature.inertia import TAU_DENSE, TAU_LANCZOS, Inertia, bracketed, certified
-from landscape.curvature.lanczos import DENSE_LIMIT, Method, eigsh, operator_norm
+from landscape.curvature.lanczos import Method, eigsh, is_dense, operator_norm
 from landscape.curvature.operators import LinearMap, MatrixOperator, Operator, coupling_error
 from landscape.errors import ArgumentError
 from landscape.former import renamed
@@ -60,8 +60,8 @@ def excess_index(
     NumericsError if tau is not above the error of a block.
     """
     m, n = H_12.shape
-    dense = method == "dense" or (method == "auto" and m + n <= DENSE_LIMIT)
-    blocks: list[LinearMap] = [Joint(H_11, H_12, H_22), H_11, H_22]
+    dense = is_dense(method, m + n)
+    blocks: list[LinearMap] = [joint(H_11, H_12, H_22), H_11, H_22]
     if dense:
         first, second, B = H_11.symmetric(), H_22.symmetric(), H_12.dense()
         whole = torch.cat([torch.cat([first.matrix, B], 1), torch.cat([B.T, second.matrix], 1)])

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import cast, get_args
+from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from landscape.curvature.checks import require_choice, require_positive
+from landscape.curvature.checks import require_positive
 from landscape.curvature.complement import GATHERED, index_bounds
 from landscape.curvature.density import Count, Quadrature, quadrature
-from landscape.curvature.lanczos import DENSE_LIMIT, EigenResult, Method, eigsh, operator_norm, require_symmetric
+from landscape.curvature.lanczos import EigenResult, Method, eigsh, is_dense, operator_norm, require_symmetric
 from landscape.curvature.operators import LinearMap, Operator, product_error
+from landscape.curvature.vectors import gaussian, probe_bound, to_array
 from landscape.errors import NumericsError
 from landscape.former import renamed
 
@@ -63,10 +64,9 @@ def saddle_index(
     smallest valid one.
     """
     require_symmetric(op)
-    require_choice("method", method, get_args(Method))
     if rel_tau is not None:
         require_positive("rel_tau", rel_tau)
-    if method == "dense" or (method == "auto" and op.shape[0] <= DENSE_LIMIT):
+    if is_dense(method, op.shape[0]):
         H = cast(Operator, op).symmetric()
         norm = operator_norm(H, seed=seed)
         return certified(H.matrix, (TAU_DENSE if rel_tau is None else rel_tau) * norm, norm, H.error)
@@ -116,20 +116,18 @@ def _count_below(matrix: Tensor, shift: float, step: float) -> tuple[int, float]
 def negative_pivots(matrix: Tensor, shift: float) -> tuple[int, float, float]:
     """Eigenvalues below `shift` by Sylvester's law, the residual's Frobenius norm, and a lower bound on |lambda - s|.
 
-    The residual L D L^T - (H - s I) is applied to eight Gaussian probes X by solving for X = (H - s I) X; the factor
-    10 makes an underestimate less likely than 1e-7, even of a residual of rank one. So it does for the distance of
-    the nearest eigenvalue of L D L^T from 0, after two solves: |(L D L^T)^-2 x| is at least a tenth of the inverse
-    square of that distance for one of the probes x.
+    The residual L D L^T - (H - s I) is applied to eight Gaussian probes X by solving for X = (H - s I) X and bounded
+    by `probe_bound`. So is the distance of the nearest eigenvalue of L D L^T from 0, after two solves:
+    |(L D L^T)^-2 x| is at least a tenth of the inverse square of that distance for one of the probes x.
     """
     shifted, LD, pivots = _factor(matrix, shift)
-    generator = torch.Generator().manual_seed(0)
-    probes = torch.randn(len(matrix), 8, generator=generator, dtype=torch.float64).to(matrix)
+    probes = gaussian(len(matrix), 8).to(matrix)
     images = shifted @ probes
     solved, once = torch.linalg.ldl_solve(LD, pivots, torch.cat([images, probes], dim=1)).split(8, dim=1)
     if not bool(torch.isfinite(solved).all()):
         # An exactly singular pivot: the shift is an eigenvalue to the last bit.
         return 0, float("inf"), 0.0
-    residual = 10 * float((images - shifted @ solved).norm()) / 8**0.5
+    residual = probe_bound(images - shifted @ solved)
     twice = torch.linalg.ldl_solve(LD, pivots, once.contiguous())
     gap = float((10 * twice.norm(dim=0).max()) ** -0.5)
     return _negative(LD, pivots), residual, gap
@@ -145,7 +143,7 @@ def _factor(matrix: Tensor, shift: float) -> tuple[Tensor, Tensor, Tensor]:
 
 def _negative(LD: Tensor, pivots: Tensor) -> int:
     """Negative eigenvalues of D."""
-    diagonal, below = (LD.diagonal(offset).double().cpu().numpy() for offset in (0, -1))
+    diagonal, below = (to_array(LD.diagonal(offset)) for offset in (0, -1))
     single = pivots.cpu().numpy() > 0
     # A pivot of order two is marked in both of its places.
     first = np.flatnonzero(~single)[::2]

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from landscape.curvature.operators import LinearMap
 from landscape.curvature.sound import require_finite
+from landscape.curvature.vectors import Array, gaussian
 
-Array = NDArray[np.float64]
 _MOST = 0.7
 """Share of every direction that a Gram-Schmidt pass must keep to be the last one (Daniel et al. 1976)."""
 _PASSES = 3
@@ -54,7 +54,7 @@ class Local:
 
     def randn(self, m: int, generator: torch.Generator) -> Tensor:
         """Gaussian vectors, the same in every precision and on every device."""
-        return torch.randn(self.order, m, generator=generator, dtype=torch.float64).to(self.device, self.dtype)
+        return gaussian(self.order, m, generator).to(self.device, self.dtype)
 
     def inner(self, X: Tensor, Y: Tensor) -> Tensor:
         """X^T Y. For a few columns X and a tall basis Y twice as fast as Y^T X; a dot product is faster still."""

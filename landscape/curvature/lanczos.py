@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from typing import Literal, cast, get_args
 
@@ -12,9 +13,10 @@ from torch import Tensor
 
 from landscape.curvature.checks import require_choice, require_count, require_positive
 from landscape.curvature.operators import LinearMap, Operator
-from landscape.curvature.random_start import End, RandomRun
+from landscape.curvature.random_start import RandomRun
 from landscape.curvature.search import ENDS, HIDDEN_FAILURE, Search, Which
 from landscape.curvature.sound import Sound, require_range
+from landscape.curvature.vectors import Array, to_array
 from landscape.errors import ArgumentError
 from landscape.former import renamed
 
@@ -22,8 +24,6 @@ Method = Literal["auto", "dense", "lanczos"]
 DENSE_LIMIT = 8000
 SMALL = 256
 """Order up to which all eigenvectors are as fast as a few."""
-_ACCURACY = 1e-11
-"""Of eigenvalues that vectors must reproduce, relative to |H|."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,17 +42,17 @@ class EigenResult:
     more. 0 if method is "dense"; infinite if max_products left none for the complement.
     """
 
-    values: NDArray[np.float64]
+    values: Array
     vectors: Tensor
-    residuals: NDArray[np.float64]
+    residuals: Array
     converged: NDArray[np.bool_]
     num_products: int
     method: str
-    ritz: NDArray[np.float64]
+    ritz: Array
     operator_norm: float
     orthonormality: float
     tol: float
-    hidden: NDArray[np.float64]
+    hidden: Array
     hidden_failure_probability: float
     error: float = 0.0
 
@@ -88,12 +88,11 @@ def eigsh(
     require_symmetric(op)
     require_count("k", k)
     require_choice("which", which, get_args(Which))
-    require_choice("method", method, get_args(Method))
     require_positive("rtol", rtol)
     n = op.shape[0]
     k = min(k, n)
     tol = max(rtol, 10 * n**0.5 * torch.finfo(op.dtype).eps)
-    if method == "dense" or (method == "auto" and n <= DENSE_LIMIT):
+    if is_dense(method, n):
         H = cast(Operator, op).symmetric()
         ritz, low, high = _dense(H.matrix, k)
         require_range(float(np.abs(ritz).max()), op.dtype)
@@ -121,6 +120,12 @@ def operator_norm(op: LinearMap, tol: float = 1e-3, seed: int = 0) -> float:
     return norm
 
 
+def is_dense(method: Method, n: int) -> bool:
+    """Whether an operator of order n is written out. Raises ArgumentError for an unknown method."""
+    require_choice("method", method, get_args(Method))
+    return method == "dense" or (method == "auto" and n <= DENSE_LIMIT)
+
+
 def require_symmetric(op: LinearMap) -> None:
     """Raise ArgumentError for an operator without eigenvalues: rectangular or off-diagonal."""
     hint = "name the same parameters for rows and columns: op.block(names)"
@@ -133,56 +138,31 @@ def require_symmetric(op: LinearMap) -> None:
         raise ArgumentError(f"eigenvalues of the coupling {rows} x {cols}: take a diagonal block", hint)
 
 
-def _dense(matrix: Tensor, k: int) -> tuple[NDArray[np.float64], Tensor, Tensor]:
+def _dense(matrix: Tensor, k: int) -> tuple[Array, Tensor, Tensor]:
     """All eigenvalues, and the k lowest and k highest eigenvectors, outermost first."""
     n = len(matrix)
     if not matrix.is_cuda and n > SMALL:
-        # LAPACK finds eigenvalues alone several times faster than eigenvectors; k of those per end suffice.
-        values = torch.linalg.eigvalsh(matrix)
-        low, high = _end_vectors(matrix, values, k), _end_vectors(-matrix, -values.flip(0), k)
-        if low is not None and high is not None:
-            return values.double().cpu().numpy(), low, high
+        # Inverse iteration may fail, and so may numbers too large to square, which are refused later.
+        with contextlib.suppress(np.linalg.LinAlgError, ValueError):
+            return _tridiagonal(matrix, k)
     values, vectors = torch.linalg.eigh(matrix)
-    return values.double().cpu().numpy(), vectors[:, :k], vectors[:, n - k :].flip(1)
+    return to_array(values), vectors[:, :k], vectors[:, n - k :].flip(1)
 
 
-def _end_vectors(matrix: Tensor, values: Tensor, k: int) -> Tensor | None:
-    """The k lowest eigenvectors by Lanczos on the inverse of the matrix shifted to be positive definite.
+def _tridiagonal(matrix: Tensor, k: int) -> tuple[Array, Tensor, Tensor]:
+    """What `_dense` finds, from one tridiagonal form: all eigenvectors would take several times as long."""
+    from scipy.linalg import eigh_tridiagonal, get_lapack_funcs
 
-    values: all eigenvalues, ascending. None unless the vectors reproduce the k lowest, multiplicities and all.
-    """
-    norm = float(values.abs().max())
-    shift = max(0.1 * float(values[k - 1] - values[0]), 1e-6 * norm) - float(values[0])
-    shifted = matrix.clone()
-    shifted.diagonal().add_(shift)
-    factor, failed = torch.linalg.cholesky_ex(shifted)
-    if int(failed) != 0:
-        return None
-    inverse = Inverse(factor)
-    accuracy = _ACCURACY * norm
-    search = _KnownSearch(inverse, k, (values[:k] + shift).double().cpu().numpy(), accuracy)
-    _, vectors = search.run(None)
-    # One more inverse iteration and a Rayleigh-Ritz step in H itself sharpen the vectors to rounding.
-    Q = torch.linalg.qr(inverse @ vectors)[0]
-    image = matrix @ Q
-    theta, S = torch.linalg.eigh(Q.T @ image)
-    residual = (image @ S - Q @ S * theta).norm(dim=0)
-    good = (residual <= 1e-9 * norm).all() and ((theta - values[:k]).abs() <= accuracy).all()
-    return Q @ S if bool(good) else None
-
-
-class Inverse:
-    """The inverse of L L^T."""
-
-    def __init__(self, factor: Tensor) -> None:
-        self.factor, self.dtype, self.device = factor, factor.dtype, factor.device
-        self.shape = (len(factor), len(factor))
-
-    def __matmul__(self, vectors: Tensor) -> Tensor:
-        # torch.cholesky_solve would copy the whole factor at every call.
-        half = torch.linalg.solve_triangular(self.factor, vectors, upper=False)
-        solved: Tensor = torch.linalg.solve_triangular(self.factor.mT, half, upper=True)
-        return solved
+    n, whole = len(matrix), matrix.contiguous().numpy().T
+    reduce, room, rotate = get_lapack_funcs(("sytrd", "sytrd_lwork", "ormqr"), (whole,))
+    reflectors, diagonal, beside, tau, _ = reduce(whole, lower=1, lwork=int(room(n, lower=1)[0]))
+    values = eigh_tridiagonal(diagonal, beside, eigvals_only=True, lapack_driver="sterf")
+    ends = []
+    for first in (0, n - k):
+        vectors = eigh_tridiagonal(diagonal, beside, select="i", select_range=(first, first + k - 1))[1]
+        vectors[1:] = rotate("L", "N", reflectors[1:, :-1], tau, vectors[1:], 64 * k)[0]
+        ends.append(torch.from_numpy(vectors))
+    return values.astype(float), ends[0], ends[1].flip(1)
 
 
 def _result(
@@ -190,7 +170,7 @@ def _result(
     which: Which,
     k: int,
     tol: float,
-    ritz: NDArray[np.float64],
+    ritz: Array,
     low: Tensor,
     high: Tensor,
     search: Search | None = None,
@@ -207,7 +187,7 @@ def _result(
         residuals.append((image - vectors * theta).norm(dim=0))
         values.append(theta)
         defects.append((vectors.T @ vectors - torch.eye(k).to(vectors)).abs().max())
-    residual = torch.stack(residuals).double().cpu().numpy()
+    residual = to_array(torch.stack(residuals))
     converged, hidden = residual + error <= tol * norm, np.zeros(len(ends))
     if search is not None:
         converged &= np.array([[name in search.searched] for name in names])
@@ -215,7 +195,7 @@ def _result(
         hidden += [search.beyond[name] for name in names]
         hidden += np.linalg.norm(residual) if search.failure else 0.0
     return EigenResult(
-        values=torch.stack(values).double().cpu().numpy(),
+        values=to_array(torch.stack(values)),
         vectors=torch.stack(ends),
         residuals=residual,
         converged=converged,
@@ -229,19 +209,3 @@ def _result(
         hidden_failure_probability=search.failure if search else 0.0,
         error=error,
     )
-
-
-class _KnownSearch(Search):
-    """A search for vectors whose eigenvalues are known: it needs no other proof that none is missed.
-
-    It is done once the k highest are 1 / `inverses` to `accuracy`.
-    """
-
-    def __init__(self, op: LinearMap, k: int, inverses: NDArray[np.float64], accuracy: float) -> None:
-        super().__init__(op, k, "highest", 1e-10, seed=0, max_products=100 * k)
-        self.inverses, self.accuracy = inverses, accuracy
-
-    def _missed(self, ready: list[End], norm: float) -> Tensor:
-        found = self.krylov.theta[-self.k :][::-1]
-        is_right = np.abs(1 / found - self.inverses).max() <= self.accuracy
-        return self.krylov.basis[:, :0] if is_right else super()._missed(ready, norm)

@@ -140,17 +140,15 @@ class Objective:
         self._require_left_alone(params)
         if self._is_deterministic:
             return
-        with torch.no_grad():
-            for at in self._data.pieces():
+        for at in self._data.pieces():
+            with torch.no_grad():
                 once, twice = (float(self._chunk(at, params)) for _ in range(2))
-                if abs(once - twice) > 1e-6 * abs(once):
-                    break
-        if abs(once - twice) > 1e-6 * abs(once):
-            raise ArgumentError(
-                f"the loss of the same parameters is {once:.9g} and then {twice:.9g}: curvature needs a deterministic "
-                "loss",
-                "put the module in eval mode (dropout), or fix its random numbers",
-            )
+            if abs(once - twice) > 1e-6 * abs(once):
+                raise ArgumentError(
+                    f"the loss of the same parameters is {once:.9g} and then {twice:.9g}: curvature needs a "
+                    "deterministic loss",
+                    "put the module in eval mode (dropout), or fix its random numbers",
+                )
         self._is_deterministic = True
 
     def require_sound(self, params: Parameters) -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from landscape.curvature.checks import blaming, is_finite, require_choice, require_parameters
 from landscape.curvature.objective import Objective, Parameters, gradients
 from landscape.curvature.sound import require_finite, require_range
+from landscape.curvature.vectors import gaussian
 from landscape.errors import ArgumentError, NumericsError, suggest
 
 Part = Literal["hessian", "gauss_newton", "residual"]
@@ -44,6 +47,24 @@ class Operator(LinearMap, Protocol):
     def symmetric(self) -> MatrixOperator:
         """A diagonal block as a matrix that is symmetric to the last bit, with its known error."""
         ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Product:
+    """A linear map of which only the products with vectors (n, m) are known."""
+
+    apply: Callable[[Tensor], Tensor]
+    shape: tuple[int, int]
+    dtype: torch.dtype
+    device: torch.device
+
+    @classmethod
+    def square(cls, apply: Callable[[Tensor], Tensor], n: int, like: LinearMap | Tensor) -> Product:
+        """An operator of order n, on vectors as those of `like`."""
+        return cls(apply, (n, n), like.dtype, like.device)
+
+    def __matmul__(self, vectors: Tensor) -> Tensor:
+        return self.apply(vectors[:, None])[:, 0] if vectors.ndim == 1 else self.apply(vectors)
 
 
 class MatrixOperator:
@@ -187,19 +208,12 @@ class HessianOperator:
         """A scipy.sparse.linalg.LinearOperator over NumPy vectors."""
         from scipy.sparse.linalg import LinearOperator
 
-        def apply(operator: HessianOperator, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-            vectors = torch.from_numpy(np.asarray(x, dtype=np.float64)).to(operator.device, operator.dtype)
-            result: np.ndarray[Any, Any] = (operator @ vectors).cpu().numpy()
-            return result
+        def product(operator: HessianOperator) -> Callable[[NDArray[Any]], NDArray[Any]]:
+            to = operator.device, operator.dtype
+            return lambda x: (operator @ torch.from_numpy(np.asarray(x, dtype=np.float64)).to(*to)).cpu().numpy()
 
-        transposed = self.T
-        return LinearOperator(
-            self.shape,
-            dtype=np.float64,
-            matvec=lambda x: apply(self, x.reshape(-1)),
-            rmatvec=lambda x: apply(transposed, x.reshape(-1)),
-            matmat=lambda x: apply(self, x),
-        )
+        forward = product(self)
+        return LinearOperator(self.shape, dtype=np.float64, matvec=forward, rmatvec=product(self.T), matmat=forward)
 
     def _names(self, names: Sequence[str] | Mapping[str, Tensor]) -> list[str]:
         if isinstance(names, str):
@@ -281,7 +295,7 @@ def product_error(op: LinearMap, seed: int = 0) -> float:
     """
     if isinstance(op, MatrixOperator):
         return op.error + asymmetry(op.matrix)
-    probes = _probes(op, 0, seed)
+    probes = gaussian(op.shape[0], 4, seed).to(op.device)
     images = (op @ probes.to(op.dtype)).double()
     gram = probes.T @ images
     pairs = torch.triu_indices(4, 4, offset=1)
@@ -294,15 +308,10 @@ def coupling_error(op: LinearMap, transposed: LinearMap, seed: int = 0) -> float
     if isinstance(op, MatrixOperator):
         require_finite(float(op.matrix.abs().max()))
         return op.error
-    left, right = _probes(op, 0, seed), _probes(op, 1, seed + 1)
+    left, right = (gaussian(op.shape[side], 4, seed + side).to(op.device) for side in (0, 1))
     images = (op @ right.to(op.dtype)).double()
     difference = left.T @ images - (right.T @ (transposed @ left.to(op.dtype)).double()).T
     return max(float(difference.square().mean().sqrt()), _precision_error(op, right, images))
-
-
-def _probes(op: LinearMap, side: int, seed: int) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(op.shape[side], 4, generator=generator, dtype=torch.float64).to(op.device)
 
 
 def _precision_error(op: LinearMap, probes: Tensor, images: Tensor) -> float:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from landscape.curvature.complement import unseen
-from landscape.curvature.operators import Operator, coupling_error
+from landscape.curvature.operators import Operator, Product, coupling_error
 from landscape.curvature.solve import Cholesky, Solver
+from landscape.curvature.vectors import Array, gaussian, to_array
 
+Blocks = tuple[Cholesky, Operator, Cholesky]
 INNER_TOL = 1e-2
 """Relative residual of the inner solves: they only steer the search, and enter the error bars."""
 _GUARD = 2
@@ -20,7 +21,7 @@ _SMALL = 1e-6
 
 def leading_ratios(
     A: Solver, B: Operator, C: Solver, k: int, tol: float, seed: int, max_products: int
-) -> tuple[NDArray[np.float64], NDArray[np.float64], Tensor, int]:
+) -> tuple[Array, Array, Tensor, int]:
     """The k largest singular values of A^(-1/2) B C^(-1/2), their errors, right vectors, and the products spent.
 
     Rayleigh-Ritz on orthonormal bases U and V with the Gram matrices that their products show, so that every value is
@@ -33,12 +34,11 @@ def leading_ratios(
     k = min(k, *B.shape)
     width = min(k + _GUARD, *B.shape)
     generator = torch.Generator().manual_seed(seed)
-    V = _Basis(C, torch.randn(B.shape[1], width, generator=generator, dtype=torch.float64).to(B.device, B.dtype))
+    V = _Basis(C, gaussian(B.shape[1], width, generator).to(B.device, B.dtype))
     BV = B @ V.vectors
     U = _Basis(A, A.solve(BV, INNER_TOL)[0])
     # For a coupling of low rank the other ratios are zeros, found like the rest.
-    spare = torch.randn(B.shape[0], width - U.vectors.shape[1], generator=generator, dtype=torch.float64)
-    U.grow(spare.to(V.vectors))
+    U.grow(gaussian(B.shape[0], width - U.vectors.shape[1], generator).to(V.vectors))
     coupled = V.vectors.shape[1]
     while True:
         white_u, white_v = U.whitening(), V.whitening()
@@ -60,45 +60,26 @@ def leading_ratios(
         vectors = V.vectors @ v
         done = not bool((open_ < k).any()) or products >= max_products
         if done or U.grow(corrections[0][:, open_]) + V.grow(corrections[1][:, open_]) == 0:
-            return kappa[:k].double().cpu().numpy(), errors[:k].double().cpu().numpy(), vectors, products
+            return to_array(kappa[:k]), to_array(errors[:k]), vectors, products
         fresh = V.vectors[:, BV.shape[1] :]
         BV = torch.cat([BV, B @ fresh], dim=1)
         coupled += fresh.shape[1]
 
 
-class Whitened:
+def whitened(A: Cholesky, B: Operator, C: Cholesky) -> Product:
     """K = L_1^(-1) B L_2^(-T) of two factorised blocks, whose singular values are the coupling ratios."""
 
-    def __init__(self, A: Cholesky, B: Operator, C: Cholesky) -> None:
-        self.A, self.B, self.C = A, B, C
-        self.shape, self.dtype, self.device = B.shape, B.dtype, B.device
+    def apply(vectors: Tensor) -> Tensor:
+        right = torch.linalg.solve_triangular(C.factor.mT, vectors, upper=True)
+        found: Tensor = torch.linalg.solve_triangular(A.factor, B @ right, upper=False)
+        return found
 
-    @property
-    def T(self) -> Whitened:
-        """The transposed operator."""
-        return Whitened(self.C, self.B.T, self.A)
-
-    def __matmul__(self, vectors: Tensor) -> Tensor:
-        columns = vectors[:, None] if vectors.ndim == 1 else vectors
-        right = torch.linalg.solve_triangular(self.C.factor.mT, columns, upper=True)
-        found: Tensor = torch.linalg.solve_triangular(self.A.factor, self.B @ right, upper=False)
-        return found.view(-1) if vectors.ndim == 1 else found
-
-
-class _MinusGram:
-    """-K^T K."""
-
-    def __init__(self, K: Whitened) -> None:
-        self.K, self.transposed = K, K.T
-        self.shape, self.dtype, self.device = (K.shape[1], K.shape[1]), K.dtype, K.device
-
-    def __matmul__(self, vectors: Tensor) -> Tensor:
-        return -(self.transposed @ (self.K @ vectors))
+    return Product(apply, B.shape, B.dtype, B.device)
 
 
 def upper_bounds(
-    K: Whitened, vectors: Tensor, ratios: NDArray[np.float64], tol: float, failure: float, seed: int, max_products: int
-) -> tuple[NDArray[np.float64] | None, int]:
+    blocks: Blocks, vectors: Tensor, ratios: Array, tol: float, failure: float, seed: int, max_products: int
+) -> tuple[Array | None, int]:
     """Upper bounds of the leading ratios, except with probability `failure`, and the products spent.
 
     vectors: right vectors found, of which Q = L_2^T vectors is a basis. A random Lanczos run shows |K y| <= s for unit
@@ -106,18 +87,20 @@ def upper_bounds(
     Then as many squares of ratios exceed mu > s^2 as eigenvalues of T + R^T R / (mu - s^2) do, at most, with
     T = Q^T K^T K Q and R = (1 - Q Q^T) K^T K Q (Haynsworth).
     """
-    Q = torch.linalg.qr(K.C.factor.mT @ vectors)[0]
-    gram = _MinusGram(K)
+    A, B, C = blocks
+    K, transposed = whitened(A, B, C), whitened(C, B.T, A)
+    Q = torch.linalg.qr(C.factor.mT @ vectors)[0]
+    minus_gram = Product.square(lambda y: -(transposed @ (K @ y)), K.shape[1], K)
     s = max((1 + tol) * float(ratios[-1]), _SMALL * float(ratios[0])) ** 2
-    apart = 10 * coupling_error(K, K.T, seed)
-    is_shown, steps = unseen(gram, Q, s, failure, (max_products - 2 * Q.shape[1]) // 2 - 4, seed)
+    apart = 10 * coupling_error(K, transposed, seed)
+    is_shown, steps = unseen(minus_gram, Q, s, failure, (max_products - 2 * Q.shape[1]) // 2 - 4, seed)
     products = 8 + 2 * steps
     if not is_shown:
         return None, products
-    image = -(gram @ Q)
+    image = -(minus_gram @ Q)
     T = Q.T @ image
     R = image - Q @ T
-    T, squared = (((X + X.T) / 2).double().cpu().numpy() for X in (T, R.T @ R))
+    T, squared = (to_array((X + X.T) / 2) for X in (T, R.T @ R))
     rounding = 10 * len(Q) ** 0.5 * torch.finfo(Q.dtype).eps * float(ratios[0]) ** 2
     theta, reach = np.linalg.eigvalsh(T)[::-1], float(np.linalg.eigvalsh(squared)[-1].clip(0)) ** 0.5
     found = np.empty(len(ratios))

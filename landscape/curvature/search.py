@@ -12,6 +12,7 @@ from torch import Tensor
 from landscape.curvature.krylov import Krylov, Local, advance, orthonormal
 from landscape.curvature.operators import LinearMap
 from landscape.curvature.random_start import End, search_complement
+from landscape.curvature.vectors import gaussian
 
 Which = Literal["both", "lowest", "highest"]
 ENDS: dict[Which, tuple[End, ...]] = {"both": ("lowest", "highest"), "lowest": ("lowest",), "highest": ("highest",)}
@@ -117,8 +118,8 @@ class Search:
             self.krylov.fill(self.generator)
         elif v0.ndim == 3:
             # A block as narrow as any, so that the Krylov relation holds.
-            weights = torch.randn(len(v0) * v0.shape[2], BLOCK, generator=self.generator, dtype=torch.float64)
-            self._lead(torch.cat(list(v0), dim=1).to(self.krylov.basis) @ weights.to(self.krylov.basis), BLOCK)
+            weights = gaussian(len(v0) * v0.shape[2], BLOCK, self.generator).to(self.krylov.basis)
+            self._lead(torch.cat(list(v0), dim=1).to(self.krylov.basis) @ weights, BLOCK)
         else:
             self._lead(v0.to(self.krylov.basis), given)
             self._multiply()

@@ -7,13 +7,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from landscape.curvature.objective import Objective, gradients
+from landscape.curvature.vectors import Array, to_array
 from landscape.errors import ArgumentError, suggest
-
-Array = NDArray[np.float64]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +39,7 @@ def slice_lines(
     gradient = objective.gradient(params)
     flat = torch.cat([gradient[n].reshape(-1) for n in block])
     curvature = np.array([_curvature(objective, params, step) for step in moved])
-    return Slice(t, np.array(loss), objective.value(params), _array(directions.T @ flat), curvature)
+    return Slice(t, np.array(loss), objective.value(params), to_array(directions.T @ flat), curvature)
 
 
 def slice_plane(
@@ -88,8 +86,3 @@ def _shift(params: Mapping[str, Tensor], *steps: tuple[float | Tensor, Mapping[s
         for name, piece in step.items():
             moved[name] = moved[name] + length * piece
     return moved
-
-
-def _array(x: Tensor) -> Array:
-    found: Array = x.double().cpu().numpy()
-    return found

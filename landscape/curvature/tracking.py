@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from landscape.curvature.operators import LinearMap
+from landscape.curvature.operators import LinearMap, Product
+from landscape.curvature.vectors import Array, to_array
 from landscape.errors import ArgumentError
 
 
@@ -21,9 +22,9 @@ class Track:
     previous_overlap (end, k): |<v_before, v>| of that match. crossings (end,): pairs whose order has changed.
     """
 
-    subspace_overlap: NDArray[np.float64]
+    subspace_overlap: Array
     previous_rank: NDArray[np.int64]
-    previous_overlap: NDArray[np.float64]
+    previous_overlap: Array
     crossings: NDArray[np.int64]
 
 
@@ -40,7 +41,7 @@ def track(before: Tensor, vectors: Tensor) -> Track:
             f"eigenvectors {tuple(before.shape)} before and {tuple(vectors.shape)} now",
             "give those of the same block with the same k: `vectors` of two results of eigsh",
         )
-    overlaps: NDArray[np.float64] = (before.mT @ vectors).abs().double().cpu().numpy()
+    overlaps = to_array((before.mT @ vectors).abs())
     ends, _, k = overlaps.shape
     rank, best = np.zeros((ends, k), np.int64), np.zeros((ends, k))
     for end, overlap in enumerate(overlaps):
@@ -50,13 +51,7 @@ def track(before: Tensor, vectors: Tensor) -> Track:
     return Track((overlaps**2).sum((1, 2)) / k, rank, best, order.sum((1, 2)))
 
 
-class Scaled:
+def scaled(op: LinearMap, diagonal: Tensor) -> Product:
     """D^(1/2) H D^(1/2) for a positive diagonal D: similar to D H, the matrix of one preconditioned step."""
-
-    def __init__(self, op: LinearMap, diagonal: Tensor) -> None:
-        self.op, self.root = op, diagonal.sqrt()
-        self.shape, self.dtype, self.device = op.shape, op.dtype, op.device
-
-    def __matmul__(self, vectors: Tensor) -> Tensor:
-        root = self.root if vectors.ndim == 1 else self.root[:, None]
-        return root * (self.op @ (root * vectors))
+    root = diagonal.sqrt()[:, None]
+    return Product.square(lambda vectors: root * (op @ (root * vectors)), len(root), op)

@@ -9,10 +9,9 @@ from typing import Any, TypeVar
 import h5py
 
 from landscape.storage import schema, version_1
-from landscape.storage.checksum import crc32_of_attributes
 from landscape.storage.guard import Guard, Stored
 from landscape.storage.layout import parse
-from landscape.storage.table import ArraysReader, TableReader
+from landscape.storage.table import ArraysReader, TableReader, crc32
 
 Parsed = TypeVar("Parsed")
 
@@ -45,6 +44,12 @@ OPTIONAL: dict[str, dict[str, type[str] | type[int]]] = {
     schema.HESSIAN: {"problem": str, "problem_sha256": str},
 }
 """Those that it covers where a file has them: the user's own problem, and the SHA-256 of its source."""
+
+
+def crc32_of_attributes(attrs: Mapping[str, Any]) -> int:
+    """CRC-32 of the lines `name=value` of attributes in alphabetical order."""
+    lines = "".join(f"{name}={attrs[name]}\n" for name in sorted(attrs))
+    return crc32(lines.encode("utf-8", "surrogateescape"))
 
 
 def write_attributes(file: h5py.File, kind: str, attrs: Mapping[str, Any], layout: str) -> None:

@@ -76,12 +76,9 @@ def open_file(path: Path, wanted: str = "") -> Contents:
 
 def file_schema(path: Path) -> str | None:
     """The schema that a file declares, or None. Raises FileError if it is not an HDF5 file."""
-    guard = _open_hdf5(path)
-    try:
+    with contextlib.closing(_open_hdf5(path)) as guard:
         found = guard.attribute("schema", str)
         return None if found is None else str(found)
-    finally:
-        guard.close()
 
 
 def _open_hdf5(path: Path) -> Guard:

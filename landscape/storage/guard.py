@@ -27,18 +27,8 @@ ROOM, RATIO = 64 << 20, 100
 ROW_BYTES, CHUNKS, TEXT = 1 << 30, 1 << 17, 1 << 20
 """Largest row of a dataset, most chunks of a file, longest text."""
 _TEXTS = [h5py.h5t.py_create(h5py.string_dtype(encoding), logical=True) for encoding in ("utf-8", "ascii")]
-_CLASS = {
-    h5py.h5t.INTEGER: "integer",
-    h5py.h5t.FLOAT: "float",
-    h5py.h5t.STRING: "string",
-    h5py.h5t.BITFIELD: "bit field",
-    h5py.h5t.OPAQUE: "opaque",
-    h5py.h5t.COMPOUND: "compound",
-    h5py.h5t.REFERENCE: "reference",
-    h5py.h5t.ENUM: "enum",
-    h5py.h5t.VLEN: "variable-length",
-    h5py.h5t.ARRAY: "array",
-}
+_CLASSES = ("INTEGER", "FLOAT", "STRING", "BITFIELD", "OPAQUE", "COMPOUND", "REFERENCE", "ENUM", "VLEN", "ARRAY")
+_CLASS = {getattr(h5py.h5t, name): name.lower() for name in _CLASSES}
 _LINK = {h5py.h5l.TYPE_SOFT: "a soft link", h5py.h5l.TYPE_EXTERNAL: "an external link into another file"}
 
 
@@ -51,7 +41,7 @@ class complaints:  # noqa: N801
     def __enter__(self) -> None:
         pass
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, (OSError, KeyError, RuntimeError, ValueError, TypeError, zlib.error)):
             raise FileError(f"{self.path} is damaged: {' '.join(str(error).split())}", COPY_AGAIN) from error
 

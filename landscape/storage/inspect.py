@@ -71,11 +71,10 @@ class FileState:
 def inspect(path: Path) -> FileState:
     """Check every row, shape and attribute of a file. Raises FileError if it is not a file of landscape."""
     with contextlib.closing(open_file(path)) as file:
-        kind = file.kind
         tables = tuple(_state(table) for table in file.tables.values())
         for arrays in file.arrays.values():
             arrays.read()
-        attributes, config = known_attributes(file.attrs), file.config
+        kind, attributes, config = file.kind, known_attributes(file.attrs), file.config
     damage = [
         f"{t.group}: {len(t.damaged)} of {len(t.committed) + len(t.damaged)} rows fail the checksum: {_list(t.damaged)}"
         for t in tables

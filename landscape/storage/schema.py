@@ -51,6 +51,11 @@ class Field:
         return {"units": self.units, "long_name": self.long_name, **self.attrs, **formula}
 
 
+def counted(name: str, dims: tuple[str, ...], long_name: str, formula: str = "", since: str = FIRST) -> Field:
+    """A dataset of counts or steps that may be UNKNOWN."""
+    return Field(name, dims, "i8", long_name, formula=formula, attrs=MARKED, since=since)
+
+
 @dataclasses.dataclass(frozen=True)
 class Table:
     """A group of datasets that share a first axis, `row`, and are committed row by row.

@@ -16,9 +16,14 @@ import numpy as np
 
 from landscape.errors import FileError
 from landscape.storage import schema
-from landscape.storage.checksum import crc32, crc32_of_arrays
 from landscape.storage.guard import Array, Stored
 from landscape.storage.strings import BLOCK, COPY_AGAIN
+
+try:
+    # The same number in a tenth of the time.
+    from isal.isal_zlib import crc32 as crc32
+except ImportError:
+    from zlib import crc32 as crc32
 
 WRITTEN = 1 << 32
 Arrays = Mapping[str, Array]
@@ -39,6 +44,14 @@ def create_arrays(parent: h5py.Group, table: schema.Table, arrays: Arrays, scale
     for field in table.fields:
         add_dataset(group, table, field, scales)[...] = arrays[field.name]
     group.attrs["crc32"] = crc32_of_arrays(arrays)
+
+
+def crc32_of_arrays(arrays: Arrays) -> int:
+    """CRC-32 of the bytes of arrays one after another, in alphabetical order of their names."""
+    crc = 0
+    for name in sorted(arrays):
+        crc = crc32(np.ascontiguousarray(arrays[name]).data, crc)
+    return crc
 
 
 def add_dataset(

@@ -18,17 +18,15 @@ import stat
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import h5py
 import numpy as np
 
 from landscape.errors import FileError, mend
-from landscape.storage.checksum import crc32
 from landscape.storage.files import require_name
 from landscape.storage.guard import Stored
-from landscape.storage.table import WRITTEN, TableReader
+from landscape.storage.table import WRITTEN, TableReader, crc32
 
 _FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 _LOCK_TEXT = b'{"pid": '
@@ -80,9 +78,7 @@ class Disk:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         # The first error matters.
         with contextlib.nullcontext() if kind is None else contextlib.suppress(FileError):
             self.close()

@@ -25,7 +25,7 @@ from landscape.curvature.objective import Objective, cross_entropy
 from landscape.curvature.operators import HessianOperator
 from landscape.devices import free_memory, keep_freed_memory, pick_device
 from landscape.errors import ConfigError, DoesNotFitError, LandscapeError, NumericsError, warn
-from landscape.problems.embedding_mlp.model import load_model
+from landscape.problems.embedding_mlp.model import MLP
 from landscape.problems.fields import axes, number_of_parameters, parameters
 from landscape.problems.networks import Batch
 from landscape.problems.tasks import TRAIN
@@ -293,7 +293,7 @@ class _Loop:
         config, data = self.members[i].config, self.members[i].data
         tokens, labels = (torch.from_numpy(array).to(self.device, torch.int64) for array in data.subset(TRAIN))
         try:
-            whole = HessianOperator(Objective(load_model(config, params), tokens, labels), params)
+            whole = HessianOperator(Objective(MLP(config).to(self.device), tokens, labels), params)
             lambda_E, lambda_W = (
                 float(eigsh(whole.block([n]), 1, "highest", "lanczos", rtol=1e-2, seed=config.seed).values[0, 0])
                 for n in ("E", "W")

@@ -59,14 +59,7 @@ TOKENS = Table(
     "step",
     (
         Field("count", ("token",), "i8", "steps so far whose batch held the token"),
-        Field(
-            "embedding_norm",
-            ("token",),
-            "f8",
-            "norm of the token's embedding",
-            formula="|E[token]|_2",
-            needs="E",
-        ),
+        Field("embedding_norm", ("token",), "f8", "norm of the token's embedding", formula="|E[token]|_2", needs="E"),
         Field(
             "grad_norm",
             ("token",),

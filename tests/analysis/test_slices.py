@@ -21,7 +21,7 @@ from landscape.curvature.lanczos import eigsh
 from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator, MatrixOperator
 from landscape.curvature.slices import slice_lines, slice_plane
-from landscape.curvature.tracking import Scaled, track
+from landscape.curvature.tracking import scaled, track
 from landscape.storage.hessians import HessianReader
 from landscape.training.loop import train
 
@@ -202,7 +202,7 @@ def test_scaled_operator() -> None:
     A = torch.diag(torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)) + 0.5
     rates = torch.tensor([0.0, 4.0, 9.0], dtype=torch.float64)
     root = torch.diag(rates.sqrt())
-    op = Scaled(MatrixOperator(A), rates)
+    op = scaled(MatrixOperator(A), rates)
     torch.testing.assert_close(op @ torch.eye(3, dtype=torch.float64), root @ A @ root)
     torch.testing.assert_close(op @ torch.ones(3, dtype=torch.float64), root @ A @ root.sum(1))
 

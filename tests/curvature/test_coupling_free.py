@@ -12,9 +12,9 @@ from torch import Tensor
 from landscape.config import TrainConfig
 from landscape.curvature.coupling import (
     CouplingResult,
-    Joint,
     coupling,
     coupling_strength,
+    joint,
     masses,
     principal_angles,
     spectral_norm,
@@ -226,12 +226,12 @@ def test_solvers_solve_and_bound_from_below() -> None:
 
 
 def test_joint_is_the_assembled_block(net: tuple[HessianOperator, list[Operator]]) -> None:
-    """Products of Joint, with one vector or several, are those of the joint Hessian block."""
+    """Products of `joint`, with one vector or several, are those of the joint Hessian block."""
     H, parts = net
-    joint, V = Joint(*parts), draw(H.shape[0], 3, seed=0)
-    assert joint.shape == H.shape
-    torch.testing.assert_close(joint @ V, H.dense() @ V, rtol=0, atol=1e-14)
-    torch.testing.assert_close(joint @ V[:, 0], H.dense() @ V[:, 0], rtol=0, atol=1e-14)
+    op, V = joint(*parts), draw(H.shape[0], 3, seed=0)
+    assert op.shape == H.shape
+    torch.testing.assert_close(op @ V, H.dense() @ V, rtol=0, atol=1e-14)
+    torch.testing.assert_close(op @ V[:, 0], H.dense() @ V[:, 0], rtol=0, atol=1e-14)
 
 
 def test_eigsh_refuses_a_coupling_that_is_square() -> None:

@@ -11,7 +11,7 @@ import torch
 from helpers.matrices import Hidden
 from torch import Tensor
 
-from landscape.curvature.coupling import Joint, coupling
+from landscape.curvature.coupling import coupling, joint
 from landscape.curvature.excess import combined, excess_index
 from landscape.curvature.inertia import Inertia, saddle_index
 from landscape.curvature.operators import MatrixOperator
@@ -168,6 +168,6 @@ def test_levels_probabilities_and_tolerances_combine() -> None:
 def test_default_tolerances_are_those_of_the_joint_block() -> None:
     """1e-8 of its norm for dense blocks, as saddle_index takes it."""
     A, B, C, _ = drawn(3)
-    joint = saddle_index(MatrixOperator(whole(A, B, C)))
-    assert excess_index(*map(MatrixOperator, (A, B, C))).tolerance == pytest.approx(joint.tolerance, rel=2e-3)
-    assert Joint(*map(MatrixOperator, (A, B, C))).shape == (len(A) + len(C),) * 2
+    expected = saddle_index(MatrixOperator(whole(A, B, C))).tolerance
+    assert excess_index(*map(MatrixOperator, (A, B, C))).tolerance == pytest.approx(expected, rel=2e-3)
+    assert joint(*map(MatrixOperator, (A, B, C))).shape == (len(A) + len(C),) * 2

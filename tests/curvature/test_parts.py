@@ -17,7 +17,7 @@ from landscape.config import TrainConfig
 from landscape.curvature.objective import Objective, PerSampleLoss, cross_entropy, mse
 from landscape.curvature.operators import HessianOperator, MatrixOperator, Part, product_error
 from landscape.problems.embedding_mlp.model import MLP
-from landscape.problems.embedding_mlp.products import EmbeddingHessian
+from landscape.problems.embedding_mlp.products import Passes
 from landscape.problems.tasks import TRAIN, make_data
 
 PARTS = get_args(Part)
@@ -149,7 +149,7 @@ def test_f14_residual_of_the_joint_block_is_the_table_gradient(tokens: int) -> N
     """For ReLU the residual part of E,W has the eigenvalues +-sigma_i(G), each d times, and zeros."""
     objective, point, x, y = embedding_net("relu", tokens)
     R = HessianOperator(objective, point, ["E", "W"], part="residual").dense()
-    sigma = torch.linalg.svdvals(EmbeddingHessian(point, x, y, torch.relu).table_gradient())
+    sigma = torch.linalg.svdvals(Passes(point, x, y, torch.relu).table_gradient())
     d = point["E"].shape[1]
     expected = torch.cat([sigma, -sigma]).repeat_interleave(d)
     expected = torch.cat([expected, torch.zeros(len(R) - len(expected))]).sort()[0]

@@ -10,7 +10,6 @@ from helpers.matrices import matrix
 from numpy.typing import NDArray
 from torch import Tensor
 
-from landscape.curvature import lanczos
 from landscape.curvature.coupling import spectral_norm
 from landscape.curvature.inertia import from_spectrum, saddle_index
 from landscape.curvature.lanczos import eigsh
@@ -92,13 +91,31 @@ def test_small_orders_and_k_beyond_n(method: str, n: int) -> None:
     np.testing.assert_allclose(result.values, expected, atol=1e-8)
 
 
-def test_end_vectors_are_never_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the search behind the dense path returned other vectors, the answer would still be LAPACK's."""
-    A = matrix(np.random.default_rng(4).standard_normal(300))
-    wrong = torch.eye(300, dtype=torch.float64)[:, :3]
-    monkeypatch.setattr(lanczos.Search, "run", lambda self, v0: (wrong, wrong))
-    result = eigsh(MatrixOperator(A), 3, method="dense")
-    np.testing.assert_allclose(result.values, ends(np.linalg.eigvalsh(A.numpy()), 3), atol=1e-12)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("kind", ["graded", "clusters", "identity", "rank 40", "blocks"])
+def test_dense_ends_equal_the_whole_decomposition(kind: str, dtype: torch.dtype) -> None:
+    """Residuals, orthonormality and eigenvalues to rounding, of spectra that inverse iteration finds hard."""
+    n, eps = 300, torch.finfo(dtype).eps
+    values = {
+        "graded": np.logspace(-15, 0, n),
+        "clusters": np.repeat([-1.0, -1 + 1e-14, 0.0, 1.0], [8, 8, 274, 10]),
+        "identity": np.ones(n),
+        "rank 40": np.r_[np.zeros(n - 40), np.linspace(1, 2, 40)],
+    }
+    small = matrix(np.linspace(-1, 2, 30), seed=1)
+    A = (matrix(values[kind]) if kind in values else torch.kron(torch.eye(10, dtype=torch.float64), small)).to(dtype)
+    result = eigsh(MatrixOperator(A), 12, method="dense")
+    norm, whole = result.operator_norm, np.linalg.eigvalsh(A.double().numpy())
+    np.testing.assert_allclose(result.ritz, whole, atol=100 * eps * norm)
+    np.testing.assert_allclose(result.values, ends(whole, 12), atol=100 * eps * norm)
+    assert result.residuals.max() <= 100 * eps * norm
+    assert result.orthonormality <= 100 * eps
+
+
+def test_a_matrix_too_large_to_square_is_refused() -> None:
+    """By its size, whatever becomes of it on the way."""
+    with pytest.raises(NumericsError, match="can be squared without losing digits"):
+        eigsh(MatrixOperator(1e300 * matrix(np.linspace(-1, 1, 300))), 3, method="dense")
 
 
 def test_scipy_agrees_on_one_end() -> None:

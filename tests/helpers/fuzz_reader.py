@@ -35,8 +35,7 @@ from hypothesis import strategies as st
 import landscape
 from landscape.errors import LandscapeError
 from landscape.storage import schema
-from landscape.storage.checksum import crc32_of_attributes
-from landscape.storage.contents import ATTRIBUTES
+from landscape.storage.contents import ATTRIBUTES, crc32_of_attributes
 from landscape.storage.files import file_schema
 from landscape.storage.hessians import HessianReader
 from landscape.storage.runs import RunReader

@@ -15,7 +15,7 @@ from landscape.choices.activations import ACTIVATIONS
 from landscape.curvature.objective import Objective, cross_entropy, mse
 from landscape.curvature.operators import HessianOperator
 from landscape.problems.embedding_mlp.dense import EmbeddingMLP
-from landscape.problems.embedding_mlp.products import EmbeddingHessian
+from landscape.problems.embedding_mlp.products import Passes
 
 # --- the closed form ------------------------------------------------------------------------------------------
 
@@ -55,7 +55,7 @@ def test_table_gradient_is_the_gradient_by_the_tables(activation: str, tokens: i
     pre = torch.stack([T[x[:, k]] for k, T in enumerate(tables)]).sum(0) + point["b1"]
     logits = ACTIVATIONS[activation](pre) @ point["V"].T + point["b2"]
     expected = torch.cat([g.T for g in torch.autograd.grad(nn.functional.cross_entropy(logits, y), tables)])
-    G = EmbeddingHessian(point, x, y, ACTIVATIONS[activation]).table_gradient()
+    G = Passes(point, x, y, ACTIVATIONS[activation]).table_gradient()
     assert_close(G, expected, 1e-13)
 
 

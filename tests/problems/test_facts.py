@@ -21,7 +21,7 @@ from landscape.errors import NumericsError
 from landscape.problems.embedding_mlp.bounds import saddle_bound
 from landscape.problems.embedding_mlp.dense import EmbeddingMLP
 from landscape.problems.embedding_mlp.model import MLP
-from landscape.problems.embedding_mlp.products import EmbeddingHessian
+from landscape.problems.embedding_mlp.products import Passes
 from landscape.problems.tasks import TRAIN, make_data
 from landscape.storage.runs import RunReader
 
@@ -204,7 +204,7 @@ def test_f14_saddle_bound(trained: tuple[dict[str, Tensor], HessianOperator, Emb
     """lambda_min(H_[E,W]) >= -sigma_max(G), index <= d rank(G); g_E = sum_k G_k^T W_k and g_{W_k} = G_k E."""
     params, operator, closed_form = trained
     G, d = (
-        EmbeddingHessian(params, closed_form.tokens, closed_form.labels, torch.relu).table_gradient(),
+        Passes(params, closed_form.tokens, closed_form.labels, torch.relu).table_gradient(),
         params["E"].shape[1],
     )
     bound = saddle_bound(G, d)
@@ -228,9 +228,7 @@ def test_f14_equality_with_an_inactive_direction(
     params = {n: p.clone() for n, p in params.items()}
     params["E"][:, 0] = 0.0
     params["W"][:, [0, d]] = 0.0
-    bound = saddle_bound(
-        EmbeddingHessian(params, closed_form.tokens, closed_form.labels, torch.relu).table_gradient(), d
-    )
+    bound = saddle_bound(Passes(params, closed_form.tokens, closed_form.labels, torch.relu).table_gradient(), d)
     H = HessianOperator(operator.objective, params, ["E", "W"])
     assert float(torch.linalg.eigvalsh(H.dense())[0]) == pytest.approx(-bound.sigma_max, rel=1e-10)
 

@@ -19,8 +19,8 @@ from landscape.curvature.lanczos import eigsh
 from landscape.curvature.objective import Objective, cross_entropy
 from landscape.curvature.operators import HessianOperator, MatrixOperator
 from landscape.problems.embedding_mlp.bounds import saddle_bound
-from landscape.problems.embedding_mlp.model import load_model
-from landscape.problems.embedding_mlp.products import EmbeddingHessian
+from landscape.problems.embedding_mlp.model import MLP
+from landscape.problems.embedding_mlp.products import Passes
 from landscape.problems.tasks import TRAIN
 from landscape.storage.runs import RunReader
 
@@ -50,7 +50,7 @@ def checkpoints(run: Path) -> list[tuple[Point, Objective, TrainConfig]]:
     rows = data["split"] == TRAIN
     tokens, labels = (torch.from_numpy(data[n][rows]).long() for n in ("tokens", "labels"))
     points = [{n: torch.from_numpy(a).double() for n, a in arrays.items()} for arrays in stored]
-    return [(point, Objective(load_model(config, point), tokens, labels), config) for point in points]
+    return [(point, Objective(MLP(config), tokens, labels), config) for point in points]
 
 
 def random_net(
@@ -231,7 +231,7 @@ def test_f14_split_of_the_joint_block(seed: int, tokens: int, bias: bool) -> Non
     """H_[E,W] - K0 is positive semidefinite and K0 has +-sigma_i(G), d times each; hence both bounds."""
     point, x, y, objective = random_net(bias=bias, seed=seed, tokens=tokens)
     G, d = table_gradient(point, x, y), point["E"].shape[1]
-    assert float((EmbeddingHessian(point, x, y, torch.relu).table_gradient() - G).abs().max()) <= 1e-15
+    assert float((Passes(point, x, y, torch.relu).table_gradient() - G).abs().max()) <= 1e-15
     H, K0 = hessian(objective, point, ["E", "W"]), coupling_part(G, point)
     joint, sigma = spectrum(H), np.linalg.svd(G.numpy(), compute_uv=False)
     assert spectrum(H - K0)[0] >= -1e-13 * joint[-1]

@@ -15,7 +15,7 @@ from landscape.curvature.operators import HessianOperator
 from landscape.problems.embedding_mlp import products
 from landscape.problems.embedding_mlp.blocks import BLOCKS
 from landscape.problems.embedding_mlp.model import MLP
-from landscape.problems.embedding_mlp.products import EmbeddingHessian
+from landscape.problems.embedding_mlp.products import EmbeddingHessian, Passes
 from landscape.problems.tasks import TRAIN, make_data
 
 
@@ -26,7 +26,7 @@ def both(scale: float = 1.0, decay: float = 0.0, **changes: object) -> tuple[Emb
     model = MLP(config)
     params = {n: p.detach() * (scale if n in ("V", "b2") else 1.0) for n, p in model.named_parameters()}
     x, y = (torch.from_numpy(a).long() for a in make_data(config).subset(TRAIN))
-    mine = EmbeddingHessian(params, x, y, ACTIVATIONS[config.activation], decay)
+    mine = EmbeddingHessian(Passes(params, x, y, ACTIVATIONS[config.activation]), decay)
     return mine, HessianOperator(Objective(model, x, y, weight_decay=decay), params)
 
 

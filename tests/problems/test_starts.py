@@ -18,7 +18,7 @@ from landscape.curvature.lanczos import eigsh
 from landscape.curvature.operators import MatrixOperator
 from landscape.problems.embedding_mlp.bounds import saddle_bound
 from landscape.problems.embedding_mlp.gauge import SoftmaxShift
-from landscape.problems.embedding_mlp.products import EmbeddingHessian
+from landscape.problems.embedding_mlp.products import EmbeddingHessian, Passes
 from landscape.problems.embedding_mlp.starts import low_end
 from landscape.problems.problem import hessian, tensors
 from landscape.storage.runs import RunReader
@@ -32,7 +32,7 @@ def by_hand(activation: str, inactive: bool = False) -> EmbeddingHessian:
     if inactive:
         point["E"][:, 0] = 0
         point["W"][:, ::3] = 0
-    return EmbeddingHessian(point, x, y, ACTIVATIONS[activation])
+    return EmbeddingHessian(Passes(point, x, y, ACTIVATIONS[activation]))
 
 
 def test_an_inactive_direction_gives_the_lowest_eigenvector() -> None:
@@ -41,7 +41,7 @@ def test_an_inactive_direction_gives_the_lowest_eigenvector() -> None:
     starts, products = low_end(op, 2)
     assert starts is not None
     x, H = starts[:, 0], op.dense()
-    bound = saddle_bound(op.table_gradient(), 3).sigma_max
+    bound = saddle_bound(op.passes.table_gradient(), 3).sigma_max
     assert float((H @ x + bound * x).norm()) <= 1e-13 * float(H.norm())
     assert float(torch.linalg.eigvalsh(H)[0]) == pytest.approx(-bound, rel=1e-11)
     assert products % 3 == 0
@@ -66,7 +66,7 @@ def test_nothing_is_claimed_of_other_blocks() -> None:
     assert all(low_end(op.block(names), 3) == (None, 0) for names in (["E"], ["W", "V"], ["E", "V"], op.rows))
     point, x, y, _ = embedding_net("relu", True, 2)
     x[:, 0], x[:, 1] = torch.arange(len(x)) % 5, torch.arange(len(x)) % 4
-    assert low_end(EmbeddingHessian(point, x, y, torch.relu).block(["W"]), 3) == (None, 0)
+    assert low_end(EmbeddingHessian(Passes(point, x, y, torch.relu)).block(["W"]), 3) == (None, 0)
 
 
 @pytest.fixture(scope="module")

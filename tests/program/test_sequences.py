@@ -201,7 +201,7 @@ def test_an_analysis_has_room_for_the_steps_to_come(tiny_run: Path, tmp_path: Pa
     rows = {"/": found.row(0), "spectrum": found.spectra(0), "density": found.densities(0), "eigenvectors": vectors}
     with RunReader(tiny_run) as run:
         layout = Measurement(problems.of_run(run, "cpu"), config).layout()
-    with open_writer(path, {**found.attrs, "status": "running"}, 4, layout, found) as writer:
+    with open_writer(path, {**found.attrs, "status": "running"}, 4, *layout, found) as writer:
         writer.append(40, rows)
         writer.append(60, rows)
         bytes_before = path.read_bytes()

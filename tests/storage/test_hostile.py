@@ -29,11 +29,11 @@ from landscape.analysis.hessian import analyse
 from landscape.config import HessianConfig
 from landscape.errors import FileError
 from landscape.report.page import write_report
-from landscape.storage.checksum import crc32_of_arrays
 from landscape.storage.contents import ATTRIBUTES
 from landscape.storage.hessians import HessianReader
 from landscape.storage.inspect import inspect, repair
 from landscape.storage.runs import RunReader
+from landscape.storage.table import crc32_of_arrays
 from landscape.training.loop import train
 
 OLD = Path(__file__).parents[1] / "data"
@@ -204,7 +204,7 @@ CASES: dict[str, tuple[Build, str]] = {
     "compound": (typed("f4,i4"), "checkpoints/W has 64-bit compound type"),
     "enum": (typed(h5py.enum_dtype({"a": 1}, "i4")), "checkpoints/W has 32-bit enum type"),
     "bool": (typed("?"), "checkpoints/W has 8-bit enum type"),
-    "sequence": (typed(h5py.vlen_dtype("f4")), "-bit variable-length type, not f4"),
+    "sequence": (typed(h5py.vlen_dtype("f4")), "-bit vlen type, not f4"),
     "string": (typed(h5py.string_dtype()), "-bit string type, not f4"),
     "array": (typed("(2,)f4"), "checkpoints/W has 64-bit array type"),
     "complex": (typed("c8"), "checkpoints/W has 64-bit"),

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from landscape.analysis.quantities.quantity import Column, Quantity, Row, count, number, pad
+from landscape.analysis.quantities.quantity import Checkpoint, Column, Quantity, Row, count, number, pad
 from landscape.errors import NumericsError
-from landscape.storage.schema import MARKED, Field
+from landscape.storage.schema import Field, counted
 
 if TYPE_CHECKING:
-    from landscape.analysis.checkpoint import Checkpoint
     from landscape.curvature.coupling import CouplingResult
     from landscape.curvature.lanczos import Method
     from landscape.curvature.operators import Operator
@@ -99,22 +98,14 @@ FIELDS = (
         "distance within which a true coupling ratio lies, perhaps one of another rank",
         since="1.1",
     ),
-    Field(
+    counted(
         "coupling_index",
         ("pair",),
-        "i8",
         "coupling ratios above 1, the saddle index of the joint block; missing (-1): not certified",
-        attrs=MARKED,
     ),
 )
 STRENGTH = (
-    Field(
-        "coupling_strength",
-        ("pair",),
-        "f8",
-        "coupling strength",
-        formula="|H_12|_2 / sqrt(|H_11|_2 |H_22|_2)",
-    ),
+    Field("coupling_strength", ("pair",), "f8", "coupling strength", formula="|H_12|_2 / sqrt(|H_11|_2 |H_22|_2)"),
 )
 COLUMNS = (
     Column("kappa_1", lambda row: leading(row, "coupling")),

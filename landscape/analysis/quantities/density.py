@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from landscape.analysis.quantities.quantity import Row
+from landscape.analysis.quantities.quantity import Checkpoint, Row
 from landscape.storage.schema import Field
 
 if TYPE_CHECKING:
-    from landscape.analysis.checkpoint import Checkpoint
     from landscape.curvature.density import Smoothed
 
 POINTS = 512

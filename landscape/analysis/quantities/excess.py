@@ -9,12 +9,11 @@ import numpy as np
 
 from landscape.analysis.quantities import coupling
 from landscape.analysis.quantities.coupling import Pair
-from landscape.analysis.quantities.quantity import Column, Quantity, Row, count
+from landscape.analysis.quantities.quantity import Checkpoint, Column, Quantity, Row, count
 from landscape.errors import ArgumentError, NumericsError
 from landscape.storage.schema import LEVEL, LEVELS, MARKED, Field
 
 if TYPE_CHECKING:
-    from landscape.analysis.checkpoint import Checkpoint
     from landscape.curvature.inertia import Inertia
 
 

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from landscape.analysis.quantities.quantity import Column, Quantity, Row, count, number
-from landscape.storage.schema import LEVEL, LEVELS, MARKED, Field
-
-if TYPE_CHECKING:
-    from landscape.analysis.checkpoint import Checkpoint
+from landscape.analysis.quantities.quantity import Checkpoint, Column, Quantity, Row, count, number
+from landscape.storage.schema import LEVEL, LEVELS, Field, counted
 
 
 def compute(at: Checkpoint, block: str) -> Row:
@@ -51,45 +46,24 @@ def compute_bounds(at: Checkpoint) -> Row:
 
 
 FIELDS = (
-    Field(
+    counted(
         "inertia",
         ("block", "sign"),
-        "i8",
         "eigenvalues below -tolerance, within it, above it; missing (-1): only the bracket is known",
-        attrs=MARKED,
     ),
-    Field(
-        "inertia_lower",
-        ("block",),
-        "i8",
-        "lower bound of the saddle index; missing (-1): not yet measured",
-        attrs=MARKED,
-    ),
-    Field(
-        "inertia_upper",
-        ("block",),
-        "i8",
-        "upper bound of the saddle index; missing (-1): not yet measured",
-        attrs=MARKED,
-    ),
+    counted("inertia_lower", ("block",), "lower bound of the saddle index; missing (-1): not yet measured"),
+    counted("inertia_upper", ("block",), "upper bound of the saddle index; missing (-1): not yet measured"),
     Field("inertia_level", ("block",), "i1", "how the saddle index is known", attrs=LEVEL),
     Field("inertia_tolerance", ("block",), "f8", "tolerance tau of the saddle index"),
     Field("inertia_failure_probability", ("block",), "f8", "probability that inertia_upper fails; 0: it is proved"),
     Field("inertia_error", ("block",), "f8", "error of the matrix or of its products that the bracket allows for"),
-    Field(
-        "inertia_estimate",
-        ("block",),
-        "f8",
-        "stochastic estimate of the saddle index; NaN where it is certified",
-    ),
+    Field("inertia_estimate", ("block",), "f8", "stochastic estimate of the saddle index; NaN where it is certified"),
     Field("inertia_estimate_low", ("block",), "f8", "lower end of the estimate's 95 % confidence interval"),
     Field("inertia_estimate_high", ("block",), "f8", "upper end of the estimate's 95 % confidence interval"),
-    Field(
+    counted(
         "saddle_index_gauge_free",
         ("block",),
-        "i8",
         "saddle index on the complement of the gauge tangents of E and W; missing (-1): not certified, or without both",
-        attrs=MARKED,
     ),
 )
 BOUNDS = (
@@ -100,14 +74,7 @@ BOUNDS = (
         "saddle bound: lambda_min(H_[E,W]) >= -sigma_max(G) for piecewise-linear activations",
         formula="sigma_max(G), G = [dL/dT_1^T; ...; dL/dT_s^T]",
     ),
-    Field(
-        "saddle_rank_bound",
-        (),
-        "i8",
-        "bound on the saddle index of E,W",
-        formula="d * rank(G); missing (-1): none",
-        attrs=MARKED,
-    ),
+    counted("saddle_rank_bound", (), "bound on the saddle index of E,W", formula="d * rank(G); missing (-1): none"),
 )
 COLUMNS = (
     Column("saddle index", lambda row: _index(row)),

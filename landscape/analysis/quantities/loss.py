@@ -1,14 +1,9 @@
-"""The training loss."""
+"""The training loss, and the gradient norm of each block."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from landscape.analysis.quantities.quantity import Column, Quantity, Row, number
+from landscape.analysis.quantities.quantity import Checkpoint, Column, Quantity, Row, number
 from landscape.storage.schema import Field
-
-if TYPE_CHECKING:
-    from landscape.analysis.checkpoint import Checkpoint
 
 
 def compute(at: Checkpoint) -> Row:
@@ -16,5 +11,16 @@ def compute(at: Checkpoint) -> Row:
     return {"train_loss": at.data_loss}
 
 
+def compute_gradient(at: Checkpoint, block: str) -> Row:
+    """|gradient| of the objective over the block's parameters."""
+    import torch
+
+    return {"grad_norm": float(torch.cat([at.gradient[name].reshape(-1) for name in at.names(block)]).norm())}
+
+
 FIELDS = (Field("train_loss", (), "f8", "data loss on the training set", "nat"),)
+NORM = (Field("grad_norm", ("block",), "f8", "gradient norm of the block's parameters"),)
 LOSS = Quantity(FIELDS, compute, columns=(Column("loss", lambda row: number(row["train_loss"])),), place=40)
+GRADIENT = Quantity(
+    NORM, compute_gradient, columns=(Column("|grad|", lambda row: f"{row['grad_norm']:.3g}"),), place=25
+)

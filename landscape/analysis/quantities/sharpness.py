@@ -7,26 +7,24 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from landscape.analysis.quantities.quantity import Column, Quantity, Row, number
+from landscape.analysis.quantities.quantity import Checkpoint, Column, Quantity, Row, number
 from landscape.choices.optimizers import EPSILON
 from landscape.storage.schema import Field
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from landscape.analysis.checkpoint import Checkpoint
-
 
 def compute(at: Checkpoint) -> Row:
     """lambda_max of the preconditioned Hessian over all parameters, if the learning rates are known."""
     from landscape.curvature.lanczos import eigsh
-    from landscape.curvature.tracking import Scaled
+    from landscape.curvature.tracking import scaled
 
     row: Row = {}
     for name, adaptive in (("sharpness_gd", False), ("sharpness_adam", True)):
         rates, row[name] = _rates(at, adaptive), np.nan
         if rates is not None:
-            step = Scaled(at.hessian, rates)
+            step = scaled(at.hessian, rates)
             row[name] = eigsh(step, 1, "highest", "lanczos", rtol=1e-4, seed=at.config.seed).values[0, 0]
     return row
 

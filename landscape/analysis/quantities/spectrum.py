@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from landscape.analysis.quantities.quantity import Column, Quantity, Row, pad
+from landscape.analysis.quantities.quantity import Checkpoint, Column, Quantity, Row, pad
 from landscape.storage.schema import Field
-
-if TYPE_CHECKING:
-    from landscape.analysis.checkpoint import Checkpoint
 
 
 def compute(at: Checkpoint, block: str) -> Row:

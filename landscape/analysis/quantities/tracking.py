@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from landscape.analysis.quantities.quantity import Quantity, Row
-from landscape.storage.schema import MARKED, Field
-
-if TYPE_CHECKING:
-    from landscape.analysis.checkpoint import Checkpoint
+from landscape.analysis.quantities.quantity import Checkpoint, Quantity, Row
+from landscape.storage.schema import Field, counted
 
 
 def compute(at: Checkpoint, block: str) -> Row:
@@ -35,20 +30,14 @@ FIELDS = (
         "overlap of the eigenvectors' span with that of the row before",
         formula="|V_before^T V|_F^2 / k; NaN in the first row",
     ),
-    Field(
-        "previous_rank",
-        ("block", "end", "rank"),
-        "i8",
-        "rank of the same eigenvector in the row before; missing (-1): none",
-        attrs=MARKED,
+    counted(
+        "previous_rank", ("block", "end", "rank"), "rank of the same eigenvector in the row before; missing (-1): none"
     ),
     Field("previous_overlap", ("block", "end", "rank"), "f8", "overlap with it", formula="|<v_before, v>|"),
-    Field(
+    counted(
         "crossings",
         ("block", "end"),
-        "i8",
         "pairs of eigenvectors that changed their order since the row before; missing (-1): none",
-        attrs=MARKED,
     ),
 )
 TRACKING = Quantity(FIELDS, compute)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
@@ -61,11 +60,3 @@ class MLP(nn.Module):
         if self.b1 is not None:
             pre = pre + self.b1
         return nn.functional.linear(self.activation(pre), self.V, self.b2)
-
-
-def load_model(config: TrainConfig, parameters: Mapping[str, Tensor]) -> MLP:
-    """A model at stored parameters, in their precision and on their device, every parameter trainable."""
-    model = MLP(config)
-    for name, value in parameters.items():
-        setattr(model, name, nn.Parameter(value))
-    return model

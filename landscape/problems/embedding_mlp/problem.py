@@ -19,7 +19,7 @@ from landscape.problems.embedding_mlp.fields import PARAMETERS
 from landscape.problems.embedding_mlp.gauge import GaugeTangent, SoftmaxShift
 from landscape.problems.embedding_mlp.model import MLP
 from landscape.problems.embedding_mlp.plain import mean_cross_entropy, plain_model
-from landscape.problems.embedding_mlp.products import EmbeddingHessian
+from landscape.problems.embedding_mlp.products import EmbeddingHessian, Passes
 from landscape.problems.embedding_mlp.starts import low_end
 from landscape.problems.problem import Arrays, ParameterSpec, Plain
 from landscape.problems.trained import TrainedProblem
@@ -77,13 +77,12 @@ class MLPStructure:
         self.has_E = "E" in params
 
     @functools.cached_property
-    def _products(self) -> EmbeddingHessian:
-        problem = self.problem
-        return EmbeddingHessian(self.params, problem.tokens, problem.labels, self.activation, self.decay)
+    def _passes(self) -> Passes:
+        return Passes(self.params, self.problem.tokens, self.problem.labels, self.activation)
 
     def operator(self) -> Block | None:
         """The Hessian by products derived by hand."""
-        return self._products if self.has_E else None
+        return EmbeddingHessian(self._passes, self.decay) if self.has_E else None
 
     def dense(self, names: Sequence[str], gauss_newton: bool = False) -> Tensor | None:
         """A block in closed form (theory.md, section 4)."""
@@ -96,7 +95,7 @@ class MLPStructure:
 
     def starts(self, names: Sequence[str], k: int) -> tuple[Tensor | None, int]:
         """Start vectors for the low end of a block."""
-        return low_end(self._products.block(names), k) if self.has_E else (None, 0)
+        return low_end(EmbeddingHessian(self._passes, self.decay, names), k) if self.has_E else (None, 0)
 
     def null_vectors(self, names: Sequence[str]) -> Directions | None:
         """The softmax shift of the data loss (F9)."""
@@ -110,5 +109,5 @@ class MLPStructure:
         """F14, for E and W, the data loss and piecewise-linear activations."""
         if list(names) != ["E", "W"] or self.decay or not self.activation.piecewise_linear:
             return {}
-        found = saddle_bound(self._products.table_gradient(), self.problem.train.embed_dim)
+        found = saddle_bound(self._passes.table_gradient(), self.problem.train.embed_dim)
         return {"saddle_bound": found.sigma_max, "saddle_rank_bound": found.rank_bound}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -21,35 +21,21 @@ Parts = dict[str, Tensor]
 class EmbeddingHessian:
     """Blocks of the Hessian of mean cross-entropy for logits = V phi(sum_k W_k E[x_k] + b1) + b2, plus decay.
 
-    params: E (token, d), W (h, s d), V (C, h) and optionally b1 (h,), b2 (C,), all of one precision; tokens (N, s),
-    labels (N,). Rows and columns are those of `rows` and `cols`, names in their order. What depends on the point alone
-    is kept, 3 h + 2 C numbers a sample; the first layer goes through the tables T_k = E W_k^T (theory.md, section 1).
+    Rows and columns are those of `rows` and `cols`, names in their order; by default all.
     """
 
     def __init__(
-        self,
-        params: Mapping[str, Tensor],
-        tokens: Tensor,
-        labels: Tensor,
-        activation: Callable[[Tensor], Tensor],
-        decay: float = 0.0,
+        self, passes: Passes, decay: float = 0.0, rows: Iterable[str] | None = None, cols: Iterable[str] | None = None
     ) -> None:
-        self.passes = Passes(params, tokens, labels, activation)
-        self._decay = decay
-        self._choose(list(params), list(params))
-
-    def _choose(self, rows: list[str], cols: list[str]) -> None:
-        params = self.passes.params
-        self.rows, self.cols = rows, cols
-        self.shape = (sum(params[n].numel() for n in rows), sum(params[n].numel() for n in cols))
-        self.dtype, self.device = self.passes.E.dtype, self.passes.E.device
+        self.passes, self._decay, params = passes, decay, passes.params
+        self.rows = list(params if rows is None else rows)
+        self.cols = self.rows if cols is None else list(cols)
+        self.shape = (sum(params[n].numel() for n in self.rows), sum(params[n].numel() for n in self.cols))
+        self.dtype, self.device = passes.E.dtype, passes.E.device
 
     def block(self, rows: Sequence[str], cols: Sequence[str] | None = None) -> EmbeddingHessian:
         """The block that maps perturbations of `cols` (default: `rows`) to gradients of `rows`."""
-        new = object.__new__(EmbeddingHessian)
-        new.passes, new._decay = self.passes, self._decay
-        new._choose(list(rows), list(rows if cols is None else cols))
-        return new
+        return EmbeddingHessian(self.passes, self._decay, rows, cols)
 
     @property
     def T(self) -> EmbeddingHessian:
@@ -79,16 +65,14 @@ class EmbeddingHessian:
         """A diagonal block as a matrix, with the error that its products show."""
         return assembled(self)
 
-    def table_gradient(self) -> Tensor:
-        """G = [dL/dT_1^T; ...; dL/dT_s^T], shape (s h, token), of F14."""
-        return torch.cat([G.T for G in self.passes.G])
-
 
 class Passes:
     """The forward and backward pass at the parameters, which all products share.
 
-    p, share, r (C, N): probabilities, p / N and dL/dlogits, with the samples last, which is fastest for BLAS and sums
-    over classes; D (N, h): slopes of the activation; G: dL/dT_k (token, h) by slot.
+    params: E (token, d), W (h, s d), V (C, h) and optionally b1 (h,), b2 (C,), all of one precision; tokens (N, s),
+    labels (N,). Kept are 3 h + 2 C numbers a sample; the first layer goes through the tables T_k = E W_k^T
+    (theory.md, section 1). p, share, r (C, N): probabilities, p / N and dL/dlogits, with the samples last, which is
+    fastest for BLAS and sums over classes; D (N, h): slopes of the activation; G: dL/dT_k (token, h) by slot.
     """
 
     def __init__(
@@ -122,6 +106,10 @@ class Passes:
         self.G = [self.E.new_zeros(len(self.E), len(self.W)) for _ in range(self.slots)]
         for k in range(self.slots):
             self.G[k].index_add_(0, tokens[:, k], back * self.D)
+
+    def table_gradient(self) -> Tensor:
+        """[dL/dT_1^T; ...; dL/dT_s^T], shape (s h, token), of F14."""
+        return torch.cat([G.T for G in self.G])
 
     def product(self, v: Parts, rows: Sequence[str], m: int) -> Parts:
         """The rows' parts of H v for m directions at once, (m, ...) by name."""

@@ -40,7 +40,7 @@ def _coupled(op: EmbeddingHessian, count: int) -> tuple[Tensor, int]:
     Whole eigenspaces are used: a search would have to find any omitted direction within its cluster.
     """
     at = op.passes
-    U, sigma, v = torch.linalg.svd(op.table_gradient(), full_matrices=False)
+    U, sigma, v = torch.linalg.svd(at.table_gradient(), full_matrices=False)
     rank = min(4, int((sigma >= sigma[0] / 2).sum()))
     u, v = U[:, :rank].reshape(at.slots, at.h, rank) / 2**0.5, v[:rank] / 2**0.5
 
