@@ -43,6 +43,10 @@ lint: $(TEST_INSTALLED)
 test: lint
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
+# The tests of single modules; those that take long, or the whole program, are left out.
+test-fast: $(TEST_INSTALLED)
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m "not slow"
+
 # Minutes; what was measured with this code on this machine is not measured again. Then docs/performance.md is made.
 bench: $(TEST_INSTALLED)
 	$(BIN)/python -m benchmarks

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import signal
@@ -15,6 +16,7 @@ import pytest
 import torch
 from helpers.commands import Refusal
 from helpers.studies import make_studies
+from helpers.sweeps import LONG, arguments
 
 from landscape.analysis.hessian import analyse
 from landscape.cli import main as cli
@@ -56,6 +58,18 @@ SMALL_TRANSFORMER = TrainConfig(
     metrics_every=10,
     device="cpu",
 )
+SMALL = dataclasses.replace(TINY, steps=40, checkpoint_log=0, metrics_every=20)
+
+
+WHOLE_PROGRAM = ("claims", "program", "report", "sweep")
+"""Folders of tests that run commands from end to end; `make test-fast` leaves them out."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of the whole program are slow."""
+    for item in items:
+        if item.path.parent.name in WHOLE_PROGRAM:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session")
@@ -77,6 +91,29 @@ def tiny_hessian(tiny_run: Path) -> HessianReader:
     """The analysis of `tiny_run`, all blocks, beside it. Read only."""
     blocks = ("E", "W", "V", "E,W", "W,V", "E,V", "all")
     return analyse(tiny_run, HessianConfig(blocks=blocks, device="cpu"), quiet=True)
+
+
+@pytest.fixture(scope="session")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A "run" of three checkpoints and its "hessian" file, small enough to be spoilt at every byte. Read only."""
+    run = tmp_path_factory.mktemp("files") / "run.h5"
+    train(SMALL, run, quiet=True)
+    analyse(run, HessianConfig(blocks=("E", "W", "E,W"), k=3, device="cpu"), quiet=True)
+    return {"run": run, "hessian": run.with_name("run.hessian.h5")}
+
+
+@pytest.fixture
+def run(files: dict[str, Path], tmp_path: Path) -> Path:
+    """A copy of the run of `files` that a test may break."""
+    return Path(shutil.copy(files["run"], tmp_path / "run.h5"))
+
+
+@pytest.fixture(scope="session")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the undisturbed sweep LONG. Read only."""
+    folder = tmp_path_factory.mktemp("whole")
+    assert cli.run(arguments(folder, LONG)) == 0
+    return folder
 
 
 @pytest.fixture(scope="session")

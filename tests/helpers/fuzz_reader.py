@@ -1,4 +1,4 @@
-"""Feed broken and hostile files to the readers; test_hostile.py does it shortly, this command at length:
+"""Feed broken and hostile files to the readers; test_damage.py does it briefly, this command at length:
 
     python tests/helpers/fuzz_reader.py --seconds 600
 
@@ -193,15 +193,10 @@ JSON = st.recursive(
     max_leaves=4,
 )
 LAYOUTS: list[dict[str, Any]] = [
-    {},
-    {"chunks": True},
-    {"chunks": True, "compression": "gzip", "shuffle": True},
-    {"chunks": True, "compression": "lzf"},
-    {"chunks": True, "fletcher32": True},
-    {"chunks": True, "scaleoffset": 3},
-    {"external": [("/etc/hostname", 0, 1 << 40)]},
-    {"maxshape": 1, "chunks": True},
-]
+    {}, {"chunks": True}, {"chunks": True, "compression": "gzip", "shuffle": True},
+    {"chunks": True, "compression": "lzf"}, {"chunks": True, "fletcher32": True}, {"chunks": True, "scaleoffset": 3},
+    {"external": [("/etc/hostname", 0, 1 << 40)]}, {"maxshape": 1, "chunks": True},
+]  # fmt: skip
 TYPES = ["f2", "f4", "f8", ">f8", "i1", "i8", "u8", "c16", "?", "S3", "V5", "O", "i4,f8", "M8[us]"]
 
 
@@ -260,11 +255,8 @@ def _change(file: h5py.File, kind: str, args: list[Any]) -> None:
         case "rename":
             file.move(name, args[1])
         case "link":
-            target = {
-                "soft": h5py.SoftLink(args[2]),
-                "external": h5py.ExternalLink("/etc/passwd", args[2]),
-                "hard": file[args[2]],
-            }[args[1]]
+            links = {"soft": h5py.SoftLink(args[2]), "external": h5py.ExternalLink("/etc/passwd", args[2])}
+            target = links.get(args[1]) or file[args[2]]
             del file[name]
             file[name] = target
         case "dataset":

@@ -14,7 +14,7 @@ import trial
 from landscape.problems.embedding_mlp.blocks import BLOCKS
 from landscape.report.figures import FAMILIES
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 # Each room with the floor it stands on; an import may only go down, or stay inside its room.
 FLOORS = {
     "cli": 6,
