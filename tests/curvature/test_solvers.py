@@ -6,16 +6,14 @@ import numpy as np
 import pytest
 import scipy.sparse.linalg
 import torch
-from helpers.matrices import matrix
+from helpers.matrices import drawn_spectrum, matrix
 from numpy.typing import NDArray
 from torch import Tensor
 
-from landscape.curvature.coupling import spectral_norm
-from landscape.curvature.inertia import from_spectrum, saddle_index
+from landscape.curvature import search
 from landscape.curvature.lanczos import eigsh
 from landscape.curvature.operators import MatrixOperator
 from landscape.errors import NumericsError
-from landscape.problems.embedding_mlp.bounds import saddle_bound
 
 METHODS = ["dense", "lanczos"]
 
@@ -167,59 +165,75 @@ def test_rectangular_operators_are_refused() -> None:
         eigsh(MatrixOperator(torch.zeros(2, 3)), 1)
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_certified_index(seed: int) -> None:
-    """The dense index counts eigenvalues below -tau, zeros are zeros, and the level says certified."""
-    values = np.concatenate([-np.geomspace(1e-6, 1, 17), np.zeros(16), np.geomspace(1e-6, 2, 40)])
-    found = saddle_index(MatrixOperator(matrix(values, seed)))
-    assert (found.negative, found.zero, found.positive, found.level) == (17, 16, 40, "certified")
-    assert found.lower == found.upper == 17
-    assert found.tolerance == pytest.approx(2e-8, rel=1e-9)
+SPECTRA = {
+    "rank 10": [*range(-5, 0), *range(1, 6), *[0.0] * 390],
+    "rank 1": [1.0, *[0.0] * 299],
+    "two values": [*[-1.0] * 150, *[2.0] * 150],
+    "decaying": (np.geomspace(1, 1e-14, 300) * np.resize([1, -1], 300)).tolist(),
+    "one giant": [1e8, *np.linspace(-1, 1, 299)],
+    "cluster": [*(-2 + 1e-7 * np.arange(6)), *np.linspace(-1, 1, 294)],
+}
 
 
-def test_an_eigenvalue_at_the_tolerance_is_bracketed() -> None:
-    """Where rounding could change the count only a bracket is given."""
-    result = eigsh(MatrixOperator(matrix([-1.0, -0.5, 0.1, 1.0])), 2)
-    found = from_spectrum(result, tau=0.5)
-    assert (found.level, found.negative, found.lower, found.upper) == ("bracketed", -1, 1, 2)
+@pytest.mark.parametrize("scale", [1e-12, 1.0, 1e6])
+@pytest.mark.parametrize("name", list(SPECTRA))
+@pytest.mark.parametrize("method", ["dense", "lanczos"])
+def test_vectors_are_orthonormal_and_residuals_true(method: str, name: str, scale: float) -> None:
+    """Breakdown, multiplets and any scale leave the basis orthonormal; residuals and values are recomputed here."""
+    values = scale * np.sort(np.array(SPECTRA[name]))
+    A = matrix(values)
+    for seed in range(3):
+        result = eigsh(MatrixOperator(A), 6, method=method, seed=seed)
+        norm = np.abs(values).max()
+        assert result.orthonormality <= 2e-14
+        assert result.converged.all()
+        expected = np.stack([values[:6], values[::-1][:6]])
+        np.testing.assert_allclose(result.values, expected, atol=2e-7 * norm)
+        for end in range(2):
+            V = result.vectors[end]
+            assert float((V.T @ V - torch.eye(6, dtype=torch.float64)).abs().max()) <= 2e-14
+            residual = (A @ V - V * torch.from_numpy(result.values[end])).norm(dim=0).numpy()
+            np.testing.assert_allclose(result.residuals[end], residual, atol=1e-14 * norm)
 
 
-def test_the_assembly_error_widens_the_bracket() -> None:
-    """Eigenvalues within the error of -tau on either side count in the upper bound only; theory may cap it."""
-    result = eigsh(MatrixOperator(matrix([-1.0, -0.505, -0.495, 1.0]), error=0.01), 2)
-    found = from_spectrum(result, tau=0.5)
-    assert (found.level, found.lower, found.upper) == ("bracketed", 1, 3)
-    assert from_spectrum(result, tau=0.5, upper=2).upper == 2
+def test_a_hard_search_gets_a_longer_basis(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where eigenvalues crowd at both ends: the true ones, for at most four fifths of the products."""
+    values = np.sin(np.linspace(-np.pi / 2, np.pi / 2, 500))
+    A = matrix(values)
+    found = eigsh(MatrixOperator(A), 10, method="lanczos")
+    np.testing.assert_allclose(found.values, np.stack([values[:10], values[::-1][:10]]), atol=1e-9)
+    assert found.converged.all()
+    assert found.orthonormality <= 2e-14
+    monkeypatch.setattr(search, "_EASY", 10**9)
+    short = eigsh(MatrixOperator(A), 10, method="lanczos")
+    assert short.converged.all()
+    assert found.num_products <= 0.8 * short.num_products
 
 
-def test_a_tolerance_below_the_error_is_refused() -> None:
-    """The message names the smallest tolerance that would be honest."""
-    result = eigsh(MatrixOperator(matrix([-1.0, 0.0, 1.0]), error=1e-6), 1)
-    with pytest.raises(NumericsError, match="tau 1.0e-08 is below the error of the computed Hessian, 1.0e-06") as error:
-        from_spectrum(result)
-    assert error.value.hint == "use tau >= 2.0e-06"
+@pytest.mark.parametrize("seed", range(10))
+def test_a_low_rank_operator_has_no_invented_eigenvalues(seed: int) -> None:
+    """Rank 10 of 600: five negative, five positive, and zeros; the projection holds nothing else."""
+    result = eigsh(MatrixOperator(matrix([*range(-5, 0), *range(1, 6), *[0.0] * 590], seed)), 8, method="lanczos")
+    np.testing.assert_allclose(result.values[0], [-5, -4, -3, -2, -1, 0, 0, 0], atol=1e-13)
+    assert int((np.abs(result.ritz) > 1e-12).sum()) == 10
 
 
-def test_matrix_free_index_is_a_bracket() -> None:
-    """Without the matrix the projection gives a lower bound and theory the upper one."""
-    values = np.concatenate([-np.linspace(0.1, 1, 30), np.linspace(0, 2, 300)])
-    found = saddle_index(MatrixOperator(matrix(values)), method="lanczos", upper=64, max_products=100)
-    assert found.level == "bracketed"
-    assert found.negative == found.zero == found.positive == -1
-    assert 5 <= found.lower <= 30 <= found.upper == 64
-    assert found.failure_probability == 0
-    alone = saddle_index(MatrixOperator(matrix(values)), method="lanczos", max_products=100)
-    assert (alone.level, alone.upper) == ("estimated", 330)
-    assert found.tolerance == pytest.approx(1e-3 * 2, rel=1e-3)
+def test_both_ends_where_largest_magnitudes_alternate() -> None:
+    """{5, -4.95, 3, -2.9}: each end has its own two values, by either method."""
+    A = MatrixOperator(matrix([5.0, -4.95, 3.0, -2.9, *[0.0] * 296]))
+    for method in ("dense", "lanczos"):
+        np.testing.assert_allclose(eigsh(A, 2, method=method).values, [[-4.95, -2.9], [5.0, 3.0]], atol=1e-12)
 
 
-def test_norms_and_saddle_bound() -> None:
-    """spectral_norm equals NumPy's 2-norm on either shape; the rank in the saddle bound ignores rounding."""
-    rng = np.random.default_rng(0)
-    for shape in ((5, 40), (90, 30)):
-        A = torch.from_numpy(rng.standard_normal(shape))
-        assert spectral_norm(MatrixOperator(A)) == pytest.approx(np.linalg.norm(A.numpy(), 2), rel=1e-6)
-    G = torch.from_numpy(rng.standard_normal((20, 3)) @ rng.standard_normal((3, 9)))
-    bound = saddle_bound(G, embed_dim=4)
-    assert bound.rank_bound == 12
-    assert bound.sigma_max == pytest.approx(np.linalg.norm(G.numpy(), 2), rel=1e-12)
+@pytest.mark.parametrize("seed", range(100))
+def test_nothing_is_missed_in_random_spectra(seed: int) -> None:
+    """Multiplets, clusters, gaps and zeros at scales from 1e-12 to 1e6: both ends, with all copies."""
+    rng = np.random.default_rng(seed)
+    bulk = rng.uniform(-0.3, 0.3) + 0.2 * rng.standard_normal(rng.integers(150, 400)).clip(-2, 2)
+    values = drawn_spectrum(seed, 1e-3, 12)
+    values = np.concatenate([values, bulk * np.abs(values).max()])
+    found = eigsh(MatrixOperator(matrix(values, seed)), 8, method="lanczos", tol=1e-7, seed=seed, max_products=20_000)
+    ordered, norm = np.sort(values), np.abs(values).max()
+    np.testing.assert_allclose(found.values, [ordered[:8], ordered[::-1][:8]], rtol=0, atol=1e-6 * norm)
+    assert found.converged.all()
+    assert found.orthonormality < 1e-13

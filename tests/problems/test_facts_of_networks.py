@@ -1,4 +1,4 @@
-"""More of the exact facts: on trained networks, in other shapes, and where the bounds are attained."""
+"""The exact facts on trained networks, in other shapes, and where the bounds are attained."""
 
 from __future__ import annotations
 
