@@ -13,9 +13,9 @@ from tqdm import tqdm
 import landscape
 from landscape.analysis.tables import by_block
 from landscape.errors import ConfigError, warn
-from landscape.problems.embedding_mlp.blocks import CLAIM, CONTROL, RATE_RATIO
+from landscape.problems.embedding_mlp.blocks import RATE_RATIO
 from landscape.report.figures import FAMILIES, NotDrawnError, Source, open_sources
-from landscape.report.figures.captions import network, objectives, where
+from landscape.report.figures.captions import control, network, objectives, where
 from landscape.report.style import save_figure, style
 from landscape.storage.files import as_path, sha256
 from landscape.storage.folders import replaced_folder
@@ -170,6 +170,6 @@ def _notes(sources: Sequence[Source]) -> list[str]:
             where(analysed) + " Read every saddle index beside its gradient norm.",
             "hidden: distance beyond the reported eigenvalues within which one may have been missed, relative to the "
             f"norm of the block (failure probability {max(failures, default=0.0):.0e} per end); 0: all were computed.",
-            f"The pair {CONTROL} is the control for {CLAIM}: both are products of two factors.",
+            *([f"{control(analysed)} Both pairs are products of two factors."] if control(analysed) else []),
         ]
     return notes

@@ -187,6 +187,7 @@ def test_every_command_takes_a_transformer(tmp_path: Path, capsys: pytest.Captur
     for name in ("training_curves", "saddle_index", "coupling_ratios", "spectra", "embedding_norms"):
         assert (tmp_path / f"report/figures/{name}.png").exists(), name
     assert "Not drawn: no run file given holds prop41_ratio" in page
+    assert "the control" not in page
 
 
 @pytest.mark.slow

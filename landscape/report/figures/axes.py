@@ -39,7 +39,12 @@ def legend_below(axis: Axes) -> None:
 def outside_legend(figure: Figure, axis: Axes, **options: Any) -> None:
     """One legend below all panels, with each label of one of them once."""
     labels = _labels(axis)
-    figure.legend(labels.values(), labels.keys(), loc="outside lower center", **{"ncols": len(labels), **options})
+    columns = len(labels) if len(labels) <= _IN_A_ROW else _IN_A_ROW - 2
+    figure.legend(labels.values(), labels.keys(), loc="outside lower center", **{"ncols": columns, **options})
+
+
+_IN_A_ROW = 7
+"""Labels of a legend below all panels that fit beside each other."""
 
 
 def _labels(axis: Axes) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from landscape.problems.embedding_mlp.blocks import RATE_RATIO
+from landscape.problems.embedding_mlp.blocks import CLAIM, CONTROL, RATE_RATIO
 from landscape.report.figures.sources import Source
 
 _SETUP = {
@@ -75,6 +75,12 @@ def _takes_part(name: str, model: str) -> bool:
     if name == "embed_dim":
         return model in ("embedding", "transformer")
     return name not in _OF_TRANSFORMERS or model == "transformer"
+
+
+def control(sources: Sequence[Source]) -> str:
+    """Which pair is the control for which, where the model has them; else empty."""
+    pairs = {str(pair) for s in sources if "pair" in s.measured for pair in s.measured["pair"].values}
+    return f"{CONTROL} is the control for {CLAIM}." if {CLAIM, CONTROL} <= pairs else ""
 
 
 def objectives(sources: Sequence[Source]) -> str:

@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from landscape.problems.embedding_mlp.blocks import BALANCED, CONTROL
+from landscape.problems.embedding_mlp.blocks import BALANCED
 from landscape.report.figures.axes import last_step, legend, nothing, step_axis
-from landscape.report.figures.captions import listed, what_was_run
+from landscape.report.figures.captions import control, listed, what_was_run
 from landscape.report.figures.families import family
 from landscape.report.figures.sources import Drawn, NotDrawnError, Source, having
 from landscape.report.style import colour, marker, new_figure
@@ -75,9 +75,9 @@ def coupling_ratios(sources: Sequence[Source]) -> Drawn:
         f"{what_was_run(kept)} The {' or '.join(map(str, ranks))} largest coupling ratios κ_i of each pair, darkest "
         "first, with both diagonal blocks shifted by the tolerance τ of the joint block. Each ratio above 1 is a "
         "direction of negative curvature of the joint block (F0); ratios far above 1 mark directions with almost no "
-        f"curvature of their own. {CONTROL} is the control."
+        f"curvature of their own. {control(kept)}"
     )
-    return Drawn("Coupling ratios", figure, pd.concat(rows), caption, numbers)
+    return Drawn("Coupling ratios", figure, pd.concat(rows), caption.rstrip(), numbers)
 
 
 @family(60)
