@@ -18,6 +18,7 @@ import landscape
 from landscape.cli.critical import Critical
 from landscape.cli.files import Check, Info
 from landscape.cli.hessian import Hessian
+from landscape.cli.imports import Import
 from landscape.cli.printing import discard, printing, say
 from landscape.cli.report import Report
 from landscape.cli.slices import Slice
@@ -32,7 +33,7 @@ _FORMER = {
     for kind in (HessianConfig, Critical, Slice)
     for old, new in former_names(kind).items()
 }
-Command = Train | Hessian | Critical | Slice | Sweep | Report | Info | Check
+Command = Train | Import | Hessian | Critical | Slice | Sweep | Report | Info | Check
 
 
 def main() -> None:
@@ -87,6 +88,7 @@ def _parse(argv: Sequence[str]) -> Command | None:
     base = _base_config(argv)
     commands: Any = (
         Annotated[Train, tyro.conf.subcommand("train", default=Train(base))]
+        | Annotated[Import, tyro.conf.subcommand("import")]
         | Annotated[Hessian, tyro.conf.subcommand("hessian")]
         | Annotated[Critical, tyro.conf.subcommand("critical")]
         | Annotated[Slice, tyro.conf.subcommand("slice")]

@@ -1,0 +1,56 @@
+"""`landscape import`."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+
+import tyro
+
+from landscape.cli import tables
+from landscape.cli.printing import say
+from landscape.errors import working_on
+from landscape.text import printable
+
+
+@dataclasses.dataclass(frozen=True)
+class Import:
+    """A run file of checkpoints that other programs wrote: safetensors, torch files, folders of Hugging Face."""
+
+    sources: tyro.conf.Positional[tuple[str, ...]]
+    """.safetensors, .pt and .pth files, folders of them, checkpoint-* folders, or globs of these in quotes."""
+    out: Path
+    """Run file to write."""
+    step_pattern: str = r"(\d+)(?!.*\d)"
+    """Regex whose first group is the step in a name; by default the last number of the name."""
+    skip: tuple[str, ...] = ()
+    """Patterns of tensors that are no parameters, such as *.inv_freq; integers and buffers of norms are skipped."""
+    overwrite: bool = False
+    """Replace an existing run file."""
+    json: bool = False
+    """Print the summary as one JSON document."""
+    quiet: bool = False
+    """No progress bar."""
+
+    def execute(self) -> int:
+        """Run the command; returns its exit code."""
+        from landscape.training.importers import import_checkpoints
+
+        try:
+            with working_on(self.out):
+                found = import_checkpoints(
+                    self.sources, self.out, self.step_pattern, self.skip, self.overwrite, self.quiet
+                )
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt("interrupted: nothing was written") from None
+        if self.json:
+            say(tables.document(dataclasses.asdict(found)))
+            return 0
+        for note in found.notes:
+            print(printable(note), file=sys.stderr)
+        say(
+            f"{printable(found.path)}: {len(found.steps)} checkpoints, steps {found.steps[0]} to {found.steps[-1]}, "
+            f"{found.num_parameters:,} parameters in {found.num_tensors} tensors"
+        )
+        return 0

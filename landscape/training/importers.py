@@ -1,0 +1,276 @@
+"""Checkpoints of other programs as a run file: safetensors, torch files, folders of Hugging Face."""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import glob
+import json
+import pickle
+import re
+import sys
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from landscape.errors import ConfigError, FileError
+from landscape.provenance import provenance
+from landscape.storage import schema
+from landscape.storage.files import as_path, make_folder, output, refuse_existing, refuse_foreign
+from landscape.storage.making import new_file
+from landscape.storage.writing import Disk, TableWriter, sole_writer
+from landscape.training.recorded import array, config, difference, form, scales, tables
+
+STEP_PATTERN = r"(\d+)(?!.*\d)"
+"""The last number of a name."""
+_NESTED = ("model", "state_dict", "model_state_dict")
+_SUFFIXES = (".safetensors", ".pt", ".pth")
+_BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
+_INDEX = "model.safetensors.index.json"
+_AGAIN = "copy it again from its source, or leave it out"
+
+
+@dataclasses.dataclass(frozen=True)
+class ImportSummary:
+    """An imported run: its file, steps and parameters; notes: a line for each kind of thing that was left out."""
+
+    path: str
+    steps: tuple[int, ...]
+    num_tensors: int
+    num_parameters: int
+    notes: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Checkpoint:
+    path: Path
+    step: int
+    files: tuple[Path, ...]
+
+
+def import_checkpoints(
+    sources: Sequence[Path | str],
+    path: Path | str,
+    step_pattern: str = STEP_PATTERN,
+    skip: Sequence[str] = (),
+    overwrite: bool = False,
+    quiet: bool = False,
+) -> ImportSummary:
+    """Write a run file of checkpoints that lie in other files, one in memory at a time.
+
+    sources: .safetensors, .pt and .pth files, folders of them, folders of Hugging Face, or globs. step_pattern: regex
+    whose first group is the step in a file's name, by default its last number. skip: patterns of further tensors that
+    are no parameters. Nothing is left of an import that fails. Raises FileError for files that are missing, broken,
+    would run code or differ in their parameters, ConfigError for patterns without a step, ArgumentError for names.
+    """
+    path, notes = output(as_path(path)), dict[str, None]()
+    found = _with_steps(_found(sources), _pattern(step_pattern), notes)
+    make_folder(path.parent)
+    with sole_writer(path):
+        if overwrite:
+            refuse_foreign(path, schema.RUN)
+        else:
+            refuse_existing(path, "use --overwrite to replace it, or another --out")
+        first, aliases = _read(found[0], skip, notes)
+        forms = {name: form(name, tensor) for name, tensor in first.items()}
+        described = config(forms, "imported checkpoints", aliases=aliases)
+        attrs = {"run_id": uuid.uuid4().hex, "config": json.dumps(described), "seed": described["seed"]}
+        attrs |= {"status": "complete", **provenance("cpu")}
+        rooms = list(zip(tables(forms, ()), (len(found), 0), strict=True))
+        with (
+            new_file(path, schema.RUN, attrs, rooms, scales(forms)) as (temporary, made),
+            Disk(temporary) as disk,
+            tqdm(found, unit="checkpoint", disable=quiet, file=sys.stderr) as bar,
+        ):
+            writer = TableWriter(made.tables["checkpoints"], disk)
+            for checkpoint in bar:
+                read = first if checkpoint is found[0] else _read(checkpoint, skip, notes)[0]
+                first = {}
+                if wrong := difference({name: form(name, tensor) for name, tensor in read.items()}, forms):
+                    raise FileError(
+                        f"{checkpoint.path} differs from {found[0].path}: {wrong}", "import each model by itself"
+                    )
+                writer.append(checkpoint.step, {name: array(tensor, forms[name]) for name, tensor in read.items()})
+    steps = tuple(checkpoint.step for checkpoint in found)
+    return ImportSummary(str(path), steps, len(forms), described["num_parameters"], tuple(notes))
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    try:
+        pattern = re.compile(text)
+    except re.error as error:
+        raise ConfigError(
+            f"--step-pattern {text!r} is no regular expression: {error}", r"such as 'step(\d+)'"
+        ) from error
+    if not pattern.groups:
+        raise ConfigError(f"--step-pattern {text!r} has no group", r"put the step in brackets: 'step(\d+)'")
+    return pattern
+
+
+def _found(sources: Sequence[Path | str]) -> list[tuple[Path, tuple[Path, ...]]]:
+    """Every checkpoint of the sources once: its name and its files."""
+    if not sources:
+        raise ConfigError("no file is named", "name files, folders or globs of checkpoints")
+    found: dict[Path, tuple[Path, tuple[Path, ...]]] = {}
+    for source in map(as_path, sources):
+        if source.exists():
+            matches = [source]
+        else:
+            matches = [Path(match) for match in sorted(glob.glob(str(source), recursive=True))]
+            if not matches:
+                raise FileError(f"{source} does not exist", "check the path; a glob must match at least one file")
+        for match in matches:
+            inside = list(_in_folder(match)) if match.is_dir() else [(match, (match,))] if _is_known(match) else []
+            if not inside and match == source:
+                what = "folder without checkpoints" if match.is_dir() else "file of an unknown kind"
+                raise FileError(f"{source} is a {what}", f"checkpoints are {', '.join(_SUFFIXES)} or their folders")
+            found |= {checkpoint.resolve(): (checkpoint, files) for checkpoint, files in inside}
+    if not found:
+        raise FileError(f"{sources[0]} matches no checkpoint", f"checkpoints are {', '.join(_SUFFIXES)} or folders")
+    return list(found.values())
+
+
+def _is_known(path: Path) -> bool:
+    return path.suffix in _SUFFIXES and path.is_file()
+
+
+def _in_folder(folder: Path) -> Iterator[tuple[Path, tuple[Path, ...]]]:
+    """A folder that is one checkpoint of Hugging Face, or the checkpoints that lie in it."""
+    if files := _of_hugging_face(folder):
+        yield folder, files
+        return
+    for entry in sorted(folder.iterdir()):
+        if entry.is_dir() and (files := _of_hugging_face(entry)):
+            yield entry, files
+        elif _is_known(entry):
+            yield entry, (entry,)
+
+
+def _of_hugging_face(folder: Path) -> tuple[Path, ...]:
+    """The files of the model in a folder such as checkpoint-500; none where it is no such folder."""
+    index = folder / _INDEX
+    if index.is_file():
+        try:
+            shards = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+            if not all(isinstance(name, str) and Path(name).name == name for name in shards):
+                raise ValueError("a shard lies elsewhere")
+        except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
+            raise FileError(f"{index} is no index of safetensors: {error}", _AGAIN) from error
+        return tuple(folder / name for name in shards)
+    return tuple(f for name in ("model.safetensors", "pytorch_model.bin") if (f := folder / name).is_file())[:1]
+
+
+def _with_steps(
+    found: Sequence[tuple[Path, tuple[Path, ...]]], pattern: re.Pattern[str], notes: dict[str, None]
+) -> list[_Checkpoint]:
+    """The checkpoints in the order of their steps. Raises FileError for a step of two, and where none has one."""
+    by_step: dict[int, _Checkpoint] = {}
+    for path, files in found:
+        match = pattern.search(path.resolve().name)
+        digits = match[1] if match else None
+        if digits is None:
+            notes[f"skipped {path}: no step in its name"] = None
+            continue
+        if not re.fullmatch(r"\d{1,15}", digits, re.ASCII):
+            raise ConfigError(f"the step of {path} would be {digits!r}", "let the group of --step-pattern match digits")
+        step = int(digits)
+        if step in by_step:
+            raise FileError(
+                f"{by_step[step].path} and {path} are both of step {step}", "leave one out, or choose a --step-pattern"
+            )
+        by_step[step] = _Checkpoint(path, step, files)
+    if not by_step:
+        raise FileError(f"no name has a step, such as {found[0][0].name}", r"say where it is: --step-pattern 'at(\d+)'")
+    return [by_step[step] for step in sorted(by_step)]
+
+
+def _read(
+    checkpoint: _Checkpoint, skip: Sequence[str], notes: dict[str, None]
+) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The parameters of a checkpoint, and the other names of tied ones."""
+    tensors: dict[str, Tensor] = {}
+    aliases: dict[str, str] = {}
+    for file in checkpoint.files:
+        read = _safetensors if file.suffix == ".safetensors" else _torch
+        for name, tensor in read(file, notes, aliases).items():
+            if not tensor.is_floating_point():
+                kind = str(tensor.dtype).removeprefix("torch.")
+                notes[f"skipped {name}: {kind} is no type of a parameter"] = None
+            elif name.rpartition(".")[2] in _BUFFERS:
+                notes[f"skipped {name}: a buffer of a norm"] = None
+            elif any(fnmatch.fnmatchcase(name, wanted) for wanted in skip):
+                notes[f"skipped {name}: as --skip says"] = None
+            else:
+                if tensor.dtype not in (torch.float32, torch.float64):
+                    small = str(tensor.dtype).removeprefix("torch.")
+                    notes[f"{small} is stored in float32, which holds it exactly"] = None
+                tensors[name] = tensor
+    if not tensors:
+        raise FileError(f"{checkpoint.path} holds no parameters", "name files of a model's state")
+    return tensors, {alias: name for alias, name in aliases.items() if name in tensors}
+
+
+def _safetensors(file: Path, notes: dict[str, None], aliases: dict[str, str]) -> dict[str, Tensor]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, framework="pt") as opened:
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+            named = opened.metadata() or {}
+    except (SafetensorError, OSError, ValueError, KeyError) as error:
+        raise FileError(f"{file} is damaged or no safetensors file: {_line(error)}", _AGAIN) from error
+    # What safetensors.torch.save_model says of the names that it left out.
+    aliases |= {alias: name for alias, name in named.items() if name in tensors and alias not in tensors}
+    return tensors
+
+
+def _torch(file: Path, notes: dict[str, None], aliases: dict[str, str]) -> dict[str, Tensor]:
+    try:
+        loaded = torch.load(file, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        if found := re.search(r"GLOBAL (\S+)|Unsupported (?:global|class)|unrecognized function", str(error)):
+            raise FileError(
+                f"{file} would run code when it is read ({found[1] or found[0]}), and is not",
+                "save the state alone: torch.save(model.state_dict(), ...), or convert it where you trust it",
+            ) from error
+        raise FileError(f"{file} is damaged or no torch file: {_line(error)}", _AGAIN) from error
+    except (RuntimeError, OSError, EOFError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise FileError(f"{file} is damaged or no torch file: {_line(error)}", _AGAIN) from error
+    state, where = _state(file, loaded)
+    if where:
+        notes[f"the state is under {where!r}"] = None
+    others = [str(name) for name in loaded if name != where] if where else []
+    others += [str(name) for name, value in state.items() if not isinstance(value, Tensor)]
+    for name in others:
+        notes[f"skipped {name}: no tensor of the model's state"] = None
+    tensors = {name: value for name, value in state.items() if isinstance(value, Tensor)}
+    if wrong := [name for name in tensors if not isinstance(name, str)]:
+        raise FileError(f"{file}: a parameter has the name {wrong[0]!r}, not a string", "name it in the state dict")
+    first: dict[Any, str] = {}
+    for name, tensor in list(tensors.items()):
+        place = (tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tensor.shape, tensor.stride())
+        if tensor.numel() and first.setdefault(place, name) != name:
+            aliases[name] = first[place]
+            del tensors[name]
+    return tensors
+
+
+def _state(file: Path, loaded: Any) -> tuple[Mapping[Any, Any], str]:
+    """The state dict in what a file holds, and the key that it is under."""
+    if isinstance(loaded, Mapping):
+        if any(isinstance(value, Tensor) for value in loaded.values()):
+            return loaded, ""
+        for key in _NESTED:
+            inner = loaded.get(key)
+            if isinstance(inner, Mapping) and any(isinstance(value, Tensor) for value in inner.values()):
+                return inner, key
+    raise FileError(f"{file} holds no state dict", f"save one directly, or under {', '.join(map(repr, _NESTED))}")
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__
