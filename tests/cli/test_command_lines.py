@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -48,7 +49,7 @@ def test_the_options_are_those_of_the_dataclasses() -> None:
     """Nothing is left out of what is drawn."""
     for command, kind in SUBCOMMANDS.items():
         names = {field.name for field in dataclasses.fields(kind)}
-        plain = names - {"run", "analysis", "slice", "files", "file"}
+        plain = names - {"run", "analysis", "slice", "files", "file", "sources"}
         assert {"--" + name.replace("_", "-") for name in plain} <= set(OPTIONS[command])
     assert {"--init-scale-E", "--lr-ratio", "--checkpoint-at", "--seed"} <= set(OPTIONS["train"])
 
@@ -62,6 +63,7 @@ def folder(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     shutil.copy(tiny_run, "run.h5")
     Path("config.json").write_text('{"p": 7, "embed_dim": 4, "hidden": 8, "steps": 2}')
     Path("bad.json").write_text("[" * 100_000)
+    torch.save({"w": torch.ones(2)}, "net1.pt")
     Path("folder").mkdir()
     yield path
     os.chdir(before)
@@ -71,6 +73,7 @@ FILES = ("run.h5", "config.json", "bad.json", "folder", "missing.h5", "run.h5/x.
 # What keeps work short; an option that is drawn comes later, and wins.
 BASE = {
     "train": ["--p", "7", "--embed-dim", "4", "--hidden", "8", "--batch-size", "16", "--steps", "2", "--out", "t.h5"],
+    "import": ["net1.pt", "--out", "i.h5"],
     "hessian": ["--ckpt", "run.h5", "--steps", "0", "--blocks", "E", "W", "E,W"],
     "critical": ["--ckpt", "run.h5", "--step", "60", "--search-products", "3", "--blocks", "E", "W", "E,W"],
     "slice": ["--ckpt", "run.h5", "--step", "60", "--points", "3", "--plane-points", "3"],
@@ -90,7 +93,7 @@ def lines(draw: st.DrawFn) -> list[str]:
     command = draw(st.sampled_from(sorted(SUBCOMMANDS)))
     value = st.sampled_from(HOSTILE) | st.sampled_from(FILES) | st.integers().map(str) | st.floats().map(str)
     argv = [command, *BASE[command]]
-    if command in ("info", "check", "report"):
+    if command in ("info", "check", "report", "import"):
         argv.append(draw(st.sampled_from(("run.h5", *FILES)) | value))
     for _ in range(draw(st.integers(0, 3))):
         option = draw(st.sampled_from(OPTIONS[command]))
