@@ -151,6 +151,7 @@ def name(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     return str(request.param)
 
 
+@pytest.mark.slow
 def test_from_run_to_figures(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Every number that the embedding MLP gets: spectra, index, coupling, densities, tracking, slices."""
     own = ["--ckpt", "run.h5", "--problem", "mine.py:problem"]
@@ -202,6 +203,7 @@ def test_without_matrices(name: str) -> None:
     assert row["inertia_lower"][0] <= negative <= row["inertia_upper"][0]
 
 
+@pytest.mark.slow
 def test_a_critical_point(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The search goes through the problem's own objective, with its decay; its gradient is that of the loss."""
     command = ["critical", "--ckpt", "run.h5", "--problem", "mine.py:problem", "--step", "8", "--json", "--quiet"]
@@ -224,6 +226,7 @@ def test_a_critical_point(name: str, capsys: pytest.CaptureFixture[str]) -> None
     assert point["grad_norm"] == pytest.approx(norm.item(), rel=1e-6, abs=1e-12)
 
 
+@pytest.mark.slow
 def test_a_second_opinion(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """--verify: PyHessian and torch.func over the same data."""
     command = ["hessian", "--ckpt", "run.h5", "--problem", "mine.py:problem", "--steps", "8", "--blocks", "all"]
