@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from landscape.config import AnalysisConfig, TrainConfig
-from landscape.errors import ConfigError, warn
+from landscape.errors import warn
 
 if TYPE_CHECKING:
     import torch
@@ -51,11 +51,6 @@ def of_run(reader: RunReader, device: str = "auto", chunk_size: int = 8192) -> P
     """
     from landscape.problems.fields import read_problem
 
-    if "task" not in reader.config and "data" not in reader.layout:
-        raise ConfigError(
-            f"{reader.path} holds a network that `landscape train` does not know",
-            "name the model, its data and its loss: --problem mine.py:problem (docs/your-model.md)",
-        )
     return of_config(*read_problem(reader), device, chunk_size)
 
 

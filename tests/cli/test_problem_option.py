@@ -122,10 +122,21 @@ def test_a_file_grows_with_the_same_source_alone(run: Path, capsys: pytest.Captu
 
 def test_a_file_of_the_program_itself_needs_a_problem(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A foreign run says what it lacks."""
-    assert cli.run(["hessian", "--ckpt", "run.h5"]) == 2
+    assert cli.run(["hessian", "--ckpt", "run.h5"]) == 1
     said = capsys.readouterr().err
-    assert "error: run.h5 holds a network that `landscape train` does not know\nhint: name the model" in said
+    assert "error: run.h5 was recorded from mine, not written by `landscape train`" in said
     assert "--problem mine.py:problem" in said
+
+
+def test_a_report_needs_the_files_alone(run: Path) -> None:
+    """Blocks of any names are drawn, however long."""
+    blocks = ["first", "last", "first,last", "*.bias", "*.bias,2.weight", "0.weight"]
+    assert cli.run(["hessian", "--ckpt", "run.h5", "--problem", "mine.py:problem", "--quiet", "--blocks", *blocks]) == 0
+    Path("mine.py").unlink()
+    assert cli.run(["report", "run.h5", "--out", "page", "--quiet"]) == 0
+    text = Path("page/report.md").read_text()
+    assert "first,last" in text
+    assert all(Path(f"page/figures/{name}.png").exists() for name in ("spectra", "densities"))
 
 
 def test_json_stays_json(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

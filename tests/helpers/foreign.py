@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -62,10 +63,19 @@ def record(path: Path, checkpoints: Mapping[int, Arrays]) -> Path:
     first = next(iter(checkpoints.values()))
     fields = [Field(n, tuple(f"{n}_{i}" for i in range(a.ndim)), "f8", n) for n, a in first.items()]
     axes = {axis: range(length) for f in fields for axis, length in zip(f.dims, first[f.name].shape, strict=True)}
+    described = {
+        "kind": schema.RECORDED,
+        "model": "mine",
+        "num_parameters": sum(a.size for a in first.values()),
+        "blocks": {},
+        "pairs": [],
+        "aliases": {},
+        "seed": 0,
+    }
     attrs = {
         **provenance("cpu"),
         "run_id": uuid.uuid4().hex,
-        "config": '{"seed": 0}',
+        "config": json.dumps(described),
         "seed": 0,
         "status": "running",
     }

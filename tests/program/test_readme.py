@@ -23,11 +23,17 @@ OUTSIDERS = ("h5dump", "h5ls", "ncdump")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty folder in which every shell and Python block of the pages ran, in order, without a warning."""
+    """An empty folder in which every shell and Python block of the pages ran, in order, without a warning.
+
+    A Python block that begins with the name of a file is that file.
+    """
     folder = tmp_path_factory.mktemp("readme")
     env = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     for page in PAGES:
         for kind, text in re.findall(r"```(sh|python)\n(.*?)```", page.read_text(), re.DOTALL):
+            if file := re.match(r"# (\w+\.py)\n", text):
+                (folder / file[1]).write_text(text)
+                continue
             if kind == "python":
                 subprocess.run([sys.executable, "-W", "error", "-c", text], cwd=folder, check=True, env=env)
                 continue

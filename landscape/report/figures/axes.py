@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from landscape.report.figures.sources import Source
@@ -33,18 +33,26 @@ def legend(axis: Axes, **options: Any) -> None:
 
 def legend_below(axis: Axes) -> None:
     """A legend below a panel, with each label once."""
-    legend(axis, fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3)
+    columns = _columns(_labels(axis), 3, 45)
+    legend(axis, fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=columns)
 
 
 def outside_legend(figure: Figure, axis: Axes, **options: Any) -> None:
     """One legend below all panels, with each label of one of them once."""
     labels = _labels(axis)
-    columns = len(labels) if len(labels) <= _IN_A_ROW else _IN_A_ROW - 2
+    most = len(labels) if len(labels) <= _IN_A_ROW else _IN_A_ROW - 2
+    columns = _columns(labels, most, 110)
     figure.legend(labels.values(), labels.keys(), loc="outside lower center", **{"ncols": columns, **options})
 
 
 _IN_A_ROW = 7
 """Labels of a legend below all panels that fit beside each other."""
+
+
+def _columns(labels: Iterable[str], most: int, letters: int) -> int:
+    """Columns of a legend in which that many letters have room: blocks of a user's own may have long names."""
+    names = list(labels)
+    return max(1, min(most, len(names), letters // (5 + max(map(len, names), default=0))))
 
 
 def _labels(axis: Axes) -> dict[str, Any]:
