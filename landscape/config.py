@@ -116,13 +116,13 @@ class TrainConfig:
             raise ConfigError(f"betas is {list(self.betas)}", "--betas takes two numbers from 0 to below 1")
         if any(step < 0 or step > self.steps for step in self.checkpoint_at):
             raise ConfigError(
-                f"checkpoint_at {list(self.checkpoint_at)} leaves the run's steps 0 to {self.steps}",
+                f"checkpoint_at {reprlib.repr(list(self.checkpoint_at))} leaves the run's steps 0 to {self.steps}",
                 "name steps inside the run, or raise --steps",
             )
         if self.p < 2:
             raise ConfigError(f"p is {self.p}; arithmetic mod p needs p >= 2", "pick a prime such as 59 or 97")
         if TASKS[self.task].divides and not is_prime(self.p):
-            around = (q for i in itertools.count(1) for q in (self.p - i, self.p + i))
+            around = (q for i in itertools.count(1) for q in (self.p - i, self.p + i) if q <= MODULUS)
             raise ConfigError(
                 f"p is {self.p}, not a prime; division mod p needs one",
                 f"the nearest prime is {next(filter(is_prime, around))}",

@@ -53,3 +53,8 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def counted(number: int) -> str:
+    """A count for a message, of whatever size."""
+    return f"{number:,}" if number < 10**12 else "more than 10^12"

@@ -27,6 +27,7 @@ _FEWER = {
     "metrics": "raise --metrics-every, or lower --steps",
     **dict.fromkeys(("checkpoints", "tokens", "moments"), "store fewer checkpoints, or lower --steps"),
 }
+_SMALLER = {"spectrum": "lower --k", "eigenvectors": "lower --k, or leave out --eigenvectors"}
 
 
 @contextlib.contextmanager
@@ -72,7 +73,7 @@ def room_size(path: Path, rooms: Rooms, scales: schema.Scales) -> int:
                 raise ConfigError(
                     f"{path}: {field.name} in {table.group} would take {bytes_:,} bytes a step; at most {ROW_BYTES:,}"
                     " are read",
-                    "choose a smaller network, a lower --k, or leave out --eigenvectors",
+                    _SMALLER.get(table.group, "choose a smaller network"),
                 )
             size += bytes_ * (rows if table.row else 1)
         size += 16 * rows

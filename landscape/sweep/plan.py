@@ -16,6 +16,7 @@ from landscape.errors import ConfigError, suggest
 from landscape.former import renamed_fields
 from landscape.options import check
 from landscape.storage.files import as_path, hessian_file
+from landscape.text import counted
 
 DEFINITION = "sweep.json"
 """File in a sweep's folder that describes the sweep."""
@@ -79,8 +80,9 @@ class SweepConfig:
         check(self)
         count = math.prod(map(len, (self.cases, self.seeds, *self.grid.values())))
         if count > MOST_RUNS:
-            number = f"{count:,}" if count < 10**12 else "more than 10^12"
-            raise ConfigError(f"cases x grid x seeds are {number} runs", f"a sweep has at most {MOST_RUNS:,}: split it")
+            raise ConfigError(
+                f"cases x grid x seeds are {counted(count)} runs", f"a sweep has at most {MOST_RUNS:,}: split it"
+            )
         if len(self.hessian) > MOST_ANALYSES:
             raise ConfigError(f"hessian lists {len(self.hessian):,} analyses", f"list at most {MOST_ANALYSES}")
         names = [analysis.name for analysis in self.analyses]

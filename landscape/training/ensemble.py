@@ -12,6 +12,7 @@ from typing import Any
 from landscape.config import TrainConfig
 from landscape.errors import ConfigError
 from landscape.storage.files import as_path, require_name
+from landscape.text import counted
 
 VARIABLE = ("lr", "lr_ratio", "weight_decay", "init_scale_E", "init_scale_W")
 MOST_MEMBERS = 16
@@ -35,7 +36,7 @@ def ensemble(
     count = math.prod(entry.count(",") + 1 for entry in vary) * (seeds or 1)
     if count > MOST_RUNS:
         raise ConfigError(
-            f"vary and seeds ask for {count:,} runs side by side",
+            f"vary and seeds ask for {counted(count)} runs side by side",
             f"ask for at most {MOST_RUNS}; `landscape sweep` trains more",
         )
     axes = [_values(entry) for entry in vary]

@@ -39,16 +39,20 @@ def nothing_is_made() -> Iterator[None]:
         (["--p", "70001"], "p is 70001", "up to 65536"),
         (["--p", HUGE], "p cannot be 10000", "below 2^64"),
         (["--task", "div", "--p", "1000000"], "p is 1000000", "up to 65536"),
-        (["--task", "div", "--p", "65535"], "p is 65535, not a prime", "the nearest prime"),
+        (["--task", "div", "--p", "65535"], "p is 65535, not a prime", "the nearest prime is 65521"),
         (["--seeds", "30000"], "30,000 runs side by side", "at most 256"),
-        (["--seeds", HUGE], "runs side by side", "at most 256"),
+        (["--seeds", HUGE], "ask for more than 10^12 runs side by side", "at most 256"),
         (["--vary", "lr=" + ",".join(map(str, range(1, 30_001)))], "30,000 runs side by side", "at most 256"),
         (
             ["--vary", "lr=" + ",".join("123"), *["lr_ratio=1,2,3,4,5,6,7,8,9", "weight_decay=0,1"] * 9],
             "side by side",
             "at most 256",
         ),
-        (["--checkpoint-at", *map(str, range(30_000))], "leaves the run's steps", "raise --steps"),
+        (
+            ["--checkpoint-at", *map(str, range(30_000))],
+            "[0, 1, 2, 3, 4, 5, ...] leaves the run's steps",
+            "raise --steps",
+        ),
     ],
     ids=lambda value: "-".join(value)[:30] if isinstance(value, list) else "",
 )
@@ -68,7 +72,7 @@ def test_a_run_that_cannot_fit(sizes: list[str], tmp_path: Path, assert_refused:
         ["train", "--out", tmp_path / "x.h5", *sizes],
         2,
         "bytes a step; at most 1,073,741,824 are read",
-        "a smaller network",
+        "hint: choose a smaller network",
     )
     assert list(tmp_path.iterdir()) == []
 
