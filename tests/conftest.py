@@ -65,11 +65,16 @@ WHOLE_PROGRAM = ("claims", "program", "report", "sweep")
 """Folders of tests that run commands from end to end; `make test-fast` leaves them out."""
 
 
+LONGEST = ("test_accuracy.py", "test_readme.py", "test_sequences.py")
+"""Modules with tests of minutes, which come first, so that no process works on one while the others are done."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests of the whole program are slow."""
     for item in items:
         if item.path.parent.name in WHOLE_PROGRAM:
             item.add_marker(pytest.mark.slow)
+    items.sort(key=lambda item: item.path.name not in LONGEST)
 
 
 @pytest.fixture(scope="session")

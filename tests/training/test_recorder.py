@@ -332,7 +332,7 @@ def test_commands_that_need_more_say_so(recorded: Path, capsys: pytest.CaptureFi
     for argv in (["hessian"], ["critical", "--step", "10"], ["slice", "--step", "10", "--out", str(tmp_path / "s")]):
         assert cli.run([*argv, "--ckpt", str(recorded)]) in (1, 2)
         said = capsys.readouterr().err
-        assert "a network that `landscape train` does not know" in said
+        assert "was recorded from" in said
         assert "--problem mine.py:problem" in said
     assert cli.run(["train", "--resume", "--out", str(recorded), "--quiet"]) == 1
     assert "landscape.Recorder(path, model, resume=True)" in capsys.readouterr().err
