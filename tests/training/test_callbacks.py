@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -70,6 +75,141 @@ def test_the_trainer_of_hugging_face(tmp_path: Path) -> None:
         logged[entry["step"]] = logged.get(entry["step"], {}) | kept
     assert stored_metrics(path) == logged
     assert "eval_loss" in logged[4]
+
+
+@pytest.fixture
+def lightning() -> ModuleType:
+    """The library."""
+    torchvision()  # lightning imports it
+    return importlib.import_module("lightning")
+
+
+@pytest.fixture
+def module(lightning: ModuleType) -> Callable[[], Any]:
+    """A small network; `logged` has the losses that it logged, by the number of steps taken when they were shown."""
+
+    class Module(lightning.LightningModule):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.net = torch.nn.Linear(2, 1)
+            self.logged: dict[str, dict[int, float]] = {"train/loss": {}, "val_loss": {}, "mean": {}}
+            self.fails_at = -1
+
+        def loss(self, batch: list[torch.Tensor]) -> torch.Tensor:
+            value: torch.Tensor = ((self.net(batch[0]) - 1) ** 2).mean()
+            return value
+
+        def training_step(self, batch: list[torch.Tensor], _: int) -> torch.Tensor:
+            if self.global_step == self.fails_at:
+                raise ValueError("the batch is broken")
+            value = self.loss(batch)
+            self.logged["train/loss"][self.global_step + 1] = value.item()
+            self.log("train/loss", value)
+            self.log("mean", value, on_step=False, on_epoch=True)
+            return value
+
+        def validation_step(self, batch: list[torch.Tensor], _: int) -> None:
+            value = self.loss(batch)
+            self.logged["val_loss"][self.global_step] = value.item()
+            self.log("val_loss", value)
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.Adam(self.parameters(), lr=0.1)
+
+    return Module
+
+
+def fit(lightning: ModuleType, model: Any, callbacks: list[Any]) -> None:
+    """Two epochs of four batches."""
+    data = torch.utils.data.TensorDataset(torch.randn(8, 2, generator=torch.Generator().manual_seed(1)))
+    trainer = lightning.Trainer(
+        max_epochs=2, accelerator="cpu", devices=1, callbacks=callbacks, logger=False,
+        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+    )  # fmt: skip
+    load = torch.utils.data.DataLoader
+    trainer.fit(model, load(data, 2), load(data, 8))
+
+
+WARNINGS = pytest.mark.filterwarnings(
+    r"ignore:The '\w+_dataloader' does not have many workers", "ignore:.*isinstance.treespec, LeafSpec.:FutureWarning",
+    "ignore:The number of training batches",
+)  # fmt: skip
+
+
+@pytest.mark.slow
+@WARNINGS
+def test_the_trainer_of_lightning(lightning: ModuleType, module: Callable[[], Any], tmp_path: Path) -> None:
+    """Checkpoints are the model's, losses those of their steps and never shown again; the training stays the same."""
+    from landscape.training.callbacks.lightning import RecorderCallback
+
+    path = tmp_path / "run.h5"
+    seen: dict[int, list[int]] = {}
+    weights: dict[int, torch.Tensor] = {}
+
+    class Watch(lightning.Callback):  # type: ignore[misc, name-defined]
+        """What a reader finds while a step is taken, and would find had the process been killed there."""
+
+        def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
+            seen[trainer.global_step] = list(stored_metrics(path))
+            weights[trainer.global_step] = pl_module.net.weight.detach().clone()
+
+    model, alone = module(), module()
+    callback = RecorderCallback(
+        path, every=3, metrics=["train/loss", "val_loss", "mean"], blocks={"net": "net.*"}, pairs=[], seed=3
+    )
+    fit(lightning, model, [callback, Watch()])
+    fit(lightning, alone, [])
+    found = states(path)
+    assert list(found) == [0, 3, 6, 8]
+    for step in (3, 6, 8):
+        assert np.array_equal(found[step]["net.weight"], weights[step].numpy())
+    assert torch.equal(model.net.weight, alone.net.weight)
+    assert not np.array_equal(found[0]["net.weight"], found[3]["net.weight"])
+    train, val = model.logged["train/loss"], model.logged["val_loss"]
+    mean = [float(np.mean(np.float32([train[step] for step in steps]))) for steps in (range(1, 5), range(5, 9))]
+    stored = stored_metrics(path)
+    assert [stored[4].pop("mean"), stored[8].pop("mean")] == pytest.approx(mean, rel=1e-6)
+    assert stored == {
+        3: {"train_loss": train[3]},
+        4: {"val_loss": val[4]},
+        6: {"train_loss": train[6]},
+        8: {"val_loss": val[8]},
+    }
+    assert seen == {1: [], 2: [], 3: [], 4: [3], 5: [3, 4], 6: [3, 4], 7: [3, 4, 6], 8: [3, 4, 6]}
+    with RunReader(path) as reader:
+        assert reader.attrs["status"] == "complete"
+        assert (reader.config["blocks"], reader.config["pairs"], reader.config["seed"]) == ({"net": ["net.*"]}, [], 3)
+
+
+@pytest.mark.slow
+@WARNINGS
+def test_a_training_of_lightning_that_fails(lightning: ModuleType, module: Callable[[], Any], tmp_path: Path) -> None:
+    """The file is closed with what was recorded, and is resumed by the next training."""
+    from landscape.training.callbacks.lightning import RecorderCallback
+
+    path = tmp_path / "run.h5"
+    model = module()
+    model.fails_at = 5
+    with pytest.raises(ValueError, match="the batch is broken"):
+        fit(lightning, model, [RecorderCallback(path, every=3)])
+    assert list(states(path)) == [0, 3]
+    assert stored_metrics(path) == {4: {"val_loss": model.logged["val_loss"][4]}}
+    with RunReader(path) as reader:
+        assert reader.attrs["status"] == "interrupted"
+    again = module()
+    fit(lightning, again, [RecorderCallback(path, every=3, resume=True)])
+    assert list(states(path)) == [0, 3, 6, 8]
+
+
+@pytest.mark.parametrize("library", ["lightning", "transformers"])
+def test_a_library_that_is_not_installed(library: str) -> None:
+    """The error names the extra."""
+    code = f"import sys; sys.modules[{library!r}] = None; import landscape.training.callbacks.{library}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    said = f"ImportError: the callback needs {library}: pip install 'landscape[{library}]'"
+    assert done.stderr.splitlines()[-1] == said
 
 
 @pytest.mark.parametrize("every", [0, -1, 2.5, True, "10"])
