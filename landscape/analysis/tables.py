@@ -32,7 +32,9 @@ def by_step(result: HessianReader) -> Table:
     lines = [["step", *(_title(column.title, result) for column in columns)]]
     of_pairs = {name for quantity in chosen if quantity.scope == "pair" for name in quantity.names}
     for step in result.steps:
-        row: dict[str, Any] = {n: v[0] if n in of_pairs else v for n, v in result.row(step).items()}
+        held = result.row(step)
+        row: dict[str, Any] = {n: v for n, v in held.items() if n not in of_pairs}
+        row |= {n: held[n][0] for n in of_pairs & held.keys() if result.pairs}
         pair = result.pairs[0] if result.pairs else ""
         row["joint"] = _of_block(result, step, result.blocks.index(pair)) if pair in result.measured(step) else None
         lines.append([str(step), *(_cell(column, row) for column in columns)])
@@ -66,4 +68,4 @@ def _of_block(result: HessianReader, step: int, i: int) -> dict[str, Any]:
 
 
 def _title(title: str, result: HessianReader) -> str:
-    return title.format(pair=result.pairs[0] if result.pairs else "", parts="/".join(result.parts[:PARTS_SHOWN]))
+    return title.format(pair=result.pairs[0] if result.pairs else "-", parts="/".join(result.parts[:PARTS_SHOWN]))

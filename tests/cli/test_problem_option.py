@@ -99,6 +99,17 @@ def test_without_blocks_all_that_the_problem_declares(run: Path) -> None:
     assert HessianReader(run.with_name("run.hessian.h5")).blocks == ["first", "last", "first,last", "all"]
 
 
+def test_a_problem_without_pairs_has_tables(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A problem that declares nothing has one block, all, and dashes for the quantities of pairs."""
+    plain = "\ndef plain():\n    return ModuleProblem(model().eval(), x, y)\n"
+    Path("plain.py").write_text(foreign.TINY + plain)
+    assert cli.run(["hessian", "--ckpt", "run.h5", "--problem", "plain:plain", "--steps", "9", "--quiet"]) == 0
+    assert "written: run.hessian.h5" in capsys.readouterr().out
+    assert HessianReader(run.with_name("run.hessian.h5")).blocks == ["all"]
+    assert cli.run(["report", "run.h5", "--out", "page", "--quiet"]) == 0
+    assert Path("page/report.md").exists()
+
+
 def test_a_file_grows_with_the_same_source_alone(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """More blocks join a file; another source or none is refused by name, and replaces it with --overwrite."""
     command = ["hessian", "--ckpt", "run.h5", "--steps", "5"]
