@@ -57,6 +57,7 @@ def verification(opinions: Sequence[Verification]) -> str:
 def contents(state: FileState) -> str:
     """Contents of a file, missing datasets, and how to resume it."""
     a, steps = state.attributes, state.steps
+    unknown = {"seed"} if state.is_recorded and a["seed"] is None else set()
     span = f"{len(steps)} ({steps[0]} to {steps[-1]})" if steps else "none"
     lines = [
         [state.path, f"{state.kind}, {state.bytes / 1e6:.2f} MB, {a['schema']} {a['schema_version']}"],
@@ -66,7 +67,7 @@ def contents(state: FileState) -> str:
         ["steps", span],
         *([t.group, f"{len(t.committed)} rows of {_few(t.datasets)}"] for t in state.tables if t.datasets),
         *(["lacks", note.removeprefix("no ")] for note in state.notes),
-        ["config", " ".join(f"{k}={v}" for k, v in state.config.items())],
+        ["config", " ".join(f"{k}={v}" for k, v in state.config.items() if k not in unknown)],
     ]
     if state.status == "diverged":
         lines.append(["ended", "its loss or parameters were no longer finite; a lower --lr may help, with --overwrite"])

@@ -306,6 +306,11 @@ def test_every_command_reads_it(recorded: Path, tmp_path: Path, capsys: pytest.C
     assert "model=torch.nn.modules.container.Sequential num_parameters=17" in said
     assert "--problem mine.py:problem" in said
     assert "lacks" not in said
+    assert "seed=" not in said
+    with Recorder(tmp_path / "seeded.h5", small(), seed=4):
+        pass
+    assert cli.run(["info", str(tmp_path / "seeded.h5")]) == 0
+    assert "seed=4" in capsys.readouterr().out
     assert cli.run(["info", "--json", str(recorded)]) == 0
     assert json.loads(capsys.readouterr().out)["attributes"]["seed"] is None
     assert cli.run(["check", str(recorded)]) == 0
