@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from landscape.config import AnalysisConfig, TrainConfig
-from landscape.errors import warn
+from landscape.errors import in_file, warn
 
 if TYPE_CHECKING:
     import torch
@@ -22,13 +22,20 @@ if TYPE_CHECKING:
 def opened(reader: RunReader, config: AnalysisConfig) -> tuple[Problem, Source | None]:
     """The problem that a run file is analysed by, and where it comes from if it is the user's own.
 
-    Raises LandscapeError kinds for a factory that fails, and for a problem of other parameters than the file holds.
+    A module without blocks of its own has those that were recorded with it. Raises LandscapeError kinds for a factory
+    that fails, and for a problem of other parameters than the file holds.
     """
     if not config.problem:
         return of_run(reader, config.device, config.chunk_size), None
     from landscape.problems.fit import shapes
+    from landscape.problems.module import ModuleProblem
 
-    return own(config, shapes(reader), reader.path)
+    problem, source = own(config, shapes(reader), reader.path)
+    if isinstance(problem, ModuleProblem) and reader.is_recorded:
+        with in_file(reader.path, "blocks"):
+            pairs = [(first, second) for first, second in reader.config.get("pairs", ())]
+            problem = problem.or_blocks(dict(reader.config.get("blocks", {})), pairs)
+    return problem, source
 
 
 def own(config: AnalysisConfig, held: Mapping[str, tuple[int, ...]], path: Path) -> tuple[Problem, Source]:

@@ -63,14 +63,21 @@ class ModuleProblem:
         for name, parameter in model.named_parameters():
             require_real(name, parameter)
         shapes = {n: tuple(p.shape) for n, p in model.named_parameters()}
-        for block in blocks or {}:
-            if not block or {"/", " ", ","} & set(block):
-                raise ArgumentError(f"a block cannot be named {block!r}", "leave out spaces, commas and slashes")
         self.parameters = {n: ParameterSpec(shape, plain_axes(n, len(shape))) for n, shape in shapes.items()}
-        named = named_blocks(blocks or {}, pairs, list(shapes))
-        self.blocks = {**named, "all": tuple(shapes)}
-        self.default_blocks, self.pairs = tuple(self.blocks), tuple(pairs)
         self.parts = _parts(list(shapes))
+        self._declare(blocks or {}, pairs)
+
+    def _declare(self, blocks: Mapping[str, Sequence[str]], pairs: Sequence[tuple[str, str]]) -> None:
+        self.blocks = {**named_blocks(blocks, pairs, list(self.parameters)), "all": tuple(self.parameters)}
+        self.default_blocks, self.pairs = tuple(self.blocks), tuple(pairs)
+
+    def or_blocks(self, blocks: Mapping[str, Sequence[str]], pairs: Sequence[tuple[str, str]]) -> ModuleProblem:
+        """The problem with these blocks and pairs where it declares none itself. Raises ArgumentError as at first."""
+        if self.default_blocks != ("all",):
+            return self
+        found = copy.copy(self)
+        found._declare(blocks, pairs)
+        return found
 
     @property
     def cautions(self) -> list[str]:
@@ -145,6 +152,9 @@ def named_blocks(
     blocks: Mapping[str, Sequence[str]], pairs: Sequence[tuple[str, str]], names: Sequence[str]
 ) -> dict[str, tuple[str, ...]]:
     """The parameters of declared blocks, and of the joint block of each pair. Raises ArgumentError."""
+    for block in blocks:
+        if not block or {"/", " ", ","} & set(block):
+            raise ArgumentError(f"a block cannot be named {block!r}", "leave out spaces, commas and slashes")
     named = {block: resolved(block, patterns, names) for block, patterns in blocks.items()}
     for pair in pairs:
         named[joint(pair)] = _both(pair, named)
