@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import h5py
 import pytest
 from helpers import foreign
+from helpers.spoiling import configure
 
 from landscape import Recorder
 from landscape.cli import main as cli
@@ -16,9 +19,8 @@ DECLARED = ', blocks={"first": ["0.*"], "last": ["2.weight"]}, pairs=[("first", 
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def run(beside_the_user: None, tmp_path: Path) -> Path:
     """A recorded run beside mine.py, whose problem declares no blocks, and other.py, whose problem does."""
-    monkeypatch.chdir(tmp_path)
     assert DECLARED in foreign.TINY
     Path("mine.py").write_text(foreign.TINY.replace(DECLARED, ""))
     Path("other.py").write_text(foreign.TINY)
@@ -65,3 +67,13 @@ def test_a_name_that_no_analysis_takes_is_not_recorded(name: str, tmp_path: Path
         Recorder(tmp_path / "run.h5", model, blocks={name: "*"})
     assert "leave out spaces, commas and slashes" in refused.value.hint
     assert not (tmp_path / "run.h5").exists()
+
+
+@pytest.mark.parametrize("wrong", [{"blocks": 3}, {"blocks": {"w": ["*.wieght"]}}, {"pairs": [["w"]]}, {"pairs": [1]}])
+def test_recorded_blocks_that_cannot_be(wrong: dict[str, Any], run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The file is blamed."""
+    with h5py.File(run, "r+") as file:
+        configure(file, **wrong)
+    error = "run.h5: its blocks cannot be: "
+    argv = ["hessian", "--ckpt", "run.h5", "--problem", "mine.py:problem"]
+    foreign.refused(argv, "", error, "get it again from its source", capsys)

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor, nn
 
+from landscape.cli import main as cli
 from landscape.provenance import provenance
 from landscape.storage import schema
 from landscape.storage.schema import Field, Table
@@ -85,3 +87,18 @@ def record(path: Path, checkpoints: Mapping[int, Arrays]) -> Path:
             writer.append(step, {"checkpoints": arrays})
         writer.finish("complete")
     return path
+
+
+def refused(argv: list[str], text: str, error: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A command ends in one line of error and one of hint with these words, and makes no file; text: mine.py."""
+    if text:
+        Path("mine.py").write_text(text)
+    before = set(Path().iterdir())
+    assert cli.run(argv) in (1, 2)
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 2, said
+    assert said[0].startswith("error: ")
+    assert error in said[0]
+    assert said[1].startswith("hint: ")
+    assert hint in said[1]
+    assert {p for p in Path().iterdir() if p.suffix == ".h5"} <= before
