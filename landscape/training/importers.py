@@ -196,8 +196,8 @@ def _read(
     tensors: dict[str, Tensor] = {}
     aliases: dict[str, str] = {}
     for file in checkpoint.files:
-        read = _safetensors if file.suffix == ".safetensors" else _torch
-        for name, tensor in read(file, notes, aliases).items():
+        read = _safetensors(file, aliases) if file.suffix == ".safetensors" else _torch(file, notes)
+        for name, tensor in read.items():
             if not tensor.is_floating_point():
                 kind = str(tensor.dtype).removeprefix("torch.")
                 notes[f"skipped {name}: {kind} is no type of a parameter"] = None
@@ -210,12 +210,14 @@ def _read(
                     small = str(tensor.dtype).removeprefix("torch.")
                     notes[f"{small} is stored in float32, which holds it exactly"] = None
                 tensors[name] = tensor
+    # Of tied names those that are skipped must not take the others along.
+    _untie(tensors, aliases)
     if not tensors:
         raise FileError(f"{checkpoint.path} holds no parameters", "name files of a model's state")
     return tensors, {alias: name for alias, name in aliases.items() if name in tensors}
 
 
-def _safetensors(file: Path, notes: dict[str, None], aliases: dict[str, str]) -> dict[str, Tensor]:
+def _safetensors(file: Path, aliases: dict[str, str]) -> dict[str, Tensor]:
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -229,7 +231,7 @@ def _safetensors(file: Path, notes: dict[str, None], aliases: dict[str, str]) ->
     return tensors
 
 
-def _torch(file: Path, notes: dict[str, None], aliases: dict[str, str]) -> dict[str, Tensor]:
+def _torch(file: Path, notes: dict[str, None]) -> dict[str, Tensor]:
     try:
         loaded = torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
@@ -251,13 +253,19 @@ def _torch(file: Path, notes: dict[str, None], aliases: dict[str, str]) -> dict[
     tensors = {name: value for name, value in state.items() if isinstance(value, Tensor)}
     if wrong := [name for name in tensors if not isinstance(name, str)]:
         raise FileError(f"{file}: a parameter has the name {wrong[0]!r}, not a string", "name it in the state dict")
+    return tensors
+
+
+def _untie(tensors: dict[str, Tensor], aliases: dict[str, str]) -> None:
+    """Leave each memory under its first name; the others become aliases."""
     first: dict[Any, str] = {}
     for name, tensor in list(tensors.items()):
+        if tensor.layout != torch.strided or not tensor.numel():
+            continue
         place = (tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tensor.shape, tensor.stride())
-        if tensor.numel() and first.setdefault(place, name) != name:
+        if first.setdefault(place, name) != name:
             aliases[name] = first[place]
             del tensors[name]
-    return tensors
 
 
 def _state(file: Path, loaded: Any) -> tuple[Mapping[Any, Any], str]:

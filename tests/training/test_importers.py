@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.recording import small, states
+from helpers.refusals import refused
 from safetensors.torch import save_file, save_model
 from torch import nn
 
@@ -113,6 +114,27 @@ def test_tied_weights_once(tmp_path: Path) -> None:
         same(out, {1: {n: model[0].weight.detach() for n in ("0.weight", "2.weight")}})
         with RunReader(out) as reader:
             assert reader.config["aliases"] == {"1.weight": "0.weight"}
+
+
+def test_a_skipped_name_leaves_what_is_tied_to_it(tmp_path: Path) -> None:
+    """The tensor is stored under the name that stays."""
+    weight = torch.arange(6.0).reshape(2, 3)
+    torch.save({"decoder.weight": weight, "embed.weight": weight, "bias": torch.ones(2)}, tmp_path / "s1.pt")
+    import_checkpoints([tmp_path / "s1.pt"], tmp_path / "run.h5", skip=["decoder.*"], quiet=True)
+    with RunReader(tmp_path / "run.h5") as reader:
+        found = reader.checkpoint(1)
+        assert reader.config["aliases"] == {}
+    assert found.keys() == {"embed.weight", "bias"}
+    np.testing.assert_array_equal(found["embed.weight"], weight.numpy())
+
+
+def test_sparse_tensors_are_named(tmp_path: Path) -> None:
+    """They have no memory to compare, and no place in a run file."""
+    torch.save({"a": torch.eye(3).to_sparse(), "b": torch.ones(2)}, tmp_path / "s1.pt")
+    refused(
+        lambda: import_checkpoints([tmp_path / "s1.pt"], tmp_path / "run.h5", quiet=True), "a is sparse_coo", "dense"
+    )
+    assert {p.name for p in tmp_path.iterdir()} == {"s1.pt"}
 
 
 def test_steps_by_a_pattern(tmp_path: Path) -> None:
