@@ -61,9 +61,14 @@ def tables(forms: Forms, metrics: Iterable[str]) -> tuple[Table, Table]:
     fields = tuple(Field(name, plain_axes(name, len(f.shape)), f.dtype, "parameter") for name, f in forms.items())
     used = {STEP, _METRIC_STEP, "crc32", *scales(forms), *forms}
     for name in forms:
-        _require_name("parameter", name, {STEP, "crc32"})
+        _require_name("parameter", name, {STEP, _METRIC_STEP, "crc32", *scales(forms)})
+    if isinstance(metrics, str):
+        raise ArgumentError(f"metrics are the string {metrics!r}", "give a list of names")
+    metrics = list(metrics)
     for name in metrics:
         _require_name("metric", name, used)
+    if len(set(metrics)) < len(metrics):
+        raise ArgumentError(f"metrics {metrics!r} name one twice", "name each once")
     columns = tuple(Field(name, (), "f8", "metric") for name in metrics)
     return Table("checkpoints", STEP, fields), Table("metrics", _METRIC_STEP, columns)
 

@@ -79,10 +79,10 @@ class Recorder:
         self._writer: Writer | None = None
         self._names: list[str] = []
         self._expected = _whole(expected, "number of checkpoints")
-        self._forms, metrics = self._found(), list(metrics)
+        self._forms = self._found()
         if not self._forms:
             raise ArgumentError(f"{type(model).__name__} has no parameters", "give the module that is trained")
-        tables(self._forms, metrics)
+        metrics = [field.name for field in tables(self._forms, metrics)[1].fields]
         make_folder(self.path.parent)
         with contextlib.ExitStack() as held:
             held.enter_context(sole_writer(self.path))
@@ -255,5 +255,5 @@ def _whole(number: Any, what: str = "step") -> int:
 def _number(name: str, value: Any) -> float:
     try:
         return float(value.detach() if isinstance(value, torch.Tensor) else value)
-    except (TypeError, ValueError, RuntimeError) as error:
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:
         raise ArgumentError(f"metric {name} is {str(value)[:60]!r}, not a number", "give one float for each") from error

@@ -223,6 +223,13 @@ def test_nothing_is_overwritten_and_one_process_writes(tmp_path: Path) -> None:
     assert {p.name for p in tmp_path.iterdir()} == {"run.h5", "notes.h5"}
 
 
+def named(*names: str) -> nn.Module:
+    """A module with parameters of any names."""
+    module = nn.Module()
+    module._parameters.update({name: nn.Parameter(torch.ones(2)) for name in names})
+    return module
+
+
 WORDS: dict[str, tuple[Any, str, str]] = {
     "no module": (lambda at: Recorder(at, "gpt"), "the model is str, not a torch module", "nn.Module itself"),
     "no parameters": (lambda at: Recorder(at, nn.Tanh()), "Tanh has no parameters", "that is trained"),
@@ -243,6 +250,18 @@ WORDS: dict[str, tuple[Any, str, str]] = {
         lambda at: Recorder(at, small(), metrics=["val/loss"]),
         "'val/loss' cannot be the name of a metric",
         "slash",
+    ),
+    "one string": (lambda at: Recorder(at, small(), metrics="ab"), "metrics are the string 'ab'", "list of names"),
+    "twice": (lambda at: Recorder(at, small(), metrics=["a", "a"]), "name one twice", "each once"),
+    "row": (
+        lambda at: Recorder(at, nn.ParameterDict({"metric_step": torch.ones(2)})),
+        "'metric_step' cannot be the name of a parameter",
+        "rename",
+    ),
+    "axis": (
+        lambda at: Recorder(at, named("w", "w.0")),
+        "'w.0' cannot be the name of a parameter",
+        "rename",
     ),
     "taken": (lambda at: Recorder(at, small(), metrics=["0.bias"]), "'0.bias' cannot be the name", "rename it"),
     "seed": (lambda at: Recorder(at, small(), seed="x"), "a seed cannot be 'x'", "whole number"),  # type: ignore[arg-type]
