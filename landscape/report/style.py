@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from landscape.problems.embedding_mlp.blocks import LOOKS
+from landscape.problems.embedding_mlp.blocks import LOOKS as OF_MLP
+from landscape.problems.transformer.looks import LOOKS as OF_TRANSFORMER
 from landscape.text import write_csv
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ def _look(block: str) -> tuple[int, str, float]:
     return LOOKS.get(block, (number % 10, _SHAPES[number % len(_SHAPES)], 3.0))
 
 
+LOOKS = OF_MLP | OF_TRANSFORMER
 _SHAPES = "sv^D<>pP"
 
 

@@ -32,9 +32,16 @@ def legend(axis: Axes, **options: Any) -> None:
 
 
 def legend_below(axis: Axes) -> None:
-    """A legend below a panel, with each label once."""
-    columns = _columns(_labels(axis), 3, 45)
-    legend(axis, fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=columns)
+    """A legend below a panel, with each label once; the figure grows with its rows."""
+    from matplotlib.transforms import ScaledTranslation
+
+    names, figure = _labels(axis), axis.get_figure(root=True)
+    assert figure is not None
+    columns = _columns(names, 3, 45)
+    figure.set_figheight(max(figure.get_figheight(), 2.5 + 0.17 * -(-len(names) // columns)))
+    # Inches below the axis, whose height depends on the legend.
+    below = axis.transAxes + ScaledTranslation(0, -0.45, figure.dpi_scale_trans)
+    legend(axis, fontsize="small", loc="upper center", bbox_to_anchor=(0.5, 0), bbox_transform=below, ncols=columns)
 
 
 def outside_legend(figure: Figure, axis: Axes, **options: Any) -> None:
