@@ -394,4 +394,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    # As pytest does: conftest lies there.
+    sys.path.insert(0, str(Path(__file__).parents[1]))
     main()
