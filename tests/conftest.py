@@ -6,7 +6,8 @@ import dataclasses
 import os
 import shutil
 import signal
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 # Sums depend on the number of threads; processes that tests start are compared with this one bit for bit.
@@ -14,9 +15,11 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 import pytest
 import torch
+from helpers import foreign
 from helpers.commands import Refusal
 from helpers.studies import make_studies
 from helpers.sweeps import LONG, arguments
+from torch.nn import functional as F
 
 from landscape.analysis.hessian import analyse
 from landscape.cli import main as cli
@@ -146,3 +149,24 @@ def assert_refused(capsys: pytest.CaptureFixture[str]) -> Refusal:
         assert [path.read_bytes() for path in unharmed] == before
 
     return check
+
+
+@pytest.fixture
+def beside_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """In an empty folder, with no module of an earlier test."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        if getattr(sys.modules[name], "__file__", None) and str(tmp_path) in str(sys.modules[name].__file__):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def users_run(beside_the_user: None, tmp_path: Path) -> Path:
+    """Three checkpoints of the network in mine.py."""
+    (tmp_path / "mine.py").write_text(foreign.TINY)
+    mine = foreign.executed(foreign.TINY)
+    loss = lambda model: F.cross_entropy(model(mine["x"]), mine["y"])  # noqa: E731
+    return foreign.record(tmp_path / "run.h5", dict(foreign.trained(mine["model"](), loss, (0, 5, 9))))

@@ -191,3 +191,9 @@ def test_import_is_light() -> None:
         assert getattr(landscape, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = landscape.nothing
+
+
+def test_one_conftest() -> None:
+    """A second one would be imported in the place of the first, from which tests take their runs."""
+    tests = Path(__file__).parent
+    assert list(tests.rglob("conftest.py")) == [tests / "conftest.py"]

@@ -65,7 +65,7 @@ def load(name: str) -> tuple[Problem, Source]:
         raise ConfigError(
             f"--problem {name} names no function", "write package.module:factory or path/to/file.py:factory"
         )
-    with contextlib.redirect_stdout(sys.stderr):
+    with contextlib.redirect_stdout(sys.stderr), _unchanged():
         module = _imported(name, place)
         factory = _found(name, module, place, function)
         _require_no_arguments(name, factory)
@@ -73,6 +73,22 @@ def load(name: str) -> tuple[Problem, Source]:
             problem = factory()
     _require_problem(name, problem)
     return problem, Source(name, function, sha256(Path(_file_of(factory, module))))
+
+
+@contextlib.contextmanager
+def _unchanged() -> Iterator[None]:
+    """Undo what the user's code sets for the whole process and an analysis depends on."""
+    import numpy as np
+    import torch
+
+    folder, gradients, dtype = os.getcwd(), torch.is_grad_enabled(), torch.get_default_dtype()
+    try:
+        with np.errstate():
+            yield
+    finally:
+        os.chdir(folder)
+        torch.set_grad_enabled(gradients)
+        torch.set_default_dtype(dtype)
 
 
 def _imported(name: str, place: str) -> ModuleType:

@@ -155,6 +155,8 @@ def named_blocks(
     for block in blocks:
         if not block or {"/", " ", ","} & set(block):
             raise ArgumentError(f"a block cannot be named {block!r}", "leave out spaces, commas and slashes")
+        if block == "all":
+            raise ArgumentError("block 'all' is every parameter", "choose another name, or leave it out")
     named = {block: resolved(block, patterns, names) for block, patterns in blocks.items()}
     for pair in pairs:
         named[joint(pair)] = _both(pair, named)
@@ -165,7 +167,8 @@ def resolved(block: str, patterns: Sequence[str], names: Sequence[str]) -> tuple
     """The parameters that a block's patterns match, each once, in the order of the patterns."""
     found: dict[str, None] = {}
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
-        matching = fnmatch.filter(names, pattern)
+        # A name may itself read like a pattern.
+        matching = [pattern] if pattern in names else fnmatch.filter(names, pattern)
         if not matching:
             raise ArgumentError(f"block {block!r}: {pattern!r} matches no parameter", suggest(pattern, names))
         found |= dict.fromkeys(matching)

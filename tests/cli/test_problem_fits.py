@@ -73,16 +73,16 @@ MISFITS: dict[str, tuple[str, list[str], str, str]] = {
 
 @pytest.mark.parametrize(("text", "more", "error", "hint"), MISFITS.values(), ids=MISFITS.keys())
 def test_problems_that_do_not_fit(
-    text: str, more: list[str], error: str, hint: str, run: Path, capsys: pytest.CaptureFixture[str]
+    text: str, more: list[str], error: str, hint: str, users_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The first difference is named, with the nearest names."""
     foreign.refused(["hessian", "--ckpt", "run.h5", "--problem", "mine:problem", *more], text, error, hint, capsys)
 
 
 @pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "model."])
-def test_names_that_a_wrapper_prefixes(prefix: str, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_that_a_wrapper_prefixes(prefix: str, users_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A file of the wrapped network says so."""
-    with RunReader(run) as reader:
+    with RunReader(users_run) as reader:
         arrays = {prefix + name: values for name, values in reader.checkpoint(9).items()}
     foreign.record(Path("wrapped.h5"), {9: arrays})
     error = "wrapped.h5 holds no parameter '0.weight', which the module has"
@@ -91,7 +91,7 @@ def test_names_that_a_wrapper_prefixes(prefix: str, run: Path, capsys: pytest.Ca
 
 
 @pytest.mark.parametrize("command", ["hessian", "critical", "slice"])
-def test_every_command_refuses_alike(command: str, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_refuses_alike(command: str, users_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The same words for a factory that fails, and for a network that does not fit."""
     step = [] if command == "hessian" else ["--step", "9"]
     argv = [command, "--ckpt", "run.h5", *step, "--problem", "mine.py:problem"]
@@ -104,7 +104,7 @@ def test_every_command_refuses_alike(command: str, run: Path, capsys: pytest.Cap
     )
 
 
-def test_running_statistics_are_those_of_the_model(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_running_statistics_are_those_of_the_model(users_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """They are no parameters, and so in no checkpoint: the user is told."""
     Path("mine.py").write_text(foreign.TINY.replace("torch.nn.Tanh()", "torch.nn.BatchNorm1d(4, affine=False)"))
     argv = ["hessian", "--ckpt", "run.h5", "--problem", "mine.py:problem", "--steps", "9", "--blocks", "last"]

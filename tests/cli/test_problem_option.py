@@ -17,10 +17,10 @@ from landscape.storage.runs import RunReader
 from landscape.storage.schema import LEVELS
 
 
-def dense(run: Path, step: int, names: list[str]) -> torch.Tensor:
+def dense(users_run: Path, step: int, names: list[str]) -> torch.Tensor:
     """The Hessian of the mean cross-entropy by torch.func alone, from the file's own parameters."""
     mine = foreign.executed(foreign.TINY)
-    with RunReader(run) as reader:
+    with RunReader(users_run) as reader:
         every = {n: torch.from_numpy(a) for n, a in reader.checkpoint(step).items()}
     sizes = [every[n].numel() for n in names]
     model, x = mine["model"](), mine["x"].double()
@@ -45,11 +45,11 @@ NAMES = {
 
 
 @pytest.mark.parametrize("problem", ["mine:problem", "mine.py:problem"])
-def test_a_users_network_is_measured(problem: str, run: Path) -> None:
+def test_a_users_network_is_measured(problem: str, users_run: Path) -> None:
     """Eigenvalues and index of every block are those of the dense Hessian; blocks by name, parameter and pattern."""
     wanted = list(NAMES)
     assert cli.run(["hessian", "--ckpt", "run.h5", "--problem", problem, "--steps", "all", "--blocks", *wanted]) == 0
-    found = HessianReader(run.with_name("run.hessian.h5"))
+    found = HessianReader(users_run.with_name("run.hessian.h5"))
     assert found.steps == [0, 5, 9]
     assert found.blocks == wanted
     assert found.pairs == ["first,last", "*.bias,0.weight"]
@@ -57,7 +57,7 @@ def test_a_users_network_is_measured(problem: str, run: Path) -> None:
     for step in found.steps:
         row = found.row(step)
         for i, block in enumerate(wanted):
-            values = torch.linalg.eigvalsh(dense(run, step, NAMES[block])).numpy()
+            values = torch.linalg.eigvalsh(dense(users_run, step, NAMES[block])).numpy()
             k = min(10, len(values))
             scale = np.abs(values).max()
             np.testing.assert_allclose(row["eigenvalues"][i, 0, :k], values[:k], atol=1e-9 * scale)
@@ -68,28 +68,28 @@ def test_a_users_network_is_measured(problem: str, run: Path) -> None:
         assert np.isnan([row["sharpness_adam"], row["sharpness_gd"], row["prop41_ratio"]]).all()
 
 
-def test_without_blocks_all_that_the_problem_declares(run: Path) -> None:
+def test_without_blocks_all_that_the_problem_declares(users_run: Path) -> None:
     """The declared blocks, their pair and all parameters."""
     assert cli.run(["hessian", "--ckpt", "run.h5", "--problem", "mine:problem", "--steps", "9"]) == 0
-    assert HessianReader(run.with_name("run.hessian.h5")).blocks == ["first", "last", "first,last", "all"]
+    assert HessianReader(users_run.with_name("run.hessian.h5")).blocks == ["first", "last", "first,last", "all"]
 
 
-def test_a_problem_without_pairs_has_tables(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_problem_without_pairs_has_tables(users_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A problem that declares nothing has one block, all, and dashes for the quantities of pairs."""
     plain = "\ndef plain():\n    return ModuleProblem(model().eval(), x, y)\n"
     Path("plain.py").write_text(foreign.TINY + plain)
     assert cli.run(["hessian", "--ckpt", "run.h5", "--problem", "plain:plain", "--steps", "9", "--quiet"]) == 0
     assert "written: run.hessian.h5" in capsys.readouterr().out
-    assert HessianReader(run.with_name("run.hessian.h5")).blocks == ["all"]
+    assert HessianReader(users_run.with_name("run.hessian.h5")).blocks == ["all"]
     assert cli.run(["report", "run.h5", "--out", "page", "--quiet"]) == 0
     assert Path("page/report.md").exists()
 
 
-def test_a_file_grows_with_the_same_source_alone(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_grows_with_the_same_source_alone(users_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """More blocks join a file; another source or none is refused by name, and replaces it with --overwrite."""
     command = ["hessian", "--ckpt", "run.h5", "--steps", "5"]
     assert cli.run([*command, "--problem", "mine:problem", "--blocks", "first"]) == 0
-    out = run.with_name("run.hessian.h5")
+    out = users_run.with_name("run.hessian.h5")
     before = HessianReader(out).row(5)["eigenvalues"][0]
     assert cli.run([*command, "--problem", "./mine.py:problem", "--blocks", "*.bias,2.weight"]) == 0
     grown = HessianReader(out)
@@ -106,7 +106,7 @@ def test_a_file_grows_with_the_same_source_alone(run: Path, capsys: pytest.Captu
     assert HessianReader(out).attrs["problem"] == "other:problem"
 
 
-def test_a_file_of_the_program_itself_needs_a_problem(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_of_the_program_itself_needs_a_problem(users_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A foreign run says what it lacks."""
     assert cli.run(["hessian", "--ckpt", "run.h5"]) == 1
     said = capsys.readouterr().err
@@ -114,7 +114,7 @@ def test_a_file_of_the_program_itself_needs_a_problem(run: Path, capsys: pytest.
     assert "--problem mine.py:problem" in said
 
 
-def test_a_report_needs_the_files_alone(run: Path) -> None:
+def test_a_report_needs_the_files_alone(users_run: Path) -> None:
     """Blocks of any names are drawn, however long."""
     blocks = ["first", "last", "first,last", "*.bias", "*.bias,2.weight", "0.weight"]
     assert cli.run(["hessian", "--ckpt", "run.h5", "--problem", "mine.py:problem", "--quiet", "--blocks", *blocks]) == 0
@@ -125,7 +125,24 @@ def test_a_report_needs_the_files_alone(run: Path) -> None:
     assert all(Path(f"page/figures/{name}.png").exists() for name in ("spectra", "densities"))
 
 
-def test_json_stays_json(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_the_users_code_sets_is_undone(users_run: Path) -> None:
+    """Folder, gradients, default type and numpy's error state are what they were."""
+    before = cli.run(["hessian", "--ckpt", "run.h5", "--problem", "mine.py:problem", "--steps", "0", "--out", "a.h5"])
+    changes = (
+        "import os, numpy\nos.chdir('/')\ntorch.set_grad_enabled(False)\nnumpy.seterr(all='raise')\n"
+        "torch.set_default_dtype(torch.float64)\n"
+    )
+    users_run.with_name("odd.py").write_text(foreign.TINY + changes)
+    argv = ["hessian", "--ckpt", "run.h5", "--problem", "odd.py:problem", "--steps", "0", "--out", "b.h5"]
+    assert (before, cli.run(argv)) == (0, 0)
+    assert torch.is_grad_enabled()
+    assert torch.get_default_dtype() == torch.float32
+    assert np.geterr()["under"] == "ignore"
+    values = [HessianReader(users_run.with_name(name)).row(0)["eigenvalues"] for name in ("a.h5", "b.h5")]
+    np.testing.assert_array_equal(*values)
+
+
+def test_json_stays_json(users_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What the user's file prints is no part of the document."""
     Path("mine.py").write_text(foreign.TINY + "\nprint('loaded')\n")
     assert cli.run(["hessian", "--ckpt", "run.h5", "--problem", "mine:problem", "--steps", "0", "--json"]) == 0

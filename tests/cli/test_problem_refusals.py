@@ -85,7 +85,7 @@ FACTORIES = {
 
 @pytest.mark.parametrize(("name", "text", "error", "hint"), FACTORIES.values(), ids=FACTORIES.keys())
 def test_factories_that_are_none(
-    name: str, text: str, error: str, hint: str, run: Path, capsys: pytest.CaptureFixture[str]
+    name: str, text: str, error: str, hint: str, users_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One line of error with the line of the user's file, one of hint, and no file."""
     foreign.refused(["hessian", "--ckpt", "run.h5", "--problem", name], text, error, hint, capsys)
@@ -193,7 +193,7 @@ def problem"""
 @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
 @pytest.mark.parametrize(("changes", "error", "hint"), REFUSED.values(), ids=REFUSED.keys())
 def test_losses_without_a_hessian(
-    changes: dict[str, str], error: str, hint: str, run: Path, capsys: pytest.CaptureFixture[str]
+    changes: dict[str, str], error: str, hint: str, users_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What has no Hessian in this sense is refused before any work, and no file is made."""
     text = foreign.TINY.replace("\ndef problem", OWN)

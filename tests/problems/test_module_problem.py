@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import TINY
+from torch import nn
 
 from landscape import problems
 from landscape.analysis.measurement import Measurement
@@ -74,6 +75,7 @@ def test_tied_parameters_count_once() -> None:
     [
         ({"a": ["0.wieght"]}, [], "block 'a': '0.wieght' matches no parameter", "did you mean 0.weight"),
         ({"a": []}, [], "block 'a' names no parameter", "at least one"),
+        ({"all": ["0.*"]}, [], "block 'all' is every parameter", "choose another name"),
         ({"a": ["0.*"]}, [("a", "b")], "pair a,b: no block 'b'", "known: a"),
         ({"a": ["0.*"], "b": ["*"]}, [("a", "b")], "pair a,b: both blocks hold 0.bias", "without a common one"),
     ],
@@ -84,6 +86,16 @@ def test_blocks_that_cannot_be(blocks: Any, pairs: Any, error: str, hint: str) -
     with pytest.raises(ArgumentError, match=error) as raised:
         ModuleProblem(model, torch.randn(4, 2), torch.zeros(4, dtype=torch.long), blocks=blocks, pairs=pairs)
     assert hint in raised.value.hint
+
+
+def test_a_name_that_reads_like_a_pattern() -> None:
+    """A parameter is found by its own name first."""
+    model = nn.Module()
+    model.forward = lambda x: x * model.get_parameter("a[0]") * model.get_parameter("a0")  # type: ignore[method-assign]
+    for name in ("a[0]", "a0"):
+        model.register_parameter(name, nn.Parameter(torch.ones(3)))
+    found = ModuleProblem(model, torch.ones(4, 3), torch.zeros(4, dtype=torch.int64), blocks={"one": ["a[0]"]})
+    assert found.blocks["one"] == ("a[0]",)
 
 
 def test_a_block_that_is_not_there() -> None:
