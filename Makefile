@@ -5,8 +5,8 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 TEST_INSTALLED := $(VENV)/.installed-test
 # Steps that `make demo` trains at most, and checkpoints that it analyses.
-DEMO_STEPS ?= 6000
-DEMO_CHECKPOINTS ?= 6
+DEMO_STEPS ?= 3000
+DEMO_CHECKPOINTS ?= 12
 
 .PHONY: install demo demo-transformer test lint bench bench-full studies studies-paper torture clean
 
@@ -26,12 +26,14 @@ $(TEST_INSTALLED): $(INSTALLED)
 
 # Repeated, this resumes where it stopped; finished parts are not done again.
 demo: $(INSTALLED)
-	$(BIN)/landscape train --preset quick --steps $(DEMO_STEPS) --out checkpoints/quick.h5 --resume
-	$(BIN)/landscape hessian --ckpt checkpoints/quick.h5 --num-steps $(DEMO_CHECKPOINTS) --overwrite
-	$(BIN)/landscape report checkpoints/quick.h5 --out reports/quick --overwrite
+	$(BIN)/landscape train --preset demo --steps $(DEMO_STEPS) --out checkpoints/demo.h5 --resume
+	$(BIN)/landscape report checkpoints/demo.h5 --out reports/demo --overwrite
+	@echo "the network groks: see reports/demo/figures/training_curves.png; next, its Hessian"
+	$(BIN)/landscape hessian --ckpt checkpoints/demo.h5 --num-steps $(DEMO_CHECKPOINTS) --overwrite
+	$(BIN)/landscape report checkpoints/demo.h5 --out reports/demo --overwrite
 
 demo-transformer: $(INSTALLED)
-	$(BIN)/landscape train --preset transformer --out checkpoints/transformer.h5 --resume
+	$(BIN)/landscape train --preset transformer --seed 1 --out checkpoints/transformer.h5 --resume
 	$(BIN)/landscape hessian --ckpt checkpoints/transformer.h5 --num-steps 4
 	$(BIN)/landscape report checkpoints/transformer.h5 --out reports/transformer --overwrite
 

@@ -40,24 +40,7 @@ from landscape import (
 
 TOOLS = ("landscape", "PyHessian", "curvlinops", "SciPy", "torch.func.hessian")
 MODULUS, HIDDEN = 11, 16
-INTRODUCTION = """# Accuracy: five tools on hard Hessians
-
-Every tool got the same matrices and the same network, called as its users call it; each cell is its result. The truth
-is the prescribed spectrum, or the dense float64 Hessian H of a cross-entropy without cancellation. ✓: right. ✗: wrong,
-because the largest error relative to the norm of the truth (spectral norm for H) exceeds the row's tolerance, or
-because the tool raised the exception named. –: the tool has no such function, or refuses with a hint.
-
-* landscape: `eigsh(method="lanczos", max_hvps=10_000)` for eigenvalues (not the dense solver); `saddle_index` for
-  counts.
-* PyHessian: `eigenvalues(maxIter=200, tol=1e-6)`; Lanczos nodes and mass from `density`, smoothed with σ² = 1e-5 ×
-  range (at least 1e-5). {density}
-* curvlinops: its operator in SciPy's `eigsh`; `fast_lanczos` for nodes, `lanczos_approximate_spectrum` for mass.
-* SciPy: `eigsh` on the dense matrix; `eigvalsh` for counts. torch.func.hessian: the dense matrix, then `eigvalsh`.
-
-PyHessian, curvlinops and torch.func.hessian get a matrix A as the Hessian of x·Ax/2. The network is an
-embedding MLP (E, W, tanh, V) for addition modulo 11 on 70 pairs, with 348 parameters, trained with Adam.
-Versions: {versions}.
-"""
+INTRODUCTION = Path(__file__).with_suffix(".md").read_text(encoding="utf-8")
 Tools = dict[str, Callable[[], Any]]
 Array = np.ndarray[Any, Any]
 

@@ -22,8 +22,10 @@ from landscape.problems.embedding_mlp.dense import EmbeddingMLP
 K, STEP, TOLERANCE = 10, 150, 1e-6
 CAP, LONG_CAP = 5.0, 150.0
 """Seconds of products after which curvlinops with SciPy's eigsh stops, at each end; for quick and for mid."""
+UNBROKEN = 300
+"""Steps of hessian-eigenthings' Lanczos at each end: it has no restarts."""
 LOOSELY = ", as accurate as PyHessian"
-TARGETS = {"PyHessian": 10.0, "PyHessian's defaults": None, "curvlinops": 3.0}
+TARGETS = {"PyHessian": 10.0, "curvlinops": 3.0, "hessian-eigenthings": None}
 LOW_END = 30.0
 SEARCHED = ("E", "W", "E,W", "all")
 
@@ -54,10 +56,10 @@ def own(at: Case, names: tuple[str, ...], which: Any = "both", tol: float = TOLE
     }
 
 
-def pyhessian(at: Case, names: tuple[str, ...], norm: float, **options: float) -> Numbers:
+def pyhessian(at: Case, names: tuple[str, ...], norm: float) -> Numbers:
     """PyHessian's eigenvalues(): the 2 K of largest modulus, as it does not separate the ends."""
     torch.manual_seed(0)
-    seconds, (values, vectors) = timed(lambda: at.pyhessian(names).eigenvalues(top_n=2 * K, **options))
+    seconds, (values, vectors) = timed(lambda: at.pyhessian(names).eigenvalues(maxIter=200, tol=TOLERANCE, top_n=2 * K))
     columns = torch.stack([torch.cat([piece.reshape(-1) for piece in v]) for v in vectors], 1)
     return {"seconds": seconds, **judged(at, names, np.array(values), columns, norm)}
 
@@ -96,6 +98,19 @@ def curvlinops(at: Case, names: tuple[str, ...], norm: float, cap: float) -> Num
     return {"seconds": seconds, "products": products, **judged(at, names, values, torch.from_numpy(vectors), norm)}
 
 
+def eigenthings(at: Case, names: tuple[str, ...], norm: float) -> Numbers:
+    """hessian-eigenthings' Lanczos for each end, orthogonalised against its whole basis."""
+    from hessian_eigenthings import lanczos
+
+    H = at.eigenthings(names)
+    options = {"k": K, "max_iter": min(UNBROKEN, H.size), "tol": TOLERANCE, "reorthogonalize": True, "seed": 0}
+    seconds, found = timed(lambda: [lanczos(H, which=which, **options) for which in ("SA", "LA")])
+    values = torch.cat([end.eigenvalues for end in found]).numpy()
+    vectors = torch.cat([end.eigenvectors for end in found]).T
+    products = sum(end.iterations for end in found)
+    return {"seconds": seconds, "products": products, **judged(at, names, values, vectors, norm)}
+
+
 def judged(at: Case, names: tuple[str, ...], values: Any, vectors: Tensor, norm: float) -> Numbers:
     """Residuals |H v - lambda v| / |H| of a peer's pairs, by our products."""
     v = vectors.to(at.dtype)
@@ -118,9 +133,9 @@ def block(name: str, block: str, cap: float) -> Numbers:
         "block": block,
         "order": at.size(names),
         "landscape": found,
-        "PyHessian": pyhessian(at, names, found["norm"], maxIter=200, tol=TOLERANCE),
-        "PyHessian's defaults": pyhessian(at, names, found["norm"]),
+        "PyHessian": pyhessian(at, names, found["norm"]),
         "curvlinops": curvlinops(at, names, found["norm"], cap),
+        "hessian-eigenthings": eigenthings(at, names, found["norm"]),
     }
 
 

@@ -16,7 +16,12 @@ if TYPE_CHECKING:
 
 PEERS = {"GEMMs alone": (7, ""), "PyHessian": (1, "//"), "curvlinops": (2, "..")}
 """Colour of each tool, as its place in seaborn's colour-blind palette, and its hatch."""
-SEARCHES = {"landscape": (0, "o"), "PyHessian": (1, "s"), "PyHessian's defaults": (4, "D"), "curvlinops": (2, "^")}
+SEARCHES = {
+    "landscape": (0, "o"),
+    "PyHessian": (1, "s"),
+    "curvlinops": (2, "^"),
+    "hessian-eigenthings": (4, "v"),
+}
 """Colour and marker of each search."""
 
 

@@ -23,7 +23,7 @@ from landscape.provenance import provenance
 
 ROOT = Path(__file__).parent.parent
 RESULTS, CACHE = ROOT / "benchmarks/results", ROOT / "benchmarks/.cache"
-PEERS = ("PyHessian", "curvlinops-for-pytorch", "scipy")
+PEERS = ("PyHessian", "curvlinops-for-pytorch", "hessian-eigenthings", "scipy")
 Numbers = dict[str, Any]
 
 

@@ -118,6 +118,12 @@ class Case:
         params = [net.get_parameter(USER_NAMES[n]) for n in names]
         return HessianLinearOperator(net, nn.CrossEntropyLoss(), params, [self.data])
 
+    def eigenthings(self, names: Sequence[str] = ALL) -> Any:
+        """hessian-eigenthings' operator of a block, with the whole training set as its batch."""
+        from hessian_eigenthings import HessianOperator, supervised_loss
+
+        return HessianOperator(self.user_net(names), [self.data], supervised_loss(nn.CrossEntropyLoss()))
+
     def torch_hessian(self, names: Sequence[str]) -> Tensor:
         """torch.func.hessian of a block, as a matrix."""
         net = self.user_net(names)
@@ -146,6 +152,7 @@ class Case:
             "gradient": relative(gradient, flat([ours[n] for n in ALL])),
             "PyHessian product": relative(exact.pyhessian_product()(v), Hv),
             "curvlinops product": relative(exact.curvlinops() @ v, Hv),
+            "hessian-eigenthings product": relative(exact.eigenthings().matvec(v), Hv),
         }
         wrong = {what: error for what, error in found.items() if error > TOLERANCE}
         assert not wrong, f"the user's network is not ours: {wrong}"

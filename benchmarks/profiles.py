@@ -205,11 +205,9 @@ FINDINGS = """\
 * **Row 4**: `eigvalsh` takes 4/3 n³ multiply-adds, one L D Lᵀ n³/3: at the speed of matrix products it is at most four
   times as fast. The index takes one factorisation, the zero and positive counts a second; the certificate takes two
   solves with probes, the tolerance an estimate of ‖H‖.
-* **Row 5**: a quarter of a search in all of mid, two fifths beside another process, is orthogonalisation (`addmm` and
-  most of `mm`, of tall matrices, bound by memory); most of the rest is products, whose parts take longer there than
-  alone (`index_select`), probably because the basis passes through the cache between them. Most products go to the low
-  ends, which are clusters (at 0 for W, at -σ_max(G) and below for all), and a third of them to the search for copies
-  that were missed. PyHessian does not look for these: it stops with the largest moduli after its iterations.
+* **Row 5**: half of a search in all of mid is products, a third is orthogonalisation (tall matrices, bound by memory).
+  Most products go to the low ends, which are clusters (at 0 for W, at -σ_max(G) and below for all), and 240 of the 798
+  for all to the search for copies that were missed. PyHessian and ARPACK do not look for these.
 * **Row 7**: the table below shows how little of the new eigenvectors the old ones span at the low ends, 30 steps later;
   ten pairs to a residual of 1e-6 take nearly as many products warm as cold. At the low end of E,W both begin in the
   cluster that theory gives.

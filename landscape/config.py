@@ -137,6 +137,11 @@ class TrainConfig:
                     f"embed_dim {self.embed_dim} cannot be divided into {self.heads} heads",
                     f"--heads takes a divisor of --embed-dim, such as {math.gcd(self.embed_dim, self.heads)}",
                 )
+            if self.norm != "none" and self.embed_dim == 1:
+                raise ConfigError(
+                    f"norm is {self.norm} and embed_dim 1: LayerNorm of one number is constant",
+                    "raise --embed-dim, or use --norm none",
+                )
             if self.freeze == "W" or isinstance(self.lr_ratio, str) or self.init_scale_W != 1:
                 raise ConfigError(
                     "model transformer has no W, but freeze, lr_ratio or init_scale_W asks for one",
@@ -279,7 +284,10 @@ _DIGITS = 30
 
 
 def preset(name: str) -> TrainConfig:
-    """A preset: `quick`, `mid` or `paper` (arXiv 2505.15624), or a Transformer: `transformer`, `nanda`, `power`."""
+    """A preset, by name.
+
+    `demo`, `quick`, `mid` or `paper` (arXiv 2505.15624), or a Transformer: `transformer`, `nanda`, `power`.
+    """
     if name not in PRESETS:
         raise ConfigError(f"unknown preset {name!r}", suggest(name, PRESETS))
     return TrainConfig(**PRESETS[name])

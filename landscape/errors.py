@@ -7,7 +7,10 @@ import difflib
 import errno
 import os
 import sys
+import sysconfig
+import traceback
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import TypeVar
 
 from landscape.text import printable
@@ -66,6 +69,7 @@ def lookup(registry: Mapping[str, Value], kind: str, name: str) -> Value:
     return registry[name]
 
 
+_LIBRARIES = [Path(__file__).parent, *(Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib"))]
 _MENDS = {
     errno.ENOENT: "check the path",
     errno.ENOTDIR: "a part of this path is a file, not a folder: check it",
@@ -90,10 +94,15 @@ _MENDS = {
 }
 
 
-def as_landscape_error(error: Exception) -> LandscapeError | None:
+def as_landscape_error(error: BaseException) -> LandscapeError | None:
     """The error as a LandscapeError, if the user can act on it; None for possible bugs."""
     if isinstance(error, LandscapeError):
         return error
+    if isinstance(error, SystemExit):
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [f for f in frames if not any(folder in Path(f.filename).parents for folder in _LIBRARIES)] or frames
+        place = f" at {Path(own[-1].filename).name}, line {own[-1].lineno}" if own else ""
+        return LandscapeError(f"your own code ends the program{place}", "let it raise an exception, not call sys.exit")
     if isinstance(error, OSError) and error.errno in _MENDS:
         return FileError(f"{_named(error)}: {os.strerror(error.errno)}", _MENDS[error.errno])
     # torch raises a plain RuntimeError when CPU memory runs out.

@@ -15,6 +15,18 @@ _TRANSFORMER = {
 _GROK = {"steps": 6000, "stop_test_accuracy": 0.95, "extra_steps": 1000}
 _SMALL = {**_GROK, "p": 59, "train_fraction": 0.4}
 PRESETS: dict[str, dict[str, Any]] = {
+    "demo": {
+        **_GROK,
+        "p": 31,
+        "train_fraction": 0.6,
+        "batch_size": "full",
+        "tokens": 2,
+        "embed_dim": 12,
+        "hidden": 48,
+        "steps": 3000,
+        "extra_steps": 200,
+        "checkpoint_every": 25,
+    },
     "quick": {**_SMALL, "tokens": 2, "embed_dim": 16, "hidden": 64, "checkpoint_every": 50},
     "mid": {**_SMALL, "test_fraction": 0.2, "embed_dim": 64, "hidden": 256, "checkpoint_every": 100},
     "paper": {**_GROK, "test_fraction": 0.2, "steps": 10000, "checkpoint_every": 200, "metrics_every": 50},

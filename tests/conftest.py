@@ -19,6 +19,7 @@ from helpers import foreign
 from helpers.commands import Refusal
 from helpers.studies import make_studies
 from helpers.sweeps import LONG, arguments
+from hypothesis import settings
 from torch.nn import functional as F
 
 from landscape.analysis.hessian import analyse
@@ -28,6 +29,9 @@ from landscape.storage.hessians import HessianReader
 from landscape.training.loop import train
 
 torch.set_num_threads(1)
+# No test depends on how fast the machine is.
+settings.register_profile("landscape", deadline=None)
+settings.load_profile("landscape")
 # What a shell runs in the background ignores Ctrl-C, and what that starts would, too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -43,11 +47,10 @@ TINY = TrainConfig(
     metrics_every=10,
     device="cpu",
 )
-SMALL_TRANSFORMER = TrainConfig(
+SMALL_TRANSFORMER = dataclasses.replace(
+    TINY,
     model="transformer",
-    p=7,
     tokens=3,
-    embed_dim=4,
     heads=2,
     hidden=6,
     optimizer="adamw",
@@ -55,11 +58,6 @@ SMALL_TRANSFORMER = TrainConfig(
     betas=(0.9, 0.98),
     warmup=10,
     batch_size="full",
-    train_fraction=0.6,
-    steps=60,
-    checkpoint_every=20,
-    metrics_every=10,
-    device="cpu",
 )
 SMALL = dataclasses.replace(TINY, steps=40, checkpoint_log=0, metrics_every=20)
 

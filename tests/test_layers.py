@@ -25,6 +25,7 @@ FLOORS = {
     "problems": 3,
     "curvature": 2,
     "storage": 2,
+    "workers": 1.5,
     "devices": 1,
     "provenance": 1,
     "config": 1,

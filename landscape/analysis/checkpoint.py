@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from landscape.config import AnalysisConfig
@@ -56,7 +55,6 @@ class Checkpoint:
         self.products: Counter[str] = Counter()
         self._autograd = HessianOperator(self.objective, self.params)
         self._matrices: dict[str, MatrixOperator] = {}
-        self._last: tuple[str, MatrixOperator] = "", MatrixOperator(torch.zeros(0, 0))
         self._eigen: dict[str, EigenResult] = {}
         self._inertia: dict[str, Inertia] = {}
         self._rules: dict[str, Quadrature] = {}
@@ -88,10 +86,10 @@ class Checkpoint:
         if block in self._matrices:
             return self._matrices[block]
         found = self._assembled(block, self._autograd)
-        # The couplings need these blocks again.
+        # The couplings need these blocks again, and the gauge-free index the last one.
         pairs = self.problem.pairs
-        if block in {*map(joint, pairs), *(name for pair in pairs for name in pair)}:
-            self._matrices[block] = found
+        kept = {*map(joint, pairs), *(name for pair in pairs for name in pair)}
+        self._matrices = {name: H for name, H in self._matrices.items() if name in kept} | {block: found}
         return found
 
     def gauss_newton(self, block: str) -> Operator:
@@ -104,15 +102,6 @@ class Checkpoint:
         """Whether a block differs from its Gauss-Newton part; a single layer of a piecewise-linear net does not."""
         rest = HessianOperator(self.objective, self.params, self.names(block), part="residual")
         return bool((rest @ gaussian(rest.shape[1], 1, self.config.seed).to(self.problem.device)).any())
-
-    def solved_matrix(self, block: str) -> MatrixOperator:
-        """A dense block with its exact null vectors projected out."""
-        name, found = self._last
-        if name != block:
-            H, null = self.matrix(block), self._null_vectors(block)
-            found = Deflated(H, null).symmetric() if null else H
-            self._last = block, found
-        return found
 
     def eigen(self, block: str) -> EigenResult:
         """The k eigenpairs at each end of a block."""
@@ -151,7 +140,8 @@ class Checkpoint:
     def _solved(self, block: str) -> EigenResult:
         config = self.config
         if self.is_dense(block):
-            return eigsh(self.solved_matrix(block), config.k, method="dense", rtol=config.rtol)
+            # Exact null vectors stay: rounding moves their eigenvalues far less than tau.
+            return eigsh(self.matrix(block), config.k, method="dense", rtol=config.rtol)
         starts, spent = self.structure.starts(self.names(block), config.k) if self.structure else (None, 0)
         self.products[block] += spent
         v0 = self.before.get(block) if starts is None else starts

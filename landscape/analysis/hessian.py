@@ -16,6 +16,7 @@ from tqdm import tqdm
 from landscape import problems
 from landscape.analysis.fields import unlike
 from landscape.analysis.measurement import Measurement
+from landscape.analysis.parallel import Crew, Task, measured, processes
 from landscape.config import AnalysisConfig, HessianConfig, replace, to_json
 from landscape.errors import FileError, NumericsError, StepError, in_file, warn
 from landscape.problems.factory import Source, unlike_source
@@ -28,6 +29,7 @@ from landscape.storage.layout import misfit
 from landscape.storage.runs import GROKKED, MEMORISED, RunReader
 from landscape.storage.writer import Writer
 from landscape.storage.writing import sole_writer
+from landscape.workers import Workers
 
 Analysis = TypeVar("Analysis", bound=AnalysisConfig)
 GROWING = {"steps", "num_steps", "blocks", "device", "problem"}
@@ -41,12 +43,15 @@ def analyse(
     overwrite: bool = False,
     quiet: bool = False,
     fsync: bool = False,
+    jobs: int | None = 0,
 ) -> HessianReader:
     """Measure the Hessian of a run's checkpoints; returns the finished file.
 
     A file of this run and these settings is resumed and extended by missing steps and blocks; its rows stay bit for
     bit, except the tracking of a step with a new predecessor. Any other file in the way is an error unless
-    `overwrite`. fsync: sync every step to disk. Raises LandscapeError.
+    `overwrite`. fsync: sync every step to disk. jobs: checkpoints of dense blocks measured at once, each in a
+    process of one thread, with the same file for any number; None: one per core, as far as memory allows; 0: none but
+    this process. Raises LandscapeError.
     """
     run = as_path(run)
     out = output(out or hessian_file(run))
@@ -71,7 +76,7 @@ def analyse(
                 measurement.require_sound(reader.checkpoint(min(plan.todo, default=chosen[0])))
             attrs = written_attrs(reader, config, found, str(problem.device), source)
             with open_writer(out, attrs, len(plan.steps), *measurement.layout(), found, fsync) as writer:
-                _measure(reader, measurement, plan, HessianReader(out), writer, quiet)
+                _measure(reader, measurement, plan, HessianReader(out), writer, quiet, jobs)
                 writer.finish("complete")
     return HessianReader(out)
 
@@ -108,27 +113,44 @@ def make_plan(found: HessianReader | None, chosen: Sequence[int], blocks: Sequen
 
 
 def _measure(
-    reader: RunReader, measurement: Measurement, plan: Plan, stored: HessianReader, writer: Writer, quiet: bool
+    reader: RunReader,
+    measurement: Measurement,
+    plan: Plan,
+    stored: HessianReader,
+    writer: Writer,
+    quiet: bool,
+    jobs: int | None,
 ) -> None:
     """Carry out the plan, and commit it step by step."""
-    with tqdm(unit="block", disable=quiet, file=sys.stderr) as bar:
-        bar.total = sum(len(plan.todo.get(step, set()) | plan.again(step)) for step in plan.steps)
-        for step in plan.steps:
-            measurement.progress = functools.partial(show_block, bar, step=step)
-            todo, again = plan.todo.get(step), plan.again(step)
-            if todo:
-                known = stored.rows(step) if step in stored.steps else None
-                retrack = known is not None and stored.previous(step) != plan.previous(step)
-                rows = measurement.run(
-                    reader.checkpoint(step), measurement.problem.training(reader, step), known, todo | again, retrack
-                )
-                rows["/"] |= {"previous_step": plan.previous(step), "checkpoint_crc32": reader.record(step)}
-                if known:
-                    writer.replace(step, rows)
-                else:
-                    writer.append(step, rows)
-            elif again:
-                measurement.follow(reader.checkpoint(step), again)
+    tasks = [task for step in plan.steps if (task := _task(plan, stored, step)).blocks]
+    with tqdm(unit="block", disable=quiet, file=sys.stderr) as bar, contextlib.ExitStack() as stack:
+        bar.total = sum(len(task.blocks) for task in tasks)
+        count, crew = processes(measurement, len(tasks), jobs), None
+        if count:
+            crew = Crew(stack.enter_context(Workers(count)), reader, measurement, tasks)
+        for task in tasks:
+            if crew:
+                rows = crew.next(task)
+                bar.set_postfix(step=task.step)
+                bar.update(len(task.blocks))
+            else:
+                measurement.progress = functools.partial(show_block, bar, step=task.step)
+                rows = measured(reader, measurement, task)
+            if rows is None:
+                continue
+            rows["/"] |= {"previous_step": plan.previous(task.step), "checkpoint_crc32": reader.record(task.step)}
+            if task.known:
+                writer.replace(task.step, rows)
+            else:
+                writer.append(task.step, rows)
+
+
+def _task(plan: Plan, stored: HessianReader, step: int) -> Task:
+    """The work left at a step."""
+    todo = frozenset(plan.todo.get(step, ()))
+    known = stored.rows(step) if todo and step in stored.steps else None
+    retrack = known is not None and stored.previous(step) != plan.previous(step)
+    return Task(step, todo, frozenset(plan.again(step)), known, retrack)
 
 
 def show_block(bar: tqdm[Any], block: str, done: bool, **more: Any) -> None:

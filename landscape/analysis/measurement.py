@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Collection
@@ -17,7 +18,7 @@ from landscape.analysis.quantities import QUANTITIES, density, tracking
 from landscape.analysis.quantities.quantity import Quantity, Row
 from landscape.config import AnalysisConfig
 from landscape.curvature.operators import HessianOperator
-from landscape.devices import require_dense
+from landscape.devices import one_thread, require_dense
 from landscape.problems.choice import choose
 from landscape.problems.problem import Arrays, Problem, Training, joint, size, tensors
 from landscape.storage.schema import UNKNOWN, Field, Scales, Table
@@ -41,7 +42,8 @@ class Measurement:
         config = config if config.blocks else dataclasses.replace(config, blocks=problem.default_blocks)
         self.problem, self.config = choose(problem, config.blocks), config
         problem.decay(config.objective)
-        self._before: dict[str, Tensor] = {}
+        self.vectors: dict[str, Tensor] = {}
+        """Eigenvectors at the checkpoint measured last, by block."""
         self.progress: Callable[[str, bool], object] = lambda block, done: None
         """Called with a block before and after it is measured."""
         for block in config.blocks:
@@ -79,10 +81,16 @@ class Measurement:
         quantities of several blocks. again: known blocks whose eigenvectors are computed again, to track them to the
         next step; retrack: replace their tracking, too.
         """
-        at = Checkpoint(self.problem, self.config, parameters, training, self._before)
+        with self._threads():
+            return self._run(parameters, training, known, again, retrack)
+
+    def _run(
+        self, parameters: Arrays, training: Training, known: Rows | None, again: Collection[str], retrack: bool
+    ) -> Rows:
+        at = Checkpoint(self.problem, self.config, parameters, training, self.vectors)
         blocks, stored = self.config.blocks, known or {"/": {}, "spectrum": {}, "density": {}, "eigenvectors": {}}
         at.rows, spectra = self._stored(known), dict(stored["spectrum"])
-        kept, self._before = set(at.rows), {}
+        kept, self.vectors = set(at.rows), {}
         for block in blocks:
             if block in kept and block not in again:
                 continue
@@ -93,7 +101,7 @@ class Measurement:
                     spectra[block] = at.eigen(block).ritz
             elif retrack:
                 at.rows[block] |= tracking.compute(at, block)
-            self._before[block] = at.eigen(block).vectors
+            self.vectors[block] = at.eigen(block).vectors
             self.progress(block, True)
         root: Row = {name: np.array([at.rows[b][name] for b in blocks]) for name in at.rows[blocks[0]]}
         for quantity in QUANTITIES:
@@ -102,14 +110,34 @@ class Measurement:
         densities, distances = density.compute(at, spectra, kept, stored)
         rows = {"/": root | distances, "spectrum": spectra, "density": densities}
         if self.config.eigenvectors:
-            made = {b: vectors.mT.cpu().numpy() for b, vectors in self._before.items() if b not in kept}
+            made = {b: vectors.mT.cpu().numpy() for b, vectors in self.vectors.items() if b not in kept}
             rows["eigenvectors"] = {b: stored["eigenvectors"][b] for b in kept} | made
         return rows
 
     def follow(self, parameters: Arrays, blocks: Collection[str]) -> None:
         """Compute the eigenvectors of some blocks, from which the next checkpoint is tracked."""
-        at = Checkpoint(self.problem, self.config, parameters, before=self._before)
-        self._before = {block: at.eigen(block).vectors for block in blocks}
+        with self._threads():
+            at = Checkpoint(self.problem, self.config, parameters, before=self.vectors)
+            self.vectors = {block: at.eigen(block).vectors for block in blocks}
+
+    def tracked(
+        self, rows: Rows | None, vectors: dict[str, Tensor], known: Rows | None, retrack: bool = False
+    ) -> Rows | None:
+        """What `run` returns, from its rows and eigenvectors measured apart from the checkpoint before."""
+        kept, before, self.vectors = self._stored(known), self.vectors, vectors
+        if rows is not None:
+            for i, block in enumerate(self.config.blocks):
+                if block in vectors and (retrack or block not in kept):
+                    with self._threads():
+                        found = tracking.tracked(before.get(block), vectors[block], self.config.k)
+                    for name, value in found.items():
+                        rows["/"][name][i] = value
+        return rows
+
+    def _threads(self) -> contextlib.AbstractContextManager[None]:
+        """One thread for dense blocks, whose results are reproduced bit for bit."""
+        sizes = (size(self.problem, block) for block in self.config.blocks)
+        return one_thread() if all(map(self.config.is_dense, sizes)) else contextlib.nullcontext()
 
     def _stored(self, known: Rows | None) -> dict[str, Row]:
         """The rows of blocks measured earlier."""

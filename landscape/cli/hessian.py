@@ -9,6 +9,7 @@ from landscape.cli import tables
 from landscape.cli.printing import say
 from landscape.config import HessianConfig
 from landscape.errors import UNFINISHED, NumericsError, working_on
+from landscape.options import check_bounds, field
 from landscape.text import printable
 
 
@@ -25,12 +26,22 @@ class Hessian:
     """Replace a Hessian file of another run or other settings; a file that matches is always resumed and extended."""
     fsync: bool = False
     """Sync every step to disk, so that it survives a power failure."""
+    jobs: int | None = field(
+        None,
+        "Checkpoints measured at once, each in a process of one thread; the file is the same for any number. None: one "
+        "per core, as far as memory allows. Matrix-free blocks are measured one checkpoint after the other.",
+        at_least=1,
+        at_most=1024,
+    )
     verify: bool = False
     """Compare with PyHessian's top eigenvalue, and with a dense Hessian where it fits."""
     json: bool = False
     """Print everything measured as one JSON document."""
     quiet: bool = False
     """No progress bar."""
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
 
     def execute(self) -> int:
         """Run the command; returns its exit code."""
@@ -39,7 +50,7 @@ class Hessian:
 
         out = self.out or hessian_file(self.ckpt)
         with working_on(out):
-            result = analyse(self.ckpt, self.analysis, out, self.overwrite, self.quiet, self.fsync)
+            result = analyse(self.ckpt, self.analysis, out, self.overwrite, self.quiet, self.fsync, self.jobs)
         opinions = []
         if self.verify:
             from landscape.analysis.verify import verify

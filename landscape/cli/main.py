@@ -19,7 +19,7 @@ from landscape.cli.critical import Critical
 from landscape.cli.files import Check, Info
 from landscape.cli.hessian import Hessian
 from landscape.cli.imports import Import
-from landscape.cli.printing import discard, printing, say
+from landscape.cli.printing import discard, printing, results_only, say
 from landscape.cli.report import Report
 from landscape.cli.slices import Slice
 from landscape.cli.sweep import Sweep
@@ -42,6 +42,7 @@ def main() -> None:
     # Characters outside the encoding are escaped, as on stderr.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
+        _keep_stdout(sys.stdout)
     try:
         code = run(sys.argv[1:])
     except BrokenPipeError:
@@ -58,8 +59,9 @@ def run(argv: Sequence[str]) -> int:
             say(f"landscape {landscape.__version__}")
             return 0
         args = _parse(argv)
-        return args.execute() if args else 0
-    except Exception as error:
+        with results_only():
+            return args.execute() if args else 0
+    except (Exception, SystemExit) as error:
         if known := as_landscape_error(error):
             complain(known)
             return known.exit_code
@@ -81,6 +83,13 @@ def _replace_closed_streams() -> None:
             os.open(os.devnull, os.O_RDWR)
         if getattr(sys, name) is None:
             setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115
+
+
+def _keep_stdout(stdout: io.TextIOWrapper) -> None:
+    """Give sys.stdout a descriptor of its own: what libraries and child processes write to number 1 goes to stderr."""
+    own = os.dup(stdout.fileno())
+    sys.stdout = open(own, "w", encoding=stdout.encoding, errors=stdout.errors)  # noqa: SIM115
+    os.dup2(2, stdout.fileno())
 
 
 def _parse(argv: Sequence[str]) -> Command | None:

@@ -8,17 +8,32 @@ import sys
 from collections.abc import Iterator
 from typing import TextIO
 
+_results: list[TextIO] = []
+
+
+@contextlib.contextmanager
+def results_only() -> Iterator[None]:
+    """Context in which only `say` prints to stdout; what other code prints, such as a user's model, goes to stderr."""
+    _results.append(sys.stdout)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _results.pop()
+
 
 @contextlib.contextmanager
 def printing() -> Iterator[None]:
     """Context for printing to stdout: output is dropped once the reader, such as `head`, has gone."""
+    stdout = _results[-1] if _results else sys.stdout
     try:
-        yield
-        sys.stdout.flush()
+        with contextlib.redirect_stdout(stdout):
+            yield
+        stdout.flush()
     except BrokenPipeError:
-        discard(sys.stdout)
+        discard(stdout)
     except OSError as error:
-        discard(sys.stdout)
+        discard(stdout)
         error.filename = "standard output"
         raise
 

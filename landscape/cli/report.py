@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 
 import tyro
@@ -33,6 +34,6 @@ class Report:
             raise ConfigError("no file given", "name run or Hessian files: landscape report RUN.h5 ...")
         out = self.out or Path("reports") / self.files[0].name.removesuffix(".h5").removesuffix(".hessian")
         with working_on(out):
-            page = write_report(self.files, out, self.overwrite, self.quiet)
+            page = write_report(self.files, out, self.overwrite, self.quiet, jobs=len(os.sched_getaffinity(0)))
         say(printable(page))
         return 0

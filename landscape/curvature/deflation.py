@@ -19,6 +19,14 @@ class Directions(Protocol):
         ...
 
 
+class Spanned(Directions, Protocol):
+    """A subspace that also has a basis small enough to write out."""
+
+    def basis(self) -> Tensor:
+        """Orthonormal columns (n, dimension)."""
+        ...
+
+
 class Deflated:
     """P H P with P the projector onto the complement of some directions, which become exact null vectors."""
 

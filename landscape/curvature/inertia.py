@@ -88,7 +88,7 @@ def certified(
         return _inertia(n, 0, 0, 0, tolerance, "certified", error)
     rho = 2 * error + 10 * n * torch.finfo(matrix.dtype).eps * norm
     require_honest(tolerance, rho, norm)
-    positive = None if negative_only else n - _negative(*_factor(matrix, tolerance + rho)[1:])
+    positive = None if negative_only else n - negative(*factor(matrix, tolerance + rho)[1:])
     count, residual, gap = negative_pivots(matrix, -tolerance)
     if 2 * (residual + error) < gap:
         return _inertia(n, count, count, positive, tolerance, "certified", max(rho, residual + error))
@@ -120,7 +120,7 @@ def negative_pivots(matrix: Tensor, shift: float) -> tuple[int, float, float]:
     by `probe_bound`. So is the distance of the nearest eigenvalue of L D L^T from 0, after two solves:
     |(L D L^T)^-2 x| is at least a tenth of the inverse square of that distance for one of the probes x.
     """
-    shifted, LD, pivots = _factor(matrix, shift)
+    shifted, LD, pivots = factor(matrix, shift)
     probes = gaussian(len(matrix), 8).to(matrix)
     images = shifted @ probes
     solved, once = torch.linalg.ldl_solve(LD, pivots, torch.cat([images, probes], dim=1)).split(8, dim=1)
@@ -130,10 +130,10 @@ def negative_pivots(matrix: Tensor, shift: float) -> tuple[int, float, float]:
     residual = probe_bound(images - shifted @ solved)
     twice = torch.linalg.ldl_solve(LD, pivots, once.contiguous())
     gap = float((10 * twice.norm(dim=0).max()) ** -0.5)
-    return _negative(LD, pivots), residual, gap
+    return negative(LD, pivots), residual, gap
 
 
-def _factor(matrix: Tensor, shift: float) -> tuple[Tensor, Tensor, Tensor]:
+def factor(matrix: Tensor, shift: float) -> tuple[Tensor, Tensor, Tensor]:
     """H - s I with its L D L^T and pivots."""
     shifted = matrix.clone()
     shifted.diagonal().sub_(shift)
@@ -141,7 +141,7 @@ def _factor(matrix: Tensor, shift: float) -> tuple[Tensor, Tensor, Tensor]:
     return shifted, LD, pivots
 
 
-def _negative(LD: Tensor, pivots: Tensor) -> int:
+def negative(LD: Tensor, pivots: Tensor) -> int:
     """Negative eigenvalues of D."""
     diagonal, below = (to_array(LD.diagonal(offset)) for offset in (0, -1))
     single = pivots.cpu().numpy() > 0

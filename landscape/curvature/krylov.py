@@ -20,6 +20,8 @@ from landscape.curvature.vectors import Array, gaussian
 
 _MOST = 0.7
 """Share of every direction that a Gram-Schmidt pass must keep to be the last one (Daniel et al. 1976)."""
+_ENOUGH = 0.1
+"""Share of the largest vector that a pass must leave of each so that the block's own columns are all that is left."""
 _PASSES = 3
 _ONE = np.ones((1, 1))
 
@@ -127,7 +129,7 @@ class Krylov:
         known = self._small(self.T[self.near : stop, start:stop])
         x = torch.addmm(image, self.basis[:, self.near : stop], known, alpha=-1)
         self.filled, self.near, self.scale = stop, start, max(self.scale, size)
-        self.block, R = self._orthonormal(x, self.width, self.scale)
+        self.block, R = self._orthonormal(x, self.width, self.scale, without_basis=self._is_apart(x))
         self.coupling = np.zeros((len(R), stop))
         self.coupling[:, start:] = R
         self.scale = max(self.scale, float(np.abs(R).max(initial=0.0)))
@@ -167,11 +169,16 @@ class Krylov:
         self.filled, self.near = len(keep), 0
         np.fill_diagonal(self.T[: self.filled, : self.filled], self.theta[keep])
 
+    def _is_apart(self, x: Tensor) -> bool:
+        """Whether x needs no orthogonalisation against the basis: a product less its known components."""
+        return False
+
     def _orthonormal(
-        self, x: Tensor, width: int, scale: float = 0.0, beside: Tensor | None = None
+        self, x: Tensor, width: int, scale: float = 0.0, beside: Tensor | None = None, without_basis: bool = False
     ) -> tuple[Tensor, Array]:
         """Orthonormal U of at most `width` columns and R with x = U R + (basis, locked, beside, and rounding)."""
-        bases = [B for B in (self.locked, self.basis[:, : self.filled], beside) if B is not None and B.shape[1]]
+        basis = None if without_basis else self.basis[:, : self.filled]
+        bases = [B for B in (self.locked, basis, beside) if B is not None and B.shape[1]]
         R, floor, before = np.eye(x.shape[1]), 0.0, float(self.lengths(x).max(initial=0.0))
         width = min(width, x.shape[1], self.order - self.filled)
         for _ in range(_PASSES):
@@ -196,6 +203,8 @@ class Krylov:
             x = x / float(s[0]) if len(s) == 1 else x @ self._small(V[:, kept] / s[kept])
             if s[kept].min() > _MOST * before:
                 break
+            if s[kept].min() > _ENOUGH * before:
+                bases = []
             before = 1.0
         return x[:, :width], R[:width]
 

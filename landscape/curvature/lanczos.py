@@ -1,4 +1,4 @@
-"""Extreme eigenvalues with residuals: LAPACK for dense blocks, block thick-restart Lanczos for the rest."""
+"""Extreme eigenvalues with residuals: LAPACK for dense blocks, thick-restart Lanczos for the rest."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from landscape.curvature.checks import require_choice, require_count, require_positive
+from landscape.curvature.ends import end_vectors
 from landscape.curvature.operators import LinearMap, Operator
 from landscape.curvature.random_start import RandomRun
 from landscape.curvature.search import ENDS, HIDDEN_FAILURE, Search, Which
@@ -141,28 +142,15 @@ def require_symmetric(op: LinearMap) -> None:
 def _dense(matrix: Tensor, k: int) -> tuple[Array, Tensor, Tensor]:
     """All eigenvalues, and the k lowest and k highest eigenvectors, outermost first."""
     n = len(matrix)
-    if not matrix.is_cuda and n > SMALL:
-        # Inverse iteration may fail, and so may numbers too large to square, which are refused later.
-        with contextlib.suppress(np.linalg.LinAlgError, ValueError):
-            return _tridiagonal(matrix, k)
+    if matrix.dtype == torch.float64 and not matrix.is_cuda and n > SMALL and 4 * k < n:
+        # Numbers too large to square are refused later.
+        with contextlib.suppress(RuntimeError):
+            values = to_array(torch.linalg.eigvalsh(matrix))
+            low, high = (end_vectors(matrix, values, k, lowest) for lowest in (True, False))
+            if low is not None and high is not None:
+                return values, low, high
     values, vectors = torch.linalg.eigh(matrix)
     return to_array(values), vectors[:, :k], vectors[:, n - k :].flip(1)
-
-
-def _tridiagonal(matrix: Tensor, k: int) -> tuple[Array, Tensor, Tensor]:
-    """What `_dense` finds, from one tridiagonal form: all eigenvectors would take several times as long."""
-    from scipy.linalg import eigh_tridiagonal, get_lapack_funcs
-
-    n, whole = len(matrix), matrix.contiguous().numpy().T
-    reduce, room, rotate = get_lapack_funcs(("sytrd", "sytrd_lwork", "ormqr"), (whole,))
-    reflectors, diagonal, beside, tau, _ = reduce(whole, lower=1, lwork=int(room(n, lower=1)[0]))
-    values = eigh_tridiagonal(diagonal, beside, eigvals_only=True, lapack_driver="sterf")
-    ends = []
-    for first in (0, n - k):
-        vectors = eigh_tridiagonal(diagonal, beside, select="i", select_range=(first, first + k - 1))[1]
-        vectors[1:] = rotate("L", "N", reflectors[1:, :-1], tau, vectors[1:], 64 * k)[0]
-        ends.append(torch.from_numpy(vectors))
-    return values.astype(float), ends[0], ends[1].flip(1)
 
 
 def _result(

@@ -19,6 +19,8 @@ _CHECK_EVERY = 10
 _BASIS_BYTES = 1 << 28
 _SHORTEST, _LONGEST = 64, 400
 _TINY = float(np.finfo(float).tiny)
+_DRIFT = 1e-8
+"""Inner product with the basis at which a step is orthogonalised: below sqrt(eps), T keeps all of its digits."""
 _ROUNDING = 10
 """Rounding of one step, in units of eps * |H|."""
 
@@ -45,14 +47,27 @@ class RandomRun(Krylov):
 
     After a restart the run is still a polynomial in P H P applied to the start vector; its zeros are `theta` and the
     Ritz values dropped on the way.
+    partial: partial reorthogonalisation (Simon 1984). A step is orthogonalised against the basis only where his
+    recurrence expects an inner product above `_DRIFT`, and the step after it: about one in four. The Ritz values are
+    the same to rounding; `lost` sums the components of H basis that the projection T then lacks.
     """
 
-    def __init__(self, op: LinearMap, locked: Tensor, generator: torch.Generator, columns: int | None = None) -> None:
+    def __init__(
+        self,
+        op: LinearMap,
+        locked: Tensor,
+        generator: torch.Generator,
+        columns: int | None = None,
+        partial: bool = False,
+    ) -> None:
         n = op.shape[0]
         columns = columns or min(_LONGEST, max(_SHORTEST, _BASIS_BYTES // (8 * n)))
         super().__init__(Local(op), min(n - locked.shape[1], columns), locked=locked)
         self.op, self.num_products, self.log_beta = op, 0, 0.0
         self.dropped: list[float] = []
+        self.partial, self.lost = partial and op.dtype == torch.float64, 0.0
+        # Estimated inner products of the basis with its next vector and with the last one.
+        self.drift, self.last_drift, self.is_due = np.zeros(0), np.zeros(0), True
         self.fill(generator)
 
     def step(self) -> None:
@@ -63,10 +78,28 @@ class RandomRun(Krylov):
             keep = np.r_[:share, self.filled - share : self.filled]
             self.dropped.extend(np.delete(self.theta, keep))
             self.restart(keep)
+            self.drift, self.last_drift, self.is_due = np.full(self.filled, _DRIFT), np.zeros(0), True
         advance(self.op, [self])
         self.num_products += 1
         beta = float(self.coupling[:, -1].sum())
         self.log_beta += math.log(max(beta, self.rounding * self.scale, _TINY))
+
+    def _is_apart(self, x: Tensor) -> bool:
+        if not self.partial:
+            return False
+        last = self.filled - 1
+        T, alpha, size = self.T[:last, :last], self.T[last, last], float(self.lengths(x)[0])
+        noise = _ROUNDING * torch.finfo(self.space.dtype).eps * self.scale
+        beta = self.T[last - 1, last] if last else 0.0
+        before, self.last_drift = np.pad(self.last_drift, (0, last - len(self.last_drift))), self.drift
+        drift = np.append(T @ self.drift - alpha * self.drift - beta * before, 0.0)
+        self.drift = drift + np.copysign(noise, drift)
+        is_due, self.is_due = self.is_due, float(np.abs(self.drift).max()) > _DRIFT * size
+        if is_due or self.is_due:
+            self.lost += float(np.linalg.norm(self._inner(x, self.basis[:, : self.filled])))
+            self.drift[:] = noise
+        self.drift /= max(size, noise, _TINY)
+        return not (is_due or self.is_due)
 
     def projections(self, max_products: float = np.inf) -> Iterator[bool]:
         """Step, project after every tenth and the last product; returns whether it was the last."""
@@ -84,7 +117,8 @@ class RandomRun(Krylov):
         of eigenvalue x has |<u, v>| |p(x)| = |<u, q>| <= 1, and |<u, v>| >= least_component with probability
         1 - failure. Outside of its zeros |p| = prod |x - zero| / prod beta grows without bound, so that it says how
         far out x can lie (van Dorsselaer, Hochstenbach & van der Vorst 2000; here with restarts, which drop zeros
-        from the basis but not from p). Rounding may hide as much again as `_ROUNDING` eps |H|.
+        from the basis but not from p). Rounding may hide as much again as `_ROUNDING` eps |H|. What T lacks
+        changes |p|, a determinant, by a factor of at least 1 - lost / d at a distance d from the zeros.
         """
         rounding = _ROUNDING * torch.finfo(self.space.dtype).eps * self.scale
         if self.filled == self.order or rounding == 0:
@@ -96,7 +130,8 @@ class RandomRun(Krylov):
         for _ in range(50):
             middle = (low + high) / 2
             d = width * 10.0**middle
-            is_seen = np.logaddexp(self.log_beta - np.log(away + d).sum(), np.log(rounding / d)) < log_least
+            most = np.logaddexp(self.log_beta - np.log(away + d).sum(), np.log(rounding / d))
+            is_seen = self.lost < d and most - np.log1p(-self.lost / d) < log_least
             low, high = (low, middle) if is_seen else (middle, high)
         return float(width * 10.0**high)
 
@@ -134,7 +169,7 @@ def search_complement(
     pair does not belong, has a residual of `limit`, and leaves no more than `hidden` beyond it; or once nothing can
     be there by more than `limit`.
     """
-    run = RandomRun(op, locked, generator)
+    run = RandomRun(op, locked, generator, partial=True)
     beyond = dict.fromkeys(innermost, float("inf"))
     for last in run.projections(max_products):
         residuals = run.residuals()

@@ -1,4 +1,4 @@
-"""Matrix-free search for extreme eigenpairs: block thick-restart Lanczos, with bounds on what it missed."""
+"""Matrix-free search for extreme eigenpairs: thick-restart Lanczos, with bounds on what it missed."""
 
 from __future__ import annotations
 
@@ -17,6 +17,11 @@ from landscape.curvature.vectors import gaussian
 Which = Literal["both", "lowest", "highest"]
 ENDS: dict[Which, tuple[End, ...]] = {"both": ("lowest", "highest"), "lowest": ("lowest",), "highest": ("highest",)}
 BLOCK = 4
+"""Vectors that are multiplied at once where vectors near the wanted ones are known.
+
+From random starts a single vector needs up to half as many products, also where eigenvalues come in copies: it finds
+one of each, and searches of the complement the others.
+"""
 _EASY = 8
 """Restarts after which a search with more than a quarter of its pairs open is hard.
 
@@ -31,11 +36,12 @@ _SEARCHED_ONLY = 4
 
 
 class Search:
-    """Block thick-restart Lanczos, whose every residual is a true one, also after restarts and warm starts.
+    """Thick-restart Lanczos, whose every residual is a true one, also after restarts and warm starts.
 
     A restart keeps the Ritz vectors at the wanted ends. Krylov spaces of few vectors can miss copies of a multiple
     eigenvalue, so that converged pairs are accepted only once a random run in their complement has converged, too;
     what it finds to belong among them is added, and the search goes on.
+    width: vectors multiplied at once.
     beyond, searched, failure: what the last such run proved (cf. `Complement`).
     """
 
@@ -48,6 +54,7 @@ class Search:
         self.size, self.longest = (min(self.n, len(self.ends) * (m * self.reach + 2 * BLOCK)) for m in (3, 6))
         self.generator = torch.Generator(device="cpu").manual_seed(seed)
         self.space = Local(op)
+        self.width = 1
         self.products = self.restarts = self.runs = 0
         self.beyond, self.searched = dict.fromkeys(self.ends, float("inf")), set[End]()
         self.failure = HIDDEN_FAILURE
@@ -84,7 +91,7 @@ class Search:
             if is_missed:
                 self._lead(missed, missed.shape[1])
             else:
-                self._lead(residual[:, torch.from_numpy(is_open)], BLOCK, norm)
+                self._lead(residual[:, torch.from_numpy(is_open)], self.width, norm)
 
     def _missed(self, ready: list[End], norm: float) -> Tensor:
         """Vectors from a random run in the complement that belong among the Ritz vectors; (n, 0) if none."""
@@ -113,13 +120,14 @@ class Search:
     def _begin(self, v0: Tensor | None) -> None:
         """Choose the first block: at random; random mixtures of the vectors of both ends; the best of those given."""
         given = v0.shape[1] if v0 is not None and v0.ndim == 2 else 0
-        self.krylov = Krylov(self.space, max(self.size, given), BLOCK, keep_images=True)
+        self.width = BLOCK if given else 1
+        self.krylov = Krylov(self.space, max(self.size, given), self.width, keep_images=True)
         if v0 is None:
             self.krylov.fill(self.generator)
         elif v0.ndim == 3:
             # A block as narrow as any, so that the Krylov relation holds.
-            weights = gaussian(len(v0) * v0.shape[2], BLOCK, self.generator).to(self.krylov.basis)
-            self._lead(torch.cat(list(v0), dim=1).to(self.krylov.basis) @ weights, BLOCK)
+            weights = gaussian(len(v0) * v0.shape[2], self.width, self.generator).to(self.krylov.basis)
+            self._lead(torch.cat(list(v0), dim=1).to(self.krylov.basis) @ weights, self.width)
         else:
             self._lead(v0.to(self.krylov.basis), given)
             self._multiply()

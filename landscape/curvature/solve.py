@@ -91,25 +91,32 @@ class ConjugateGradients:
 
     def solve(self, right: Tensor, tol: float) -> tuple[Tensor, Tensor]:
         """x for each column, with its residual; converged columns cost no further products."""
-        x, residual, direction = torch.zeros_like(right), right.clone(), right.clone()
-        squared = residual.square().sum(0)
-        limit = tol**2 * squared
+        x, left_over = torch.zeros_like(right), right.norm(dim=0)
+        limit = tol * left_over
+        open_ = torch.nonzero(left_over > limit)[:, 0]
+        # Open columns alone are kept at hand: picking them from all at every step would take as long as the products.
+        residual, squared = right[:, open_], left_over[open_].square()
+        solution, direction = torch.zeros_like(residual), residual.clone()
         for _ in range(self.max_iterations):
-            active = squared > limit
             is_spent = self.max_products is not None and self.num_products >= self.max_products
-            if is_spent or not bool(active.any()):
+            if is_spent or len(open_) == 0:
                 break
-            p = direction[:, active]
-            image = self @ p
-            curvature = (p * image).sum(0)
+            image = self @ direction
+            curvature = (direction * image).sum(0)
             _require_positive(bool((curvature > 0).all()), self.shift)
-            step = squared[active] / curvature
-            x[:, active] += step * p
-            residual[:, active] -= step * image
-            now = residual[:, active].square().sum(0)
-            direction[:, active] = residual[:, active] + now / squared[active] * p
-            squared[active] = now
-        return x, squared.sqrt()
+            step = squared / curvature
+            solution.addcmul_(step, direction)
+            residual.addcmul_(step, image, value=-1)
+            now = residual.square().sum(0)
+            direction.mul_(now / squared).add_(residual)
+            squared, left_over[open_] = now, now.sqrt()
+            go_on = left_over[open_] > limit[open_]
+            if not bool(go_on.all()):
+                x[:, open_] = solution
+                open_, squared = open_[go_on], squared[go_on]
+                solution, residual, direction = (v[:, go_on] for v in (solution, residual, direction))
+        x[:, open_] = solution
+        return x, left_over
 
 
 def inverse(factor: Tensor) -> Product:

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import copy
-import fnmatch
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from landscape.curvature.checks import require_real
 from landscape.curvature.data import Data, Tree, as_data, fresh
-from landscape.curvature.modules import device_of
+from landscape.curvature.modules import device_of, in_precision
 from landscape.curvature.objective import Adapter, Objective, PerSampleLoss, cross_entropy
 from landscape.curvature.weights import WeightFunction, Weights
-from landscape.errors import ArgumentError, suggest
-from landscape.problems.problem import Arrays, ParameterSpec, Plain, Training, joint, plain_axes
+from landscape.errors import ArgumentError
+from landscape.problems.blocks import Blocks, Pairs, declared, named_blocks
+from landscape.problems.problem import Arrays, ParameterSpec, Plain, Training, plain_axes, tensors
 from landscape.storage.runs import RunReader
+from landscape.storage.schema import NUMBERS
 
 _MOST_PARTS = 32
 
@@ -35,6 +37,7 @@ class ModuleProblem:
     """
 
     name = "the module"
+    parameters: Mapping[str, ParameterSpec]
     blocks: Mapping[str, tuple[str, ...]]
     parts: Mapping[str, tuple[str, ...]]
     pairs: Sequence[tuple[str, str]]
@@ -46,8 +49,8 @@ class ModuleProblem:
         inputs: Tree,
         targets: Tree = None,
         loss: PerSampleLoss = cross_entropy,
-        blocks: Mapping[str, Sequence[str]] | None = None,
-        pairs: Sequence[tuple[str, str]] = (),
+        blocks: Blocks | None = None,
+        pairs: Pairs = (),
         weight_decay: float = 0.0,
         chunk_size: int | None = None,
         per_token: bool = False,
@@ -67,11 +70,11 @@ class ModuleProblem:
         self.parts = _parts(list(shapes))
         self._declare(blocks or {}, pairs)
 
-    def _declare(self, blocks: Mapping[str, Sequence[str]], pairs: Sequence[tuple[str, str]]) -> None:
+    def _declare(self, blocks: Blocks, pairs: Pairs) -> None:
         self.blocks = {**named_blocks(blocks, pairs, list(self.parameters)), "all": tuple(self.parameters)}
-        self.default_blocks, self.pairs = tuple(self.blocks), tuple(pairs)
+        self.default_blocks, self.pairs = tuple(self.blocks), tuple(declared(blocks, pairs)[1])
 
-    def or_blocks(self, blocks: Mapping[str, Sequence[str]], pairs: Sequence[tuple[str, str]]) -> ModuleProblem:
+    def or_blocks(self, blocks: Blocks, pairs: Pairs) -> ModuleProblem:
         """The problem with these blocks and pairs where it declares none itself. Raises ArgumentError as at first."""
         if self.default_blocks != ("all",):
             return self
@@ -99,19 +102,30 @@ class ModuleProblem:
         """None: the structure of a foreign model is not known."""
 
     def training(self, reader: RunReader, step: int) -> Training:
-        """The step only: files of foreign models have no learning rates or moments."""
-        return Training(step, dict.fromkeys(self.parameters, float("nan")), None, float("nan"))
+        """The learning rates, and the second moments of Adam, where a Recorder was given the optimiser."""
+        rates, nothing = dict.fromkeys(self.parameters, float("nan")), float("nan")
+        known = reader.optimizer_at(step)
+        if known is None:
+            return Training(step, rates, None, nothing)
+        lr, beta_2, epsilon, updates = (dict(zip(known["parameter"], known[n], strict=True)) for n in NUMBERS)
+        rates |= {name: float(lr[name]) for name in rates}
+        moments = reader.second_moments(step)
+        if moments is None or not any(updates[name] > 0 for name in rates):
+            return Training(step, rates, None, nothing)
+        corrected = {
+            name: v.astype("f8") / (1 - beta_2[name] ** updates[name])
+            if updates[name] > 0
+            else np.full(v.shape, np.inf)
+            for name, v in moments.items()
+        }
+        return Training(step, rates, corrected, nothing, {n: float(epsilon[n]) for n in rates if epsilon[n] > 0})
 
     def plain(self, arrays: Arrays) -> Plain:
-        """A copy of the module at stored parameters, in float64."""
-        model = copy.deepcopy(self._model).double()
-        named = dict(model.named_parameters())
-        with torch.no_grad():
-            for name, parameter in named.items():
-                parameter.copy_(torch.from_numpy(arrays[name]))
-        whole = _WholeLoss(model, self._data, self._loss, **self._settings)
+        """The module at stored parameters, in float64."""
+        own = {name: nn.Parameter(value) for name, value in tensors(self, arrays).items()}
+        whole = _WholeLoss(self._model, own, self._data, self._loss, **self._settings)
         nothing = torch.zeros(1, device=self.device)
-        return Plain(whole, named, nothing, nothing, lambda total, _: total)
+        return Plain(whole, own, nothing, nothing, lambda total, _: total)
 
 
 class _WholeLoss(nn.Module):
@@ -120,6 +134,7 @@ class _WholeLoss(nn.Module):
     def __init__(
         self,
         model: nn.Module,
+        parameters: Mapping[str, nn.Parameter],
         data: Data,
         loss: PerSampleLoss,
         per_token: bool,
@@ -127,64 +142,33 @@ class _WholeLoss(nn.Module):
         weights: WeightFunction | None,
     ) -> None:
         super().__init__()
-        self.model, self._data, self._adapt = model, data, outputs
-        self._loss = copy.deepcopy(loss).double() if isinstance(loss, nn.Module) else loss
+        self.parameter_list = nn.ParameterList(parameters.values())
+        # In a tuple, as the given module keeps its own parameters, which are no part of this one.
+        self._given, self._names, self._data, self._adapt = (model, loss), list(parameters), data, outputs
         self._weights = Weights(loss, per_token, weights)
 
     def forward(self, _: Tensor) -> Tensor:
-        sums = []
+        (model, loss), sums = self._given, []
+        params = dict(zip(self._names, self.parameter_list, strict=True))
         total = self._weights.total(piece()[1] for piece in self._data.pieces())
         for piece in self._data.pieces():
             inputs, targets = (fresh(tree, torch.float64) for tree in piece())
             with sdpa_kernel(SDPBackend.MATH):
-                found = self.model(**inputs) if isinstance(inputs, dict) else self.model(*_arguments(inputs))
-            values = self._loss(found if self._adapt is None else self._adapt(found), self._weights.clean(targets))
+                found = _called(model, params, inputs)
+            outputs, targets_ = found if self._adapt is None else self._adapt(found), self._weights.clean(targets)
+            values = _called(loss, {}, (outputs, targets_)) if isinstance(loss, nn.Module) else loss(outputs, targets_)
             counted = self._weights.of(targets)
             sums.append((values if counted is None else values[counted != 0] * counted[counted != 0]).sum())
         return torch.stack(sums).sum() / total
 
 
-def _arguments(inputs: Tree) -> tuple[Any, ...]:
-    return tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
-
-
-def named_blocks(
-    blocks: Mapping[str, Sequence[str]], pairs: Sequence[tuple[str, str]], names: Sequence[str]
-) -> dict[str, tuple[str, ...]]:
-    """The parameters of declared blocks, and of the joint block of each pair. Raises ArgumentError."""
-    for block in blocks:
-        if not block or {"/", " ", ","} & set(block):
-            raise ArgumentError(f"a block cannot be named {block!r}", "leave out spaces, commas and slashes")
-        if block == "all":
-            raise ArgumentError("block 'all' is every parameter", "choose another name, or leave it out")
-    named = {block: resolved(block, patterns, names) for block, patterns in blocks.items()}
-    for pair in pairs:
-        named[joint(pair)] = _both(pair, named)
-    return named
-
-
-def resolved(block: str, patterns: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
-    """The parameters that a block's patterns match, each once, in the order of the patterns."""
-    found: dict[str, None] = {}
-    for pattern in [patterns] if isinstance(patterns, str) else patterns:
-        # A name may itself read like a pattern.
-        matching = [pattern] if pattern in names else fnmatch.filter(names, pattern)
-        if not matching:
-            raise ArgumentError(f"block {block!r}: {pattern!r} matches no parameter", suggest(pattern, names))
-        found |= dict.fromkeys(matching)
-    if not found:
-        raise ArgumentError(f"block {block!r} names no parameter", "give it at least one name or pattern")
-    return tuple(found)
-
-
-def _both(pair: tuple[str, str], blocks: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
-    for block in pair:
-        if block not in blocks:
-            raise ArgumentError(f"pair {joint(pair)}: no block {block!r}", suggest(block, blocks))
-    first, second = (blocks[block] for block in pair)
-    if shared := set(first) & set(second):
-        raise ArgumentError(f"pair {joint(pair)}: both blocks hold {min(shared)}", "pair blocks without a common one")
-    return (*first, *second)
+def _called(module: nn.Module, params: Mapping[str, Tensor], inputs: Tree) -> Any:
+    """A module's outputs in float64, without a copy of it, which not every module can make."""
+    constants = {name: in_precision(b, torch.float64).clone() for name, b in module.named_buffers()}
+    if isinstance(inputs, dict):
+        return torch.func.functional_call(module, {**constants, **params}, (), inputs)
+    arguments = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
+    return torch.func.functional_call(module, {**constants, **params}, arguments)
 
 
 def _parts(names: Sequence[str]) -> dict[str, tuple[str, ...]]:

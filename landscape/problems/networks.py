@@ -32,6 +32,9 @@ class Networks(ABC):
     over classes like best.
     """
 
+    by_hand = False
+    """Whether no method differentiates automatically."""
+
     def __init__(
         self, names: Sequence[str], parameters: Sequence[Mapping[str, NDArray[Any]]], device: torch.device
     ) -> None:
@@ -63,3 +66,18 @@ class Networks(ABC):
         return torch.from_numpy(
             np.stack([np.concatenate([p[prefix + n].reshape(-1) for n in self.shapes]) for p in parameters])
         )
+
+
+def scores(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Each member's mean cross-entropy and its share of right answers, (member); a tie is no right answer.
+
+    logits (member, class, sample), labels (member, 1, sample). The loss is softplus(logsumexp of the others - right)
+    as in `cross_entropy`, at its precision, without a transposed copy of the logits.
+    """
+    right = logits.gather(1, labels)
+    others = logits.scatter(1, labels, -math.inf)
+    top = others.amax(1, keepdim=True)
+    # A class at -inf is one that nothing else is larger than.
+    margin = others.sub_(top).exp_().sum(1, keepdim=True).log_().add_(top).sub_(right)
+    losses = margin.clamp(min=0) + margin.abs().neg_().exp_().log1p_()
+    return losses.double().mean((1, 2)), (right > top).double().mean((1, 2))

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from landscape.curvature.deflation import Directions
+from landscape.curvature.deflation import Directions, Spanned
 from landscape.curvature.objective import Objective
 from landscape.curvature.operators import Block, HessianOperator
 from landscape.errors import ConfigError, suggest
@@ -37,15 +37,16 @@ class ParameterSpec:
 class Training:
     """What the trainer knew at a checkpoint.
 
-    rates: learning rate by parameter, 0 if frozen, NaN if unknown; second_moments: those of Adam by parameter, or None;
-    update_frequency: share of the steps so far that updated an operand's embedding; beta_2: decay rate of the moments.
+    rates: learning rate by parameter, 0 if frozen, NaN if unknown; second_moments: those of Adam by parameter, their
+    bias corrected, infinite where there was no update, or None; update_frequency: share of the steps so far that
+    updated an operand's embedding; epsilons: what Adam adds to the moments' roots, by parameter, where it is not 1e-8.
     """
 
     step: int
     rates: Mapping[str, float]
     second_moments: Arrays | None
     update_frequency: float
-    beta_2: float = 0.999
+    epsilons: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +82,7 @@ class Structure(Protocol):
         """Exact null vectors of a block, whose eigenvalues would otherwise get random signs from rounding."""
         ...
 
-    def gauge(self, names: Sequence[str]) -> Directions | None:
+    def gauge(self, names: Sequence[str]) -> Spanned | None:
         """Directions of a block along which the network does not change to first order."""
         ...
 

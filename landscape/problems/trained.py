@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import functools
 from collections.abc import Mapping
 
@@ -18,7 +19,7 @@ from landscape.problems.tasks import TRAIN
 from landscape.storage.runs import RunReader
 
 
-class TrainedProblem:
+class TrainedProblem(abc.ABC):
     """The training pairs of a run and the loss over them.
 
     data: tokens (sample, slot), labels (sample), split (sample) as in the run file.
@@ -39,9 +40,9 @@ class TrainedProblem:
         """The network, every parameter trainable."""
         return self.network().requires_grad_(True).to(self.device)
 
+    @abc.abstractmethod
     def network(self) -> nn.Module:
         """A new network of the run, at its start."""
-        raise NotImplementedError
 
     def decay(self, objective: str) -> float:
         """Weight decay of an objective. Raises ConfigError for one that the run did not minimise."""
@@ -62,12 +63,13 @@ class TrainedProblem:
         """What the trainer knew at a stored step; the learning rates are those of the last row of metrics by then."""
         count = reader.tokens_at(step)["count"][: self.train.p]
         metrics = reader.metrics_at(step) or {}
+        moments = reader.second_moments(step) if step else None
+        corrected = 1 - self.train.betas[1] ** step
         rest = metrics.get("lr_W", metrics.get("lr", np.nan))
         rates = {n: float(metrics.get("lr_E", np.nan) if n == "E" else rest) for n in self.parameters}
         return Training(
             step=step,
             rates={n: 0.0 * rate if n == self.train.freeze else rate for n, rate in rates.items()},
-            second_moments=reader.second_moments(step),
+            second_moments=None if moments is None else {n: v.astype("f8") / corrected for n, v in moments.items()},
             update_frequency=float(count.mean() / step) if step else float("nan"),
-            beta_2=self.train.betas[1],
         )

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import base64
-import dataclasses
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-
-from tqdm import tqdm
 
 import landscape
 from landscape.analysis.tables import by_block
 from landscape.errors import ConfigError, warn
 from landscape.problems.embedding_mlp.blocks import RATE_RATIO
-from landscape.report.figures import FAMILIES, NotDrawnError, Source, open_sources
+from landscape.report.drawing import Section, draw_all
+from landscape.report.figures import Source, open_sources
 from landscape.report.figures.captions import control, network, objectives, where
-from landscape.report.style import save_figure, style
 from landscape.storage.files import as_path, sha256
 from landscape.storage.folders import replaced_folder
 from landscape.storage.hessians import HessianReader
@@ -24,23 +19,15 @@ from landscape.storage.runs import GROKKED, MEMORISED
 from landscape.text import markdown, printable
 
 
-@dataclasses.dataclass(frozen=True)
-class Section:
-    """One figure of the page, or the reason it is missing."""
-
-    name: str
-    title: str
-    caption: str
-    png: str
-    """Base64; empty where nothing is drawn."""
-
-
-def write_report(files: Sequence[Path | str], out: Path | str, overwrite: bool = False, quiet: bool = False) -> Path:
+def write_report(
+    files: Sequence[Path | str], out: Path | str, overwrite: bool = False, quiet: bool = False, jobs: int = 1
+) -> Path:
     """Write report.html, report.md and figures/ into the folder `out`; returns the path of report.html.
 
     files: run files, Hessian files or both; the other file of each pair is looked for beside it. With `overwrite` an
-    earlier report is replaced; files added to its folder stay, an edited one is an error. Raises FileError for broken
-    files and for an existing `out`.
+    earlier report is replaced; files added to its folder stay, an edited one is an error. jobs: processes that draw;
+    more than one are forked, which is safe where no other threads run. Raises FileError for broken files and for an
+    existing `out`.
     """
     out, sources = as_path(out), open_sources(files)
     for line in (line for source in sources for line in source.damage):
@@ -49,25 +36,9 @@ def write_report(files: Sequence[Path | str], out: Path | str, overwrite: bool =
     if inside:
         raise ConfigError(f"{inside[0]} lies in {out}, which the report replaces", "choose another --out")
     with replaced_folder(out, "report", overwrite) as draft:
-        sections = _draw(sources, draft / "figures", quiet)
+        sections = draw_all(sources, draft / "figures", quiet, jobs)
         _write_pages(sources, sections, draft)
     return out / "report.html"
-
-
-def _draw(sources: Sequence[Source], folder: Path, quiet: bool) -> list[Section]:
-    sections = []
-    with style(), tqdm(FAMILIES.items(), unit="figure", disable=quiet, file=sys.stderr) as bar:
-        for name, family in bar:
-            bar.set_postfix_str(name)
-            try:
-                drawn = family(sources)
-            except NotDrawnError as reason:
-                sections.append(Section(name, name.replace("_", " "), f"Not drawn: {reason}.", ""))
-                continue
-            png, *_ = save_figure(drawn.figure, drawn.data, folder, name)
-            encoded = base64.b64encode(png.read_bytes()).decode()
-            sections.append(Section(name, drawn.title, drawn.caption, encoded))
-    return sections
 
 
 def _write_pages(sources: Sequence[Source], sections: Sequence[Section], folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,11 @@ Rooms = Sequence[tuple[schema.Table, int]]
 """Tables and their capacity in rows; 0 for groups of whole arrays."""
 Rows = Mapping[str, Mapping[str, Any]]
 """Values by group and dataset."""
+ATTACHED = 4085
+"""Most datasets to which HDF5 can attach one axis, as its list of them is an attribute of at most 64 KiB."""
+AXES = 32
+"""Most axes of a dataset in HDF5, that of the rows among them."""
+_FEWER_TENSORS = "stack parameters of one shape, such as experts, or record or import a part of the model"
 _FEWER = {
     "metrics": "raise --metrics-every, or lower --steps",
     **dict.fromkeys(("checkpoints", "tokens", "moments"), "store fewer checkpoints, or lower --steps"),
@@ -67,7 +73,18 @@ def room_size(path: Path, rooms: Rooms, scales: schema.Scales) -> int:
                 f"{path}: {table.group} would have {rows:,} rows; files have at most {ROWS:,}",
                 _FEWER.get(table.group, "analyse fewer steps"),
             )
+        most = max(Counter(axis for field in table.fields for axis in table.axes(field)).values(), default=0)
+        if most >= ATTACHED:
+            raise ConfigError(
+                f"{path}: {table.group} would hold {most:,} datasets along an axis; at most {ATTACHED - 1:,} fit",
+                _FEWER_TENSORS,
+            )
         for field in table.fields:
+            if len(table.axes(field)) > AXES:
+                raise ConfigError(
+                    f"{path}: {field.name} has {len(field.dims)} axes; at most {AXES - 1} are stored",
+                    "reshape it to fewer axes",
+                )
             bytes_ = np.dtype(field.dtype).itemsize * math.prod(len(scales[dim]) for dim in field.dims)
             if table.row and bytes_ > ROW_BYTES:
                 raise ConfigError(
@@ -116,6 +133,10 @@ def rewrite(
         ):
             for group, made in new.tables.items():
                 writer, reader = TableWriter(made, disk), old.tables.get(group)
+                is_same = reader and made.table == reader.table and labels[group] == list(reader.rows)
+                if reader and is_same and scales == old.scales and not rows and not made.table.newest:
+                    writer.copy(reader)
+                    continue
                 for index, label in enumerate(labels[group]):
                     held_row = reader.row(label) if reader else None
                     row = _fitted(made.table, held_row or {}, old.scales, scales)

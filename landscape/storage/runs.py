@@ -101,6 +101,12 @@ class RunReader:
         values = self._row("moments", step)
         return {name.removeprefix("v_"): array for name, array in values.items()}
 
+    def optimizer_at(self, step: int) -> dict[str, Any] | None:
+        """What a recorded run's optimiser knew of each `parameter` at a stored step; None where it was not given."""
+        if schema.OPTIMIZER not in self.tables:
+            return None
+        return {**self._row(schema.OPTIMIZER, step), schema.PARAMETER: list(self.scales[schema.PARAMETER])}
+
     def metrics(self) -> Arrays:
         """All committed metrics by name, including `metric_step`, ascending."""
         return self.table("metrics").columns()

@@ -12,6 +12,10 @@ RUN = "landscape.run"
 HESSIAN = "landscape.hessian"
 MAIN = {RUN: "checkpoints", HESSIAN: "/"}
 """The main table of each kind of file; its row, committed last, completes a step."""
+OPTIMIZER, PARAMETER = "optimizer", "parameter"
+"""Table and axis of what a recorded run's optimiser knew of each parameter."""
+NUMBERS = ("optimizer_lr", "optimizer_beta_2", "optimizer_epsilon", "optimizer_updates")
+"""Datasets of that table."""
 RECORDED = "recorded"
 """`kind` in the config of a run file whose checkpoints came from a training loop or files of somebody else."""
 STEP = "step"

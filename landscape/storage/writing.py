@@ -26,6 +26,7 @@ import numpy as np
 from landscape.errors import FileError, mend
 from landscape.storage.files import require_name
 from landscape.storage.guard import Stored
+from landscape.storage.strings import BLOCK
 from landscape.storage.table import WRITTEN, TableReader, crc32
 
 _FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
@@ -122,9 +123,21 @@ class TableWriter:
         self._put(self._record, index, np.array(WRITTEN + crc, self._record.dtype))
         self.disk.sync()
 
-    def _put(self, place: Stored, index: int, row: np.ndarray[Any, Any]) -> None:
+    def copy(self, table: TableReader) -> None:
+        """Write and commit all rows of another table of the same fields and axes, with the checksums that they have."""
+        if self.labels or len(table.rows) > self.room:
+            raise ValueError(f"{self._group} takes no {len(table.rows)} rows")
+        for name, place in self.fields.items():
+            block = max(1, BLOCK // max(1, place.row_bytes))
+            for start in range(0, len(table.rows), block):
+                self._put(place, start, table.column(name, slice(start, start + block)))
+        self.labels = list(table.rows)
+        self._put(self._label, 0, np.array(self.labels, self._label.dtype))
+        self._put(self._record, 0, np.array([table.record(label) for label in self.labels], self._record.dtype))
+
+    def _put(self, place: Stored, index: int, rows: np.ndarray[Any, Any]) -> None:
         if place.offset is not None:
-            self.disk.write(place.offset + index * place.row_bytes, row)
+            self.disk.write(place.offset + index * place.row_bytes, rows)
 
 
 def cannot_write(path: Path, error: OSError) -> FileError:
@@ -142,8 +155,6 @@ def temporary_file(path: Path, size: int) -> Iterator[Path]:
     A full disk is an error before anything is written; at the end of the block all space is allocated.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    for abandoned in _abandoned(path):
-        abandoned.unlink(missing_ok=True)
     try:
         # Anything else there, such as a link, is foreign.
         os.close(os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666))
@@ -197,12 +208,22 @@ def _no_room(path: Path, size: int) -> FileError:
 
 
 def _abandoned(path: Path) -> Iterator[Path]:
-    """Temporary files of killed writers of `path`, except links. Requires the lock."""
+    """Temporary HDF5 files of killed writers of `path`, except links. Requires the lock."""
     ours = re.compile(re.escape(f".{path.name}.") + r"\d+\.tmp", re.ASCII)
     with os.scandir(path.parent) as entries:
         for entry in entries:
-            if ours.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+            if ours.fullmatch(entry.name) and entry.is_file(follow_symlinks=False) and _begins_hdf5(Path(entry.path)):
                 yield Path(entry.path)
+
+
+def _begins_hdf5(path: Path) -> bool:
+    """Whether a file begins as ours do at every moment of their making; one of another program may bear the name."""
+    try:
+        with path.open("rb") as file:
+            begun = file.read(8)
+    except OSError:
+        return False
+    return begun in (b"", bytes(8), b"\x89HDF\r\n\x1a\n")
 
 
 @contextlib.contextmanager
@@ -228,6 +249,9 @@ def sole_writer(path: Path) -> Iterator[None]:
     try:
         os.ftruncate(handle, 0)
         os.pwrite(handle, json.dumps({"pid": os.getpid(), "host": platform.node()}).encode(), 0)
+        # Here, so that also a command that finds nothing to do removes what a killed one has left.
+        for abandoned in _abandoned(path):
+            abandoned.unlink(missing_ok=True)
         yield
     finally:
         try:

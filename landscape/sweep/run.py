@@ -27,10 +27,10 @@ from landscape.storage.hessians import HessianReader
 from landscape.storage.runs import RunReader
 from landscape.storage.writing import lock_of, sole_writer, temporary_file
 from landscape.sweep.plan import DEFINITION, SweepAnalysis, SweepConfig, SweepRun, load_sweep, sweep_runs
-from landscape.sweep.workers import Workers
 from landscape.training.ensemble import balanced, side_by_side
 from landscape.training.loop import RunSummary, clip_batch, summarise, train_ensemble
 from landscape.training.member import checkpoint_schedule, difference
+from landscape.workers import Workers
 
 IN_THE_WAY = "use --overwrite to start the sweep anew, or another --out"
 

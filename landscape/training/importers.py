@@ -10,6 +10,7 @@ import pickle
 import re
 import sys
 import uuid
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,9 @@ STEP_PATTERN = r"(\d+)(?!.*\d)"
 _NESTED = ("model", "state_dict", "model_state_dict")
 _SUFFIXES = (".safetensors", ".pt", ".pth")
 _BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
-_INDEX = "model.safetensors.index.json"
+_WHOLE = ("model.safetensors", "pytorch_model.bin")
+"""A model of Hugging Face in one file; of several, NAME.index.json says where each tensor is."""
+_STATE = "save the state alone: torch.save(model.state_dict(), ...), or convert it where you trust it"
 _AGAIN = "copy it again from its source, or leave it out"
 
 
@@ -153,16 +156,22 @@ def _in_folder(folder: Path) -> Iterator[tuple[Path, tuple[Path, ...]]]:
 
 def _of_hugging_face(folder: Path) -> tuple[Path, ...]:
     """The files of the model in a folder such as checkpoint-500; none where it is no such folder."""
-    index = folder / _INDEX
-    if index.is_file():
+    for name in _WHOLE:
+        index = folder / f"{name}.index.json"
+        if not index.is_file():
+            if (folder / name).is_file():
+                return (folder / name,)
+            continue
         try:
             shards = sorted(set(json.loads(index.read_text())["weight_map"].values()))
             if not all(isinstance(name, str) and Path(name).name == name for name in shards):
                 raise ValueError("a shard lies elsewhere")
+            if absent := [name for name in shards if not (folder / name).is_file()]:
+                raise ValueError(f"{absent[0]} is missing")
         except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
-            raise FileError(f"{index} is no index of safetensors: {error}", _AGAIN) from error
+            raise FileError(f"{index} is no index of shards: {error}", _AGAIN) from error
         return tuple(folder / name for name in shards)
-    return tuple(f for name in ("model.safetensors", "pytorch_model.bin") if (f := folder / name).is_file())[:1]
+    return ()
 
 
 def _with_steps(
@@ -194,9 +203,8 @@ def _read(
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The parameters of a checkpoint, and the other names of tied ones."""
     tensors: dict[str, Tensor] = {}
-    aliases: dict[str, str] = {}
     for file in checkpoint.files:
-        read = _safetensors(file, aliases) if file.suffix == ".safetensors" else _torch(file, notes)
+        read = _safetensors(file) if file.suffix == ".safetensors" else _torch(file, notes)
         for name, tensor in read.items():
             if not tensor.is_floating_point():
                 kind = str(tensor.dtype).removeprefix("torch.")
@@ -210,14 +218,14 @@ def _read(
                     small = str(tensor.dtype).removeprefix("torch.")
                     notes[f"{small} is stored in float32, which holds it exactly"] = None
                 tensors[name] = tensor
-    # Of tied names those that are skipped must not take the others along.
-    _untie(tensors, aliases)
+    # Only now: of tied names those that are skipped must not take the others along.
+    aliases = _untie(tensors)
     if not tensors:
         raise FileError(f"{checkpoint.path} holds no parameters", "name files of a model's state")
-    return tensors, {alias: name for alias, name in aliases.items() if name in tensors}
+    return tensors, aliases
 
 
-def _safetensors(file: Path, aliases: dict[str, str]) -> dict[str, Tensor]:
+def _safetensors(file: Path) -> dict[str, Tensor]:
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -227,21 +235,25 @@ def _safetensors(file: Path, aliases: dict[str, str]) -> dict[str, Tensor]:
     except (SafetensorError, OSError, ValueError, KeyError) as error:
         raise FileError(f"{file} is damaged or no safetensors file: {_line(error)}", _AGAIN) from error
     # What safetensors.torch.save_model says of the names that it left out.
-    aliases |= {alias: name for alias, name in named.items() if name in tensors and alias not in tensors}
-    return tensors
+    return tensors | {alias: tensors[name] for alias, name in named.items() if name in tensors and alias not in tensors}
 
 
 def _torch(file: Path, notes: dict[str, None]) -> dict[str, Tensor]:
     try:
-        loaded = torch.load(file, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            # It is refused below.
+            warnings.filterwarnings("ignore", message=".*TorchScript archive")
+            loaded = torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         if found := re.search(r"GLOBAL (\S+)|Unsupported (?:global|class)|unrecognized function", str(error)):
             raise FileError(
                 f"{file} would run code when it is read ({found[1] or found[0]}), and is not",
-                "save the state alone: torch.save(model.state_dict(), ...), or convert it where you trust it",
+                _STATE,
             ) from error
         raise FileError(f"{file} is damaged or no torch file: {_line(error)}", _AGAIN) from error
     except (RuntimeError, OSError, EOFError, ValueError, LookupError, TypeError, AttributeError) as error:
+        if "TorchScript" in str(error):
+            raise FileError(f"{file} is a TorchScript program, which is not run", _STATE) from error
         raise FileError(f"{file} is damaged or no torch file: {_line(error)}", _AGAIN) from error
     state, where = _state(file, loaded)
     if where:
@@ -256,9 +268,9 @@ def _torch(file: Path, notes: dict[str, None]) -> dict[str, Tensor]:
     return tensors
 
 
-def _untie(tensors: dict[str, Tensor], aliases: dict[str, str]) -> None:
-    """Leave each memory under its first name; the others become aliases."""
-    first: dict[Any, str] = {}
+def _untie(tensors: dict[str, Tensor]) -> dict[str, str]:
+    """Leave each memory under its first name; returns the first name by each other one."""
+    first, aliases = dict[Any, str](), dict[str, str]()
     for name, tensor in list(tensors.items()):
         if tensor.layout != torch.strided or not tensor.numel():
             continue
@@ -266,6 +278,7 @@ def _untie(tensors: dict[str, Tensor], aliases: dict[str, str]) -> None:
         if first.setdefault(place, name) != name:
             aliases[name] = first[place]
             del tensors[name]
+    return aliases
 
 
 def _state(file: Path, loaded: Any) -> tuple[Mapping[Any, Any], str]:

@@ -21,13 +21,13 @@ from landscape import problems
 from landscape.choices.samplers import SAMPLERS
 from landscape.config import TrainConfig
 from landscape.curvature.lanczos import eigsh
-from landscape.curvature.objective import Objective, cross_entropy
+from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator
 from landscape.devices import free_memory, keep_freed_memory, pick_device
 from landscape.errors import ConfigError, DoesNotFitError, LandscapeError, NumericsError, warn
 from landscape.problems.embedding_mlp.model import MLP
 from landscape.problems.fields import axes, number_of_parameters, parameters
-from landscape.problems.networks import Batch
+from landscape.problems.networks import Batch, scores
 from landscape.problems.tasks import TRAIN
 from landscape.signals import stop_signals
 from landscape.storage import schema
@@ -200,12 +200,14 @@ class _Loop:
 
     def run(self, until: int | None, stop: threading.Event, bar: tqdm[Any]) -> list[Member]:
         """Train to step `until`, a stop signal, or the end of some members, which are returned."""
-        while not stop.is_set() and self.step != until:
-            finished = self._record(bar)
-            if finished:
-                return finished
-            self._advance()
-            bar.update(len(self.members))
+        # A sixth of a small step is bookkeeping for autograd, which nothing here asks for.
+        with torch.inference_mode(self.networks.by_hand):
+            while not stop.is_set() and self.step != until:
+                finished = self._record(bar)
+                if finished:
+                    return finished
+                self._advance()
+                bar.update(len(self.members))
         return []
 
     def _record(self, bar: tqdm[Any]) -> list[Member]:
@@ -222,7 +224,8 @@ class _Loop:
         is_finite = self.networks.flat.isfinite().all(1).tolist()
         if is_due or any(ends) or not all(is_finite):
             rows = self.metrics()
-            bar.set_postfix({k: f"{np.mean([row[v] for row in rows]):.3g}" for k, v in _SHOWN.items()})
+            shown = {k: f"{np.mean([row[v] for row in rows]):.3g}" for k, v in _SHOWN.items()}
+            bar.set_postfix(shown, refresh=False)
             for i, (member, row) in enumerate(zip(self.members, rows, strict=True)):
                 member.has_diverged = not (is_finite[i] and math.isfinite(row["train_loss"]))
                 if is_due or ends[i] or member.has_diverged:
@@ -287,6 +290,7 @@ class _Loop:
                 member.lr_ratio = found
         self._set_rates()
 
+    @torch.inference_mode(False)
     def _curvature_ratio(self, i: int) -> float:
         """sqrt(lambda_max(H_WW) / lambda_max(H_EE)) of a member, both to 1 %; NaN where there is none."""
         params = {name: part[i] for name, part in self.networks.params.items()}
@@ -313,11 +317,8 @@ class _Loop:
         columns: dict[str, list[float]] = {}
         on_train, on_test = self.networks.backward(self.train), self.networks.logits(self.test)
         for part, batch, logits in (("train", self.train, on_train), ("test", self.test, on_test)):
-            losses = cross_entropy(logits.mT.flatten(0, 1), batch.labels.view(-1)).view(len(self.members), -1)
-            # A tie does not count as correct.
-            others = logits.scatter(1, batch.labels, -torch.inf).amax(1, keepdim=True)
-            columns[f"{part}_loss"] = losses.mean(1).tolist()
-            columns[f"{part}_accuracy"] = (logits.gather(1, batch.labels) > others).double().mean((1, 2)).tolist()
+            losses, shares = scores(logits, batch.labels)
+            columns[f"{part}_loss"], columns[f"{part}_accuracy"] = losses.tolist(), shares.tolist()
         weights, gradient = self.networks.params, self.networks.grads
         for name, shape in self.networks.shapes.items():
             if len(shape) == 2:

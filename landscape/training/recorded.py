@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,14 +11,12 @@ import torch
 from torch import Tensor
 
 from landscape.errors import ArgumentError
-from landscape.problems.module import named_blocks
+from landscape.problems.blocks import Blocks, Pairs, declared, named_blocks
 from landscape.problems.problem import plain_axes
 from landscape.storage.layout import NAME
 from landscape.storage.runs import RunReader
-from landscape.storage.schema import RECORDED, STEP, UNKNOWN, Field, Scales, Table
+from landscape.storage.schema import NUMBERS, PARAMETER, RECORDED, STEP, UNKNOWN, Field, Scales, Table
 
-Blocks = Mapping[str, str | Sequence[str]]
-Pairs = Sequence[tuple[str, str]]
 _METRIC_STEP = "metric_step"
 _SHOWN = 3
 """Differences that a message names."""
@@ -52,21 +50,21 @@ def form(name: str, parameter: Tensor) -> Form:
 def array(parameter: Tensor, form: Form) -> np.ndarray[Any, Any]:
     """The numbers of a parameter in the type of its form; not copied where they lie in memory as they are."""
     dtype = torch.float64 if form.dtype == "f8" else torch.float32
-    found: np.ndarray[Any, Any] = parameter.detach().to("cpu", dtype).numpy()
+    found: np.ndarray[Any, Any] = parameter.detach().to("cpu", dtype).resolve_neg().numpy()
     return found
 
 
 def tables(forms: Forms, metrics: Iterable[str]) -> tuple[Table, Table]:
     """The tables of a recorded run's file. Raises ArgumentError for names that no file has."""
     fields = tuple(Field(name, plain_axes(name, len(f.shape)), f.dtype, "parameter") for name, f in forms.items())
-    used = {STEP, _METRIC_STEP, "crc32", *scales(forms), *forms}
+    taken = {STEP, _METRIC_STEP, "crc32", PARAMETER, *NUMBERS, *scales(forms)}
     for name in forms:
-        _require_name("parameter", name, {STEP, _METRIC_STEP, "crc32", *scales(forms)})
-    if isinstance(metrics, str):
-        raise ArgumentError(f"metrics are the string {metrics!r}", "give a list of names")
+        _require_name("parameter", name, taken)
+    if isinstance(metrics, str) or not isinstance(metrics, Iterable):
+        raise ArgumentError(f"metrics are {metrics!r}", 'give a list of names: metrics=["train_loss"]')
     metrics = list(metrics)
     for name in metrics:
-        _require_name("metric", name, used)
+        _require_name("metric", name, taken | forms.keys() | {f"v_{form}" for form in forms})
     if len(set(metrics)) < len(metrics):
         raise ArgumentError(f"metrics {metrics!r} name one twice", "name each once")
     columns = tuple(Field(name, (), "f8", "metric") for name in metrics)
@@ -104,26 +102,16 @@ def config(
         "num_parameters": sum(int(np.prod(form.shape)) for form in forms.values()),
         "seed": UNKNOWN if seed is None else seed,
         "aliases": dict(aliases or {}),
-        **declared(forms, blocks or {}, pairs or ()),
+        **declarations(forms, {} if blocks is None else blocks, () if pairs is None else pairs),
         **more,
     }
 
 
-def declared(forms: Forms, blocks: Blocks, pairs: Pairs) -> dict[str, Any]:
+def declarations(forms: Forms, blocks: Blocks, pairs: Pairs) -> dict[str, Any]:
     """Blocks as patterns by name, and pairs of them, as a config holds them. Raises ArgumentError."""
-    found: dict[str, list[str]] = {}
-    for block, patterns in blocks.items():
-        patterns = [patterns] if isinstance(patterns, str) else list(patterns)
-        if not all(isinstance(word, str) and word.isprintable() for word in (block, *patterns)):
-            raise ArgumentError(f"block {block!r}: {patterns!r}", "name a block and its patterns by printable strings")
-        found[block] = patterns
-    couples = []
-    for pair in pairs:
-        if isinstance(pair, str) or len(pair) != 2 or not all(isinstance(block, str) for block in pair):
-            raise ArgumentError(f"pair {pair!r} is not two blocks", 'name two blocks, such as ("embed", "attn")')
-        couples.append((pair[0], pair[1]))
-    named_blocks(found, couples, list(forms))
-    return {"blocks": found, "pairs": [list(pair) for pair in couples]}
+    named_blocks(blocks, pairs, list(forms))
+    patterns, couples = declared(blocks, pairs)
+    return {"blocks": patterns, "pairs": [list(pair) for pair in couples]}
 
 
 def difference(found: Forms, wanted: Forms) -> str:

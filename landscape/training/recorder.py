@@ -15,21 +15,22 @@ import torch
 from torch import nn
 
 from landscape.errors import ArgumentError, FileError
+from landscape.problems.blocks import Blocks, Pairs
 from landscape.provenance import provenance
 from landscape.storage import schema
 from landscape.storage.contents import ROWS
 from landscape.storage.files import as_path, make_folder, output, refuse_existing, refuse_foreign
 from landscape.storage.making import require_room
 from landscape.storage.runs import RunReader
+from landscape.storage.schema import OPTIMIZER, PARAMETER, Scales, Table
 from landscape.storage.writer import Writer
 from landscape.storage.writing import sole_writer
+from landscape.training.optimizer_state import OptimizerState, tables_of
 from landscape.training.recorded import (
-    Blocks,
     Form,
-    Pairs,
     array,
     config,
-    declared,
+    declarations,
     difference,
     form,
     forms_of,
@@ -49,9 +50,11 @@ class Recorder:
 
     metrics: their names, by default those of the first call of `metrics`. blocks: by name, parameters or patterns such
     as "*.attn.*"; pairs: blocks whose couplings are worth measuring; both are kept in the file for its analyses. seed:
-    of the training, so that reports tell repetitions apart. expected: checkpoints to come; room for them is made at
-    once, which spares the copies that a file makes when it grows. resume: append to an existing file, or start one;
-    overwrite: replace an existing one. fsync: sync each row to the disk, so that it survives a loss of power too.
+    of the training, so that reports tell repetitions apart. optimizer: its learning rates, and the second moments of
+    Adam and AdamW, are stored with each checkpoint, from which analyses get the sharpness of its step. expected:
+    checkpoints to come; room for them is made at once, which spares the copies that a file makes when it grows.
+    resume: append to an existing file, or start one; overwrite: replace an existing one. fsync: sync each row to the
+    disk, so that it survives a loss of power too.
 
     Raises FileError for a file that exists, is written by another process or cannot be written, ArgumentError for a
     model, names or blocks that cannot be recorded, or differ from what a resumed file holds.
@@ -66,6 +69,7 @@ class Recorder:
         blocks: Blocks | None = None,
         pairs: Pairs | None = None,
         seed: int | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
         expected: int = 0,
         resume: bool = False,
         overwrite: bool = False,
@@ -79,9 +83,14 @@ class Recorder:
         self._writer: Writer | None = None
         self._names: list[str] = []
         self._expected = _whole(expected, "number of checkpoints")
+        if self._expected > ROWS:
+            raise ArgumentError(
+                f"expected is {expected:,} checkpoints; a file holds at most {ROWS:,}", "record fewer of the steps"
+            )
         self._forms = self._found()
         if not self._forms:
             raise ArgumentError(f"{type(model).__name__} has no parameters", "give the module that is trained")
+        self._state = None if optimizer is None else OptimizerState(optimizer, model)
         metrics = [field.name for field in tables(self._forms, metrics)[1].fields]
         make_folder(self.path.parent)
         with contextlib.ExitStack() as held:
@@ -111,7 +120,7 @@ class Recorder:
             raise ArgumentError(f"the model has changed: {wrong}", "record another model into a file of its own")
         self._make_room("checkpoints")
         arrays = {name: array(p, found[name]) for name, p in self._model.named_parameters()}
-        writer.append(step, {"checkpoints": arrays})
+        writer.append(step, {"checkpoints": arrays, **(self._state.rows(self._forms) if self._state else {})})
         return True
 
     def metrics(self, step: int, /, **values: float) -> bool:
@@ -121,9 +130,12 @@ class Recorder:
         """
         writer, step = self._open(), _whole(step)
         row = {name: _number(name, value) for name, value in values.items()}
-        if not self._names and not writer.labels("metrics"):
-            form = tables(self._forms, row)
-            writer.grow({}, form, scales(self._forms))
+        if not self._names:
+            if not row:
+                raise ArgumentError(
+                    f"no metric is given at step {step}", "name at least one: metrics(step, train_loss=...)"
+                )
+            writer.grow({}, self._tables(row), self._scales())
             self._names = list(row)
         if unknown := [name for name in row if name not in self._names]:
             raise ArgumentError(
@@ -176,10 +188,10 @@ class Recorder:
         name, seed = f"{cls.__module__}.{cls.__qualname__}", None if seed is None else _whole(seed, "seed")
         described = config(self._forms, name, blocks, pairs, aliases, seed)
         attrs = {"run_id": uuid.uuid4().hex, "config": json.dumps(described), "seed": described["seed"]}
-        rooms = [(table, self._first_room()[table.group]) for table in tables(self._forms, metrics)]
-        require_room(self.path, rooms, scales(self._forms))
+        rooms = [(table, self._first_room()[table.group]) for table in self._tables(metrics)]
+        require_room(self.path, rooms, self._scales())
         self._names = metrics
-        return Writer.create(self.path, schema.RUN, {**attrs, **self._attrs()}, rooms, scales(self._forms), fsync=fsync)
+        return Writer.create(self.path, schema.RUN, {**attrs, **self._attrs()}, rooms, self._scales(), fsync=fsync)
 
     def _extended(
         self, metrics: list[str], blocks: Blocks | None, pairs: Pairs | None, seed: int | None, fsync: bool
@@ -195,6 +207,10 @@ class Recorder:
                 raise ArgumentError(
                     f"{self.path} holds another model: {wrong}", "record another model into a file of its own"
                 )
+            lacking = {OPTIMIZER, "moments"} & reader.tables.keys() - {table.group for table in self._tables(())}
+            if lacking:
+                what = "an optimiser's state" if OPTIMIZER in lacking else "the second moments of Adam"
+                raise ArgumentError(f"{self.path} holds {what}", "resume it with the same kind: optimizer=...")
             self._names = [f.name for f in reader.layout["metrics"].fields]
             if metrics and self._names and metrics != self._names:
                 raise ArgumentError(
@@ -204,17 +220,29 @@ class Recorder:
             before = reader.config
             blocks = before.get("blocks", {}) if blocks is None else blocks
             pairs = before.get("pairs", []) if pairs is None else pairs
-            described = before | declared(self._forms, blocks, pairs)
+            described = before | declarations(self._forms, blocks, pairs)
             described |= {} if seed is None else {"seed": _whole(seed, "seed")}
         attrs = {"config": json.dumps(described), "seed": described["seed"], **self._attrs()}
         self._names = self._names or metrics
-        return Writer.extend(self.path, attrs, self._first_room(), tables(self._forms, self._names), fsync=fsync)
+        made = self._tables(self._names)
+        return Writer.extend(self.path, attrs, self._first_room(), made, self._scales(), fsync=fsync)
 
     def _first_room(self) -> dict[str, int]:
         """Rows of each table that a file just opened can take; where checkpoints are large, few."""
-        size = sum(torch.Size(f.shape).numel() * int(f.dtype[1]) for f in self._forms.values())
+        copies = 2 if self._state and self._state.has_moments else 1
+        size = copies * sum(torch.Size(f.shape).numel() * int(f.dtype[1]) for f in self._forms.values())
         usual = min(max(_LEAST, _BYTES // max(1, size)), _MOST)
-        return {"checkpoints": self._expected or usual, "metrics": _METRICS}
+        rows = self._expected or usual
+        return {"checkpoints": rows, OPTIMIZER: rows, "moments": rows, "metrics": _METRICS}
+
+    def _tables(self, metrics: Iterable[str]) -> tuple[Table, ...]:
+        """The tables of the file, those of the optimiser's state among them."""
+        parameters, found = tables(self._forms, metrics)
+        return (parameters, *(tables_of(parameters, self._state.has_moments) if self._state else ()), found)
+
+    def _scales(self) -> Scales:
+        """The axes of the file."""
+        return {**scales(self._forms), **({PARAMETER: list(self._forms)} if self._state else {})}
 
     def _attrs(self) -> dict[str, Any]:
         """Attributes of this process."""
@@ -239,7 +267,9 @@ class Recorder:
             held = len(writer.labels(group))
             if held == ROWS:
                 raise FileError(f"{self.path}: {group} holds {ROWS:,} rows, the most of a file", "record fewer steps")
-            writer.grow({group: min(held, ROWS - held)})
+            more = min(held, ROWS - held)
+            beside = (OPTIMIZER, "moments") if group == "checkpoints" else ()
+            writer.grow(dict.fromkeys((group, *beside), more))
 
 
 def _whole(number: Any, what: str = "step") -> int:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import TINY
+from helpers.marking import slow
 from torch import Tensor, nn
 
 from landscape.analysis import tables
@@ -61,7 +62,7 @@ def problem(loss: Any = cross_entropy, decay: float = 0.0) -> ModuleProblem:
 
 
 def measured(of: ModuleProblem, **settings: Any) -> dict[str, Any]:
-    chosen: dict[str, Any] = {"blocks": ("embed", "attention", "embed,attention"), "k": 3, "tau": 1e-3, **settings}
+    chosen: dict[str, Any] = {"blocks": ("embed", "attention", "embed,attention"), "k": 3, "rel_tau": 1e-3, **settings}
     config = HessianConfig(device="cpu", **chosen)
     nowhere = Training(0, dict.fromkeys(of.parameters, float("nan")), None, float("nan"))
     arrays = {n: p.detach().numpy() for n, p in network()[0].named_parameters()}
@@ -101,7 +102,7 @@ def whitened(G_11: Tensor, H_12: Tensor, G_22: Tensor, tau: float) -> Tensor:
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.01])
-@pytest.mark.parametrize("method", ["dense", "lanczos"])
+@pytest.mark.parametrize("method", ["dense", slow("lanczos")])
 def test_attention_and_gelu(method: str, decay: float) -> None:
     """Blocks with negative curvature: no coupling ratios, but an excess index, and ratios to Gauss-Newton curvature."""
     of = problem(decay=decay)
@@ -193,7 +194,7 @@ def test_the_embedding_mlp_in_closed_form(tmp_path: Path) -> None:
     """Its Gauss-Newton blocks without products are those by automatic differentiation, and give the same ratios."""
     path = gelu_run(tmp_path)
     blocks = ("E", "W", "E,W")
-    found = analyse(path, HessianConfig(blocks=blocks, tau=1e-6, device="cpu", steps="60"), quiet=True).row(60)
+    found = analyse(path, HessianConfig(blocks=blocks, rel_tau=1e-6, device="cpu", steps="60"), quiet=True).row(60)
     assert (found["gauss_newton_ratios"][0] > 0).all()
     assert not np.allclose(found["gauss_newton_ratios"][0], found["coupling_ratios"][0], rtol=1e-3)
     torch.manual_seed(0)
@@ -210,10 +211,11 @@ def test_the_embedding_mlp_in_closed_form(tmp_path: Path) -> None:
         torch.testing.assert_close(closed.hessian(names), G.block(names).dense(), rtol=0, atol=1e-14)
 
 
+@pytest.mark.slow
 def test_matrix_free_it_takes_the_blocks_and_grows_with_them(tmp_path: Path) -> None:
     """Without the diagonal blocks it is missing; once they are analysed it is there, and in the table."""
     path = gelu_run(tmp_path)
-    settings: dict[str, Any] = {"device": "cpu", "steps": "60", "method": "lanczos", "tau": 1e-2, "k": 3}
+    settings: dict[str, Any] = {"device": "cpu", "steps": "60", "method": "lanczos", "rel_tau": 1e-2, "k": 3}
     first = analyse(path, HessianConfig(blocks=("E,W",), **settings), quiet=True)
     assert np.isnan(first.row(60)["excess_index_lower"][0])
     assert first.row(60)["excess_level"][0] == 0
@@ -223,7 +225,7 @@ def test_matrix_free_it_takes_the_blocks_and_grows_with_them(tmp_path: Path) -> 
     assert row["excess_level"][0] == 2
     exact = analyse(
         path,
-        HessianConfig(blocks=("E", "W", "E,W"), device="cpu", steps="60", tau=1e-2),
+        HessianConfig(blocks=("E", "W", "E,W"), device="cpu", steps="60", rel_tau=1e-2),
         tmp_path / "dense.h5",
         quiet=True,
     ).row(60)

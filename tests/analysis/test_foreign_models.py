@@ -187,11 +187,12 @@ def test_from_run_to_figures(name: str, capsys: pytest.CaptureFixture[str]) -> N
     assert Path("reports/run-slices-8/slices.csv").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["lstm"], indirect=True)
 def test_without_matrices(name: str) -> None:
     """By products alone the same ends, with residuals and a bracket of the index."""
     command = ["hessian", "--ckpt", "run.h5", "--problem", "mine.py:problem", "--steps", "8", "--blocks", "all"]
-    fewer = ["--k", "2", "--max-products", "200", "--probes", "2", "--probe-steps", "10"]
+    fewer = ["--k", "2", "--max-hvps", "200", "--probes", "2", "--probe-steps", "10"]
     assert cli.run([*command, *fewer, "--method", "lanczos", "--quiet"]) == 0
     row = HessianReader("run.hessian.h5").row(8)
     with RunReader("run.h5") as run:
@@ -207,7 +208,7 @@ def test_without_matrices(name: str) -> None:
 def test_a_critical_point(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The search goes through the problem's own objective, with its decay; its gradient is that of the loss."""
     command = ["critical", "--ckpt", "run.h5", "--problem", "mine.py:problem", "--step", "8", "--json", "--quiet"]
-    assert cli.run([*command, "--search-products", "8", "--blocks", "head.*" if name == "transformer" else "out"]) in (
+    assert cli.run([*command, "--search-hvps", "8", "--blocks", "head.*" if name == "transformer" else "out"]) in (
         0,
         3,
     )

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from conftest import TINY
 from helpers.faults import served_hessian
+from helpers.sequences_analyses import TINY as TINIEST
 from helpers.sequences_analyses import everything
 
 from landscape.analysis.hessian import analyse
@@ -34,6 +35,14 @@ def settings(steps: str, *blocks: str, **more: Any) -> HessianConfig:
     return HessianConfig(steps=steps, blocks=blocks, device="cpu", k=3, **more)
 
 
+@pytest.fixture(scope="module")
+def small_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of 55 parameters with checkpoints at 0, 20, 40 and 60. Read only."""
+    path = tmp_path_factory.mktemp("small") / "run.h5"
+    train(dataclasses.replace(TINIEST, steps=60, checkpoint_every=20, checkpoint_log=0), path, quiet=True)
+    return path
+
+
 GROWTHS = [
     ([("0,60", "E,W"), ("0,20,60", "E,W")], ("0,20,60", "E,W")),
     ([("20", "E"), ("20", "W", "E,W"), ("0,20", "all")], ("0,20", "E", "W", "E,W", "all")),
@@ -42,22 +51,23 @@ GROWTHS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("vectors", [False, True])
 @pytest.mark.parametrize(("parts", "whole"), GROWTHS)
 def test_a_grown_file_is_a_fresh_one(
-    parts: list[tuple[str, ...]], whole: tuple[str, ...], vectors: bool, tiny_run: Path, tmp_path: Path
+    parts: list[tuple[str, ...]], whole: tuple[str, ...], vectors: bool, small_run: Path, tmp_path: Path
 ) -> None:
     """Steps and blocks that were added one after another leave the bits of an analysis that had them all."""
     grown, fresh = tmp_path / "grown.h5", tmp_path / "fresh.h5"
     for steps, *blocks in parts:
-        analyse(tiny_run, settings(steps, *blocks, eigenvectors=vectors), grown, quiet=True)
+        analyse(small_run, settings(steps, *blocks, eigenvectors=vectors), grown, quiet=True)
     steps, *blocks = whole
-    analyse(tiny_run, settings(steps, *blocks, eigenvectors=vectors), fresh, quiet=True)
+    analyse(small_run, settings(steps, *blocks, eigenvectors=vectors), fresh, quiet=True)
     assert everything(grown) == everything(fresh)
     assert HessianReader(grown).attrs["status"] == "complete"
 
 
-def test_only_what_is_missing_is_measured(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_what_is_missing_is_measured(small_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A block is measured once at a step, and again only where the next step is tracked from it."""
     from landscape.analysis.checkpoint import Checkpoint
 
@@ -79,19 +89,20 @@ def test_only_what_is_missing_is_measured(tiny_run: Path, tmp_path: Path, monkey
         ("60", ("E",), ["E", "W", "E", "W"]),
     ):
         measured.clear()
-        found = analyse(tiny_run, settings(steps, *blocks), out, quiet=True)
+        found = analyse(small_run, settings(steps, *blocks), out, quiet=True)
         assert sorted(measured) == sorted(expected), (steps, blocks)
         for step in found.steps:
             assert seconds.setdefault(step, found.row(step)["seconds"][0]) == found.row(step)["seconds"][0]
 
 
-def test_matrix_free_blocks_grow_too(tiny_run: Path, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_matrix_free_blocks_grow_too(small_run: Path, tmp_path: Path) -> None:
     """What was measured stays bit for bit; what is added agrees with a fresh analysis to its residuals."""
     out, fresh = tmp_path / "h.h5", tmp_path / "fresh.h5"
-    first = analyse(tiny_run, settings("0,60", "E", method="lanczos"), out, quiet=True)
+    first = analyse(small_run, settings("0,60", "E", method="lanczos"), out, quiet=True)
     before = {step: first.row(step) for step in first.steps}
-    found = analyse(tiny_run, settings("0,20,60", "E", "all", method="lanczos"), out, quiet=True)
-    whole = analyse(tiny_run, settings("0,20,60", "E", "all", method="lanczos"), fresh, quiet=True)
+    found = analyse(small_run, settings("0,20,60", "E", "all", method="lanczos"), out, quiet=True)
+    whole = analyse(small_run, settings("0,20,60", "E", "all", method="lanczos"), fresh, quiet=True)
     for step, row in before.items():
         for name in ("eigenvalues", "residual_norm", "inertia_lower", "inertia_upper", "trace", "seconds"):
             assert found.row(step)[name][0].tobytes() == row[name][0].tobytes()
@@ -110,28 +121,29 @@ def test_matrix_free_blocks_grow_too(tiny_run: Path, tmp_path: Path) -> None:
         ({"seed": 5}, "it was made with seed 0, not 5"),
     ],
 )
-def test_a_refusal_names_the_setting(change: dict[str, Any], message: str, tiny_run: Path, tmp_path: Path) -> None:
+def test_a_refusal_names_the_setting(change: dict[str, Any], message: str, small_run: Path, tmp_path: Path) -> None:
     """With both values; the file is not touched."""
     out = tmp_path / "h.h5"
-    analyse(tiny_run, settings("0", "E"), out, quiet=True)
+    analyse(small_run, settings("0", "E"), out, quiet=True)
     before = out.read_bytes()
     with pytest.raises(FileError, match=message) as caught:
-        analyse(tiny_run, dataclasses.replace(settings("0", "E"), **change), out, quiet=True)
+        analyse(small_run, dataclasses.replace(settings("0", "E"), **change), out, quiet=True)
     assert "use --overwrite to replace it" in caught.value.hint
     assert out.read_bytes() == before
 
 
-def test_another_run_and_another_kind_are_refused(tiny_run: Path, tmp_path: Path) -> None:
+def test_another_run_and_another_kind_are_refused(small_run: Path, tmp_path: Path) -> None:
     """Named by run ids; the analysis of a checkpoint is no search for a critical point."""
     other, out = tmp_path / "other.h5", tmp_path / "h.h5"
     train(dataclasses.replace(TINY, steps=20), other, quiet=True)
-    analyse(tiny_run, settings("0", "E"), out, quiet=True)
+    analyse(small_run, settings("0", "E"), out, quiet=True)
     with pytest.raises(FileError, match="it is of run [0-9a-f]{32}, but .*other.h5 is run [0-9a-f]{32}"):
         analyse(other, settings("0", "E"), out, quiet=True)
-    argv = ["critical", "--ckpt", str(tiny_run), "--step", "60", "--out", str(out), "--quiet", "--resume"]
+    argv = ["critical", "--ckpt", str(small_run), "--step", "60", "--out", str(out), "--quiet", "--resume"]
     assert cli.run([*argv, "--objective", "data"]) == 1
 
 
+@pytest.mark.slow
 def test_an_analysis_of_a_run_that_went_on(tmp_path: Path) -> None:
     """The run's file has other bytes then; its id and its checkpoints are the same, and the analysis is resumed."""
     run, out = tmp_path / "run.h5", tmp_path / "h.h5"
@@ -177,15 +189,16 @@ def stopped_at(number: int, method: str, monkeypatch: pytest.MonkeyPatch, work: 
         return work()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "number"), [("append", 1), ("append", 2), ("replace", 1), ("replace", 2)])
 def test_ctrl_c_while_a_file_grows(
-    method: str, number: int, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    method: str, number: int, small_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """130; all that the file held is there, and the same command ends where a fresh one does."""
     out, fresh = tmp_path / "h.h5", tmp_path / "fresh.h5"
-    analyse(tiny_run, settings("20,60", "E"), out, quiet=True)
+    analyse(small_run, settings("20,60", "E"), out, quiet=True)
     before = everything(out)
-    argv = ["hessian", "--ckpt", str(tiny_run), "--steps", "0,20,40", "--blocks", "E", "E,W", "--k", "3",
+    argv = ["hessian", "--ckpt", str(small_run), "--steps", "0,20,40", "--blocks", "E", "E,W", "--k", "3",
             "--device", "cpu", "--quiet"]  # fmt: skip
     assert stopped_at(number, method, monkeypatch, lambda: cli.run([*argv, "--out", str(out)])) == 130
     after = everything(out)
@@ -199,20 +212,18 @@ def test_ctrl_c_while_a_file_grows(
     assert everything(out) == everything(fresh)
 
 
-SMOOTH = dataclasses.replace(TINY, activation="tanh", steps=400, checkpoint_every=200, weight_decay=0.03)
-
-
 @pytest.fixture(scope="module")
 def critical(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], dict[int, bytes], dict[str, Any]]:
-    """The command of a search, the rows that it leaves undisturbed, and its point."""
+    """The command of a search of nine steps, the rows that it leaves undisturbed, and its point."""
     run = tmp_path_factory.mktemp("critical") / "smooth.h5"
-    train(SMOOTH, run, quiet=True)
+    train(dataclasses.replace(TINIEST, steps=400, checkpoint_every=400), run, quiet=True)
     out = run.with_name("whole.h5")
     argv = ["critical", "--ckpt", str(run), "--step", "400", "--quiet", "--device", "cpu", "--blocks", "E", "E,W"]
     assert cli.run([*argv, "--out", str(out)]) == 0
     return argv, served_hessian(out), HessianReader(out).critical_point(400)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "number"), [("save", 1), ("save", 4), ("append", 1)])
 def test_a_search_that_is_stopped_is_resumed_bit_for_bit(
     method: str, number: int, critical: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
@@ -235,18 +246,20 @@ def test_a_search_that_is_stopped_is_resumed_bit_for_bit(
     assert out.stat().st_mtime_ns == before
 
 
+@pytest.mark.slow
 def test_a_search_that_spent_its_products_ends_at_the_same_point(critical: Any, tmp_path: Path) -> None:
     """In several budgets: each resumed search takes the steps of one that had them all."""
     argv, rows, point = critical
     command = [*argv, "--out", str(tmp_path / "c.h5")]
-    assert cli.run([*command, "--search-products", "300"]) == 3
-    assert cli.run([*command, "--search-products", "900", "--resume"]) == 3
+    assert cli.run([*command, "--search-hvps", "100"]) == 3
+    assert cli.run([*command, "--search-hvps", "250", "--resume"]) == 3
     assert cli.run([*command, "--resume"]) == 0
     assert served_hessian(tmp_path / "c.h5") == rows
     found = HessianReader(tmp_path / "c.h5").critical_point(400)
     assert all(np.asarray(found[n]).tobytes() == np.asarray(value).tobytes() for n, value in point.items())
 
 
+@pytest.mark.slow
 def test_blocks_are_added_to_a_critical_point(critical: Any, tmp_path: Path) -> None:
     """The point stays, and what is measured there is that of a search with all blocks."""
     argv, _, point = critical
@@ -256,13 +269,15 @@ def test_blocks_are_added_to_a_critical_point(critical: Any, tmp_path: Path) -> 
     assert cli.run([*more, "--out", str(grown), "--resume"]) == 0
     assert cli.run([*more, "--out", str(fresh)]) == 0
     assert everything(grown) == everything(fresh)
-    assert cli.run([*argv, "--out", str(grown), "--resume", "--tol", "1e-3"]) == 1
+    assert cli.run([*argv, "--out", str(grown), "--resume", "--rtol", "1e-3"]) == 1
 
 
+@pytest.mark.slow
 def test_the_search_shows_its_progress_and_stops_at_once(tmp_path: Path) -> None:
     """A bar that counts products within the first step, and an end within seconds of Ctrl-C."""
     run = tmp_path / "run.h5"
-    train(dataclasses.replace(SMOOTH, p=23, hidden=64, embed_dim=16, steps=20, checkpoint_every=20), run, quiet=True)
+    big = {"p": 23, "hidden": 64, "embed_dim": 16}
+    train(dataclasses.replace(TINIEST, **big, steps=20, checkpoint_every=20), run, quiet=True)
     argv = [sys.executable, "-m", "landscape", "critical", "--ckpt", str(run), "--step", "20"]
     said = bytearray()
     with subprocess.Popen(argv, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:

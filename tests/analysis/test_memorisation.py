@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
 import torch
+from conftest import TINY
 
 from landscape import problems
 from landscape.analysis.checkpoint import Checkpoint
@@ -22,23 +24,20 @@ from landscape.storage.schema import LEVELS
 from landscape.storage.writing import Disk, TableWriter
 from landscape.training.loop import train
 
-MEMORISED = TrainConfig(
+MEMORISED = dataclasses.replace(
+    TINY,
     p=5,
-    tokens=2,
     embed_dim=8,
     hidden=24,
     activation="quadratic",
-    train_fraction=0.6,
     batch_size="full",
     lr=0.03,
     weight_decay=0.0,
     steps=300,
+    checkpoint_every=0,
     checkpoint_log=0,
     metrics_every=300,
-    device="cpu",
 )
-
-
 TRAINING = Training(300, dict.fromkeys(("E", "W", "b1", "V", "b2"), 0.01), None, 1.0)
 
 
@@ -50,6 +49,7 @@ def memorised(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("margin", [1.0, 2.0, 4.0, 8.0])
 def test_closed_forms_hold_at_any_training_loss(memorised: Path, margin: float) -> None:
     """Scaling the output layer drives the loss down to 1e-40; dense blocks are still those of the products."""

@@ -75,6 +75,7 @@ def test_the_plane_holds_the_lines() -> None:
     assert plane[0, 4] == pytest.approx(objective.value({**params, "0.weight": W}), rel=1e-13)
 
 
+@pytest.mark.slow
 def test_the_command_writes_the_figure_with_its_data(
     tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -110,7 +111,7 @@ def test_slices_of_unconverged_vectors_are_refused(
     error = capsys.readouterr().err
     assert "the curvature of a slice differs from its eigenvalue by" in error
     monkeypatch.undo()
-    few = ["--block", "all", "--method", "lanczos", "--max-products", "20"]
+    few = ["--block", "all", "--method", "lanczos", "--max-hvps", "20"]
     assert cli.run(["slice", "--ckpt", str(tiny_run), "--step", "60", "--out", str(tmp_path / "s"), *few]) == 1
     error = capsys.readouterr().err
     assert "block all: 4 of 4 eigenvectors have not converged" in error
@@ -136,6 +137,7 @@ def test_tracking_finds_rotations_and_crossings() -> None:
     assert found.crossings.tolist() == [0, 0]
 
 
+@pytest.mark.slow
 def test_the_file_tracks_from_row_to_row(tiny_run: Path, tmp_path: Path) -> None:
     """Overlaps in the file are those of the stored eigenvectors; the first row has none; a resumed file is the same."""
     path = tmp_path / "h.h5"

@@ -176,7 +176,7 @@ def test_hessian_file_of_other_settings(
     assert cli.run([*base, "0"]) == 0
     capsys.readouterr()
     path = tmp_path / "run.hessian.h5"
-    others = [*base, "60", "--tol", "1e-3"]
+    others = [*base, "60", "--rtol", "1e-3"]
     assert_refused(others, 1, "it was made with rtol 1e-06, not 0.001", "--overwrite", (path, run_file))
     assert cli.run([*others, "--overwrite"]) == 0
     assert HessianReader(path).steps == [60]
@@ -281,7 +281,7 @@ def test_table_shows_what_the_file_holds(run_file: Path, capsys: pytest.CaptureF
 def test_not_converged_is_exit_code_3(run_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A budget of products that is too small finishes, marks the values and exits with 3."""
     argv = ["hessian", "--ckpt", str(run_file), "--steps", "60", "--blocks", "all", "--method", "lanczos"]
-    assert cli.run([*argv, "--max-products", "8", "--tol", "1e-12", "--quiet"]) == 3
+    assert cli.run([*argv, "--max-hvps", "8", "--rtol", "1e-12", "--quiet"]) == 3
     assert "* not every eigenvalue converged" in capsys.readouterr().out
 
 
@@ -289,7 +289,7 @@ def test_presets_are_the_papers() -> None:
     """Sizes of quick, mid and paper; flags win over the config file, which wins over the preset."""
     embedding = [name for name in PRESETS if preset(name).model == "embedding"]
     count = {n: sum(p.numel() for p in MLP(preset(n)).parameters()) for n in embedding}
-    assert count == {"quick": 6891, "mid": 84_859, "paper": 325_089}
+    assert count == {"demo": 3091, "quick": 6891, "mid": 84_859, "paper": 325_089}
     paper = preset("paper")
     assert (paper.p, paper.vocabulary, paper.embed_dim, paper.hidden) == (97, 99, 128, 512)
     assert (paper.train_fraction, paper.test_fraction, paper.optimizer) == (0.3, 0.2, "adam")

@@ -10,7 +10,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
@@ -54,19 +53,16 @@ def test_the_options_are_those_of_the_dataclasses() -> None:
     assert {"--init-scale-E", "--lr-ratio", "--checkpoint-at", "--seed"} <= set(OPTIONS["train"])
 
 
-@pytest.fixture(scope="module")
-def folder(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+@pytest.fixture
+def folder(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with a run, a config and a folder, in which the commands may do what they will."""
-    path = tmp_path_factory.mktemp("lines")
-    before = Path.cwd()
-    os.chdir(path)
+    monkeypatch.chdir(tmp_path)
     shutil.copy(tiny_run, "run.h5")
     Path("config.json").write_text('{"p": 7, "embed_dim": 4, "hidden": 8, "steps": 2}')
     Path("bad.json").write_text("[" * 100_000)
     torch.save({"w": torch.ones(2)}, "net1.pt")
     Path("folder").mkdir()
-    yield path
-    os.chdir(before)
+    return tmp_path
 
 
 FILES = ("run.h5", "config.json", "bad.json", "folder", "missing.h5", "run.h5/x.h5", "new/x.h5", ".", "run.hessian.h5")
@@ -75,7 +71,7 @@ BASE = {
     "train": ["--p", "7", "--embed-dim", "4", "--hidden", "8", "--batch-size", "16", "--steps", "2", "--out", "t.h5"],
     "import": ["net1.pt", "--out", "i.h5"],
     "hessian": ["--ckpt", "run.h5", "--steps", "0", "--blocks", "E", "W", "E,W"],
-    "critical": ["--ckpt", "run.h5", "--step", "60", "--search-products", "3", "--blocks", "E", "W", "E,W"],
+    "critical": ["--ckpt", "run.h5", "--step", "60", "--search-hvps", "3", "--blocks", "E", "W", "E,W"],
     "slice": ["--ckpt", "run.h5", "--step", "60", "--points", "3", "--plane-points", "3"],
     "sweep": ["--config", "bad.json"],
     "report": [],
@@ -129,7 +125,7 @@ def too_long(argv: list[str]) -> bool:
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=300, suppress_health_check=list(HealthCheck))
 @given(argv=lines())
 def test_random_command_lines(argv: list[str], folder: Path) -> None:
     """Whatever is typed ends in words."""
@@ -138,7 +134,10 @@ def test_random_command_lines(argv: list[str], folder: Path) -> None:
         judge(code, out, err, argv)
 
 
-@pytest.mark.parametrize("command", sorted(SUBCOMMANDS))
+@pytest.mark.parametrize(
+    "command",
+    [pytest.param(name, marks=pytest.mark.slow if len(OPTIONS[name]) > 15 else ()) for name in sorted(SUBCOMMANDS)],
+)
 def test_every_option_with_hostile_values(command: str, folder: Path) -> None:
     """Each option on its own, with what it cannot take and without its value."""
     for option in OPTIONS[command]:

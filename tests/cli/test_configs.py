@@ -15,7 +15,7 @@ from helpers.commands import HUGE, SMALL, Refusal
         ("train", '{"p": 7, "p": 7}', "p"),
         ("sweep", '{"name": "a", "name": "b"}', "name"),
         ("sweep", '{"cases": {"a": {}, "b": {}, "a": {"p": 7}}}', "a"),
-        ("sweep", '{"hessian": [{"k": 1, "tol": 0.1, "k": 2}]}', "k"),
+        ("sweep", '{"hessian": [{"k": 1, "rtol": 0.1, "k": 2}]}', "k"),
     ],
 )
 def test_a_key_that_is_set_twice(command: str, text: str, key: str, tmp_path: Path, assert_refused: Refusal) -> None:

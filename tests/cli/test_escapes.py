@@ -94,6 +94,7 @@ class Page(html.parser.HTMLParser):
         self.links += [value or "" for name, value in attrs if name in ("src", "href", "onerror")]
 
 
+@pytest.mark.slow
 def test_report(
     hostile: Path, tiny_hessian: HessianReader, tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -128,6 +129,7 @@ def test_report(
                 assert not cell.startswith(("=", "@", "\t")) or cell == ""
 
 
+@pytest.mark.slow
 @given(st.text())
 def test_text_stays_readable_and_harmless(text: str) -> None:
     """Plain text is not changed; what is changed is printable, one line, and says what was there."""
@@ -174,6 +176,7 @@ def strict(text: str) -> object:
     return json.loads(text, parse_constant=refuse)
 
 
+@pytest.mark.slow
 def test_json_of_every_command(
     tmp_path: Path, tiny_run: Path, capsys: pytest.CaptureFixture[str], expect_json: Callable[[list[str], int], object]
 ) -> None:
@@ -192,7 +195,7 @@ def test_json_of_every_command(
     expect_json(["check", run, "--json"], 0)
     expect_json(["info", str(tmp_path / "nan.h5"), "--json"], 0)
     expect_json(["hessian", "--ckpt", run, "--steps", "0,6", "--quiet", "--json", "--verify", "--blocks", "E,W"], 0)
-    argv = ["critical", "--ckpt", run, "--step", "6", "--search-products", "5", "--quiet", "--json", "--out", point]
+    argv = ["critical", "--ckpt", run, "--step", "6", "--search-hvps", "5", "--quiet", "--json", "--out", point]
     expect_json(argv, 3)
     expect_json(["info", point, "--json"], 0)
     config = tmp_path / "sweep.json"

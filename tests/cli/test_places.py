@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 from helpers.commands import SMALL, Refusal
+from helpers.marking import slow
 
 from landscape.cli import main as cli
 from landscape.errors import FileError
-from landscape.sweep.workers import Workers
+from landscape.workers import Workers
 
 
 @contextlib.contextmanager
@@ -51,7 +52,7 @@ def test_a_missing_folder_is_made(flag: str, tmp_path: Path, run_file: Path) -> 
     out = tmp_path / "new" / "folder" / "run.h5"
     assert cli.run(["train", "--out", str(out), *SMALL, flag]) == 0
     point = tmp_path / "other" / "point.h5"
-    argv = ["critical", "--ckpt", str(run_file), "--step", "60", "--out", str(point), "--search-products", "50"]
+    argv = ["critical", "--ckpt", str(run_file), "--step", "60", "--out", str(point), "--search-hvps", "50"]
     assert cli.run([*argv, "--quiet", flag]) in (0, 3)
     assert point.exists()
 
@@ -104,7 +105,7 @@ def test_a_lock_of_another_user(tmp_path: Path, assert_refused: Refusal) -> None
     assert list(tmp_path.iterdir()) == [lock]
 
 
-@pytest.mark.parametrize("room", [0, 2_000, 60_000])
+@pytest.mark.parametrize("room", [0, 2_000, slow(60_000)])
 def test_a_full_disk(room: int, run_file: Path, tmp_path: Path, assert_refused: Refusal) -> None:
     """Reports, slices and files of any kind end in one error, and leave nothing half-written in their place."""
     before = sorted(tmp_path.iterdir())
@@ -115,11 +116,12 @@ def test_a_full_disk(room: int, run_file: Path, tmp_path: Path, assert_refused: 
         error, hint = ("bytes free", "free some space") if room else ("File too large", "ulimit -f")
         assert_refused(["train", "--out", tmp_path / "x.h5", *SMALL, "--checkpoint-every", "1"], 1, error, hint)
         assert_refused(["hessian", "--ckpt", run_file, "--quiet"], 1, error, hint)
-        argv = ["critical", "--ckpt", run_file, "--step", "60", "--search-products", "9", "--quiet"]
+        argv = ["critical", "--ckpt", run_file, "--step", "60", "--search-hvps", "9", "--quiet"]
         assert_refused(argv, 1, error, hint)
     assert {*before, tmp_path / "slice"} >= set(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_sweep_on_a_full_disk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The sweep's own page, and its runs."""
     config = tmp_path / "sweep.json"

@@ -114,6 +114,7 @@ def test_a_file_of_the_program_itself_needs_a_problem(users_run: Path, capsys: p
     assert "--problem mine.py:problem" in said
 
 
+@pytest.mark.slow
 def test_a_report_needs_the_files_alone(users_run: Path) -> None:
     """Blocks of any names are drawn, however long."""
     blocks = ["first", "last", "first,last", "*.bias", "*.bias,2.weight", "0.weight"]

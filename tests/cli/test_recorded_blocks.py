@@ -48,6 +48,7 @@ def test_recorded_blocks_are_measured(
     assert (found.blocks, found.pairs) == (blocks, pairs)
 
 
+@pytest.mark.slow
 def test_a_recorded_block_is_that_of_its_parameters(run: Path) -> None:
     """Its eigenvalues are those of the same parameters by a pattern; the other commands know its name."""
     assert cli.run(["hessian", "--ckpt", "run.h5", "--problem", "mine.py:problem", "--blocks", "w", "*.weight"]) == 0

@@ -44,6 +44,7 @@ def test_standard_streams(line: str, code: int, out: bytes, err: bytes, run_file
     assert done.stderr.startswith(err) if err else done.stderr == b""
 
 
+@pytest.mark.slow
 def test_closed_streams_take_no_file(tmp_path: Path) -> None:
     """With stdout and stderr closed, no file gets their numbers, in which stray prints would end."""
     out = tmp_path / "run.h5"
@@ -77,7 +78,7 @@ def test_progress_in_ascii(run_file: Path, tmp_path: Path) -> None:
         ["train", "--out", str(tmp_path / "x.h5"), *SMALL[:-1]],
         ["slice", "--ckpt", str(run_file), *step, *out],
         ["report", str(run_file), "--out", str(tmp_path / "é")],
-        ["critical", "--ckpt", str(run_file), *step, "--search-products", "9"],
+        ["critical", "--ckpt", str(run_file), *step, "--search-hvps", "9"],
     ):
         done = landscape(*argv, **ascii_only)
         assert done.returncode in (0, 3), done.stderr
@@ -97,7 +98,7 @@ def test_names_that_are_not_utf8(run_file: Path, tmp_path: Path) -> None:
         ["hessian", "--ckpt", run, "--steps", "0,60", "--blocks", "E", "W", "E,W", "--quiet"],
         ["report", run, "--out", folder + b"/r\xe9", "--quiet"],
         ["slice", "--ckpt", run, "--step", "60", "--out", folder + b"/s\xe9"],
-        ["critical", "--ckpt", run, "--step", "60", "--search-products", "9", "--quiet"],
+        ["critical", "--ckpt", run, "--step", "60", "--search-hvps", "9", "--quiet"],
         ["info", folder + b"/caf\xe9.critical-60.h5"],
     ):
         done = landscape(*argv)

@@ -219,7 +219,8 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
     return case
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@pytest.mark.slow
+@settings(max_examples=300, derandomize=True)
 @given(case=cases())
 def test_right_or_refused(case: dict[str, Any]) -> None:
     """Whatever is put together: no other exception, and no other number than the mean's by torch."""

@@ -120,7 +120,7 @@ def test_an_index_of_asymmetric_products_is_refused(method: Any, wrong: tuple[Pr
             saddle_index(op, method=method)
         words = re.fullmatch(r"use tau >= (\S+)", refusal.value.hint)
         assert words is not None
-        found = saddle_index(op, tau=float(words[1]), method=method)
+        found = saddle_index(op, rel_tau=float(words[1]), method=method)
         values = torch.linalg.eigvalsh(true)
         assert found.lower <= int((values < -found.tolerance).sum()) <= found.upper
 
@@ -134,7 +134,7 @@ def test_brackets_of_matrices_in_error_hold_the_true_index() -> None:
         error = torch.from_numpy(rng.standard_normal((40, 40))) * 10 ** rng.uniform(-5, -2)
         tau = 10 ** rng.uniform(-3, -1)
         try:
-            found = saddle_index(MatrixOperator(A + error), tau=tau, method="dense")
+            found = saddle_index(MatrixOperator(A + error), rel_tau=tau, method="dense")
         except NumericsError:
             levels.append("refused")
             continue
@@ -172,28 +172,23 @@ def test_single_precision_counts_as_error() -> None:
 # --- noise ----------------------------------------------------------------------------------------------------
 
 
-class Noise(torch.autograd.Function):
-    """The identity, whose second derivative is off by noise."""
+def identity(derivative: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """The identity, with a derivative of its own."""
 
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.clone()
+    class Identity(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x.clone()
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        return NoisyGradient.apply(grad)  # type: ignore[no-untyped-call]
+        @staticmethod
+        def backward(ctx: Any, grad: Tensor) -> Tensor:
+            return derivative(grad)
+
+    return Identity.apply
 
 
-class NoisyGradient(torch.autograd.Function):
-    """The identity, with noise in its derivative."""
-
-    @staticmethod
-    def forward(ctx: Any, grad: Tensor) -> Tensor:
-        return grad.clone()
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        return grad * (1 + 1e-3 * torch.randn_like(grad))
+# Right to first order: the noise is in the derivative of the derivative.
+noise = identity(identity(lambda grad: grad * (1 + 1e-3 * torch.randn_like(grad))))
 
 
 def net(last: Callable[[Tensor], Tensor]) -> Callable[[Mapping[str, Tensor], Tensor], Tensor]:
@@ -223,12 +218,12 @@ def test_noise_in_products_alone_is_error(method: Any) -> None:
     torch.manual_seed(0)
     x, y = torch.randn(100, 3).double(), torch.randn(100, 2).double()
     point = {"a": torch.randn(3, 4).double(), "b": torch.randn(4, 2).double()}
-    noisy, quiet = (HessianOperator(Objective(net(f), x, y, mse), point) for f in (Noise.apply, torch.clone))
+    noisy, quiet = (HessianOperator(Objective(net(f), x, y, mse), point) for f in (noise, torch.clone))
     H, exact = noisy.symmetric(), quiet.dense()
     assert 0.3 * float((H.matrix - exact).norm()) < H.error < 0.1 * float(exact.norm())
     with pytest.raises(NumericsError, match="is below the error of the computed Hessian"):
-        saddle_index(noisy, tau=1e-5, method=method)
-    assert saddle_index(quiet, tau=1e-5, method=method).lower > 0
+        saddle_index(noisy, rel_tau=1e-5, method=method)
+    assert saddle_index(quiet, rel_tau=1e-5, method=method).lower > 0
 
 
 # --- not finite, too small, too large -------------------------------------------------------------------------
@@ -295,7 +290,7 @@ def test_results_scale_with_the_matrix(scale: float, method: Any) -> None:
     one, other = (eigsh(MatrixOperator(A * s), 4, method=method) for s in (1.0, scale))
     np.testing.assert_allclose(other.values / scale, one.values, rtol=1e-12)
     assert other.converged.all()
-    one, other = (saddle_index(MatrixOperator(A * s), tau=1e-2, method=method) for s in (1.0, scale))
+    one, other = (saddle_index(MatrixOperator(A * s), rel_tau=1e-2, method=method) for s in (1.0, scale))
     assert (one.lower, one.upper) == (other.lower, other.upper) == (one.negative, one.negative)
     one, other = (spectral_density(MatrixOperator(A * s), method=method) for s in (1.0, scale))
     np.testing.assert_allclose(other.density * scale, one.density, rtol=1e-8, atol=1e-12)

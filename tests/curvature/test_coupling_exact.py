@@ -45,6 +45,7 @@ def assert_bounded(found: CouplingResult, true: list[mpmath.mpf]) -> Array:
     return away
 
 
+@pytest.mark.slow
 def test_dense_errors_bound_rounding() -> None:
     """Against 50 digits, for ratios from 1e-2 to 1e6: no error is beyond its bound, nor the bound without meaning."""
     loose, relative = [], []
@@ -58,6 +59,7 @@ def test_dense_errors_bound_rounding() -> None:
     assert np.median(relative) < 1e-8
 
 
+@pytest.mark.slow
 def test_dense_errors_bound_errors_of_the_blocks() -> None:
     """Blocks off by up to 0.1 tau in norm, of which the coupling is told: bounds hold, and some are nearly reached."""
     least = np.inf
@@ -93,6 +95,7 @@ def test_the_index_agrees_with_certified_counts(seed: int) -> None:
                 assert ratios.index == counted.negative == index
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("budget", [150, 600, 3000])
 def test_matrix_free_errors_bound_the_ratio_of_their_rank(budget: int) -> None:
     """Whatever the budget: errors hold for the i-th ratio or are NaN, distances for some ratio; both kinds occur."""
@@ -108,9 +111,7 @@ def test_matrix_free_errors_bound_the_ratio_of_their_rank(budget: int) -> None:
         tau = 10 ** rng.uniform(-5, -2)
         true = coupling(*map(MatrixOperator, (A, B, C)), tau, method="dense").ratios
         hidden = Hidden(B)
-        found = coupling(
-            MatrixOperator(A), hidden, MatrixOperator(C), tau, 5, "lanczos", seed=seed, max_products=budget
-        )
+        found = coupling(MatrixOperator(A), hidden, MatrixOperator(C), tau, 5, "lanczos", seed=seed, max_hvps=budget)
         assert found.num_products == hidden.count[0]
         away = np.abs(found.ratios - true[:5])
         assert np.isnan(found.errors).all() or (away <= found.errors).all()
@@ -153,3 +154,18 @@ def test_upper_bounds_allow_for_vectors_that_are_not_converged(mix: float) -> No
     assert upper is not None
     assert (s[:4].numpy() <= upper * (1 + 1e-12)).all()
     assert ((upper / s[:4].numpy() - 1)[:2] <= 3 * mix**2 + 1e-9).all()
+
+
+@pytest.mark.parametrize("scale", [3.0, 1e7])
+def test_ratios_of_large_blocks_are_within_their_errors_of_the_svd(scale: float) -> None:
+    """K is known by construction; by K K^T where that is sharp enough for the leading ratios, else by an SVD."""
+    n = 520
+    U, V = (torch.linalg.qr(torch.randn(n, n, dtype=torch.float64, generator=torch.manual_seed(s)))[0] for s in (1, 2))
+    known = np.r_[scale, np.linspace(2, 1e-3, n - 1)]
+    K = (U * torch.from_numpy(known)) @ V.T
+    tau = 1e-3
+    H = MatrixOperator((1 - tau) * torch.eye(n, dtype=torch.float64))
+    found = coupling(H, MatrixOperator(K), H, tau, method="dense")
+    assert (np.abs(found.ratios - known) <= found.errors + 1e-15 * scale).all()
+    assert found.errors[:10].max() <= 1e-8 * scale
+    assert found.index == (known > 1).sum()

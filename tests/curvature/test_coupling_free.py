@@ -66,7 +66,7 @@ def test_ratios_are_lower_bounds_within_their_errors(seed: int, kinds: str) -> N
     first, second = (MatrixOperator if kind == "dense" else Hidden for kind in kinds.split())
     for max_products in (1, 200, 600, 1500, 20000):
         H = [first(parts[0]), Hidden(parts[1]), second(parts[2])]
-        found = coupling(*H, TAU, k=6, method="lanczos", seed=seed, max_products=max_products)
+        found = coupling(*H, TAU, k=6, method="lanczos", seed=seed, max_hvps=max_products)
         assert_bounds(found, true)
         assert found.num_products == sum(h.count[0] for h in H if isinstance(h, Hidden))
         assert (found.tolerance, found.method, found.index_upper) == (TAU, "lanczos", 40)
@@ -82,7 +82,7 @@ def test_the_search_can_be_cut_short_or_sharpened() -> None:
     """A small budget leaves large errors, and says so; a smaller tol gives smaller errors for more products."""
     parts = [Hidden(block) for block in blocks(1)]
     short, usual, sharp = (
-        coupling(*parts, TAU, k=4, method="lanczos", tol=tol, max_products=budget)
+        coupling(*parts, TAU, k=4, method="lanczos", rtol=tol, max_hvps=budget)
         for tol, budget in ((1e-3, 1), (1e-3, 20000), (1e-6, 20000))
     )
     assert short.num_products < usual.num_products < sharp.num_products
@@ -143,6 +143,7 @@ def net() -> tuple[HessianOperator, list[Operator]]:
     return H, [H.block(["E"]), H.block(["E"], ["W"]), H.block(["W"])]
 
 
+@pytest.mark.slow
 def test_f0_on_a_net_by_products_alone(net: tuple[HessianOperator, list[Operator]]) -> None:
     """On a ReLU net the matrix-free ratios bound the dense ones, and count as many as the joint block has negatives."""
     H, parts = net
@@ -166,7 +167,7 @@ def test_dense_brackets_equal_the_index_over_a_sweep_of_tau(seed: int) -> None:
     parts = blocks(seed)
     values = np.linalg.eigvalsh(joint_matrix(*parts).numpy())
     for tau in np.geomspace(1e-6 if seed % 2 == 0 else 1e-4, 1, 25):
-        found = coupling(*map(MatrixOperator, parts), tolerance=tau)
+        found = coupling(*map(MatrixOperator, parts), abs_tau=tau)
         index = int((values < -tau).sum())
         assert found.index_lower <= index <= found.index_upper
         assert found.index == index
@@ -179,18 +180,18 @@ def test_a_ratio_of_one_and_errors_of_the_matrix_are_bracketed() -> None:
     """Where rounding, or the stated error of the matrices, can move a ratio across 1 the index is a bracket."""
     eye = torch.eye(4, dtype=torch.float64)
     B = torch.diag(torch.tensor([2.0, 1.0, 0.98, 0.5], dtype=torch.float64))
-    found = coupling(*map(MatrixOperator, (eye, B, eye)), tolerance=0.0)
+    found = coupling(*map(MatrixOperator, (eye, B, eye)), abs_tau=0.0)
     assert (found.index_lower, found.index_upper, found.index) == (1, 2, -1)
-    wide = coupling(*(MatrixOperator(X, error=0.03) for X in (eye, B, eye)), tolerance=0.0)
+    wide = coupling(*(MatrixOperator(X, error=0.03) for X in (eye, B, eye)), abs_tau=0.0)
     assert (wide.index_lower, wide.index_upper) == (1, 3)
     # Errors e of every block move a ratio kappa by e (1 + kappa) / (floor - e).
     assert (wide.errors >= 0.03 * (1 + found.ratios)).all()
     assert (wide.errors < 0.034 * (1 + found.ratios)).all()
-    low = coupling(*(MatrixOperator(X, error=0.03) for X in (eye / 4, B / 4, eye)), tolerance=0.0)
+    low = coupling(*(MatrixOperator(X, error=0.03) for X in (eye / 4, B / 4, eye)), abs_tau=0.0)
     assert (low.errors >= 0.12 * (1 + low.ratios)).all()
     assert (low.errors < 0.16 * (1 + low.ratios)).all()
     with pytest.raises(NumericsError, match=r"a diagonal block, known to 3\.0e-01, may have eigenvalues below -tau"):
-        coupling(*(MatrixOperator(X, error=0.3) for X in (eye / 4, B / 4, eye)), tolerance=0.0)
+        coupling(*(MatrixOperator(X, error=0.3) for X in (eye / 4, B / 4, eye)), abs_tau=0.0)
 
 
 def test_the_default_tolerance_is_relative_to_the_joint_block() -> None:

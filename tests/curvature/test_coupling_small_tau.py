@@ -32,7 +32,7 @@ def test_ratios_at_small_tolerances_are_right(tau: float, kind: type) -> None:
     for seed in range(12):
         blocks = rank_one(seed, tau)
         true = np.array([float(x) for x in exact_ratios(blocks, tau)])
-        found = coupling(*(kind(torch.from_numpy(X)) for X in blocks), tau, method="lanczos", max_products=1000)
+        found = coupling(*(kind(torch.from_numpy(X)) for X in blocks), tau, method="lanczos", max_hvps=1000)
         assert len(found.ratios) == len(true)
         assert found.index_lower == 0
         assert (np.abs(found.ratios[:, None] - true).min(1) <= found.distances).all()
@@ -69,7 +69,7 @@ def test_bounds_hold_to_rounding() -> None:
         blocks = (diagonal[0], draw(int(m), int(n), seed=seed).numpy() * 10 ** rng.uniform(-3, 2), diagonal[1])
         true = np.array(exact_ratios(blocks, tau))
         for kind in (Hidden, MatrixOperator):
-            found = coupling(*(kind(torch.from_numpy(X)) for X in blocks), tau, method="lanczos", tol=1e-12)
+            found = coupling(*(kind(torch.from_numpy(X)) for X in blocks), tau, method="lanczos", rtol=1e-12)
             away = np.abs(found.ratios[:, None] - true).astype(float)
             assert (away.min(1) <= found.distances).all()
             known = ~np.isnan(found.errors)

@@ -45,7 +45,7 @@ def test_every_saddle_of_the_bilinear_problem_is_found_from_nearby(S: tuple[int,
     assert float(torch.cat([g.reshape(-1) for g in gradient.values()]).norm()) == pytest.approx(found.grad_norm)
     k, rest = W.shape[1], [i for i in range(len(sigma)) if i not in S]
     expected = (k - len(S)) * len(rest) + sum(sigma[i] > sigma[j] for j in S for i in rest)
-    index = saddle_index(HessianOperator(objective, found.params), tau=1e-6)
+    index = saddle_index(HessianOperator(objective, found.params), rel_tau=1e-6)
     assert (index.negative, index.level) == (expected, "certified")
 
 
@@ -53,7 +53,7 @@ def test_an_inflection_is_gradient_flat_and_not_critical() -> None:
     """Where the slope is smallest but not zero, and the curvature zero, the search says so."""
     cubic = Objective(lambda P, x: (P["x"] ** 3 / 3 + 1e-3 * P["x"])[None], torch.zeros(1, 1), torch.zeros(1, 1),
                       loss=lambda out, _: out[:, 0])  # fmt: skip
-    found = find_critical_point(cubic, {"x": torch.tensor([0.3], dtype=torch.float64)}, max_products=2000)
+    found = find_critical_point(cubic, {"x": torch.tensor([0.3], dtype=torch.float64)}, max_hvps=2000)
     assert found.status == "gradient-flat"
     assert found.grad_norm == pytest.approx(1e-3, rel=1e-2)
     assert abs(float(found.params["x"])) < 1e-2
@@ -64,7 +64,7 @@ def test_a_search_that_is_stopped_is_unfinished() -> None:
     """Neither the budget nor a stop signal is taken for an arrival."""
     Y, W, E, _ = balanced((0,))
     start = {"W": nearby(W, 0.5, 1), "E": nearby(E, 0.5, 2)}
-    assert find_critical_point(bilinear(Y), start, max_products=1).status == "unfinished"
+    assert find_critical_point(bilinear(Y), start, max_hvps=1).status == "unfinished"
     seen: list[tuple[float, int]] = []
     found = find_critical_point(bilinear(Y), start, progress=lambda g, n: bool(seen.append((g, n))) or True)
     assert (found.status, len(seen)) == ("unfinished", 1)
@@ -145,13 +145,14 @@ def test_f7b_at_a_stationary_point(refined: tuple[Path, Path]) -> None:
         assert int(near.sum()) >= count > 0
 
 
+@pytest.mark.slow
 def test_a_search_is_resumed_and_never_overwritten(
     refined: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A short search ends unfinished with exit code 3; --resume continues from there, anything else is refused."""
     run, out = refined[0], tmp_path / "short.h5"
     command = ["critical", "--ckpt", str(run), "--step", "400", "--quiet", "--blocks", "E,W", "--out", str(out)]
-    assert cli.run([*command, "--search-products", "600"]) == 3
+    assert cli.run([*command, "--search-hvps", "600"]) == 3
     assert "not critical" in capsys.readouterr().out
     first = HessianReader(out).critical_point(400)
     assert cli.run(command) == 1

@@ -337,7 +337,7 @@ def test_words_of_errors() -> None:
 def test_clusters_group_multiplicities(method: str) -> None:
     """clusters() gives each end's eigenvalues with their multiplicities, outermost first; the gap decides."""
     values = np.concatenate([[-2.0] * 3, [-1.5, -1.4], np.linspace(-1, 1, 90), [3.0] * 4, [2.5] * 2])
-    found = eigsh(MatrixOperator(matrix(values)), 6, method=method, tol=1e-9)
+    found = eigsh(MatrixOperator(matrix(values)), 6, method=method, rtol=1e-9)
     for end, expected in ((0, [(-2.0, 3), (-1.5, 1), (-1.4, 1), (-1.0, 1)]), (1, [(3.0, 4), (2.5, 2)])):
         assert [count for _, count in found.clusters(end)] == [count for _, count in expected]
         np.testing.assert_allclose([v for v, _ in found.clusters(end)], [v for v, _ in expected], atol=1e-8)
@@ -356,7 +356,7 @@ def test_warm_start_from_both_ends_and_single_precision() -> None:
     np.testing.assert_allclose(warm.values, flat.values, rtol=1e-11)
     assert max(warm.num_products, flat.num_products) < cold.num_products
     for method in METHODS:
-        single = eigsh(MatrixOperator(A.float()), 4, method=method, tol=1e-12)
+        single = eigsh(MatrixOperator(A.float()), 4, method=method, rtol=1e-12)
         assert single.tol == 10 * 400**0.5 * torch.finfo(torch.float32).eps
         assert single.converged.all()
         np.testing.assert_allclose(single.values, cold.values, atol=single.tol * cold.operator_norm)

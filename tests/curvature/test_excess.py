@@ -8,6 +8,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from helpers.marking import slow
 from helpers.matrices import Hidden
 from torch import Tensor
 
@@ -52,14 +53,14 @@ def test_it_is_certified_and_within_its_bounds(seed: int) -> None:
     """-min(r, n_-(A), n_-(C)) <= excess <= min(r, m - n_-(A), n - n_-(C)), and n_- of the joint block by Cauchy."""
     A, B, C, r = drawn(seed)
     a, c, joint = negatives(A), negatives(C), negatives(whole(A, B, C))
-    found = excess_index(*map(MatrixOperator, (A, B, C)), tolerance=1e-9)
+    found = excess_index(*map(MatrixOperator, (A, B, C)), abs_tau=1e-9)
     assert (found.index, found.level, found.failure_probability) == (joint - a - c, "certified", 0.0)
     assert np.isnan(found.estimate)
     assert -min(r, a, c) <= joint - a - c <= min(r, len(A) - a, len(C) - c)
     assert max(a, c) <= joint <= a + c + min(r, *B.shape)
 
 
-@pytest.mark.parametrize("sizes", [(2, 2), (3, 2), (3, 4)])
+@pytest.mark.parametrize("sizes", [(2, 2), (3, 2), slow((3, 4))])
 def test_every_value_between_the_bounds_occurs(sizes: tuple[int, int]) -> None:
     """Direct sums of 2 x 2 blocks [[s, b], [b, t]], so that no sharper bound holds for these sizes, ranks, indices."""
     m, n = sizes
@@ -71,7 +72,7 @@ def test_every_value_between_the_bounds_occurs(sizes: tuple[int, int]) -> None:
             C = torch.tensor([t for _, t, _ in chosen] + list(rest) * (n > m)).double().diag()
             B = torch.zeros(m, n).double()
             B.diagonal().copy_(torch.tensor([b for _, _, b in chosen]))
-            found = excess_index(*map(MatrixOperator, (A, B, C)), tolerance=1e-9)
+            found = excess_index(*map(MatrixOperator, (A, B, C)), abs_tau=1e-9)
             assert found.index is not None
             r = sum(b != 0 for _, _, b in chosen)
             occurring.setdefault((negatives(A), negatives(C), r), set()).add(found.index)
@@ -85,7 +86,7 @@ def test_haynsworth(seed: int) -> None:
     """n_-(H) = n_-(A) + n_-(C - B^T A^-1 B), so that the excess is what the Schur complement has more than C."""
     A, B, C, _ = drawn(seed)
     schur = C - B.T @ torch.linalg.solve(A, B)
-    assert excess_index(*map(MatrixOperator, (A, B, C)), tolerance=1e-9).index == negatives(schur) - negatives(C)
+    assert excess_index(*map(MatrixOperator, (A, B, C)), abs_tau=1e-9).index == negatives(schur) - negatives(C)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -95,9 +96,9 @@ def test_of_positive_blocks_it_counts_the_coupling_ratios_above_one(seed: int) -
     A, C = ((X + X.T) / 2 for X in (A, C))
     blocks = [MatrixOperator(X) for X in (A, of_rank(7, 9, 5, seed, 3.0), C)]
     for tolerance in (1e-6, 0.3):
-        ratios = coupling(*blocks, tolerance=tolerance, method="dense")
+        ratios = coupling(*blocks, abs_tau=tolerance, method="dense")
         assert ratios.index > 0
-        assert excess_index(*blocks, tolerance=tolerance).index == ratios.index
+        assert excess_index(*blocks, abs_tau=tolerance).index == ratios.index
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -122,7 +123,7 @@ def test_matrix_free_brackets_hold(seed: int) -> None:
     B = of_rank(60, 80, 4, seed, 0.5)
     tolerance = 1e-2
     exact = negatives(whole(A, B, C), tolerance) - negatives(A, tolerance) - negatives(C, tolerance)
-    found = excess_index(*map(Hidden, (A, B, C)), tolerance, "lanczos", seed, max_products=400 if bulk else 3000)  # type: ignore[arg-type]
+    found = excess_index(*map(Hidden, (A, B, C)), tolerance, "lanczos", seed, max_hvps=400 if bulk else 3000)  # type: ignore[arg-type]
     assert found.lower <= exact <= found.upper
     assert found.level in ("bracketed", "estimated")
     assert found.lower <= found.estimate_low <= found.estimate <= found.estimate_high <= found.upper

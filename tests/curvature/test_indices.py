@@ -57,12 +57,12 @@ def test_a_tolerance_below_the_error_is_refused() -> None:
 def test_matrix_free_index_is_a_bracket() -> None:
     """Without the matrix the projection gives a lower bound and theory the upper one."""
     values = np.concatenate([-np.linspace(0.1, 1, 30), np.linspace(0, 2, 300)])
-    found = saddle_index(MatrixOperator(matrix(values)), method="lanczos", upper=64, max_products=100)
+    found = saddle_index(MatrixOperator(matrix(values)), method="lanczos", upper=64, max_hvps=100)
     assert found.level == "bracketed"
     assert found.negative == found.zero == found.positive == -1
     assert 5 <= found.lower <= 30 <= found.upper == 64
     assert found.failure_probability == 0
-    alone = saddle_index(MatrixOperator(matrix(values)), method="lanczos", max_products=100)
+    alone = saddle_index(MatrixOperator(matrix(values)), method="lanczos", max_hvps=100)
     assert (alone.level, alone.upper) == ("estimated", 330)
     assert found.tolerance == pytest.approx(1e-3 * 2, rel=1e-3)
 

@@ -150,7 +150,7 @@ def test_single_precision_is_no_ground_for_a_certificate_at_1e_8() -> None:
     values = np.concatenate([[-1.0, -0.5, 0.25, 1.0], np.zeros(60)])
     operator = MatrixOperator(exact_matrix(values).float())
     assert torch.equal(operator.matrix.double(), exact_matrix(values))
-    found = saddle_index(operator, tau=1e-3, method="dense")
+    found = saddle_index(operator, rel_tau=1e-3, method="dense")
     assert (found.negative, found.zero, found.positive, found.level) == (2, 60, 2, "certified")
     for attempt in (
         lambda: saddle_index(operator, method="dense"),
@@ -194,7 +194,7 @@ def test_brackets_hold_with_a_continuum_across_the_tolerance(seed: int) -> None:
     """A bulk that runs smoothly through -tau: wide brackets are allowed, wrong ones are not."""
     rng = np.random.default_rng(seed)
     values = np.concatenate([rng.uniform(-0.05, 0.05, 200), rng.standard_normal(40)])
-    found = saddle_index(MatrixOperator(matrix(values, seed)), tau=0.01, method="lanczos", seed=seed)
+    found = saddle_index(MatrixOperator(matrix(values, seed)), rel_tau=0.01, method="lanczos", seed=seed)
     assert found.lower <= true_index(values, found) <= found.upper < 240
     assert found.level == "bracketed"
     assert 0 < found.failure_probability <= ACCEPTED
@@ -204,11 +204,11 @@ def test_a_small_budget_gives_an_estimate_and_theory_a_bound() -> None:
     """With too few products there is no upper bound but n, or one given from theory; the estimate's interval holds."""
     values = np.concatenate([np.linspace(-1, -0.01, 150), np.linspace(0.001, 1, 250)])
     operator = MatrixOperator(matrix(values))
-    found = saddle_index(operator, method="lanczos", max_products=60)
+    found = saddle_index(operator, method="lanczos", max_hvps=60)
     assert (found.level, found.negative, found.upper, found.failure_probability) == ("estimated", -1, 400, 0)
     assert 0 < found.lower <= 150
     assert found.estimate.low <= 150 <= found.estimate.high < 400
-    capped = saddle_index(operator, method="lanczos", max_products=60, upper=170)
+    capped = saddle_index(operator, method="lanczos", max_hvps=60, upper=170)
     assert (capped.level, capped.upper, capped.failure_probability) == ("bracketed", 170, 0)
     assert saddle_index(operator, method="dense").negative == 150
 
@@ -236,7 +236,7 @@ def test_products_of_known_error_are_refused_or_bracketed(size: float) -> None:
     refused = 0
     for method in METHODS:
         try:
-            found = saddle_index(operator, tau=1e-2, method=method)
+            found = saddle_index(operator, rel_tau=1e-2, method=method)
         except NumericsError:
             refused += 1
         else:
@@ -270,7 +270,7 @@ def test_products_in_error_leave_the_bracket_open(lowest: int, lower: int, upper
 def test_an_uncertain_run_gives_no_upper_bound() -> None:
     """A tolerance too fine for the longest run leaves the upper bound open; a coarser one closes it."""
     operator = MatrixOperator(torch.diag(torch.linspace(0, 1, 1000, dtype=torch.float64)))
-    eigen = eigsh(operator, 1, method="lanczos", tol=1e-3)
+    eigen = eigsh(operator, 1, method="lanczos", rtol=1e-3)
     fine, coarse = (index_bounds(operator, eigen, tau, 1e-14, 1e-6, 3000, 0) for tau in (1.2e-4, 1e-3))
     assert (fine.lower, fine.upper, fine.failure_probability) == (0, None, 0)
     assert (coarse.lower, coarse.upper) == (0, 0)

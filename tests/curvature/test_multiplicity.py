@@ -8,10 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.linalg
 import torch
 from conftest import TINY
+from helpers.matrices import Diagonal
 from numpy.typing import NDArray
-from torch import Tensor
 
 from landscape import problems
 from landscape.analysis.hessian import analyse
@@ -25,17 +26,6 @@ from landscape.storage.runs import RunReader
 from landscape.training.loop import train
 
 Array = NDArray[np.float64]
-
-
-class Diagonal:
-    """An operator of given eigenvalues. Random starts know no axes, so that it is as hard as a rotated one."""
-
-    def __init__(self, values: Array) -> None:
-        self.values = torch.from_numpy(values)[:, None]
-        self.shape, self.dtype, self.device = (len(values), len(values)), torch.float64, torch.device("cpu")
-
-    def __matmul__(self, vectors: Tensor) -> Tensor:
-        return self.values * vectors if vectors.ndim == 2 else self.values[:, 0] * vectors
 
 
 def provoked(seed: int, largest: int) -> tuple[Array, int]:
@@ -77,13 +67,13 @@ def require_nothing_missed(found: EigenResult, values: Array, what: object) -> N
 def test_six_copies_before_a_crowded_edge(seed: int) -> None:
     """Four of them fit into the block; the other two lie where only a search of the complement finds them."""
     values = np.sort(np.r_[[-1e-3] * 6, -1e-3 + 1e-5 + np.random.default_rng(0).uniform(0, 1, 400) ** 2.2])
-    found = eigsh(Diagonal(values), 10, method="lanczos", seed=seed, max_products=4000)
+    found = eigsh(Diagonal(values), 10, method="lanczos", seed=seed, max_hvps=4000)
     assert found.converged.all()
     assert int((np.abs(found.values[0] + 1e-3) < 1e-8).sum()) == 6
     require_nothing_missed(found, values, seed)
 
 
-@pytest.mark.parametrize("seed", range(1000, 1030))
+@pytest.mark.parametrize("seed", range(1000, 1010))
 def test_no_copy_is_missed(seed: int) -> None:
     """Provoked spectra of up to 600 eigenvalues."""
     values, k = provoked(seed, 600)
@@ -97,7 +87,7 @@ def test_no_copy_is_missed_in_500_spectra(first: int) -> None:
     converged = 0
     for seed in range(first, first + 50):
         values, k = provoked(seed, 300 if seed % 20 else 2000)
-        found = eigsh(Diagonal(values), k, method="lanczos", seed=seed, max_products=10_000)
+        found = eigsh(Diagonal(values), k, method="lanczos", seed=seed, max_hvps=10_000)
         require_nothing_missed(found, values, seed)
         converged += found.converged.all()
     assert converged >= 45
@@ -135,12 +125,13 @@ def nets(seeds: int) -> list[TrainConfig]:
 def require_all_found(blocks: Iterator[tuple[str, MatrixOperator]], at_least: int) -> None:
     checked = 0
     for name, op in blocks:
-        found = eigsh(op, 10, method="lanczos", max_products=10_000)
+        found = eigsh(op, 10, method="lanczos", max_hvps=10_000)
         require_nothing_missed(found, np.linalg.eigvalsh(op.matrix.numpy()), name)
         checked += found.converged.all()
     assert checked >= at_least
 
 
+@pytest.mark.slow
 def test_no_copy_is_missed_in_real_blocks(tmp_path: Path) -> None:
     """At the start and after memorising, against the dense matrix."""
     require_all_found(real_blocks(tmp_path, nets(1), "0,120", ("W", "E,W")), at_least=10)
@@ -158,11 +149,11 @@ def test_an_unfinished_search_of_the_complement_is_no_convergence() -> None:
     values = np.sort(np.r_[-1.0, -0.9, np.linspace(-0.5, 0.9, 600), 1.1, 1.2])
     whole = eigsh(Diagonal(values), 2, method="lanczos")
     assert whole.converged.all()
-    short = eigsh(Diagonal(values), 2, method="lanczos", max_products=whole.num_products - 24)
+    short = eigsh(Diagonal(values), 2, method="lanczos", max_hvps=whole.num_products - 24)
     assert (short.residuals <= short.tol * short.operator_norm).all()
     assert not short.converged.all()
     require_nothing_missed(short, values, "short")
-    none = eigsh(Diagonal(values), 2, method="lanczos", max_products=1)
+    none = eigsh(Diagonal(values), 2, method="lanczos", max_hvps=1)
     assert np.isinf(none.hidden).all()
     assert not none.converged.any()
 
@@ -170,7 +161,7 @@ def test_an_unfinished_search_of_the_complement_is_no_convergence() -> None:
 def test_one_end_counts_without_the_other() -> None:
     """Where the low end never converges, the high one is still searched, and counts."""
     values = np.sort(np.r_[np.random.default_rng(0).uniform(0, 1, 2000) ** 8, 2.0, 2.1, 2.2])
-    found = eigsh(Diagonal(values), 3, method="lanczos", tol=1e-9, max_products=1000)
+    found = eigsh(Diagonal(values), 3, method="lanczos", rtol=1e-9, max_hvps=1000)
     assert found.converged.all(1).tolist() == [False, True]
     require_nothing_missed(found, values, "one end")
 
@@ -195,9 +186,11 @@ def test_components_of_random_vectors(n: int) -> None:
     assert n < 1000 or share >= 0.09
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("partial", [False, True])
 @pytest.mark.parametrize("columns", [24, 400])
 @pytest.mark.parametrize("seed", range(6))
-def test_no_run_reaches_less_far_than_its_start_allows(seed: int, columns: int) -> None:
+def test_no_run_reaches_less_far_than_its_start_allows(seed: int, columns: int, partial: bool) -> None:
     """With the start's true component in place of the random event, the bound holds at every step, restarts or not.
 
     It is sharp: for some step it is within a factor of 30 of what was hidden.
@@ -210,7 +203,7 @@ def test_no_run_reaches_less_far_than_its_start_allows(seed: int, columns: int) 
         component = float(start[copies].norm())
         # least_component(n, failure) is linear in the probability.
         failure = component / least_component(len(values), 1.0)
-        run = RandomRun(op, nothing, generator(seed), columns)
+        run = RandomRun(op, nothing, generator(seed), columns, partial)
         while not run.exhausted and run.num_products < 250:
             run.step()
             run.project()
@@ -219,6 +212,31 @@ def test_no_run_reaches_less_far_than_its_start_allows(seed: int, columns: int) 
             if hidden > 1e-9 * run.scale:
                 closest = min(closest, reach / hidden)
     assert closest < 30
+
+
+@pytest.mark.parametrize("columns", [100, 400])
+@pytest.mark.parametrize("seed", range(10))
+def test_partial_reorthogonalisation_keeps_all_digits(seed: int, columns: int) -> None:
+    """Simon (1984): its basis is orthonormal to sqrt(eps), the projection exact to rounding; most steps read none."""
+    values, _ = provoked(seed, 3000)
+    op, locked = Diagonal(values), torch.eye(len(values), dtype=torch.float64)[:, :2]
+    run, steps, idle = RandomRun(op, locked, generator(seed), columns, partial=True), 0, 0
+    while steps < 250 and not run.exhausted:
+        lost = run.lost
+        run.step()
+        steps, idle = steps + 1, idle + (run.lost == lost)
+    run.project()
+    Q = run.basis[:, : run.filled].numpy()
+    assert np.abs(Q.T @ Q - np.eye(run.filled)).max() <= 1e-7
+    assert np.abs(Q[:2]).max() <= 1e-12
+    projected = scipy.linalg.eigh(Q.T @ (values[:, None] * Q), Q.T @ Q, eigvals_only=True)
+    np.testing.assert_allclose(run.theta, projected, rtol=0, atol=1e-12 * run.scale)
+    # H basis = basis T + coupling, but for what was lost.
+    t = values[:, None] * Q - Q @ run.T[: run.filled, : run.filled] - (run.block.numpy() @ run.coupling)
+    t[:2] = 0
+    assert np.linalg.norm(t) <= run.lost + 1e-12 * run.scale
+    if steps == 250:
+        assert idle >= 100
 
 
 def test_one_step_of_the_theorem() -> None:
@@ -248,6 +266,7 @@ def test_a_norm_is_not_taken_from_a_start_that_misses_the_top() -> None:
     assert operator_norm(Diagonal(values)) == pytest.approx(1.5, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_what_may_be_hidden_is_stored_and_printed(tmp_path: Path) -> None:
     """A matrix-free analysis says it by end, with its probability; a dense one says 0."""
     config = dataclasses.replace(TINY, p=7, hidden=24, steps=20, checkpoint_every=0)

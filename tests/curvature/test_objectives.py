@@ -320,6 +320,7 @@ def test_kinks_of_a_model_that_runs_in_float32_alone() -> None:
     HessianOperator(objective, dict(module.named_parameters()))
 
 
+@pytest.mark.slow
 def test_steps_that_float32_swallows_decide_nothing() -> None:
     """Of few numbers that are rounded to float32, a small step may change none, and again none when it is doubled."""
 

@@ -258,7 +258,7 @@ M = MatrixOperator(torch.diag(torch.arange(-3.0, 9.0).double()))
         "k 2.5": (lambda: eigsh(M, 2.5), "k is 2.5", "give a whole number of at least 1"),
         "which": (lambda: eigsh(M, 1, "largest"), "which is 'largest'", "choose from both, lowest, highest"),
         "method": (lambda: eigsh(M, 1, method="lancos"), "method is 'lancos'", "choose from auto, dense, lanczos"),
-        "tol": (lambda: eigsh(M, 1, tol=NAN), "tol is nan", "give a finite number above 0"),
+        "rtol": (lambda: eigsh(M, 1, rtol=NAN), "rtol is nan", "give a finite number above 0"),
         "tau as a word": (lambda: saddle_index(M, "small"), "tau is 'small'", "give a finite number above 0"),
         "tau NaN": (lambda: saddle_index(M, NAN), "tau is nan", "give a finite number above 0"),
         "tau NaN, matrix-free": (lambda: saddle_index(M, NAN, "lanczos"), "tau is nan", "a finite number above 0"),

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import scipy.sparse.linalg
 import torch
-from helpers.matrices import drawn_spectrum, matrix
+from helpers.marking import seeds
+from helpers.matrices import Diagonal, drawn_spectrum, matrix
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -56,7 +57,7 @@ def test_prescribed_spectra(method: str, name: str, scale: float) -> None:
     """Both ends come back to the tolerance, multiplicities and all, at every scale; residuals are true."""
     values = spectra()[name] * scale
     A = matrix(values)
-    result = eigsh(MatrixOperator(A), 6, method=method, tol=1e-8)
+    result = eigsh(MatrixOperator(A), 6, method=method, rtol=1e-8)
     norm = np.abs(values).max()
     right = np.abs(result.values - ends(values, 6)) <= 1e-8 * norm
     assert right[result.converged].all()
@@ -84,7 +85,7 @@ def test_small_orders_and_k_beyond_n(method: str, n: int) -> None:
     """Orders around every switch, and k > n, give all that there is."""
     A = matrix(np.random.default_rng(n).standard_normal(n), seed=n)
     k = min(8, n)
-    result = eigsh(MatrixOperator(A), 8 if n > 5 else 10, method=method, tol=1e-9)
+    result = eigsh(MatrixOperator(A), 8 if n > 5 else 10, method=method, rtol=1e-9)
     expected = ends(np.linalg.eigvalsh(A.numpy()), k if n > 5 else n)
     np.testing.assert_allclose(result.values, expected, atol=1e-8)
 
@@ -120,7 +121,7 @@ def test_scipy_agrees_on_one_end() -> None:
     """SciPy's ARPACK finds the same highest eigenvalues; `which` returns one end only."""
     A = matrix(np.random.default_rng(1).standard_normal(300))
     theirs = np.sort(scipy.sparse.linalg.eigsh(A.numpy(), 5, which="LA", rng=0)[0])[::-1]
-    result = eigsh(MatrixOperator(A), 5, which="highest", method="lanczos", tol=1e-9)
+    result = eigsh(MatrixOperator(A), 5, which="highest", method="lanczos", rtol=1e-9)
     assert result.values.shape == (1, 5)
     np.testing.assert_allclose(result.values[0], theirs, atol=1e-9)
 
@@ -132,7 +133,7 @@ def test_products_are_counted_and_bounded() -> None:
     result = eigsh(counted, 4, method="lanczos")
     assert result.num_products == counted.columns
     assert result.converged.all()
-    short = eigsh(Counted(A), 4, method="lanczos", tol=1e-12, max_products=60)
+    short = eigsh(Counted(A), 4, method="lanczos", rtol=1e-12, max_hvps=60)
     assert not short.converged.all()
     assert short.num_products < 200
 
@@ -197,17 +198,16 @@ def test_vectors_are_orthonormal_and_residuals_true(method: str, name: str, scal
 
 
 def test_a_hard_search_gets_a_longer_basis(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where eigenvalues crowd at both ends: the true ones, for at most four fifths of the products."""
-    values = np.sin(np.linspace(-np.pi / 2, np.pi / 2, 500))
-    A = matrix(values)
-    found = eigsh(MatrixOperator(A), 10, method="lanczos")
+    """Where eigenvalues crowd at both ends: the true ones, for a sixth fewer products."""
+    values = np.sin(np.linspace(-np.pi / 2, np.pi / 2, 2000))
+    found = eigsh(Diagonal(values), 10, method="lanczos", max_hvps=10_000)
     np.testing.assert_allclose(found.values, np.stack([values[:10], values[::-1][:10]]), atol=1e-9)
     assert found.converged.all()
     assert found.orthonormality <= 2e-14
     monkeypatch.setattr(search, "_EASY", 10**9)
-    short = eigsh(MatrixOperator(A), 10, method="lanczos")
+    short = eigsh(Diagonal(values), 10, method="lanczos", max_hvps=10_000)
     assert short.converged.all()
-    assert found.num_products <= 0.8 * short.num_products
+    assert found.num_products <= 5 / 6 * short.num_products
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -225,14 +225,14 @@ def test_both_ends_where_largest_magnitudes_alternate() -> None:
         np.testing.assert_allclose(eigsh(A, 2, method=method).values, [[-4.95, -2.9], [5.0, 3.0]], atol=1e-12)
 
 
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("seed", seeds(20, 100))
 def test_nothing_is_missed_in_random_spectra(seed: int) -> None:
     """Multiplets, clusters, gaps and zeros at scales from 1e-12 to 1e6: both ends, with all copies."""
     rng = np.random.default_rng(seed)
     bulk = rng.uniform(-0.3, 0.3) + 0.2 * rng.standard_normal(rng.integers(150, 400)).clip(-2, 2)
     values = drawn_spectrum(seed, 1e-3, 12)
     values = np.concatenate([values, bulk * np.abs(values).max()])
-    found = eigsh(MatrixOperator(matrix(values, seed)), 8, method="lanczos", tol=1e-7, seed=seed, max_products=20_000)
+    found = eigsh(MatrixOperator(matrix(values, seed)), 8, method="lanczos", rtol=1e-7, seed=seed, max_hvps=20_000)
     ordered, norm = np.sort(values), np.abs(values).max()
     np.testing.assert_allclose(found.values, [ordered[:8], ordered[::-1][:8]], rtol=0, atol=1e-6 * norm)
     assert found.converged.all()

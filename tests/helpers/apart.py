@@ -27,21 +27,40 @@ from landscape.storage.hessians import HessianReader
 from landscape.storage.writer import Writer
 
 PATIENCE = 180.0
+"""Seconds for which a command may use no CPU. It has no limit otherwise: a busy machine may starve it for minutes."""
 MEMORY = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
 SERVER = multiprocessing.get_context("forkserver")
-# isal: Ctrl-C within the import of a compiled module is an ImportError of its own. The last are imported late, by torch
-# with the first gradient and by the problem of a run.
+# isal: Ctrl-C within the import of a compiled module is an ImportError of its own. All but the commands themselves are
+# imported late: by the problem of a run, a report, torch with the first gradient and tyro with the first command line.
 SERVER.set_forkserver_preload(
     [
         "isal.isal_zlib",
+        "jinja2",
         "landscape.cli.main",
         "landscape.analysis.critical",
         "landscape.report.page",
+        "landscape.report.style",
         "landscape.sweep.run",
+        "landscape.problems.embedding_mlp.networks",
         "landscape.problems.embedding_mlp.plain",
+        "landscape.problems.embedding_mlp.problem",
+        "landscape.problems.transformer.networks",
+        "landscape.problems.transformer.problem",
+        "landscape.curvature.excess",
         "landscape.curvature.pencil",
-        "torch.fx.experimental.symbolic_shapes",
+        "landscape.curvature.tracking",
+        "matplotlib.backends.backend_agg",
+        "matplotlib.backends.backend_pdf",
+        "multiprocessing.popen_spawn_posix",
+        "multiprocessing.synchronize",
+        "resource",
         "scipy.optimize",
+        "seaborn",
+        "torch.fx.experimental.symbolic_shapes",
+        "typeguard",
+        "tyro._backends._tyro_backend",
+        "tyro._backends._tyro_help_formatting",
+        "tyro.constructors._struct_spec_attrs",
     ]
 )
 EVENTS = ("pwrite", "replace", "rename", "posix_fallocate", "unlink", "link", "mkdir", "rmdir")
@@ -226,11 +245,15 @@ def run_apart(folder: Path, argv: list[str], kill: Kill | None = None) -> Outcom
     # Not killed before: a signal at Python's own start tells nothing of the command.
     told.recv()
     outcome, started, after = Outcome(), time.monotonic(), kill.after if kill else None
+    used = -1
     with contextlib.suppress(EOFError):
         while True:
-            left = (PATIENCE if after is None else after) - (time.monotonic() - started)
+            left = PATIENCE if after is None else after - (time.monotonic() - started)
             if not told.poll(max(left, 0)):
                 if after is None or kill is None:
+                    before, used = used, _ticks(child.pid or 0)
+                    if used != before:
+                        continue
                     child.kill()
                     raise TimeoutError(f"{argv} did nothing for {PATIENCE} s")
                 with contextlib.suppress(ProcessLookupError):
@@ -245,12 +268,36 @@ def run_apart(folder: Path, argv: list[str], kill: Kill | None = None) -> Outcom
                 outcome.acknowledged.append(message)
     outcome.seconds = time.monotonic() - started
     child.join()
+    while _group(child.pid or 0):
+        time.sleep(0.01)
     outcome.code = child.exitcode or 0
     return outcome
 
 
+def _ticks(leader: int) -> int:
+    """CPU time that a command and what it started have used, in clock ticks."""
+    found = 0
+    for pid in {leader, *_group(leader)}:
+        with contextlib.suppress(OSError):
+            found += sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[11:13]))
+    return found
+
+
+def _group(leader: int) -> list[int]:
+    """The processes that a command has started, and that live."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, _, group, *_ = stat.read_text().rpartition(") ")[2].split()
+            if int(group) == leader and state not in "ZX":
+                found.append(int(stat.parent.name))
+    return found
+
+
 def _work(argv: list[str], kill: Kill | None, telling: Connection) -> None:
     """In the child: run the command, and tell of its start, of every row, and of its last words."""
+    # Workers of a killed command end on their own; `run_apart` waits for all that are of the group.
+    os.setpgid(0, 0)
     # The default is shared by processes, and a killed one would leave it behind.
     tqdm.set_lock(threading.RLock())
     signal.signal(signal.SIGINT, signal.default_int_handler)

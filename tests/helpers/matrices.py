@@ -80,3 +80,14 @@ def exact_ratios(blocks: Blocks, tau: float) -> list[mpmath.mpf]:
             L = mpmath.cholesky(mpmath.matrix(H.tolist()) + mpmath.mpf(tau) * mpmath.eye(len(H)))
             K = mpmath.matrix([list(mpmath.lu_solve(L, K[:, j])) for j in range(K.cols)])
         return sorted(mpmath.svd_r(K, compute_uv=False), reverse=True)
+
+
+class Diagonal:
+    """An operator of given eigenvalues. Random starts know no axes, so that it is as hard as a rotated one."""
+
+    def __init__(self, values: Array) -> None:
+        self.values = torch.from_numpy(values)[:, None]
+        self.shape, self.dtype, self.device = (len(values), len(values)), torch.float64, torch.device("cpu")
+
+    def __matmul__(self, vectors: Tensor) -> Tensor:
+        return self.values * vectors if vectors.ndim == 2 else self.values[:, 0] * vectors

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import abc
 import functools
 import hashlib
 import json
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -63,7 +63,7 @@ def hessian(folder: Path, steps: Sequence[str] = STEPS, blocks: Sequence[str] = 
 
 def critical(folder: Path, blocks: Sequence[str] = BLOCKS, products: str = "60000") -> list[str]:
     return ["critical", "--ckpt", f"{folder}/run.h5", "--out", f"{folder}/run.hessian.h5", "--step", "8", "--k", "2",
-            "--device", "cpu", "--quiet", "--resume", "--search-products", products, "--blocks", *blocks]  # fmt: skip
+            "--device", "cpu", "--quiet", "--resume", "--search-hvps", products, "--blocks", *blocks]  # fmt: skip
 
 
 def sweep(folder: Path) -> list[str]:
@@ -121,15 +121,31 @@ class Reading(Kind):
         return super().strangers() | {self.folder / name: content for name, content in inputs().items()}
 
 
-@register
-class Hessian(Reading):
-    """Analyses of one run that grow, in one file."""
-
-    name, share, seconds = "hessian", 1.5, 0.5
+class Measuring(Reading):
+    """Commands that end with the file of one whole command; whole: that command, and the options of its function."""
 
     def __init__(self, folder: Path, choose: Choose) -> None:
         super().__init__(folder, choose)
         self.outputs = (folder / "run.hessian.h5",)
+
+    @abc.abstractmethod
+    def whole(self) -> tuple[Any, ...]: ...
+
+    def settle(self) -> list[Command]:
+        command, *options = self.whole()
+        return [Command(command(self.folder, *options), (0, 3))]
+
+    def judge_end(self, ledger: Ledger) -> None:
+        super().judge_end(ledger)
+        if analysed(self.folder) != undisturbed(*self.whole()):
+            ledger.wrong.append("the end is not the undisturbed one")
+
+
+@register
+class Hessian(Measuring):
+    """Analyses of one run that grow, in one file."""
+
+    name, share, seconds = "hessian", 1.5, 0.5
 
     @property
     def k(self) -> str:
@@ -142,8 +158,8 @@ class Hessian(Reading):
             return Command([*argv, "--overwrite"], (0, 3), replaces=self.outputs)
         return Command(argv, (0, 3), "it was made with k")
 
-    def settle(self) -> list[Command]:
-        return [Command(hessian(self.folder, k=self.k or "2"), (0, 3))]
+    def whole(self) -> tuple[Any, ...]:
+        return hessian, STEPS, BLOCKS, self.k or "2"
 
     def judge(self, ledger: Ledger) -> None:
         super().judge(ledger)
@@ -158,33 +174,19 @@ class Hessian(Reading):
             if alone and (key[0], block) in there and truth[key] != value:
                 ledger.torn.append(f"{key} is not the undisturbed value")
 
-    def judge_end(self, ledger: Ledger) -> None:
-        super().judge_end(ledger)
-        if analysed(self.folder) != undisturbed(hessian, STEPS, BLOCKS, self.k or "2"):
-            ledger.wrong.append("the end is not that of a fresh analysis")
-
 
 @register
-class Critical(Reading):
+class Critical(Measuring):
     """A search that is stopped, resumed, given more products and more blocks."""
 
     name, share, seconds = "critical", 0.8, 1.0
-
-    def __init__(self, folder: Path, choose: Choose) -> None:
-        super().__init__(folder, choose)
-        self.outputs = (folder / "run.hessian.h5",)
 
     def command(self, choose: Choose) -> Command:
         blocks = some(BLOCKS, choose)
         return Command(critical(self.folder, blocks, choose(("50", "300", "60000"))), (0, 3))
 
-    def settle(self) -> list[Command]:
-        return [Command(critical(self.folder), (0, 3))]
-
-    def judge_end(self, ledger: Ledger) -> None:
-        super().judge_end(ledger)
-        if analysed(self.folder) != undisturbed(critical):
-            ledger.wrong.append("the end is not that of an undisturbed search")
+    def whole(self) -> tuple[Any, ...]:
+        return (critical,)
 
 
 @register
@@ -248,8 +250,6 @@ class Sweep(Reading):
         return Command(sweep(self.folder), (0, 3))
 
     def settle(self) -> list[Command]:
-        # Workers of a killed sweep end on their own.
-        time.sleep(0.5)
         return [self.command(lambda of: of[0])]
 
     def judge(self, ledger: Ledger) -> None:

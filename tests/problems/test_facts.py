@@ -34,7 +34,7 @@ def test_f0_index_counts_coupling_ratios_above_one(seed: int, tau: float) -> Non
     A, B = (X @ X.T + 0.1 * np.eye(len(X)) for X in (rng.standard_normal((6, 6)), rng.standard_normal((9, 9))))
     C = 2.0 * rng.standard_normal((6, 9))
     joint = np.block([[A, C], [C.T, B]])
-    result = coupling(*(MatrixOperator(torch.from_numpy(X)) for X in (A, C, B)), tolerance=tau)
+    result = coupling(*(MatrixOperator(torch.from_numpy(X)) for X in (A, C, B)), abs_tau=tau)
     assert 0 < result.index == (np.linalg.eigvalsh(joint) < -tau).sum()
     shifted = [np.linalg.inv(np.linalg.cholesky(X + tau * np.eye(len(X)))) for X in (A, B)]
     expected = np.linalg.svd(shifted[0] @ C @ shifted[1].T, compute_uv=False)

@@ -72,11 +72,12 @@ def test_nothing_is_claimed_of_other_blocks() -> None:
 @pytest.fixture(scope="module")
 def memorised(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("starts") / "run.h5"
-    config = TrainConfig(p=11, embed_dim=16, hidden=64, batch_size=36, steps=200, checkpoint_every=0, device="cpu")
+    config = TrainConfig(p=11, embed_dim=8, hidden=32, batch_size=36, steps=200, checkpoint_every=0, device="cpu")
     train(config, path, quiet=True)
     return path
 
 
+@pytest.mark.slow
 def test_a_cluster_that_random_starts_do_not_resolve(memorised: Path) -> None:
     """The low end of E,W of a memorised net is the dense one's, found with fewer products; so are W and V."""
     with RunReader(memorised) as reader:
@@ -102,6 +103,7 @@ def dense_of(op: Deflated | EmbeddingHessian | MatrixOperator) -> Tensor:
     return op.dense()
 
 
+@pytest.mark.slow
 def test_an_analysis_begins_there(memorised: Path, tmp_path: Path) -> None:
     """A matrix-free analysis of E,W counts the products of its start vectors, and agrees with the dense one."""
     both = [

@@ -170,6 +170,7 @@ def dense_by_torch(config: TrainConfig, params: Mapping[str, Tensor], problem: T
     return found
 
 
+@pytest.mark.slow
 def test_dense_blocks(config: TrainConfig) -> None:
     """Every block by shared columns and closed forms, against torch.func.hessian of torch's own functions."""
     problem, params = problem_of(config), at_random(config)

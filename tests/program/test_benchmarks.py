@@ -33,6 +33,7 @@ def test_peers_compute_the_same(tiny: peers.Case) -> None:
         H, v = tiny.landscape(names), tiny.probe(names)[:, 0]
         assert peers.relative(tiny.pyhessian_product(names)(v), H @ v) < peers.TOLERANCE
         assert peers.relative(tiny.curvlinops(names) @ v, H @ v) < peers.TOLERANCE
+        assert peers.relative(tiny.eigenthings(names).matvec(v), H @ v) < peers.TOLERANCE
         assert peers.relative(tiny.torch_hessian(names), H.dense()) < peers.TOLERANCE
 
 

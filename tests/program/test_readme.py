@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
+import warnings
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from helpers.apart import SERVER
+from helpers.vision import torchvision
 
+from landscape.cli import main as cli
+from landscape.presets import PRESETS
 from landscape.storage.hessians import HessianReader
 from landscape.storage.schema import LEVELS
 
@@ -21,35 +29,75 @@ OUTSIDERS = ("h5dump", "h5ls", "ncdump")
 """Programs that a newcomer may lack; CI has them."""
 
 
+SMALL = {"p": 31, "embed_dim": 12, "hidden": 48}
+"""Sizes of `--preset quick` here; its own dense blocks, which take a minute, are those of the critical point."""
+
+
+def command(argv: list[str]) -> None:
+    if "--preset" in argv:
+        PRESETS["quick"] = PRESETS["quick"] | SMALL
+    sys.exit(cli.run(argv))
+
+
+def script(text: str) -> None:
+    """Run an example; a warning is an error, except of Lightning, which itself has some."""
+    if "import lightning" in text:
+        # It imports torchvision, which may be of another release than torch.
+        torchvision()
+    else:
+        warnings.simplefilter("error")
+    exec(text, {"__name__": "__main__"})
+
+
+def work_in(folder: Path, work: Callable[[Any], None], what: Any) -> None:
+    os.chdir(folder)
+    work(what)
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An empty folder in which every shell and Python block of the pages ran, in order, without a warning.
 
-    A Python block that begins with the name of a file is that file.
+    A Python block that begins with the name of a file is that file. Blocks and commands of `landscape` but the lightest
+    run in forks of a process that has imported it.
     """
     folder = tmp_path_factory.mktemp("readme")
     env = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+
+    def fork(work: Callable[[Any], None], what: Any) -> None:
+        child = SERVER.Process(target=work_in, args=(folder, work, what))
+        child.start()
+        child.join()
+        assert child.exitcode == 0, what
+
     for page in PAGES:
         for kind, text in re.findall(r"```(sh|python)\n(.*?)```", page.read_text(), re.DOTALL):
             if file := re.match(r"# (\w+\.py)\n", text):
                 (folder / file[1]).write_text(text)
                 continue
             if kind == "python":
-                subprocess.run([sys.executable, "-W", "error", "-c", text], cwd=folder, check=True, env=env)
+                fork(script, text)
                 continue
             for line in text.splitlines():
-                command = line.split("  #")[0].strip()
-                program = command.partition(" ")[0]
+                words = line.split("  #")[0].strip()
+                program = words.partition(" ")[0]
                 missing = program in OUTSIDERS and shutil.which(program) is None
-                if program != "make" and not missing:
-                    subprocess.run(command, shell=True, cwd=folder, check=True, env=env, stdout=subprocess.DEVNULL)
+                if program == "landscape" and not words.startswith("landscape info"):
+                    fork(command, shlex.split(words)[1:])
+                elif program != "make" and not missing:
+                    subprocess.run(words, shell=True, cwd=folder, check=True, env=env, stdout=subprocess.DEVNULL)
     return folder
 
 
 @pytest.mark.slow
 def test_commands_and_examples(folder: Path) -> None:
     """They leave the files that they name behind; the index of every block is certified."""
-    for name in ("checkpoints/first.h5", "reports/first/report.html", "reports/first-slices-500/slices.png"):
+    for name in (
+        "checkpoints/first.h5",
+        "reports/first/report.html",
+        "reports/first-slices-500/slices.png",
+        "checkpoints/lightning.h5",
+    ):
         assert (folder / name).stat().st_size > 0
     found = HessianReader(folder / "checkpoints/first.hessian.h5")
     assert found.steps == [0, 500]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import random
 import shutil
 import signal
@@ -76,23 +77,22 @@ class Sequences(RuleBasedStateMachine):
 def machine(kind: type[Kind], examples: int) -> Any:
     """The test of a kind with so many sequences."""
     case = type(f"{kind.__name__}Sequences", (Sequences,), {"kind": kind}).TestCase
-    case.settings = settings(
-        max_examples=examples, stateful_step_count=6, deadline=None, suppress_health_check=list(HealthCheck)
-    )
+    case.settings = settings(max_examples=examples, stateful_step_count=6, suppress_health_check=list(HealthCheck))
     return pytest.mark.slow(case)
 
 
-TestRun = machine(Run, 150)
-TestEnsemble = machine(Ensemble, 50)
-TestHessian = machine(Hessian, 60)
-TestCritical = machine(Critical, 20)
+# A few hundred in all: the torture run draws thousands.
+TestRun = machine(Run, 130)
+TestEnsemble = machine(Ensemble, 40)
+TestHessian = machine(Hessian, 40)
+TestCritical = machine(Critical, 10)
 
 
 @pytest.mark.slow
 def test_killed_processes() -> None:
     """The same with processes that are really killed, as the torture run does at length."""
     for kind in (Run, Ensemble, Hessian, Critical):
-        (tally,) = sequences.torture([kind], 3, 300.0, seed=1)
+        (tally,) = sequences.torture([kind], 3, math.inf, seed=1)
         assert (tally.sequences, tally.harm) == (3, (0, 0, 0))
         assert tally.acknowledged > 0
 
@@ -102,7 +102,7 @@ def test_killed_processes() -> None:
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_processes_stopped_ever_later(kind: type[Kind], number: int) -> None:
     """SIGKILL and Ctrl-C at growing numbers of seconds, of commands that take long or have processes of their own."""
-    kills = [Kill(after=seconds, number=number) for seconds in (0.05, 0.2, 0.5, 1.0, 2.0, 4.0)]
+    kills = [Kill(after=seconds, number=number) for seconds in (0.2, 1.0, 3.0)]
     _, ledger = sequences.run_sequence(kind, random.Random(0), kills)
     assert not ledger.harm, ledger.harm
 

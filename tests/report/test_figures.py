@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from conftest import TINY
@@ -23,6 +24,7 @@ from landscape.problems.embedding_mlp.blocks import BLOCKS
 from landscape.report.figures import FAMILIES, Drawn, NotDrawnError, open_sources
 from landscape.report.page import write_report
 from landscape.report.style import style
+from landscape.storage.hessians import HessianReader
 from landscape.training.loop import train
 
 ONE_OR_TWO = [*itertools.combinations(BLOCKS, 1), *itertools.combinations(BLOCKS, 2)]
@@ -81,7 +83,8 @@ def test_any_blocks(blocks: tuple[str, ...], folder: Path, tmp_path: Path) -> No
     analyse(folder / "tiny.h5", HessianConfig(blocks=blocks, steps="0,60", device="cpu", k=2), hessian, quiet=True)
     drawn = draw([folder / "tiny.h5", hessian])
     pair = any("," in block for block in blocks)
-    assert drawn.keys() == FAMILIES.keys() - {"recorded_metrics"} - ({"coupling_ratios"} if not pair else set())
+    of_pairs = {"coupling_ratios", "excess_index"}
+    assert drawn.keys() == FAMILIES.keys() - {"recorded_metrics"} - (of_pairs if not pair else set())
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -91,6 +94,27 @@ def test_any_run(name: str, folder: Path) -> None:
     assert drawn.keys() >= {"training_curves", "extreme_eigenvalues", "saddle_index", "densities"}
     assert ("spectra" in drawn) == (name != "free")
     assert ("tracking" in drawn) == (name not in ("short", "seldom"))
+
+
+@pytest.mark.parametrize("name", ["sgd", "free", "seldom"])
+def test_the_excess_index_as_it_was_measured(name: str, folder: Path) -> None:
+    """The numbers of the Hessian file, brackets and shares too; the title names the pair with the most."""
+    drawn, found = draw([folder / f"{name}.h5"])["excess_index"], HessianReader(folder / f"{name}.hessian.h5")
+    largest = 0
+    for _, row in drawn.data.iterrows():
+        measured, pair = found.row(int(row["step"])), found.pairs.index(row["pair"])
+        lower, upper = (measured[f"excess_index_{end}"][pair] for end in ("lower", "upper"))
+        assert (row["excess_index_lower"], row["excess_index_upper"]) == (lower, upper)
+        joint = found.blocks.index(row["pair"])
+        whole = {int(measured[f"inertia_{end}"][joint]) for end in ("lower", "upper")}
+        if lower == upper and len(whole) == 1 and min(whole):
+            assert row["share_of_joint_index"] == lower / min(whole)
+        else:
+            assert np.isnan(row["share_of_joint_index"])
+        largest = max(largest, int(lower))
+    steps = {step for step in found.steps if np.isfinite(found.row(step)["excess_index_lower"]).any()}
+    assert set(drawn.data["step"]) == steps
+    assert f" most, {largest} at step" in drawn.title
 
 
 @pytest.mark.parametrize("backwards", [False, True])

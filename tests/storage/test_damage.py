@@ -35,6 +35,7 @@ def spoiled(path: Path, group: str, step: int, name: str) -> None:
         data[row] = data[row] + 1
 
 
+@pytest.mark.slow
 def test_damaged_steps_are_skipped_and_named(
     files: dict[str, Path], run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -27,6 +27,7 @@ from landscape.errors import FileError
 from landscape.storage import schema
 from landscape.storage.files import sha256
 from landscape.storage.hessians import HessianReader
+from landscape.storage.making import rewrite
 from landscape.storage.runs import RunReader
 from landscape.storage.writer import Writer
 from landscape.storage.writing import owner, sole_writer
@@ -123,6 +124,28 @@ def test_a_finished_file_has_no_unwritten_row(tiny_run: Path, hessian_path: Path
     for path, groups in ((tiny_run, ("checkpoints", "metrics", "tokens", "resume")), (hessian_path, ("/", "spectrum"))):
         with h5py.File(path) as file:
             assert all((file[g]["crc32"][()] > 0).all() for g in groups)
+
+
+def test_rows_are_copied_in_blocks(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trimmed file holds every row of the old one with its checksum, also where a row is left out between others."""
+    monkeypatch.setattr("landscape.storage.writing.BLOCK", 3 * 7 * 4 * 4)
+    path = Path(shutil.copy(tiny_run, tmp_path / "run.h5"))
+    with h5py.File(path, "r+") as file:
+        group = file["checkpoints"]
+        group["W"][list(group["step"][()]).index(40)] += 1
+    with RunReader(path) as reader:
+        before = {step: reader.checkpoint(step) for step in reader.steps}
+        metrics = reader.metrics()
+    assert 40 not in before
+    rewrite(path, {"status": "complete"})
+    with RunReader(path) as reader:
+        assert not reader.damage
+        assert reader.steps == list(before)
+        assert len(reader.steps) > 3
+        for step, row in before.items():
+            found = reader.checkpoint(step)
+            assert all(np.array_equal(found[name], values) for name, values in row.items())
+        assert all(np.array_equal(reader.metrics()[n], v, equal_nan=True) for n, v in metrics.items())
 
 
 def test_a_torn_row_never_counts(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,3 +263,16 @@ def test_an_interrupted_analysis_goes_on(number: signal.Signals, tmp_path: Path)
         for name, value in left.row(step).items():
             if name != "seconds":
                 np.testing.assert_array_equal(value, right.row(step)[name], err_msg=name)
+
+
+def test_taking_the_lock_removes_what_killed_writers_left(tmp_path: Path) -> None:
+    """Also where the command then finds nothing to write; links, other names and other contents are foreign."""
+    path, foreign = tmp_path / "run.h5", {".run.h5.tmp", ".run.h5.7.tmp", ".run.h5.8.tmp", "other"}
+    for name in (".run.h5.123.tmp", ".run.h5.tmp", "other"):
+        (tmp_path / name).touch()
+    (tmp_path / ".run.h5.124.tmp").write_bytes(bytes(4096))
+    (tmp_path / ".run.h5.8.tmp").write_text("mine, and not landscape's")
+    (tmp_path / ".run.h5.7.tmp").symlink_to("other")
+    with sole_writer(path):
+        assert {p.name for p in tmp_path.iterdir()} == foreign | {"run.h5.lock"}
+    assert {p.name for p in tmp_path.iterdir()} == foreign

@@ -125,6 +125,7 @@ def killed_at(number: int, out: Path, exchanges: bool) -> bool:
     return process.exitcode != 0
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize("exchanges", [True, False])
 def test_a_kill_at_any_instant(exchanges: bool, tmp_path: Path) -> None:

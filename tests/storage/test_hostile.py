@@ -36,8 +36,11 @@ def bomb(file: h5py.File, folder: Path) -> None:
     """A chunk of the right size by its declaration, which unpacks to 2 GB."""
     rows = len(file["checkpoints/b1"])
     data = put(file, "checkpoints/b1", chunks=(rows, 8), compression="gzip")
-    packer, zeros = zlib.compressobj(1), bytes(1 << 24)
-    data.id.write_direct_chunk((0, 0), b"".join(packer.compress(zeros) for _ in range(128)) + packer.flush())
+    packer, size = zlib.compressobj(1, wbits=-15), 1 << 31
+    # Blocks after a full flush stand alone: 16 MB of zeros, 128 times, between head, end and checksum of zeros.
+    block = packer.compress(bytes(1 << 24)) + packer.flush(zlib.Z_FULL_FLUSH)
+    end = b"\x03\x00" + (size % 65521 << 16 | 1).to_bytes(4, "big")
+    data.id.write_direct_chunk((0, 0), b"\x78\x01" + block * (size >> 24) + end)
 
 
 def small_bomb(file: h5py.File, folder: Path) -> None:

@@ -166,7 +166,7 @@ def test_a_name_with_wildcards_removes_nothing(name: str, tmp_path: Path) -> Non
     others = [tmp_path / f".{other}.77.tmp" for other in ("a.h5", "b.h5", f"{name}.x.h5", f"{name}.7x")]
     abandoned = tmp_path / f".{name}.77.tmp"
     for path in (*others, abandoned):
-        path.write_text("unfinished")
+        path.write_bytes(b"\x89HDF\r\n\x1a\nunfinished")
     train(TINY, tmp_path / name, quiet=True)
     assert sorted(tmp_path.iterdir()) == sorted([*others, tmp_path / name])
 
@@ -214,6 +214,7 @@ def test_a_repair_that_was_killed_can_be_repeated(tiny_run: Path, tmp_path: Path
         assert repaired.steps == damaged.steps
 
 
+@pytest.mark.slow
 def test_a_repaired_run_is_resumed(tiny_run: Path, tmp_path: Path) -> None:
     """Whatever table was damaged: the steps left are whole in all tables, and more of them follow."""
     for group in ("checkpoints", "tokens", "moments", "metrics"):

@@ -82,6 +82,7 @@ def test_a_damaged_file_is_kept_beside_the_target(tiny_run: Path, tmp_path: Path
     assert out.is_symlink()
 
 
+@pytest.mark.slow
 def test_analyses_are_written_where_their_links_lead(tiny_run: Path, tmp_path: Path) -> None:
     """Hessian files and refined points, at the default place and at a given one."""
     run = Path(shutil.copy(tiny_run, tmp_path / "run.h5"))
@@ -99,6 +100,7 @@ def test_analyses_are_written_where_their_links_lead(tiny_run: Path, tmp_path: P
     assert sorted(p.name for p in (tmp_path / "elsewhere").iterdir()) == ["c.h5", "h.h5"]
 
 
+@pytest.mark.slow
 def test_a_sweep_writes_where_links_lead(tmp_path: Path) -> None:
     """Runs, analyses and the sweep itself; --overwrite replaces the targets."""
     config = SweepConfig(

@@ -277,6 +277,7 @@ def test_an_old_row_keeps_what_it_was_tracked_from(folder: Path) -> None:
     assert all(found.row(10)[name].tobytes() == value.tobytes() for name, value in before.items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["-killed", ""])
 def test_old_searches_are_resumed(name: str, folder: Path) -> None:
     """The killed one comes to the point of the other one; that one gets another block."""

@@ -67,6 +67,23 @@ def test_a_sweep_analyses_by_a_problem(
     assert "it was made with --problem mine.py:problem (source" in capsys.readouterr().err
 
 
+def test_a_problem_that_ends_its_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A loss that calls sys.exit fails its analysis, with its line, not the worker and not the runs."""
+    monkeypatch.chdir(tmp_path)
+    ends = "def loss(outputs, targets):\n    raise SystemExit(0)\n\n\ndef problem():"
+    text = MINE.replace("def problem():", ends).replace("known.labels, ", "known.labels, loss, ")
+    Path("mine.py").write_text(text)
+    sweep([{"problem": "mine.py:problem", "steps": "10", "blocks": ["table"]}])
+    assert cli.run(["sweep", "--config", "sweep.json", "--out", ".", "--jobs", "1", "--quiet"]) == 1
+    line = 1 + text.splitlines().index("    raise SystemExit(0)")
+    said = capsys.readouterr().err
+    assert f"your own code ends the program at mine.py, line {line}" in said
+    assert "exit code" not in said
+    assert Path("own/base-s0.h5").exists()
+
+
 def test_a_problem_that_does_not_fit_stops_a_sweep_before_it_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -134,7 +134,7 @@ def test_json_is_one_document(whole: Path, tmp_path: Path, capsys: pytest.Captur
 
 def test_not_converged_is_exit_code_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A budget of products that is too small is named at the end; --overwrite makes all files anew."""
-    lanczos = {"steps": "20", "blocks": ["all"], "method": "lanczos", "max_products": 8, "tol": 1e-12}
+    lanczos = {"steps": "20", "blocks": ["all"], "method": "lanczos", "max_hvps": 8, "rtol": 1e-12}
     sweep = {"train": SHORT, "hessian": [lanczos]}
     (run,) = sweep_runs(SweepConfig(**sweep), tmp_path)
     assert cli.run(arguments(tmp_path, sweep)) == 3

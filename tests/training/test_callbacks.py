@@ -57,7 +57,7 @@ def test_the_trainer_of_hugging_face(tmp_path: Path) -> None:
         output_dir=str(tmp_path / "out"), max_steps=6, per_device_train_batch_size=2, logging_steps=2, report_to=[],
         save_strategy="no", use_cpu=True, disable_tqdm=True, eval_strategy="steps", eval_steps=4,
     )  # fmt: skip
-    callback = RecorderCallback(path, every=4, blocks={"attn": "*.attn.*"})
+    callback = RecorderCallback(path, every=4, blocks={"attn": "*.attn.*"}, optimizer=True)
     trainer = Trainer(model=model, args=options, train_dataset=data, eval_dataset=data, callbacks=[callback, Watch()])
     trainer.train()
     found = states(path)
@@ -68,6 +68,13 @@ def test_the_trainer_of_hugging_face(tmp_path: Path) -> None:
     with RunReader(path) as reader:
         assert reader.config["aliases"] == {"lm_head.weight": "transformer.wte.weight"}
         assert reader.attrs["status"] == "complete"
+        rates = [reader.optimizer_at(step)["optimizer_lr"] for step in (0, 4, 6)]  # type: ignore[index]
+        stored = reader.second_moments(6)
+    assert trainer.optimizer is not None
+    for name, parameter in model.named_parameters():
+        assert np.array_equal((stored or {})[name], trainer.optimizer.state[parameter]["exp_avg_sq"].numpy())
+    # It falls linearly to 0, at the start of a step to what that step takes.
+    assert [rate[0] for rate in rates] == pytest.approx([5e-5, 5e-5 * 2 / 6, 0])
     assert seen == {1: [], 2: [], 3: [2], 4: [2], 5: [2, 4], 6: [2, 4]}
     logged: dict[int, dict[str, float]] = {}
     for entry in trainer.state.log_history:
@@ -198,10 +205,17 @@ def test_a_training_of_lightning_that_fails(lightning: ModuleType, module: Calla
     with RunReader(path) as reader:
         assert reader.attrs["status"] == "interrupted"
     again = module()
-    fit(lightning, again, [RecorderCallback(path, every=3, resume=True)])
+    fit(lightning, again, [RecorderCallback(path, every=3, resume=True, optimizer=True)])
     assert list(states(path)) == [0, 3, 6, 8]
+    with RunReader(path) as reader:
+        optimizer = again.trainer.optimizers[0]
+        stored = reader.second_moments(8)
+        assert stored is not None
+        for name, parameter in again.named_parameters():
+            assert np.array_equal(stored[name], optimizer.state[parameter]["exp_avg_sq"].numpy())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", ["lightning", "transformers"])
 def test_a_library_that_is_not_installed(library: str) -> None:
     """The error names the extra."""

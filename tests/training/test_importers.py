@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import re
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.checkpoints import State, a_state, same
 from helpers.recording import small, states
 from helpers.refusals import refused
 from safetensors.torch import save_file, save_model
@@ -19,28 +19,7 @@ from torch import nn
 
 from landscape.cli import main as cli
 from landscape.storage.runs import RunReader
-from landscape.training import importers
 from landscape.training.importers import import_checkpoints
-
-State = dict[str, torch.Tensor]
-
-
-def a_state(step: int, dtype: torch.dtype = torch.float32) -> State:
-    """Random parameters, others at each step."""
-    generator = torch.Generator().manual_seed(step)
-    return {n: torch.randn(p.shape, generator=generator).to(dtype) for n, p in small().named_parameters()}
-
-
-def same(path: Path, truth: dict[int, State]) -> None:
-    """A run file holds these states bit for bit, and nothing else."""
-    found = states(path)
-    assert list(found) == sorted(truth)
-    for step, state in truth.items():
-        assert found[step].keys() == state.keys()
-        for name, tensor in state.items():
-            wide = tensor if tensor.dtype == torch.float64 else tensor.float()
-            assert torch.equal(torch.from_numpy(np.asarray(found[step][name])), wide)
-            assert torch.equal(wide.to(tensor.dtype), tensor)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str)
@@ -101,6 +80,57 @@ def test_folders_of_hugging_face(tmp_path: Path) -> None:
         same(tmp_path / f"run{number}.h5", truth)
 
 
+def test_older_folders_of_hugging_face(tmp_path: Path) -> None:
+    """pytorch_model.bin, whole and in shards, with the weights alone read; safetensors beside it are preferred."""
+    truth = {step: a_state(step) for step in (5, 10, 15)}
+    for step, state in truth.items():
+        folder = tmp_path / f"checkpoint-{step}"
+        folder.mkdir()
+        if step == 10:
+            names = list(state)
+            shards = {"pytorch_model-00001-of-00002.bin": names[:1], "pytorch_model-00002-of-00002.bin": names[1:]}
+            for shard, held in shards.items():
+                torch.save({name: state[name] for name in held}, folder / shard)
+            weights = {name: shard for shard, held in shards.items() for name in held}
+            (folder / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": weights}))
+        else:
+            torch.save(state if step == 5 else {"a": torch.ones(1)}, folder / "pytorch_model.bin")
+        if step == 15:
+            save_file(state, folder / "model.safetensors")
+    import_checkpoints([tmp_path], tmp_path / "run.h5", quiet=True)
+    same(tmp_path / "run.h5", truth)
+    (tmp_path / "checkpoint-10/pytorch_model-00002-of-00002.bin").unlink()
+    refused(
+        lambda: import_checkpoints([tmp_path], tmp_path / "other.h5", quiet=True),
+        r"pytorch_model.bin.index.json is no index of shards: pytorch_model-00002-of-00002.bin is missing",
+        "copy it again",
+    )
+
+
+ODD: dict[str, tuple[Any, tuple[int, ...]]] = {
+    "slices of one memory": (lambda: dict(zip("ab", torch.arange(10.0).split(5), strict=True)), (5,)),
+    "overlapping": (lambda: {"a": torch.arange(10.0)[:6], "b": torch.arange(10.0)[4:]}, (6,)),
+    "transposed": (lambda: {"a": torch.arange(6.0).reshape(2, 3).T}, (3, 2)),
+    "expanded": (lambda: {"a": torch.ones(1).expand(5)}, (5,)),
+    "a scalar": (lambda: {"a": torch.tensor(1.5)}, ()),
+    "dots": (lambda: {"a": torch.ones(2), ".a": torch.zeros(2), "a..b": torch.ones(1)}, (2,)),
+    "float8": (lambda: {"a": torch.tensor([0.5, -3.0]).to(torch.float8_e4m3fn)}, (2,)),
+    "a lazy sign": (lambda: {"a": torch.tensor([1 + 2j]).conj().imag}, (1,)),
+    "parameters": (lambda: {"a": nn.Parameter(torch.ones(2))}, (2,)),
+}
+
+
+@pytest.mark.parametrize(("make", "shape"), ODD.values(), ids=ODD.keys())
+def test_odd_tensors(make: Any, shape: tuple[int, ...], tmp_path: Path) -> None:
+    """However a tensor lies in memory, its numbers are stored."""
+    torch.save(make(), tmp_path / "odd1.pt")
+    import_checkpoints([tmp_path], tmp_path / "run.h5", quiet=True)
+    found = states(tmp_path / "run.h5")[1]
+    assert found["a"].shape == shape
+    for name, tensor in make().items():
+        assert found[name].tolist() == tensor.float().tolist()
+
+
 def test_tied_weights_once(tmp_path: Path) -> None:
     """By equal storage in torch files, by their metadata in safetensors; equal numbers alone prove nothing."""
     model = nn.Sequential(nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False))
@@ -126,6 +156,23 @@ def test_a_skipped_name_leaves_what_is_tied_to_it(tmp_path: Path) -> None:
         assert reader.config["aliases"] == {}
     assert found.keys() == {"embed.weight", "bias"}
     np.testing.assert_array_equal(found["embed.weight"], weight.numpy())
+
+
+def test_what_save_model_left_out_is_stored_where_its_name_is_skipped(tmp_path: Path) -> None:
+    """safetensors holds one of two tied names; the other has its numbers."""
+    model = nn.Sequential(nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False), nn.Linear(3, 1))
+    model[1].weight = model[0].weight
+    save_model(model, str(tmp_path / "s1.safetensors"))
+    for skip, name in (("0.*", "1.weight"), ("1.*", "0.weight")):
+        found = import_checkpoints([tmp_path], tmp_path / "run.h5", skip=[skip], overwrite=True, quiet=True)
+        assert any(note.endswith("as --skip says") for note in found.notes)
+        same(tmp_path / "run.h5", {1: {name: model[0].weight.detach(), **_state_of(model, "2.")}})
+        with RunReader(tmp_path / "run.h5") as reader:
+            assert reader.config["aliases"] == {}
+
+
+def _state_of(model: nn.Module, prefix: str) -> State:
+    return {name: value for name, value in model.state_dict().items() if name.startswith(prefix)}
 
 
 def test_sparse_tensors_are_named(tmp_path: Path) -> None:
@@ -183,6 +230,15 @@ def broken(folder: Path) -> dict[str, tuple[list[str], int, str, str]]:
     save_file(a_state(1), folder / "c1.safetensors")
     whole = (folder / "c1.safetensors").read_bytes()
     (folder / "cut1.safetensors").write_bytes(whole[: len(whole) // 2])
+    (folder / "empty1.pt").write_bytes(b"")
+    (folder / "empty1.safetensors").write_bytes(b"")
+    torch.jit.trace(nn.Linear(2, 2), torch.ones(1, 2)).save(folder / "jit1.pt")
+    torch.save({"model": {"state_dict": a_state(1)}}, folder / "deep1.pt")
+    torch.save(torch.ones(2), folder / "tensor1.pt")
+    torch.save({"a": torch.ones(2, device="meta"), "b": torch.ones(2, device="meta")}, folder / "meta1.pt")
+    torch.save({"": torch.ones(2)}, folder / "nameless1.pt")
+    torch.save({"..": torch.ones(2)}, folder / "dots1.pt")
+    torch.save({"a": torch.ones((1,) * 33)}, folder / "axes1.pt")
     (folder / "noise1.pt").write_bytes(b"\x80\x02noise")
     (folder / "cut1.pt").write_bytes((folder / "a1.pt").read_bytes()[:-200])
     (folder / "text1.txt").write_text("x")
@@ -203,6 +259,15 @@ def broken(folder: Path) -> dict[str, tuple[list[str], int, str, str]]:
         "cut": (["cut1.safetensors"], 1, "is damaged or no safetensors file", "copy it again"),
         "noise": (["noise1.pt"], 1, "is damaged or no torch file", "copy it again"),
         "cut torch": (["cut1.pt"], 1, "is damaged or no torch file", "copy it again"),
+        "nothing": (["empty1.pt"], 1, "is damaged or no torch file: EOFError", "copy it again"),
+        "nothing safe": (["empty1.safetensors"], 1, "is damaged or no safetensors file", "copy it again"),
+        "program": (["jit1.pt"], 1, "jit1.pt is a TorchScript program, which is not run", "save the state alone"),
+        "deep": (["deep1.pt"], 1, "holds no state dict", "save one directly"),
+        "tensor": (["tensor1.pt"], 1, "holds no state dict", "save one directly"),
+        "meta": (["meta1.pt"], 1, "a is meta, of type float32", "only dense"),
+        "no name": (["nameless1.pt"], 1, "'' cannot be the name of a parameter", "printable characters"),
+        "two dots": (["dots1.pt"], 1, "'..' cannot be the name of a parameter", "rename it"),
+        "axes": (["axes1.pt"], 2, "a has 33 axes; at most 31 are stored", "fewer axes"),
         "no state": (["epoch1.pt"], 1, "holds no state dict", "'model', 'state_dict', 'model_state_dict'"),
         "number": (["number1.pt"], 1, "a parameter has the name 3, not a string", "state dict"),
         "slash": (["slash1.pt"], 1, "'a/b' cannot be the name of a parameter", "slashes"),
@@ -213,7 +278,7 @@ def broken(folder: Path) -> dict[str, tuple[list[str], int, str, str]]:
         "no group": (["a1.pt", "--step-pattern", "1"], 2, "'1' has no group", "brackets"),
         "regex": (["a1.pt", "--step-pattern", "("], 2, "is no regular expression", "such as"),
         "letters": (["a1.pt", "--step-pattern", "(a)"], 2, "the step of .* would be 'a'", "match digits"),
-        "index": (["checkpoint-1"], 1, "is no index of safetensors: a shard lies elsewhere", "copy it again"),
+        "index": (["checkpoint-1"], 1, "is no index of shards: a shard lies elsewhere", "copy it again"),
     }
     there = {name: ([str(folder / args[0]), *args[1:]], *rest) for name, (args, *rest) in names.items()}
     for name in ("twice", "shapes"):
@@ -228,6 +293,7 @@ def broken(folder: Path) -> dict[str, tuple[list[str], int, str, str]]:
     return there  # type: ignore[return-value]
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
 def test_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each is one error and one hint, and leaves nothing behind."""
     for name, (argv, code, words, hint) in broken(tmp_path).items():
@@ -237,36 +303,6 @@ def test_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert re.search(f"error: .*{words}.*\nhint: .*{re.escape(hint)}", said), (name, said)
     assert not list(tmp_path.glob("run.h5*")) + list(tmp_path.glob(".*"))
     assert (tmp_path / "notes.h5").read_text() == "mine"
-
-
-def test_ctrl_c_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """An import that is stopped in its midst leaves the old file as it was, or none."""
-    for step in range(4):
-        torch.save(a_state(step), tmp_path / f"a{step}.pt")
-    read, out = copy.copy(importers._read), tmp_path / "run.h5"
-
-    def stop(checkpoint: Any, *more: Any) -> Any:
-        if checkpoint.step == 2:
-            raise KeyboardInterrupt
-        return read(checkpoint, *more)
-
-    argv = ["import", str(tmp_path / "a*.pt"), "--out", str(out), "--quiet"]
-    with monkeypatch.context() as patched:
-        patched.setattr(importers, "_read", stop)
-        assert cli.run(argv) == 130
-        assert "interrupted: nothing was written" in capsys.readouterr().err
-        assert not list(tmp_path.glob("run.h5*")) + list(tmp_path.glob(".*"))
-        assert cli.run(argv) == 130
-    assert cli.run(argv) == 0
-    before = out.read_bytes()
-    with monkeypatch.context() as patched:
-        patched.setattr(importers, "_read", stop)
-        assert cli.run([*argv, "--overwrite"]) == 130
-    assert out.read_bytes() == before
-    same(out, {step: a_state(step) for step in range(4)})
-    assert cli.run([*argv, "--overwrite"]) == 0
 
 
 def test_commands_read_what_was_imported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

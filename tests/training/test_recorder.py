@@ -134,6 +134,7 @@ def test_metrics_that_come_late_and_seldom(tmp_path: Path) -> None:
     model, path = small(), tmp_path / "run.h5"
     with Recorder(path, model) as recorder:
         recorder.checkpoint(0)
+        refused(lambda: recorder.metrics(0), "no metric is given at step 0", "name at least one")
         recorder.metrics(0, loss=torch.tensor(1.5, requires_grad=True), accuracy=np.float32(0.25))
         recorder.metrics(1, loss=1)
         refused(lambda: recorder.metrics(2, los=1), "no metric 'los' was declared; there are loss, accuracy", "declare")
@@ -246,12 +247,36 @@ WORDS: dict[str, tuple[Any, str, str]] = {
     "number": (lambda at: Recorder(at, small(), blocks={"a": [3]}), "block 'a': \\[3\\]", "printable strings"),
     "pair": (lambda at: Recorder(at, small(), blocks={"a": "0.*"}, pairs=[("a", "b")]), "no block 'b'", "a"),
     "no pair": (lambda at: Recorder(at, small(), pairs=["ab"]), "pair 'ab' is not two blocks", "two blocks, such as"),
+    "pair of one": (lambda at: Recorder(at, small(), pairs=[3]), "pair 3 is not two blocks", "two blocks, such as"),  # type: ignore[list-item]
+    "list": (lambda at: Recorder(at, small(), blocks=["x"]), r"blocks are \['x'\]", "name each: blocks="),  # type: ignore[arg-type]
+    "no list": (lambda at: Recorder(at, small(), blocks={"a": 3}), "block 'a': 3", "printable strings"),  # type: ignore[dict-item]
+    "another's name": (
+        lambda at: Recorder(at, small(), blocks={"0.bias": "0.weight"}),
+        "block '0.bias' has the name of a parameter, and holds others",
+        "rename the block",
+    ),
+    "too many": (
+        lambda at: Recorder(at, small(), expected=2**40),
+        "expected is 1,099,511,627,776 checkpoints; a file holds at most 1,048,576",
+        "record fewer",
+    ),
+    "10,000 tensors": (
+        lambda at: Recorder(at, named(*map(str, range(10_000)))),
+        "checkpoints would hold 10,000 datasets along an axis; at most 4,084 fit",
+        "stack parameters of one shape",
+    ),
+    "33 axes": (
+        lambda at: Recorder(at, nn.ParameterDict({"w": torch.ones((1,) * 33)})),
+        "w has 33 axes; at most 31 are stored",
+        "fewer axes",
+    ),
+    "no metrics": (lambda at: Recorder(at, small(), metrics=3), "metrics are 3", "list of names"),  # type: ignore[arg-type]
     "slash": (
         lambda at: Recorder(at, small(), metrics=["val/loss"]),
         "'val/loss' cannot be the name of a metric",
         "slash",
     ),
-    "one string": (lambda at: Recorder(at, small(), metrics="ab"), "metrics are the string 'ab'", "list of names"),
+    "one string": (lambda at: Recorder(at, small(), metrics="ab"), "metrics are 'ab'", "list of names"),
     "twice": (lambda at: Recorder(at, small(), metrics=["a", "a"]), "name one twice", "each once"),
     "row": (
         lambda at: Recorder(at, nn.ParameterDict({"metric_step": torch.ones(2)})),
@@ -317,6 +342,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_every_command_reads_it(recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`info`, `check` and `report` show what is there; the figures that need more say why they are not drawn."""
     assert cli.run(["info", str(recorded)]) == 0
@@ -343,6 +369,7 @@ def test_every_command_reads_it(recorded: Path, tmp_path: Path, capsys: pytest.C
     assert "Traceback" not in page
 
 
+@pytest.mark.slow
 def test_a_report_of_runs_of_either_kind(recorded: Path, tiny_run: Path, tmp_path: Path) -> None:
     """A recorded and a trained run stand side by side."""
     page = write_report([recorded, tiny_run], tmp_path / "report", quiet=True).with_name("report.md").read_text()

@@ -64,6 +64,7 @@ def test_steps_are_those_of_torchs_adamw(changes: dict[str, Any], tmp_path: Path
     np.testing.assert_allclose(metrics["lr_E"], 3 * metrics["lr"])
 
 
+@pytest.mark.slow
 def test_side_by_side_as_alone(tmp_path: Path) -> None:
     """Every committed number of each member is that of its own run, to the last bit."""
     configs = [variant(seed=0), variant(seed=1, lr=0.02, weight_decay=0.1), variant(seed=2, batch_size="full")]
@@ -77,6 +78,7 @@ def test_side_by_side_as_alone(tmp_path: Path) -> None:
             assert np.array_equal(value, alone[name], equal_nan=np.asarray(value).dtype.kind == "f"), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_size", ["full", 11])
 def test_resume_after_a_kill(batch_size: Any, tmp_path: Path) -> None:
     """A process killed in the middle goes on to the file of an undisturbed run, bit for bit."""
@@ -119,6 +121,7 @@ def test_a_frozen_embedding_stays(tmp_path: Path) -> None:
         ({"heads": 3}, "embed_dim 4 cannot be divided into 3 heads", "such as 1"),
         ({"heads": 8}, "embed_dim 4 cannot be divided into 8 heads", "such as 4"),
         ({"heads": 0}, "heads is 0", "--heads takes an integer >= 1"),
+        ({"embed_dim": 1, "heads": 1, "norm": "post"}, "norm is post and embed_dim 1", "raise --embed-dim"),
         ({"layers": 0}, "layers is 0", "--layers takes an integer >= 1"),
         ({"norm": "batch"}, "unknown norm 'batch'", "choose one of none, pre, post"),
         ({"freeze": "W"}, "model transformer has no W", "--freeze none or E"),
@@ -138,6 +141,7 @@ def test_options_that_cannot_be(changes: dict[str, Any], error: str, hint: str) 
     assert hint in raised.value.hint
 
 
+@pytest.mark.slow
 def test_every_command_takes_a_transformer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """train, info, check, hessian with its second opinions, critical, slice and report on one run."""
     run, step = tmp_path / "run.h5", ["--step", "60"]
@@ -169,7 +173,7 @@ def test_every_command_takes_a_transformer(tmp_path: Path, capsys: pytest.Captur
             "--blocks",
             "E",
             "E,mlp_in",
-            "--search-products",
+            "--search-hvps",
             "300",
             "--objective",
             "data",
@@ -192,11 +196,30 @@ def test_every_command_takes_a_transformer(tmp_path: Path, capsys: pytest.Captur
 
 @pytest.mark.slow
 def test_the_preset_groks(tmp_path: Path) -> None:
-    """It memorises, then answers 95 % of the test pairs within 1500 steps, and its dense blocks are certified."""
-    summary = train(dataclasses.replace(preset("transformer"), device="cpu"), tmp_path / "run.h5", quiet=True)
+    """As in the demo it memorises, later answers 95 % of the test pairs, and its dense blocks are certified."""
+    summary = train(dataclasses.replace(preset("transformer"), seed=1, device="cpu"), tmp_path / "run.h5", quiet=True)
     assert summary.memorise_step is not None
     assert summary.grok_step is not None
-    assert summary.memorise_step <= summary.grok_step <= 1500
+    assert summary.memorise_step < summary.grok_step <= 1500
     blocks = ("E", "Q,K", "mlp_in,mlp_out")
     found = analyse(tmp_path / "run.h5", HessianConfig(blocks=blocks, steps="1500", device="cpu"), quiet=True)
     assert set(found.row(1500)["inertia_level"]) == {3}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "batch_size"), [("nanda", "full"), ("power", 512)])
+def test_published_presets_resume(name: str, batch_size: Any, tmp_path: Path) -> None:
+    """Their first steps at full size: a run that goes on from a checkpoint equals the undisturbed one bit for bit."""
+    config = dataclasses.replace(preset(name), steps=6, checkpoint_every=2, metrics_every=3, device="cpu")
+    assert config.batch_size == batch_size
+    path, whole = tmp_path / "run.h5", tmp_path / "whole.h5"
+    train(dataclasses.replace(config, steps=3), path, quiet=True)
+    train(config, path, resume=True, quiet=True)
+    train(config, whole, quiet=True)
+    assert stored(path) == stored(whole)
+    resumed = contents(path)
+    for key, value in contents(whole).items():
+        if key != "resume/position" or batch_size != "full":
+            assert np.array_equal(value, resumed[key], equal_nan=np.asarray(value).dtype.kind == "f"), key
+    assert np.isfinite(last(path, 6)["E"]).all()
+    assert not np.array_equal(last(path, 0)["U"], last(path, 6)["U"])

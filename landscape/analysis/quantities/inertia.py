@@ -28,15 +28,13 @@ def compute(at: Checkpoint, block: str) -> Row:
 
 
 def _gauge_free(at: Checkpoint, block: str) -> int:
-    from landscape.curvature.deflation import Deflated
-    from landscape.curvature.inertia import certified
+    from landscape.curvature.outside import certified_outside
 
     gauge = at.structure.gauge(at.names(block)) if at.structure and at.is_dense(block) else None
     if gauge is None:
         return -1
-    rest, norm = Deflated(at.solved_matrix(block), gauge).symmetric(), at.eigen(block).operator_norm
-    tolerance = at.inertia(block).tolerance
-    return certified(rest.matrix, tolerance, norm, rest.error, negative_only=True).negative
+    H, norm = at.matrix(block), at.eigen(block).operator_norm
+    return certified_outside(H, gauge, at.inertia(block).tolerance, norm).negative
 
 
 def compute_bounds(at: Checkpoint) -> Row:

@@ -37,14 +37,13 @@ def _rates(at: Checkpoint, adaptive: bool) -> Tensor | None:
     if training is None or any(map(math.isnan, training.rates.values())):
         return None
     moments = training.second_moments
-    if adaptive and (moments is None or training.step == 0):
+    if adaptive and moments is None:
         return None
     pieces = []
     for name, parameter in at.params.items():
         rate = torch.full_like(parameter, training.rates[name])
         if adaptive and moments is not None:
-            v = torch.from_numpy(moments[name]).to(rate) / (1 - training.beta_2**training.step)
-            rate = rate / (v.sqrt() + EPSILON)
+            rate = rate / (torch.from_numpy(moments[name]).to(rate).sqrt() + training.epsilons.get(name, EPSILON))
         pieces.append(rate.reshape(-1))
     return torch.cat(pieces)
 
@@ -55,7 +54,7 @@ FIELDS = (
         (),
         "f8",
         "largest eigenvalue of diag(lr) H over all parameters; gradient descent is stable up to 2",
-        formula="lambda_max(D^(1/2) H D^(1/2)), D = lr_E on E, lr_W elsewhere, 0 on what is frozen",
+        formula="lambda_max(D^(1/2) H D^(1/2)), D = lr of each parameter, 0 if frozen; NaN if not known",
     ),
     Field(
         "sharpness_adam",

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from landscape.analysis.quantities.quantity import Checkpoint, Quantity, Row
 from landscape.storage.schema import Field, counted
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 
 def compute(at: Checkpoint, block: str) -> Row:
     """Overlap and crossings of a block's eigenvectors with those at the previous checkpoint."""
+    return tracked(at.before.get(block), at.eigen(block).vectors, at.config.k)
+
+
+def tracked(before: Tensor | None, vectors: Tensor, k: int) -> Row:
+    """The same from the eigenvectors alone; missing without those at the previous checkpoint."""
     from landscape.curvature.tracking import track
 
-    before, vectors, k = at.before.get(block), at.eigen(block).vectors, at.config.k
     rank, overlap = np.full((2, k), -1), np.full((2, k), np.nan)
     row: Row = {"subspace_overlap": [np.nan, np.nan], "crossings": [-1, -1]}
     if before is not None and before.shape == vectors.shape:

@@ -43,6 +43,14 @@ class GaugeTangent:
                 break
         return vectors
 
+    def basis(self) -> Tensor:
+        """Orthonormal columns (n, dimension) that span the tangents."""
+        i, j = self.alive.nonzero(as_tuple=True)
+        # In the eigenbases of A and B tangents are orthogonal to each other.
+        tangents = self._tangent(self.right.T[i][:, :, None] * self.left.T[j][:, None, :])
+        found: Tensor = torch.linalg.qr(tangents / self.gram[i, j].sqrt()).Q
+        return found
+
     def _coordinates(self, columns: Tensor) -> Tensor:
         """X (m, d, d) of the tangents nearest to the columns."""
         pieces = dict(zip(self.names, columns.split(self.sizes), strict=True))

@@ -71,6 +71,7 @@ class Networks(networks.Networks):
         self._rows = (tokens[:, self._varying] + first).astype(kind).reshape(-1, len(self._varying))
         self._labels, self._first_row = labels.astype(np.int64), np.arange(self.members)[:, None] * len(tokens)
         self._activation = ACTIVATIONS[config.activation]
+        self.by_hand = self._activation.by_hand is not None
 
     def batch(self, pairs: NDArray[np.int64]) -> Batch:
         """The batch of pairs (member, sample) of the table."""
@@ -98,10 +99,7 @@ class Networks(networks.Networks):
         pre = self._inputs(batch)
         phi = self._activation(pre)
         logits = self._outputs(phi)
-        residual = logits.softmax(1)
-        # p_y - 1 is minus the sum of all others, which keeps its digits at any loss.
-        residual.scatter_(1, batch.labels, 0.0)
-        residual.scatter_(1, batch.labels, residual.sum(1, keepdim=True).neg_()).div_(pre.shape[1])
+        residual = _residual(logits, batch.labels)
         back = self._activation.slope(torch.bmm(residual.mT, self.params["V"]), pre, phi)
         by_row = _sums(back.view(-1, back.shape[2]), batch.samples, batch.sample_starts)
         found = self._first_layer(by_row.view(len(self._varying), self.members, self.vocabulary, -1))
@@ -124,8 +122,9 @@ class Networks(networks.Networks):
         return inputs.view(self.members, -1, tables.shape[3])
 
     def _outputs(self, phi: Tensor) -> Tensor:
-        V, b2 = self.params["V"], self.params.get("b2")
-        return torch.bmm(V, phi.mT) if b2 is None else torch.baddbmm(b2[:, :, None], V, phi.mT)
+        logits = torch.bmm(self.params["V"], phi.mT)
+        # `baddbmm`, which first copies the bias to every sample, takes twice as long.
+        return logits.add_(self.params["b2"][:, :, None]) if "b2" in self.params else logits
 
     def _first_layer(self, G: Tensor) -> networks.Parts:
         """Gradients of E, W and b1 from those of the tables, (slot, member, token, hidden)."""
@@ -145,6 +144,17 @@ class Networks(networks.Networks):
                 dE[:, token] += torch.bmm(total[:, None], W_k[k])[:, 0]
             found["E"] = dE
         return found
+
+
+def _residual(logits: Tensor, labels: Tensor) -> Tensor:
+    """Gradient of the mean cross-entropy, (softmax - onehot) / samples; shapes as those of `logits`."""
+    found = (logits - logits.amax(1, keepdim=True)).exp_()
+    right = found.gather(1, labels)
+    found.scatter_(1, labels, 0.0)
+    others = found.sum(1, keepdim=True)
+    scale = right.add_(others).mul_(logits.shape[2]).reciprocal_()
+    # p_y - 1 is minus the sum of all others, which keeps its digits at any loss.
+    return found.mul_(scale).scatter_(1, labels, others.mul_(scale).neg_())
 
 
 def _sums(table: Tensor, rows: Tensor, starts: Tensor) -> Tensor:

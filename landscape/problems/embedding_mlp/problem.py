@@ -10,7 +10,7 @@ from torch import Tensor
 
 from landscape.choices.activations import ACTIVATIONS
 from landscape.config import TrainConfig
-from landscape.curvature.deflation import Directions
+from landscape.curvature.deflation import Directions, Spanned
 from landscape.curvature.operators import Block
 from landscape.problems.embedding_mlp.blocks import BALANCED, BLOCKS, DEFAULT_BLOCKS, PAIRS, PARTS
 from landscape.problems.embedding_mlp.bounds import saddle_bound
@@ -101,7 +101,7 @@ class MLPStructure:
         """The softmax shift of the data loss (F9)."""
         return SoftmaxShift(self.params, names) if "V" in names and not self.decay else None
 
-    def gauge(self, names: Sequence[str]) -> Directions | None:
+    def gauge(self, names: Sequence[str]) -> Spanned | None:
         """The tangents of E -> E A, W_k -> W_k A^{-T} (F7)."""
         return GaugeTangent(self.params, names) if {"E", "W"} <= set(names) else None
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from landscape.config import TrainConfig
-from landscape.curvature.deflation import Directions
+from landscape.curvature.deflation import Directions, Spanned
 from landscape.curvature.objective import cross_entropy, gradients
 from landscape.curvature.operators import symmetrised
 from landscape.problems.transformer.head import LastMLP
@@ -58,7 +58,7 @@ class TransformerStructure:
         found = NullVectors(self._params, names, groups(self.train))
         return found if found.dimension and not self.decay else None
 
-    def gauge(self, names: Sequence[str]) -> Directions | None:
+    def gauge(self, names: Sequence[str]) -> Spanned | None:
         """Not derived for a Transformer."""
         return None
 

@@ -83,7 +83,7 @@ def coupling_ratios(sources: Sequence[Source]) -> Drawn:
 @family(60)
 def ratios(sources: Sequence[Source]) -> Drawn:
     """Curvature ratio and gradient ratio against their predictions, with log-log slope and R^2."""
-    import seaborn as sns
+    from matplotlib import colormaps
     from matplotlib.colors import Normalize
 
     kept = having(sources, "measured", *PREDICTED, *(f"{name}_predicted" for name in PREDICTED))
@@ -100,7 +100,7 @@ def ratios(sources: Sequence[Source]) -> Drawn:
         raise NotDrawnError("no curvature or gradient ratio was measured: " + _NEEDED)
     numbers = {}
     panels = list(figure.axes)
-    colours = sns.color_palette("viridis", as_cmap=True)
+    colours = colormaps["viridis"]
     norm = Normalize(0, max(np.log10(max(int(table["step"].max()), 1)), 1))
     for axis, name in zip(panels, PREDICTED, strict=True):
         axis.set_title(name.replace("_", " "))
@@ -135,12 +135,18 @@ class PowerLaw:
     """y = factor * x^slope by least squares of the logarithms, with a 95 % interval of the slope and R^2."""
 
     def __init__(self, x: NDArray[np.float64], y: NDArray[np.float64]) -> None:
-        from scipy import stats
+        # scipy.stats would take longer to import than the figure to draw.
+        from scipy.special import stdtrit
 
-        fit = stats.linregress(np.log(x), np.log(y))
-        self.slope, self.factor, self.r_squared = float(fit.slope), float(np.exp(fit.intercept)), float(fit.rvalue**2)
-        self.half_width = float(stats.t.ppf(0.975, len(x) - 2) * fit.stderr)
         self.points = len(x)
+        u, v = np.log(x), np.log(y)
+        du, dv = u - u.mean(), v - v.mean()
+        spread = du @ du
+        self.slope = float(du @ dv / spread)
+        self.factor = float(np.exp(v.mean() - self.slope * u.mean()))
+        left = float(((dv - self.slope * du) ** 2).sum())
+        self.r_squared = 1 - left / float(dv @ dv) if dv.any() else 0.0
+        self.half_width = float(stdtrit(self.points - 2, 0.975) * np.sqrt(left / (self.points - 2) / spread))
 
     def __str__(self) -> str:
         low, high = self.slope - self.half_width, self.slope + self.half_width

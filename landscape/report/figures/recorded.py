@@ -11,7 +11,7 @@ from landscape.report.figures.axes import legend
 from landscape.report.figures.captions import listed, what_was_run
 from landscape.report.figures.families import family
 from landscape.report.figures.sources import Drawn, NotDrawnError, Source
-from landscape.report.style import HEIGHT, new_figure
+from landscape.report.style import HEIGHT, new_figure, palette
 
 _MOST = 12
 """Largest number of metrics drawn."""
@@ -20,17 +20,14 @@ _MOST = 12
 @family(11)
 def recorded_metrics(sources: Sequence[Source]) -> Drawn:
     """Every metric of the runs recorded from other training loops, over steps."""
-    import seaborn as sns
-
     kept = [source for source in sources if source.is_recorded and source.metrics.sizes.get("metric_step")]
     if not kept:
         raise NotDrawnError("no run file given holds metrics recorded from another training loop")
     found = list(dict.fromkeys(str(name) for source in kept for name in source.metrics.data_vars))
     shown = found[:_MOST]
     figure = new_figure(min(2, len(shown)), HEIGHT, -(-len(shown) // 2))
-    palette = sns.color_palette("colorblind", len(kept))
     rows, numbers = [], {}
-    for source, colour in zip(kept, palette, strict=True):
+    for source, colour in zip(kept, palette(len(kept)), strict=True):
         data, last = source.metrics, []
         for axis, name in zip(figure.axes, shown, strict=False):
             if name in data:

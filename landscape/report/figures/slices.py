@@ -9,7 +9,7 @@ import pandas as pd
 
 from landscape.report.figures.axes import outside_legend
 from landscape.report.figures.sources import Drawn
-from landscape.report.style import new_figure
+from landscape.report.style import new_figure, palette
 
 if TYPE_CHECKING:
     from landscape.analysis.slices import Slices
@@ -17,13 +17,10 @@ if TYPE_CHECKING:
 
 def slices(found: Slices) -> Drawn:
     """Lines with value + slope t + lambda t^2 / 2 drawn over them, and the plane as contours."""
-    import seaborn as sns
-
     figure = new_figure(2, height=3.6)
     lines, plane = figure.axes
-    palette = sns.color_palette("colorblind", len(found.names))
     rows, numbers = [], {}
-    for i, (name, colour) in enumerate(zip(found.names, palette, strict=True)):
+    for i, (name, colour) in enumerate(zip(found.names, palette(len(found.names)), strict=True)):
         model = found.value + found.slope[i] * found.t + 0.5 * found.eigenvalues[i] * found.t**2
         lines.plot(found.t, found.loss[i], color=colour, label=rf"{name}, $\lambda$ = {found.eigenvalues[i]:.3g}")
         lines.plot(found.t, model, "--", color=colour, linewidth=1.0)

@@ -12,7 +12,7 @@ from landscape.report.figures.axes import last_step, legend_below, nothing, outs
 from landscape.report.figures.captions import control, objectives, what_was_run, where
 from landscape.report.figures.families import family
 from landscape.report.figures.sources import Drawn, NotDrawnError, Source, having
-from landscape.report.style import colour, marker, new_figure
+from landscape.report.style import colour, marker, new_figure, shades
 from landscape.storage.schema import LEVELS
 
 STEPS_SHOWN = 4
@@ -69,8 +69,6 @@ def extreme_eigenvalues(sources: Sequence[Source]) -> Drawn:
 @family(30)
 def spectra(sources: Sequence[Source]) -> Drawn:
     """All eigenvalues of the dense blocks at a few steps, as cumulative distributions on a symmetric log axis."""
-    import seaborn as sns
-
     kept = [source for source in having(sources, "spectra") if source.spectra.data_vars][:1]
     if not kept:
         raise NotDrawnError("no block was small enough for a full spectrum")
@@ -84,13 +82,12 @@ def spectra(sources: Sequence[Source]) -> Drawn:
     shown = np.unique(np.linspace(0, len(step) - 1, min(STEPS_SHOWN, len(step))).round().astype(int))
     columns = min(3, len(blocks))
     figure = new_figure(columns, height=2.6, rows=-(-len(blocks) // columns))
-    palette = sns.color_palette("viridis", len(shown))
     rows, numbers = [], {}
     threshold = 1e-4 * largest
     lowest, highest = int(np.ceil(np.log10(threshold))), max(3, int(np.ceil(np.log10(largest))))
     exponents = range(lowest, highest, max(2, (highest - lowest) // 4))
     for axis, block in zip(figure.axes, blocks, strict=False):
-        for i, shade in zip(shown, palette, strict=True):
+        for i, shade in zip(shown, shades(len(shown)), strict=True):
             values = data[block].values[i]
             at = np.unique(np.linspace(0, len(values) - 1, CURVE_POINTS).round().astype(int))
             curve = {"eigenvalue": values[at], "share_below": (at + 1) / len(values)}

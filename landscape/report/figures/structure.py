@@ -121,6 +121,12 @@ def tracking(sources: Sequence[Source]) -> Drawn:
     sharp.set(title="sharpness / stable limit", yscale="log")
     sharp.set_ylim(top=30 * max(1.0, sharp.get_ylim()[1]))
     legend(sharp, fontsize="small", loc="upper right")
+    if not any(np.isfinite(source.measured[name].values).any() for source in kept for name in EDGE):
+        sharp.clear()
+        nothing(
+            sharp,
+            "sharpness is not known:\nthe run holds no learning rates.\nRecorder(..., optimizer=...)\nstores them",
+        )
     outside_legend(figure, ends[0])
     caption = (
         f"{what_was_run(kept)} Overlap ‖U_beforeᵀU‖²_F/k of the spans of the k eigenvectors at each end between "

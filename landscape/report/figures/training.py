@@ -12,18 +12,16 @@ from landscape.report.figures.axes import legend
 from landscape.report.figures.captions import listed, what_was_run
 from landscape.report.figures.families import family
 from landscape.report.figures.sources import Drawn, Source, having
-from landscape.report.style import new_figure
+from landscape.report.style import new_figure, palette
 from landscape.storage.runs import GROKKED, MEMORISED
 
 
 @family(10)
 def training_curves(sources: Sequence[Source]) -> Drawn:
     """Loss and accuracy on both sets over steps, with the memorise and the grok step."""
-    import seaborn as sns
-
     columns = ("train_loss", "test_loss", "train_accuracy", "test_accuracy")
     kept = having(sources, "metrics", *columns)
-    blue, orange = sns.color_palette("colorblind", 2)
+    blue, orange = palette(2)
     figure = new_figure(2)
     rows, numbers = [], {}
     for source in kept:
@@ -62,13 +60,11 @@ def training_curves(sources: Sequence[Source]) -> Drawn:
 @family(90)
 def prop41_ratio(sources: Sequence[Source]) -> Drawn:
     """The ratio of learning rates of Proposition 4.1 over steps, beside the one in use."""
-    import seaborn as sns
-
     first, second = BALANCED
     rates, norms = ([f"{kind}_{name}" for name in BALANCED] for kind in ("lr", "sigma_max"))
     frequency = f"f_{first}"
     kept = having(sources, "metrics", "prop41_ratio", *norms, frequency, *rates)
-    blue, orange, green = sns.color_palette("colorblind", 3)
+    blue, orange, green = palette(3)
     figure = new_figure(2)
     left, right = figure.axes
     rows, numbers = [], {}
@@ -104,10 +100,7 @@ def prop41_ratio(sources: Sequence[Source]) -> Drawn:
 @family(100)
 def embedding_norms(sources: Sequence[Source]) -> Drawn:
     """Embedding norms of operand tokens by the number of training pairs that contain them."""
-    import seaborn as sns
-
     kept = having(sources, "tokens", "embedding_norm", "grad_norm")
-    palette = sns.color_palette("colorblind", 3)
     figure = new_figure(2)
     left, right = figure.axes
     rows, numbers = [], {}
@@ -116,7 +109,7 @@ def embedding_norms(sources: Sequence[Source]) -> Drawn:
         data = source.tokens.isel(token=slice(0, p))
         step, pairs = data["step"].values, source.pairs_of_token[:p]
         groups = np.array_split(np.argsort(pairs, kind="stable"), 3)
-        for group, name, colour, sign in zip(groups, ("rare", "middle", "frequent"), palette, "ox^", strict=True):
+        for group, name, colour, sign in zip(groups, ("rare", "middle", "frequent"), palette(3), "ox^", strict=True):
             if not len(group):
                 continue
             norms = data["embedding_norm"].values[:, group].mean(axis=1)

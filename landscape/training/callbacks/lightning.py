@@ -39,7 +39,7 @@ class RecorderCallback(Callback):  # type: ignore[misc, unused-ignore]
         """Open the file."""
         last = trainer.estimated_stepping_batches
         if trainer.is_global_zero:
-            self._recording.begin(pl_module, trainer.global_step, last)
+            self._recording.begin(pl_module, trainer.optimizers[0], trainer.global_step, last)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
         """Store a checkpoint that is due, and keep what the batch logged."""

@@ -16,7 +16,7 @@ class Recording:
     """A run file that a trainer fills, from `begin` to `end`; before and after, all other calls do nothing.
 
     every: optimiser steps from one checkpoint to the next; metrics: names of those that are kept; options: those of
-    `Recorder`. Raises ArgumentError unless `every` is a positive whole number.
+    `Recorder`, with optimizer=True for that of the trainer. Raises ArgumentError unless `every` is a positive number.
     """
 
     def __init__(self, path: Path | str, every: int, metrics: Iterable[str], options: Mapping[str, Any]) -> None:
@@ -28,10 +28,12 @@ class Recording:
         self._last = 0
         self._row: dict[str, float] = {}
 
-    def begin(self, model: nn.Module, step: int, last: float) -> None:
+    def begin(self, model: nn.Module, optimizer: Any, step: int, last: float) -> None:
         """Open the file and store the model at `step` of a training that goes to step `last`, infinity if unknown."""
         expected = int(last - step) // self._every + 2 if step <= last < float("inf") else 0
-        self._recorder = Recorder(self._path, model, metrics=self.metrics, **{"expected": expected, **self._options})
+        options = {"expected": expected, **self._options}
+        options["optimizer"] = optimizer if options.get("optimizer") else None
+        self._recorder = Recorder(self._path, model, metrics=self.metrics, **options)
         self._recorder.checkpoint(step)
         self._last, self._row = step, {}
 

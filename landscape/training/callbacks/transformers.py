@@ -30,10 +30,12 @@ class RecorderCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
     ) -> None:
         self._recording = Recording(path, every, metrics, options)
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+    def on_train_begin(
+        self, args: Any, state: Any, control: Any, model: Any = None, optimizer: Any = None, **_: Any
+    ) -> None:
         """Open the file."""
         if state.is_world_process_zero:
-            self._recording.begin(model, state.global_step, state.max_steps)
+            self._recording.begin(model, optimizer, state.global_step, state.max_steps)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Store what was logged since the last step."""

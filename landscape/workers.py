@@ -15,7 +15,7 @@ from multiprocessing.context import SpawnProcess
 from types import TracebackType
 from typing import Any, Self
 
-from landscape.errors import as_landscape_error
+from landscape.errors import LandscapeError, as_landscape_error
 from landscape.signals import stop_signals
 
 Reason = tuple[str, str]
@@ -34,29 +34,48 @@ class Workers:
 
     def run(self, function: Callable[..., object], calls: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
         """Call `function` with each of `calls`; yields (reason of failure or None, *call) as each call ends."""
-        waiting = list(calls)[::-1]
-        busy: dict[Connection, tuple[Any, ...]] = {}
+        for reason, _, _, call in self._answers(function, calls):
+            yield reason, *call
+
+    def results(self, function: Callable[..., Any], calls: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
+        """What `function` returns for each of `calls`, in their order. Raises LandscapeError for the first failure."""
+        early: dict[int, Any] = {}
+        turn = 0
+        for reason, value, i, _ in self._answers(function, calls):
+            if reason:
+                raise LandscapeError(*reason)
+            early[i] = value
+            while turn in early:
+                yield early.pop(turn)
+                turn += 1
+
+    def _answers(
+        self, function: Callable[..., Any], calls: Iterable[tuple[Any, ...]]
+    ) -> Iterator[tuple[Reason | None, Any, int, tuple[Any, ...]]]:
+        """Reason of failure, what was returned, number and arguments of each call as it ends."""
+        waiting = list(enumerate(calls))[::-1]
+        busy: dict[Connection, tuple[int, tuple[Any, ...]]] = {}
         while waiting or busy:
             while waiting and len(busy) < self._count:
                 pipe = self._idle.pop() if self._idle else self._start()
                 busy[pipe] = waiting.pop()
                 # A worker that died while it was idle is noticed where its answer is read.
                 with contextlib.suppress(BrokenPipeError):
-                    pipe.send((function, busy[pipe]))
+                    pipe.send((function, busy[pipe][1]))
             for ready in wait(busy):
                 assert isinstance(ready, Connection)
-                yield self._outcome(ready), *busy.pop(ready)
+                yield *self._outcome(ready), *busy.pop(ready)
 
-    def _outcome(self, pipe: Connection) -> Reason | None:
+    def _outcome(self, pipe: Connection) -> tuple[Reason | None, Any]:
         try:
-            reason: Reason | None = pipe.recv()
+            answer: tuple[Reason | None, Any] = pipe.recv()
         except (EOFError, ConnectionResetError):
             process = self._processes.pop(pipe)
             process.join()
             message = f"its process ended with exit code {process.exitcode}"
-            return message, "if memory ran out, use fewer --jobs; the same command resumes"
+            return (message, "if memory ran out, use fewer --jobs; the same command resumes"), None
         self._idle.append(pipe)
-        return reason
+        return answer
 
     def _start(self) -> Connection:
         context = multiprocessing.get_context("spawn")
@@ -120,12 +139,11 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _attempt(function: Callable[..., object], arguments: tuple[Any, ...]) -> Reason | None:
+def _attempt(function: Callable[..., object], arguments: tuple[Any, ...]) -> tuple[Reason | None, object]:
     try:
-        function(*arguments)
-    except Exception as error:
+        return None, function(*arguments)
+    except (Exception, SystemExit) as error:
         if known := as_landscape_error(error):
-            return str(known), known.hint
+            return (str(known), known.hint), None
         traceback.print_exc()
-        return f"{type(error).__name__}: {error}", "the traceback above says where; please report it"
-    return None
+        return (f"{type(error).__name__}: {error}", "the traceback above says where; please report it"), None

@@ -1,0 +1,99 @@
+"""Checkpoints measured side by side, each in a process of one thread."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+from torch import Tensor, from_numpy
+
+from landscape import problems
+from landscape.analysis.measurement import Measurement, Rows
+from landscape.config import AnalysisConfig
+from landscape.devices import dense_bytes, free_memory
+from landscape.problems.problem import size
+from landscape.storage.runs import RunReader
+from landscape.workers import Workers
+
+_WORTHWHILE = 1000
+"""Order of the largest block from which a process pays for its start."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What is to be done at a step: blocks to measure, and blocks whose eigenvectors the next step is tracked from.
+
+    known: rows of an earlier analysis; retrack: replace their tracking. Without `todo` only eigenvectors are computed.
+    """
+
+    step: int
+    todo: frozenset[str]
+    again: frozenset[str]
+    known: Rows | None
+    retrack: bool
+
+    @property
+    def blocks(self) -> frozenset[str]:
+        """All blocks that work is done for."""
+        return self.todo | self.again
+
+
+def measured(reader: RunReader, measurement: Measurement, task: Task) -> Rows | None:
+    """The rows of a step; None if only its eigenvectors were to be computed."""
+    parameters = reader.checkpoint(task.step)
+    if not task.todo:
+        measurement.follow(parameters, task.again)
+        return None
+    training = measurement.problem.training(reader, task.step)
+    return measurement.run(parameters, training, task.known, task.blocks, task.retrack)
+
+
+def processes(measurement: Measurement, tasks: int, wanted: int | None) -> int:
+    """How many processes to use: `wanted`, or one per core as far as memory has room, and no more than tasks.
+
+    0: none but this one. Matrix-free blocks, whose searches start from the checkpoint before, have no use for more, and
+    small ones would wait for the start of a process. Even a single process is another one: a library that has begun
+    with several threads adds in another order.
+    """
+    sizes = [size(measurement.problem, block) for block in measurement.config.blocks]
+    if wanted == 0 or measurement.problem.device.type != "cpu" or not all(map(measurement.config.is_dense, sizes)):
+        return 0
+    if wanted is None:
+        if max(sizes) < _WORTHWHILE:
+            return 0
+        room = free_memory(measurement.problem.device) // dense_bytes(max(sizes))
+        wanted = max(1, min(room, len(os.sched_getaffinity(0))))
+    return min(wanted, tasks)
+
+
+def measure(run: Path, config: AnalysisConfig, task: Task) -> tuple[Rows | None, dict[str, NDArray[Any]]]:
+    """Carry out a task in a worker: untracked rows, and eigenvectors by block."""
+    reader, measurement = _opened(run, config)
+    measurement.vectors = {}
+    rows = measured(reader, measurement, task)
+    return rows, {block: vectors.numpy() for block, vectors in measurement.vectors.items()}
+
+
+class Crew:
+    """Workers that do the tasks of an analysis; what they return is tracked in the order of the steps."""
+
+    def __init__(self, workers: Workers, reader: RunReader, measurement: Measurement, tasks: list[Task]) -> None:
+        self.measurement = measurement
+        self.results = workers.results(measure, [(reader.path, measurement.config, task) for task in tasks])
+
+    def next(self, task: Task) -> Rows | None:
+        """The rows of the next task."""
+        rows, arrays = next(self.results)
+        vectors: dict[str, Tensor] = {block: from_numpy(array) for block, array in arrays.items()}
+        return self.measurement.tracked(rows, vectors, task.known, task.retrack)
+
+
+@functools.lru_cache(maxsize=1)
+def _opened(run: Path, config: AnalysisConfig) -> tuple[RunReader, Measurement]:
+    reader = RunReader(run)
+    problem, _ = problems.opened(reader, config)
+    return reader, Measurement(problem, config)

@@ -1,0 +1,95 @@
+"""Eigenvectors at the ends of a matrix of which all eigenvalues are known, by shift-and-invert Lanczos."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from landscape.curvature.krylov import Krylov, Local, advance, orthonormal
+from landscape.curvature.operators import LinearMap, Product
+from landscape.curvature.vectors import Array, to_array
+
+_BLOCK = 8
+_CLOSE = 1e-14
+"""Residual in the inverse, relative to its norm, at which a vector is right."""
+_RIGHT = 1e-11
+"""Largest residual, and distance from the known eigenvalue, relative to |H|."""
+_LEAST = 1e-6
+"""Least distance of the shift from the spectrum, relative to |H|: the inverse keeps ten digits."""
+_REACH = 0.1
+"""Distance of the shift from the outermost eigenvalue, relative to the width of the wanted end."""
+
+
+def end_vectors(matrix: Tensor, values: Array, k: int, lowest: bool) -> Tensor | None:
+    """The k lowest or highest eigenvectors (n, k) of a symmetric matrix, outermost first.
+
+    values: every eigenvalue, ascending. The vectors are accepted only with the right eigenvalues, copies counted, and
+    small residuals; None where that fails. Costs a Cholesky factorisation and some hundred solves: much less than all
+    eigenvectors, and than a tridiagonal form that is kept to turn a few of them back.
+    """
+    known = values if lowest else -values[::-1]
+    n, sign, norm = len(known), 1 if lowest else -1, float(np.abs(known).max())
+    shift = known[0] - max(_REACH * (known[min(k, n - 1)] - known[0]), _LEAST * norm)
+    inverse = _inverse(matrix, sign, shift)
+    if inverse is None:
+        return None
+    space, generator = Local(inverse), torch.Generator().manual_seed(0)
+    found = matrix.new_zeros(n, 0)
+    # A Krylov space holds few copies of an eigenvalue: what is missing lies outside of all that was found.
+    for _ in range(k + 1):
+        fresh = _run(inverse, Krylov(space, min(n, 60 * _BLOCK), _BLOCK, locked=found), k, generator)
+        # Another product removes what a residual of the inverse hides: components of large eigenvalues.
+        found = orthonormal(space, torch.linalg.qr(inverse @ torch.cat([found, fresh], 1)).Q)
+        image = sign * (matrix @ found)
+        theta, turn = torch.linalg.eigh(found.T @ image)
+        found, image = found @ turn[:, :k], image @ turn[:, :k]
+        theta = theta[:k]
+        residual = to_array((image - found * theta).norm(dim=0))
+        missed = np.abs(to_array(theta) - known[: len(theta)]) > _RIGHT * norm
+        if len(theta) == k and not missed.any():
+            return found if residual.max() <= _RIGHT * norm else None
+    return None
+
+
+def _run(inverse: LinearMap, krylov: Krylov, k: int, generator: torch.Generator) -> Tensor:
+    """The k outermost Ritz vectors of one Krylov space, converged as far as a few restarts let them."""
+    krylov.fill(generator)
+    restarts = 0
+    while True:
+        advance(inverse, [krylov])
+        krylov.fill(generator)
+        full = krylov.exhausted or krylov.filled + krylov.block.shape[1] > krylov.columns
+        if not full and krylov.filled < 2 * k:
+            continue
+        krylov.project()
+        top = _top(krylov, k)
+        close = krylov.residuals()[top] <= _CLOSE * np.abs(krylov.theta).max()
+        if close.all() or krylov.exhausted or restarts == 3:
+            return krylov.vectors(top)
+        if full:
+            krylov.restart(_top(krylov, 2 * k))
+            restarts += 1
+
+
+def _top(krylov: Krylov, count: int) -> NDArray[np.int64]:
+    m = len(krylov.theta)
+    return np.arange(max(0, m - count), m)
+
+
+def _inverse(matrix: Tensor, sign: int, shift: float) -> Product | None:
+    """(sign * H - shift)^-1 by a Cholesky factorisation; None unless that is positive definite."""
+    shifted = matrix * sign
+    shifted.diagonal().sub_(shift)
+    factor, failed = torch.linalg.cholesky_ex(shifted)
+    del shifted
+    if int(failed):
+        return None
+
+    def apply(vectors: Tensor) -> Tensor:
+        half = torch.linalg.solve_triangular(factor, vectors, upper=False)
+        solved: Tensor = torch.linalg.solve_triangular(factor.mT, half, upper=True)
+        return solved
+
+    return Product.square(apply, len(matrix), matrix)

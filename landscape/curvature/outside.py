@@ -1,0 +1,60 @@
+"""The saddle index outside of a few directions, by a low-rank correction of one factorisation."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from landscape.curvature.deflation import Deflated, Spanned
+from landscape.curvature.inertia import Inertia, certified, factor, negative, require_honest
+from landscape.curvature.operators import MatrixOperator
+from landscape.curvature.vectors import gaussian, probe_bound
+
+
+def certified_outside(H: MatrixOperator, directions: Spanned, tolerance: float, norm: float) -> Inertia:
+    """The certified index of H on the complement of some directions; zero and positive are not counted.
+
+    With orthonormal columns U and A = H + tolerance = L D L^T, the matrix [[A, U], [U^T, 0]] has the inertia of A and
+    that of -U^T A^-1 U, and equally that of A on the complement and as many eigenvalues of either sign as U has
+    columns (Haynsworth). Where probes do not prove both counts, the projected matrix is factorised.
+    """
+    found = _corrected(H, directions, tolerance, norm) if norm else None
+    if found is None:
+        rest = Deflated(H, directions).symmetric()
+        return certified(rest.matrix, tolerance, norm, rest.error, negative_only=True)
+    return Inertia(found, -1, -1, found, found, tolerance, "certified", H.error)
+
+
+def _corrected(H: MatrixOperator, directions: Spanned, tolerance: float, norm: float) -> int | None:
+    """The index by one factorisation; None where it is not certain."""
+    n, U = H.shape[0], directions.basis()
+    rho = 2 * H.error + 10 * n * torch.finfo(H.dtype).eps * norm
+    require_honest(tolerance, rho, norm)
+    if float(directions.remove(U).norm()) > 1e-12 * U.shape[1] ** 0.5:
+        return None
+    A, LD, pivots = factor(H.matrix, -tolerance)
+    X = gaussian(n, 8).to(A)
+    images = A @ X
+    Y, solved, once = torch.linalg.ldl_solve(LD, pivots, torch.cat([U, images, X], 1)).split([U.shape[1], 8, 8], 1)
+    if not bool(torch.isfinite(Y).all()):
+        return None
+    # What parts L D L^T from A, and S from U^T A^-1 U.
+    residual = probe_bound(images - A @ solved)
+    away = float(Y.norm()) * float((U - A @ Y).norm())
+    S = U.T @ Y
+    S = (S + S.T) / 2
+    known = torch.linalg.eigvalsh(S)
+
+    def inside(solved: Tensor) -> Tensor:
+        """The inverse of A on the complement, from that of A."""
+        found: Tensor = solved - Y @ torch.linalg.solve(S, U.T @ solved)
+        return found
+
+    twice = inside(torch.linalg.ldl_solve(LD, pivots, inside(once).contiguous()))
+    smallest = float(known.abs().min())
+    # The nearest eigenvalue to -tolerance: of the whole matrix, whose count is used, and on the complement.
+    whole = torch.linalg.ldl_solve(LD, pivots, once.contiguous())
+    gap, gap_inside = (float((10 * Z.norm(dim=0).max()) ** -0.5) for Z in (whole, twice))
+    if not (2 * residual < gap and 2 * away < smallest and 2 * (H.error + rho) < gap_inside):
+        return None
+    return negative(LD, pivots) + int((known > 0).sum()) - U.shape[1]

@@ -1,0 +1,78 @@
+"""What an optimiser of torch knows of each parameter: its learning rate, and Adam's second moments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from landscape.errors import ArgumentError
+from landscape.storage.schema import NUMBERS, OPTIMIZER, PARAMETER, Field, Table
+from landscape.training.recorded import Forms, array
+
+_MEANINGS = {
+    "optimizer_lr": "learning rate; 0: not trained",
+    "optimizer_beta_2": "decay rate of Adam's second moments; NaN: another optimiser",
+    "optimizer_epsilon": "what Adam adds to the root of the second moments; NaN: another optimiser",
+    "optimizer_updates": "updates that Adam's second moments are a mean of",
+}
+
+
+class OptimizerState:
+    """An optimiser beside the model that it trains; it is only read.
+
+    Raises ArgumentError for what is no optimiser of torch, and for one of other parameters.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise ArgumentError(f"the optimizer is {type(optimizer).__name__}", "give a torch.optim.Optimizer")
+        self._optimizer, self._model = optimizer, model
+        known = {id(parameter) for parameter in model.parameters()}
+        if not any(id(parameter) in known for group in optimizer.param_groups for parameter in group["params"]):
+            raise ArgumentError("the optimizer moves no parameter of the model", "give the one that trains this model")
+        # What wraps an optimiser, as accelerate does, names it so.
+        inner = getattr(optimizer, "optimizer", optimizer)
+        self.has_moments = type(inner) in (torch.optim.Adam, torch.optim.AdamW)
+        """Whether it is Adam, whose second moments are the preconditioner of a step."""
+        names = [name for name, _ in model.named_parameters()]
+        if clash := [name for name in names if f"v_{name}" in names] if self.has_moments else []:
+            raise ArgumentError(
+                f"parameter 'v_{clash[0]}' has the name of the second moments of {clash[0]!r}",
+                "rename it, or leave out the optimizer",
+            )
+
+    def rows(self, forms: Forms) -> dict[str, dict[str, Any]]:
+        """The rows of this moment in the tables of `tables_of`."""
+        numbers = {name: np.full(len(forms), np.nan) for name in NUMBERS}
+        numbers["optimizer_lr"][:] = numbers["optimizer_updates"][:] = 0
+        places = {id(p): (i, name) for i, (name, p) in enumerate(self._model.named_parameters())}
+        moments = {f"v_{name}": np.zeros(form.shape, form.dtype) for name, form in forms.items()}
+        for group in self._optimizer.param_groups:
+            for parameter in group["params"]:
+                if id(parameter) not in places or not parameter.requires_grad:
+                    continue
+                i, name = places[id(parameter)]
+                numbers["optimizer_lr"][i] = float(group["lr"])
+                if not self.has_moments:
+                    continue
+                numbers["optimizer_beta_2"][i], numbers["optimizer_epsilon"][i] = float(group["betas"][1]), group["eps"]
+                state: Mapping[str, Tensor] = self._optimizer.state.get(parameter, {})
+                if state:
+                    numbers["optimizer_updates"][i] = float(state["step"])
+                    v = state["max_exp_avg_sq" if group["amsgrad"] else "exp_avg_sq"]
+                    moments[f"v_{name}"] = array(v, forms[name])
+        return {OPTIMIZER: numbers, **({"moments": moments} if self.has_moments else {})}
+
+
+def tables_of(parameters: Table, has_moments: bool) -> tuple[Table, ...]:
+    """The tables of an optimiser's state beside that of the parameters."""
+    numbers = tuple(Field(name, (PARAMETER,), "f8", _MEANINGS[name]) for name in NUMBERS)
+    moments = tuple(
+        Field(f"v_{f.name}", f.dims, f.dtype, f"Adam's second moment of {f.name}") for f in parameters.fields
+    )
+    found = [Table(OPTIMIZER, parameters.row, numbers)]
+    return (*found, Table("moments", parameters.row, moments)) if has_moments else (*found,)

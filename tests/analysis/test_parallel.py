@@ -1,0 +1,56 @@
+"""Checkpoints measured in several processes: the same file, whatever their number, also when it grows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.sequences_analyses import everything
+
+from landscape import problems
+from landscape.analysis.hessian import analyse
+from landscape.analysis.measurement import Measurement
+from landscape.analysis.parallel import processes
+from landscape.config import HessianConfig
+from landscape.errors import LandscapeError
+from landscape.storage.hessians import HessianReader
+from landscape.storage.runs import RunReader
+
+
+def settings(steps: str, *blocks: str) -> HessianConfig:
+    return HessianConfig(steps=steps, blocks=blocks, device="cpu", k=3, eigenvectors=True)
+
+
+@pytest.mark.slow
+def test_the_file_is_the_same_for_any_number_of_processes(tiny_run: Path, tmp_path: Path) -> None:
+    """Bit for bit, tracking and rows measured later between others included."""
+    together, grown = tmp_path / "together.h5", tmp_path / "grown.h5"
+    analyse(tiny_run, settings("0,20,40,60", "E,W", "all"), together, quiet=True, jobs=1)
+    analyse(tiny_run, settings("0,40", "E,W"), grown, quiet=True, jobs=2)
+    analyse(tiny_run, settings("0,20,60", "all"), grown, quiet=True, jobs=3)
+    assert everything(grown) == everything(together)
+    assert np.isfinite(HessianReader(grown).row(40)["subspace_overlap"]).all()
+
+
+@pytest.mark.slow
+def test_an_error_in_a_process_is_the_users(run_file: Path, tmp_path: Path) -> None:
+    """With its message and hint, and without the traceback of another process."""
+    out = tmp_path / "out.h5"
+    config = HessianConfig(steps="0,20", blocks=("E",), device="cpu", rel_tau=1e-17)
+    with pytest.raises(LandscapeError, match="below the error of the computed Hessian") as refused:
+        analyse(run_file, config, out, quiet=True, jobs=2)
+    assert "use tau >=" in refused.value.hint
+    assert HessianReader(out).steps == []
+
+
+def test_only_large_dense_blocks_are_worth_a_process(tiny_run: Path) -> None:
+    """One per core and task; none for matrix-free blocks, which start from the checkpoint before."""
+
+    def count(wanted: int | None, **options: object) -> int:
+        with RunReader(tiny_run) as reader:
+            config = HessianConfig(blocks=("E", "all"), device="cpu", **options)  # type: ignore[arg-type]
+            return processes(Measurement(problems.opened(reader, config)[0], config), 4, wanted)
+
+    assert (count(None), count(0), count(3), count(9)) == (0, 0, 3, 4)
+    assert count(3, method="lanczos") == 0
