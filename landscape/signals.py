@@ -1,11 +1,12 @@
-"""Ctrl-C and SIGTERM as an event, so that long work stops between two steps with everything stored."""
+"""Ctrl-C and SIGTERM at places of our choice, so that work stops between two steps with everything stored."""
 
 from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 
 @contextmanager
@@ -15,9 +16,33 @@ def stop_signals() -> Iterator[threading.Event]:
     if threading.current_thread() is not threading.main_thread():
         yield event
         return
-    before = {s: signal.signal(s, lambda *_: event.set()) for s in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with _handling(lambda *_: event.set()):
         yield event
+
+
+@contextmanager
+def delayed_signals() -> Iterator[None]:
+    """Deliver both signals when the block has ended, in the main thread, which alone gets them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    try:
+        with _handling(lambda number, _: came.append(number)):
+            yield
     finally:
-        for number, handler in before.items():
+        for number in came:
+            signal.raise_signal(number)
+
+
+@contextmanager
+def _handling(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
+    """Handle both signals by `handler`, but for one that C code handles: that could not be restored."""
+    before = {s: found for s in (signal.SIGINT, signal.SIGTERM) if (found := signal.getsignal(s)) is not None}
+    try:
+        for number in before:
             signal.signal(number, handler)
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)

@@ -61,7 +61,7 @@ def contents(state: FileState) -> str:
     span = f"{len(steps)} ({steps[0]} to {steps[-1]})" if steps else "none"
     lines = [
         [state.path, f"{state.kind}, {state.bytes / 1e6:.2f} MB, {a['schema']} {a['schema_version']}"],
-        ["status", state.status + (f", being written by {state.writer}" if state.writer else "")],
+        ["status", f"{state.status}, being written by {state.writer}" if state.writer else _left_as(state)],
         ["made by", f"landscape {a['landscape_version']}, commit {a['git_commit'][:12]}, torch {a['torch_version']}"],
         ["on", f"{a['hostname']}, {a['device']}, {a['created']}"],
         ["steps", span],
@@ -87,6 +87,11 @@ def contents(state: FileState) -> str:
     return "\n".join([": ".join(head), *(f"  {name:{width}}  {text}" for name, text in rest)])
 
 
+def _left_as(state: FileState) -> str:
+    """The status of a file that no process writes, which a killed one could not change."""
+    return state.status + (", though no process is writing it" if state.status == "running" else "")
+
+
 def _few(names: Sequence[str]) -> str:
     """The datasets of a large model, of which the first ones stand for all."""
     return ", ".join(names) if len(names) <= _FEW else f"{', '.join(names[:_FEW])} and {len(names) - _FEW} more"
@@ -104,7 +109,7 @@ def soundness(state: FileState) -> str:
     elif state.writer:
         verdict = f"whole so far, being written by {printable(state.writer)}"
     else:
-        verdict = f"whole but {state.status}: every committed row is good. --repair trims it; it can be resumed"
+        verdict = f"whole but {_left_as(state)}: every committed row is good. --repair trims it; it can be resumed"
     return f"{_align(lines)}\n{printable(state.path)}: {verdict}"
 
 

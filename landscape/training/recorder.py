@@ -17,6 +17,7 @@ from torch import nn
 from landscape.errors import ArgumentError, FileError
 from landscape.problems.blocks import Blocks, Pairs
 from landscape.provenance import provenance
+from landscape.signals import delayed_signals
 from landscape.storage import schema
 from landscape.storage.contents import ROWS
 from landscape.storage.files import as_path, make_folder, output, refuse_existing, refuse_foreign
@@ -106,6 +107,7 @@ class Recorder:
             self._writer = held.enter_context(writer)
             self._held = held.pop_all()
 
+    @delayed_signals()
     def checkpoint(self, step: int) -> bool:
         """Store all parameters as those after `step` optimiser steps; False if the file holds this step already.
 
@@ -123,6 +125,7 @@ class Recorder:
         writer.append(step, {"checkpoints": arrays, **(self._state.rows(self._forms) if self._state else {})})
         return True
 
+    @delayed_signals()
     def metrics(self, step: int, /, **values: float) -> bool:
         """Store a row of metrics, NaN for those that are not given; False if the file holds this step already.
 
@@ -153,6 +156,7 @@ class Recorder:
         """Steps of the checkpoints stored so far."""
         return list(self._open().steps)
 
+    @delayed_signals()
     def close(self, status: str = "complete") -> None:
         """Trim the file to its rows and give it its status, "complete" or "interrupted"; a second call does nothing."""
         if self._writer is not None:
