@@ -305,3 +305,15 @@ def test_two_ranks_find_what_one_process_finds(values: np.ndarray, width: int) -
         np.testing.assert_allclose(found[0], alone[0], atol=1e-10)
         np.testing.assert_allclose(found[1], alone[1], atol=1e-6)
     assert all(np.array_equal(x, y) for x, y in zip(ranks[0][0], ranks[1][0], strict=True))
+
+
+@pytest.mark.parametrize("by_columns", [False, True])
+def test_inner_products_of_long_vectors(by_columns: bool) -> None:
+    """Of a million numbers in float32 they are right to its precision, one vector or several, whatever the storage."""
+    n = 1_000_000
+    X = torch.randn(8, n, generator=generator()).T if by_columns else torch.randn(n, 8, generator=generator())
+    X /= X.norm(dim=0)
+    space, exact = Local(MatrixOperator(torch.eye(2))), X.double().T @ X.double()
+    for m in (1, 8):
+        assert float((space.inner(X[:, :m], X) - exact[:m]).abs().max()) < 1e-6
+        assert float((space.inner(X[:, :m], X[:, :m]) - exact[:m, :m]).abs().max()) < 1e-6
