@@ -23,7 +23,8 @@ from benchmarks.harness import Line, Numbers, Part, main, timed
 from landscape.config import TrainConfig, preset
 from landscape.problems.tasks import TRAIN, make_data
 from landscape.storage.writer import Writer
-from landscape.training.loop import _Loop, train
+from landscape.training.group import Group
+from landscape.training.loop import train
 from landscape.training.member import Member
 
 STEPS = {"quick": 6000, "mid": 1500}
@@ -33,7 +34,7 @@ WATCHED = {
     "checkpoints": (Member, "commit"),
     "rows of metrics": (Writer, "append_to"),
     "trimming the file": (Writer, "finish"),
-    "computing metrics": (_Loop, "metrics"),
+    "computing metrics": (Group, "metrics"),
 }
 
 
