@@ -207,23 +207,21 @@ def _no_room(path: Path, size: int) -> FileError:
     )
 
 
-def _abandoned(path: Path) -> Iterator[Path]:
-    """Temporary HDF5 files of killed writers of `path`, except links. Requires the lock."""
+def remove_abandoned(path: Path, begins: bytes = b"\x89HDF\r\n\x1a\n") -> None:
+    """Remove temporary files that killed writers of `path` left, except links. Requires the lock of its writer.
+
+    begins: of our files, with which or with zeros they begin at every moment of their making; a file of another
+    program may bear such a name.
+    """
     ours = re.compile(re.escape(f".{path.name}.") + r"\d+\.tmp", re.ASCII)
     with os.scandir(path.parent) as entries:
-        for entry in entries:
-            if ours.fullmatch(entry.name) and entry.is_file(follow_symlinks=False) and _begins_hdf5(Path(entry.path)):
-                yield Path(entry.path)
-
-
-def _begins_hdf5(path: Path) -> bool:
-    """Whether a file begins as ours do at every moment of their making; one of another program may bear the name."""
-    try:
-        with path.open("rb") as file:
-            begun = file.read(8)
-    except OSError:
-        return False
-    return begun in (b"", bytes(8), b"\x89HDF\r\n\x1a\n")
+        found = [e.path for e in entries if ours.fullmatch(e.name) and e.is_file(follow_symlinks=False)]
+    for name in found:
+        with contextlib.suppress(OSError):
+            with open(name, "rb") as file:
+                is_ours = file.read(len(begins)) in (b"", bytes(len(begins)), begins)
+            if is_ours:
+                os.unlink(name)
 
 
 @contextlib.contextmanager
@@ -250,8 +248,7 @@ def sole_writer(path: Path) -> Iterator[None]:
         os.ftruncate(handle, 0)
         os.pwrite(handle, json.dumps({"pid": os.getpid(), "host": platform.node()}).encode(), 0)
         # Here, so that also a command that finds nothing to do removes what a killed one has left.
-        for abandoned in _abandoned(path):
-            abandoned.unlink(missing_ok=True)
+        remove_abandoned(path)
         yield
     finally:
         try:

@@ -25,7 +25,7 @@ from landscape.storage import schema
 from landscape.storage.files import as_path, make_folder, output, refuse_existing, refuse_foreign
 from landscape.storage.hessians import HessianReader
 from landscape.storage.runs import RunReader
-from landscape.storage.writing import lock_of, sole_writer, temporary_file
+from landscape.storage.writing import lock_of, remove_abandoned, sole_writer, temporary_file
 from landscape.sweep.plan import DEFINITION, SweepAnalysis, SweepConfig, SweepRun, load_sweep, sweep_runs
 from landscape.training.ensemble import balanced, side_by_side
 from landscape.training.loop import RunSummary, clip_batch, summarise, train_ensemble
@@ -190,6 +190,7 @@ def _remove(runs: Sequence[SweepRun], earlier: Mapping[Path, SweepRun]) -> None:
 def _define(path: Path, config: SweepConfig) -> None:
     """Write the sweep's definition into its folder, replacing an earlier one."""
     path, text = output(path), to_json(config) + "\n"
+    remove_abandoned(path, b"{")
     with temporary_file(path, len(text)) as draft:
         draft.write_text(text, encoding="utf-8")
 

@@ -121,7 +121,10 @@ class Member:
             changed = {"config": to_json(self.config), **attrs}
             more = rows_to_come(self.config, int(state["step"]))
             form = tables(self.config), scales(self.config)
-            self.writer = Writer.extend(self.path, changed, more, *form, fsync=fsync)
+            # In the same instant as the config: a stop that another rule has decided is none of this one.
+            slots = {slot: {"resume": {"stop_step": self.stop_step}} for slot in range(2)}
+            rows = None if self.stop_step == state["stop_step"] else slots
+            self.writer = Writer.extend(self.path, changed, more, *form, rows, fsync)
             return state
         parameters = initial(self.config)
         if not all(np.isfinite(array).all() for array in parameters.values()):
@@ -142,7 +145,7 @@ class Member:
             fsync,
         )
         nothing = {f"{moment}_{n}": np.zeros_like(array) for n, array in parameters.items() for moment in ("m", "v")}
-        return {"step": 0, "grad_norm": np.zeros(self.config.vocabulary), **parameters, **nothing}
+        return {"step": 0, "grad_norm": np.zeros(self.config.vocabulary), **parameters, **nothing, **self.state()}
 
     def _restore(self) -> dict[str, Any]:
         """Take the newest resume slot."""

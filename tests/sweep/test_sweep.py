@@ -118,6 +118,19 @@ def test_what_is_finished_is_left_alone(whole: Path, tmp_path: Path, capsys: pyt
     assert {n for n in before if before[n] != after[n]} == {str(path.relative_to(tmp_path)) for path in gone}
 
 
+def test_what_a_killed_sweep_left_is_removed(whole: Path, tmp_path: Path) -> None:
+    """Half of a definition under its temporary name, but no file of another program that bears such a name."""
+    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
+    before = files(tmp_path)
+    mine, ours = (tmp_path / "long" / f".{DEFINITION}.{number}.tmp" for number in (77, 78))
+    mine.write_text("mine")
+    ours.write_text('{"name": "lo')
+    assert cli.run(arguments(tmp_path, LONG)) == 0
+    assert mine.read_text() == "mine"
+    mine.unlink()
+    assert files(tmp_path) == before
+
+
 def test_json_is_one_document(whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Labels, file, thresholds and Hessian files of every run, from a sweep that is finished already."""
     shutil.copytree(whole, tmp_path, dirs_exist_ok=True)

@@ -21,6 +21,7 @@ from landscape.problems.embedding_mlp.model import MLP
 from landscape.problems.embedding_mlp.plain import plain_model
 from landscape.problems.tasks import TEST, TRAIN, UNUSED, make_data
 from landscape.storage.runs import RunReader
+from landscape.training import loop
 from landscape.training.loop import train, train_ensemble
 from landscape.training.member import checkpoint_schedule
 from landscape.training.samplers import BatchSampler
@@ -318,6 +319,33 @@ def test_two_hundred_steps_are_one_hundred_and_resume(changes: dict[str, Any], t
     before = parts.read_bytes()
     train(variant(**changes, steps=200), parts, resume=True, quiet=True)
     assert parts.read_bytes() == before
+
+
+def test_a_signal_before_the_first_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that is interrupted before it begins is resumed like any other."""
+    whole, broken = tmp_path / "whole.h5", tmp_path / "broken.h5"
+    with monkeypatch.context() as patch:
+        begin = loop._train_all
+        patch.setattr(loop, "_train_all", lambda *args: (signal.raise_signal(signal.SIGINT), begin(*args)))
+        assert train(TINY, broken, quiet=True).status == "interrupted"
+    train(TINY, broken, resume=True, quiet=True)
+    train(TINY, whole, quiet=True)
+    same_file(whole, broken)
+
+
+@pytest.mark.parametrize("stop", [None, 0.9])
+def test_a_changed_stop_holds_though_killed_at_once(
+    stop: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that has stopped early gets another rule and is killed before its next step: the rule decides, no stop."""
+    path, early = tmp_path / "run.h5", variant(stop_test_accuracy=0.01, steps=60)
+    assert train(early, path, quiet=True).steps < 60
+    later = dataclasses.replace(early, stop_test_accuracy=stop)
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "_train_all", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            train(later, path, resume=True, quiet=True)
+    assert train(later, path, resume=True, quiet=True).steps == 60
 
 
 @pytest.mark.slow
