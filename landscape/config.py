@@ -35,6 +35,9 @@ else:
 Config = TypeVar("Config", bound="DataclassInstance")
 MODULUS = 1 << 16
 """Largest p: all p^2 pairs are stored."""
+Spectra = Literal["auto", "full", "ends"]
+FULL_LIMIT = 4000
+"""Largest block of which all eigenvalues cost less than those at its ends."""
 MOST = 1 << 53
 """Largest number of steps or products: floats count no further."""
 
@@ -194,6 +197,11 @@ class AnalysisConfig:
         "auto", "auto: dense up to dense_limit parameters, lanczos above."
     )
     dense_limit: int = field(8000, "Largest block that method auto treats as a dense matrix.", at_least=1)
+    spectra: Spectra = field(
+        "auto",
+        "Eigenvalues of a dense block: all of them (full), or k at each end and the certified saddle index (ends); "
+        f"auto: all up to {FULL_LIMIT} parameters.",
+    )
     objective: Literal["data", "regularised"] = field(
         "data", "The data loss, or the data loss + weight_decay/2 |theta|^2 (runs with coupled decay)."
     )
@@ -237,6 +245,10 @@ class AnalysisConfig:
     def is_dense(self, size: int) -> bool:
         """Whether a block of this many parameters is treated as a dense matrix."""
         return size <= self.dense_limit if self.method == "auto" else self.method == "dense"
+
+    def is_full(self, size: int) -> bool:
+        """Whether every eigenvalue of a block of this many parameters is computed."""
+        return self.is_dense(size) and (size <= FULL_LIMIT if self.spectra == "auto" else self.spectra == "full")
 
 
 @renamed_fields

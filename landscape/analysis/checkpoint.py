@@ -11,15 +11,15 @@ from torch import Tensor
 
 from landscape.config import AnalysisConfig
 from landscape.curvature.convexity import require_convex
-from landscape.curvature.coupling import CouplingResult
+from landscape.curvature.coupling import CouplingResult, coupling
 from landscape.curvature.deflation import Deflated, Directions
 from landscape.curvature.density import Quadrature, quadrature
-from landscape.curvature.inertia import Inertia, bracketed, from_spectrum
-from landscape.curvature.lanczos import EigenResult, eigsh
+from landscape.curvature.inertia import TAU_DENSE, Factored, Inertia, bracketed, certified, factor, from_spectrum
+from landscape.curvature.lanczos import EigenResult, Method, eigsh
 from landscape.curvature.operators import Block, HessianOperator, MatrixOperator, Operator
 from landscape.curvature.vectors import gaussian
 from landscape.errors import NumericsError
-from landscape.problems.problem import Arrays, Problem, Training, joint, members, size, tensors
+from landscape.problems.problem import Arrays, Pair, Problem, Training, joint, members, size, tensors
 
 SELF_CHECK = 1e-10
 """Largest relative difference allowed between hand-derived results and automatic differentiation."""
@@ -29,12 +29,10 @@ class Checkpoint:
     """A problem at stored parameters, and one AnalysisConfig.
 
     before: eigenvectors (end, n, k) by block at the previous checkpoint, for tracking and as start vectors.
-    rows: measurements so far by block; products: Hessian-vector products used, by block;
-    couplings: coupling ratios so far by pair, None where they are undefined.
+    rows: measurements so far by block; products: Hessian-vector products used, by block.
     """
 
     rows: dict[str, dict[str, Any]]
-    couplings: dict[tuple[str, str], CouplingResult | None]
 
     def __init__(
         self,
@@ -51,12 +49,14 @@ class Checkpoint:
         self.objective = problem.objective(self.decay)
         self.gradient = self.objective.gradient(self.params)
         self.structure = problem.structure(self.params, self.decay)
-        self.rows, self.couplings = {}, {}
+        self.rows = {}
         self.products: Counter[str] = Counter()
         self._autograd = HessianOperator(self.objective, self.params)
         self._matrices: dict[str, MatrixOperator] = {}
         self._eigen: dict[str, EigenResult] = {}
         self._inertia: dict[str, Inertia] = {}
+        self._factored: dict[str, Factored] = {}
+        self._couplings: dict[Pair, CouplingResult | None] = {}
         self._rules: dict[str, Quadrature] = {}
         self._bounds: dict[str, Mapping[str, float]] = {}
         by_hand = self.structure.operator() if self.structure else None
@@ -72,6 +72,10 @@ class Checkpoint:
     def is_dense(self, block: str) -> bool:
         """Whether a block is treated as a dense matrix."""
         return self.config.is_dense(size(self.problem, block))
+
+    def is_full(self, block: str) -> bool:
+        """Whether every eigenvalue of a block is computed."""
+        return self.config.is_full(size(self.problem, block))
 
     def block(self, block: str) -> Operator:
         """A matrix-free block with its exact null vectors projected out."""
@@ -115,14 +119,51 @@ class Checkpoint:
         if block not in self._inertia:
             config, eigen, bound = self.config, self.eigen(block), self.bounds(block).get("saddle_rank_bound")
             rank = None if bound is None else int(bound)
-            if self.is_dense(block):
+            if self.is_full(block):
                 found = from_spectrum(eigen, config.rel_tau, rank)
+            elif self.is_dense(block):
+                found = self._counted(block)
             else:
                 op, rule = self.block(block), self.rule(block)
                 found = bracketed(op, eigen, rule, config.rel_tau, config.seed, rank, config.max_hvps)
             self._inertia[block] = found
             self.products[block] += found.num_products
         return self._inertia[block]
+
+    def factored(self, block: str) -> Factored | None:
+        """L D L^T of a dense block at -tolerance if its index took one and it was the last that did."""
+        return self._factored.get(block)
+
+    def parts(self, pair: Pair) -> tuple[Operator, Operator, Operator]:
+        """H_11, H_12, H_22 of a pair, dense where possible."""
+        if self.is_dense(joint(pair)):
+            H = self.matrix(joint(pair))
+            cut, M = sum(self.problem.parameters[n].size for n in self.names(pair[0])), H.matrix
+            pieces = (M[:cut, :cut], M[:cut, cut:], M[cut:, cut:])
+            a, b, c = (MatrixOperator(piece.contiguous(), H.error) for piece in pieces)
+            return a, b, c
+        # Systems with the diagonal blocks are solved: small ones are factorised.
+        diagonal: list[Operator] = [
+            self.matrix(name) if self.is_dense(name) else self.hessian.block(self.names(name)) for name in pair
+        ]
+        return diagonal[0], self.hessian.block(*map(self.names, pair)), diagonal[1]
+
+    def coupling(self, pair: Pair, tolerance: float) -> CouplingResult | None:
+        """The coupling ratios of a pair at the tolerance of its joint block; None where they are undefined."""
+        if pair not in self._couplings:
+            self._couplings[pair] = self.ratios(pair, tolerance, *self.parts(pair))
+        return self._couplings[pair]
+
+    def ratios(
+        self, pair: Pair, tolerance: float, H_11: Operator, H_12: Operator, H_22: Operator
+    ) -> CouplingResult | None:
+        """Coupling ratios to the given diagonal blocks; None where they are undefined."""
+        config = self.config
+        method: Method = "dense" if self.is_dense(joint(pair)) else "lanczos"
+        try:
+            return coupling(H_11, H_12, H_22, tolerance, config.k, method, seed=config.seed, max_hvps=config.max_hvps)
+        except NumericsError:
+            return None
 
     def rule(self, block: str) -> Quadrature:
         """The stochastic Lanczos quadrature of a matrix-free block."""
@@ -137,14 +178,26 @@ class Checkpoint:
             self._bounds[block] = self.structure.bounds(self.names(block)) if self.structure else {}
         return self._bounds[block]
 
+    def _counted(self, block: str) -> Inertia:
+        """The certified index of a dense block whose spectrum is not computed."""
+        H, norm = self.matrix(block), self.eigen(block).operator_norm
+        tolerance = (TAU_DENSE if self.config.rel_tau is None else self.config.rel_tau) * norm
+        pair = next((pair for pair in self.problem.pairs if joint(pair) == block), None)
+        if pair and norm and (ratios := self.coupling(pair, tolerance)) and ratios.index >= 0:
+            # F0: ratios above 1 are counted with all errors.
+            return Inertia(ratios.index, -1, -1, ratios.index, ratios.index, tolerance, "certified", H.error)
+        self._factored = {block: factor(H.matrix, -tolerance)}
+        return certified(H.matrix, tolerance, norm, H.error, True, self._factored[block])
+
     def _solved(self, block: str) -> EigenResult:
         config = self.config
-        if self.is_dense(block):
+        if self.is_full(block):
             # Exact null vectors stay: rounding moves their eigenvalues far less than tau.
             return eigsh(self.matrix(block), config.k, method="dense", rtol=config.rtol)
         starts, spent = self.structure.starts(self.names(block), config.k) if self.structure else (None, 0)
         self.products[block] += spent
-        v0 = self.before.get(block) if starts is None else starts
+        # A dense block's numbers depend on no other checkpoint, so that checkpoints can be measured in parallel.
+        v0 = self.before.get(block) if starts is None and not self.is_dense(block) else starts
         return eigsh(
             self.block(block),
             config.k,

@@ -102,7 +102,9 @@ def lacks(state: FileState) -> list[str]:
     """Missing parts of a Hessian file, and why."""
     full, blocks = state.holds("spectrum"), state.config.get("blocks", [])
     partial = [str(block) for block in blocks if block not in full]
-    notes = [f"no full spectrum of {', '.join(partial)}: too large for dense_limit"] if partial else []
+    notes = (
+        [f"no full spectrum of {', '.join(partial)}: --spectra full stores those of dense blocks"] if partial else []
+    )
     if not state.holds("eigenvectors"):
         notes.append("no eigenvectors: --eigenvectors stores them")
     return notes

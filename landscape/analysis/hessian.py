@@ -17,7 +17,7 @@ from landscape import problems
 from landscape.analysis.fields import unlike
 from landscape.analysis.measurement import Measurement
 from landscape.analysis.parallel import Crew, Task, measured, processes
-from landscape.config import AnalysisConfig, HessianConfig, replace, to_json
+from landscape.config import AnalysisConfig, HessianConfig, Spectra, replace, to_json
 from landscape.errors import FileError, NumericsError, StepError, in_file, warn
 from landscape.problems.factory import Source, unlike_source
 from landscape.problems.problem import Problem
@@ -188,6 +188,8 @@ def _difference(found: HessianReader, reader: RunReader, config: AnalysisConfig,
         return f"it is {'the analysis of a critical point' if found.is_refined else 'no analysis of a critical point'}"
     with in_file(found.path, "config"):
         was, now = (json.loads(to_json(c)) for c in (replace(type(config)(), found.config), config))
+    was["spectra"] = found.config.get("spectra", "full")
+    now["spectra"] = _spectra(config, found)
     for name in was.keys() - GROWING:
         if was[name] != now[name]:
             return f"it was made with {name} {was[name]}, not {now[name]}"
@@ -197,7 +199,13 @@ def _difference(found: HessianReader, reader: RunReader, config: AnalysisConfig,
 def joined(config: Analysis, problem: Problem, found: HessianReader | None) -> Analysis:
     """The settings of an existing file once extended."""
     blocks = dict.fromkeys([*(found.blocks if found else ()), *(config.blocks or problem.default_blocks)])
-    return dataclasses.replace(config, blocks=tuple(blocks))
+    return dataclasses.replace(config, blocks=tuple(blocks), spectra=_spectra(config, found))
+
+
+def _spectra(config: AnalysisConfig, found: HessianReader | None) -> Spectra:
+    """Which eigenvalues are computed: auto follows an existing file, and one that does not say has all of them."""
+    held: Spectra = found.config.get("spectra", "full") if found else "auto"
+    return held if config.spectra == "auto" else config.spectra
 
 
 def warn_of_damage(reader: RunReader) -> None:

@@ -59,7 +59,7 @@ class Measurement:
     def layout(self) -> tuple[list[Table], Scales]:
         """The tables of a file of these measurements, and the labels of all axes except those of rows."""
         sizes = {b: size(self.problem, b) for b in self.config.blocks}
-        blocks, full = tuple(sizes), tuple(b for b, n in sizes.items() if self.config.is_dense(n))
+        blocks, full = tuple(sizes), tuple(b for b, n in sizes.items() if self.config.is_full(n))
         vectors = [vectors_table(blocks)] if self.config.eigenvectors else []
         named = {"block": list(blocks), "other_block": list(blocks)}
         named |= {"pair": [joint(pair) for pair in self.problem.pairs], "part": list(self.problem.parts)}
@@ -97,7 +97,7 @@ class Measurement:
             self.progress(block, False)
             if block not in kept:
                 at.rows[block] = self._block(at, block)
-                if at.is_dense(block):
+                if at.is_full(block):
                     spectra[block] = at.eigen(block).ritz
             elif retrack:
                 at.rows[block] |= tracking.compute(at, block)

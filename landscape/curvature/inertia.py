@@ -18,6 +18,8 @@ from landscape.curvature.vectors import gaussian, probe_bound, to_array
 from landscape.errors import NumericsError
 from landscape.former import renamed
 
+Factored = tuple[Tensor, Tensor, Tensor]
+"""H - s I, its L D L^T in the form of LAPACK, and the pivots."""
 TAU_DENSE, TAU_LANCZOS = 1e-8, 1e-3
 FAILURE = 1e-6
 """Target failure probability of the upper bound of a matrix-free bracket."""
@@ -75,13 +77,18 @@ def saddle_index(
 
 
 def certified(
-    matrix: Tensor, tolerance: float, norm: float, error: float = 0.0, negative_only: bool = False
+    matrix: Tensor,
+    tolerance: float,
+    norm: float,
+    error: float = 0.0,
+    negative_only: bool = False,
+    factored: Factored | None = None,
 ) -> Inertia:
     """Inertia by Sylvester's law: negative pivots of L D L^T = H - s I + residual at s = -tolerance and +tolerance.
 
     An index is certified where no eigenvalue is as near to s as the residual and the matrix's own `error`; both
     distances are measured by probes (failing with probability < 1e-7). Where one is, counts at s -+ rho bracket it.
-    negative_only skips zero and positive, which saves half the work.
+    negative_only skips zero and positive, which saves half the work; so does `factor(matrix, -tolerance)`, if known.
     """
     n = len(matrix)
     if norm == 0:
@@ -89,7 +96,7 @@ def certified(
     rho = 2 * error + 10 * n * torch.finfo(matrix.dtype).eps * norm
     require_honest(tolerance, rho, norm)
     positive = None if negative_only else n - negative(*factor(matrix, tolerance + rho)[1:])
-    count, residual, gap = negative_pivots(matrix, -tolerance)
+    count, residual, gap = negative_pivots(matrix, -tolerance, factored)
     if 2 * (residual + error) < gap:
         return _inertia(n, count, count, positive, tolerance, "certified", max(rho, residual + error))
     for _ in range(3):
@@ -113,14 +120,14 @@ def _count_below(matrix: Tensor, shift: float, step: float) -> tuple[int, float]
     raise NumericsError(f"no L D L^T factorisation of H - s I at three s from {shift:.3e}", "take another tau")
 
 
-def negative_pivots(matrix: Tensor, shift: float) -> tuple[int, float, float]:
+def negative_pivots(matrix: Tensor, shift: float, factored: Factored | None = None) -> tuple[int, float, float]:
     """Eigenvalues below `shift` by Sylvester's law, the residual's Frobenius norm, and a lower bound on |lambda - s|.
 
     The residual L D L^T - (H - s I) is applied to eight Gaussian probes X by solving for X = (H - s I) X and bounded
     by `probe_bound`. So is the distance of the nearest eigenvalue of L D L^T from 0, after two solves:
     |(L D L^T)^-2 x| is at least a tenth of the inverse square of that distance for one of the probes x.
     """
-    shifted, LD, pivots = factor(matrix, shift)
+    shifted, LD, pivots = factored or factor(matrix, shift)
     probes = gaussian(len(matrix), 8).to(matrix)
     images = shifted @ probes
     solved, once = torch.linalg.ldl_solve(LD, pivots, torch.cat([images, probes], dim=1)).split(8, dim=1)
@@ -133,7 +140,7 @@ def negative_pivots(matrix: Tensor, shift: float) -> tuple[int, float, float]:
     return negative(LD, pivots), residual, gap
 
 
-def factor(matrix: Tensor, shift: float) -> tuple[Tensor, Tensor, Tensor]:
+def factor(matrix: Tensor, shift: float) -> Factored:
     """H - s I with its L D L^T and pivots."""
     shifted = matrix.clone()
     shifted.diagonal().sub_(shift)

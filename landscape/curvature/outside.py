@@ -6,33 +6,38 @@ import torch
 from torch import Tensor
 
 from landscape.curvature.deflation import Deflated, Spanned
-from landscape.curvature.inertia import Inertia, certified, factor, negative, require_honest
+from landscape.curvature.inertia import Factored, Inertia, certified, factor, negative, require_honest
 from landscape.curvature.operators import MatrixOperator
 from landscape.curvature.vectors import gaussian, probe_bound
 
 
-def certified_outside(H: MatrixOperator, directions: Spanned, tolerance: float, norm: float) -> Inertia:
+def certified_outside(
+    H: MatrixOperator, directions: Spanned, tolerance: float, norm: float, factored: Factored | None = None
+) -> Inertia:
     """The certified index of H on the complement of some directions; zero and positive are not counted.
 
     With orthonormal columns U and A = H + tolerance = L D L^T, the matrix [[A, U], [U^T, 0]] has the inertia of A and
     that of -U^T A^-1 U, and equally that of A on the complement and as many eigenvalues of either sign as U has
     columns (Haynsworth). Where probes do not prove both counts, the projected matrix is factorised.
+    factored: A, if known.
     """
-    found = _corrected(H, directions, tolerance, norm) if norm else None
+    found = _corrected(H, directions, tolerance, norm, factored) if norm else None
     if found is None:
         rest = Deflated(H, directions).symmetric()
         return certified(rest.matrix, tolerance, norm, rest.error, negative_only=True)
     return Inertia(found, -1, -1, found, found, tolerance, "certified", H.error)
 
 
-def _corrected(H: MatrixOperator, directions: Spanned, tolerance: float, norm: float) -> int | None:
+def _corrected(
+    H: MatrixOperator, directions: Spanned, tolerance: float, norm: float, factored: Factored | None
+) -> int | None:
     """The index by one factorisation; None where it is not certain."""
     n, U = H.shape[0], directions.basis()
     rho = 2 * H.error + 10 * n * torch.finfo(H.dtype).eps * norm
     require_honest(tolerance, rho, norm)
     if float(directions.remove(U).norm()) > 1e-12 * U.shape[1] ** 0.5:
         return None
-    A, LD, pivots = factor(H.matrix, -tolerance)
+    A, LD, pivots = factored or factor(H.matrix, -tolerance)
     X = gaussian(n, 8).to(A)
     images = A @ X
     Y, solved, once = torch.linalg.ldl_solve(LD, pivots, torch.cat([U, images, X], 1)).split([U.shape[1], 8, 8], 1)

@@ -17,6 +17,7 @@ from landscape.errors import ConfigError, suggest
 from landscape.storage.runs import RunReader
 
 Arrays = Mapping[str, NDArray[Any]]
+Pair = tuple[str, str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,6 +161,6 @@ def size(problem: Problem, block: str) -> int:
     return sum(problem.parameters[n].size for n in members(problem, block))
 
 
-def joint(pair: tuple[str, str]) -> str:
+def joint(pair: Pair) -> str:
     """The name of a pair and its joint block."""
     return ",".join(pair)

@@ -7,35 +7,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from landscape.analysis.quantities.quantity import Checkpoint, Column, Quantity, Row, count, number, pad
-from landscape.errors import NumericsError
 from landscape.storage.schema import Field, counted
 
 if TYPE_CHECKING:
     from landscape.curvature.coupling import CouplingResult
-    from landscape.curvature.lanczos import Method
-    from landscape.curvature.operators import Operator
-
-Pair = tuple[str, str]
+    from landscape.problems.problem import Pair
 
 
 def compute(at: Checkpoint, pair: Pair) -> Row:
     """Coupling ratios of a pair with their errors; NaN where a diagonal block has negative curvature."""
-    at.couplings[pair] = found = ratios(at, pair, *operators(at, pair))
-    return as_row(found, FIELDS, at.config.k)
-
-
-def ratios(at: Checkpoint, pair: Pair, H_11: Operator, H_12: Operator, H_22: Operator) -> CouplingResult | None:
-    """The coupling ratios at the tolerance of the joint block; None where they are undefined."""
-    from landscape.curvature.coupling import coupling
     from landscape.problems.problem import joint
 
-    config, name = at.config, joint(pair)
-    method: Method = "dense" if at.is_dense(name) else "lanczos"
-    tolerance, budget = at.rows[name]["inertia_tolerance"], config.max_hvps
-    try:
-        return coupling(H_11, H_12, H_22, tolerance, config.k, method, seed=config.seed, max_hvps=budget)
-    except NumericsError:
-        return None
+    found = at.coupling(pair, at.rows[joint(pair)]["inertia_tolerance"])
+    return as_row(found, FIELDS, at.config.k)
 
 
 def as_row(found: CouplingResult | None, fields: tuple[Field, ...], k: int) -> Row:
@@ -50,30 +34,12 @@ def compute_strength(at: Checkpoint, pair: Pair) -> Row:
     """|H_12| over the norms of the two blocks, taken from their rows if analysed."""
     from landscape.curvature.coupling import coupling_strength, spectral_norm
 
-    first, between, second = operators(at, pair)
+    first, between, second = at.parts(pair)
     norms = [
         at.rows[name]["operator_norm"] if name in at.rows else spectral_norm(op)
         for name, op in zip(pair, (first, second), strict=True)
     ]
     return {"coupling_strength": coupling_strength(between, *norms)}
-
-
-def operators(at: Checkpoint, pair: Pair) -> tuple[Operator, Operator, Operator]:
-    """H_11, H_12, H_22 of a pair, dense where possible."""
-    from landscape.curvature.operators import MatrixOperator
-    from landscape.problems.problem import joint
-
-    if at.is_dense(joint(pair)):
-        H = at.matrix(joint(pair))
-        cut, M = sum(at.problem.parameters[n].size for n in at.names(pair[0])), H.matrix
-        parts = (M[:cut, :cut], M[:cut, cut:], M[cut:, cut:])
-        a, b, c = (MatrixOperator(part.contiguous(), H.error) for part in parts)
-        return a, b, c
-    # Systems with the diagonal blocks are solved: small ones are factorised.
-    diagonal: list[Operator] = [
-        at.matrix(name) if at.is_dense(name) else at.hessian.block(at.names(name)) for name in pair
-    ]
-    return diagonal[0], at.hessian.block(*map(at.names, pair)), diagonal[1]
 
 
 FIELDS = (

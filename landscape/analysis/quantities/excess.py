@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from landscape.analysis.quantities import coupling
-from landscape.analysis.quantities.coupling import Pair
 from landscape.analysis.quantities.quantity import Checkpoint, Column, Quantity, Row, count
 from landscape.errors import ArgumentError, NumericsError
 from landscape.storage.schema import LEVEL, LEVELS, MARKED, Field
 
 if TYPE_CHECKING:
     from landscape.curvature.inertia import Inertia
+    from landscape.problems.problem import Pair
 
 
 def compute(at: Checkpoint, pair: Pair) -> Row:
@@ -27,9 +27,9 @@ def compute(at: Checkpoint, pair: Pair) -> Row:
     missing: Row = {field.name: 0 if field.dtype == "i1" else np.nan for field in FIELDS}
     row = at.rows[joint(pair)]
     whole = _known(row)
-    first, _, second = coupling.operators(at, pair)
+    first, _, second = at.parts(pair)
     counted = []
-    if at.is_dense(joint(pair)) and at.couplings.get(pair):
+    if at.is_dense(joint(pair)) and at.coupling(pair, whole.tolerance):
         # Coupling ratios are defined where both shifted blocks are proved positive definite, errors included.
         counted = [Inertia(0, -1, -1, 0, 0, whole.tolerance, "certified")] * 2
     try:
@@ -57,16 +57,17 @@ def compute(at: Checkpoint, pair: Pair) -> Row:
 
 def compute_gauss_newton(at: Checkpoint, pair: Pair) -> Row:
     """Coupling ratios to the Gauss-Newton diagonal blocks, which are the others' where these are Gauss-Newton alone."""
-    if pair not in at.couplings:
-        coupling.compute(at, pair)
-    found = at.couplings[pair]
+    from landscape.problems.problem import joint
+
+    tolerance = at.rows[joint(pair)]["inertia_tolerance"]
+    found = at.coupling(pair, tolerance)
     if any(map(at.has_residual, pair)):
         try:
             G_11, G_22 = map(at.gauss_newton, pair)
         except ArgumentError:
             found = None
         else:
-            found = coupling.ratios(at, pair, G_11, coupling.operators(at, pair)[1], G_22)
+            found = at.ratios(pair, tolerance, G_11, at.parts(pair)[1], G_22)
     return coupling.as_row(found, GAUSS_NEWTON_FIELDS, at.config.k)
 
 

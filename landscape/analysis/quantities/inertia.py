@@ -33,8 +33,8 @@ def _gauge_free(at: Checkpoint, block: str) -> int:
     gauge = at.structure.gauge(at.names(block)) if at.structure and at.is_dense(block) else None
     if gauge is None:
         return -1
-    H, norm = at.matrix(block), at.eigen(block).operator_norm
-    return certified_outside(H, gauge, at.inertia(block).tolerance, norm).negative
+    H, norm, tolerance = at.matrix(block), at.eigen(block).operator_norm, at.inertia(block).tolerance
+    return certified_outside(H, gauge, tolerance, norm, at.factored(block)).negative
 
 
 def compute_bounds(at: Checkpoint) -> Row:

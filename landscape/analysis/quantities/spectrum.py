@@ -11,7 +11,7 @@ from landscape.storage.schema import Field
 def compute(at: Checkpoint, block: str) -> Row:
     """Ends, residuals and trace of a block."""
     eigen, k = at.eigen(block), at.config.k
-    trace, error = (float(eigen.ritz.sum()), 0.0) if at.is_dense(block) else at.rule(block).trace()
+    trace, error = (float(at.matrix(block).matrix.trace()), 0.0) if at.is_dense(block) else at.rule(block).trace()
     return {
         "eigenvalues": pad(eigen.values, k),
         "residual_norm": pad(eigen.residuals, k),
@@ -50,7 +50,7 @@ FIELDS = (
     ),
     Field("operator_norm", ("block",), "f8", "norm of the block", formula="max |lambda|"),
     Field("trace", ("block",), "f8", "trace"),
-    Field("trace_error", ("block",), "f8", "standard error of the trace; 0: sum of all eigenvalues"),
+    Field("trace_error", ("block",), "f8", "standard error of the trace; 0: sum of the diagonal"),
 )
 COLUMNS = (
     Column("lambda_min", lambda row: _end(row, 0)),
