@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import h5py
 
 from landscape.storage import schema, version_1
+from landscape.storage.creating import add_attributes
 from landscape.storage.guard import Guard, Stored
 from landscape.storage.layout import parse
 from landscape.storage.table import ArraysReader, TableReader, crc32
@@ -55,9 +56,8 @@ def crc32_of_attributes(attrs: Mapping[str, Any]) -> int:
 def write_attributes(file: h5py.File, kind: str, attrs: Mapping[str, Any], layout: str) -> None:
     """Give a new file its schema, its attributes and their checksum."""
     attrs = {**attrs, "schema": kind, "schema_version": schema.VERSION, "layout": layout}
-    file.attrs.update(attrs)
     covered = [*ATTRIBUTES[kind], *(name for name in OPTIONAL[kind] if name in attrs)]
-    file.attrs["attrs_crc32"] = crc32_of_attributes({name: attrs[name] for name in covered})
+    add_attributes(file.id, {**attrs, "attrs_crc32": crc32_of_attributes({name: attrs[name] for name in covered})})
 
 
 def known_attributes(attrs: Mapping[str, Any]) -> dict[str, Any]:

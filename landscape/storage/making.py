@@ -14,10 +14,11 @@ import numpy as np
 from landscape.errors import ConfigError, FileError
 from landscape.storage import schema
 from landscape.storage.contents import ROWS, Contents, write_attributes
+from landscape.storage.creating import create_arrays, create_table
 from landscape.storage.files import open_file
 from landscape.storage.guard import ROW_BYTES, Guard
 from landscape.storage.layout import to_json
-from landscape.storage.table import Arrays, create_arrays, create_table
+from landscape.storage.table import Arrays
 from landscape.storage.writing import Disk, TableWriter, create_hdf5, require_free, temporary_file
 
 Rooms = Sequence[tuple[schema.Table, int]]

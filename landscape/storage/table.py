@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 
 from landscape.errors import FileError
@@ -27,23 +26,8 @@ except ImportError:
 
 WRITTEN = 1 << 32
 Arrays = Mapping[str, Array]
-
-
-def create_table(parent: h5py.Group, table: schema.Table, capacity: int, scales: schema.Scales) -> None:
-    """Allocate a table of `capacity` rows; `scales` has the labels of every axis except rows."""
-    group = parent.require_group(table.group)
-    add_scale(group, table.row, range(capacity) if table.newest else np.full(capacity, -1, "i8"))
-    for field in (*table.fields, schema.COMMIT):
-        add_dataset(group, table, field, scales, (capacity,))
-    group["crc32"].attrs["fields"] = " ".join(f.name for f in table.fields)
-
-
-def create_arrays(parent: h5py.Group, table: schema.Table, arrays: Arrays, scales: schema.Scales) -> None:
-    """Write a group of whole arrays and their checksum."""
-    group = parent.create_group(table.group)
-    for field in table.fields:
-        add_dataset(group, table, field, scales)[...] = arrays[field.name]
-    group.attrs["crc32"] = crc32_of_arrays(arrays)
+_PACKED = 1 << 16
+"""Bytes of a row that are put together for its checksum; of more, the copy takes longer than the calls."""
 
 
 def crc32_of_arrays(arrays: Arrays) -> int:
@@ -52,37 +36,6 @@ def crc32_of_arrays(arrays: Arrays) -> int:
     for name in sorted(arrays):
         crc = crc32(np.ascontiguousarray(arrays[name]).data, crc)
     return crc
-
-
-def add_dataset(
-    group: h5py.Group, table: schema.Table, field: schema.Field, scales: schema.Scales, rows: tuple[int, ...] = ()
-) -> h5py.Dataset:
-    """One contiguous dataset, allocated at once, with units, description and a scale on each axis."""
-    dcpl = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    dcpl.set_layout(h5py.h5d.CONTIGUOUS)
-    dcpl.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
-    shape = (*rows, *(len(scales[dim]) for dim in field.dims))
-    data = group.create_dataset(field.name, shape, field.dtype, dcpl=dcpl, track_times=False)
-    data.attrs.update(field.description)
-    for axis, dim in enumerate(table.axes(field)):
-        if dim not in group:
-            add_scale(group, dim, scales[dim])
-        data.dims[axis].attach_scale(group[dim])
-    return data
-
-
-def add_scale(group: h5py.Group, name: str, labels: np.ndarray[Any, Any] | range | list[str]) -> None:
-    """The labels of one axis, as a dimension scale."""
-    is_text = isinstance(labels, list)
-    labels = np.arange(len(labels)) if isinstance(labels, range) else labels
-    scale = group.create_dataset(name, data=labels, dtype=h5py.string_dtype() if is_text else None, track_times=False)
-    scale.attrs.update(describe_axis(name, is_text))
-    scale.make_scale(name)
-
-
-def describe_axis(name: str, is_text: bool) -> dict[str, object]:
-    """The attributes of the labels of an axis."""
-    return {"units": "1", "long_name": f"{name.replace('_', ' ')} {'name' if is_text else 'index'}"}
 
 
 def listed(labels: Sequence[int]) -> str:
@@ -186,14 +139,25 @@ class TableReader:
         """The expected checksum of each row, up to the last one written."""
         count = int(np.flatnonzero(self._written).max(initial=-1)) + 1
         crcs = [crc32(label) for label in self._labels[:count]]
-        for name in self._names:
-            data = self.stored[name]
-            rows = max(1, BLOCK // max(1, data.row_bytes))
+        for together in self._blocks():
+            rows = max(1, BLOCK // max(1, sum(data.row_bytes for data in together)))
             for start in range(0, count, rows):
-                block = data.read(start, min(start + rows, count))
-                for i, row in enumerate(block.reshape(len(block), -1), start):
+                parts = [_bytes_by_row(data.read(start, min(start + rows, count))) for data in together]
+                for i, row in enumerate(np.hstack(parts) if len(parts) > 1 else parts[0], start):
                     crcs[i] = crc32(row.data, crcs[i])
         return [WRITTEN + crc for crc in crcs]
+
+    def _blocks(self) -> list[list[Stored]]:
+        """The datasets in their order, small ones in groups: a row of a group takes one checksum instead of many."""
+        blocks: list[list[Stored]] = []
+        room = 0
+        for data in map(self.stored.__getitem__, self._names):
+            room -= data.row_bytes
+            if room < 0:
+                blocks.append([])
+                room = _PACKED - data.row_bytes
+            blocks[-1].append(data)
+        return blocks
 
     def _known(self, values: dict[str, Any]) -> dict[str, Any]:
         """The values. Raises FileError for codes without a meaning."""
@@ -219,3 +183,8 @@ class ArraysReader:
         if self._crc32 not in (None, crc32_of_arrays(found)):
             raise FileError(f"{self.path}: {self.table.group} fails its checksum", COPY_AGAIN)
         return found
+
+
+def _bytes_by_row(rows: Array) -> Array:
+    """The bytes of some rows, (row, byte)."""
+    return rows.reshape(len(rows), -1).view(np.uint8)

@@ -15,8 +15,9 @@ from xarray.core import indexing
 from landscape.errors import FileError
 from landscape.storage import schema
 from landscape.storage.contents import Contents, known_attributes
+from landscape.storage.creating import describe_axis
 from landscape.storage.files import as_path, open_file
-from landscape.storage.table import TableReader, describe_axis
+from landscape.storage.table import TableReader
 
 
 def open_run(path: Path | str) -> xarray.Dataset:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from landscape.storage import schema
+from landscape.storage.contents import Contents
 from landscape.storage.files import open_file
 from landscape.storage.making import Rooms, Rows, new_file, rewrite
 from landscape.storage.table import Arrays
@@ -22,11 +23,15 @@ SHARE = 0.05
 class Writer(Disk):
     """Fills a file made by `create` or `extend`; every call returns once its row is committed."""
 
-    def __init__(self, path: Path, fsync: bool = False) -> None:
+    def __init__(self, path: Path, fsync: bool = False, made: Contents | None = None) -> None:
+        """made: the contents of a new file, which need not be read again; they may be closed."""
         self._replaced: dict[int, Rows] = {}
         self._flushed, self._cost = time.monotonic(), 0.0
         super().__init__(path, fsync)
-        self._open()
+        if made:
+            self._take(made)
+        else:
+            self._open()
 
     @classmethod
     def create(
@@ -43,9 +48,9 @@ class Writer(Disk):
 
         Raises ConfigError or FileError for a file that no reader would accept or that does not fit on the disk.
         """
-        with new_file(path, kind, attrs, rooms, scales, arrays):
+        with new_file(path, kind, attrs, rooms, scales, arrays) as (_, made):
             pass
-        return cls(path, fsync)
+        return cls(path, fsync, made)
 
     @classmethod
     def extend(
@@ -140,12 +145,16 @@ class Writer(Disk):
 
     def _open(self) -> None:
         with contextlib.closing(open_file(self.path)) as file:
-            self._main = schema.MAIN[file.kind]
-            self._tables = {group: TableWriter(table, self) for group, table in file.tables.items()}
-            by_step = [group for group, table in file.tables.items() if table.table.row == schema.STEP]
-            self._beside = [group for group in by_step if group != self._main]
-            for group, table in file.tables.items():
-                if newest := table.table.newest:
-                    self._slots, self._newest = self._tables[group], newest
-                    found = [table.row(slot) for slot in (0, 1)]
-                    self._ages = [-1 if row is None else int(row[newest]) for row in found]
+            self._take(file)
+
+    def _take(self, file: Contents) -> None:
+        """Take over the tables and their committed rows."""
+        self._main = schema.MAIN[file.kind]
+        self._tables = {group: TableWriter(table, self) for group, table in file.tables.items()}
+        by_step = [group for group, table in file.tables.items() if table.table.row == schema.STEP]
+        self._beside = [group for group in by_step if group != self._main]
+        for group, table in file.tables.items():
+            if newest := table.table.newest:
+                self._slots, self._newest = self._tables[group], newest
+                found = [table.row(slot) for slot in (0, 1)]
+                self._ages = [-1 if row is None else int(row[newest]) for row in found]

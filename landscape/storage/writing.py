@@ -152,7 +152,7 @@ def cannot_write(path: Path, error: OSError) -> FileError:
 def temporary_file(path: Path, size: int) -> Iterator[Path]:
     """A path for a new file of about `size` bytes, which becomes `path` when the block ends without an error.
 
-    A full disk is an error before anything is written; at the end of the block all space is allocated.
+    A full disk is an error before anything is written; at the end of the block all space is allocated and on disk.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -164,6 +164,7 @@ def temporary_file(path: Path, size: int) -> Iterator[Path]:
         _claim(temporary, size + (1 << 20))
         yield temporary
         _claim(temporary, temporary.stat().st_size)
+        _sync(temporary)
         os.replace(temporary, path)
         _sync(path.parent)
     except OSError as error:
@@ -336,7 +337,6 @@ def _claim(path: Path, size: int) -> None:
     handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
     try:
         os.posix_fallocate(handle, 0, size)
-        os.fsync(handle)
     finally:
         os.close(handle)
 
@@ -353,8 +353,9 @@ def _extents(handle: int, size: int) -> Iterator[tuple[int, int]]:
         yield start, end
 
 
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
+def _sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on disk."""
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
