@@ -63,8 +63,10 @@ class Local:
     def inner(self, X: Tensor, Y: Tensor) -> Tensor:
         """X^T Y. For a few columns X and a tall basis Y twice as fast as Y^T X; a dot product is faster still."""
         if X.dtype != torch.float64 and X.device.type == "cpu":
-            parts = [x.T @ y for x, y in zip(X.split(_SUMMED), Y.split(_SUMMED), strict=True)]
-            return torch.stack(parts).sum(0, dtype=torch.float64).to(X.dtype)
+            count, rest = divmod(len(X), _SUMMED)
+            x, y = (Z[: len(X) - rest].unflatten(0, (count, _SUMMED)) for Z in (X, Y))
+            parts = torch.bmm(x.mT, y).sum(0, dtype=torch.float64)
+            return (parts + X[len(X) - rest :].T @ Y[len(X) - rest :]).to(X.dtype)
         return X[:, 0].dot(Y[:, 0]).view(1, 1) if X.shape[1] == Y.shape[1] == 1 else X.T @ Y
 
 
