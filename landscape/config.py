@@ -219,7 +219,12 @@ class AnalysisConfig:
         above=0,
         below=1,
     )
-    max_hvps: int = field(3000, "Largest number of Hessian-vector products per block.", was="max_products", at_least=1)
+    max_hvps: int = field(
+        3000,
+        "Largest number of Hessian-vector products per block, and a third of it per pair of blocks.",
+        was="max_products",
+        at_least=1,
+    )
     probes: int = field(
         8, "Gaussian probes of matrix-free blocks, for densities, traces and estimates of the saddle index.", at_least=2
     )

@@ -63,15 +63,17 @@ def coupling(
     rtol: float = 1e-3,
     seed: int = 0,
     max_hvps: int = 3000,
+    v0: Tensor | None = None,
 ) -> CouplingResult:
     """Singular values of K = (H_11 + tau)^(-1/2) H_12 (H_22 + tau)^(-1/2) (F0).
 
     H_11 (m, m), H_12 (m, n), H_22 (n, n). abs_tau: tau itself; default 1e-8 (dense) or 1e-3 (matrix-free) of the
     joint block's norm. dense (auto: up to 8000 rows in all): every one, by Cholesky factorisations. lanczos: the
-    leading k to `rtol`, by conjugate gradients inside. The blocks' errors, as a MatrixOperator states them or as their
-    products show them, enter the bounds. Raises NumericsError where a shifted diagonal block is not positive definite
-    beyond its error and rounding: its own negative curvature then leaves K undefined (never with ReLU and a convex
-    loss, F8).
+    leading k to `rtol`, by conjugate gradients inside. v0: vectors (m + n, j) to begin with, such as the lowest
+    eigenvectors of the joint block, where the largest ratios often are. The blocks' errors, as a
+    MatrixOperator states them or as their products show them, enter the bounds. Raises NumericsError where a shifted
+    diagonal block is not positive definite beyond its error and rounding: its own negative curvature then leaves K
+    undefined (never with ReLU and a convex loss, F8).
     """
     m, n = H_12.shape
     dense = is_dense(method, m + n)
@@ -94,7 +96,7 @@ def coupling(
         solvers[-1].error += _rounding(H, seed)
     error, room = _room(solvers)
     first, second = solvers
-    ratios, distances, vectors, used = leading_ratios(first, H_12, second, k, rtol, seed, max_hvps)
+    ratios, distances, vectors, used = leading_ratios(first, H_12, second, k, rtol, seed, max_hvps, v0)
     products += used
     moved = _moved(ratios, solvers, between)
     # Residuals are measured in the inverse of blocks that are in error themselves.

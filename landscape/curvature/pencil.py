@@ -23,7 +23,7 @@ _SMALL = 1e-6
 
 
 def leading_ratios(
-    A: Solver, B: Operator, C: Solver, k: int, tol: float, seed: int, max_products: int
+    A: Solver, B: Operator, C: Solver, k: int, tol: float, seed: int, max_products: int, v0: Tensor | None = None
 ) -> tuple[Array, Array, Tensor, int]:
     """The k largest singular values of A^(-1/2) B C^(-1/2), their errors, right vectors, and the products spent.
 
@@ -31,17 +31,21 @@ def leading_ratios(
     at most the true one; they grow by A^(-1) and C^(-1) applied to the residuals r_1 = B v - kappa A u and
     r_2 = B^T u - kappa C v. Each value is within sqrt((|r_1|^2 in A^(-1) + |r_2|^2 in C^(-1)) / 2) of a true one. That
     norm is bounded through the inner residuals, for A and C above their shift, as they are where the blocks are
-    semidefinite. All this holds for exact products: for their errors and rounding see `coupling`.
+    semidefinite. All this holds for exact products: for their errors and rounding see `coupling`. v0: joint vectors
+    (m + n, j) whose parts the bases begin with.
     """
     transposed = B.T
     k = min(k, *B.shape)
     width = min(k + _GUARD, *B.shape)
     generator = torch.Generator().manual_seed(seed)
-    V = _Basis(C, gaussian(B.shape[1], width, generator).to(B.device, B.dtype))
+    random = gaussian(B.shape[1], width, generator).to(B.device, B.dtype)
+    first, second = (random.new_zeros(n, 0) for n in B.shape) if v0 is None else v0.split(list(B.shape))
+    U, V = _Basis(A, first), _Basis(C, second)
+    V.grow(random)
     BV = B @ V.vectors
-    U = _Basis(A, A.solve(BV, INNER_TOL)[0])
+    U.grow(A.solve(BV[:, -width:], INNER_TOL)[0])
     # For a coupling of low rank the other ratios are zeros, found like the rest.
-    U.grow(gaussian(B.shape[0], width - U.vectors.shape[1], generator).to(V.vectors))
+    U.grow(gaussian(B.shape[0], max(width - U.vectors.shape[1], 0), generator).to(V.vectors))
     coupled = V.vectors.shape[1]
     while True:
         white_u, white_v = U.whitening(), V.whitening()

@@ -78,6 +78,26 @@ def test_ratios_are_lower_bounds_within_their_errors(seed: int, kinds: str) -> N
     assert found.index_lower == min(6, (true > 1).sum())
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_it_begins_where_it_is_told_to(seed: int) -> None:
+    """At the joint block's lowest eigenvectors the largest ratio is found sooner; at any vectors the bounds hold."""
+    parts = blocks(seed)
+    true = coupling(*map(MatrixOperator, parts), TAU, method="dense").ratios
+    lowest = eigsh(joint(*map(MatrixOperator, parts)), 6, "lowest", "lanczos", 1e-8).vectors[0]
+
+    def first(v0: Tensor | None, budget: int) -> float:
+        """How far the largest ratio still is."""
+        H = [Hidden(part) for part in parts]
+        found = coupling(*H, TAU, k=6, method="lanczos", seed=seed, max_hvps=budget, v0=v0)
+        assert_bounds(found, true)
+        assert found.num_products == sum(h.count[0] for h in H)
+        return 1 - found.ratios[0] / true[0]
+
+    assert first(lowest, 1) < first(None, 1)
+    for v0 in (draw(100, 3, seed=seed), lowest[:, :1].expand(-1, 3), torch.zeros(100, 2, dtype=torch.float64)):
+        assert first(v0, 20000) < 1e-3
+
+
 def test_the_search_can_be_cut_short_or_sharpened() -> None:
     """A small budget leaves large errors, and says so; a smaller tol gives smaller errors for more products."""
     parts = [Hidden(block) for block in blocks(1)]
