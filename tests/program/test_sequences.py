@@ -83,7 +83,7 @@ def machine(kind: type[Kind], examples: int) -> Any:
 
 # A few hundred in all: the torture run draws thousands.
 TestRun = machine(Run, 130)
-TestEnsemble = machine(Ensemble, 40)
+TestEnsemble = machine(Ensemble, 20)
 TestHessian = machine(Hessian, 40)
 TestCritical = machine(Critical, 10)
 
