@@ -140,9 +140,10 @@ class TrainConfig:
                     f"embed_dim {self.embed_dim} cannot be divided into {self.heads} heads",
                     f"--heads takes a divisor of --embed-dim, such as {math.gcd(self.embed_dim, self.heads)}",
                 )
-            if self.norm != "none" and self.embed_dim == 1:
+            if self.norm != "none" and self.embed_dim <= 2:
+                what = "one number is constant" if self.embed_dim == 1 else "two numbers is their order alone"
                 raise ConfigError(
-                    f"norm is {self.norm} and embed_dim 1: LayerNorm of one number is constant",
+                    f"norm is {self.norm} and embed_dim {self.embed_dim}: LayerNorm of {what}",
                     "raise --embed-dim, or use --norm none",
                 )
             if self.freeze == "W" or isinstance(self.lr_ratio, str) or self.init_scale_W != 1:

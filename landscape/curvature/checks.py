@@ -78,7 +78,7 @@ def require_data(inputs: Any, targets: Any, where: str = "") -> tuple[int, torch
     return count, device
 
 
-def require_settings(model: Any, loss: Any, weight_decay: Any, chunk_size: Any, dtype: Any) -> None:
+def require_settings(model: Any, loss: Any, weight_decay: Any, dtype: Any) -> None:
     """Raise ArgumentError for meaningless settings of an objective."""
     if not callable(model):
         raise ArgumentError(f"the model is a {type(model).__name__}", "give a module or a function of (params, inputs)")
@@ -92,8 +92,6 @@ def require_settings(model: Any, loss: Any, weight_decay: Any, chunk_size: Any, 
         raise ArgumentError(f"the loss is a {type(loss).__name__}", "give a function of (outputs, targets)")
     if not isinstance(weight_decay, numbers.Real) or not math.isfinite(weight_decay):
         raise ArgumentError(f"weight_decay is {weight_decay!r}", "give a finite number")
-    if chunk_size is not None:
-        require_count("chunk_size", chunk_size)
     if dtype not in (torch.float32, torch.float64):
         raise ArgumentError(f"dtype is {dtype}", "take torch.float64, or torch.float32 where the model needs it")
 

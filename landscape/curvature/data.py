@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from landscape.curvature.checks import blaming, require_data
+from landscape.curvature.checks import blaming, require_count, require_data
 from landscape.curvature.modules import in_precision
 from landscape.devices import free_memory
 from landscape.errors import ArgumentError
@@ -50,11 +50,13 @@ def as_data(
 ) -> Data:
     """Tensors, or where there are no targets a re-iterable of (inputs, targets) batches, which go to `device`.
 
-    Raises ArgumentError for what is neither, for numbers that are not finite, and for batches that cannot be read
-    twice or are others then.
+    Raises ArgumentError for what is neither, for chunks of no samples, for numbers that are not finite, and for batches
+    that cannot be read twice or are others then.
     """
     if isinstance(inputs, Tensors | Batches):
         return inputs
+    if chunk_size is not None:
+        require_count("chunk_size", chunk_size)
     if targets is None and isinstance(inputs, tuple) and len(inputs) == 2:
         inputs, targets = inputs
     if targets is not None:

@@ -104,7 +104,7 @@ class Objective:
         outputs: Adapter | None = None,
         weights: WeightFunction | None = None,
     ) -> None:
-        require_settings(model, loss, weight_decay, chunk_size, dtype)
+        require_settings(model, loss, weight_decay, dtype)
         self._data = as_data(inputs, targets, chunk_size, device_of(model))
         self._given = (model, loss, weight_decay, per_token, outputs, weights)
         self._model = ModuleFunction(model, dtype) if isinstance(model, nn.Module) else model

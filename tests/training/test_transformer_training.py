@@ -122,6 +122,7 @@ def test_a_frozen_embedding_stays(tmp_path: Path) -> None:
         ({"heads": 8}, "embed_dim 4 cannot be divided into 8 heads", "such as 4"),
         ({"heads": 0}, "heads is 0", "--heads takes an integer >= 1"),
         ({"embed_dim": 1, "heads": 1, "norm": "post"}, "norm is post and embed_dim 1", "raise --embed-dim"),
+        ({"embed_dim": 2, "norm": "pre"}, "embed_dim 2: LayerNorm of two numbers is their order", "raise --embed-dim"),
         ({"layers": 0}, "layers is 0", "--layers takes an integer >= 1"),
         ({"norm": "batch"}, "unknown norm 'batch'", "choose one of none, pre, post"),
         ({"freeze": "W"}, "model transformer has no W", "--freeze none or E"),
