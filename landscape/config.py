@@ -247,6 +247,10 @@ class AnalysisConfig:
         check(self)
         if len(set(self.blocks)) != len(self.blocks):
             raise ConfigError(f"blocks {list(self.blocks)}: one named twice", "name each block once")
+        if (self.method, self.spectra) == ("lanczos", "full"):
+            raise ConfigError(
+                "spectra is full, but method lanczos forms no matrix", "use --method dense, or leave out --spectra"
+            )
 
     def is_dense(self, size: int) -> bool:
         """Whether a block of this many parameters is treated as a dense matrix."""

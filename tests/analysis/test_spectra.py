@@ -12,6 +12,7 @@ import pytest
 from landscape import config
 from landscape.analysis.checkpoint import Checkpoint
 from landscape.analysis.hessian import analyse
+from landscape.cli import main as cli
 from landscape.config import HessianConfig, Spectra
 from landscape.errors import FileError
 from landscape.storage.hessians import HessianReader
@@ -87,3 +88,12 @@ def test_auto_follows_an_existing_file(tiny_run: Path, tmp_path: Path, monkeypat
     assert len(grown.steps) > len(before.steps)
     for step in grown.steps:
         assert set(grown.spectra(step)) == set(before.spectra(before.steps[0])) != set()
+
+
+def test_full_spectra_take_a_matrix(tiny_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A method that forms none is refused beside them."""
+    assert cli.run(["hessian", "--ckpt", str(tiny_run), "--spectra", "full", "--method", "lanczos"]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "error: spectra is full, but method lanczos forms no matrix",
+        "hint: use --method dense, or leave out --spectra",
+    ]
