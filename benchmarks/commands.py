@@ -82,7 +82,7 @@ def parts() -> list[Part]:
         Part("hessian", functools.partial(quick, f"{HESSIAN} --steps {FOUR}")),
         Part("report", functools.partial(quick, "report {run} --out page", (f"{HESSIAN} --steps {FOUR}",))),
         Part("demo", demo),
-        Part("hessian 100", functools.partial(quick, HESSIAN), slow=True),
+        Part("hessian 100", functools.partial(quick, f"{HESSIAN} --steps all"), slow=True),
         Part("hessian mid", functools.partial(command, f"{HESSIAN} --steps 150", (), "mid", (150,)), slow=True),
         Part(
             "hessian paper",
