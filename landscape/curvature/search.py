@@ -88,10 +88,11 @@ class Search:
                 self.size = self.longest
             krylov.restart(self._ends(self.reach if converged else self.reach + self.reach // 2 + BLOCK), self.size)
             # In a Krylov space all residuals lie in the next block; after a warm start only they lead on.
+            # At the tolerance that the precision allows, none that is open may pass for rounding.
             if is_missed:
                 self._lead(missed, missed.shape[1])
             else:
-                self._lead(residual[:, torch.from_numpy(is_open)], self.width, norm)
+                self._lead(residual[:, torch.from_numpy(is_open)], self.width, 0.25 * norm)
 
     def _missed(self, ready: list[End], norm: float) -> Tensor:
         """Vectors from a random run in the complement that belong among the Ritz vectors; (n, 0) if none."""

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from landscape.curvature import search
 from landscape.curvature.lanczos import eigsh
-from landscape.curvature.operators import MatrixOperator
+from landscape.curvature.operators import MatrixOperator, Product
 from landscape.errors import NumericsError
 
 METHODS = ["dense", "lanczos"]
@@ -109,6 +109,15 @@ def test_dense_ends_equal_the_whole_decomposition(kind: str, dtype: torch.dtype)
     np.testing.assert_allclose(result.values, ends(whole, 12), atol=100 * eps * norm)
     assert result.residuals.max() <= 100 * eps * norm
     assert result.orthonormality <= 100 * eps
+
+
+def test_the_tolerance_of_float32_is_reached() -> None:
+    """A pair whose residual is hardly above it is led on, not taken for rounding."""
+    n = 20_000
+    diagonal = torch.randn(n, generator=torch.Generator().manual_seed(0))
+    result = eigsh(Product.square(lambda x: diagonal[:, None] * x, n, diagonal), 10, "lowest", "lanczos", max_hvps=500)
+    assert result.converged.all()
+    np.testing.assert_allclose(result.values[0], diagonal.sort().values[:10], atol=result.tol * result.operator_norm)
 
 
 def test_a_matrix_too_large_to_square_is_refused() -> None:
