@@ -78,6 +78,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.name not in LONGEST)
 
 
+@pytest.fixture(autouse=True)
+def one_thread_throughout() -> Iterator[None]:
+    """A test that leaves torch with more threads would change the last bits of all that follow."""
+    yield
+    assert torch.get_num_threads() == 1
+
+
 @pytest.fixture(scope="session")
 def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run of 7 * 4 + 8 * 8 + 8 + 7 * 8 + 7 parameters. Read only."""

@@ -53,6 +53,16 @@ def watch(monkeypatch: pytest.MonkeyPatch, at_commit: Callable[[int, int, thread
     return sizes
 
 
+@contextlib.contextmanager
+def two_cores() -> Iterator[None]:
+    """Torch may use two threads, on whatever machine."""
+    torch.set_num_threads(2)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(1)
+
+
 def test_groups_at_once_and_one_after_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On two cores groups are trained at once and stopped together; the files are those of one core, bit for bit."""
     both = threading.Barrier(2, timeout=PATIENCE)
@@ -64,9 +74,8 @@ def test_groups_at_once_and_one_after_another(tmp_path: Path, monkeypatch: pytes
             assert stop.wait(PATIENCE)
 
     parts, whole = (ensemble(TINY, tmp_path / f"{name}.h5", TOGETHER + 2) for name in ("parts", "whole"))
-    with monkeypatch.context() as patched:
+    with monkeypatch.context() as patched, two_cores():
         sizes = watch(patched, interrupt)
-        patched.setattr(torch, "get_num_threads", lambda: 2)
         summaries = train_ensemble(parts, quiet=True)
         assert sorted(sizes) == [2, TOGETHER]
     assert {(found.status, found.steps) for found in summaries} == {("interrupted", 21)}
@@ -91,9 +100,8 @@ def test_a_group_that_fails_stops_the_others(tmp_path: Path, monkeypatch: pytest
             assert stop.wait(PATIENCE)
 
     runs = ensemble(dataclasses.replace(TINY, dtype="float64"), tmp_path / "run.h5", TOGETHER + 1)
-    with monkeypatch.context() as patched:
+    with monkeypatch.context() as patched, two_cores():
         watch(patched, fail)
-        patched.setattr(torch, "get_num_threads", lambda: 2)
         with pytest.raises(FileError, match="the disk fails"):
             train_ensemble(runs, quiet=True)
     *others, last = (summarise(path) for path in runs)
