@@ -21,6 +21,8 @@ class Report:
     """Run files, Hessian files or both; RUN.hessian.h5 beside a run is included."""
     out: Path | None = None
     """Folder to write. None: reports/NAME of the first file."""
+    problem: str = ""
+    """Your own problem, as in `landscape hessian --problem`: refuse Hessian files made with another one."""
     overwrite: bool = False
     """Replace an earlier report; files added to its folder stay."""
     quiet: bool = False
@@ -34,6 +36,7 @@ class Report:
             raise ConfigError("no file given", "name run or Hessian files: landscape report RUN.h5 ...")
         out = self.out or Path("reports") / self.files[0].name.removesuffix(".h5").removesuffix(".hessian")
         with working_on(out):
-            page = write_report(self.files, out, self.overwrite, self.quiet, jobs=len(os.sched_getaffinity(0)))
+            jobs = len(os.sched_getaffinity(0))
+            page = write_report(self.files, out, self.overwrite, self.quiet, jobs, self.problem)
         say(printable(page))
         return 0

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import landscape
 from landscape.analysis.tables import by_block
-from landscape.errors import ConfigError, warn
+from landscape.errors import ConfigError, FileError, warn
 from landscape.problems.embedding_mlp.blocks import RATE_RATIO
+from landscape.problems.factory import load, unlike_source
 from landscape.report.drawing import Section, draw_all
 from landscape.report.figures import Source, open_sources
 from landscape.report.figures.captions import control, network, objectives, where
@@ -20,16 +21,24 @@ from landscape.text import markdown, printable
 
 
 def write_report(
-    files: Sequence[Path | str], out: Path | str, overwrite: bool = False, quiet: bool = False, jobs: int = 1
+    files: Sequence[Path | str],
+    out: Path | str,
+    overwrite: bool = False,
+    quiet: bool = False,
+    jobs: int = 1,
+    problem: str = "",
 ) -> Path:
     """Write report.html, report.md and figures/ into the folder `out`; returns the path of report.html.
 
     files: run files, Hessian files or both; the other file of each pair is looked for beside it. With `overwrite` an
     earlier report is replaced; files added to its folder stay, an edited one is an error. jobs: processes that draw;
-    more than one are forked, which is safe where no other threads run. Raises FileError for broken files and for an
-    existing `out`.
+    more than one are forked, which is safe where no other threads run. problem: the factory that every Hessian file
+    must have been made with; empty: any. Raises FileError for broken files, for an existing `out` and for a Hessian
+    file of another problem.
     """
     out, sources = as_path(out), open_sources(files)
+    if problem:
+        _require_problem(problem, sources)
     for line in (line for source in sources for line in source.damage):
         warn(line)
     inside = [path for s in sources for path in (s.run, s.hessian) if path and out.resolve() in path.resolve().parents]
@@ -39,6 +48,20 @@ def write_report(
         sections = draw_all(sources, draft / "figures", quiet, jobs)
         _write_pages(sources, sections, draft)
     return out / "report.html"
+
+
+def _require_problem(name: str, sources: Sequence[Source]) -> None:
+    """Raise unless the Hessian files were made with this factory, of the source that it has now."""
+    hessians = [(source.hessian, source.hessian_attrs) for source in sources if source.hessian]
+    if not hessians:
+        raise ConfigError(
+            f"--problem {name}: none of the files is a Hessian file, nor lies beside one",
+            f"leave it out, or measure first: landscape hessian --ckpt {sources[0].path} --problem {name}",
+        )
+    expected = load(name)[1]
+    for path, attrs in hessians:
+        if wrong := unlike_source(attrs, expected):
+            raise FileError(f"{path}: {wrong}", "name the problem that it was made with, or measure the run again")
 
 
 def _write_pages(sources: Sequence[Source], sections: Sequence[Section], folder: Path) -> None:

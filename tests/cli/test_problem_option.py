@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import foreign
+from helpers.commands import Refusal
 from torch.nn import functional as F
 
 from landscape.cli import main as cli
@@ -150,3 +151,23 @@ def test_json_stays_json(users_run: Path, capsys: pytest.CaptureFixture[str]) ->
     said = capsys.readouterr()
     assert json.loads(said.out)["attributes"]["problem"] == "mine:problem"
     assert "loaded" in said.err
+
+
+def test_a_report_of_another_problem_is_refused(users_run: Path, assert_refused: Refusal) -> None:
+    """`report --problem` draws what was made with this factory as its source is now, and nothing else."""
+    report = ["report", "run.h5", "--out", "page", "--quiet", "--problem", "mine.py:problem"]
+    assert_refused(report, 2, "none of the files is a Hessian file", "landscape hessian --ckpt run.h5", [users_run])
+    hessian = ["hessian", "--ckpt", "run.h5", "--problem", "mine:problem", "--steps", "9", "--blocks", "first", "--k", "2"]
+    assert cli.run(hessian) == 0
+    assert cli.run(report) == 0
+    page = Path("page/report.html")
+    source = Path("mine.py")
+    source.write_text(source.read_text() + "\n# New data.\n")
+    assert_refused(
+        [*report, "--overwrite"],
+        1,
+        "it was made with --problem mine:problem (source ",
+        "name the problem that it was made with, or measure the run again",
+        [users_run, Path("run.hessian.h5"), page],
+    )
+    assert_refused([*report[:-1], "mine.py:x", "--overwrite"], 2, "is a Tensor, not a function", "def problem()", [page])
