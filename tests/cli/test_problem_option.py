@@ -157,7 +157,7 @@ def test_a_report_of_another_problem_is_refused(users_run: Path, assert_refused:
     """`report --problem` draws what was made with this factory as its source is now, and nothing else."""
     report = ["report", "run.h5", "--out", "page", "--quiet", "--problem", "mine.py:problem"]
     assert_refused(report, 2, "none of the files is a Hessian file", "landscape hessian --ckpt run.h5", [users_run])
-    hessian = ["hessian", "--ckpt", "run.h5", "--problem", "mine:problem", "--steps", "9", "--blocks", "first", "--k", "2"]
+    hessian = ["hessian", "--ckpt", "run.h5", "--problem", "mine:problem", "--steps", "9", "--blocks", "first"]
     assert cli.run(hessian) == 0
     assert cli.run(report) == 0
     page = Path("page/report.html")
@@ -170,4 +170,5 @@ def test_a_report_of_another_problem_is_refused(users_run: Path, assert_refused:
         "name the problem that it was made with, or measure the run again",
         [users_run, Path("run.hessian.h5"), page],
     )
-    assert_refused([*report[:-1], "mine.py:x", "--overwrite"], 2, "is a Tensor, not a function", "def problem()", [page])
+    tensor = [*report[:-1], "mine.py:x", "--overwrite"]
+    assert_refused(tensor, 2, "--problem mine.py:x is a Tensor, not a function", "write a function", [page])
