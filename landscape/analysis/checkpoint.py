@@ -17,9 +17,11 @@ from landscape.curvature.density import Quadrature, quadrature
 from landscape.curvature.inertia import TAU_DENSE, Factored, Inertia, bracketed, certified, factor, from_spectrum
 from landscape.curvature.lanczos import EigenResult, Method, eigsh
 from landscape.curvature.operators import Block, HessianOperator, MatrixOperator, Operator
+from landscape.curvature.restricted import Restricted
 from landscape.curvature.vectors import gaussian
 from landscape.errors import NumericsError
-from landscape.problems.problem import Arrays, Pair, Problem, Training, joint, members, size, tensors
+from landscape.problems.problem import Arrays, Pair, Problem, Training, joint, selection, size, tensors
+from landscape.problems.rows import Selection
 
 SELF_CHECK = 1e-10
 """Largest relative difference allowed between hand-derived results and automatic differentiation."""
@@ -65,9 +67,9 @@ class Checkpoint:
             probe = gaussian(by_hand.shape[0], 1, config.seed).to(problem.device)
             _agree("products", by_hand @ probe, self._autograd @ probe)
 
-    def names(self, block: str) -> tuple[str, ...]:
-        """The parameters of a block."""
-        return members(self.problem, block)
+    def selected(self, block: str) -> Selection:
+        """The entries of a block."""
+        return selection(self.problem, block)
 
     def is_dense(self, block: str) -> bool:
         """Whether a block is treated as a dense matrix."""
@@ -79,7 +81,7 @@ class Checkpoint:
 
     def block(self, block: str) -> Operator:
         """A matrix-free block with its exact null vectors projected out."""
-        op, null = self.hessian.block(self.names(block)), self._null_vectors(block)
+        op, null = self.restricted(self.hessian, block), self._null_vectors(block)
         return Deflated(op, null) if null else op
 
     def matrix(self, block: str) -> MatrixOperator:
@@ -100,11 +102,11 @@ class Checkpoint:
         """The Gauss-Newton part of a block, dense where that is. Raises ArgumentError unless the loss is convex."""
         if self.is_dense(block):
             return self._assembled(block, self._gauss_newton)
-        return self._gauss_newton.block(self.names(block))
+        return self.restricted(self._gauss_newton, block)
 
     def has_residual(self, block: str) -> bool:
         """Whether a block differs from its Gauss-Newton part; a single layer of a piecewise-linear net does not."""
-        rest = HessianOperator(self.objective, self.params, self.names(block), part="residual")
+        rest = self.restricted(HessianOperator(self.objective, self.params, part="residual"), block)
         return bool((rest @ gaussian(rest.shape[1], 1, self.config.seed).to(self.problem.device)).any())
 
     def eigen(self, block: str) -> EigenResult:
@@ -138,15 +140,15 @@ class Checkpoint:
         """H_11, H_12, H_22 of a pair, dense where possible."""
         if self.is_dense(joint(pair)):
             H = self.matrix(joint(pair))
-            cut, M = sum(self.problem.parameters[n].size for n in self.names(pair[0])), H.matrix
+            cut, M = size(self.problem, pair[0]), H.matrix
             pieces = (M[:cut, :cut], M[:cut, cut:], M[cut:, cut:])
             a, b, c = (MatrixOperator(piece.contiguous(), H.error) for piece in pieces)
             return a, b, c
         # Systems with the diagonal blocks are solved: small ones are factorised.
         diagonal: list[Operator] = [
-            self.matrix(name) if self.is_dense(name) else self.hessian.block(self.names(name)) for name in pair
+            self.matrix(name) if self.is_dense(name) else self.restricted(self.hessian, name) for name in pair
         ]
-        return diagonal[0], self.hessian.block(*map(self.names, pair)), diagonal[1]
+        return diagonal[0], self.restricted(self.hessian, *pair), diagonal[1]
 
     def coupling(self, pair: Pair, tolerance: float) -> CouplingResult | None:
         """The coupling ratios of a pair at the tolerance of its joint block; None where they are undefined."""
@@ -178,7 +180,8 @@ class Checkpoint:
     def bounds(self, block: str) -> Mapping[str, float]:
         """Theoretical bounds of a block."""
         if block not in self._bounds:
-            self._bounds[block] = self.structure.bounds(self.names(block)) if self.structure else {}
+            # Those of the whole parameters hold for some of their rows, too (Cauchy's interlacing).
+            self._bounds[block] = self.structure.bounds(self.selected(block).parameters) if self.structure else {}
         return self._bounds[block]
 
     def _counted(self, block: str) -> Inertia:
@@ -197,7 +200,9 @@ class Checkpoint:
         if self.is_full(block):
             # Exact null vectors stay: rounding moves their eigenvalues far less than tau.
             return eigsh(self.matrix(block), config.k, method="dense", rtol=config.rtol)
-        starts, spent = self.structure.starts(self.names(block), config.k) if self.structure else (None, 0)
+        chosen, structure = self.selected(block), self.structure
+        starts, spent = structure.starts(chosen.parameters, config.k) if structure else (None, 0)
+        starts = None if starts is None else chosen.of(starts)
         self.products[block] += spent
         # A dense block's numbers depend on no other checkpoint, so that checkpoints can be measured in parallel.
         v0 = self.before.get(block) if starts is None and not self.is_dense(block) else starts
@@ -218,18 +223,31 @@ class Checkpoint:
 
     def _assembled(self, block: str, whole: HessianOperator) -> MatrixOperator:
         """A diagonal block in closed form, checked, or by products."""
-        names = self.names(block)
-        op = whole.block(names)
-        closed = self.structure.dense(names, whole.part == "gauss_newton") if self.structure else None
+        op, chosen = self.restricted(whole, block), self.selected(block)
+        closed = None
+        if self.structure and self.config.is_dense(sum(self.problem.parameters[n].size for n in chosen.parameters)):
+            closed = self.structure.dense(chosen.parameters, whole.part == "gauss_newton")
         if closed is None:
             self.products[block] += op.shape[0]
             return op.symmetric()
+        closed = chosen.of(chosen.of(closed).T).contiguous()
         return MatrixOperator(closed, self._self_check(block, closed, op))
 
-    def _null_vectors(self, block: str) -> Directions | None:
-        return self.structure.null_vectors(self.names(block)) if self.structure else None
+    def restricted(self, whole: Block, block: str, cols: str | None = None) -> Operator:
+        """A block, or the one between two blocks, of an operator over all parameters."""
+        rows = self.selected(block)
+        across = rows if cols is None else self.selected(cols)
+        op = whole.block(rows.parameters, across.parameters)
+        if rows.positions is None and across.positions is None:
+            return op
+        return Restricted(op, rows.positions, across.positions)
 
-    def _self_check(self, block: str, matrix: Tensor, op: HessianOperator) -> float:
+    def _null_vectors(self, block: str) -> Directions | None:
+        chosen = self.selected(block)
+        whole = self.structure and chosen.positions is None
+        return self.structure.null_vectors(chosen.parameters) if whole and self.structure else None
+
+    def _self_check(self, block: str, matrix: Tensor, op: Operator) -> float:
         """Estimated |matrix - H|_F from random probes. Raises NumericsError if it exceeds rounding."""
         probes = gaussian(len(matrix), 4, self.config.seed).to(self.problem.device)
         difference = _agree(f"block {block}: closed form", matrix @ probes, op @ probes)

@@ -64,7 +64,7 @@ def slice_checkpoint(run: Path | str, step: int, config: SliceConfig, analysis: 
         if dense := analysis.is_dense(n):
             require_dense(block, n, problem.device)
         at = Checkpoint(problem, analysis, reader.checkpoint(step))
-    op = at.matrix(block) if dense else at.hessian.block(at.names(block))
+    op = at.matrix(block) if dense else at.restricted(at.hessian, block)
     eigen = eigsh(
         op,
         config.k,
@@ -78,12 +78,13 @@ def slice_checkpoint(run: Path | str, step: int, config: SliceConfig, analysis: 
             f"block {block}: {int((~eigen.converged).sum())} of {eigen.converged.size} eigenvectors have not converged",
             "raise --max-hvps, or take fewer with --k",
         )
-    directions = torch.cat([eigen.vectors[0], eigen.vectors[1].flip(1)], dim=1)
+    chosen = at.selected(block)
+    directions = chosen.within(torch.cat([eigen.vectors[0], eigen.vectors[1].flip(1)], dim=1), at.params)
     eigenvalues = np.concatenate([eigen.values[0], eigen.values[1][::-1]])
     value = at.objective.value(at.params)
     radius = config.radius or (2 * value / eigen.operator_norm if eigen.operator_norm > 0 else 1.0) ** 0.5
     t, plane_t = (np.linspace(-radius, radius, n) for n in (config.points, config.plane_points))
-    names = at.names(block)
+    names = chosen.parameters
     lines = slice_lines(at.objective, at.params, names, directions, t)
     worst = float(np.abs(lines.curvature - eigenvalues).max())
     if worst > AGREEMENT * eigen.operator_norm:

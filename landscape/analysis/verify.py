@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import warnings
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,8 @@ from landscape.config import HessianConfig, replace
 from landscape.devices import dense_bytes, free_memory
 from landscape.errors import LandscapeError
 from landscape.problems.choice import choose
-from landscape.problems.problem import Plain, members
+from landscape.problems.problem import Plain, selection
+from landscape.problems.rows import Selection
 from landscape.storage.hessians import HessianReader
 from landscape.storage.runs import RunReader
 
@@ -31,8 +31,8 @@ class Verification:
     """One block at one step, beside two independent results.
 
     largest: the file's eigenvalue of largest magnitude, which is what power iteration finds (F13); pyhessian:
-    PyHessian's top eigenvalue; dense_difference: max |lambda - lambda_dense| / |H| over all reported eigenvalues,
-    None where the dense matrix does not fit.
+    PyHessian's top eigenvalue, NaN for rows of a parameter, which it cannot select; dense_difference: max
+    |lambda - lambda_dense| / |H| over all reported eigenvalues, None where the dense matrix does not fit.
     """
 
     step: int
@@ -60,21 +60,23 @@ def verify(run: Path, result: HessianReader) -> list[Verification]:
         decay = problem.decay(config.objective)
         for step in result.steps:
             for i, block in enumerate(result.blocks):
-                plain, names = problem.plain(reader.checkpoint(step)), members(problem, block)
+                plain, chosen = problem.plain(reader.checkpoint(step)), selection(problem, block)
                 for name, parameter in plain.parameters.items():
-                    parameter.requires_grad_(name in names)
+                    parameter.requires_grad_(name in chosen.parameters)
                 row = result.row(step)
                 ends = row["eigenvalues"][i]
                 torch.manual_seed(config.seed)
-                with warnings.catch_warnings():
-                    # PyHessian keeps its graph through backward(); the gradients are cleared below.
-                    warnings.filterwarnings("ignore", message="Using backward.. with create_graph")
-                    criterion = functools.partial(_regularised, plain, decay)
-                    data, is_cuda = (plain.inputs, plain.targets), problem.device.type == "cuda"
-                    solver = pyhessian(plain.model, criterion, data=data, cuda=is_cuda)
-                (top,), _ = solver.eigenvalues(maxIter=200, tol=1e-6, top_n=1)
+                top = np.nan
+                if chosen.positions is None:
+                    with warnings.catch_warnings():
+                        # PyHessian keeps its graph through backward(); the gradients are cleared below.
+                        warnings.filterwarnings("ignore", message="Using backward.. with create_graph")
+                        criterion = functools.partial(_regularised, plain, decay)
+                        data, is_cuda = (plain.inputs, plain.targets), problem.device.type == "cuda"
+                        solver = pyhessian(plain.model, criterion, data=data, cuda=is_cuda)
+                    (top,), _ = solver.eigenvalues(maxIter=200, tol=1e-6, top_n=1)
                 largest, norm = float(max(ends[:, 0], key=abs)), row["operator_norm"][i]
-                apart = _dense_difference(plain, names, decay, ends, norm)
+                apart = _dense_difference(plain, chosen, decay, ends, norm)
                 found.append(Verification(step, block, largest, float(top), apart))
                 plain.model.zero_grad()
     return found
@@ -86,10 +88,10 @@ def _regularised(plain: Plain, decay: float, outputs: Tensor, targets: Tensor) -
 
 
 def _dense_difference(
-    plain: Plain, names: Sequence[str], decay: float, ends: np.ndarray[Any, Any], norm: float
+    plain: Plain, chosen: Selection, decay: float, ends: np.ndarray[Any, Any], norm: float
 ) -> float | None:
     """max |lambda - lambda_dense| / |H| over the reported eigenvalues; None where the matrix does not fit."""
-    parameters = [plain.parameters[name] for name in names]
+    parameters = [plain.parameters[name] for name in chosen.parameters]
     sizes = [p.numel() for p in parameters]
     n = sum(sizes)
     if dense_bytes(n) > free_memory(plain.inputs.device) or n > 10_000:
@@ -104,7 +106,8 @@ def _dense_difference(
 
     at = torch.cat([p.detach().reshape(-1) for p in parameters])
     dense = torch.func.jacrev(torch.func.grad(loss), chunk_size=64)(at)
+    dense = chosen.of(chosen.of(dense).T)
     values = torch.linalg.eigvalsh((dense + dense.T) / 2).cpu().numpy()
-    k = min(ends.shape[1], n)
+    k = min(ends.shape[1], len(values))
     difference = max(np.abs(ends[0, :k] - values[:k]).max(), np.abs(ends[1, :k] - values[::-1][:k]).max())
     return float(difference / norm) if norm else float(difference)

@@ -198,11 +198,11 @@ class HessianOperator:
 
     def dense(self) -> Tensor:
         """The block as a matrix, symmetrised if it is a diagonal one."""
-        return assembled(self).matrix
+        return assembled(self, self.rows == self.cols).matrix
 
     def symmetric(self) -> MatrixOperator:
         """A diagonal block as a matrix, with the measured error of its products."""
-        return assembled(self)
+        return assembled(self, True)
 
     def to_scipy(self) -> Any:
         """A scipy.sparse.linalg.LinearOperator over NumPy vectors."""
@@ -244,7 +244,7 @@ class Block(Operator, Protocol):
         ...
 
 
-def assembled(op: Block) -> MatrixOperator:
+def assembled(op: LinearMap, is_diagonal: bool) -> MatrixOperator:
     """The matrix of a block, product by product; a diagonal one symmetrised, with the error of the products.
 
     The error is the asymmetry |H - H^T|_F, which vanishes for exact products, and below float64 also `product_error`.
@@ -256,7 +256,7 @@ def assembled(op: Block) -> MatrixOperator:
         unit = torch.zeros(n, width, dtype=op.dtype, device=op.device)
         unit[start : start + width].fill_diagonal_(1.0)
         result[:, start : start + width] = op @ unit
-    if op.rows != op.cols:
+    if not is_diagonal:
         return MatrixOperator(result)
     error = asymmetry(result)
     if op.dtype != torch.float64:

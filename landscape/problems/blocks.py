@@ -8,6 +8,7 @@ from typing import Any
 
 from landscape.errors import ArgumentError, suggest
 from landscape.problems.problem import joint
+from landscape.problems.rows import Shapes, named_rows, shared
 
 Blocks = Mapping[str, str | Sequence[str]]
 Pairs = Sequence[tuple[str, str]]
@@ -41,27 +42,31 @@ def declared(blocks: Blocks, pairs: Pairs) -> tuple[dict[str, list[str]], list[t
     return found, couples
 
 
-def named_blocks(blocks: Blocks, pairs: Pairs, names: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """The parameters of declared blocks, and of the joint block of each pair. Raises ArgumentError."""
+def named_blocks(blocks: Blocks, pairs: Pairs, shapes: Shapes) -> dict[str, tuple[str, ...]]:
+    """The members of declared blocks, and of the joint block of each pair. Raises ArgumentError."""
     patterns, couples = declared(blocks, pairs)
-    named = {block: resolved(block, words, names) for block, words in patterns.items()}
+    named = {block: resolved(block, words, shapes) for block, words in patterns.items()}
     for block, members in named.items():
-        if block in names and members != (block,):
+        if block in shapes and members != (block,):
             raise ArgumentError(f"block {block!r} has the name of a parameter, and holds others", "rename the block")
     for pair in couples:
-        named[joint(pair)] = _both(pair, named)
+        named[joint(pair)] = _both(pair, named, shapes)
     return named
 
 
-def resolved(block: str, patterns: Iterable[str], names: Sequence[str]) -> tuple[str, ...]:
-    """The parameters that a block's patterns match, each once, in the order of the patterns."""
+def resolved(block: str, patterns: Iterable[str], shapes: Shapes) -> tuple[str, ...]:
+    """The parameters, or rows of one, that a block's patterns match, each once, in the order of the patterns."""
     found: dict[str, None] = {}
     for pattern in patterns:
         # A name may itself read like a pattern.
-        matching = [pattern] if pattern in names else fnmatch.filter(names, pattern)
+        rows = pattern if pattern in shapes else named_rows(pattern, shapes, {})
+        matching = [rows] if rows else fnmatch.filter(shapes, pattern)
         if not matching:
-            raise ArgumentError(f"block {block!r}: {pattern!r} matches no parameter", suggest(pattern, names))
-        found |= dict.fromkeys(matching)
+            raise ArgumentError(f"block {block!r}: {pattern!r} matches no parameter", suggest(pattern, shapes))
+        for name in matching:
+            if name not in found and (twice := shared(list(found), [name], shapes)):
+                raise ArgumentError(f"block {block!r} holds rows of {twice} twice", "name each row once")
+            found[name] = None
     if not found:
         raise ArgumentError(f"block {block!r} names no parameter", "give it at least one name or pattern")
     return tuple(found)
@@ -73,12 +78,12 @@ def _listed(values: Any) -> list[Any] | None:
     return list(values) if ordered else None
 
 
-def _both(pair: tuple[str, str], blocks: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+def _both(pair: tuple[str, str], blocks: Mapping[str, tuple[str, ...]], shapes: Shapes) -> tuple[str, ...]:
     for block in pair:
         if block not in blocks:
             hint = suggest(block, blocks) if blocks else "declare the blocks of a pair: blocks={...}"
             raise ArgumentError(f"pair {joint(pair)}: no block {block!r}", hint)
     first, second = (blocks[block] for block in pair)
-    if shared := set(first) & set(second):
-        raise ArgumentError(f"pair {joint(pair)}: both blocks hold {min(shared)}", "pair blocks without a common one")
+    if common := shared(first, second, shapes):
+        raise ArgumentError(f"pair {joint(pair)}: both blocks hold {common}", "pair blocks without a common one")
     return (*first, *second)

@@ -1,4 +1,4 @@
-"""Blocks by the names that a user gives: of blocks, of parameters, patterns, and two of them joined."""
+"""Blocks by the names that a user gives: of blocks, parameters, their rows, patterns, and two of them joined."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import difflib
 import fnmatch
 from collections.abc import Iterable, Sequence
 
-from landscape.errors import ConfigError
-from landscape.problems.problem import Problem
+from landscape.errors import ArgumentError, ConfigError
+from landscape.problems.problem import Problem, shapes_of
+from landscape.problems.rows import named_rows, shared
 
 _SHOWN = 8
 
@@ -18,7 +19,7 @@ def choose(problem: Problem, wanted: Sequence[str]) -> Problem:
 
     Raises ConfigError for what names no parameter, and for pairs that overlap.
     """
-    blocks, pairs = dict(problem.blocks), list(problem.pairs)
+    blocks, pairs, shapes = dict(problem.blocks), list(problem.pairs), shapes_of(problem.parameters)
     for name in wanted:
         if name in blocks:
             continue
@@ -26,10 +27,8 @@ def choose(problem: Problem, wanted: Sequence[str]) -> Problem:
         if len(parts) > 2:
             raise ConfigError(f"block {name!r} joins {len(parts)} blocks", "join two, as in a,b")
         members = [_matching(problem, part, name) for part in parts]
-        if shared := set(members[0]).intersection(*members[1:]) if len(parts) == 2 else None:
-            raise ConfigError(
-                f"block {name!r}: both sides hold {min(shared)}", "join blocks without a common parameter"
-            )
+        if common := shared(members[0], members[1], shapes) if len(parts) == 2 else "":
+            raise ConfigError(f"block {name!r}: both sides hold {common}", "join blocks without a common parameter")
         for part, found in zip(parts, members, strict=True):
             blocks.setdefault(part, found)
         if len(parts) == 2:
@@ -54,11 +53,17 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def _matching(problem: Problem, pattern: str, block: str) -> tuple[str, ...]:
-    """The parameters of a block, a parameter or a pattern such as "*.attn.*", in the problem's order."""
+    """Members of a block: of that name, a parameter, rows of one, or a pattern such as "*.attn.*" in their order."""
     if pattern in problem.blocks:
         return problem.blocks[pattern]
     if pattern in problem.parameters:
         return (pattern,)
+    try:
+        rows = named_rows(pattern, shapes_of(problem.parameters), problem.rows)
+    except ArgumentError as error:
+        raise ConfigError(str(error), error.hint) from error
+    if rows:
+        return (rows,)
     found = tuple(fnmatch.filter(problem.parameters, pattern))
     if not found:
         where = "" if pattern == block else f": {pattern!r} is no block or parameter"

@@ -21,7 +21,18 @@ from landscape.storage.files import sha256
 if TYPE_CHECKING:
     from landscape.problems.problem import Problem
 
-_MEMBERS = ("parameters", "blocks", "default_blocks", "pairs", "parts", "objective", "structure", "training", "device")
+_MEMBERS = (
+    "parameters",
+    "blocks",
+    "default_blocks",
+    "rows",
+    "pairs",
+    "parts",
+    "objective",
+    "structure",
+    "training",
+    "device",
+)
 
 
 @dataclasses.dataclass(frozen=True)

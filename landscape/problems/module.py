@@ -18,7 +18,8 @@ from landscape.curvature.objective import Adapter, Objective, PerSampleLoss, cro
 from landscape.curvature.weights import WeightFunction, Weights
 from landscape.errors import ArgumentError
 from landscape.problems.blocks import Blocks, Pairs, declared, named_blocks
-from landscape.problems.problem import Arrays, ParameterSpec, Plain, Training, plain_axes, tensors
+from landscape.problems.problem import Arrays, ParameterSpec, Plain, Training, plain_axes, shapes_of, tensors
+from landscape.problems.rows import Groups
 from landscape.storage.runs import RunReader
 from landscape.storage.schema import NUMBERS
 
@@ -41,6 +42,7 @@ class ModuleProblem:
     blocks: Mapping[str, tuple[str, ...]]
     parts: Mapping[str, tuple[str, ...]]
     pairs: Sequence[tuple[str, str]]
+    rows: Groups = {}
     balanced: tuple[str, str] | None = None
 
     def __init__(
@@ -71,7 +73,7 @@ class ModuleProblem:
         self._declare(blocks or {}, pairs)
 
     def _declare(self, blocks: Blocks, pairs: Pairs) -> None:
-        self.blocks = {**named_blocks(blocks, pairs, list(self.parameters)), "all": tuple(self.parameters)}
+        self.blocks = {**named_blocks(blocks, pairs, shapes_of(self.parameters)), "all": tuple(self.parameters)}
         self.default_blocks, self.pairs = tuple(self.blocks), tuple(declared(blocks, pairs)[1])
 
     def or_blocks(self, blocks: Blocks, pairs: Pairs) -> ModuleProblem:

@@ -14,6 +14,7 @@ from landscape.curvature.deflation import Directions, Spanned
 from landscape.curvature.objective import Objective
 from landscape.curvature.operators import Block, HessianOperator
 from landscape.errors import ConfigError, suggest
+from landscape.problems.rows import Groups, Selection, Shapes
 from landscape.storage.runs import RunReader
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -95,7 +96,8 @@ class Structure(Protocol):
 class Problem(Protocol):
     """A model with its training set and loss, at any parameters.
 
-    blocks: parameters by block, in the order of the block's rows; default_blocks: those analysed by default.
+    blocks: members by block, in the order of its rows, each a parameter or rows of one, such as "E[0:97]";
+    default_blocks: those analysed by default. rows: names of rows by parameter, such as "operands" of E.
     pairs: blocks whose coupling is measured, each named after its joint block "A,B". parts: groups of parameters on
     which the mass of eigenvectors is reported. balanced: the two factors whose learning rates Proposition 4.1 balances
     (arXiv 2505.15624), or None.
@@ -105,6 +107,7 @@ class Problem(Protocol):
     parameters: Mapping[str, ParameterSpec]
     blocks: Mapping[str, tuple[str, ...]]
     default_blocks: tuple[str, ...]
+    rows: Groups
     pairs: Sequence[tuple[str, str]]
     parts: Mapping[str, tuple[str, ...]]
     balanced: tuple[str, str] | None
@@ -149,16 +152,26 @@ def hessian(problem: Problem, params: Mapping[str, Tensor], decay: float) -> Blo
 
 
 def members(problem: Problem, block: str) -> tuple[str, ...]:
-    """The parameters of a block. Raises ConfigError for an unknown block."""
+    """The members of a block. Raises ConfigError for an unknown block."""
     if block not in problem.blocks:
         hint = suggest(block, problem.blocks)
         raise ConfigError(f"{problem.name} has no block {block!r}", hint)
     return problem.blocks[block]
 
 
+def shapes_of(parameters: Mapping[str, ParameterSpec]) -> Shapes:
+    """Shape by parameter."""
+    return {name: spec.shape for name, spec in parameters.items()}
+
+
+def selection(problem: Problem, block: str) -> Selection:
+    """The entries of a block. Raises ConfigError for an unknown block."""
+    return Selection(members(problem, block), shapes_of(problem.parameters))
+
+
 def size(problem: Problem, block: str) -> int:
-    """Number of parameters of a block."""
-    return sum(problem.parameters[n].size for n in members(problem, block))
+    """Number of entries of a block."""
+    return sum(selection(problem, block).sizes)
 
 
 def joint(pair: Pair) -> str:

@@ -15,6 +15,7 @@ from landscape.config import TrainConfig
 from landscape.curvature.objective import Objective
 from landscape.errors import ConfigError
 from landscape.problems.problem import Arrays, ParameterSpec, Training
+from landscape.problems.rows import Groups
 from landscape.problems.tasks import TRAIN
 from landscape.storage.runs import RunReader
 
@@ -27,9 +28,13 @@ class TrainedProblem(abc.ABC):
 
     name: str
     parameters: Mapping[str, ParameterSpec]
+    rows: Groups
 
     def __init__(self, train: TrainConfig, data: Arrays, device: torch.device, chunk_size: int) -> None:
         self.train, self.device, self.name = train, device, f"the {train.model} model"
+        # The other tokens are the same in every sample.
+        operands, others = range(train.p), range(train.p, train.vocabulary)
+        self.rows = {"E": {"operands": operands, **({"constants": others} if others else {})}}
         rows = data["split"] == TRAIN
         self.tokens = torch.from_numpy(data["tokens"][rows]).to(device, torch.int64)
         self.labels = torch.from_numpy(data["labels"][rows]).to(device, torch.int64)

@@ -109,7 +109,7 @@ def config(
 
 def declarations(forms: Forms, blocks: Blocks, pairs: Pairs) -> dict[str, Any]:
     """Blocks as patterns by name, and pairs of them, as a config holds them. Raises ArgumentError."""
-    named_blocks(blocks, pairs, list(forms))
+    named_blocks(blocks, pairs, {name: form.shape for name, form in forms.items()})
     patterns, couples = declared(blocks, pairs)
     return {"blocks": patterns, "pairs": [list(pair) for pair in couples]}
 

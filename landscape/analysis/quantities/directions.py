@@ -17,9 +17,9 @@ def compute(at: Checkpoint, block: str) -> Row:
     from landscape.curvature.coupling import masses, principal_angles
 
     eigen, k, parts = at.eigen(block), at.config.k, at.problem.parts
-    names, labels = at.names(block), list(parts)
-    sizes = [at.problem.parameters[n].size for n in names]
-    part = [labels.index(next(p for p, members in parts.items() if n in members)) for n in names]
+    chosen, labels = at.selected(block), list(parts)
+    sizes = chosen.sizes
+    part = [labels.index(next(p for p, held in parts.items() if n in held)) for n in chosen.owners]
     shares = np.full((2, k, len(labels)), np.nan)
     found = eigen.vectors.shape[2]
     for end in range(2):

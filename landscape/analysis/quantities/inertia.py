@@ -30,7 +30,9 @@ def compute(at: Checkpoint, block: str) -> Row:
 def _gauge_free(at: Checkpoint, block: str) -> int:
     from landscape.curvature.outside import certified_outside
 
-    gauge = at.structure.gauge(at.names(block)) if at.structure and at.is_dense(block) else None
+    chosen, gauge = at.selected(block), None
+    if at.structure and at.is_dense(block) and chosen.positions is None:
+        gauge = at.structure.gauge(chosen.parameters)
     if gauge is None:
         return -1
     H, norm, tolerance = at.matrix(block), at.eigen(block).operator_norm, at.inertia(block).tolerance

@@ -13,9 +13,7 @@ def compute(at: Checkpoint) -> Row:
 
 def compute_gradient(at: Checkpoint, block: str) -> Row:
     """|gradient| of the objective over the block's parameters."""
-    import torch
-
-    return {"grad_norm": float(torch.cat([at.gradient[name].reshape(-1) for name in at.names(block)]).norm())}
+    return {"grad_norm": float(at.selected(block).flat(at.gradient).norm())}
 
 
 FIELDS = (Field("train_loss", (), "f8", "data loss on the training set", "nat"),)

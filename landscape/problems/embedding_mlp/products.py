@@ -59,11 +59,11 @@ class EmbeddingHessian:
 
     def dense(self) -> Tensor:
         """The block as a matrix, symmetrised if it is a diagonal one."""
-        return assembled(self).matrix
+        return assembled(self, self.rows == self.cols).matrix
 
     def symmetric(self) -> MatrixOperator:
         """A diagonal block as a matrix, with the error that its products show."""
-        return assembled(self)
+        return assembled(self, True)
 
 
 class Passes:
