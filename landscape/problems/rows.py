@@ -98,7 +98,7 @@ def named_rows(word: str, shapes: Shapes, groups: Groups) -> str | None:
 def shared(first: Sequence[str], second: Sequence[str], shapes: Shapes) -> str:
     """A member of the first block of which the second holds some; empty if there is none."""
     held = [located(member, shapes) for member in second]
-    for member in first:
+    for member in sorted(first):
         parameter, rows = located(member, shapes)
         if any(parameter == other and range(max(rows.start, r.start), min(rows.stop, r.stop)) for other, r in held):
             return member

@@ -49,7 +49,7 @@ class Products:
 
     def symmetric(self) -> MatrixOperator:
         """The matrix, with the error that its products show."""
-        return assembled(self)  # type: ignore[arg-type]
+        return assembled(self, True)
 
 
 @pytest.fixture(scope="module")
