@@ -191,8 +191,8 @@ class AnalysisConfig:
         (),
         "Blocks of the Hessian: E W V E,W W,V E,V all of a run of `landscape train` (by default E W E,W W,V all, as "
         "far as the model has them); with --problem its blocks (by default all of them). Also parameters and patterns "
-        "such as '*.attn.*', and rows: 'E[operands]', 'E[constants]' (tokens that every sample holds), 'W[0:9]'; 'a,b' joins "
-        "two blocks and measures their coupling.",
+        "such as '*.attn.*', and rows: 'E[operands]', 'E[constants]' (tokens that every sample holds), 'W[0:9]'; "
+        "'a,b' joins two blocks and measures their coupling.",
     )
     k: int = field(10, "Eigenvalues at each end.", at_least=1, at_most=1 << 20)
     method: Literal["auto", "dense", "lanczos"] = field(
