@@ -20,7 +20,7 @@ from landscape.curvature.operators import Block, HessianOperator, MatrixOperator
 from landscape.curvature.restricted import Restricted
 from landscape.curvature.vectors import gaussian
 from landscape.errors import NumericsError
-from landscape.problems.problem import Arrays, Pair, Problem, Training, joint, selection, size, tensors
+from landscape.problems.problem import Arrays, Pair, Problem, Training, joint, members, selection, size, tensors
 from landscape.problems.rows import Selection
 
 SELF_CHECK = 1e-10
@@ -180,8 +180,8 @@ class Checkpoint:
     def bounds(self, block: str) -> Mapping[str, float]:
         """Theoretical bounds of a block."""
         if block not in self._bounds:
-            # Those of the whole parameters hold for some of their rows, too (Cauchy's interlacing).
-            self._bounds[block] = self.structure.bounds(self.selected(block).parameters) if self.structure else {}
+            names = members(self.problem, block)
+            self._bounds[block] = self.structure.bounds(names) if self.structure else {}
         return self._bounds[block]
 
     def _counted(self, block: str) -> Inertia:

@@ -89,7 +89,10 @@ class Structure(Protocol):
         ...
 
     def bounds(self, names: Sequence[str]) -> Mapping[str, float]:
-        """Theoretical bounds: `saddle_bound` on -lambda_min, `saddle_rank_bound` on the index."""
+        """Theoretical bounds: `saddle_bound` on -lambda_min, `saddle_rank_bound` on the index.
+
+        `saddle_bound_ROWS` are those of the joint block's named rows. names: members, which may be rows.
+        """
         ...
 
 

@@ -191,3 +191,34 @@ def test_a_modules_blocks_may_be_rows() -> None:
         ModuleProblem(model, x, y, blocks={"some": ["0.weight[0:2]", "0.weight[1:]"]})
     with pytest.raises(ArgumentError, match="pair a,b: both blocks hold 0.weight"):
         ModuleProblem(model, x, y, blocks={"a": ["0.weight"], "b": ["0.weight[1:3]"]}, pairs=[("a", "b")])
+
+
+def test_each_rows_bound_is_reported(four_tokens: Path, tmp_path: Path) -> None:
+    """F14 on rows of E, F15: that of op and = is |dL/db1|; it holds for the block, and is none without such tokens."""
+    out = tmp_path / "h.h5"
+    blocks = ("E,W", "E[operands],W", "E[constants],W")
+    row = analyse(four_tokens, HessianConfig(blocks=blocks, steps=str(STEP), device="cpu"), out, quiet=True).row(STEP)
+    with RunReader(four_tokens) as reader:
+        problem = problems.of_run(reader, "cpu")
+        params = tensors(problem, reader.checkpoint(STEP))
+        gradient = problem.objective(0.0).gradient(params)
+        structure = problem.structure(params, 0.0)
+    assert row["saddle_bound_constants"] == pytest.approx(float(gradient["b1"].norm()), rel=1e-12)
+    whole = max(row["saddle_bound_constants"], row["saddle_bound_operands"])
+    assert row["saddle_bound"] == pytest.approx(whole, rel=1e-12)
+    depth = -row["eigenvalues"][:, 0, 0]
+    assert (
+        depth * (1 - 1e-12) <= [row["saddle_bound"], row["saddle_bound_operands"], row["saddle_bound_constants"]]
+    ).all()
+    assert structure is not None
+    inside = structure.bounds(("E[1:4]", "W"))
+    assert 0 < inside["saddle_bound"] <= row["saddle_bound_operands"] * (1 + 1e-12)
+    assert 0 < inside["saddle_rank_bound"] <= 3 * D
+    assert structure.bounds(("E", "W[0:3]")) == structure.bounds(("W", "V")) == {}
+
+
+def test_without_constant_tokens_there_is_no_bound_on_them(tiny_hessian: HessianReader) -> None:
+    """Two operands alone: the whole bound is theirs."""
+    row = tiny_hessian.row(60)
+    assert np.isnan(row["saddle_bound_constants"])
+    assert row["saddle_bound_operands"] == row["saddle_bound"]

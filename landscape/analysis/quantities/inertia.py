@@ -42,7 +42,8 @@ def _gauge_free(at: Checkpoint, block: str) -> int:
 def compute_bounds(at: Checkpoint) -> Row:
     """Theoretical bounds on the saddles."""
     known = next(filter(None, map(at.bounds, at.problem.blocks)), {})
-    return {"saddle_bound": known.get("saddle_bound", np.nan), "saddle_rank_bound": known.get("saddle_rank_bound", -1)}
+    missing = {field.name: -1 if field.dtype == "i8" else np.nan for field in BOUNDS}
+    return {name: known.get(name, nothing) for name, nothing in missing.items()}
 
 
 FIELDS = (
@@ -75,6 +76,22 @@ BOUNDS = (
         formula="sigma_max(G), G = [dL/dT_1^T; ...; dL/dT_s^T]",
     ),
     counted("saddle_rank_bound", (), "bound on the saddle index of E,W", formula="d * rank(G); missing (-1): none"),
+    Field(
+        "saddle_bound_operands",
+        (),
+        "f8",
+        "saddle bound of E[operands],W",
+        formula="sigma_max of the operands' columns of G",
+        since="2.0",
+    ),
+    Field(
+        "saddle_bound_constants",
+        (),
+        "f8",
+        "saddle bound of E[constants],W, tokens that every sample holds; NaN without any",
+        formula="sigma_max of their columns of G, which is |dL/db1|",
+        since="2.0",
+    ),
 )
 COLUMNS = (
     Column("saddle index", lambda row: _index(row)),

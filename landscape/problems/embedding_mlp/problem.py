@@ -21,7 +21,8 @@ from landscape.problems.embedding_mlp.model import MLP
 from landscape.problems.embedding_mlp.plain import mean_cross_entropy, plain_model
 from landscape.problems.embedding_mlp.products import EmbeddingHessian, Passes
 from landscape.problems.embedding_mlp.starts import low_end
-from landscape.problems.problem import Arrays, ParameterSpec, Plain
+from landscape.problems.problem import Arrays, ParameterSpec, Plain, shapes_of
+from landscape.problems.rows import located
 from landscape.problems.trained import TrainedProblem
 
 
@@ -106,8 +107,17 @@ class MLPStructure:
         return GaugeTangent(self.params, names) if {"E", "W"} <= set(names) else None
 
     def bounds(self, names: Sequence[str]) -> Mapping[str, float]:
-        """F14, for E and W, the data loss and piecewise-linear activations."""
-        if list(names) != ["E", "W"] or self.decay or not self.activation.piecewise_linear:
+        """F14, for rows of E with W, the data loss and piecewise-linear activations; for all of E also by F15."""
+        if len(names) != 2 or names[1] != "W" or self.decay or not self.activation.piecewise_linear:
             return {}
-        found = saddle_bound(self._passes.table_gradient(), self.problem.train.embed_dim)
-        return {"saddle_bound": found.sigma_max, "saddle_rank_bound": found.rank_bound}
+        parameter, rows = located(names[0], shapes_of(self.problem.parameters))
+        if parameter != "E":
+            return {}
+        G, d = self._passes.table_gradient(), self.problem.train.embed_dim
+        found = saddle_bound(G[:, rows.start : rows.stop], d)
+        parts = {
+            f"saddle_bound_{name}": saddle_bound(G[:, some.start : some.stop], d).sigma_max
+            for name, some in self.problem.rows["E"].items()
+            if names[0] == "E"
+        }
+        return {"saddle_bound": found.sigma_max, "saddle_rank_bound": found.rank_bound, **parts}

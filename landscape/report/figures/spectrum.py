@@ -16,6 +16,8 @@ from landscape.report.style import colour, marker, new_figure, shades
 from landscape.storage.schema import LEVELS
 
 STEPS_SHOWN = 4
+BOUND_OF_TOKENS = {"operands": ":", "constants": "-."}
+"""Line style of the saddle bound's part on some tokens."""
 CURVE_POINTS = 400
 """Points of a drawn cumulative distribution; the Hessian file holds every eigenvalue."""
 
@@ -27,7 +29,7 @@ def extreme_eigenvalues(sources: Sequence[Source]) -> Drawn:
     figure = new_figure(2, height=3.2)
     left, right = figure.axes
     semidefinite: dict[str, bool] = {}
-    rows, numbers = [], {}
+    rows, numbers, has_constants = [], {}, False
     for source in kept:
         data = source.measured
         step = data["step"].values
@@ -49,6 +51,13 @@ def extreme_eigenvalues(sources: Sequence[Source]) -> Drawn:
             label = rf"$\sigma_{{\max}}(G)$, bound of {CLAIM}"
             right.plot(step, bound, "--", color=colour(CLAIM), linewidth=1.1, label=label)
             rows.append(source.table(step=step, block="saddle_bound", lambda_min=-bound))
+        if "saddle_bound_constants" in data and np.isfinite(data["saddle_bound_constants"]).any():
+            has_constants = True
+            for tokens, dashes in BOUND_OF_TOKENS.items():
+                part = data[f"saddle_bound_{tokens}"].values
+                label = f"its part on {tokens}"
+                right.plot(step, part, linestyle=dashes, color=colour(CLAIM), linewidth=1.1, label=label)
+                rows.append(source.table(step=step, block=f"saddle_bound_{tokens}", lambda_min=-part))
     left.set(ylabel=r"$\lambda_{\max}$", yscale="log")
     right.set(ylabel=r"$-\lambda_{\min}$ where negative", yscale="log")
     for axis in figure.axes:
@@ -63,6 +72,8 @@ def extreme_eigenvalues(sources: Sequence[Source]) -> Drawn:
     )
     if compared := control(kept):
         caption += f" {compared} −σ_max(G) bounds λ_min of {CLAIM} from below (F14, ReLU and data loss only)."
+    if has_constants:
+        caption += " On constants, tokens that every sample holds, it is the gradient norm of the first bias (F15)."
     return Drawn("Extreme eigenvalues per block", figure, pd.concat(rows), caption, numbers)
 
 
