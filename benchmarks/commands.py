@@ -52,12 +52,14 @@ def _landscape(arguments: str, folder: str) -> Numbers:
 STEPS = tuple(range(30, 3001, 30))
 """A hundred checkpoints of quick."""
 FOUR = "30,600,1500,3000"
+LARGE = "--k 4 --blocks E W E,W W,V E,V"
 HESSIAN = "hessian --ckpt {run} --out hessian.h5"
 DEMO = ("train --preset demo --out demo.h5", "hessian --ckpt demo.h5 --num-steps 12")
 LIMITS: dict[str, tuple[float, int, str]] = {
     "train": (30.0, 1, "a run of quick, 6,891 parameters: training, files and metrics"),
     "hessian": (12.0, 4, "a checkpoint of quick: five blocks, every index certified"),
-    "hessian 100": (6.0, 100, "the same over a run of a hundred checkpoints"),
+    "hessian full": (25.0, 4, "the same with every eigenvalue of all blocks"),
+    "hessian 100": (6.0, 100, "a checkpoint of quick, over a run of a hundred"),
     "hessian mid": (60.0, 1, "a checkpoint of mid, 84,859 parameters: five blocks, ten pairs at each end, indices"),
     "hessian paper": (180.0, 1, "a checkpoint of paper, 325,089 parameters: five blocks, four pairs at each end"),
     "report": (5.0, 1, "the report of a run and its Hessian file"),
@@ -76,17 +78,17 @@ def demo() -> Numbers:
 
 def parts() -> list[Part]:
     quick = functools.partial(command, run="quick", steps=STEPS)
-    large = "--k 4 --blocks E W E,W W,V E,V"
     return [
         Part("train", functools.partial(command, "train --preset quick --out run.h5 --device cpu")),
         Part("hessian", functools.partial(quick, f"{HESSIAN} --steps {FOUR}")),
+        Part("hessian full", functools.partial(quick, f"{HESSIAN} --steps {FOUR} --spectra full")),
         Part("report", functools.partial(quick, "report {run} --out page", (f"{HESSIAN} --steps {FOUR}",))),
         Part("demo", demo),
         Part("hessian 100", functools.partial(quick, f"{HESSIAN} --steps all"), slow=True),
         Part("hessian mid", functools.partial(command, f"{HESSIAN} --steps 150", (), "mid", (150,)), slow=True),
         Part(
             "hessian paper",
-            functools.partial(command, f"{HESSIAN} --steps 150 {large}", (), "paper", (150,)),
+            functools.partial(command, f"{HESSIAN} --steps 150 {LARGE}", (), "paper", (150,)),
             slow=True,
         ),
     ]

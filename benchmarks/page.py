@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from benchmarks import (
+    checkpoints,
     commands,
     dense,
     eigenvalues,
@@ -40,6 +41,7 @@ SCRIPTS: dict[str, ModuleType] = {
     "storage": storage,
     "growth": growth,
     "profiles": profiles,
+    "checkpoints": checkpoints,
 }
 ELSEWHERE = ("gpu",)
 """Results of other programs: {"environments": {key: one environment}, "lines": [fields of Line]}."""
@@ -74,11 +76,11 @@ def write(docs: Path, results: Path = RESULTS) -> None:
         if line.row not in ("growth", "waits")
     ]
     waits = ["| what a user waits for | target | found | | run |", "|---|---|---|---|---|"]
-    waits += [
-        f"| {line.what} | {line.target} | {line.found} | {MARKS[line.met]} | {at} |"
-        for line, at in targets
-        if line.row == "waits"
-    ]
+    for line, at in targets:
+        if line.row == "waits":
+            waits.append(f"| {line.what} | {line.target} | {line.found} | {MARKS[line.met]} | {at} |")
+            if not line.met and (limit := checkpoints.limit(found["checkpoints"]["parts"], line.part)):
+                waits.append(f"| {limit} | | | | {where['checkpoints', checkpoints.profiled(line.part)]} |")
     slopes = ["| what | counted | measured | run |", "|---|---|---|---|"]
     slopes += [f"| {line.what} | {line.target} | {line.found} | {at} |" for line, at in targets if line.row == "growth"]
     pictures = {name: f"![{caption}](performance/{name}.png)\n\n{caption}" for name, caption in drawn.items()}
@@ -95,6 +97,7 @@ def write(docs: Path, results: Path = RESULTS) -> None:
             *(pictures[name] for name in ("products", "eigenvalues") if name in pictures),
             "## Where the time goes",
             profiles.section(found["profiles"]["parts"]),
+            *filter(None, [checkpoints.section(found["checkpoints"]["parts"])]),
             "## Growth",
             GROWTH,
             "\n".join(slopes),

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import page, peers
+from benchmarks import checkpoints, page, peers
 from benchmarks.counts import Shape
-from landscape import TrainConfig
+from landscape import HessianConfig, TrainConfig
+from landscape.problems.embedding_mlp.products import Passes
 
 ROOT = Path(__file__).parents[2]
 
@@ -79,6 +80,49 @@ def test_page_takes_other_programs_results(tmp_path: Path) -> None:
     text = (tmp_path / "performance.md").read_text()
     assert "| 2 | GPU: 16 products | ≥ 5× | 6× | ✓ met | 1 |" in text
     assert "No row was run on a GPU" not in text
+
+
+def test_profile_of_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kinds of work add up, nothing stays wrapped, and what matrix products take is a part of the products' time."""
+    monkeypatch.setattr(peers, "CACHE", tmp_path)
+    product = Passes.product
+    train = TrainConfig(p=7, embed_dim=3, hidden=5, batch_size="full", train_fraction=0.6)
+    config = HessianConfig(steps="3", k=2, method="lanczos", max_hvps=400, probes=2, probe_steps=5)
+    found = checkpoints.by_kind(train, (3,), 3, config)
+    kinds = found["kinds"]
+    assert sum(work["seconds"] for work in kinds.values()) == pytest.approx(found["seconds"])
+    assert Passes.product is product
+    # Five blocks, two probes of five steps.
+    assert kinds["products: densities"]["count"] == 50
+    assert kinds[checkpoints.BASES]["count"] > kinds["products: the ends' search"]["count"] / 4 > 0
+    for name, work in kinds.items():
+        assert name.startswith("products: ") == ("gemms" in work)
+    dense = checkpoints.by_kind(train, (3,), 3, HessianConfig(steps="3", k=2))["kinds"]
+    assert dense[checkpoints.ASSEMBLY]["count"] > 0 < dense[checkpoints.EIGENVALUES]["count"]
+
+
+def test_page_says_what_the_limit_is(tmp_path: Path) -> None:
+    """Below a row that misses its target, and only there, the profile of a checkpoint says why."""
+    kinds = {
+        "products: densities": {"seconds": 6.0, "count": 1280, "gemms": 3.0},
+        checkpoints.FACTORISATIONS: {"seconds": 3.0, "count": 9},
+        checkpoints.REST: {"seconds": 1.0, "count": 0},
+    }
+    here = {"git_commit": "0" * 40, "machine": "a machine", "torch_version": "2.11"}
+    part = {"environment": "a", "load_before": 0.0}
+    for seconds, is_shown in ((400.0, True), (4.0, False)):
+        waits = {"hessian": {**part, "seconds": seconds, "cpu": 1.0, "memory": 1e9}}
+        (tmp_path / "commands.json").write_text(json.dumps({"environments": {"a": here}, "parts": waits}))
+        profiles = {"hessian": {**part, "step": 3, "seconds": 10.0, "kinds": kinds}}
+        (tmp_path / "checkpoints.json").write_text(json.dumps({"environments": {"a": here}, "parts": profiles}))
+        page.write(tmp_path, tmp_path)
+        text = (tmp_path / "performance.md").read_text()
+        limit = (
+            "| limit: products: densities 6 s (1,280, GEMMs 50%); L D Lᵀ and Cholesky 3 s (9); files, Python and the "
+            "rest 1 s. Matrix products and LAPACK alone take 6 of the 10 CPU seconds of a checkpoint | | | | 1 |"
+        )
+        assert (limit in text) == is_shown
+        assert "| in all | 10, of which 6 are GEMMs and LAPACK |" in text
 
 
 @pytest.mark.slow
