@@ -56,6 +56,10 @@ class Networks(ABC):
     def backward(self, batch: Any) -> Tensor:
         """Put the gradient of each member's mean cross-entropy into `grad`; the logits (member, class, sample)."""
 
+    def measures(self) -> Parts:
+        """What only this kind of network has in a row of /metrics, (member) by name."""
+        return {}
+
     def parts(self, flat: Tensor) -> Parts:
         """Views of a tensor like `flat`, (member, ...) by name."""
         pieces = flat.split([math.prod(shape) for shape in self.shapes.values()], dim=1)

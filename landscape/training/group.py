@@ -19,6 +19,7 @@ from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator
 from landscape.errors import LandscapeError
 from landscape.problems.embedding_mlp.model import MLP
+from landscape.problems.embedding_mlp.tables import singular_values
 from landscape.problems.networks import Batch, scores
 from landscape.problems.tasks import TRAIN
 from landscape.storage.runs import Arrays
@@ -180,6 +181,7 @@ class Group:
                 columns[f"grad_norm_{name}"] = gradient[name].norm(dim=(1, 2)).tolist()
                 columns[f"weight_norm_{name}"] = weights[name].norm(dim=(1, 2)).tolist()
         columns |= {f"sigma_max_{name}": values for name, values in self._sigma().items()}
+        columns |= {name: values.tolist() for name, values in self.networks.measures().items()}
         rows = []
         for i, member in enumerate(self.members):
             row = {name: values[i] for name, values in columns.items()}
@@ -214,10 +216,8 @@ class Group:
 def largest_singular_value(matrices: Tensor) -> Tensor:
     """sigma_max of each matrix (..., m, n), from the smaller Gram matrix in float64; NaN where not all is finite."""
     matrices = matrices.double()
-    gram = matrices.mT @ matrices if matrices.shape[-2] > matrices.shape[-1] else matrices @ matrices.mT
-    is_bad = ~gram.isfinite().all(-1).all(-1)
-    found: Tensor = torch.linalg.eigvalsh(gram.masked_fill(is_bad[..., None, None], 0.0))[..., -1]
-    return found.clamp(min=0).sqrt().masked_fill(is_bad, torch.nan)
+    is_tall = matrices.shape[-2] > matrices.shape[-1]
+    return singular_values(matrices.mT @ matrices if is_tall else matrices @ matrices.mT)[..., -1]
 
 
 def prop41_ratio(sigma_E: float, sigma_W: float, f_E: float) -> float:

@@ -47,6 +47,11 @@ def _metrics(parameters: Sequence[Field]) -> Table:
         formula = "(sigma_max_E / sigma_max_W) * (f_W / f_E) with f_W = 1; NaN before the first batch"
         meaning = "lr_E / lr_W that Proposition 4.1 asks for"
         found.append(Field("prop41_ratio", (), "f8", meaning, formula=formula, needs="E"))
+        shares = "exp(-sum p ln p), p the singular values of [T_1 ... T_s] as shares of their sum; T_k = E W_k^T"
+        meaning = "effective rank of the tables; NaN where all are 0"
+        found.append(Field("effective_rank", (), "f8", meaning, formula=shares, needs="W", since="2.0"))
+        formula = "sum of the singular values of [T_1 ... T_s]"
+        found.append(Field("nuclear_norm", (), "f8", "of the tables", formula=formula, needs="W", since="2.0"))
     else:
         found.append(Field("lr", (), "f8", "learning rate of all that is not E"))
     formula = "mean over operand tokens of the share of steps so far whose batch held the token"

@@ -214,16 +214,23 @@ def test_old_files_in_every_reader(path: Path, folder: Path, capsys: pytest.Capt
 
 @pytest.mark.parametrize("name", ["run-1.1", "run-1.1-sgd", "run-1.1-member", "run-1.1-stopped", "run-1.0"])
 def test_old_runs_are_resumed(name: str, folder: Path) -> None:
-    """What they hold stays bit for bit in a file of this version, which is resumed and analysed as any other."""
+    """What they hold stays bit for bit in a file of this version, which is resumed and analysed as any other.
+
+    Rows of metrics lack the columns that are younger.
+    """
     path = folder / f"{name}.h5"
     before = rows(path)
     argv = ["train", "--resume", "--out", str(path), "--steps", "70", "--device", "cpu", "--quiet"]
     assert cli.run(argv) == 0
     after = rows(path)
-    assert all(after[key] == row for key, row in before.items() if key[0] != "/resume")
+    assert all(row.items() <= after[key].items() for key, row in before.items() if key[0] != "/resume")
     with h5py.File(path) as file, RunReader(path) as reader:
         assert file.attrs["schema_version"] == schema.VERSION
         assert reader.steps[-1] == 70
+        metrics = reader.metrics()
+        held = np.isin(metrics["metric_step"], [step for group, step in before if group == "/metrics"])
+        for column in ("effective_rank", "nuclear_norm"):
+            np.testing.assert_array_equal(np.isnan(metrics[column]), held)
     assert cli.run([*argv[:4], "--steps", "80", "--device", "cpu", "--quiet"]) == 0
     argv = [
         "hessian",

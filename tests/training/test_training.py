@@ -12,6 +12,7 @@ import pytest
 import torch
 from conftest import TINY
 from helpers.apart import Kill, run_apart
+from scipy.stats import entropy
 from torch import nn
 
 from landscape.choices.samplers import token_weights
@@ -247,6 +248,10 @@ def test_metrics_are_what_the_checkpoints_say(tiny_run: Path) -> None:
             assert row["sigma_max_E"] == pytest.approx(sigma["E"], rel=1e-5)
             assert row["f_E"] == pytest.approx(tokens["count"][tokens["step"] == step].mean() / step)
             assert row["prop41_ratio"] == pytest.approx(sigma["E"] / sigma["W"] / row["f_E"], rel=1e-5)
+            E, W = named["E"].detach(), named["W"].detach()
+            singular = np.linalg.svd(np.hstack([E @ W_k.T for W_k in W.split(TINY.embed_dim, dim=1)]), compute_uv=False)
+            assert row["nuclear_norm"] == pytest.approx(singular.sum(), rel=1e-5)
+            assert row["effective_rank"] == pytest.approx(np.exp(entropy(singular)), rel=1e-5)
             norms = named["E"].detach().norm(dim=1).numpy()
             np.testing.assert_allclose(tokens["embedding_norm"][tokens["step"] == step][0], norms, rtol=1e-5)
 

@@ -17,6 +17,7 @@ from landscape.config import TrainConfig
 from landscape.problems import networks
 from landscape.problems.embedding_mlp.blocks import BLOCKS
 from landscape.problems.embedding_mlp.model import MLP
+from landscape.problems.embedding_mlp.tables import effective_rank, spectrum
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,6 +108,11 @@ class Networks(networks.Networks):
         found["b2"] = residual.sum(2)
         torch.cat([found[name].view(self.members, -1) for name in self.shapes], dim=1, out=self.grad)
         return logits
+
+    def measures(self) -> networks.Parts:
+        """Effective rank and nuclear norm of the tables."""
+        sigma = spectrum(self._E, self.params["W"])
+        return {"effective_rank": effective_rank(sigma), "nuclear_norm": sigma.sum(1)}
 
     def _inputs(self, batch: Batch) -> Tensor:
         """What the hidden layer takes in, (member, sample, hidden)."""
