@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import FrameType
 
 
@@ -26,13 +26,9 @@ def delayed_signals() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    came: list[int] = []
-    try:
-        with _handling(lambda number, _: came.append(number)):
-            yield
-    finally:
-        for number in came:
-            signal.raise_signal(number)
+    # A handler that raises, as that of Ctrl-C, leaves the other signal to be delivered.
+    with ExitStack() as came, _handling(lambda number, _: came.callback(signal.raise_signal, number)):
+        yield
 
 
 @contextmanager

@@ -145,13 +145,14 @@ def test_ctrl_c_at_any_change_of_a_file(tmp_path: Path, monkeypatch: pytest.Monk
     assert statuses == {"complete", "interrupted"}
 
 
-def test_signals_come_after_the_block() -> None:
-    """Then their own handlers have them; those of other threads, and handlers of C code, are left alone."""
+@pytest.mark.parametrize("numbers", [(signal.SIGTERM, signal.SIGINT), (signal.SIGINT, signal.SIGTERM)])
+def test_signals_come_after_the_block(numbers: tuple[signal.Signals, ...]) -> None:
+    """Then their own handlers have both, though one raises; other threads, and handlers of C code, are left alone."""
     heard: list[str] = []
 
     @delayed_signals()
     def both() -> None:
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in numbers:
             signal.raise_signal(number)
         heard.append("block")
 
