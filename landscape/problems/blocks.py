@@ -65,7 +65,7 @@ def resolved(block: str, patterns: Iterable[str], shapes: Shapes) -> tuple[str, 
             raise ArgumentError(f"block {block!r}: {pattern!r} matches no parameter", suggest(pattern, shapes))
         for name in matching:
             if name not in found and (twice := shared(list(found), [name], shapes)):
-                raise ArgumentError(f"block {block!r} holds rows of {twice} twice", "name each row once")
+                raise ArgumentError(f"block {block!r} holds {twice} twice", "name each row once")
             found[name] = None
     if not found:
         raise ArgumentError(f"block {block!r} names no parameter", "give it at least one name or pattern")

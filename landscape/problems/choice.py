@@ -28,7 +28,9 @@ def choose(problem: Problem, wanted: Sequence[str]) -> Problem:
             raise ConfigError(f"block {name!r} joins {len(parts)} blocks", "join two, as in a,b")
         members = [_matching(problem, part, name) for part in parts]
         if common := shared(members[0], members[1], shapes) if len(parts) == 2 else "":
-            raise ConfigError(f"block {name!r}: both sides hold {common}", "join blocks without a common parameter")
+            raise ConfigError(
+                f"block {name!r}: both sides hold {common}", "join blocks without a common parameter or row"
+            )
         for part, found in zip(parts, members, strict=True):
             blocks.setdefault(part, found)
         if len(parts) == 2:

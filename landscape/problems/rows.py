@@ -86,23 +86,30 @@ def named_rows(word: str, shapes: Shapes, groups: Groups) -> str | None:
     elif rows in known:
         start, stop = known[rows].start, known[rows].stop
     else:
-        hint = suggest(rows, known) if known else f"give them by number: {parameter}[0:{length}]"
+        hint = suggest(word, [f"{parameter}[{name}]" for name in (*known, f"0:{length}")])
         raise ArgumentError(f"{word}: {parameter} has no rows {rows!r}", hint)
     if not 0 <= start < stop <= length:
         raise ArgumentError(
-            f"{word}: {parameter} has rows 0 to {length}", f"name some of them: {parameter}[0:{length}]"
+            f"{word} is no range within 0:{length}, the rows of {parameter}",
+            f"give the first row and the one after the last: {parameter}[0:{length}]",
         )
-    return parameter if (start, stop) == (0, length) else f"{parameter}[{start}:{stop}]"
+    return _member(parameter, range(start, stop), shapes)
 
 
 def shared(first: Sequence[str], second: Sequence[str], shapes: Shapes) -> str:
-    """A member of the first block of which the second holds some; empty if there is none."""
+    """A parameter, or rows of one, that both blocks hold; empty if there is none."""
     held = [located(member, shapes) for member in second]
     for member in sorted(first):
         parameter, rows = located(member, shapes)
-        if any(parameter == other and range(max(rows.start, r.start), min(rows.stop, r.stop)) for other, r in held):
-            return member
+        for other, more in held:
+            common = range(max(rows.start, more.start), min(rows.stop, more.stop))
+            if parameter == other and common:
+                return _member(parameter, common, shapes)
     return ""
+
+
+def _member(parameter: str, rows: range, shapes: Shapes) -> str:
+    return parameter if len(rows) == _length(shapes[parameter]) else f"{parameter}[{rows.start}:{rows.stop}]"
 
 
 def _length(shape: Sequence[int]) -> int:

@@ -157,13 +157,15 @@ def test_rows_in_other_commands(four_tokens: Path, tmp_path: Path, monkeypatch: 
 @pytest.mark.parametrize(
     ("block", "error", "hint"),
     [
-        ("E[operand]", "E[operand]: E has no rows 'operand'", "did you mean operands?"),
-        ("E[0:9]", "E[0:9]: E has rows 0 to 7", "E[0:7]"),
-        ("E[3:3]", "E[3:3]: E has rows 0 to 7", "E[0:7]"),
-        ("W[first]", "W[first]: W has no rows 'first'", "give them by number: W[0:8]"),
-        ("E[constants]", "E[constants]: E has no rows 'constants'", "known: operands"),
-        ("E[0:4],E[3:7]", "both sides hold E[0:4]", "join blocks without a common parameter"),
-        ("E,E[3:7]", "both sides hold E", "join blocks without a common parameter"),
+        ("E[operand]", "E[operand]: E has no rows 'operand'", "did you mean E[operands]?"),
+        ("E[0:9]", "E[0:9] is no range within 0:7, the rows of E", "the one after the last: E[0:7]"),
+        ("E[3:3]", "E[3:3] is no range within 0:7, the rows of E", "the one after the last: E[0:7]"),
+        ("W[first]", "W[first]: W has no rows 'first'", "known: W[0:8]"),
+        ("E[constants]", "E[constants]: E has no rows 'constants'", "E[operands]"),
+        ("E[3]", "E[3]: E has no rows '3'", "did you mean E[0:7]?"),
+        ("E[-1:]", "E[-1:]: E has no rows '-1:'", "did you mean E[0:7]?"),
+        ("E[0:4],E[3:7]", "both sides hold E[3:4]", "join blocks without a common parameter or row"),
+        ("E,E[3:7]", "both sides hold E[3:7]", "join blocks without a common parameter or row"),
         ("Q[0:2]", "the embedding model has no block 'Q[0:2]'", "known: "),
     ],
 )
@@ -185,11 +187,9 @@ def test_a_modules_blocks_may_be_rows() -> None:
     )
     assert found.blocks["some"] == ("0.weight[0:2]", "0.weight[4:6]")
     assert found.blocks["some,out"] == ("0.weight[0:2]", "0.weight[4:6]", "2.weight", "2.bias")
-    with pytest.raises(
-        ArgumentError, match=r"block 'some' holds rows of 0.weight\[0:2\] twice\nhint: name each row once"
-    ):
+    with pytest.raises(ArgumentError, match=r"block 'some' holds 0.weight\[1:2\] twice\nhint: name each row once"):
         ModuleProblem(model, x, y, blocks={"some": ["0.weight[0:2]", "0.weight[1:]"]})
-    with pytest.raises(ArgumentError, match="pair a,b: both blocks hold 0.weight"):
+    with pytest.raises(ArgumentError, match=r"pair a,b: both blocks hold 0.weight\[1:3\]"):
         ModuleProblem(model, x, y, blocks={"a": ["0.weight"], "b": ["0.weight[1:3]"]}, pairs=[("a", "b")])
 
 
