@@ -197,12 +197,12 @@ class Guard:
                     self._charge(where, 8 * n)
                 if axes.setdefault(dim, n) != n:
                     raise self.refuse(f"{where} has {n} along {dim}, which is {axes[dim]} long elsewhere in the file")
-            stored = Stored(self.path, found, shape, wanted, self._descriptor)
+            offset, chunk, filters = None, (), ()
             if layout == h5py.h5d.CHUNKED:
-                filters = self._filters(where, plist, wanted.itemsize)
-                stored = dataclasses.replace(stored, chunk=plist.get_chunk(), filters=filters)
+                chunk, filters = plist.get_chunk(), self._filters(where, plist, wanted.itemsize)
             elif layout == h5py.h5d.CONTIGUOUS:
-                stored = dataclasses.replace(stored, offset=found.get_offset())
+                offset = found.get_offset()
+            stored = Stored(self.path, found, shape, wanted, self._descriptor, offset, chunk, filters)
             self._afford(where, stored, layout)
         return stored
 
@@ -272,8 +272,8 @@ class Guard:
             raise self.refuse(f"{where} declares {stored.row_bytes:,} bytes a row; at most {ROW_BYTES:,} are read")
         self._charge(where, size)
         if layout == h5py.h5d.CONTIGUOUS and size:
-            offset = stored.id.get_offset()
-            if offset is None or offset + size > self._size or stored.id.get_storage_size() != size:
+            at = stored.offset
+            if at is None or at + size > self._size or stored.id.get_storage_size() != size:
                 raise self.refuse(f"{where} declares {size:,} bytes, which the file does not hold")
         if stored.chunk:
             self._chunks += math.prod(-(-n // c) for n, c in zip(stored.shape, stored.chunk, strict=True))

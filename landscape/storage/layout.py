@@ -6,6 +6,7 @@ It is JSON in a root attribute covered by `attrs_crc32`.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,6 +38,8 @@ def to_json(tables: Iterable[Table], labels: Mapping[str, list[str]]) -> str:
     return json.dumps({"tables": entries, "labels": dict(labels)})
 
 
+# Programs open a file several times, to judge, read and extend it.
+@functools.lru_cache(maxsize=8)
 def parse(text: str) -> Layout:
     """The layout in a file's attribute. Raises ValueError, TypeError, LookupError or RecursionError for any other."""
     found = json.loads(text)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import h5py
 import pytest
-from helpers.commands import SMALL, landscape
+from helpers.commands import SMALL, forked, landscape
 
 from landscape.cli import main as cli
 
@@ -72,7 +72,6 @@ def test_a_terminal_of_ascii(argv: list[str]) -> None:
 @pytest.mark.slow
 def test_progress_in_ascii(run_file: Path, tmp_path: Path) -> None:
     """Bars, captions and tables, too."""
-    ascii_only = {"env": {**os.environ, "PYTHONIOENCODING": "ascii"}}
     out, step = ["--out", str(tmp_path / "x")], ["--step", "60"]
     for argv in (
         ["train", "--out", str(tmp_path / "x.h5"), *SMALL[:-1]],
@@ -80,7 +79,7 @@ def test_progress_in_ascii(run_file: Path, tmp_path: Path) -> None:
         ["report", str(run_file), "--out", str(tmp_path / "é")],
         ["critical", "--ckpt", str(run_file), *step, "--search-hvps", "9"],
     ):
-        done = landscape(*argv, **ascii_only)
+        done = forked(*argv, env={"PYTHONIOENCODING": "ascii"})
         assert done.returncode in (0, 3), done.stderr
         assert (done.stdout + done.stderr).isascii()
 
@@ -101,12 +100,12 @@ def test_names_that_are_not_utf8(run_file: Path, tmp_path: Path) -> None:
         ["critical", "--ckpt", run, "--step", "60", "--search-hvps", "9", "--quiet"],
         ["info", folder + b"/caf\xe9.critical-60.h5"],
     ):
-        done = landscape(*argv)
+        done = forked(*argv)
         assert done.returncode in (0, 3), (argv, done.stderr)
         assert done.stderr == b""
         assert done.stdout.isascii() or argv[0] == "slice"
         done.stdout.decode()
-    done = landscape("info", run, "--json")
+    done = forked("info", run, "--json")
     assert os.fsencode(json.loads(done.stdout)["path"]) == run
     for page in ("report.md", "report.html"):
         assert r"caf\udce9" in Path(os.fsdecode(folder + b"/r\xe9"), page).read_text().replace("\\\\", "\\")

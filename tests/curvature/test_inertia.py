@@ -179,7 +179,7 @@ def test_zero_identity_and_order_one(method: str) -> None:
 def test_matrix_free_brackets_of_prescribed_spectra() -> None:
     """lower <= index <= upper for 60 spectra; equal where no eigenvalue lies near -tau; no certificate is claimed."""
     for seed in range(60):
-        values = drawn_spectrum(seed, 1e-3, 40)
+        values = drawn_spectrum(seed, 1e-3, 20)
         found = saddle_index(MatrixOperator(matrix(values, seed)), method="lanczos", seed=seed)
         index = true_index(values, found)
         assert found.lower <= index <= found.upper, seed

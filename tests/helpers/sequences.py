@@ -8,7 +8,6 @@ bit, no stranger's file is changed, and nothing is left over once the last comma
 from __future__ import annotations
 
 import abc
-import contextlib
 import dataclasses
 import random
 import re
@@ -29,7 +28,7 @@ from helpers.faults import Tally
 
 from landscape.errors import LandscapeError
 from landscape.storage import schema
-from landscape.storage.files import file_schema, open_file
+from landscape.storage.files import file_schema
 from landscape.storage.hessians import HessianReader
 from landscape.storage.runs import RunReader
 from landscape.storage.table import WRITTEN
@@ -190,9 +189,9 @@ def served(path: Path, labels: Iterable[Label] | None = None) -> dict[Label, Row
         reader = HessianReader(path)
         blocks: dict[Label, Row] = {(step, block): {} for step in reader.steps for block in reader.measured(step)}
         return {**blocks, **_searched(int(reader.search.get("iterations", -1)))}
-    with contextlib.closing(open_file(path, schema.RUN)) as file, RunReader(path) as run:
+    with RunReader(path) as run:
         wanted = set(run.steps if labels is None else labels)
-        tables = {group: table for group, table in file.tables.items() if table.table.row == "step"}
+        tables = {group: table for group, table in run.tables.items() if table.table.row == "step"}
         rows = {n: {g: table.row(n) for g, table in tables.items()} for n in run.steps if n in wanted}
     return {
         n: {
@@ -216,13 +215,14 @@ def stored(path: Path, labels: Iterable[Label]) -> dict[Label, Row]:
             if "resume_slot" in group:
                 continue
             label, record = group["step"][()], group["crc32"][()]
+            names = str(group["crc32"].attrs["fields"]).split()
+            columns = {f"{group.name.removeprefix('/')}/{name}": group[name][()] for name in names}
             for n in list(found):
                 at = np.flatnonzero((label == n) & (record >= WRITTEN))
                 if len(at) != 1:
                     found.pop(n)
                     continue
-                for name in str(group["crc32"].attrs["fields"]).split():
-                    found[n][f"{group.name.removeprefix('/')}/{name}"] = group[name][at[0]].tobytes()
+                found[n] |= {name: values[at[0]].tobytes() for name, values in columns.items()}
     return found
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from helpers.commands import forked
 
 ROOT = Path(__file__).parents[2]
 QUANTITY = '''"""The Frobenius norm of a dense block."""
@@ -123,11 +124,9 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def landscape(folder: Path, *argv: str) -> str:
     """The output of a command of the package in a folder."""
-    done = subprocess.run(
-        [sys.executable, "-m", "landscape", *argv], cwd=folder, capture_output=True, text=True, env={"PYTHONPATH": "."}
-    )
+    done = forked(*argv, copy=folder)
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    return done.stdout.decode()
 
 
 @pytest.mark.slow

@@ -88,8 +88,8 @@ def test_a_failing_disk(number: int, after: int, truth: faults.Undisturbed, fail
     served = faults.served_run(path)
     assert all(truth.checkpoints[step] == content for step, content in served.items())
     assert (len(served) > 0) == (after > 0)
-    assert landscape("check", str(path)).returncode == 3
-    assert landscape(*command).returncode == 0
+    assert cli.run(["check", str(path)]) == 3
+    assert cli.run(command) == 0
     assert faults.everything(path) == faults.everything(truth.run)
 
 

@@ -29,7 +29,7 @@ OUTSIDERS = ("h5dump", "h5ls", "ncdump")
 """Programs that a newcomer may lack; CI has them."""
 
 
-SMALL = {"p": 31, "embed_dim": 12, "hidden": 48}
+SMALL = {"p": 31, "embed_dim": 12, "hidden": 24}
 """Sizes of `--preset quick` here; its own dense blocks, which take a minute, are those of the critical point."""
 
 

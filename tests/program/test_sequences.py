@@ -77,7 +77,7 @@ class Sequences(RuleBasedStateMachine):
 def machine(kind: type[Kind], examples: int) -> Any:
     """The test of a kind with so many sequences."""
     case = type(f"{kind.__name__}Sequences", (Sequences,), {"kind": kind}).TestCase
-    case.settings = settings(max_examples=examples, stateful_step_count=6, suppress_health_check=list(HealthCheck))
+    case.settings = settings(max_examples=examples, stateful_step_count=4, suppress_health_check=list(HealthCheck))
     return pytest.mark.slow(case)
 
 
