@@ -25,6 +25,7 @@ from torch.nn import functional as F
 from landscape.analysis.hessian import analyse
 from landscape.cli import main as cli
 from landscape.config import HessianConfig, TrainConfig
+from landscape.report import style
 from landscape.storage.hessians import HessianReader
 from landscape.training.loop import train
 
@@ -83,6 +84,18 @@ def one_thread_throughout() -> Iterator[None]:
     """A test that leaves torch with more threads would change the last bits of all that follow."""
     yield
     assert torch.get_num_threads() == 1
+
+
+@pytest.fixture
+def every_format() -> None:
+    """Figures of this test are saved in every format, as users have them."""
+
+
+@pytest.fixture(autouse=True)
+def pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures are saved as PNG alone, but with `every_format`: each format takes as long as the first."""
+    if "every_format" not in request.fixturenames:
+        monkeypatch.setattr(style, "FORMATS", ("png",))
 
 
 @pytest.fixture(scope="session")

@@ -76,6 +76,7 @@ def test_the_plane_holds_the_lines() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("every_format")
 def test_the_command_writes_the_figure_with_its_data(
     tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -209,6 +209,7 @@ def script(name: str) -> ModuleType:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.usefixtures("every_format")
 def test_claims_end_to_end(name: str, tiny_studies: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Real files in, figures with their CSV and all tables as CSV and HDF5 out; the text's numbers are the data's."""
     # Low enough for some of these runs to get there.

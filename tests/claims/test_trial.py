@@ -29,21 +29,19 @@ from helpers.studies import STUDIES
 
 from landscape import open_run
 from landscape.config import preset
-from landscape.report import style
 from landscape.storage.folders import record
 from landscape.sweep.plan import SweepConfig, load_sweep, sweep_runs
 
 
 @pytest.fixture
 def lenient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Thresholds that some of these networks reach, after their first steps; few resamples, one kind of picture."""
+    """Thresholds that some of these networks reach, after their first steps; few resamples."""
     first = evidence.Run.first
     monkeypatch.setattr(evidence.Run, "first", lambda one, metric, least: max(first(one, metric, least), 5.0))
     monkeypatch.setattr(evidence, "MEMORISED", 0.4)
     monkeypatch.setattr(evidence, "GROKKED", 0.25)
     for module in (intervals, *map(import_module, trial.SCRIPTS)):
         monkeypatch.setattr(module, "RESAMPLES", 20, raising=False)
-    monkeypatch.setattr(style, "FORMATS", ("png",))
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ from helpers.vision import torchvision
 
 from landscape.cli import main as cli
 from landscape.presets import PRESETS
+from landscape.report import style
 from landscape.storage.hessians import HessianReader
 from landscape.storage.schema import LEVELS
 
@@ -36,6 +37,8 @@ SMALL = {"p": 31, "embed_dim": 12, "hidden": 24}
 def command(argv: list[str]) -> None:
     if "--preset" in argv:
         PRESETS["quick"] = PRESETS["quick"] | SMALL
+    # Each format takes as long as the first.
+    style.FORMATS = ("png",)
     sys.exit(cli.run(argv))
 
 

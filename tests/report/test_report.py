@@ -119,6 +119,7 @@ def test_pages_stand_alone(report: Path, files: Path) -> None:
             assert reader.attrs["run_id"] in page
 
 
+@pytest.mark.usefixtures("every_format")
 def test_same_files_same_svg(files: Path, tmp_path: Path) -> None:
     """Figures are reproducible to the byte."""
     with style():

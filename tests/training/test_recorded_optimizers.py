@@ -157,6 +157,7 @@ def test_mistakes(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.usefixtures("every_format")
 def test_a_report_without_learning_rates_says_so(users_run: Path, tmp_path: Path) -> None:
     """The figure of the sharpness tells how to have one."""
     argv = [
