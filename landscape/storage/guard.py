@@ -197,7 +197,9 @@ class Guard:
                     self._charge(where, 8 * n)
                 if axes.setdefault(dim, n) != n:
                     raise self.refuse(f"{where} has {n} along {dim}, which is {axes[dim]} long elsewhere in the file")
-            offset, chunk, filters = None, (), ()
+            offset: int | None = None
+            chunk: tuple[int, ...] = ()
+            filters: tuple[int, ...] = ()
             if layout == h5py.h5d.CHUNKED:
                 chunk, filters = plist.get_chunk(), self._filters(where, plist, wanted.itemsize)
             elif layout == h5py.h5d.CONTIGUOUS:
