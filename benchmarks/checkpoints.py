@@ -32,6 +32,7 @@ from landscape.problems.embedding_mlp.products import Passes
 CHECKS, REST = "starts and checks", "files, Python and the rest"
 PURPOSES: tuple[tuple[Any, str, str], ...] = (
     (checkpoint, "eigsh", "the ends' search"),
+    (checkpoint, "shifted_ends", "the ends' search"),
     (search, "search_complement", "the search of the complement"),
     (checkpoint, "quadrature", "densities"),
     (checkpoint, "coupling", "coupling ratios"),

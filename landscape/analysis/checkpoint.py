@@ -18,6 +18,7 @@ from landscape.curvature.inertia import TAU_DENSE, Factored, Inertia, bracketed,
 from landscape.curvature.lanczos import EigenResult, Method, eigsh
 from landscape.curvature.operators import Block, HessianOperator, MatrixOperator, Operator
 from landscape.curvature.restricted import Restricted
+from landscape.curvature.shifted import shifted_ends
 from landscape.curvature.vectors import gaussian
 from landscape.errors import NumericsError
 from landscape.problems.problem import Arrays, Pair, Problem, Training, joint, members, selection, size, tensors
@@ -200,12 +201,15 @@ class Checkpoint:
         if self.is_full(block):
             # Exact null vectors stay: rounding moves their eigenvalues far less than tau.
             return eigsh(self.matrix(block), config.k, method="dense", rtol=config.rtol)
+        if self.is_dense(block):
+            # These depend on no other checkpoint, so that checkpoints can be measured in parallel.
+            op, H = self.block(block), self.matrix(block)
+            return shifted_ends(op, H, config.k, config.rtol, config.seed, config.max_hvps)
         chosen, structure = self.selected(block), self.structure
         starts, spent = structure.starts(chosen.parameters, config.k) if structure else (None, 0)
         starts = None if starts is None else chosen.of(starts)
         self.products[block] += spent
-        # A dense block's numbers depend on no other checkpoint, so that checkpoints can be measured in parallel.
-        v0 = self.before.get(block) if starts is None and not self.is_dense(block) else starts
+        v0 = self.before.get(block) if starts is None else starts
         return eigsh(
             self.block(block),
             config.k,

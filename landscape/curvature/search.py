@@ -29,7 +29,7 @@ A basis twice as long then takes a tenth to a half fewer products.
 """
 HIDDEN_FAILURE = 1e-6
 """Probability with which `EigenResult.hidden` may be wrong."""
-_HIDDEN = 1e-3
+HIDDEN = 1e-3
 """Largest `hidden` of ends that count as searched, relative to |H|, or 10 tol if larger."""
 _SEARCHED_ONLY = 4
 """One in this many products is reserved for the complement."""
@@ -109,7 +109,7 @@ class Search:
             {e: innermost[e] for e in self.ends},
             ready,
             limit=self.tol * norm,
-            hidden=max(10 * self.tol, _HIDDEN) * norm if can_prove else float("inf"),
+            hidden=max(10 * self.tol, HIDDEN) * norm if can_prove else float("inf"),
             failure=failure,
             max_products=self.max_products - self.products,
             generator=self.generator,

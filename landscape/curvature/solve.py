@@ -41,7 +41,7 @@ class Cholesky:
         self.matrix, self.shift, self.shape = H.matrix, shift, H.shape
         self.num_products = 0
         require_range(float((H.matrix.diagonal() + shift).abs().max()), H.dtype)
-        factor = _factor(self.matrix, shift)
+        factor = shifted_factor(self.matrix, shift)
         _require_positive(factor is not None, shift)
         self.factor = cast(Tensor, factor)
         self._rounding = _backward_error(self.matrix, shift, self.factor)
@@ -52,7 +52,7 @@ class Cholesky:
         """Proved by a factorisation of its own, of H + tau - floor."""
         floor = 0.97 / eigsh(inverse(self.factor), 1, which="highest", method="lanczos", rtol=1e-2).operator_norm
         for _ in range(4):
-            factor = _factor(self.matrix, self.shift - floor)
+            factor = shifted_factor(self.matrix, self.shift - floor)
             if factor is not None:
                 return floor - self._rounding - _backward_error(self.matrix, self.shift - floor, factor)
             floor /= 2
@@ -131,7 +131,7 @@ def inverse(factor: Tensor) -> Product:
     return Product.square(apply, len(factor), factor)
 
 
-def _factor(matrix: Tensor, shift: float) -> Tensor | None:
+def shifted_factor(matrix: Tensor, shift: float) -> Tensor | None:
     """The Cholesky factor of H + shift; None unless it is positive definite."""
     shifted = matrix.clone()
     shifted.diagonal().add_(shift)
