@@ -201,8 +201,8 @@ class AnalysisConfig:
     dense_limit: int = field(8000, "Largest block that method auto treats as a dense matrix.", at_least=1)
     spectra: Spectra = field(
         "auto",
-        "Eigenvalues of a dense block: all of them (full), or k at each end and the certified saddle index (ends); "
-        f"auto: all up to {FULL_LIMIT} parameters.",
+        "Eigenvalues of a dense block: all of them (full), or k at each end, searched by up to max_hvps products, and "
+        f"the certified saddle index (ends); auto: all up to {FULL_LIMIT} parameters.",
     )
     objective: Literal["data", "regularised"] = field(
         "data", "The data loss, or the data loss + weight_decay/2 |theta|^2 (runs with coupled decay)."

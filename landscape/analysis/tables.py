@@ -26,24 +26,32 @@ def by_block(result: HessianReader) -> Table:
 
 
 def by_step(result: HessianReader) -> Table:
-    """The quantities of checkpoints, and those of the first pair."""
+    """The quantities of checkpoints, and those of the pair that `pair_shown` chooses."""
     chosen = [quantity for quantity in QUANTITIES if quantity.scope != "block"]
     columns = [column for quantity in chosen for column in quantity.columns]
     lines = [["step", *(_title(column.title, result) for column in columns)]]
     of_pairs = {name for quantity in chosen if quantity.scope == "pair" for name in quantity.names}
+    shown = result.pairs.index(pair_shown(result)) if result.pairs else 0
     for step in result.steps:
         held = result.row(step)
         row: dict[str, Any] = {n: v for n, v in held.items() if n not in of_pairs}
-        row |= {n: held[n][0] for n in of_pairs & held.keys() if result.pairs}
+        row |= {n: held[n][shown] for n in of_pairs & held.keys() if result.pairs}
         pair = result.pairs[0] if result.pairs else ""
         row["joint"] = _of_block(result, step, result.blocks.index(pair)) if pair in result.measured(step) else None
         lines.append([str(step), *(_cell(column, row) for column in columns)])
     return lines
 
 
+def pair_shown(result: HessianReader) -> str:
+    """The first pair whose joint block is analysed; the first of all if there is none."""
+    return next((pair for pair in result.pairs if pair in result.blocks), result.pairs[0])
+
+
 def notes(result: HessianReader) -> Iterator[str]:
     """Notes that readers of the tables need."""
     yield f"objective: {result.attrs['objective']}; an index belongs to a critical point: see |grad|"
+    if len(result.pairs) > 1:
+        yield f"kappa, excess index and coupling are those of {pair_shown(result)}"
     cells = {cell for line in (*by_block(result), *by_step(result)) for cell in line}
     if any(cell.startswith(">=") for cell in cells):
         yield ">= matrix-free: a lower bound without a known upper one (see coupling_ratio_error)"

@@ -50,7 +50,9 @@ def verification(opinions: Sequence[Verification]) -> str:
     lines = [["step", "block", "landscape", "PyHessian", "dense: max difference / |H|"]]
     for o in opinions:
         dense = "does not fit" if o.dense_difference is None else f"{o.dense_difference:.1e}"
-        lines.append([str(o.step), o.block, f"{o.largest:.8g}", f"{o.pyhessian:.8g}", dense])
+        lines.append(
+            [str(o.step), o.block, f"{o.largest:.8g}", "-" if math.isnan(o.pyhessian) else f"{o.pyhessian:.8g}", dense]
+        )
     return f"\neigenvalue of largest magnitude, and all reported ones against a dense Hessian\n{_align(lines)}\n"
 
 

@@ -12,10 +12,12 @@ from conftest import TINY
 from helpers.commands import Refusal
 
 from landscape import ModuleProblem, problems
+from landscape.analysis import tables
 from landscape.analysis.hessian import analyse
 from landscape.analysis.slices import slice_checkpoint
 from landscape.analysis.verify import AGREEMENT, verify
 from landscape.cli import main as cli
+from landscape.cli.tables import verification
 from landscape.config import AnalysisConfig, HessianConfig, SliceConfig, Spectra
 from landscape.curvature.operators import HessianOperator
 from landscape.errors import ArgumentError
@@ -143,9 +145,15 @@ def test_rows_in_other_commands(four_tokens: Path, tmp_path: Path, monkeypatch: 
     out = tmp_path / "run.hessian.h5"
     argv = ["hessian", "--ckpt", str(four_tokens), "--out", str(out), "--steps", str(STEP), "--k", "3", "--quiet"]
     assert cli.run([*argv, "--blocks", "E", "E[operands]", "E[operands],W"]) == 0
-    opinions = verify(four_tokens, HessianReader(out))
+    result = HessianReader(out)
+    title, line = tables.by_step(result)
+    strength = result.row(STEP)["coupling_strength"][result.pairs.index("E[operands],W")]
+    assert line[title.index("coupling")] == f"{strength:.4g}"
+    assert "kappa, excess index and coupling are those of E[operands],W" in tables.notes(result)
+    opinions = verify(four_tokens, result)
     assert [o.agrees for o in opinions] == [True] * 3
     assert [np.isnan(o.pyhessian) for o in opinions] == [False, True, True]
+    assert "nan" not in verification(opinions)
     assert max(o.dense_difference or 0 for o in opinions) < AGREEMENT
     assert cli.run(["report", str(out), "--out", "page", "--quiet"]) == 0
     assert "E[operands],W" in (tmp_path / "page/report.html").read_text()

@@ -15,6 +15,7 @@ from landscape.analysis.hessian import analyse
 from landscape.cli import main as cli
 from landscape.config import HessianConfig, Spectra
 from landscape.errors import FileError
+from landscape.report.figures import FAMILIES, NotDrawnError, open_sources
 from landscape.storage.hessians import HessianReader
 
 DATA = Path(__file__).parents[1] / "data"
@@ -45,6 +46,12 @@ def test_ends_and_indices_are_those_of_full_spectra(ends: HessianReader, tiny_he
         np.testing.assert_allclose(found["coupling_ratios"], full["coupling_ratios"], rtol=1e-6, equal_nan=True)
         np.testing.assert_allclose(found["trace"], full["trace"], rtol=1e-12)
         assert not found["trace_error"].any()
+
+
+def test_a_report_says_how_to_get_full_spectra(ends: HessianReader) -> None:
+    """A block of any size lacks its spectrum here."""
+    with pytest.raises(NotDrawnError, match="no full spectrum was stored: --spectra full computes those of dense"):
+        FAMILIES["spectra"](open_sources([ends.path]))
 
 
 def test_indices_without_coupling_ratios_come_from_a_factorisation(

@@ -25,7 +25,8 @@ class Column:
     """A column of the tables on the terminal and in the report.
 
     title: may contain {pair}, the first pair of the file, and {parts}. cell: text from the datasets of one block; for
-    quantities of pairs and points from those of the first pair, with its joint block under `joint`.
+    quantities of pairs and points from those of the first analysed pair, with the first pair's joint block under
+    `joint`.
     """
 
     title: str

@@ -82,7 +82,7 @@ def spectra(sources: Sequence[Source]) -> Drawn:
     """All eigenvalues of the dense blocks at a few steps, as cumulative distributions on a symmetric log axis."""
     kept = [source for source in having(sources, "spectra") if source.spectra.data_vars][:1]
     if not kept:
-        raise NotDrawnError("no block was small enough for a full spectrum")
+        raise NotDrawnError("no full spectrum was stored: --spectra full computes those of dense blocks")
     source = kept[0]
     data = source.spectra
     blocks = [str(name) for name in data.data_vars]
