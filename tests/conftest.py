@@ -93,7 +93,7 @@ def every_format() -> None:
 
 @pytest.fixture(autouse=True)
 def pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figures are saved as PNG alone, but with `every_format`: each format takes as long as the first."""
+    """Figures are saved as PNG alone, but with `every_format`: PDF and SVG double the time of a report."""
     if "every_format" not in request.fixturenames:
         monkeypatch.setattr(style, "FORMATS", ("png",))
 

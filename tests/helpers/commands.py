@@ -61,6 +61,6 @@ def _enter(argv: list[str], env: dict[str, str], copy: Path | None, streams: str
             del sys.modules[name]
         sys.path.insert(0, str(copy))
         os.chdir(copy)
-    # Each format of a figure takes as long as the first.
+    # PDF and SVG double the time of a report.
     import_module("landscape.report.style").FORMATS = ("png",)
     import_module("landscape.__main__").main()

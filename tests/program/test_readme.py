@@ -37,7 +37,7 @@ SMALL = {"p": 31, "embed_dim": 12, "hidden": 24}
 def command(argv: list[str]) -> None:
     if "--preset" in argv:
         PRESETS["quick"] = PRESETS["quick"] | SMALL
-    # Each format takes as long as the first.
+    # PDF and SVG double the time of a report.
     style.FORMATS = ("png",)
     sys.exit(cli.run(argv))
 

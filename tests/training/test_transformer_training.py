@@ -175,7 +175,7 @@ def test_every_command_takes_a_transformer(tmp_path: Path, capsys: pytest.Captur
             "E",
             "E,mlp_in",
             "--search-hvps",
-            "30",
+            "300",
             "--objective",
             "data",
             "--quiet",
