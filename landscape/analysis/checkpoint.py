@@ -229,7 +229,7 @@ class Checkpoint:
         """A diagonal block in closed form, checked, or by products."""
         op, chosen = self.restricted(whole, block), self.selected(block)
         closed = None
-        if self.structure and self.config.is_dense(sum(self.problem.parameters[n].size for n in chosen.parameters)):
+        if self.structure and self.config.is_dense(chosen.total):
             closed = self.structure.dense(chosen.parameters, whole.part == "gauss_newton")
         if closed is None:
             self.products[block] += op.shape[0]

@@ -20,7 +20,7 @@ from landscape.config import AnalysisConfig
 from landscape.curvature.operators import HessianOperator
 from landscape.devices import one_thread, require_dense
 from landscape.problems.choice import choose
-from landscape.problems.problem import Arrays, Problem, Training, joint, size, tensors
+from landscape.problems.problem import Arrays, Problem, Training, joint, selection, size, tensors
 from landscape.storage.schema import UNKNOWN, Field, Scales, Table
 
 Rows = dict[str, Row]
@@ -47,9 +47,14 @@ class Measurement:
         self.progress: Callable[[str, bool], object] = lambda block, done: None
         """Called with a block before and after it is measured."""
         for block in config.blocks:
-            n = size(self.problem, block)
+            n = self.order(block)
             if config.is_dense(n):
                 require_dense(block, n, problem.device)
+
+    def order(self, block: str) -> int:
+        """Order of the largest matrix that a block takes: one of some rows is cut from that of the whole parameters."""
+        chosen = selection(self.problem, block)
+        return chosen.total if self.config.is_dense(chosen.total) else sum(chosen.sizes)
 
     def require_sound(self, parameters: Arrays) -> None:
         """Raise ArgumentError or NumericsError, before any file is made, for a loss that has no Hessian there."""

@@ -15,7 +15,6 @@ from landscape import problems
 from landscape.analysis.measurement import Measurement, Rows
 from landscape.config import AnalysisConfig
 from landscape.devices import dense_bytes, free_memory
-from landscape.problems.problem import size
 from landscape.storage.runs import RunReader
 from landscape.workers import Workers
 
@@ -59,7 +58,7 @@ def processes(measurement: Measurement, tasks: int, wanted: int | None) -> int:
     small ones would wait for the start of a process. Even a single process is another one: a library that has begun
     with several threads adds in another order.
     """
-    sizes = [size(measurement.problem, block) for block in measurement.config.blocks]
+    sizes = [measurement.order(block) for block in measurement.config.blocks]
     if wanted == 0 or measurement.problem.device.type != "cpu" or not all(map(measurement.config.is_dense, sizes)):
         return 0
     if wanted is None:

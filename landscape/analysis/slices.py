@@ -79,7 +79,7 @@ def slice_checkpoint(run: Path | str, step: int, config: SliceConfig, analysis: 
             "raise --max-hvps, or take fewer with --k",
         )
     chosen = at.selected(block)
-    directions = chosen.within(torch.cat([eigen.vectors[0], eigen.vectors[1].flip(1)], dim=1), at.params)
+    directions = chosen.within(torch.cat([eigen.vectors[0], eigen.vectors[1].flip(1)], dim=1))
     eigenvalues = np.concatenate([eigen.values[0], eigen.values[1][::-1]])
     value = at.objective.value(at.params)
     radius = config.radius or (2 * value / eigen.operator_norm if eigen.operator_norm > 0 else 1.0) ** 0.5

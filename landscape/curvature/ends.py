@@ -9,7 +9,7 @@ from torch import Tensor
 
 from landscape.curvature.krylov import Krylov, Local, advance, orthonormal
 from landscape.curvature.operators import LinearMap, Product
-from landscape.curvature.vectors import Array, to_array
+from landscape.curvature.vectors import Array, column_norms, to_array
 
 _BLOCK = 8
 _CLOSE = 1e-14
@@ -46,7 +46,7 @@ def end_vectors(matrix: Tensor, values: Array, k: int, lowest: bool) -> Tensor |
         theta, turn = torch.linalg.eigh(found.T @ image)
         found, image = found @ turn[:, :k], image @ turn[:, :k]
         theta = theta[:k]
-        residual = to_array((image - found * theta).norm(dim=0))
+        residual = to_array(column_norms(image - found * theta))
         missed = np.abs(to_array(theta) - known[: len(theta)]) > _RIGHT * norm
         if len(theta) == k and not missed.any():
             return found if residual.max() <= _RIGHT * norm else None

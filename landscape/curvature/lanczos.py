@@ -17,7 +17,7 @@ from landscape.curvature.operators import LinearMap, Operator
 from landscape.curvature.random_start import RandomRun
 from landscape.curvature.search import ENDS, HIDDEN_FAILURE, Search, Which
 from landscape.curvature.sound import Sound, require_range
-from landscape.curvature.vectors import Array, to_array
+from landscape.curvature.vectors import Array, column_norms, to_array
 from landscape.errors import ArgumentError
 from landscape.former import renamed
 
@@ -172,7 +172,7 @@ def _result(
     for vectors in ends:
         image = op @ vectors
         theta = (vectors * image).sum(0) / vectors.square().sum(0)
-        residuals.append((image - vectors * theta).norm(dim=0))
+        residuals.append(column_norms(image - vectors * theta))
         values.append(theta)
         defects.append((vectors.T @ vectors - torch.eye(k).to(vectors)).abs().max())
     residual = to_array(torch.stack(residuals))

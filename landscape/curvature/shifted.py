@@ -14,7 +14,7 @@ from landscape.curvature.random_start import RandomRun
 from landscape.curvature.search import HIDDEN
 from landscape.curvature.solve import inverse, shifted_factor
 from landscape.curvature.sound import Sound
-from landscape.curvature.vectors import Array, gaussian, probe_bound, to_array
+from landscape.curvature.vectors import Array, column_norms, gaussian, probe_bound, to_array
 
 _CLOSE = 1e-3
 """Residual of the estimate of the lowest eigenvalue, relative to the spectrum's width."""
@@ -41,7 +41,7 @@ def shifted_ends(op: LinearMap, H: MatrixOperator, k: int, rtol: float, seed: in
         vectors = low.vectors[0]
         image = op @ vectors
         values = (vectors * image).sum(0)
-        residual = to_array((image - vectors * values).norm(dim=0))
+        residual = to_array(column_norms(image - vectors * values))
         spent += vectors.shape[1]
         norm = max(high.operator_norm, float(values.abs().max()))
         # Products and the assembled matrix differ by the error of that.

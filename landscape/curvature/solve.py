@@ -11,7 +11,7 @@ from torch import Tensor
 from landscape.curvature.lanczos import eigsh
 from landscape.curvature.operators import LinearMap, MatrixOperator, Product
 from landscape.curvature.sound import require_range
-from landscape.curvature.vectors import gaussian, probe_bound
+from landscape.curvature.vectors import column_norms, gaussian, probe_bound
 from landscape.errors import NumericsError
 
 
@@ -64,7 +64,7 @@ class Cholesky:
     def solve(self, right: Tensor, tol: float) -> tuple[Tensor, Tensor]:
         """x, exact to rounding."""
         x = inverse(self.factor) @ right
-        return x, (right - self @ x).norm(dim=0)
+        return x, column_norms(right - self @ x)
 
 
 class ConjugateGradients:
@@ -91,7 +91,7 @@ class ConjugateGradients:
 
     def solve(self, right: Tensor, tol: float) -> tuple[Tensor, Tensor]:
         """x for each column, with its residual; converged columns cost no further products."""
-        x, left_over = torch.zeros_like(right), right.norm(dim=0)
+        x, left_over = torch.zeros_like(right), column_norms(right)
         limit = tol * left_over
         open_ = torch.nonzero(left_over > limit)[:, 0]
         # Open columns alone are kept at hand: picking them from all at every step would take as long as the products.

@@ -25,7 +25,7 @@ class Selection:
 
     parameters: those concerned, whole, in the block's order; positions (row of the block): where the block's rows lie
     among the rows of these, None if it holds all of them in this order; sizes: entries by member; owners: the
-    parameter by member.
+    parameter by member; total: entries of the whole parameters.
     """
 
     def __init__(self, members: Sequence[str], shapes: Shapes) -> None:
@@ -39,7 +39,7 @@ class Selection:
         for name, rows in found:
             width = size[name] // max(_length(shapes[name]), 1)
             pieces.append(torch.arange(first[name] + rows.start * width, first[name] + rows.stop * width))
-        self.sizes = [len(piece) for piece in pieces]
+        self.sizes, self.total = [len(piece) for piece in pieces], total
         self.owners = [parameter for parameter, _ in found]
         positions = torch.cat(pieces)
         self.positions = None if torch.equal(positions, torch.arange(total)) else positions
@@ -52,12 +52,13 @@ class Selection:
         """The block's entries of tensors by parameter, (row of the block,)."""
         return self.of(torch.cat([named[name].reshape(-1) for name in self.parameters]))
 
-    def within(self, vectors: Tensor, named: Mapping[str, Tensor]) -> Tensor:
+    def within(self, vectors: Tensor) -> Tensor:
         """Vectors (row of the block, m) among the rows of the whole parameters, zero elsewhere."""
         if self.positions is None:
             return vectors
-        n = sum(named[name].numel() for name in self.parameters)
-        return vectors.new_zeros(n, vectors.shape[1]).index_copy_(0, self.positions.to(vectors.device), vectors)
+        return vectors.new_zeros(self.total, vectors.shape[1]).index_copy_(
+            0, self.positions.to(vectors.device), vectors
+        )
 
 
 def located(member: str, shapes: Shapes) -> tuple[str, range]:

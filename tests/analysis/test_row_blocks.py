@@ -14,6 +14,7 @@ from helpers.commands import Refusal
 from landscape import ModuleProblem, problems
 from landscape.analysis import tables
 from landscape.analysis.hessian import analyse
+from landscape.analysis.measurement import Measurement
 from landscape.analysis.slices import slice_checkpoint
 from landscape.analysis.verify import AGREEMENT, verify
 from landscape.cli import main as cli
@@ -230,3 +231,12 @@ def test_without_constant_tokens_there_is_no_bound_on_them(tiny_hessian: Hessian
     row = tiny_hessian.row(60)
     assert np.isnan(row["saddle_bound_constants"])
     assert row["saddle_bound_operands"] == row["saddle_bound"]
+
+
+@pytest.mark.parametrize(("limit", "order"), [(8000, (P + 2) * D + 4 * D * H), (280, P * D + 4 * D * H)])
+def test_memory_is_counted_for_what_is_assembled(limit: int, order: int, four_tokens: Path) -> None:
+    """Rows are cut from the matrix of whole parameters where that is dense; else they are assembled by products."""
+    with RunReader(four_tokens) as reader:
+        problem = problems.of_run(reader, "cpu")
+    wanted = HessianConfig(blocks=("E[operands],W",), dense_limit=limit, device="cpu")
+    assert Measurement(problem, wanted).order("E[operands],W") == order

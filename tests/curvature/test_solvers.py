@@ -14,6 +14,7 @@ from torch import Tensor
 from landscape.curvature import search
 from landscape.curvature.lanczos import eigsh
 from landscape.curvature.operators import MatrixOperator, Product
+from landscape.curvature.vectors import column_norms
 from landscape.errors import NumericsError
 
 METHODS = ["dense", "lanczos"]
@@ -246,3 +247,9 @@ def test_nothing_is_missed_in_random_spectra(seed: int) -> None:
     np.testing.assert_allclose(found.values, [ordered[:8], ordered[::-1][:8]], rtol=0, atol=1e-6 * norm)
     assert found.converged.all()
     assert found.orthonormality < 1e-13
+
+
+def test_norms_of_long_columns_in_single_precision() -> None:
+    """Residuals of float32 searches over millions of parameters keep their digits."""
+    columns = torch.rand(4_000_000, 2, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(column_norms(columns).double(), columns.double().norm(dim=0), rtol=1e-6, atol=0)

@@ -29,4 +29,5 @@ def effective_rank(sigma: Tensor) -> Tensor:
 
     Source: Roy and Vetterli, "The effective rank: a measure of effective dimensionality" (2007).
     """
-    return torch.special.entr(sigma / sigma.sum(-1, keepdim=True)).sum(-1).exp()
+    found: Tensor = torch.special.entr(sigma / sigma.sum(-1, keepdim=True)).sum(-1).exp()
+    return found
