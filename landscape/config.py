@@ -49,8 +49,10 @@ class TrainConfig:
     task: Task = field("add", "Operation mod p.", choices=TASKS)
     p: int = field(97, "Modulus.", at_most=MODULUS)
     tokens: Literal[2, 3, 4] = field(4, "Input form: `a b` (2), `a b =` (3) or `a op b =` (4).")
-    model: Literal["embedding", "onehot", "scalar", "transformer"] = field(
-        "embedding", "An MLP on learned embeddings, one-hot tokens or the tokens' numbers; or a Transformer."
+    model: Literal["embedding", "onehot", "tables", "scalar", "transformer"] = field(
+        "embedding",
+        "An MLP on learned embeddings, one-hot tokens or the tokens' numbers; tables: the MLP on one-hot tokens that "
+        "starts as the one on embeddings; or a Transformer.",
     )
     embed_dim: int = field(128, "Embedding dimension d.", at_least=1)
     hidden: int = field(512, "Width h of the hidden layer.", at_least=1)
@@ -81,6 +83,9 @@ class TrainConfig:
     betas: tuple[float, ...] = field((0.9, 0.999), "Decay rates of the two moments of adam and adamw.")
     warmup: int = field(0, "Steps over which the learning rates rise linearly.", at_least=0, at_most=MOST)
     weight_decay: float = field(0.001, "Weight decay.", at_least=0)
+    penalty: Literal["l2", "nuclear"] = field(
+        "l2", "What weight decay acts on; nuclear: of W in model tables the sum of its tables' singular values."
+    )
     batch_size: int | Literal["full"] = field(512, "Pairs per step; full: the whole training set.", at_least=1)
     sampler: Sampler = field("random", "How training pairs are chosen.", choices=SAMPLERS)
     skew: float = field(
@@ -134,6 +139,7 @@ class TrainConfig:
 
     def _require_model(self) -> None:
         """Raise ConfigError for options that the model does not have or cannot combine."""
+        self._require_penalty()
         if self.model == "transformer":
             if self.embed_dim % self.heads:
                 raise ConfigError(
@@ -165,10 +171,28 @@ class TrainConfig:
                 f"model {self.model} has no E, but freeze, lr_ratio or sampler asks for one",
                 "use --model embedding, or --freeze none, a number for --lr-ratio and another --sampler",
             )
+        if self.model == "tables" and self.lr_ratio != 1:
+            raise ConfigError(
+                f"lr_ratio is {self.lr_ratio}, but model tables has no E with a rate of its own",
+                "use --model embedding, or leave out --lr-ratio",
+            )
         if self.freeze != "none" and isinstance(self.lr_ratio, str):
             raise ConfigError(
                 f"lr_ratio {self.lr_ratio} balances E against W, but {self.freeze} is frozen",
                 "use a number for --lr-ratio, or --freeze none",
+            )
+
+    def _require_penalty(self) -> None:
+        """Raise ConfigError for a nuclear norm that the run cannot have."""
+        if self.penalty != "nuclear":
+            return
+        if self.model != "tables":
+            raise ConfigError(
+                f"penalty nuclear acts on tables, but the model is {self.model}", "use --model tables, or --penalty l2"
+            )
+        if self.freeze == "W":
+            raise ConfigError(
+                "penalty nuclear moves the tables W, but W is frozen", "use --freeze none, or --penalty l2"
             )
 
     @property

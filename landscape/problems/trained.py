@@ -53,6 +53,11 @@ class TrainedProblem(abc.ABC):
         """Weight decay of an objective. Raises ConfigError for one that the run did not minimise."""
         if objective == "data":
             return 0.0
+        if self.train.penalty == "nuclear":
+            raise ConfigError(
+                "objective regularised, but penalty nuclear is not differentiable where a singular value is 0",
+                "use --objective data",
+            )
         if OPTIMIZERS[self.train.optimizer].decoupled:
             raise ConfigError(
                 f"objective regularised, but {self.train.optimizer} decouples its decay from the loss",

@@ -110,7 +110,7 @@ def _trained(source: Source) -> dict[str, str]:
         "task": f"{c['task']} mod {c['p']}, {c['tokens']} tokens",
         "model": network(c),
         "optimiser": f"{c['optimizer']}, lr {c['lr']:g}, {RATE_RATIO} {c['lr_ratio']}, "
-        f"weight decay {c['weight_decay']:g}",
+        f"weight decay {c['weight_decay']:g}{' (nuclear norm of the tables)' if c['penalty'] == 'nuclear' else ''}",
         "batch": f"{c['batch_size']}, sampler {c['sampler']}",
         "training share": f"{c['train_fraction']:g}",
         "seed": str(c["seed"]),

@@ -50,7 +50,7 @@ def dense_hessian(path: Path, step: int, decay: float = 0.0) -> tuple[Tensor, Te
         )
         if config["model"] == "embedding":
             z = nn.functional.embedding(tokens, P["E"])
-        elif config["model"] == "onehot":
+        elif config["model"] in ("onehot", "tables"):
             z = nn.functional.one_hot(tokens, config["p"]).double()
         else:
             z = tokens.double()[:, :, None]
@@ -200,9 +200,9 @@ def test_matrix_free_agrees_with_dense(tiny_run: Path, tiny_hessian: HessianRead
         np.testing.assert_allclose(ratios[0], true[0], rtol=1e-2)
 
 
-@pytest.mark.parametrize("model", ["onehot", "scalar"])
+@pytest.mark.parametrize("model", ["onehot", "tables", "scalar"])
 def test_models_without_an_embedding(model: Any, tmp_path: Path) -> None:
-    """One-hot and scalar inputs have blocks W, V, W,V and all; block E is refused with those named."""
+    """One-hot inputs, tables and scalar inputs have blocks W, V, W,V and all; block E is refused with those named."""
     run = tmp_path / "run.h5"
     train(dataclasses.replace(TINY, model=model, p=5, hidden=6), run, quiet=True)
     blocks = ("W", "V", "W,V", "all")

@@ -26,6 +26,7 @@ from landscape.storage.hessians import HessianReader
 from landscape.storage.runs import RunReader
 from landscape.storage.writing import Disk, TableWriter
 
+NUCLEAR = ["--model", "tables", "--penalty", "nuclear"]
 FLAGS = ["--p", "7", "--embed-dim", "4", "--hidden", "8", "--batch-size", "16", "--steps", "20", "--quiet"]
 
 
@@ -118,6 +119,14 @@ def test_unknown_block(assert_refused: Refusal, run_file: Path) -> None:
         (["--checkpoint-at", "9999"], "checkpoint_at [9999] leaves the run's steps", "raise --steps"),
         (["--model", "onehot", "--lr-ratio", "prop41"], "model onehot has no E", "--model embedding"),
         (["--freeze", "W", "--lr-ratio", "prop41"], "but W is frozen", "--freeze none"),
+        (["--model", "tables", "--freeze", "E"], "model tables has no E", "--freeze none"),
+        (["--model", "tables", "--lr-ratio", "10"], "lr_ratio is 10.0, but model tables has no E", "--lr-ratio"),
+        (["--model", "tables", "--lr-ratio", "prop41"], "model tables has no E", "a number for --lr-ratio"),
+        (["--model", "tables", "--sampler", "frequency_aware"], "model tables has no E", "another --sampler"),
+        (["--penalty", "nuclear"], "penalty nuclear acts on tables, but the model is embedding", "--model tables"),
+        (["--model", "onehot", "--penalty", "nuclear"], "but the model is onehot", "--penalty l2"),
+        (["--model", "transformer", "--penalty", "nuclear"], "but the model is transformer", "--model tables"),
+        ([*NUCLEAR, "--freeze", "W"], "penalty nuclear moves the tables W, but W is frozen", "--freeze none"),
         (["--preset", "quikc"], "unknown preset 'quikc'", "did you mean quick?"),
     ],
 )

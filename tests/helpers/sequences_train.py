@@ -33,7 +33,8 @@ class Runs(Kind):
         self.out = folder / "run.h5"
         self.outputs = tuple(self.out.with_name(f"run{suffix}.h5") for suffix in self.suffixes)
         self.fixed = [*FIXED, *self.ensemble, "--optimizer", choose(("adam", "sgd", "adamw"))]
-        self.fixed += choose(([], ["--no-bias"], ["--model", "onehot"], ["--dtype", "float64"], ["--fsync"]))
+        nuclear = ["--model", "tables", "--penalty", "nuclear"]
+        self.fixed += choose(([], ["--no-bias"], ["--model", "onehot"], nuclear, ["--dtype", "float64"], ["--fsync"]))
 
     def command(self, choose: Choose) -> Command:
         what = choose(("resume",) * 8 + ("overwrite", "repair", "repair", "info"))

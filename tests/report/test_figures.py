@@ -30,6 +30,7 @@ from landscape.training.loop import train
 ONE_OR_TWO = [*itertools.combinations(BLOCKS, 1), *itertools.combinations(BLOCKS, 2)]
 SHAPES = {
     "onehot": ({"model": "onehot"}, {"blocks": ("W", "V", "W,V")}),
+    "tables": ({"model": "tables", "penalty": "nuclear"}, {"blocks": ("W", "W,V")}),
     "scalar": ({"model": "scalar", "seed": 5}, {"blocks": ("W", "all"), "k": 20}),
     "four": ({"tokens": 4, "bias": False, "p": 5}, {"blocks": ("W", "V")}),
     "sgd": ({"optimizer": "sgd", "task": "squares"}, {"blocks": ("E", "W", "E,W")}),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from conftest import TINY
 from helpers.apart import Kill, run_apart
 from helpers.marking import slow
 from helpers.run_files import contents, same_run
-from torch import nn
+from torch import Tensor, nn
 
 from landscape.cli import main as cli
 from landscape.config import TrainConfig
@@ -58,7 +59,8 @@ def some_pairs(config: TrainConfig, rng: np.random.Generator, size: int = 12) ->
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("activation", ["relu", "gelu", "tanh", "quadratic"])
 @pytest.mark.parametrize(
-    ("model", "tokens"), [("embedding", 2), ("embedding", 4), ("onehot", 2), ("onehot", 4), ("scalar", 2)]
+    ("model", "tokens"),
+    [("embedding", 2), ("embedding", 4), ("onehot", 2), ("onehot", 4), ("tables", 2), ("tables", 4), ("scalar", 2)],
 )
 def test_gradients_are_autograds(model: Any, tokens: Any, activation: Any, bias: bool) -> None:
     """Logits and gradients of every member equal those of Embedding -> Flatten -> Linear -> activation -> Linear."""
@@ -94,6 +96,13 @@ def test_a_small_loss_keeps_its_gradient() -> None:
     torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-6 * float(found[1].abs().max()))
 
 
+def rescaled(W: nn.Parameter, slots: int, factors: Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]) -> Tensor:
+    """W whose tables, side by side, have `factors` of their singular values instead, by NumPy's SVD."""
+    tables = np.hstack([T.T for T in np.split(W.detach().numpy(), slots, axis=1)])
+    U, sigma, V = np.linalg.svd(tables, full_matrices=False)
+    return torch.from_numpy(np.hstack([T.T for T in np.split(U * factors(sigma) @ V, slots, axis=1)]))
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -106,6 +115,17 @@ def test_a_small_loss_keeps_its_gradient() -> None:
         {"optimizer": "adamw", "weight_decay": 0.5, "freeze": "W"},
         {"optimizer": "sgd", "momentum": 0.5, "freeze": "W"},
         {"optimizer": "adam", "model": "onehot"},
+        {"optimizer": "adam", "model": "tables", "weight_decay": 0.02},
+        {"optimizer": "adam", "model": "tables", "penalty": "nuclear", "weight_decay": 0.002},
+        {"optimizer": "adamw", "model": "tables", "penalty": "nuclear", "weight_decay": 0.1},
+        {
+            "optimizer": "sgd",
+            "momentum": 0.9,
+            "model": "tables",
+            "penalty": "nuclear",
+            "weight_decay": 0.002,
+            "embed_dim": 7,
+        },
     ],
     ids=str,
 )
@@ -124,9 +144,14 @@ def test_two_hundred_steps_equal_torch_optim(changes: dict[str, Any]) -> None:
     plain = [plain_model(c, initial(c), CPU) for c in configs]
     kind = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[config.optimizer]
     extra = {"momentum": config.momentum} if config.optimizer == "sgd" else {}
+    is_nuclear = config.penalty == "nuclear"
     theirs = [
         kind(
-            [{"params": [p], "lr": rate(c, r, n)} for n, p in named.items() if n != c.freeze],
+            [
+                {"params": [p], "lr": rate(c, r, n), **({"weight_decay": 0.0} if is_nuclear and n == "W" else {})}
+                for n, p in named.items()
+                if n != c.freeze
+            ],
             lr=c.lr,
             weight_decay=c.weight_decay,
             **extra,
@@ -138,11 +163,18 @@ def test_two_hundred_steps_equal_torch_optim(changes: dict[str, Any]) -> None:
         pairs = some_pairs(config, rng)
         networks.backward(networks.batch(pairs))
         mine.step(number)
-        for (model, _), optimizer, rows in zip(plain, theirs, pairs, strict=True):
+        for c, (model, named), optimizer, rows in zip(configs, plain, theirs, pairs, strict=True):
             optimizer.zero_grad()
             x, y = (torch.from_numpy(array[rows]).long() for array in (data.tokens, data.labels))
             nn.functional.cross_entropy(model(x), y).backward()
+            W, by = named["W"], c.weight_decay
+            if is_nuclear and config.optimizer != "adamw":
+                assert W.grad is not None
+                W.grad += by * rescaled(W, c.tokens, lambda sigma: 1.0 * (sigma > 1e-7 * sigma[0]))
             optimizer.step()
+            if is_nuclear and config.optimizer == "adamw":
+                with torch.no_grad():
+                    W.copy_(rescaled(W, c.tokens, lambda sigma, by=c.lr * by: np.maximum(sigma - by, 0)))
     keys = {"m": ("exp_avg", "momentum_buffer"), "v": ("exp_avg_sq",)}
     for i, ((_, named), optimizer) in enumerate(zip(plain, theirs, strict=True)):
         for name, parameter in named.items():
@@ -165,6 +197,7 @@ def test_two_hundred_steps_equal_torch_optim(changes: dict[str, Any]) -> None:
         ({"sampler": "frequency_aware", "sampler_every": 30}, ()),
         slow({"lr_ratio_every": 30, "batch_size": 5}, ("lr_ratio=2,prop41,curvature",)),
         ({"model": "onehot"}, ()),
+        ({"model": "tables", "penalty": "nuclear"}, ("weight_decay=0.01,0.1",)),
     ],
     ids=str,
 )

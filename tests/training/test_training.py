@@ -136,7 +136,9 @@ def test_sampler_state_is_complete(sampler: Any) -> None:
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("activation", ["relu", "gelu", "tanh", "quadratic"])
-@pytest.mark.parametrize(("model", "tokens"), [("embedding", 2), ("embedding", 4), ("onehot", 4), ("scalar", 2)])
+@pytest.mark.parametrize(
+    ("model", "tokens"), [("embedding", 2), ("embedding", 4), ("onehot", 4), ("tables", 4), ("scalar", 2)]
+)
 def test_tables_change_nothing_but_rounding(model: Any, tokens: Any, activation: Any, bias: bool) -> None:
     """The model through its tables equals Embedding -> Flatten -> Linear -> activation -> Linear."""
     config = variant(model=model, tokens=tokens, activation=activation, bias=bias, dtype="float64")
@@ -311,8 +313,9 @@ def same_file(left: Path, right: Path) -> None:
         {"sampler": "frequency_aware", "sampler_every": 30},
         {"lr_ratio": "prop41", "lr_ratio_every": 30, "batch_size": 5},
         {"model": "onehot"},
+        {"model": "tables", "penalty": "nuclear"},
     ],
-    ids=["adam", "sgd", "adamw", "frequency_aware", "prop41", "onehot"],
+    ids=["adam", "sgd", "adamw", "frequency_aware", "prop41", "onehot", "nuclear"],
 )
 def test_two_hundred_steps_are_one_hundred_and_resume(changes: dict[str, Any], tmp_path: Path) -> None:
     """Weights, moments, RNG, order, metrics: 200 steps = 100 steps + resume of 100."""

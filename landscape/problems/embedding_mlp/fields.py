@@ -23,5 +23,7 @@ def parameters(config: TrainConfig) -> tuple[Field, ...]:
 
 def lengths(config: TrainConfig) -> dict[str, int]:
     """Lengths of the axes that only this model has."""
-    width = lookup({"embedding": config.embed_dim, "onehot": config.vocabulary, "scalar": 1}, "model", config.model)
+    d, vocabulary = config.embed_dim, config.vocabulary
+    widths = {"embedding": d, "onehot": vocabulary, "tables": vocabulary, "scalar": 1}
+    width = lookup(widths, "model", config.model)
     return {"slot_embed": config.tokens * width}

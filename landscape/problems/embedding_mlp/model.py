@@ -1,4 +1,4 @@
-"""The three networks: learned embeddings, one-hot tokens, and the tokens' numbers."""
+"""The networks: learned embeddings, one-hot tokens, tables of their products, and the tokens' numbers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ from landscape.errors import lookup
 
 
 class MLP(nn.Module):
-    """tokens (sample, slot) -> logits (sample, class); parameters named E, W, b1, V, b2 as in the files."""
+    """tokens (sample, slot) -> logits (sample, class); parameters named E, W, b1, V, b2 as in the files.
+
+    Tables are the network of one-hot tokens, W = [T_1^T ... T_s^T], which starts as the embedding network of the same
+    options and seed: T_k = E W_k^T.
+    """
 
     def __init__(self, config: TrainConfig) -> None:
         super().__init__()
@@ -27,14 +31,20 @@ class MLP(nn.Module):
             draw = torch.rand(*shape, generator=generator, dtype=torch.float64)
             return nn.Parameter(((2 * draw - 1) / math.sqrt(fan_in)).to(dtype))
 
-        width = lookup({"embedding": config.embed_dim, "onehot": vocabulary, "scalar": 1}, "model", config.model)
-        if config.model == "embedding":
+        d = config.embed_dim
+        width = lookup({"embedding": d, "tables": d, "onehot": vocabulary, "scalar": 1}, "model", config.model)
+        if config.model in ("embedding", "tables"):
             normal = torch.randn(vocabulary, width, generator=generator, dtype=torch.float64)
-            self.E = nn.Parameter((normal * config.init_scale_E).to(dtype))
+            E = (normal * config.init_scale_E).to(dtype)
+        if config.model == "embedding":
+            self.E = nn.Parameter(E)
         fan_in = self.slots * width
         self.W = uniform(h, fan_in, fan_in=fan_in)
         with torch.no_grad():
             self.W.mul_(config.init_scale_W)
+        if config.model == "tables":
+            W_k = self.W.detach().double().view(h, self.slots, d)
+            self.W = nn.Parameter((W_k @ E.double().T).to(dtype).flatten(1))
         self.b1 = uniform(h, fan_in=fan_in) if config.bias else None
         self.V = uniform(p, h, fan_in=h)
         self.b2 = uniform(p, fan_in=h) if config.bias else None

@@ -43,7 +43,7 @@ class Networks(networks.Networks):
 
     tokens (pair, slot) and labels (pair) are those of all pairs, of which batches are made.
 
-    One-hot tokens are those with E = 1, tokens as numbers those with E = (0, 1, 2, ...)^T. The
+    One-hot tokens, which tables are for, are those with E = 1, tokens as numbers those with E = (0, 1, 2, ...)^T. The
     first layer goes through the tables T_k = E W_k^T (theory.md, section 1). Sums over samples are sums over sorted
     rows, so that a GPU repeats them bit for bit.
     """
@@ -59,8 +59,8 @@ class Networks(networks.Networks):
         super().__init__(BLOCKS["all"], parameters, device)
         self.vocabulary = config.vocabulary
         numbers = torch.arange(self.vocabulary, dtype=self.flat.dtype, device=device)
-        inputs = {"onehot": torch.diag(torch.ones_like(numbers)), "scalar": numbers[:, None]}
-        self._E = self.params["E"] if "E" in self.params else inputs[config.model].expand(self.members, -1, -1)
+        inputs = numbers[:, None] if config.model == "scalar" else torch.diag(torch.ones_like(numbers))
+        self._E = self.params["E"] if "E" in self.params else inputs.expand(self.members, -1, -1)
         self._W_k = self.params["W"].split(self._E.shape[2], dim=2)
         # A slot that always holds the same token, such as `op` and `=`, adds the same to every sample.
         self._fixed = {k: int(tokens[0, k]) for k in range(len(self._W_k)) if (tokens[:, k] == tokens[0, k]).all()}

@@ -20,9 +20,9 @@ def plain_model(
 
     class Input(nn.Module):
         def forward(self, tokens: Tensor) -> Tensor:
-            if train.model == "onehot":
-                return nn.functional.one_hot(tokens, train.vocabulary).double()
-            return tokens.double()
+            if train.model == "scalar":
+                return tokens.double()
+            return nn.functional.one_hot(tokens, train.vocabulary).double()
 
     class Activation(nn.Module):
         def forward(self, x: Tensor) -> Tensor:

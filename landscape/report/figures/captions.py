@@ -25,6 +25,7 @@ _SETUP = {
     "lr": "lr {}",
     "lr_ratio": f"{RATE_RATIO} {{}}",
     "weight_decay": "weight decay {}",
+    "penalty": "penalty {}",
     "batch_size": "batch {}",
     "seed": "seed {}",
 }
@@ -73,7 +74,9 @@ def _said(name: str, value: Any) -> str:
 def _takes_part(name: str, model: str) -> bool:
     """Whether an option has a part in a model."""
     if name == "embed_dim":
-        return model in ("embedding", "transformer")
+        return model in ("embedding", "tables", "transformer")
+    if name == "penalty":
+        return model == "tables"
     return name not in _OF_TRANSFORMERS or model == "transformer"
 
 
