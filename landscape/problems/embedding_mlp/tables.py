@@ -11,11 +11,11 @@ from torch import Tensor
 def singular_values(gram: Tensor) -> Tensor:
     """Singular values (..., n), ascending, of matrices with these Gram matrices (..., n, n), as float64.
 
-    NaN for a Gram matrix that is not finite. Below 1.5e-8 of the largest they are rounding.
+    NaN for a Gram matrix that is not finite; 0 below 1.5e-8 sqrt(n) of the largest, where they are rounding.
     """
     is_bad = ~gram.isfinite().all(-1).all(-1)
     squared: Tensor = torch.linalg.eigvalsh(gram.masked_fill(is_bad[..., None, None], 0.0))
-    return squared.clamp(min=0).sqrt().masked_fill(is_bad[..., None], torch.nan)
+    return _roots(squared).masked_fill(is_bad[..., None], torch.nan)
 
 
 def spectrum(E: Tensor, W: Tensor) -> Tensor:
@@ -51,8 +51,7 @@ def subgradient(matrices: Tensor) -> Tensor:
 
     Singular values below 1.5e-8 sqrt(n) of the largest count as 0. Computed as in `shrink`.
     """
-    least = (matrices.shape[-1] * torch.finfo(torch.float64).eps) ** 0.5
-    return _rescaled(matrices, lambda sigma: torch.where(sigma > least * sigma[..., -1:], 1 / sigma, 0.0))
+    return _rescaled(matrices, lambda sigma: torch.where(sigma > 0, 1 / sigma, 0.0))
 
 
 def _rescaled(matrices: Tensor, factors: Callable[[Tensor], Tensor]) -> Tensor:
@@ -61,6 +60,12 @@ def _rescaled(matrices: Tensor, factors: Callable[[Tensor], Tensor]) -> Tensor:
     gram = Y.mT @ Y
     is_bad = ~gram.isfinite().all(-1).all(-1)
     squared, right = torch.linalg.eigh(gram.masked_fill(is_bad[..., None, None], 0.0))
-    by = factors(squared.clamp(min=0).sqrt()).masked_fill(is_bad[..., None], torch.nan)
+    by = factors(_roots(squared)).masked_fill(is_bad[..., None], torch.nan)
     found: Tensor = Y @ (right * by[..., None, :] @ right.mT)
     return found.to(matrices)
+
+
+def _roots(squared: Tensor) -> Tensor:
+    """Singular values (..., n) from the eigenvalues of a Gram matrix in float64, ascending."""
+    least = squared.shape[-1] * torch.finfo(squared.dtype).eps * squared[..., -1:]
+    return squared.where(squared > least, 0.0).sqrt()
