@@ -18,7 +18,7 @@ from landscape.analysis.measurement import Measurement
 from landscape.analysis.verify import verify
 from landscape.config import HessianConfig, TrainConfig
 from landscape.curvature.operators import HessianOperator
-from landscape.problems.problem import Training
+from landscape.problems.problem import Training, members
 from landscape.storage.runs import RunReader
 from landscape.storage.schema import LEVELS
 from landscape.storage.writing import Disk, TableWriter
@@ -64,7 +64,7 @@ def test_closed_forms_hold_at_any_training_loss(memorised: Path, margin: float) 
     assert row["train_loss"] < 1e-4**margin
     point = Checkpoint(measurement.problem, measurement.config, params)
     for i, block in enumerate(blocks):
-        H = HessianOperator(point.objective, point.params, point.names(block)).dense()
+        H = HessianOperator(point.objective, point.params, members(point.problem, block)).dense()
         values = np.linalg.eigvalsh(H.numpy())
         assert row["operator_norm"][i] == pytest.approx(np.abs(values).max(), rel=1e-9)
         assert np.abs(spectra[block] - values).max() <= 1e-9 * np.abs(values).max()
