@@ -59,7 +59,7 @@ KINDS: dict[str, tuple[tuple[Any, tuple[str, ...]], ...]] = {
     ),
     CG: ((ConjugateGradients, ("solve",)),),
     FACTORISATIONS: ((torch.linalg, ("ldl_factor_ex", "cholesky_ex", "cholesky")),),
-    SOLVES: ((torch.linalg, ("ldl_solve", "solve_triangular")),),
+    SOLVES: ((torch.linalg, ("solve_triangular",)),),
     EIGENVALUES: ((torch.linalg, ("eigvalsh", "eigh", "svdvals", "svd", "qr")),),
 }
 """Functions by kind of work; what one takes inside of another is the inner one's."""

@@ -14,8 +14,9 @@ from landscape.curvature.convexity import require_convex
 from landscape.curvature.coupling import CouplingResult, coupling
 from landscape.curvature.deflation import Deflated, Directions
 from landscape.curvature.density import Quadrature, quadrature
-from landscape.curvature.inertia import TAU_DENSE, Factored, Inertia, bracketed, certified, factor, from_spectrum
+from landscape.curvature.inertia import TAU_DENSE, Inertia, bracketed, certified, from_spectrum
 from landscape.curvature.lanczos import EigenResult, Method, eigsh
+from landscape.curvature.ldl import ShiftedLDL
 from landscape.curvature.operators import Block, HessianOperator, MatrixOperator, Operator
 from landscape.curvature.restricted import Restricted
 from landscape.curvature.shifted import shifted_ends
@@ -58,7 +59,7 @@ class Checkpoint:
         self._matrices: dict[str, MatrixOperator] = {}
         self._eigen: dict[str, EigenResult] = {}
         self._inertia: dict[str, Inertia] = {}
-        self._factored: dict[str, Factored] = {}
+        self._factored: dict[str, ShiftedLDL] = {}
         self._couplings: dict[Pair, CouplingResult | None] = {}
         self._rules: dict[str, Quadrature] = {}
         self._bounds: dict[str, Mapping[str, float]] = {}
@@ -133,7 +134,7 @@ class Checkpoint:
             self.products[block] += found.num_products
         return self._inertia[block]
 
-    def factored(self, block: str) -> Factored | None:
+    def factored(self, block: str) -> ShiftedLDL | None:
         """L D L^T of a dense block at -tolerance if its index took one and it was the last that did."""
         return self._factored.get(block)
 
@@ -193,7 +194,7 @@ class Checkpoint:
         if pair and norm and (ratios := self.coupling(pair, tolerance)) and ratios.index >= 0:
             # F0: ratios above 1 are counted with all errors.
             return Inertia(ratios.index, -1, -1, ratios.index, ratios.index, tolerance, "certified", H.error)
-        self._factored = {block: factor(H.matrix, -tolerance)}
+        self._factored = {block: ShiftedLDL(H.matrix, -tolerance)}
         return certified(H.matrix, tolerance, norm, H.error, True, self._factored[block])
 
     def _solved(self, block: str) -> EigenResult:

@@ -13,13 +13,12 @@ from landscape.curvature.checks import require_positive
 from landscape.curvature.complement import GATHERED, index_bounds
 from landscape.curvature.density import Count, Quadrature, quadrature
 from landscape.curvature.lanczos import EigenResult, Method, eigsh, is_dense, operator_norm, require_symmetric
+from landscape.curvature.ldl import ShiftedLDL
 from landscape.curvature.operators import LinearMap, Operator, product_error
-from landscape.curvature.vectors import gaussian, probe_bound, to_array
+from landscape.curvature.vectors import gaussian, probe_bound
 from landscape.errors import NumericsError
 from landscape.former import renamed
 
-Factored = tuple[Tensor, Tensor, Tensor]
-"""H - s I, its L D L^T in the form of LAPACK, and the pivots."""
 TAU_DENSE, TAU_LANCZOS = 1e-8, 1e-3
 FAILURE = 1e-6
 """Target failure probability of the upper bound of a matrix-free bracket."""
@@ -82,20 +81,21 @@ def certified(
     norm: float,
     error: float = 0.0,
     negative_only: bool = False,
-    factored: Factored | None = None,
+    factored: ShiftedLDL | None = None,
 ) -> Inertia:
     """Inertia by Sylvester's law: negative pivots of L D L^T = H - s I + residual at s = -tolerance and +tolerance.
 
     An index is certified where no eigenvalue is as near to s as the residual and the matrix's own `error`; both
     distances are measured by probes (failing with probability < 1e-7). Where one is, counts at s -+ rho bracket it.
-    negative_only skips zero and positive, which saves half the work; so does `factor(matrix, -tolerance)`, if known.
+    negative_only skips zero and positive, which saves half the work.
+    factored: H + tolerance, if known, which saves the rest.
     """
     n = len(matrix)
     if norm == 0:
         return _inertia(n, 0, 0, 0, tolerance, "certified", error)
     rho = 2 * error + 10 * n * torch.finfo(matrix.dtype).eps * norm
     require_honest(tolerance, rho, norm)
-    positive = None if negative_only else n - negative(*factor(matrix, tolerance + rho)[1:])
+    positive = None if negative_only else n - ShiftedLDL(matrix, tolerance + rho).negative
     count, residual, gap = negative_pivots(matrix, -tolerance, factored)
     if 2 * (residual + error) < gap:
         return _inertia(n, count, count, positive, tolerance, "certified", max(rho, residual + error))
@@ -120,42 +120,23 @@ def _count_below(matrix: Tensor, shift: float, step: float) -> tuple[int, float]
     raise NumericsError(f"no L D L^T factorisation of H - s I at three s from {shift:.3e}", "take another tau")
 
 
-def negative_pivots(matrix: Tensor, shift: float, factored: Factored | None = None) -> tuple[int, float, float]:
+def negative_pivots(matrix: Tensor, shift: float, factored: ShiftedLDL | None = None) -> tuple[int, float, float]:
     """Eigenvalues below `shift` by Sylvester's law, the residual's Frobenius norm, and a lower bound on |lambda - s|.
 
     The residual L D L^T - (H - s I) is applied to eight Gaussian probes X by solving for X = (H - s I) X and bounded
     by `probe_bound`. So is the distance of the nearest eigenvalue of L D L^T from 0, after two solves:
     |(L D L^T)^-2 x| is at least a tenth of the inverse square of that distance for one of the probes x.
     """
-    shifted, LD, pivots = factored or factor(matrix, shift)
+    factored = factored or ShiftedLDL(matrix, shift)
     probes = gaussian(len(matrix), 8).to(matrix)
-    images = shifted @ probes
-    solved, once = torch.linalg.ldl_solve(LD, pivots, torch.cat([images, probes], dim=1)).split(8, dim=1)
+    images = factored.matrix @ probes
+    solved, once = factored.solve(torch.cat([images, probes], dim=1)).split(8, dim=1)
     if not bool(torch.isfinite(solved).all()):
         # An exactly singular pivot: the shift is an eigenvalue to the last bit.
         return 0, float("inf"), 0.0
-    residual = probe_bound(images - shifted @ solved)
-    twice = torch.linalg.ldl_solve(LD, pivots, once.contiguous())
-    gap = float((10 * twice.norm(dim=0).max()) ** -0.5)
-    return negative(LD, pivots), residual, gap
-
-
-def factor(matrix: Tensor, shift: float) -> Factored:
-    """H - s I with its L D L^T and pivots."""
-    shifted = matrix.clone()
-    shifted.diagonal().sub_(shift)
-    LD, pivots, _ = torch.linalg.ldl_factor_ex(shifted)
-    return shifted, LD, pivots
-
-
-def negative(LD: Tensor, pivots: Tensor) -> int:
-    """Negative eigenvalues of D."""
-    diagonal, below = (to_array(LD.diagonal(offset)) for offset in (0, -1))
-    single = pivots.cpu().numpy() > 0
-    # A pivot of order two is marked in both of its places.
-    first = np.flatnonzero(~single)[::2]
-    pairs = np.stack([[diagonal[first], below[first]], [below[first], diagonal[first + 1]]]).transpose(2, 0, 1)
-    return int((diagonal[single] < 0).sum() + (np.linalg.eigvalsh(pairs) < 0).sum())
+    residual = probe_bound(images - factored.matrix @ solved)
+    gap = float((10 * factored.solve(once).norm(dim=0).max()) ** -0.5)
+    return factored.negative, residual, gap
 
 
 def from_spectrum(eigen: EigenResult, tau: float | None = None, upper: int | None = None) -> Inertia:

@@ -6,13 +6,14 @@ import torch
 from torch import Tensor
 
 from landscape.curvature.deflation import Deflated, Spanned
-from landscape.curvature.inertia import Factored, Inertia, certified, factor, negative, require_honest
+from landscape.curvature.inertia import Inertia, certified, require_honest
+from landscape.curvature.ldl import ShiftedLDL
 from landscape.curvature.operators import MatrixOperator
 from landscape.curvature.vectors import gaussian, probe_bound
 
 
 def certified_outside(
-    H: MatrixOperator, directions: Spanned, tolerance: float, norm: float, factored: Factored | None = None
+    H: MatrixOperator, directions: Spanned, tolerance: float, norm: float, factored: ShiftedLDL | None = None
 ) -> Inertia:
     """The certified index of H on the complement of some directions; zero and positive are not counted.
 
@@ -29,7 +30,7 @@ def certified_outside(
 
 
 def _corrected(
-    H: MatrixOperator, directions: Spanned, tolerance: float, norm: float, factored: Factored | None
+    H: MatrixOperator, directions: Spanned, tolerance: float, norm: float, factored: ShiftedLDL | None
 ) -> int | None:
     """The index by one factorisation; None where it is not certain."""
     n, U = H.shape[0], directions.basis()
@@ -37,10 +38,11 @@ def _corrected(
     require_honest(tolerance, rho, norm)
     if float(directions.remove(U).norm()) > 1e-12 * U.shape[1] ** 0.5:
         return None
-    A, LD, pivots = factored or factor(H.matrix, -tolerance)
+    factored = factored or ShiftedLDL(H.matrix, -tolerance)
+    A = factored.matrix
     X = gaussian(n, 8).to(A)
     images = A @ X
-    Y, solved, once = torch.linalg.ldl_solve(LD, pivots, torch.cat([U, images, X], 1)).split([U.shape[1], 8, 8], 1)
+    Y, solved, once = factored.solve(torch.cat([U, images, X], 1)).split([U.shape[1], 8, 8], 1)
     if not bool(torch.isfinite(Y).all()):
         return None
     # What parts L D L^T from A, and S from U^T A^-1 U.
@@ -55,11 +57,11 @@ def _corrected(
         found: Tensor = solved - Y @ torch.linalg.solve(S, U.T @ solved)
         return found
 
-    twice = inside(torch.linalg.ldl_solve(LD, pivots, inside(once).contiguous()))
+    twice = inside(factored.solve(inside(once)))
     smallest = float(known.abs().min())
     # The nearest eigenvalue to -tolerance: of the whole matrix, whose count is used, and on the complement.
-    whole = torch.linalg.ldl_solve(LD, pivots, once.contiguous())
+    whole = factored.solve(once)
     gap, gap_inside = (float((10 * Z.norm(dim=0).max()) ** -0.5) for Z in (whole, twice))
     if not (2 * residual < gap and 2 * away < smallest and 2 * (H.error + rho) < gap_inside):
         return None
-    return negative(LD, pivots) + int((known > 0).sum()) - U.shape[1]
+    return factored.negative + int((known > 0).sum()) - U.shape[1]
