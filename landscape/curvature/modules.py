@@ -75,6 +75,13 @@ class ModuleFunction:
                 )
 
 
+def first_names(module: nn.Module) -> dict[str, str]:
+    """The name that a tied parameter counts under, by each of its other names."""
+    first = {id(p): name for name, p in module.named_parameters()}
+    every = module.named_parameters(remove_duplicate=False)
+    return {name: first[id(p)] for name, p in every if name != first[id(p)]}
+
+
 def device_of(model: object) -> torch.device | None:
     """The device of a module's parameters; None without any."""
     first = next(model.parameters(), None) if isinstance(model, nn.Module) else None

@@ -22,15 +22,18 @@ if TYPE_CHECKING:
 def opened(reader: RunReader, config: AnalysisConfig) -> tuple[Problem, Source | None]:
     """The problem that a run file is analysed by, and where it comes from if it is the user's own.
 
-    A module without blocks of its own has those that were recorded with it. Raises LandscapeError kinds for a factory
-    that fails, and for a problem of other parameters than the file holds.
+    A module without blocks of its own has those that were recorded with it, and its parameters are read under its own
+    names. Raises LandscapeError kinds for a factory that fails, and for a problem of other parameters than the file
+    holds.
     """
     if not config.problem:
         return of_run(reader, config.device, config.chunk_size), None
-    from landscape.problems.fit import shapes
+    from landscape.problems.fit import other_names, shapes
     from landscape.problems.module import ModuleProblem
 
-    problem, source = own(config, shapes(reader), reader.path)
+    held = shapes(reader)
+    problem, source = own(config, held, reader.path)
+    reader.names = other_names(problem, held)
     if isinstance(problem, ModuleProblem) and reader.is_recorded:
         with in_file(reader.path, "blocks"):
             pairs = [(first, second) for first, second in reader.config.get("pairs", ())]

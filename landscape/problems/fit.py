@@ -32,8 +32,19 @@ def shapes(reader: RunReader) -> dict[str, tuple[int, ...]]:
     return {f.name: tuple(lengths[dim] for dim in f.dims) for f in reader.layout["checkpoints"].fields}
 
 
+def other_names(problem: Problem, held: Collection[str]) -> dict[str, str]:
+    """The problem's names of tied parameters that a run file holds under another of their names, by that one."""
+    tied, found = getattr(problem, "tied", {}), dict[str, str]()
+    for name in held:
+        if name in tied and tied[name] not in {*held, *found.values()}:
+            found[name] = tied[name]
+    return found
+
+
 def require_fit(problem: Problem, held: Mapping[str, tuple[int, ...]], path: Path) -> None:
     """Raise ConfigError for the first parameter by which a problem and the checkpoints of a run file differ."""
+    names = other_names(problem, held)
+    held = {names.get(name, name): shape for name, shape in held.items()}
     for name, spec in problem.parameters.items():
         if name not in held:
             raise ConfigError(
@@ -45,7 +56,13 @@ def require_fit(problem: Problem, held: Mapping[str, tuple[int, ...]], path: Pat
                 f"parameter {name!r} has shape {held[name]} in {path}; in {problem.name} it is {spec.shape}",
                 "build the model with the sizes that it was trained with",
             )
+    tied = getattr(problem, "tied", {})
     for name in held:
+        if name in tied:
+            raise ConfigError(
+                f"{path} holds both {tied[name]!r} and {name!r}, which are tied in {problem.name}",
+                f"import the files again with --skip {name}, or untie them in the model",
+            )
         if name not in problem.parameters:
             raise ConfigError(
                 f"{path} holds parameter {name!r}, which {problem.name} lacks",

@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from landscape.curvature.checks import require_real
 from landscape.curvature.data import Data, Tree, as_data, fresh
-from landscape.curvature.modules import device_of, in_precision
+from landscape.curvature.modules import device_of, first_names, in_precision
 from landscape.curvature.objective import Adapter, Objective, PerSampleLoss, cross_entropy
 from landscape.curvature.weights import WeightFunction, Weights
 from landscape.errors import ArgumentError
@@ -33,8 +33,8 @@ class ModuleProblem:
     or, instead of both, a DataLoader or another re-iterable of (inputs, targets) batches, which are moved to the
     module's device. blocks: by name, parameters or patterns such as "*.attn.*", in the order of the block's rows; block
     `all` always exists. pairs: blocks whose couplings are measured, where the joint block "A,B" is analysed. Tied
-    parameters count once, under their first name. Raises ArgumentError for a pattern that matches nothing, for pairs of
-    unknown or overlapping blocks, and for data that `Objective` refuses.
+    parameters count once, under their first name, whichever of their names a run file has. Raises ArgumentError for a
+    pattern that matches nothing, for pairs of unknown or overlapping blocks, and for data that `Objective` refuses.
     """
 
     name = "the module"
@@ -44,6 +44,8 @@ class ModuleProblem:
     pairs: Sequence[tuple[str, str]]
     rows: Groups = {}
     balanced: tuple[str, str] | None = None
+    tied: Mapping[str, str]
+    """First name by each other name of a tied parameter."""
 
     def __init__(
         self,
@@ -69,6 +71,7 @@ class ModuleProblem:
             require_real(name, parameter)
         shapes = {n: tuple(p.shape) for n, p in model.named_parameters()}
         self.parameters = {n: ParameterSpec(shape, plain_axes(n, len(shape))) for n, shape in shapes.items()}
+        self.tied = first_names(model)
         self.parts = _parts(list(shapes))
         self._declare(blocks or {}, pairs)
 

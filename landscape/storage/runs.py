@@ -12,7 +12,7 @@ import numpy as np
 from landscape.errors import FileError, NumericsError, StepError
 from landscape.storage import schema
 from landscape.storage.files import as_path, open_file
-from landscape.storage.table import TableReader, listed
+from landscape.storage.table import Row, TableReader, listed
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 MEMORISED, GROKKED = 0.99, 0.95
@@ -28,6 +28,8 @@ class RunReader:
         self._file = open_file(self.path, schema.RUN)
         self.attrs, self.config, self.tables = self._file.attrs, self._file.config, self._file.tables
         self.layout, self.scales = self._file.layout, self._file.scales
+        self.names: dict[str, str] = {}
+        """What a reader of the file calls stored parameters, where that is not their name in the file."""
         self._beside = [g for g, t in self.tables.items() if t.table.row == schema.STEP and g != "checkpoints"]
 
     @property
@@ -83,7 +85,7 @@ class RunReader:
                     f"{self.path}: {name} at step {step} has {bad} non-finite values",
                     f"the run diverged: analyse earlier steps, or lower {lower}",
                 )
-        return values
+        return Row(self.path, {self.names.get(name, name): array for name, array in values.items()})
 
     def require_beside(self, step: int) -> None:
         """Raise StepError or FileError unless every table has this stored step."""
@@ -98,14 +100,15 @@ class RunReader:
         """Adam's second moments at a stored step by parameter; None for a run with SGD."""
         if "moments" not in self.tables:
             return None
-        values = self._row("moments", step)
-        return {name.removeprefix("v_"): array for name, array in values.items()}
+        found = {name.removeprefix("v_"): array for name, array in self._row("moments", step).items()}
+        return {self.names.get(name, name): array for name, array in found.items()}
 
     def optimizer_at(self, step: int) -> dict[str, Any] | None:
         """What a recorded run's optimiser knew of each `parameter` at a stored step; None where it was not given."""
         if schema.OPTIMIZER not in self.tables:
             return None
-        return {**self._row(schema.OPTIMIZER, step), schema.PARAMETER: list(self.scales[schema.PARAMETER])}
+        names = [self.names.get(name, name) for name in self.scales[schema.PARAMETER]]
+        return {**self._row(schema.OPTIMIZER, step), schema.PARAMETER: names}
 
     def metrics(self) -> Arrays:
         """All committed metrics by name, including `metric_step`, ascending."""

@@ -14,6 +14,7 @@ from typing import Any, Self
 import torch
 from torch import nn
 
+from landscape.curvature.modules import first_names
 from landscape.errors import ArgumentError, FileError
 from landscape.problems.blocks import Blocks, Pairs
 from landscape.provenance import provenance
@@ -186,9 +187,7 @@ class Recorder:
     def _created(
         self, metrics: list[str], blocks: Blocks | None, pairs: Pairs | None, seed: int | None, fsync: bool
     ) -> Writer:
-        cls, first = type(self._model), {id(p): name for name, p in self._model.named_parameters()}
-        every = self._model.named_parameters(remove_duplicate=False)
-        aliases = {name: first[id(p)] for name, p in every if first[id(p)] != name}
+        cls, aliases = type(self._model), first_names(self._model)
         name, seed = f"{cls.__module__}.{cls.__qualname__}", None if seed is None else _whole(seed, "seed")
         described = config(self._forms, name, blocks, pairs, aliases, seed)
         attrs = {"run_id": uuid.uuid4().hex, "config": json.dumps(described), "seed": described["seed"]}

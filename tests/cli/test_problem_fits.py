@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from helpers import foreign
+from safetensors.torch import save_model
 
 from landscape.cli import main as cli
+from landscape.storage.hessians import HessianReader
 from landscape.storage.runs import RunReader
+from landscape.training.importers import import_checkpoints
 
 
 def wrapped(prefix: str) -> str:
@@ -111,3 +116,57 @@ def test_running_statistics_are_those_of_the_model(users_run: Path, capsys: pyte
     assert cli.run([*argv, "--quiet"]) == 0
     expected = "warning: --problem mine.py:problem: the running statistics of '1' are those of the given model"
     assert expected in capsys.readouterr().err
+
+
+TIED = """
+import torch
+from landscape import ModuleProblem
+
+
+class Tied(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.tok = torch.nn.Embedding(5, 3)
+        self.mid = torch.nn.Linear(3, 3)
+        self.head = torch.nn.Linear(3, 5, bias=False)
+        self.head.weight = self.tok.weight
+
+    def forward(self, x):
+        return self.head(torch.tanh(self.mid(self.tok(x))))
+
+
+def problem():
+    x = torch.arange(5)
+    return ModuleProblem(Tied(), x, x.roll(1), blocks={"ends": ["tok.weight[1:4]"], "tok": ["tok.*"]})
+"""
+
+
+def test_tied_parameters_under_their_other_name(beside_the_user: None) -> None:
+    """safetensors keeps one name of two, and not always the one that the model has first: the numbers are the same."""
+    Path("mine.py").write_text(TIED)
+    model = foreign.executed(TIED)["Tied"]()
+    torch.save(model.state_dict(), "torch-7.pt")
+    save_model(model, "safe-7.safetensors")
+    found = []
+    for name, kept in (("torch-7.pt", "tok.weight"), ("safe-7.safetensors", "head.weight")):
+        out = Path(name).with_suffix(".h5")
+        import_checkpoints([name], out, quiet=True)
+        with RunReader(out) as reader:
+            assert kept in reader.checkpoint(7)
+        own = ["--ckpt", str(out), "--problem", "mine.py:problem"]
+        assert cli.run(["hessian", *own, "--quiet", "--blocks", "ends", "tok", "all", "--verify"]) == 0
+        assert cli.run(["critical", *own, "--step", "7", "--search-hvps", "5", "--quiet", "--blocks", "tok"]) in (0, 3)
+        found.append(HessianReader(out.with_name(f"{out.stem}.hessian.h5")).row(7))
+    for quantity in ("eigenvalues", "inertia", "operator_norm"):
+        np.testing.assert_array_equal(found[0][quantity], found[1][quantity])
+
+
+def test_tied_parameters_of_which_a_file_holds_both(beside_the_user: None, capsys: pytest.CaptureFixture[str]) -> None:
+    """Copies, as .cpu() makes of a state on a GPU, may differ: the user chooses."""
+    state = {name: value.clone() for name, value in foreign.executed(TIED)["Tied"]().state_dict().items()}
+    torch.save(state, "copies-7.pt")
+    import_checkpoints(["copies-7.pt"], "copies.h5", quiet=True)
+    argv = ["hessian", "--ckpt", "copies.h5", "--problem", "mine.py:problem"]
+    error = "copies.h5 holds both 'tok.weight' and 'head.weight', which are tied in the module"
+    foreign.refused(argv, TIED, error, "import the files again with --skip head.weight", capsys)
