@@ -107,7 +107,7 @@ class RunReader:
         """What a recorded run's optimiser knew of each `parameter` at a stored step; None where it was not given."""
         if schema.OPTIMIZER not in self.tables:
             return None
-        names = [self.names.get(name, name) for name in self.scales[schema.PARAMETER]]
+        names = [self.names.get(name, name) for name in map(str, self.scales[schema.PARAMETER])]
         return {**self._row(schema.OPTIMIZER, step), schema.PARAMETER: names}
 
     def metrics(self) -> Arrays:

@@ -11,7 +11,7 @@ import re
 import sys
 import uuid
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,8 @@ _SUFFIXES = (".safetensors", ".pt", ".pth")
 _BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 _WHOLE = ("model.safetensors", "pytorch_model.bin")
 """A model of Hugging Face in one file; of several, NAME.index.json says where each tensor is."""
+_SHOWN = 3
+"""Files that a message names."""
 _STATE = "save the state alone: torch.save(model.state_dict(), ...), or convert it where you trust it"
 _AGAIN = "copy it again from its source, or leave it out"
 
@@ -72,7 +74,7 @@ def import_checkpoints(
     would run code or differ in their parameters, ConfigError for patterns without a step, ArgumentError for names.
     """
     path, notes = output(as_path(path)), dict[str, None]()
-    found = _with_steps(_found(sources), _pattern(step_pattern), notes)
+    found = _with_steps(_found(sources, notes), _pattern(step_pattern), notes)
     make_folder(path.parent)
     with sole_writer(path):
         if overwrite:
@@ -115,7 +117,7 @@ def _pattern(text: str) -> re.Pattern[str]:
     return pattern
 
 
-def _found(sources: Sequence[Path | str]) -> list[tuple[Path, tuple[Path, ...]]]:
+def _found(sources: Sequence[Path | str], notes: dict[str, None]) -> list[tuple[Path, tuple[Path, ...]]]:
     """Every checkpoint of the sources once: its name and its files."""
     if not sources:
         raise ConfigError("no file is named", "name files, folders or globs of checkpoints")
@@ -127,31 +129,45 @@ def _found(sources: Sequence[Path | str]) -> list[tuple[Path, tuple[Path, ...]]]
             matches = [Path(match) for match in sorted(glob.glob(str(source), recursive=True))]
             if not matches:
                 raise FileError(f"{source} does not exist", "check the path; a glob must match at least one file")
+        others = dict[str, None]()
         for match in matches:
-            inside = list(_in_folder(match)) if match.is_dir() else [(match, (match,))] if _is_known(match) else []
+            inside, beside = _in_folder(match) if match.is_dir() else _split([match])
             if not inside and match == source:
                 what = "folder without checkpoints" if match.is_dir() else "file of an unknown kind"
                 raise FileError(f"{source} is a {what}", f"checkpoints are {', '.join(_SUFFIXES)} or their folders")
             found |= {checkpoint.resolve(): (checkpoint, files) for checkpoint, files in inside}
+            others |= {path.name: None for path in beside}
+        if others:
+            shown = ", ".join(list(others)[:_SHOWN]) + (
+                f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
+            )
+            notes[f"skipped in {source}: {shown}"] = None
     if not found:
         raise FileError(f"{sources[0]} matches no checkpoint", f"checkpoints are {', '.join(_SUFFIXES)} or folders")
     return list(found.values())
 
 
-def _is_known(path: Path) -> bool:
-    return path.suffix in _SUFFIXES and path.is_file()
-
-
-def _in_folder(folder: Path) -> Iterator[tuple[Path, tuple[Path, ...]]]:
-    """A folder that is one checkpoint of Hugging Face, or the checkpoints that lie in it."""
+def _in_folder(folder: Path) -> tuple[list[tuple[Path, tuple[Path, ...]]], list[Path]]:
+    """A folder that is one checkpoint of Hugging Face, or the checkpoints that lie in it, and the other files."""
     if files := _of_hugging_face(folder):
-        yield folder, files
-        return
-    for entry in sorted(folder.iterdir()):
-        if entry.is_dir() and (files := _of_hugging_face(entry)):
-            yield entry, files
-        elif _is_known(entry):
-            yield entry, (entry,)
+        return [(folder, files)], []
+    return _split(sorted(folder.iterdir()))
+
+
+def _split(paths: Sequence[Path]) -> tuple[list[tuple[Path, tuple[Path, ...]]], list[Path]]:
+    """The checkpoints among files and folders, and the files that are none."""
+    found, others = [], []
+    for path in paths:
+        if path.is_dir():
+            files = _of_hugging_face(path)
+        elif path.suffix in _SUFFIXES:
+            files = (path,)
+        else:
+            files = ()
+            others.append(path)
+        if files:
+            found.append((path, files))
+    return found, others
 
 
 def _of_hugging_face(folder: Path) -> tuple[Path, ...]:
@@ -245,7 +261,7 @@ def _torch(file: Path, notes: dict[str, None]) -> dict[str, Tensor]:
             warnings.filterwarnings("ignore", message=".*TorchScript archive")
             loaded = torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        if found := re.search(r"GLOBAL (\S+)|Unsupported (?:global|class)|unrecognized function", str(error)):
+        if found := re.search(r"GLOBAL (\S+)|Unsupported class|unrecognized function", str(error)):
             raise FileError(
                 f"{file} would run code when it is read ({found[1] or found[0]}), and is not",
                 _STATE,
@@ -284,12 +300,13 @@ def _untie(tensors: dict[str, Tensor]) -> dict[str, str]:
 def _state(file: Path, loaded: Any) -> tuple[Mapping[Any, Any], str]:
     """The state dict in what a file holds, and the key that it is under."""
     if isinstance(loaded, Mapping):
-        if any(isinstance(value, Tensor) for value in loaded.values()):
-            return loaded, ""
+        # First, as a trainer may keep a loss or a step as a tensor beside it.
         for key in _NESTED:
             inner = loaded.get(key)
             if isinstance(inner, Mapping) and any(isinstance(value, Tensor) for value in inner.values()):
                 return inner, key
+        if any(isinstance(value, Tensor) for value in loaded.values()):
+            return loaded, ""
     raise FileError(f"{file} holds no state dict", f"save one directly, or under {', '.join(map(repr, _NESTED))}")
 
 

@@ -42,7 +42,8 @@ def test_states_inside_of_others(key: str, tmp_path: Path, capsys: pytest.Captur
     """A trainer's own file: what is skipped is said in one line each, and so is where the state was."""
     model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
     for step in (1, 2):
-        inside = {key: model.state_dict(), "optimizer": {"lr": 1.0}, "epoch": 3}
+        # The loss, as in torch's tutorial, is a tensor that is no parameter.
+        inside = {"loss": torch.ones(()), key: model.state_dict(), "optimizer": {"lr": 1.0}, "epoch": 3}
         torch.save(inside, tmp_path / f"at{step}.pt")
     torch.save({}, tmp_path / "final.pt")
     assert cli.run(["import", str(tmp_path), "--out", str(tmp_path / "run.h5"), "--quiet"]) == 0
@@ -51,6 +52,7 @@ def test_states_inside_of_others(key: str, tmp_path: Path, capsys: pytest.Captur
     for line in (
         f"the state is under '{key}'",
         "skipped optimizer: no tensor",
+        "skipped loss: no tensor",
         "skipped 1.running_mean: a buffer",
         "skipped 1.num_batches_tracked: int64",
         f"skipped {tmp_path / 'final.pt'}: no step in its name",
@@ -78,6 +80,18 @@ def test_folders_of_hugging_face(tmp_path: Path) -> None:
     for number, sources in enumerate(([tmp_path], [tmp_path / "checkpoint-*"], sorted(tmp_path.glob("checkpoint-*")))):
         import_checkpoints(sources, tmp_path / f"run{number}.h5", quiet=True)
         same(tmp_path / f"run{number}.h5", truth)
+
+
+def test_what_a_folder_holds_besides_is_said(tmp_path: Path) -> None:
+    """One line for each folder or pattern: the files of other kinds."""
+    folder = tmp_path / "states"
+    folder.mkdir()
+    torch.save(a_state(1), folder / "a1.pt")
+    for name in ("b2.ckpt", "c3.bin", "d.txt", "e.txt"):
+        (folder / name).write_text("x")
+    for number, source in enumerate((folder, folder / "*")):
+        found = import_checkpoints([source], tmp_path / f"run{number}.h5", quiet=True)
+        assert found.notes == (f"skipped in {source}: b2.ckpt, c3.bin, d.txt and 1 more",)
 
 
 def test_older_folders_of_hugging_face(tmp_path: Path) -> None:
@@ -211,10 +225,10 @@ def test_no_code_is_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     mark = tmp_path / "mark"
     torch.save({**a_state(1), "bomb": Bomb(mark)}, tmp_path / "a1.pt")
     torch.save(small(), tmp_path / "b1.pt")
-    for name in ("a1.pt", "b1.pt"):
+    for name, what in (("a1.pt", "posix.mkdir"), ("b1.pt", "torch.nn.modules.container.Sequential")):
         assert cli.run(["import", str(tmp_path / name), "--out", str(tmp_path / "run.h5")]) == 1
         said = capsys.readouterr().err
-        assert "would run code when it is read" in said
+        assert f"would run code when it is read ({what})" in said
         assert "hint: save the state alone: torch.save(model.state_dict()" in said
     assert not mark.exists()
     # It is one: read without care it would have made its mark.
