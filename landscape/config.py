@@ -69,7 +69,12 @@ class TrainConfig:
         1.0, "Factor on the initialisation of E: N(0, 1), or N(0, 1/embed_dim) in a Transformer.", at_least=0
     )
     init_scale_W: float = field(1.0, "Factor on PyTorch's default initialisation of W.", at_least=0)
-    freeze: Literal["none", "E", "W"] = field("none", "Matrix that stays at its initial value.")
+    start: Literal["own", "folded"] = field(
+        "own",
+        "Initial values; folded: of two tokens those of the run with four, with what `op` and `=` add in b1.",
+    )
+    freeze: Literal["none", "E", "W"] = field("none", "Matrix that stays at its value.")
+    freeze_from: int = field(0, "Step from which it does.", at_least=0, at_most=MOST)
     optimizer: Optimizer = field("adam", "How gradients move the parameters.", choices=OPTIMIZERS)
     lr: float = field(0.01, "Learning rate of every parameter except E.", at_least=0)
     lr_ratio: float | Literal["prop41", "curvature"] = field(
@@ -139,6 +144,7 @@ class TrainConfig:
 
     def _require_model(self) -> None:
         """Raise ConfigError for options that the model does not have or cannot combine."""
+        self._require_start()
         self._require_penalty()
         if self.model == "transformer":
             if self.embed_dim % self.heads:
@@ -182,6 +188,18 @@ class TrainConfig:
                 "use a number for --lr-ratio, or --freeze none",
             )
 
+    def _require_start(self) -> None:
+        """Raise ConfigError for initial values that the run cannot have, and a freeze of nothing."""
+        if self.freeze_from and self.freeze == "none":
+            raise ConfigError(
+                f"freeze_from is {self.freeze_from}, but nothing is frozen", "name a matrix with --freeze E or W"
+            )
+        if self.start == "folded" and (self.model, self.tokens, self.bias) != ("embedding", 2, True):
+            raise ConfigError(
+                f"start is folded, but the run has model {self.model}, {self.tokens} tokens and bias {self.bias}",
+                "only --model embedding with --tokens 2 and biases starts so; or use --start own",
+            )
+
     def _require_penalty(self) -> None:
         """Raise ConfigError for a nuclear norm that the run cannot have."""
         if self.penalty != "nuclear":
@@ -194,6 +212,10 @@ class TrainConfig:
             raise ConfigError(
                 "penalty nuclear moves the tables W, but W is frozen", "use --freeze none, or --penalty l2"
             )
+
+    def is_frozen(self, parameter: str, step: int) -> bool:
+        """Whether a parameter stays at its value in the step after `step`."""
+        return parameter == self.freeze != "none" and step >= self.freeze_from
 
     @property
     def vocabulary(self) -> int:
@@ -292,15 +314,19 @@ class HessianConfig(AnalysisConfig):
     """Options of an analysis of a run."""
 
     steps: str = field(
-        "auto", "auto: log-spaced steps with the memorise and grok steps; all; or a list such as 0,100,2000."
+        "auto",
+        "auto: log-spaced steps with the memorise and grok steps; plateau: the one in the middle between those two on "
+        "a log scale; all; or a list such as 0,100,2000.",
     )
     num_steps: int = field(12, "Number of steps that auto chooses.", at_least=1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.steps not in ("auto", "all"):
+        if self.steps not in ("auto", "all", "plateau"):
             if not _STEPS.fullmatch(self.steps):
-                raise ConfigError(f"steps {self.steps!r} is no list of steps", "use auto, all, or e.g. 0,100,2000")
+                raise ConfigError(
+                    f"steps {self.steps!r} is no list of steps", "use auto, plateau, all, or e.g. 0,100,2000"
+                )
             if longest := [step for step in self.steps.split(",") if len(step.strip()) > _DIGITS]:
                 raise ConfigError(
                     f"step {reprlib.repr(longest[0].strip())[1:-1]} is too large", "no run has more than 2^53 steps"

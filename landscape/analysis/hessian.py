@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import json
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -267,12 +268,13 @@ def choose_steps(reader: RunReader, wanted: str, count: int = 12) -> list[int]:
     """Stored steps to analyse.
 
     auto: at most `count`: step 0, the steps where train hits 99 % and test 95 %, the last, and log-spaced ones.
-    Raises StepError for a step that is not stored.
+    plateau: the one nearest to the geometric mean of these two events, the last step in the place of the second where
+    that never came. Raises StepError for a step that is not stored, or without the first event.
     """
     stored = reader.steps
     if wanted == "all":
         return stored
-    if wanted != "auto":
+    if wanted not in ("auto", "plateau"):
         chosen = sorted({int(s) for s in wanted.split(",")})
         for step in chosen:
             with contextlib.suppress(NumericsError):
@@ -285,6 +287,14 @@ def choose_steps(reader: RunReader, wanted: str, count: int = 12) -> list[int]:
         reader.first_step(metric, threshold)
         for metric, threshold in (("train_accuracy", MEMORISED), ("test_accuracy", GROKKED))
     ]
+    if wanted == "plateau":
+        memorised, grokked = events
+        if not memorised:
+            raise StepError(
+                f"{reader.path} never reached {MEMORISED:.0%} on its training set and has no plateau",
+                "train it further with --resume, or name --steps",
+            )
+        return [_nearest(stored, math.sqrt(memorised * max(memorised, grokked or stored[-1])))]
     chosen_steps = {stored[0]} | {_nearest(stored, e) for e in events if e is not None}
     # Far apart first, so that a small count still spans the run.
     for target in _bisected(max(stored[min(1, len(stored) - 1)], 1), max(stored[-1], 1)):

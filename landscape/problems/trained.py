@@ -79,7 +79,7 @@ class TrainedProblem(abc.ABC):
         rates = {n: float(metrics.get("lr_E", np.nan) if n == "E" else rest) for n in self.parameters}
         return Training(
             step=step,
-            rates={n: 0.0 * rate if n == self.train.freeze else rate for n, rate in rates.items()},
+            rates={n: 0.0 * rate if self.train.is_frozen(n, step) else rate for n, rate in rates.items()},
             second_moments=None if moments is None else {n: v.astype("f8") / corrected for n, v in moments.items()},
             update_frequency=float(count.mean() / step) if step else float("nan"),
         )

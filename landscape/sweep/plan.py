@@ -54,7 +54,7 @@ class SweepAnalysis(HessianConfig):
         """The steps named in `steps` or `refine_from`."""
         if self.refine_from is not None:
             return [self.refine_from]
-        return [] if self.steps in ("auto", "all") else [int(step) for step in self.steps.split(",")]
+        return [] if self.steps in ("auto", "all", "plateau") else [int(step) for step in self.steps.split(",")]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -105,13 +105,13 @@ class Group:
                     member.sampler.refresh(norm)
         if self.step % config.lr_ratio_every == 0:
             self._measure_lr_ratios()
-        if 0 < self.step < self.config.warmup:
+        if 0 < self.step < config.warmup or 0 < self.step == config.freeze_from:
             self._set_rates()
         batch = self._draw()
         for member, seen in zip(self.members, batch.seen, strict=True):
             member.count += seen
         self.networks.backward(batch)
-        if self.has_E and config.freeze != "E":
+        if self.has_E and not config.is_frozen("E", self.step):
             self.grad_norm += torch.linalg.vector_norm(self.networks.grads["E"], dim=2)
         self.step += 1
         self.optimizer.step(self.step)

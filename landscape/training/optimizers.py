@@ -60,7 +60,7 @@ class Optimizer:
             gradient.addcmul_(theta, self._coupled)
             if self._is_nuclear:
                 self._of_tables.addcmul_(subgradient(self._tables), self._lambda[:, None, None].to(gradient))
-        if config.freeze != "none":
+        if config.is_frozen(config.freeze, number - 1):
             self._networks.grads[config.freeze].zero_()
         self._rule.step(theta, gradient, self.m, self.v, self._rates, number)
         if self._is_nuclear and self._rule.decoupled:

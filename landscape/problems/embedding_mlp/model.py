@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import torch
@@ -16,7 +17,7 @@ class MLP(nn.Module):
     """tokens (sample, slot) -> logits (sample, class); parameters named E, W, b1, V, b2 as in the files.
 
     Tables are the network of one-hot tokens, W = [T_1^T ... T_s^T], which starts as the embedding network of the same
-    options and seed: T_k = E W_k^T.
+    options and seed: T_k = E W_k^T. With --start folded so does the network of two tokens as that of four.
     """
 
     def __init__(self, config: TrainConfig) -> None:
@@ -48,8 +49,26 @@ class MLP(nn.Module):
         self.b1 = uniform(h, fan_in=fan_in) if config.bias else None
         self.V = uniform(p, h, fan_in=h)
         self.b2 = uniform(p, fan_in=h) if config.bias else None
-        if config.freeze != "none":
+        if config.start == "folded":
+            self._fold(MLP(dataclasses.replace(config, tokens=4, start="own")))
+        if config.is_frozen(config.freeze, 0):
             getattr(self, config.freeze).requires_grad_(False)
+
+    @torch.no_grad()
+    def _fold(self, four: MLP) -> None:
+        """Take the place of a network of four tokens, with what its two constant ones add in b1."""
+        p, W_k = len(self.V), four.W.view(len(four.W), four.slots, -1)
+        operands, constants = (0, 2), {1: p, 3: p + 1}
+        self.E.copy_(four.E[:p])
+        self.W.copy_(W_k[:, operands].flatten(1))
+        added = [W_k[:, k].double() @ four.E[token].double() for k, token in constants.items()]
+        assert self.b1 is not None
+        assert four.b1 is not None
+        self.b1.copy_(four.b1.double() + sum(added))
+        self.V.copy_(four.V)
+        assert self.b2 is not None
+        assert four.b2 is not None
+        self.b2.copy_(four.b2)
 
     def tables(self) -> Tensor:
         """T_k = E W_k^T, shape (slot, token, hidden): the first layer of every possible input token."""

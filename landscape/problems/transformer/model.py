@@ -55,7 +55,7 @@ class Transformer(nn.Module):
             self.shift_1, self.shift_2 = constant(0.0, d), constant(0.0, d)
         if self.norms == "pre":
             self.norm, self.shift = (nn.Parameter(torch.full((d,), x, dtype=dtype)) for x in (1.0, 0.0))
-        if config.freeze != "none":
+        if config.is_frozen(config.freeze, 0):
             getattr(self, config.freeze).requires_grad_(False)
 
     def forward(self, tokens: Tensor) -> Tensor:
