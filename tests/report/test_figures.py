@@ -95,6 +95,10 @@ def test_any_run(name: str, folder: Path) -> None:
     assert drawn.keys() >= {"training_curves", "extreme_eigenvalues", "saddle_index", "densities"}
     assert ("spectra" in drawn) == (name != "free")
     assert ("tracking" in drawn) == (name not in ("short", "seldom"))
+    index = drawn["saddle_index"]
+    assert ("dashed: on the complement of the gauge" in index.caption) == any(
+        index.data["saddle_index_gauge_free"].notna()
+    )
 
 
 @pytest.mark.parametrize("name", ["sgd", "free", "seldom"])

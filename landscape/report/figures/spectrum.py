@@ -172,8 +172,10 @@ def saddle_index(sources: Sequence[Source]) -> Drawn:
     tolerance.set(ylabel=r"tolerance $\tau$", yscale="log")
     gradient.set(ylabel="gradient norm of the block", yscale="log")
     outside_legend(figure, index)
+    data = pd.concat(rows)
+    gauge = f"; dashed: on the complement of the gauge directions of {' and '.join(BALANCED)}"
     caption = (
         f"{what_was_run(kept)} Eigenvalues below −τ, objective {objectives(kept)}; shaded where only a bracket is "
-        f"known; dashed: on the complement of the gauge directions of {' and '.join(BALANCED)}. {where(kept)}"
+        f"known{gauge if data['saddle_index_gauge_free'].notna().any() else ''}. {where(kept)}"
     )
-    return Drawn("Saddle index", figure, pd.concat(rows), caption, numbers)
+    return Drawn("Saddle index", figure, data, caption, numbers)
