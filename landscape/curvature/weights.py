@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from landscape.curvature.checks import blaming
 from landscape.curvature.data import Tree, shapes, tensors_of
 from landscape.errors import ArgumentError
 
@@ -44,16 +45,17 @@ class Weights:
         kept = self._kept(targets)
         if self._function is None:
             return kept
-        found = self._function(targets)
+        with blaming(f"weights= fails on targets {shapes(targets)}"):
+            found = self._function(targets)
         if not isinstance(found, Tensor) or found.shape != self.shape(targets):
             what = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else f"a {type(found).__name__}"
             raise ArgumentError(
                 f"weights returns {what} for targets {shapes(targets)}; {self.shape(targets)} is needed",
                 "return one weight for each sample (n,), or with per_token for each token (n, T)",
             )
-        if found.is_floating_point() and not bool((found.isfinite() & (found >= 0)).all()):
-            raise ArgumentError("weights are negative or not finite somewhere", "return numbers of at least 0")
         found = found if found.dtype == torch.bool else found.double()
+        if not bool((found.isfinite() & (found >= 0)).all()):
+            raise ArgumentError("weights are negative or not finite somewhere", "return numbers of at least 0")
         return found if kept is None else kept & found if found.dtype == torch.bool else found.where(kept, 0.0)
 
     def total(self, pieces: Iterable[Tree]) -> float:

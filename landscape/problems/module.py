@@ -67,6 +67,8 @@ class ModuleProblem:
         self._settings: dict[str, Any] = {"per_token": per_token, "outputs": outputs, "weights": weights}
         self._data = as_data(inputs, targets, chunk_size, device_of(model))
         self.device = self._data.device
+        if next(model.parameters(), None) is None:
+            raise ArgumentError(f"{type(model).__name__} has no parameters", "give the module that is trained")
         for name, parameter in model.named_parameters():
             require_real(name, parameter)
         shapes = {n: tuple(p.shape) for n, p in model.named_parameters()}

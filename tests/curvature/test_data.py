@@ -250,6 +250,7 @@ def problem(loader: Any, **settings: Any) -> Callable[[], Any]:
             "pass the loss by its name: loss=",
         ),
         "no targets": (lambda: ModuleProblem(net(), X), "inputs are a Tensor, and there are no targets", "DataLoader"),
+        "no parameters": (lambda: ModuleProblem(nn.Tanh(), X, Y), "Tanh has no parameters", "that is trained"),
         "no module": (lambda: ModuleProblem(lambda x: x, X, Y), "the model is a function", "torch.nn.Module"),
         "weights of another shape": (
             lambda: Objective(net(), X, Y, weights=lambda y: y[:3].float()),
@@ -260,6 +261,16 @@ def problem(loader: Any, **settings: Any) -> Callable[[], Any]:
             lambda: Objective(net(), X, Y, weights=lambda y: 1.0 - y),
             "weights are negative or not finite somewhere",
             "numbers of at least 0",
+        ),
+        "negative whole weights": (
+            lambda: Objective(net(), X, Y, weights=lambda y: 1 - y),
+            "weights are negative or not finite somewhere",
+            "numbers of at least 0",
+        ),
+        "weights that fail": (
+            lambda: Objective(net(), X, Y, weights=lambda y: y.mask),
+            r"weights= fails on targets \(10,\): AttributeError: 'Tensor' object has no attribute 'mask'",
+            "it must work",
         ),
         "no weight": (
             lambda: Objective(net(), X, Y, weights=lambda y: 0.0 * y),
