@@ -14,7 +14,7 @@ from helpers.run_files import contents
 from helpers.transformers import dense_hessian, drawn
 
 from landscape.analysis.hessian import analyse
-from landscape.config import HessianConfig
+from landscape.config import HessianConfig, preset
 from landscape.training.loop import train, train_ensemble
 
 OPTIONS = (
@@ -74,3 +74,19 @@ def test_training_and_analysis(seed: int, tmp_path: Path) -> None:
             assert file["inertia_lower"][0, at] <= (expected < -tau).sum() <= file["inertia_upper"][0, at]
     assert {"E", "Q", "K", "V", "O", "mlp_in", "mlp_out", "E,Q,K", "all"} <= set(blocks)
     assert ("U" in blocks) != config.tied
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "block"), [("demo", "E"), ("transformer", "P")])
+def test_presets_of_the_demos(name: str, block: str, tmp_path: Path) -> None:
+    """A block of each network that the Makefile shows, from the numbers in its files alone."""
+    config = dataclasses.replace(preset(name), steps=40, stop_test_accuracy=None, checkpoint_every=40, device="cpu")
+    train(config, tmp_path / "run.h5", quiet=True)
+    settings = HessianConfig(steps="40", blocks=(block,), probes=2, probe_steps=2, device="cpu")
+    analyse(tmp_path / "run.h5", settings, quiet=True)
+    expected = np.linalg.eigvalsh(dense_hessian(tmp_path / "run.h5", 40, only=(block,))[0].numpy())
+    with h5py.File(tmp_path / "run.hessian.h5") as file:
+        difference = np.abs(file[f"spectrum/{block}"][0] - expected).max()
+        assert difference <= 1e-9 * np.abs(expected).max()
+        tau = file["inertia_tolerance"][0, 0]
+        assert file["inertia"][0, 0].tolist()[0] == (expected < -tau).sum()

@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import random
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -68,8 +69,11 @@ def drawn(seed: int) -> TrainConfig:
     )
 
 
-def dense_hessian(path: Path, step: int) -> tuple[Tensor, dict[str, slice]]:
-    """The Hessian of the mean cross-entropy over the training pairs at a checkpoint, and each parameter's rows."""
+def dense_hessian(path: Path, step: int, only: Collection[str] = ()) -> tuple[Tensor, dict[str, slice]]:
+    """The Hessian of the mean cross-entropy over the training pairs at a checkpoint, and each parameter's rows.
+
+    only: kinds of parameters, all by default.
+    """
     with h5py.File(path) as file:
         config, stored = json.loads(file.attrs["config"]), file["checkpoints"]
         row = list(stored["step"][()]).index(step)
@@ -77,16 +81,25 @@ def dense_hessian(path: Path, step: int) -> tuple[Tensor, dict[str, slice]]:
         params = {n: torch.from_numpy(stored[n][row]).double() for n in names}
         is_train = file["data/split"][()] == 0
         tokens, labels = (torch.from_numpy(file[f"data/{n}"][()][is_train]).long() for n in ("tokens", "labels"))
-    ends = [0, *itertools.accumulate(p.numel() for p in params.values())]
-    rows = {n: slice(a, b) for n, (a, b) in zip(params, itertools.pairwise(ends), strict=True)}
+    moved = {n: p for n, p in params.items() if not only or n.partition(".")[0] in only}
+    ends = [0, *itertools.accumulate(p.numel() for p in moved.values())]
+    rows = {n: slice(a, b) for n, (a, b) in zip(moved, itertools.pairwise(ends), strict=True)}
+    network = logits if config["model"] == "transformer" else mlp_logits
 
     def loss(flat: Tensor) -> Tensor:
-        z = logits(config, {n: flat[rows[n]].view(p.shape) for n, p in params.items()}, tokens)
+        z = network(config, params | {n: flat[rows[n]].view(p.shape) for n, p in moved.items()}, tokens)
         return (z.logsumexp(1) - z[torch.arange(len(z)), labels]).mean()
 
-    flat = torch.cat([p.flatten() for p in params.values()])
-    found: Tensor = torch.autograd.functional.hessian(loss, flat, vectorize=True)
+    flat = torch.cat([p.flatten() for p in moved.values()])
+    found: Tensor = torch.func.jacrev(torch.func.grad(loss), chunk_size=64)(flat)
     return found, rows
+
+
+def mlp_logits(config: dict[str, Any], params: dict[str, Tensor], tokens: Tensor) -> Tensor:
+    """An embedding MLP, with W slot by slot."""
+    parts = params["W"].chunk(tokens.shape[1], 1)
+    drive = torch.stack([params["E"][t] @ W.T for t, W in zip(tokens.T, parts, strict=True)]).sum(0)
+    return ACTIVATIONS[config["activation"]](drive + params["b1"]) @ params["V"].T + params["b2"]
 
 
 def logits(config: dict[str, Any], params: dict[str, Tensor], tokens: Tensor) -> Tensor:
