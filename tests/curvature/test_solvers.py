@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import scipy.sparse.linalg
 import torch
-from helpers.marking import seeds
 from helpers.matrices import Diagonal, drawn_spectrum, matrix
 from numpy.typing import NDArray
 from torch import Tensor
@@ -235,7 +234,7 @@ def test_both_ends_where_largest_magnitudes_alternate() -> None:
         np.testing.assert_allclose(eigsh(A, 2, method=method).values, [[-4.95, -2.9], [5.0, 3.0]], atol=1e-12)
 
 
-@pytest.mark.parametrize("seed", seeds(20, 100))
+@pytest.mark.parametrize("seed", range(20))
 def test_nothing_is_missed_in_random_spectra(seed: int) -> None:
     """Multiplets, clusters, gaps and zeros at scales from 1e-12 to 1e6: both ends, with all copies."""
     rng = np.random.default_rng(seed)

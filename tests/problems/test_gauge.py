@@ -263,11 +263,13 @@ def test_deflations_compose() -> None:
 M, K, N = 4, 3, 16
 SIGMA = torch.tensor([3.0, 2.0, 1.2, 0.4], dtype=torch.float64)
 SUBSETS = [S for r in range(K + 1) for S in itertools.combinations(range(M), r)]
+ONE_OF_EACH_RANK = [(), (1,), (0, 2), (1, 2, 3)]
 
 
-@pytest.mark.parametrize("method", ["dense", slow("lanczos")])
 @pytest.mark.parametrize("decay", [0.0, 0.3])
-@pytest.mark.parametrize("S", SUBSETS)
+@pytest.mark.parametrize(
+    ("S", "method"), [*((S, "dense") for S in SUBSETS), *(slow(S, "lanczos") for S in ONE_OF_EACH_RANK)]
+)
 def test_f3_f5_index_of_balanced_critical_points(S: tuple[int, ...], decay: float, method: str) -> None:
     """|W E - Y|^2 / 2 + decay |theta|^2 / 2 keeping S: (K - r) #{s_i > decay} + #{s_i > s_l}, F3 along the orbit."""
     U, V, Q = (torch.linalg.qr(normal(n, n, seed=n))[0] for n in (M, N, K))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
 import re
 import shutil
 from collections.abc import Sequence
@@ -27,7 +26,8 @@ from landscape.report.style import style
 from landscape.storage.hessians import HessianReader
 from landscape.training.loop import train
 
-ONE_OR_TWO = [*itertools.combinations(BLOCKS, 1), *itertools.combinations(BLOCKS, 2)]
+ONE_OR_TWO = [*((block,) for block in BLOCKS), ("E", "W"), ("V", "E,W"), ("E,W", "W,V"), ("E,V", "all")]
+"""Each block alone; two single ones, a single one and a pair, two pairs, and a pair and the whole."""
 SHAPES = {
     "onehot": ({"model": "onehot"}, {"blocks": ("W", "V", "W,V")}),
     "tables": ({"model": "tables", "penalty": "nuclear"}, {"blocks": ("W", "W,V")}),
