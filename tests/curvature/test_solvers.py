@@ -70,11 +70,10 @@ def test_prescribed_spectra(method: str, name: str, scale: float) -> None:
     assert result.orthonormality < 1e-13
 
 
-@pytest.mark.slow
-def test_a_tenfold_eigenvalue_is_found_ten_times_over_100_seeds() -> None:
+def test_a_tenfold_eigenvalue_is_found_ten_times_over_10_seeds() -> None:
     """-1 ten times: 10 of 10 for every start, where single-vector Lanczos finds 1 to 3."""
     A = MatrixOperator(matrix(np.concatenate([np.full(10, -1.0), np.linspace(0, 2, 190)])))
-    for seed in range(100):
+    for seed in range(10):
         found = eigsh(A, 12, which="lowest", method="lanczos", seed=seed).values[0]
         assert (np.abs(found + 1) < 1e-5).sum() == 10, seed
 
