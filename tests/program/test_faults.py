@@ -54,10 +54,10 @@ def landscape(*argv: str, limit: tuple[str, ...] = (), **options: Any) -> subpro
 @pytest.mark.parametrize(
     ("fault", "size"),
     [
-        (faults.crash_training, {"stride": 7, "resume_every": 25}),
-        (faults.crash_analysis, {"stride": 13, "resume_every": 40}),
+        (faults.crash_training, {"stride": 21, "resume_every": 25}),
+        (faults.crash_analysis, {"stride": 30, "resume_every": 40}),
         (faults.lose_power, {"tries": 150}),
-        (faults.kill_training, {"kills": 25}),
+        (faults.kill_training, {"kills": 10}),
         (faults.kill_training, {"kills": 5, "fsync": True}),
         (faults.kill_analysis, {"kills": 8}),
     ],
