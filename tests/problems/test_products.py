@@ -26,7 +26,8 @@ def both(scale: float = 1.0, decay: float = 0.0, **changes: object) -> tuple[Emb
     model = MLP(config)
     params = {n: p.detach() * (scale if n in ("V", "b2") else 1.0) for n, p in model.named_parameters()}
     x, y = (torch.from_numpy(a).long() for a in make_data(config).subset(TRAIN))
-    mine = EmbeddingHessian(Passes(params, x, y, ACTIVATIONS[config.activation]), decay)
+    numbers = torch.arange(config.vocabulary, dtype=torch.float64)[:, None] if config.model == "scalar" else None
+    mine = EmbeddingHessian(Passes(params, x, y, ACTIVATIONS[config.activation], numbers), decay)
     return mine, HessianOperator(Objective(model, x, y, weight_decay=decay), params)
 
 
@@ -34,25 +35,36 @@ def normal(n: int, m: int) -> Tensor:
     return torch.randn(n, m, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
 
+@pytest.mark.parametrize("model", ["embedding", "tables", "onehot", "scalar"])
 @pytest.mark.parametrize("tokens", [2, 4])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("activation", ["relu", "gelu", "tanh", "quadratic"])
-def test_every_block_and_coupling(activation: str, bias: bool, tokens: int) -> None:
+def test_every_block_and_coupling(activation: str, bias: bool, tokens: int, model: str) -> None:
     """One vector, several and none; with decay; blocks in any order of names, and their transposes."""
-    mine, theirs = both(activation=activation, bias=bias, tokens=tokens, decay=0.3)
-    groups = [[n for n in names if n in mine.rows] for names in BLOCKS.values()]
-    pairs = [*((g, g) for g in groups), (["E"], ["W"]), (["W"], ["E"]), (["V"], ["W"]), (["V", "E"], ["W", "V"])]
-    pairs += [(["b1"], ["E", "b2"]), (["b2", "V"], ["b1"]), (["b1"], ["b1"])] if bias else []
-    for rows, cols in pairs:
+    mine, theirs = both(activation=activation, bias=bias, tokens=tokens, decay=0.3, model=model)
+    pairs = [
+        *((g, g) for g in BLOCKS.values()),
+        (["E"], ["W"]),
+        (["W"], ["E"]),
+        (["V"], ["W"]),
+        (["V", "E"], ["W", "V"]),
+    ]
+    pairs += [(["b1"], ["E", "b2"]), (["b2", "V"], ["b1"]), (["b1"], ["b1"])]
+    whole = theirs.dense()
+    close = 1e-14 * (1 + float(whole.norm()))
+    for both_sides in pairs:
+        rows, cols = ([n for n in names if n in mine.rows] for names in both_sides)
+        if not rows or not cols:
+            continue
         a, b = mine.block(rows, cols), theirs.block(rows, cols)
         assert a.shape == b.shape
         V = normal(a.shape[1], 5)
         expected = b @ V
-        torch.testing.assert_close(a @ V, expected, rtol=0, atol=1e-14 * float(expected.abs().max() + 1))
-        torch.testing.assert_close(a @ V[:, 0], expected[:, 0], rtol=0, atol=1e-14 * float(expected.abs().max() + 1))
-        torch.testing.assert_close(a.T @ normal(a.shape[0], 2), b.T @ normal(a.shape[0], 2), rtol=0, atol=1e-13)
+        torch.testing.assert_close(a @ V, expected, rtol=0, atol=close)
+        torch.testing.assert_close(a @ V[:, 0], expected[:, 0], rtol=0, atol=close)
+        torch.testing.assert_close(a.T @ normal(a.shape[0], 2), b.T @ normal(a.shape[0], 2), rtol=0, atol=close)
         assert (a @ V[:, :0]).shape == (a.shape[0], 0)
-    torch.testing.assert_close(mine.dense(), theirs.dense(), rtol=0, atol=1e-14)
+    torch.testing.assert_close(mine.dense(), whole, rtol=0, atol=close)
 
 
 def test_samples_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,9 +27,9 @@ from landscape.problems.trained import TrainedProblem
 
 
 class EmbeddingMLPProblem(TrainedProblem):
-    """A run of `landscape train`: learned embeddings, one-hot tokens, or the tokens' numbers (cf. `Problem`).
+    """A run of `landscape train`: learned embeddings, one-hot tokens or tables, or the tokens' numbers (cf. `Problem`).
 
-    Tokens as they are, one-hot or numbers, make a model without E, whose Hessian takes automatic differentiation.
+    All but the first are without E; vectors: what takes its place where the tokens' numbers do, (token, 1).
     """
 
     blocks: Mapping[str, tuple[str, ...]]
@@ -45,6 +45,8 @@ class EmbeddingMLPProblem(TrainedProblem):
         self.blocks = blocks_of(list(shapes))
         self.default_blocks = tuple(b for b in DEFAULT_BLOCKS if b in self.blocks)
         self.balanced = BALANCED if set(BALANCED) <= shapes.keys() else None
+        numbers = torch.arange(train.vocabulary, dtype=torch.float64, device=device)[:, None]
+        self.vectors = numbers if train.model == "scalar" else None
 
     def network(self) -> MLP:
         """A new network of the run, at its start."""
@@ -67,10 +69,7 @@ def blocks_of(parameters: Sequence[str]) -> dict[str, tuple[str, ...]]:
 
 
 class MLPStructure:
-    """Products, dense blocks, starts, null vectors and bounds of the MLP at one point (cf. `Structure`).
-
-    Without learned embeddings there is no closed form here; the null vectors are the same.
-    """
+    """Products, dense blocks, starts, null vectors and bounds of the MLP at one point (cf. `Structure`)."""
 
     def __init__(self, problem: EmbeddingMLPProblem, params: Mapping[str, Tensor], decay: float) -> None:
         self.problem, self.params, self.decay = problem, params, decay
@@ -79,11 +78,12 @@ class MLPStructure:
 
     @functools.cached_property
     def _passes(self) -> Passes:
-        return Passes(self.params, self.problem.tokens, self.problem.labels, self.activation)
+        at = self.problem
+        return Passes(self.params, at.tokens, at.labels, self.activation, at.vectors)
 
-    def operator(self) -> Block | None:
+    def operator(self) -> Block:
         """The Hessian by products derived by hand."""
-        return EmbeddingHessian(self._passes, self.decay) if self.has_E else None
+        return EmbeddingHessian(self._passes, self.decay)
 
     def dense(self, names: Sequence[str], gauss_newton: bool = False) -> Tensor | None:
         """A block in closed form (theory.md, section 4)."""
@@ -96,7 +96,7 @@ class MLPStructure:
 
     def starts(self, names: Sequence[str], k: int) -> tuple[Tensor | None, int]:
         """Start vectors for the low end of a block."""
-        return low_end(EmbeddingHessian(self._passes, self.decay, names), k) if self.has_E else (None, 0)
+        return low_end(EmbeddingHessian(self._passes, self.decay, names), k)
 
     def null_vectors(self, names: Sequence[str]) -> Directions | None:
         """The softmax shift of the data loss (F9)."""

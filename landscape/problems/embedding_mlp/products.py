@@ -1,4 +1,4 @@
-"""Hand-derived Hessian-vector products of the embedding-coupled MLP, with the fewest matrix products."""
+"""Hand-derived Hessian-vector products of the MLP over tables, with the fewest matrix products."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from torch import Tensor
 from landscape.curvature.operators import MatrixOperator, assembled
 from landscape.devices import keep_freed_memory
 from landscape.problems.embedding_mlp.activations import derivatives, others
+from landscape.problems.embedding_mlp.first_layer import Parts, first_layer
 
 _CACHE, _DEVICE = 4 << 20, 1 << 30
 """Bytes of one (vector, sample, hidden) array, so that a few of them stay in a CPU's cache."""
 _TOGETHER = 1 << 19
 """Bytes of such an array above which a CPU is faster one vector at a time."""
-Parts = dict[str, Tensor]
 
 
 class EmbeddingHessian:
-    """Blocks of the Hessian of mean cross-entropy for logits = V phi(sum_k W_k E[x_k] + b1) + b2, plus decay.
+    """Blocks of the Hessian of mean cross-entropy for logits = V phi(sum_k T_k[x_k] + b1) + b2, plus decay.
 
     Rows and columns are those of `rows` and `cols`, names in their order; by default all.
     """
@@ -31,7 +31,7 @@ class EmbeddingHessian:
         self.rows = list(params if rows is None else rows)
         self.cols = self.rows if cols is None else list(cols)
         self.shape = (sum(params[n].numel() for n in self.rows), sum(params[n].numel() for n in self.cols))
-        self.dtype, self.device = passes.E.dtype, passes.E.device
+        self.dtype, self.device = passes.V.dtype, passes.V.device
 
     def block(self, rows: Sequence[str], cols: Sequence[str] | None = None) -> EmbeddingHessian:
         """The block that maps perturbations of `cols` (default: `rows`) to gradients of `rows`."""
@@ -69,28 +69,33 @@ class EmbeddingHessian:
 class Passes:
     """The forward and backward pass at the parameters, which all products share.
 
-    params: E (token, d), W (h, s d), V (C, h) and optionally b1 (h,), b2 (C,), all of one precision; tokens (N, s),
-    labels (N,). Kept are 3 h + 2 C numbers a sample; the first layer goes through the tables T_k = E W_k^T
-    (theory.md, section 1). p, share, r (C, N): probabilities, p / N and dL/dlogits, with the samples last, which is
-    fastest for BLAS and sums over classes; D (N, h): slopes of the activation; G: dL/dT_k (token, h) by slot.
+    params: E (token, d) and W (h, s d), or W alone (`first_layer`), V (C, h) and optionally b1 (h,), b2 (C,), all of
+    one precision; tokens (N, s), labels (N,); vectors: constant inputs (token, d) in the place of E. Kept are
+    3 h + 2 C numbers a sample; the first layer goes through its tables T_k (theory.md, section 1). p, share, r (C, N):
+    probabilities, p / N and dL/dlogits, with the samples last, which is fastest for BLAS and sums over classes;
+    D (N, h): slopes of the activation; G: dL/dT_k (token, h) by slot.
     """
 
     def __init__(
-        self, params: Mapping[str, Tensor], tokens: Tensor, labels: Tensor, activation: Callable[[Tensor], Tensor]
+        self,
+        params: Mapping[str, Tensor],
+        tokens: Tensor,
+        labels: Tensor,
+        activation: Callable[[Tensor], Tensor],
+        vectors: Tensor | None = None,
     ) -> None:
         keep_freed_memory()
-        self.params = dict(params)
-        self.E, self.W, self.V = params["E"], params["W"], params["V"]
-        self.tokens, (self.N, self.slots), self.d = tokens, tokens.shape, self.E.shape[1]
-        self.h, self.W_k = len(self.W), self.W.split(self.d, dim=1)
+        self.params, self.V, self.tokens, self.N = dict(params), params["V"], tokens, len(tokens)
+        self.layer = first_layer(params, tokens.shape[1], vectors)
+        self.slots, self.vocabulary, self.h = self.layer.slots, self.layer.vocabulary, self.layer.h
         # A slot with a constant token, such as `op` and `=`, adds the same to every sample.
         self.fixed = {k: int(tokens[0, k]) for k in range(self.slots) if bool((tokens[:, k] == tokens[0, k]).all())}
         self.varying = [k for k in range(self.slots) if k not in self.fixed]
-        room = _DEVICE if self.E.is_cuda else _TOGETHER
-        self.width = max(1, room // (self.N * self.h * self.E.element_size()))
-        pre = self.E.new_zeros(self.N, len(self.W)) + self.params.get("b1", 0.0)
-        for k, W in enumerate(self.W_k):
-            pre += (self.E @ W.T).index_select(0, tokens[:, k])
+        room = _DEVICE if self.V.is_cuda else _TOGETHER
+        self.width = max(1, room // (self.N * self.h * self.V.element_size()))
+        pre = self.V.new_zeros(self.N, self.h) + self.params.get("b1", 0.0)
+        for k in range(self.slots):
+            pre += self.layer.table(k).index_select(0, tokens[:, k])
         self.phi, self.D, second = derivatives(activation, pre)
         logits = self.V @ self.phi.T
         if "b2" in self.params:
@@ -103,7 +108,7 @@ class Passes:
         self.r /= self.N
         back = self.r.T @ self.V
         self.bend = back * second if bool(second.any()) else None
-        self.G = [self.E.new_zeros(len(self.E), len(self.W)) for _ in range(self.slots)]
+        self.G = [self.V.new_zeros(self.vocabulary, self.h) for _ in range(self.slots)]
         for k in range(self.slots):
             self.G[k].index_add_(0, tokens[:, k], back * self.D)
 
@@ -113,21 +118,21 @@ class Passes:
 
     def product(self, v: Parts, rows: Sequence[str], m: int) -> Parts:
         """The rows' parts of H v for m directions at once, (m, ...) by name."""
-        E, V, h, C = self.E, self.V, len(self.W), len(self.V)
-        moves_input = bool(v.keys() & {"E", "W", "b1"})
-        wants_input = any(n in rows for n in ("E", "W", "b1"))
+        V, h, C = self.V, self.h, len(self.V)
+        first = self.layer.names | {"b1"}
+        moves_input, wants_input = bool(v.keys() & first), any(n in rows for n in first)
         tables, shift = self._tables(v, m)
         dV = v.get("V")
-        out = {n: E.new_zeros(m, *self.params[n].shape) for n in ("V", "b2") if n in rows}
-        total = E.new_zeros(m, h)
-        S = {k: E.new_zeros(m * len(E), h) for k in self.varying}
+        out = {n: V.new_zeros(m, *self.params[n].shape) for n in ("V", "b2") if n in rows}
+        total = V.new_zeros(m, h)
+        S = {k: V.new_zeros(m * self.vocabulary, h) for k in self.varying}
         for at, index in self._chunks(m):
             D, phi, p, r, n = self.D[at], self.phi[at], self.p[:, at], self.r[:, at], len(self.D[at])
             da = dpre = None
             if moves_input:
                 dpre = self._inputs(tables, shift, index, n)
                 da = D * dpre
-            dz = (v["b2"] if "b2" in v else E.new_zeros(m, C))[:, :, None].expand(m, C, n)
+            dz = (v["b2"] if "b2" in v else V.new_zeros(m, C))[:, :, None].expand(m, C, n)
             dz = dz.clone() if da is None else torch.baddbmm(dz, V.expand(m, C, h), da.mT)
             if dV is not None:
                 dz.baddbmm_(dV, phi.T.expand(m, h, n))
@@ -153,9 +158,11 @@ class Passes:
                 for k, gathered in S.items():
                     gathered.index_add_(0, index[k], back.view(-1, h))
         if wants_input:
-            by_token = {k: s.view(m, len(E), h) for k, s in S.items()}
+            by_token = {k: s.view(m, self.vocabulary, h) for k, s in S.items()}
             total = next((gathered.sum(1) for gathered in by_token.values()), total)
-            out |= self._first_layer(v, rows, total, by_token)
+            out |= self.layer.gradients(v, rows, by_token, self.fixed, total, self.G)
+            if "b1" in rows:
+                out["b1"] = total
         return out
 
     def _inputs(self, tables: Mapping[int, Tensor], shift: Tensor, index: Mapping[int, Tensor], n: int) -> Tensor:
@@ -172,53 +179,24 @@ class Passes:
 
         The first table holds the common part too.
         """
-        shift = v["b1"].clone() if "b1" in v else self.E.new_zeros(m, len(self.W))
+        shift = v["b1"].clone() if "b1" in v else self.V.new_zeros(m, self.h)
         tables: dict[int, Tensor] = {}
-        if not v.keys() & {"E", "W"}:
+        if not v.keys() & self.layer.names:
             return tables, shift
-        slopes = v["W"].split(self.d, dim=2) if "W" in v else None
-        for k in range(self.slots):
-            at = slice(None) if k in self.varying else slice(self.fixed[k], self.fixed[k] + 1)
-            table = v["E"][:, at] @ self.W_k[k].T if "E" in v else 0.0
-            if slopes is not None:
-                table = table + self.E[at] @ slopes[k].transpose(1, 2)
-            assert isinstance(table, Tensor)
-            if k in self.varying:
-                tables[k] = table.contiguous()
-            else:
-                shift += table[:, 0]
+        for k in self.varying:
+            tables[k] = self.layer.moved(v, k, slice(None))
+        for k, token in self.fixed.items():
+            shift += self.layer.moved(v, k, slice(token, token + 1))[:, 0]
         for k in self.varying[:1]:
             # Each sample takes one row of it.
             tables[k] += shift[:, None]
         return tables, shift
 
-    def _first_layer(self, v: Parts, rows: Sequence[str], total: Tensor, S: Mapping[int, Tensor]) -> Parts:
-        """The gradients' changes of E, W and b1 from those by token and slot."""
-        out: Parts = {"b1": total} if "b1" in rows else {}
-        slopes = v["W"].split(self.d, dim=2) if "W" in v else None
-        if "E" in rows:
-            dE = self.E.new_zeros(len(total), *self.E.shape)
-            for k, W in enumerate(self.W_k):
-                if k in S:
-                    dE += S[k] @ W
-                else:
-                    dE[:, self.fixed[k]] += total @ W
-                if slopes is not None:
-                    dE += self.G[k] @ slopes[k]
-            out["E"] = dE
-        if "W" in rows:
-            pieces = []
-            for k in range(self.slots):
-                piece = S[k].transpose(1, 2) @ self.E if k in S else total[:, :, None] * self.E[self.fixed[k]]
-                pieces.append(piece + self.G[k].T @ v["E"] if "E" in v else piece)
-            out["W"] = torch.cat(pieces, dim=2)
-        return out
-
     def _chunks(self, m: int) -> Iterator[tuple[slice, dict[int, Tensor]]]:
         """Chunks of samples, and the rows of the flattened tables (m token, h) that they use."""
-        room = _DEVICE if self.E.is_cuda else _CACHE
-        step = max(64, room // (m * len(self.W) * self.E.element_size()))
-        starts = torch.arange(m, device=self.E.device)[:, None] * len(self.E)
+        room = _DEVICE if self.V.is_cuda else _CACHE
+        step = max(64, room // (m * self.h * self.V.element_size()))
+        starts = torch.arange(m, device=self.V.device)[:, None] * self.vocabulary
         for start in range(0, self.N, step):
             at = slice(start, start + step)
             yield at, {k: (starts + self.tokens[at, k]).reshape(-1) for k in self.varying}

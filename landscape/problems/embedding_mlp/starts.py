@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from landscape.problems.embedding_mlp.first_layer import Factors
 from landscape.problems.embedding_mlp.products import EmbeddingHessian, Passes
 
 _AT_ONCE = 16
@@ -39,33 +40,35 @@ def _coupled(op: EmbeddingHessian, count: int) -> tuple[Tensor, int]:
 
     Whole eigenspaces are used: a search would have to find any omitted direction within its cluster.
     """
-    at = op.passes
+    at, layer = op.passes, op.passes.layer
+    assert isinstance(layer, Factors)
+    E, d = layer.E, layer.d
     U, sigma, v = torch.linalg.svd(at.table_gradient(), full_matrices=False)
     rank = min(4, int((sigma >= sigma[0] / 2).sum()))
     u, v = U[:, :rank].reshape(at.slots, at.h, rank) / 2**0.5, v[:rank] / 2**0.5
 
     def lift(a: Tensor) -> Tensor:
         m = a.shape[2]
-        E, W = -torch.einsum("rt,rdm->tdm", v, a), torch.einsum("khr,rdm->hkdm", u, a)
-        return torch.cat([E.reshape(-1, m), W.reshape(-1, m)])
+        dE, dW = -torch.einsum("rt,rdm->tdm", v, a), torch.einsum("khr,rdm->hkdm", u, a)
+        return torch.cat([dE.reshape(-1, m), dW.reshape(-1, m)])
 
     def lower(x: Tensor) -> Tensor:
-        E, W = x[: at.E.numel()].view(*at.E.shape, -1), x[at.E.numel() :].view(at.h, at.slots, at.d, -1)
-        return torch.einsum("khr,hkdm->rdm", u, W) - torch.einsum("rt,tdm->rdm", v, E)
+        dE, dW = x[: E.numel()].view(*E.shape, -1), x[E.numel() :].view(at.h, at.slots, d, -1)
+        return torch.einsum("khr,hkdm->rdm", u, dW) - torch.einsum("rt,tdm->rdm", v, dE)
 
-    size = rank * at.d
-    units = torch.eye(size).to(at.E).view(rank, at.d, size)
+    size = rank * d
+    units = torch.eye(size).to(E).view(rank, d, size)
     T = torch.cat([lower(op @ lift(some)).flatten(0, 1) for some in units.split(_AT_ONCE, dim=2)], dim=1)
     S = torch.linalg.eigh((T + T.T) / 2)[1][:, :count]
-    return lift(S.reshape(rank, at.d, -1)), size
+    return lift(S.reshape(rank, d, -1)), size
 
 
 def _unseen(at: Passes, count: int) -> Tensor:
     """e_j b^T for directions b of the first layer's input that are orthogonal to all samples."""
-    z = at.E[at.tokens].flatten(1)
+    z = at.layer.inputs(at.tokens)
     squared, directions = torch.linalg.eigh(z.T @ z)
     unseen = directions[:, squared <= len(squared) * torch.finfo(z.dtype).eps * squared[-1]]
     count = min(count, at.h * unseen.shape[1])
-    W, m = at.W.new_zeros(*at.W.shape, count), torch.arange(count, device=z.device)
+    W, m = z.new_zeros(*at.params["W"].shape, count), torch.arange(count, device=z.device)
     W[m % at.h, :, m] = unseen.T[m // at.h]
     return W
