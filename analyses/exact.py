@@ -1,0 +1,68 @@
+"""Exact statistics of the primary tests: signed ranks over paired seeds, order statistics, Holm's correction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from intervals import Floats
+from numpy.typing import ArrayLike
+from scipy import stats
+
+ALPHA = 0.05
+MOST_SEEDS = 200
+
+
+def signed_rank_p(x: ArrayLike) -> float:
+    """p of the two-sided test that x (seed,) is symmetric around 0, over all signs of its ranks.
+
+    Ranks are those of |x|, equal ones share theirs, infinite ones are highest; zeros are ranked and count for neither
+    side (Pratt 1959). 1.0 for zeros alone.
+    """
+    values = np.asarray(x, dtype=float)
+    # Twice the ranks are whole numbers; zeros keep theirs, but have no sign.
+    ranks = np.rint(2 * stats.rankdata(np.abs(values))).astype(int)
+    moved = ranks[values != 0]
+    # Of each sum of the ranks that come out positive, how many of the 2^n choices of signs give it.
+    count = np.array([1.0])
+    for rank in moved:
+        none = np.zeros(rank)
+        # Halved at each step, so that many seeds overflow nothing.
+        count = (np.r_[count, none] + np.r_[none, count]) / 2
+    share = count
+    positive, middle = ranks[values > 0].sum(), moved.sum() / 2
+    at = np.arange(len(share))
+    return float(min(1.0, share[np.abs(at - middle) >= abs(positive - middle) - 1e-9].sum()))
+
+
+def median_interval(x: ArrayLike, level: float = 0.95) -> tuple[float, float, float]:
+    """Median of x (seed,) with the narrowest pair of order statistics that holds it with probability `level`.
+
+    NaN for the ends where even the extremes do not.
+    """
+    values = np.sort(np.asarray(x, dtype=float))
+    n = len(values)
+    middle = (values[(n - 1) // 2], values[n // 2])
+    median = middle[0] if middle[0] == middle[1] else (middle[0] + middle[1]) / 2
+    inside = [j for j in range((n + 1) // 2) if 2 * stats.binom.cdf(j, n, 0.5) <= 1 - level]
+    if not inside:
+        return float(median), np.nan, np.nan
+    return float(median), float(values[inside[-1]]), float(values[n - 1 - inside[-1]])
+
+
+def holm(p: Mapping[str, float]) -> dict[str, float]:
+    """Corrected p-values by name (Holm 1979)."""
+    corrected, least = {}, 0.0
+    for i, (name, value) in enumerate(sorted(p.items(), key=lambda item: item[1])):
+        least = max(least, min(1.0, (len(p) - i) * value))
+        corrected[name] = least
+    return corrected
+
+
+def seeds_to_decide(x: Sequence[float] | Floats, tests: int) -> int | None:
+    """Least multiple of the seeds at which these x, repeated, pass Bonferroni's first step; None beyond MOST_SEEDS."""
+    values = np.asarray(x, dtype=float)
+    for times in range(1, MOST_SEEDS // max(len(values), 1) + 1):
+        if signed_rank_p(np.tile(values, times)) < ALPHA / tests:
+            return times * len(values)
+    return None
