@@ -190,6 +190,7 @@ def gelu_run(folder: Path) -> Path:
     return folder / "run.h5"
 
 
+@pytest.mark.slow
 def test_the_embedding_mlp_in_closed_form(tmp_path: Path) -> None:
     """Its Gauss-Newton blocks without products are those by automatic differentiation, and give the same ratios."""
     path = gelu_run(tmp_path)

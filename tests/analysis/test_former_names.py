@@ -67,6 +67,7 @@ def test_functions(call: Callable[..., Any], former: dict[str, Any], present: di
     assert find_critical_point.__doc__.startswith("Minimise")
 
 
+@pytest.mark.slow
 def test_flags_and_files(tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A file whose config has the former names is grown by either flag, and has the present ones then."""
     out = tmp_path / "h.h5"

@@ -67,6 +67,7 @@ def test_a_grown_file_is_a_fresh_one(
     assert HessianReader(grown).attrs["status"] == "complete"
 
 
+@pytest.mark.slow
 def test_only_what_is_missing_is_measured(small_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A block is measured once at a step, and again only where the next step is tracked from it."""
     from landscape.analysis.checkpoint import Checkpoint
@@ -158,6 +159,7 @@ def test_an_analysis_of_a_run_that_went_on(tmp_path: Path) -> None:
     assert everything(out) == everything(tmp_path / "fresh.h5")
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_is_another(tmp_path: Path) -> None:
     """A run of the same id whose checkpoint has other numbers is not the run that was analysed."""
     run, out = tmp_path / "run.h5", tmp_path / "h.h5"

@@ -145,6 +145,7 @@ def test_regularised_objective_shifts_by_the_decay(tiny_run: Path, tmp_path: Pat
         assert row["grad_norm"][i] == pytest.approx(float(g[at].norm()), rel=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("activation", "objective"), [("gelu", "data"), ("relu", "regularised")])
 def test_no_saddle_bound_where_f14_does_not_hold(activation: Any, objective: Any, tmp_path: Path) -> None:
     """The bound is for ReLU and the data loss; elsewhere the file says that there is none."""
@@ -200,6 +201,7 @@ def test_matrix_free_agrees_with_dense(tiny_run: Path, tiny_hessian: HessianRead
         np.testing.assert_allclose(ratios[0], true[0], rtol=1e-2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["onehot", "tables", "scalar"])
 def test_models_without_an_embedding(model: Any, tmp_path: Path) -> None:
     """One-hot inputs, tables and scalar inputs have blocks W, V, W,V and all; block E is refused with those named."""

@@ -10,6 +10,7 @@ import pytest
 import torch
 from conftest import TINY
 from helpers.commands import Refusal
+from helpers.marking import slow
 
 from landscape import ModuleProblem, problems
 from landscape.analysis import tables
@@ -69,7 +70,7 @@ def picked(block: str, rows: dict[str, range]) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize(("method", "spectra"), [("dense", "full"), ("dense", "ends"), ("lanczos", "auto")])
+@pytest.mark.parametrize(("method", "spectra"), [("dense", "full"), slow("dense", "ends"), slow("lanczos", "auto")])
 def test_rows_are_measured_as_any_block(
     method: str, spectra: Spectra, four_tokens: Path, whole: tuple[dict[str, range], torch.Tensor], tmp_path: Path
 ) -> None:

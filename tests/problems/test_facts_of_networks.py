@@ -75,19 +75,19 @@ def random_net(
 # --- F0 -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("tau", [1e-8, 1e-3, 3e-2])
-def test_f0_on_a_trained_net(tiny_run: Path, tau: float) -> None:
+@pytest.mark.slow
+def test_f0_on_a_trained_net(tiny_run: Path) -> None:
     """The singular diagonal blocks of a trained net, shifted by the tolerance: index = coupling ratios above 1."""
-    indices = []
+    indices: dict[float, list[int]] = {1e-8: [], 1e-3: [], 3e-2: []}
     for point, objective, _ in checkpoints(tiny_run):
         H, at = hessian(objective, point, ["E", "W"]), point["E"].numel()
         values = spectrum(H)
-        shift = tau * np.abs(values).max()
-        result = coupling(*map(MatrixOperator, (H[:at, :at], H[:at, at:], H[at:, at:])), shift)
-        assert result.index == int((values < -shift).sum())
-        indices.append(result.index)
-    assert min(indices) > 0
-    assert len(set(indices)) > 1
+        for tau, found in indices.items():
+            shift = tau * np.abs(values).max()
+            result = coupling(*map(MatrixOperator, (H[:at, :at], H[:at, at:], H[at:, at:])), shift)
+            assert result.index == int((values < -shift).sum())
+            found.append(result.index)
+    assert all(min(found) > 0 and len(set(found)) > 1 for found in indices.values())
 
 
 @pytest.mark.parametrize(("m", "n"), [(4, 6), (6, 4), (1, 3), (5, 5)])
