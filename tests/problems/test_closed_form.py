@@ -42,7 +42,7 @@ def test_closed_form_over_several_chunks(monkeypatch: pytest.MonkeyPatch) -> Non
     point, x, y, _ = embedding_net("gelu", True, 4)
     closed = EmbeddingMLP(point, x, y, ACTIVATIONS["gelu"])
     expected = closed.hessian(list(point))
-    monkeypatch.setattr("landscape.problems.embedding_mlp.dense._CHUNK_BYTES", 5000)
+    monkeypatch.setattr("landscape.problems.embedding_mlp.closed_form._CHUNK_BYTES", 5000)
     assert 1 < len(list(closed._chunks())) < len(x)
     assert_close(closed.hessian(list(point)), expected, 1e-14)
 

@@ -1,50 +1,20 @@
-"""Exact dense Hessian blocks of the embedding-coupled MLP in closed form (theory.md, section 4)."""
+"""Dense Hessian blocks of the MLP whose tables are products, T_k = E W_k^T (theory.md, section 4)."""
 
 from __future__ import annotations
 
-import copy
-import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 
-from landscape.curvature.operators import symmetrised
-from landscape.problems.embedding_mlp.activations import derivatives, others
+from landscape.problems.embedding_mlp.closed_form import ClosedForm, Samples, by_token
 
-_CHUNK_BYTES = 1 << 29
-_CACHE_BYTES = 1 << 22
 _SUMS_BYTES = 1 << 24
 
 
-@dataclasses.dataclass(frozen=True)
-class _Samples:
-    """Of n samples: tokens x, inputs z and phi (with a one for a bias), probabilities p, residuals r = (p - y)/N,
-    D = phi'(pre), dpre = dL/dpre and second = phi''(pre) * V^T r.
-    """
-
-    x: Tensor
-    z: Tensor
-    phi: Tensor
-    p: Tensor
-    r: Tensor
-    D: Tensor
-    second: Tensor
-    dpre: Tensor
-
-    def part(self, at: slice) -> _Samples:
-        """A subset of the samples."""
-        return _Samples(*(getattr(self, f.name)[at] for f in dataclasses.fields(self)))
-
-
-class EmbeddingMLP:
-    """Second derivatives of mean cross-entropy for logits = V phi(sum_k W_k E[x_k] + b1) + b2.
-
-    params: E (token, d), W (h, s d), V (C, h) and optionally b1 (h,), b2 (C,), all of one precision;
-    tokens (N, s), labels (N,); `activation` elementwise and twice differentiable almost everywhere. gauss_newton:
-    J^T (d2 loss / d logits2) J instead, which is what is left without the residuals.
-    """
+class EmbeddingMLP(ClosedForm):
+    """T_k = E W_k^T: E (token, d), W (h, s d) among the parameters, or `vectors` (token, d) in the place of E."""
 
     def __init__(
         self,
@@ -53,122 +23,32 @@ class EmbeddingMLP:
         labels: Tensor,
         activation: Callable[[Tensor], Tensor],
         gauss_newton: bool = False,
+        vectors: Tensor | None = None,
     ) -> None:
-        self.gauss_newton = gauss_newton
-        # Sorted by first token, samples that share it are contiguous and need no copy.
-        order = tokens[:, 0].argsort(stable=True)
-        self.params, self.tokens, self.labels, self.activation = dict(params), tokens[order], labels[order], activation
-        self.E, self.W, self.V = params["E"], params["W"], params["V"]
-        self.slots = tokens.shape[1]
-        (self.vocabulary, self.d), self.h, self.C = self.E.shape, len(self.W), len(self.V)
-        self.biases = {"b1", "b2"} & self.params.keys()
+        super().__init__(params, tokens, labels, activation, gauss_newton)
+        self.E = params["E"] if vectors is None else vectors
+        self.vocabulary, self.d = self.E.shape
 
-    def hessian(self, names: Sequence[str]) -> Tensor:
-        """The Hessian block over the named parameters, in their order. Cost: N times the block's entries / C or h."""
-        parts = [p for p, members in _PARTS.items() if any(m in names for m in members)]
-        chosen = copy.copy(self)
-        chosen.biases = self.biases & set(names)
-        full = chosen._assemble(parts)
-        order = {}
-        offset = 0
-        for part in parts:
-            for name, index in chosen._layout(part).items():
-                order[name] = index + offset
-            offset += chosen._size(part)
-        pick = torch.cat([order[n] for n in names])
-        return full if torch.equal(pick, torch.arange(len(full)).to(pick)) else full[pick][:, pick]
-
-    def _assemble(self, parts: Sequence[str]) -> Tensor:
-        """The Hessian over whole parts: E, W with b1 as its last column, V with b2 as its last column."""
-        sizes = [self._size(p) for p in parts]
-        full = self._zeros(sum(sizes), sum(sizes))
-        starts = [0, *itertools.accumulate(sizes)]
-        at = {p: slice(*ends) for p, ends in zip(parts, itertools.pairwise(starts), strict=True)}
-        blocks = {
-            p + q: full[at[p], at[q]].unflatten(0, self._shape(p)).unflatten(2, self._shape(q))
-            for i, p in enumerate(parts)
-            for q in parts[i:]
-        }
-        self._add_first_layer(blocks)
-        if "V" in parts:
-            for c in self._chunks():
-                for name in blocks.keys() & {"EV", "WV", "VV"}:
-                    getattr(self, f"_add_{name}")(blocks[name], c)
-        for p, q in itertools.combinations(parts, 2):
-            full[at[q], at[p]] = full[at[p], at[q]].T
-        # Different summation orders leave the last bit asymmetric.
-        return symmetrised(full)
-
-    def _chunks(self) -> Iterator[_Samples]:
-        """The samples in chunks that fit in memory with their B, A and phi z^T."""
-        step = max(1, _CHUNK_BYTES // (8 * (3 * self.C * self.h + self.h * self.W.shape[1] + self.C**2)))
-        for start in range(0, len(self.tokens), step):
-            yield self._samples(slice(start, start + step))
-
-    def _samples(self, at: slice) -> _Samples:
-        x, y, N = self.tokens[at], self.labels[at], len(self.tokens)
+    def _inputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
         z = self.E[x].flatten(1)
-        phi, D, second = derivatives(self.activation, z @ self.W.T + self.params.get("b1", 0.0))
-        p = (phi @ self.V.T + self.params.get("b2", 0.0)).softmax(1)
-        r = p.clone()
-        r[torch.arange(len(x)), y] = -others(p, y)
-        if self.gauss_newton:
-            r.zero_()
-        ones = z.new_ones(len(x), 1)
-        return _Samples(
-            x=x,
-            z=torch.cat([z, ones], 1) if "b1" in self.biases else z,
-            phi=torch.cat([phi, ones], 1) if "b2" in self.biases else phi,
-            p=p,
-            r=r / N,
-            D=D,
-            second=second * (r / N @ self.V),
-            dpre=D * (r / N @ self.V),
-        )
+        pre = z @ self.W.T
+        return torch.cat([z, z.new_ones(len(z), 1)], 1) if "b1" in self.biases else z, pre
 
-    def _VD_and_B(self, c: _Samples) -> tuple[Tensor, Tensor]:
-        """V D_n, with rows relative to the likeliest class's, and B_n = A_n V D_n, both (n, C, h)."""
-        # Only differences of logits matter: relative to the likeliest class nothing cancels at any loss.
-        VD = (self.V - self.V[c.p.argmax(1)][:, None, :]).mul_(c.D[:, None, :])
-        B = (VD - c.p[:, None, :] @ VD).mul_(c.p[:, :, None] / len(self.tokens))
-        return VD, B
+    def _add_slice(self, blocks: Mapping[str, Tensor], c: Samples, M: Tensor, at: slice) -> None:
+        if "WW" in blocks:
+            self._add_WW(blocks["WW"][at], c, M)
+        if blocks.keys() - {"WW"}:
+            WM = self.W.T @ M.mT
+        if "EE" in blocks:
+            self._add_EE(blocks["EE"], c, WM, self.W[at])
+        if "EW" in blocks:
+            self._add_EW(blocks["EW"][:, :, at], c, WM, at)
 
-    def _add_first_layer(self, blocks: Mapping[str, Tensor]) -> None:
-        """EE, EW and WW from M_n = D_n V^T A_n V D_n + phi'' in slices of its columns."""
-        wanted = {name: blocks[name] for name in ("EE", "EW", "WW") if name in blocks}
-        if not wanted:
-            return
-        samples = self._samples(slice(None))
-        width = max(1, _CHUNK_BYTES // (8 * self.h * len(self.tokens)))
-        for start in range(0, self.h, width):
-            at = slice(start, start + width)
-            M = self._curvature(samples, at)
-            if "WW" in wanted:
-                self._add_WW(wanted["WW"][at], samples, M)
-            if wanted.keys() - {"WW"}:
-                WM = self.W.T @ M.mT
-            if "EE" in wanted:
-                self._add_EE(wanted["EE"], samples, WM, self.W[at])
-            if "EW" in wanted:
-                self._add_EW(wanted["EW"][:, :, at], samples, WM, at)
-
-    def _curvature(self, samples: _Samples, at: slice) -> Tensor:
-        """Rows `at` of M_n as (n, row, h), computed in pieces that stay in cache."""
-        N = len(samples.x)
-        M = samples.D.new_empty(N, len(self.W[at]), self.h)
-        step = N if M.is_cuda else max(1, _CACHE_BYTES // (8 * self.h * (2 * self.C + M.shape[1])))
-        for start in range(0, N, step):
-            c = samples.part(slice(start, start + step))
-            VD, B = self._VD_and_B(c)
-            piece = torch.bmm(VD[:, :, at].mT, B, out=M[start : start + step])
-            piece[:, :, at].diagonal(dim1=1, dim2=2).add_(c.second[:, at])
-        return M
-
-    def _add_WW(self, H: Tensor, c: _Samples, M: Tensor) -> None:
+    def _add_WW(self, H: Tensor, c: Samples, M: Tensor) -> None:
         """Samples are summed by token first, because those of one token share one side of z z^T."""
         d, columns = self.d, self.h * c.z.shape[1]
         for k in range(self.slots):
-            tokens, groups = zip(*_by_token(c.x[:, k]), strict=True)
+            tokens, groups = zip(*by_token(c.x[:, k]), strict=True)
             E = self.E[list(tokens)]
             width = max(1, _SUMS_BYTES // (8 * len(tokens) * columns))
             for start in range(0, len(H), width):
@@ -180,7 +60,7 @@ class EmbeddingMLP:
                     if k == 0 and c.z.shape[1] > self.slots * d:
                         rows[-1] += sums[:, j].sum(0)
 
-    def _add_EE(self, H: Tensor, c: _Samples, WM: Tensor, W: Tensor) -> None:
+    def _add_EE(self, H: Tensor, c: Samples, WM: Tensor, W: Tensor) -> None:
         V, d = self.vocabulary, self.d
         pairs = self._zeros(V**2, d, d)
         for k, m in itertools.product(range(self.slots), repeat=2):
@@ -188,35 +68,25 @@ class EmbeddingMLP:
             pairs.index_add_(0, c.x[:, k] * V + c.x[:, m], inner)
         H += pairs.view(V, V, d, d).transpose(1, 2)
 
-    def _add_EW(self, H: Tensor, c: _Samples, WM: Tensor, at: slice) -> None:
+    def _add_EW(self, H: Tensor, c: Samples, WM: Tensor, at: slice) -> None:
         d = self.d
         i = torch.arange(d, device=H.device)
         for k in range(self.slots):
             G = self._zeros(self.vocabulary, H.shape[2]).index_add_(0, c.x[:, k], c.dpre[:, at])
             H[:, i, :, k * d + i] += G
-            for t, of in _by_token(c.x[:, k]):
+            for t, of in by_token(c.x[:, k]):
                 H[t] += (WM[of, k * d : (k + 1) * d].flatten(1).T @ c.z[of]).view(H[t].shape)
 
-    def _add_EV(self, H: Tensor, c: _Samples) -> None:
+    def _add_EV(self, H: Tensor, c: Samples) -> None:
         _, B = self._VD_and_B(c)
         for k in range(self.slots):
             W_k = self._slot(k)
             BW = B @ W_k
-            for t, of in _by_token(c.x[:, k]):
+            for t, of in by_token(c.x[:, k]):
                 H[t] += torch.einsum("nci,nj->icj", BW[of], c.phi[of])
                 H[t, :, :, : self.h] += (c.r[of].T @ c.D[of]) * W_k.T[:, None, :]
 
-    def _add_VV(self, H: Tensor, c: _Samples) -> None:
-        """sum_n A_n[c, b] phi_n[j] phi_n[l] as [c, j, b, l]."""
-        C, m, top = self.C, c.phi.shape[1], c.p.argmax(1)
-        A = -c.p[:, :, None] * c.p[:, None, :]
-        rest = (1 - c.p).scatter(1, top[:, None], others(c.p, top)[:, None])
-        A.diagonal(dim1=1, dim2=2).copy_(c.p * rest)
-        both = torch.einsum("nj,nl->njl", c.phi, c.phi).flatten(1)
-        H += (A.flatten(1).T @ both).view(C, C, m, m).transpose(1, 2) / len(self.tokens)
-
-    def _add_WV(self, H: Tensor, c: _Samples) -> None:
-        """H [hidden j, input a, class c, hidden l]."""
+    def _add_WV(self, H: Tensor, c: Samples) -> None:
         _, B = self._VD_and_B(c)
         both = torch.einsum("nl,na->nla", c.phi, c.z).flatten(1)
         mixed = (B.flatten(1).T @ both).view(self.C, self.h, c.phi.shape[1], c.z.shape[1])
@@ -228,34 +98,4 @@ class EmbeddingMLP:
         return self.W[:, k * self.d : (k + 1) * self.d]
 
     def _shape(self, part: str) -> tuple[int, int]:
-        if part == "E":
-            return self.vocabulary, self.d
-        if part == "W":
-            return self.h, self.slots * self.d + ("b1" in self.biases)
-        return self.C, self.h + ("b2" in self.biases)
-
-    def _size(self, part: str) -> int:
-        rows, columns = self._shape(part)
-        return rows * columns
-
-    def _layout(self, part: str) -> dict[str, Tensor]:
-        """Where a part's parameters lie among its entries."""
-        at = torch.arange(self._size(part), device=self.E.device).view(self._shape(part))
-        bias = _PARTS[part][-1]
-        if bias == part or bias not in self.biases:
-            return {part: at.reshape(-1)}
-        return {part: at[:, :-1].reshape(-1), bias: at[:, -1]}
-
-    def _zeros(self, *shape: int) -> Tensor:
-        return self.E.new_zeros(*shape)
-
-
-_PARTS = {"E": ("E",), "W": ("W", "b1"), "V": ("V", "b2")}
-
-
-def _by_token(slot: Tensor) -> Iterator[tuple[int, Tensor | slice]]:
-    """Tokens that occur in a slot (n,) with the samples that contain them, as a slice where contiguous."""
-    for t in slot.unique().tolist():
-        of = (slot == t).nonzero()[:, 0]
-        first, last = int(of[0]), int(of[-1])
-        yield t, slice(first, last + 1) if last - first == len(of) - 1 else of
+        return (self.vocabulary, self.d) if part == "E" else super()._shape(part)

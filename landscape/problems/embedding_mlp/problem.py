@@ -15,6 +15,7 @@ from landscape.curvature.operators import Block
 from landscape.problems.embedding_mlp.blocks import BALANCED, BLOCKS, DEFAULT_BLOCKS, PAIRS, PARTS
 from landscape.problems.embedding_mlp.bounds import saddle_bound
 from landscape.problems.embedding_mlp.dense import EmbeddingMLP
+from landscape.problems.embedding_mlp.dense_tables import TableMLP
 from landscape.problems.embedding_mlp.fields import PARAMETERS
 from landscape.problems.embedding_mlp.gauge import GaugeTangent, SoftmaxShift
 from landscape.problems.embedding_mlp.model import MLP
@@ -74,7 +75,6 @@ class MLPStructure:
     def __init__(self, problem: EmbeddingMLPProblem, params: Mapping[str, Tensor], decay: float) -> None:
         self.problem, self.params, self.decay = problem, params, decay
         self.activation = ACTIVATIONS[problem.train.activation]
-        self.has_E = "E" in params
 
     @functools.cached_property
     def _passes(self) -> Passes:
@@ -85,11 +85,12 @@ class MLPStructure:
         """The Hessian by products derived by hand."""
         return EmbeddingHessian(self._passes, self.decay)
 
-    def dense(self, names: Sequence[str], gauss_newton: bool = False) -> Tensor | None:
+    def dense(self, names: Sequence[str], gauss_newton: bool = False) -> Tensor:
         """A block in closed form (theory.md, section 4)."""
-        if not self.has_E:
-            return None
-        closed = EmbeddingMLP(self.params, self.problem.tokens, self.problem.labels, self.activation, gauss_newton)
+        at = self.problem
+        known = self.params, at.tokens, at.labels, self.activation, gauss_newton
+        has_tables = "E" not in self.params and at.vectors is None
+        closed = TableMLP(*known) if has_tables else EmbeddingMLP(*known, at.vectors)
         matrix = closed.hessian(names)
         matrix.diagonal().add_(self.decay)
         return matrix

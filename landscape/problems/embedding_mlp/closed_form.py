@@ -1,0 +1,208 @@
+"""Exact dense Hessian blocks of the MLP over tables in closed form (theory.md, section 4): what all models share."""
+
+from __future__ import annotations
+
+import abc
+import copy
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from landscape.curvature.operators import symmetrised
+from landscape.problems.embedding_mlp.activations import derivatives, others
+
+_CHUNK_BYTES = 1 << 29
+_CACHE_BYTES = 1 << 22
+
+
+@dataclasses.dataclass(frozen=True)
+class Samples:
+    """Of n samples: tokens x, inputs z of W as the model keeps them, phi (with a one for a bias), probabilities p,
+    residuals r = (p - y)/N, D = phi'(pre), dpre = dL/dpre and second = phi''(pre) * V^T r.
+    """
+
+    x: Tensor
+    z: Tensor
+    phi: Tensor
+    p: Tensor
+    r: Tensor
+    D: Tensor
+    second: Tensor
+    dpre: Tensor
+
+    def part(self, at: slice) -> Samples:
+        """A subset of the samples."""
+        return Samples(*(getattr(self, f.name)[at] for f in dataclasses.fields(self)))
+
+
+class ClosedForm(abc.ABC):
+    """Second derivatives of mean cross-entropy for logits = V phi(sum_k T_k[x_k] + b1) + b2.
+
+    params: W, which the tables T_k come from, V (C, h) and optionally b1 (h,), b2 (C,), all of one precision;
+    tokens (N, s), labels (N,); `activation` elementwise and twice differentiable almost everywhere. gauss_newton:
+    J^T (d2 loss / d logits2) J instead, which is what is left without the residuals.
+    """
+
+    def __init__(
+        self,
+        params: Mapping[str, Tensor],
+        tokens: Tensor,
+        labels: Tensor,
+        activation: Callable[[Tensor], Tensor],
+        gauss_newton: bool = False,
+    ) -> None:
+        self.gauss_newton = gauss_newton
+        # Sorted by first token, samples that share it are contiguous and need no copy.
+        order = tokens[:, 0].argsort(stable=True)
+        self.params, self.tokens, self.labels, self.activation = dict(params), tokens[order], labels[order], activation
+        self.W, self.V = params["W"], params["V"]
+        self.slots, self.h, self.C = tokens.shape[1], len(self.W), len(self.V)
+        self.biases = {"b1", "b2"} & self.params.keys()
+
+    def hessian(self, names: Sequence[str]) -> Tensor:
+        """The Hessian block over the named parameters, in their order. Cost: N times the block's entries / C or h."""
+        parts = [p for p, members in _PARTS.items() if any(m in names for m in members)]
+        chosen = copy.copy(self)
+        chosen.biases = self.biases & set(names)
+        full = chosen._assemble(parts)
+        order = {}
+        offset = 0
+        for part in parts:
+            for name, index in chosen._layout(part).items():
+                order[name] = index + offset
+            offset += chosen._size(part)
+        pick = torch.cat([order[n] for n in names])
+        return full if torch.equal(pick, torch.arange(len(full)).to(pick)) else full[pick][:, pick]
+
+    def _assemble(self, parts: Sequence[str]) -> Tensor:
+        """The Hessian over whole parts: E, W with b1 as its last column, V with b2 as its last column."""
+        sizes = [self._size(p) for p in parts]
+        full = self._zeros(sum(sizes), sum(sizes))
+        starts = [0, *itertools.accumulate(sizes)]
+        at = {p: slice(*ends) for p, ends in zip(parts, itertools.pairwise(starts), strict=True)}
+        blocks = {
+            p + q: full[at[p], at[q]].unflatten(0, self._shape(p)).unflatten(2, self._shape(q))
+            for i, p in enumerate(parts)
+            for q in parts[i:]
+        }
+        self._add_first_layer(blocks)
+        if "V" in parts:
+            for c in self._chunks():
+                for name in blocks.keys() & {"EV", "WV", "VV"}:
+                    getattr(self, f"_add_{name}")(blocks[name], c)
+        for p, q in itertools.combinations(parts, 2):
+            full[at[q], at[p]] = full[at[p], at[q]].T
+        # Different summation orders leave the last bit asymmetric.
+        return symmetrised(full)
+
+    def _chunks(self) -> Iterator[Samples]:
+        """The samples in chunks that fit in memory with their B, A and phi z^T."""
+        step = max(1, _CHUNK_BYTES // (8 * (3 * self.C * self.h + self.h * self.W.shape[1] + self.C**2)))
+        for start in range(0, len(self.tokens), step):
+            yield self._samples(slice(start, start + step))
+
+    def _samples(self, at: slice) -> Samples:
+        x, y, N = self.tokens[at], self.labels[at], len(self.tokens)
+        z, pre = self._inputs(x)
+        phi, D, second = derivatives(self.activation, pre + self.params.get("b1", 0.0))
+        p = (phi @ self.V.T + self.params.get("b2", 0.0)).softmax(1)
+        r = p.clone()
+        r[torch.arange(len(x)), y] = -others(p, y)
+        if self.gauss_newton:
+            r.zero_()
+        ones = phi.new_ones(len(x), 1)
+        return Samples(
+            x=x,
+            z=z,
+            phi=torch.cat([phi, ones], 1) if "b2" in self.biases else phi,
+            p=p,
+            r=r / N,
+            D=D,
+            second=second * (r / N @ self.V),
+            dpre=D * (r / N @ self.V),
+        )
+
+    def _VD_and_B(self, c: Samples) -> tuple[Tensor, Tensor]:
+        """V D_n, with rows relative to the likeliest class's, and B_n = A_n V D_n, both (n, C, h)."""
+        # Only differences of logits matter: relative to the likeliest class nothing cancels at any loss.
+        VD = (self.V - self.V[c.p.argmax(1)][:, None, :]).mul_(c.D[:, None, :])
+        B = (VD - c.p[:, None, :] @ VD).mul_(c.p[:, :, None] / len(self.tokens))
+        return VD, B
+
+    def _add_first_layer(self, blocks: Mapping[str, Tensor]) -> None:
+        """EE, EW and WW from M_n = D_n V^T A_n V D_n + phi'' in slices of its columns."""
+        wanted = {name: blocks[name] for name in ("EE", "EW", "WW") if name in blocks}
+        if not wanted:
+            return
+        samples = self._samples(slice(None))
+        width = max(1, _CHUNK_BYTES // (8 * self.h * len(self.tokens)))
+        for start in range(0, self.h, width):
+            at = slice(start, start + width)
+            self._add_slice(wanted, samples, self._curvature(samples, at), at)
+
+    def _curvature(self, samples: Samples, at: slice) -> Tensor:
+        """Rows `at` of M_n as (n, row, h), computed in pieces that stay in cache."""
+        N = len(samples.x)
+        M = samples.D.new_empty(N, len(self.W[at]), self.h)
+        step = N if M.is_cuda else max(1, _CACHE_BYTES // (8 * self.h * (2 * self.C + M.shape[1])))
+        for start in range(0, N, step):
+            c = samples.part(slice(start, start + step))
+            VD, B = self._VD_and_B(c)
+            piece = torch.bmm(VD[:, :, at].mT, B, out=M[start : start + step])
+            piece[:, :, at].diagonal(dim1=1, dim2=2).add_(c.second[:, at])
+        return M
+
+    def _add_VV(self, H: Tensor, c: Samples) -> None:
+        """sum_n A_n[c, b] phi_n[j] phi_n[l] as [c, j, b, l]."""
+        C, m, top = self.C, c.phi.shape[1], c.p.argmax(1)
+        A = -c.p[:, :, None] * c.p[:, None, :]
+        rest = (1 - c.p).scatter(1, top[:, None], others(c.p, top)[:, None])
+        A.diagonal(dim1=1, dim2=2).copy_(c.p * rest)
+        both = torch.einsum("nj,nl->njl", c.phi, c.phi).flatten(1)
+        H += (A.flatten(1).T @ both).view(C, C, m, m).transpose(1, 2) / len(self.tokens)
+
+    @abc.abstractmethod
+    def _inputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs z of W at tokens (n, s), with one for b1, and what comes of them without b1, (n, h)."""
+
+    @abc.abstractmethod
+    def _add_slice(self, blocks: Mapping[str, Tensor], c: Samples, M: Tensor, at: slice) -> None:
+        """EE, EW and WW of rows `at` of M_n, (n, row, h)."""
+
+    @abc.abstractmethod
+    def _add_WV(self, H: Tensor, c: Samples) -> None:
+        """H [hidden j, input a, class c, hidden l]."""
+
+    def _shape(self, part: str) -> tuple[int, int]:
+        if part == "W":
+            return self.h, self.W.shape[1] + ("b1" in self.biases)
+        return self.C, self.h + ("b2" in self.biases)
+
+    def _size(self, part: str) -> int:
+        rows, columns = self._shape(part)
+        return rows * columns
+
+    def _layout(self, part: str) -> dict[str, Tensor]:
+        """Where a part's parameters lie among its entries."""
+        at = torch.arange(self._size(part), device=self.V.device).view(self._shape(part))
+        bias = _PARTS[part][-1]
+        if bias == part or bias not in self.biases:
+            return {part: at.reshape(-1)}
+        return {part: at[:, :-1].reshape(-1), bias: at[:, -1]}
+
+    def _zeros(self, *shape: int) -> Tensor:
+        return self.V.new_zeros(*shape)
+
+
+_PARTS = {"E": ("E",), "W": ("W", "b1"), "V": ("V", "b2")}
+
+
+def by_token(slot: Tensor) -> Iterator[tuple[int, Tensor | slice]]:
+    """Tokens that occur in a slot (n,) with the samples that contain them, as a slice where contiguous."""
+    for t in slot.unique().tolist():
+        of = (slot == t).nonzero()[:, 0]
+        first, last = int(of[0]), int(of[-1])
+        yield t, slice(first, last + 1) if last - first == len(of) - 1 else of

@@ -1,0 +1,147 @@
+"""Networks whose tables are parameters: closed forms and measurements against torch's own derivatives."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import TINY
+from helpers.matrices import assert_close
+from torch import Tensor, nn
+
+from landscape import problems
+from landscape.analysis.hessian import analyse
+from landscape.choices.activations import ACTIVATIONS
+from landscape.config import HessianConfig, TrainConfig
+from landscape.curvature.operators import HessianOperator
+from landscape.errors import NumericsError
+from landscape.problems.embedding_mlp import closed_form, dense_tables
+from landscape.problems.embedding_mlp.model import MLP
+from landscape.problems.problem import Problem, tensors
+from landscape.problems.tasks import make_data
+from landscape.storage.runs import RunReader
+from landscape.training.loop import train
+
+
+def network(**changes: Any) -> tuple[Problem, dict[str, Tensor]]:
+    """A run's problem, and its parameters at the start."""
+    config = TrainConfig(**{"p": 5, "tokens": 2, "embed_dim": 3, "hidden": 6, "dtype": "float64"} | changes)
+    data = make_data(config)
+    problem = problems.of_config(config, {"tokens": data.tokens, "labels": data.labels, "split": data.split}, "cpu")
+    return problem, {n: p.detach() for n, p in MLP(config).named_parameters()}
+
+
+def torchs_hessian(problem: Any, params: dict[str, Tensor]) -> Tensor:
+    """torch.func.hessian over all parameters of the network of one-hot inputs, or of the tokens' numbers."""
+    train = problem.train
+    tokens = problem.tokens.double()
+    z = (
+        tokens
+        if train.model == "scalar"
+        else nn.functional.one_hot(problem.tokens, train.vocabulary).double().flatten(1)
+    )
+
+    def loss(flat: Tensor) -> Tensor:
+        pieces = flat.split([p.numel() for p in params.values()])
+        P = {n: v.view_as(p) for (n, p), v in zip(params.items(), pieces, strict=True)}
+        hidden = ACTIVATIONS[train.activation](nn.functional.linear(z, P["W"], P.get("b1")))
+        return nn.functional.cross_entropy(nn.functional.linear(hidden, P["V"], P.get("b2")), problem.labels)
+
+    found: Tensor = torch.func.hessian(loss)(torch.cat([p.reshape(-1) for p in params.values()]))
+    return found
+
+
+@pytest.mark.parametrize("model", ["onehot", "tables", "scalar"])
+@pytest.mark.parametrize("tokens", [2, 4])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("activation", list(ACTIVATIONS))
+def test_closed_form_equals_torchs_hessian(activation: str, bias: bool, tokens: int, model: str) -> None:
+    """All sub-blocks in any order, symmetric to the last bit; the decay is on their diagonal."""
+    problem, params = network(activation=activation, bias=bias, tokens=tokens, model=model)
+    whole, structure = torchs_hessian(problem, params), problem.structure(params, 0.25)
+    assert structure is not None
+    rows = dict(zip(params, torch.arange(len(whole)).split([p.numel() for p in params.values()]), strict=True))
+    pairs = [list(pair) for pair in itertools.permutations(params, 2)]
+    for block in (*([n] for n in params), *pairs, list(params), list(params)[::-1]):
+        index, found = torch.cat([rows[n] for n in block]), structure.dense(block)
+        assert found is not None
+        assert torch.equal(found, found.T)
+        assert_close(found, whole[index][:, index] + 0.25 * torch.eye(len(index)), 1e-12)
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+def test_gauss_newton_part(activation: str) -> None:
+    """Without residuals the closed form is J^T A J of automatic differentiation."""
+    problem, params = network(activation=activation, tokens=4, model="onehot")
+    structure = problem.structure(params, 0.0)
+    assert structure is not None
+    for block in (["W"], ["W", "V"], list(params)):
+        expected = HessianOperator(problem.objective(0.0), params, block, part="gauss_newton").dense()
+        found = structure.dense(block, gauss_newton=True)
+        assert found is not None
+        assert_close(found, expected, 1e-12)
+
+
+def test_pieces_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few samples, and a few hidden units, at a time."""
+    problem, params = network(activation="gelu", tokens=4, model="onehot")
+    structure = problem.structure(params, 0.0)
+    assert structure is not None
+    expected = structure.dense(list(params))
+    monkeypatch.setattr(closed_form, "_CHUNK_BYTES", 2000)
+    found = structure.dense(list(params))
+    assert found is not None
+    assert expected is not None
+    assert_close(found, expected, 1e-14)
+
+
+@pytest.mark.parametrize(("model", "tokens"), [("onehot", 2), ("tables", 4)])
+@pytest.mark.parametrize("method", ["dense", "lanczos"])
+def test_a_run_is_measured(model: Any, tokens: int, method: str, tmp_path: Path) -> None:
+    """Ends and saddle indices of blocks and of rows are those of torch's Hessian; dense ones take no product."""
+    run, out = tmp_path / "run.h5", tmp_path / "h.h5"
+    blocks = ("W", "V", "W,V", "all", "W[0:2]", "W[1:4],V")
+    config = dataclasses.replace(TINY, model=model, p=5, hidden=6, tokens=tokens, dtype="float64")
+    train(config, run, quiet=True)
+    row = analyse(run, HessianConfig(steps="60", blocks=blocks, k=3, method=method), out, quiet=True).row(60)
+    with RunReader(run) as reader:
+        problem = problems.of_run(reader, "cpu")
+        params = tensors(problem, reader.checkpoint(60))
+    H = torchs_hessian(problem, params)
+    width, start, rows = params["W"].shape[1], 0, {}
+    for name, p in params.items():
+        rows[name] = range(start, start + p.numel())
+        start += p.numel()
+    W = rows["W"]
+    picked = {
+        "W": [*W],
+        "V": [*rows["V"]],
+        "W,V": [*W, *rows["V"]],
+        "all": [*range(len(H))],
+        "W[0:2]": [*W[: 2 * width]],
+        "W[1:4],V": [*W[width : 4 * width], *rows["V"]],
+    }
+    for i, block in enumerate(blocks):
+        values = np.linalg.eigvalsh(H[picked[block]][:, picked[block]].numpy())
+        norm = np.abs(values).max()
+        found = row["eigenvalues"][i]
+        np.testing.assert_allclose(found, [values[:3], values[::-1][:3]], atol=1e-6 * norm)
+        index = int((values < -row["inertia_tolerance"][i]).sum())
+        assert row["inertia_lower"][i] <= index <= row["inertia_upper"][i]
+        if method == "dense":
+            assert row["inertia"][i, 0] == index
+            assert row["num_products"][i] == 0
+
+
+def test_a_wrong_closed_form_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closed forms of tables, too, are compared with automatic differentiation before they are used."""
+    run = tmp_path / "run.h5"
+    train(dataclasses.replace(TINY, model="onehot", p=5, hidden=6), run, quiet=True)
+    monkeypatch.setattr(dense_tables.TableMLP, "_add_WV", lambda *args: None)
+    with pytest.raises(NumericsError, match="closed form and automatic differentiation differ by"):
+        analyse(run, HessianConfig(blocks=("W,V",)), tmp_path / "h.h5", quiet=True)
