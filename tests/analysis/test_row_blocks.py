@@ -139,6 +139,7 @@ def test_all_rows_are_the_parameter(tiny_run: Path, tmp_path: Path) -> None:
         assert row[name][0].tobytes() == row[name][1].tobytes() == row[name][2].tobytes(), name
 
 
+@pytest.mark.slow
 def test_rows_in_other_commands(four_tokens: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`slice`, `critical`, `--verify` and `report` take them; what is verified agrees with the dense Hessian."""
     monkeypatch.chdir(tmp_path)
@@ -159,7 +160,7 @@ def test_rows_in_other_commands(four_tokens: Path, tmp_path: Path, monkeypatch: 
     assert max(o.dense_difference or 0 for o in opinions) < AGREEMENT
     assert cli.run(["report", str(out), "--out", "page", "--quiet"]) == 0
     assert "E[operands],W" in (tmp_path / "page/report.html").read_text()
-    argv = ["critical", "--ckpt", str(four_tokens), "--step", str(STEP), "--out", "point.h5", "--max-products", "300"]
+    argv = ["critical", "--ckpt", str(four_tokens), "--step", str(STEP), "--out", "point.h5", "--search-hvps", "300"]
     assert cli.run([*argv, "--blocks", "E[operands]", "--k", "2", "--quiet"]) in (0, 3)
     assert HessianReader(tmp_path / "point.h5").blocks == ["E[operands]"]
 

@@ -167,7 +167,7 @@ def test_tangents_at_an_interpolating_point_are_null_vectors() -> None:
 
 @pytest.mark.parametrize("dead", [0, 1])
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
-@pytest.mark.parametrize("method", ["dense", "lanczos"])
+@pytest.mark.parametrize("method", ["dense", slow("lanczos")])
 def test_the_gauge_free_index_is_that_of_the_complement(method: str, activation: str, dead: int) -> None:
     """The inertia of P H P is that of H on an explicit basis of the complement, and as many zeros as tangents."""
     objective, params = net(activation)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from helpers.marking import slow
 from torch import Tensor
 
 from landscape.choices.activations import ACTIVATIONS
@@ -35,7 +36,7 @@ def normal(n: int, m: int) -> Tensor:
     return torch.randn(n, m, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
 
-@pytest.mark.parametrize("model", ["embedding", "tables", "onehot", "scalar"])
+@pytest.mark.parametrize("model", ["embedding", *map(slow, ("tables", "onehot", "scalar"))])
 @pytest.mark.parametrize("tokens", [2, 4])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("activation", ["relu", "gelu", "tanh", "quadratic"])
