@@ -287,6 +287,7 @@ def test_table_shows_what_the_file_holds(run_file: Path, capsys: pytest.CaptureF
     ]
 
 
+@pytest.mark.slow
 def test_not_converged_is_exit_code_3(run_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A budget of products that is too small finishes, marks the values and exits with 3."""
     argv = ["hessian", "--ckpt", str(run_file), "--steps", "60", "--blocks", "all", "--method", "lanczos"]

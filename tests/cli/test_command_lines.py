@@ -134,6 +134,7 @@ def test_random_command_lines(argv: list[str], folder: Path) -> None:
         judge(code, out, err, argv)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [pytest.param(name, marks=pytest.mark.slow if len(OPTIONS[name]) > 15 else ()) for name in sorted(SUBCOMMANDS)],

@@ -212,6 +212,7 @@ def test_old_files_in_every_reader(path: Path, folder: Path, capsys: pytest.Capt
     assert rows(copy) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["run-1.1", "run-1.1-sgd", "run-1.1-member", "run-1.1-stopped", "run-1.0"])
 def test_old_runs_are_resumed(name: str, folder: Path) -> None:
     """What they hold stays bit for bit in a file of this version, which is resumed and analysed as any other.
@@ -247,6 +248,7 @@ def test_old_runs_are_resumed(name: str, folder: Path) -> None:
     assert cli.run([*argv, "--k", "2", "--device", "cpu"]) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["run-1.0.hessian", "run-1.1.hessian", "run-1.1.hessian-killed"])
 def test_old_hessian_files_grow(name: str, folder: Path) -> None:
     """Steps and blocks are added; what they hold of each block stays bit for bit."""

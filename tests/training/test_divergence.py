@@ -121,6 +121,7 @@ def test_a_frequency_aware_run_diverges_without_a_warning(tmp_path: Path) -> Non
         assert np.isfinite(reader.resume_state()["token_probability"]).all()
 
 
+@pytest.mark.slow
 def test_an_analysis_leaves_out_steps_that_are_not_finite(
     tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -187,6 +187,7 @@ def test_two_hundred_steps_equal_torch_optim(changes: dict[str, Any]) -> None:
                 torch.testing.assert_close(found, expected.detach(), rtol=1e-6, atol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "vary"),
     [
