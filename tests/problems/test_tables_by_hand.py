@@ -100,6 +100,34 @@ def test_pieces_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert_close(found, expected, 1e-14)
 
 
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("tokens", [2, 4])
+def test_what_no_sample_sees_is_null(tokens: int, bias: bool) -> None:
+    """Unused rows of tables, and constants moved between slots and the bias; as many as the inputs lack in rank."""
+    problem, params = network(tokens=tokens, bias=bias, model="onehot", activation="gelu", train_fraction=0.8)
+    H, structure = HessianOperator(problem.objective(0.0), params), problem.structure(params, 0.0)
+    x = problem.tokens  # type: ignore[attr-defined]
+    z = nn.functional.one_hot(x, 5 + tokens - 2).double().flatten(1)
+    for block in (["W"], ["W", "V"], ["V", "W"], list(params)):
+        null = structure.null_vectors(block) if structure else None
+        assert null is not None
+        inputs = torch.cat([z, torch.ones(len(z), 1).double()], 1) if "b1" in block else z
+        lacking = inputs.shape[1] - int(torch.linalg.matrix_rank(inputs))
+        # By V the classes' means, by b2 one more.
+        assert null.dimension == 6 * lacking + (6 if "V" in block else 0) + ("b2" in block)
+        assert lacking == (1 if tokens == 2 else 2 * 2 + 2 * 6 + 3) + ("b1" in block)
+        eye = torch.eye(H.block(block).shape[0], dtype=torch.float64)
+        kept = null.remove(eye)
+        assert float((kept @ kept - kept).norm()) <= 1e-13
+        assert float(torch.trace(eye - kept)) == pytest.approx(null.dimension, rel=1e-12)
+        torch.testing.assert_close(null.remove(eye[:, 3]), kept[:, 3], rtol=0, atol=1e-15)
+        dense = H.block(block).dense()
+        assert float((dense @ (eye - kept)).norm()) <= 1e-13 * float(dense.norm())
+    regularised = problem.structure(params, 0.1)
+    assert regularised is not None
+    assert regularised.null_vectors(["W", "V"]) is None
+
+
 @pytest.mark.parametrize(("model", "tokens"), [("onehot", 2), ("tables", 4)])
 @pytest.mark.parametrize("method", ["dense", "lanczos"])
 def test_a_run_is_measured(model: Any, tokens: int, method: str, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Directions that leave the network unchanged: the gauge tangents of (E, W) and the softmax shift (F7, F9)."""
+"""Directions that leave the network or its loss unchanged: gauge tangents of (E, W), softmax shift, unseen inputs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
+
+from landscape.curvature.deflation import Directions
 
 
 class GaugeTangent:
@@ -95,3 +97,48 @@ class SoftmaxShift:
                 piece = (by_class - by_class.mean(0)).reshape(piece.shape)
             pieces.append(piece)
         return torch.cat(pieces)
+
+
+class Unseen:
+    """W -> W + a c^T, b1 -> b1 + a c_0 with z c + c_0 = 0 for the inputs z of all samples: exact null vectors of blocks
+    without what z comes from.
+
+    z: (N, columns of W); params: W (h, columns) and whatever else the block `names` holds, W among them. Of one-hot
+    tokens these are tables' rows that no sample takes, and constants moved from one slot to another or to the bias.
+    """
+
+    def __init__(self, z: Tensor, params: Mapping[str, Tensor], names: Sequence[str]) -> None:
+        self.names, self.sizes, self.h = list(names), [params[n].numel() for n in names], len(params["W"])
+        self.members = [n for n in ("W", "b1") if n in names]
+        z = torch.cat([z, z.new_ones(len(z), len(self.members) - 1)], dim=1)
+        self.taken = z.any(0)
+        seen = z[:, self.taken]
+        squared, directions = torch.linalg.eigh(seen.T @ seen)
+        self.basis = directions[:, squared <= len(squared) * torch.finfo(z.dtype).eps * squared[-1]]
+        self.dimension = self.h * (int((~self.taken).sum()) + self.basis.shape[1])
+
+    def remove(self, vectors: Tensor) -> Tensor:
+        """The components orthogonal to all of them, of vectors (n,) or (n, m)."""
+        pieces = dict(zip(self.names, vectors.split(self.sizes), strict=True))
+        rows = [pieces[n].reshape(self.h, -1, *vectors.shape[1:]) for n in self.members]
+        whole = torch.cat(rows, dim=1)
+        seen = whole[:, self.taken]
+        shares = torch.tensordot(self.basis, seen, ([0], [1]))
+        found = torch.zeros_like(whole)
+        found[:, self.taken] = seen - torch.tensordot(self.basis, shares, 1).transpose(0, 1)
+        for name, piece in zip(self.members, found.split([r.shape[1] for r in rows], dim=1), strict=True):
+            pieces[name] = piece.reshape(pieces[name].shape)
+        return torch.cat(list(pieces.values()))
+
+
+class Together:
+    """The span of directions that are orthogonal to each other."""
+
+    def __init__(self, parts: Sequence[Directions]) -> None:
+        self.parts, self.dimension = parts, sum(part.dimension for part in parts)
+
+    def remove(self, vectors: Tensor) -> Tensor:
+        """The components orthogonal to all of them, of vectors (n,) or (n, m)."""
+        for part in self.parts:
+            vectors = part.remove(vectors)
+        return vectors

@@ -17,7 +17,8 @@ from landscape.problems.embedding_mlp.bounds import saddle_bound
 from landscape.problems.embedding_mlp.dense import EmbeddingMLP
 from landscape.problems.embedding_mlp.dense_tables import TableMLP
 from landscape.problems.embedding_mlp.fields import PARAMETERS
-from landscape.problems.embedding_mlp.gauge import GaugeTangent, SoftmaxShift
+from landscape.problems.embedding_mlp.first_layer import Tables
+from landscape.problems.embedding_mlp.gauge import GaugeTangent, SoftmaxShift, Together, Unseen
 from landscape.problems.embedding_mlp.model import MLP
 from landscape.problems.embedding_mlp.plain import mean_cross_entropy, plain_model
 from landscape.problems.embedding_mlp.products import EmbeddingHessian, Passes
@@ -100,8 +101,14 @@ class MLPStructure:
         return low_end(EmbeddingHessian(self._passes, self.decay, names), k)
 
     def null_vectors(self, names: Sequence[str]) -> Directions | None:
-        """The softmax shift of the data loss (F9)."""
-        return SoftmaxShift(self.params, names) if "V" in names and not self.decay else None
+        """The softmax shift of the data loss (F9), and of tables what no sample sees."""
+        if self.decay:
+            return None
+        found: list[Directions] = [SoftmaxShift(self.params, names)] if "V" in names else []
+        layer = self._passes.layer
+        if "W" in names and isinstance(layer, Tables):
+            found.append(Unseen(layer.inputs(self.problem.tokens), self.params, names))
+        return Together(found) if found else None
 
     def gauge(self, names: Sequence[str]) -> Spanned | None:
         """The tangents of E -> E A, W_k -> W_k A^{-T} (F7)."""
