@@ -91,6 +91,7 @@ def test_arrows_run_one_way(path: Path) -> None:
         assert FLOORS[there] < FLOORS[here] or there == here, f"{name} imports {target}"
 
 
+@pytest.mark.slow
 def test_a_room_has_no_circle() -> None:
     """Modules of one room do not import each other in circles."""
     graph = {str(p.relative_to(ROOT).with_suffix("")).replace("/", "."): imports(p) for p in modules()}
@@ -127,6 +128,7 @@ def test_storage_knows_no_model(path: Path) -> None:
     assert not text & {"E", "W", "V", "b1", "b2", "E,W", "W,V", "E,V", "all"}
 
 
+@pytest.mark.slow
 def test_only_storage_writes_hdf5() -> None:
     """h5py is imported by storage alone (and asked for its version by provenance)."""
     users = {p.relative_to(ROOT / "landscape").with_suffix("").parts[0] for p in modules() if "h5py" in outside(p)}

@@ -101,6 +101,7 @@ def whitened(G_11: Tensor, H_12: Tensor, G_22: Tensor, tau: float) -> Tensor:
     return torch.linalg.svdvals(roots[0] @ H_12 @ roots[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("decay", [0.0, 0.01])
 @pytest.mark.parametrize("method", ["dense", slow("lanczos")])
 def test_attention_and_gelu(method: str, decay: float) -> None:
@@ -172,6 +173,7 @@ def test_which_losses_are_convex(loss: Any, is_convex: bool) -> None:
             require_convex(objective, dict(model.named_parameters()))
 
 
+@pytest.mark.slow
 def test_of_relu_they_are_the_coupling_ratios(tiny_hessian: HessianReader) -> None:
     """A single layer of a piecewise-linear net has Gauss-Newton curvature alone, and the excess is the joint index."""
     for step in tiny_hessian.steps:

@@ -114,6 +114,7 @@ def test_matrix_free_blocks_grow_too(small_run: Path, tmp_path: Path) -> None:
         assert ours["previous_step"] == theirs["previous_step"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -133,6 +134,7 @@ def test_a_refusal_names_the_setting(change: dict[str, Any], message: str, small
     assert out.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_another_run_and_another_kind_are_refused(small_run: Path, tmp_path: Path) -> None:
     """Named by run ids; the analysis of a checkpoint is no search for a critical point."""
     other, out = tmp_path / "other.h5", tmp_path / "h.h5"

@@ -133,6 +133,7 @@ def test_ratios_and_couplings_recomputed(tiny_run: Path, tiny_hessian: HessianRe
     assert row["inertia"][joint, 0] <= row["saddle_rank_bound"]
 
 
+@pytest.mark.slow
 def test_regularised_objective_shifts_by_the_decay(tiny_run: Path, tmp_path: Path) -> None:
     """L + wd/2 |theta|^2 has every eigenvalue wd higher; its gradient has wd theta more."""
     config = HessianConfig(steps="60", objective="regularised", blocks=("E", "all"))
@@ -220,6 +221,7 @@ def test_models_without_an_embedding(model: Any, tmp_path: Path) -> None:
         analyse(run, HessianConfig(blocks=("E",)), tmp_path / "x.h5", quiet=True)
 
 
+@pytest.mark.slow
 def test_verify_agrees_and_notices_a_wrong_number(tiny_run: Path, tmp_path: Path) -> None:
     """PyHessian's top eigenvalue and a plain model's dense Hessian confirm the file, and not an altered one."""
     config = HessianConfig(steps="60", blocks=("E", "E,W"), objective="regularised")

@@ -72,6 +72,7 @@ def test_closed_forms_hold_at_any_training_loss(memorised: Path, margin: float) 
             assert row["inertia"][i][0] == int((values < -row["inertia_tolerance"][i]).sum())
 
 
+@pytest.mark.slow
 def test_second_opinion_holds_at_low_training_loss(memorised: Path, tmp_path: Path) -> None:
     """A right file is confirmed, not doubted, however low the training loss of the run."""
     path = tmp_path / "sharp.h5"
@@ -108,6 +109,7 @@ def test_saturated_networks_have_a_finite_hessian(memorised: Path) -> None:
 # --- what the file says beside the spectra ----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", ["data", "regularised"])
 def test_train_loss_is_the_data_loss(tiny_run: Path, tmp_path: Path, objective: str) -> None:
     """train_loss is the mean cross-entropy of the stored parameters, without the L2 term, whatever the objective."""
@@ -127,6 +129,7 @@ def test_train_loss_is_the_data_loss(tiny_run: Path, tmp_path: Path, objective: 
 PARAMETERS = ("E", "W", "b1", "V", "b2")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", [0, 1])
 def test_second_opinion_doubts_either_end(tiny_run: Path, tmp_path: Path, end: int) -> None:
     """One eigenvalue wrong by 1e-6 of |H|, at either end, is noticed; PyHessian finds the largest magnitude."""
@@ -141,6 +144,7 @@ def test_second_opinion_doubts_either_end(tiny_run: Path, tmp_path: Path, end: i
     assert [v.agrees for v in verify(tiny_run, result)] == [True, False]
 
 
+@pytest.mark.slow
 def test_products_are_counted_where_blocks_are_made_of_them(tmp_path: Path) -> None:
     """A model without a closed form takes one product a column of each block."""
     config = TrainConfig(
@@ -152,6 +156,7 @@ def test_products_are_counted_where_blocks_are_made_of_them(tmp_path: Path) -> N
     assert row["num_products"].tolist() == [6 * 10, 6 * 10 + 6 + 5 * 6 + 5]
 
 
+@pytest.mark.slow
 def test_update_frequency_is_of_operand_tokens_alone(tmp_path: Path) -> None:
     """With four tokens, the operator and `=` are in every batch and must not raise f_E."""
     config = TrainConfig(p=7, embed_dim=3, hidden=6, train_fraction=0.6, steps=20, batch_size=2, device="cpu")

@@ -70,6 +70,7 @@ def picked(block: str, rows: dict[str, range]) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "spectra"), [("dense", "full"), slow("dense", "ends"), slow("lanczos", "auto")])
 def test_rows_are_measured_as_any_block(
     method: str, spectra: Spectra, four_tokens: Path, whole: tuple[dict[str, range], torch.Tensor], tmp_path: Path
@@ -118,6 +119,7 @@ def test_rows_are_measured_as_any_block(
         np.testing.assert_allclose(row["coupling_ratios"][j][:3], ratios[:3], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_deepest_curvature_on_constant_tokens_is_that_of_the_bias(four_tokens: Path, tmp_path: Path) -> None:
     """F15: without a Gauss-Newton part, op and = have the eigenvalue -|dL/db1| with the columns that read them."""
     with RunReader(four_tokens) as reader:
@@ -131,6 +133,7 @@ def test_the_deepest_curvature_on_constant_tokens_is_that_of_the_bias(four_token
     assert np.abs(values[2 * D : -2 * D]).max() < 1e-12 * bias
 
 
+@pytest.mark.slow
 def test_all_rows_are_the_parameter(tiny_run: Path, tmp_path: Path) -> None:
     """Two tokens: every token is an operand, and the block is that of E, bit for bit."""
     wanted = HessianConfig(blocks=("E", "E[operands]", "E[0:7]"), k=3, steps="60", device="cpu")
@@ -204,6 +207,7 @@ def test_a_modules_blocks_may_be_rows() -> None:
         ModuleProblem(model, x, y, blocks={"a": ["0.weight"], "b": ["0.weight[1:3]"]}, pairs=[("a", "b")])
 
 
+@pytest.mark.slow
 def test_each_rows_bound_is_reported(four_tokens: Path, tmp_path: Path) -> None:
     """F14 on rows of E, F15: that of op and = is |dL/db1|; it holds for the block, and is none without such tokens."""
     out = tmp_path / "h.h5"

@@ -37,6 +37,7 @@ def net(activation: torch.nn.Module) -> tuple[Objective, dict[str, Tensor]]:
     return Objective(model, x, y, weight_decay=0.01, chunk_size=16), params
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", [["0.weight"], ["0.weight", "2.weight"]])
 def test_the_curvature_of_a_slice_is_its_eigenvalue(block: list[str]) -> None:
     """To 1e-6 by differences of the drawn values, and to rounding by automatic differentiation."""
@@ -54,6 +55,7 @@ def test_the_curvature_of_a_slice_is_its_eigenvalue(block: list[str]) -> None:
         np.testing.assert_allclose(found.slope, slope, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_relu_slices_are_exact_at_the_checkpoint() -> None:
     """With kinks, where differences fail, the second derivative at 0 is still the eigenvalue."""
     objective, params = net(torch.nn.ReLU())
@@ -97,6 +99,7 @@ def test_the_command_writes_the_figure_with_its_data(
     assert "slices.png exists" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_slices_of_unconverged_vectors_are_refused(
     tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,6 +213,7 @@ def test_scaled_operator() -> None:
     torch.testing.assert_close(op @ torch.ones(3, dtype=torch.float64), root @ A @ root.sum(1))
 
 
+@pytest.mark.slow
 def test_runs_of_sgd_have_no_second_moments(tmp_path: Path) -> None:
     """No group of zeros in the file, and no Adam sharpness."""
     train(dataclasses.replace(TINY, optimizer="sgd", steps=20), tmp_path / "run.h5", quiet=True)

@@ -57,6 +57,7 @@ def test_no_sentinel_in_a_dataset(kind: str, name: str, hessian: Path) -> None:
             assert float(data[name].mean()) == pytest.approx(raw[raw != -1].mean())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MARKED)
 def test_plain_readers_mask_it(name: str, hessian: Path) -> None:
     """xarray and the netCDF library see what is missing without this package."""
@@ -75,6 +76,7 @@ def test_counts_are_known_and_unknown_here(hessian: Path) -> None:
     assert both == {"saddle_index_gauge_free", "previous_rank", "crossings", "previous_step"} | coupled
 
 
+@pytest.mark.slow
 def test_json_has_null(tiny_run: Path, tmp_path: Path, hessian: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`hessian --json` and `info --json`: null for counts, and for the steps of events that never came."""
     out = tmp_path / "j.hessian.h5"
@@ -93,6 +95,7 @@ def test_json_has_null(tiny_run: Path, tmp_path: Path, hessian: Path, capsys: py
     assert "grok_step" not in landscape.open_hessian(out).attrs
 
 
+@pytest.mark.slow
 def test_datasets_keep_their_descriptions(tiny_run: Path, hessian: Path, tmp_path: Path) -> None:
     """Units and meaning of every variable and axis, as in the file; written again, they are still there."""
     for data, path in ((landscape.open_run(tiny_run), tiny_run), (landscape.open_hessian(hessian), hessian)):

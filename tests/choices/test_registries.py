@@ -153,6 +153,7 @@ def test_unknown_names(option: str) -> None:
     assert stop.value.hint.startswith("choose one of ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", list(REGISTRIES))
 def test_help_shows_the_registry(kind: str) -> None:
     """Every name with its meaning."""

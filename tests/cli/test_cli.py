@@ -177,6 +177,7 @@ def test_run_file_that_exists(assert_refused: Refusal, run_file: Path) -> None:
     assert_refused(["train", "--out", run_file], 1, f"{run_file} exists", "--resume", (run_file,))
 
 
+@pytest.mark.slow
 def test_hessian_file_of_other_settings(
     assert_refused: Refusal, run_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -225,6 +226,7 @@ def test_dense_block_that_does_not_fit(
     assert not (tmp_path / "run.hessian.h5").exists()
 
 
+@pytest.mark.slow
 def test_blocks_beyond_lapack(
     assert_refused: Refusal,
     tmp_path: Path,
@@ -258,6 +260,7 @@ def test_batch_larger_than_the_split_is_a_warning(tmp_path: Path, capsys: pytest
     assert "warning: batch_size 999 exceeds the 20 training pairs; using 20" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_json_is_one_document(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """--json prints one document and nothing else on stdout; NaN becomes null."""
     run = str(tmp_path / "r.h5")
@@ -270,6 +273,7 @@ def test_json_is_one_document(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert document["blocks"] == ["E", "W", "E,W", "W,V", "all"]
 
 
+@pytest.mark.slow
 def test_table_shows_what_the_file_holds(run_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The terminal table prints the file's eigenvalues and indices, and a bracket where only that is known."""
     assert cli.run(["hessian", "--ckpt", str(run_file), "--steps", "60", "--blocks", "E,W", "--quiet"]) == 0
@@ -326,6 +330,7 @@ def test_config_round_trip() -> None:
     assert replace(TrainConfig(), json.loads(to_json(config))) == config
 
 
+@pytest.mark.slow
 def test_help_is_light() -> None:
     """--help and --version import nothing that takes long: a second is too much for them."""
     heavy = ("torch", "scipy", "matplotlib", "xarray", "pandas")
@@ -340,6 +345,7 @@ def test_help_is_light() -> None:
         assert all(word in shown.stdout for word in words)
 
 
+@pytest.mark.slow
 def test_usage_errors_exit_2() -> None:
     """An unknown flag is a usage error."""
     result = subprocess.run([sys.executable, "-m", "landscape", "train", "--hiden", "3"], capture_output=True)

@@ -148,6 +148,7 @@ def test_every_option_with_hostile_values(command: str, folder: Path) -> None:
             judge(code, out, err, argv)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "argv",
     [

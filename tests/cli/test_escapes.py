@@ -159,6 +159,7 @@ def test_tables_keep_their_numbers(tmp_path: Path) -> None:
     assert (tmp_path / "t.csv").read_text() == ("x,n,b,t,'-m\n-1.5,-1,True,'=1+1,-1\n2.0,2,False,\"E,W\",'-a\n")
 
 
+@pytest.mark.slow
 def test_bars_show_no_raw_names(hostile: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Progress and tables of an analysis."""
     assert cli.run(["hessian", "--ckpt", str(hostile), "--steps", "0", "--blocks", "E"]) == 0

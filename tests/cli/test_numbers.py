@@ -27,6 +27,7 @@ def nothing_is_made() -> Iterator[None]:
     assert peak < 32 << 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flags", "error", "hint"),
     [
@@ -125,12 +126,14 @@ def test_other_numbers_beyond_bounds(
     assert_refused([command, *given.get(command, ["--ckpt", run_file, "--step", "60"]), *flags], 2, error, "takes")
 
 
+@pytest.mark.slow
 def test_a_slice_beyond_all_floats(run_file: Path, tmp_path: Path, assert_refused: Refusal) -> None:
     """A radius at which the loss overflows."""
     argv = ["slice", "--ckpt", run_file, "--step", "60", "--radius", "1e300", "--out", tmp_path / "s"]
     assert_refused(argv, 1, "the objective overflows", "lower --radius")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "error", "hint"),
     [

@@ -33,6 +33,7 @@ def model():
 HESSIAN = ["hessian", "--ckpt", "run.h5", "--problem", "mine.py:problem", "--steps", "0", "--blocks", "last", "--quiet"]
 
 
+@pytest.mark.slow
 def test_stdout_holds_the_results_alone(users_run: Path) -> None:
     """What the model, the factory and a child process print goes to stderr; stdout is one JSON document."""
     Path("mine.py").write_text(NOISY)

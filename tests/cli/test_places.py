@@ -46,6 +46,7 @@ def files_of_at_most(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flag", ["--resume", "--overwrite"])
 def test_a_missing_folder_is_made(flag: str, tmp_path: Path, run_file: Path) -> None:
     """--resume starts a run that is not there, and --overwrite replaces nothing: in a new folder, too."""
@@ -105,6 +106,7 @@ def test_a_lock_of_another_user(tmp_path: Path, assert_refused: Refusal) -> None
     assert list(tmp_path.iterdir()) == [lock]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("room", [0, 2_000, slow(60_000)])
 def test_a_full_disk(room: int, run_file: Path, tmp_path: Path, assert_refused: Refusal) -> None:
     """Reports, slices and files of any kind end in one error, and leave nothing half-written in their place."""
@@ -137,6 +139,7 @@ def test_a_sweep_on_a_full_disk(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert cli.run(argv) == 0
 
 
+@pytest.mark.slow
 def test_a_failure_in_a_worker_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
     """What the system refuses a worker is no traceback; a bug is one."""
     with Workers(1) as workers:

@@ -109,6 +109,7 @@ def test_every_command_refuses_alike(command: str, users_run: Path, capsys: pyte
     )
 
 
+@pytest.mark.slow
 def test_running_statistics_are_those_of_the_model(users_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """They are no parameters, and so in no checkpoint: the user is told."""
     Path("mine.py").write_text(foreign.TINY.replace("torch.nn.Tanh()", "torch.nn.BatchNorm1d(4, affine=False)"))
@@ -142,6 +143,7 @@ def problem():
 """
 
 
+@pytest.mark.slow
 def test_tied_parameters_under_their_other_name(beside_the_user: None) -> None:
     """safetensors keeps one name of two, and not always the one that the model has first: the numbers are the same."""
     Path("mine.py").write_text(TIED)

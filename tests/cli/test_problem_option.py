@@ -45,6 +45,7 @@ NAMES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("problem", ["mine:problem", "mine.py:problem"])
 def test_a_users_network_is_measured(problem: str, users_run: Path) -> None:
     """Eigenvalues and index of every block are those of the dense Hessian; blocks by name, parameter and pattern."""
@@ -69,12 +70,14 @@ def test_a_users_network_is_measured(problem: str, users_run: Path) -> None:
         assert np.isnan([row["sharpness_adam"], row["sharpness_gd"], row["prop41_ratio"]]).all()
 
 
+@pytest.mark.slow
 def test_without_blocks_all_that_the_problem_declares(users_run: Path) -> None:
     """The declared blocks, their pair and all parameters."""
     assert cli.run(["hessian", "--ckpt", "run.h5", "--problem", "mine:problem", "--steps", "9"]) == 0
     assert HessianReader(users_run.with_name("run.hessian.h5")).blocks == ["first", "last", "first,last", "all"]
 
 
+@pytest.mark.slow
 def test_a_problem_without_pairs_has_tables(users_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A problem that declares nothing has one block, all, and dashes for the quantities of pairs."""
     plain = "\ndef plain():\n    return ModuleProblem(model().eval(), x, y)\n"
@@ -86,6 +89,7 @@ def test_a_problem_without_pairs_has_tables(users_run: Path, capsys: pytest.Capt
     assert Path("page/report.md").exists()
 
 
+@pytest.mark.slow
 def test_a_file_grows_with_the_same_source_alone(users_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """More blocks join a file; another source or none is refused by name, and replaces it with --overwrite."""
     command = ["hessian", "--ckpt", "run.h5", "--steps", "5"]
@@ -127,6 +131,7 @@ def test_a_report_needs_the_files_alone(users_run: Path) -> None:
     assert all(Path(f"page/figures/{name}.png").exists() for name in ("spectra", "densities"))
 
 
+@pytest.mark.slow
 def test_what_the_users_code_sets_is_undone(users_run: Path) -> None:
     """Folder, gradients, default type and numpy's error state are what they were."""
     before = cli.run(["hessian", "--ckpt", "run.h5", "--problem", "mine.py:problem", "--steps", "0", "--out", "a.h5"])
@@ -144,6 +149,7 @@ def test_what_the_users_code_sets_is_undone(users_run: Path) -> None:
     np.testing.assert_array_equal(*values)
 
 
+@pytest.mark.slow
 def test_json_stays_json(users_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What the user's file prints is no part of the document."""
     Path("mine.py").write_text(foreign.TINY + "\nprint('loaded')\n")
@@ -153,6 +159,7 @@ def test_json_stays_json(users_run: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "loaded" in said.err
 
 
+@pytest.mark.slow
 def test_a_report_of_another_problem_is_refused(users_run: Path, assert_refused: Refusal) -> None:
     """`report --problem` draws what was made with this factory as its source is now, and nothing else."""
     report = ["report", "run.h5", "--out", "page", "--quiet", "--problem", "mine.py:problem"]

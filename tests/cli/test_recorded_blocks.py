@@ -31,6 +31,7 @@ def run(beside_the_user: None, tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("problem", "more", "blocks", "pairs"),
     [

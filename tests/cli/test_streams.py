@@ -16,6 +16,7 @@ from helpers.commands import SMALL, forked, landscape
 from landscape.cli import main as cli
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "code", "out", "err"),
     [
@@ -54,6 +55,7 @@ def test_closed_streams_take_no_file(tmp_path: Path) -> None:
     assert cli.run(["check", str(out)]) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("argv", [["--help"], ["train", "--help"], ["train", "--hiden", "3"], ["hessian"], []])
 def test_a_terminal_of_ascii(argv: list[str]) -> None:
     """Whatever is printed, help and usage errors too, is told with ASCII if need be."""

@@ -110,6 +110,7 @@ class Nothing:
         return vectors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_an_index_of_asymmetric_products_is_refused(method: Any, wrong: tuple[Products, Tensor]) -> None:
     """No count is certified at a tolerance that the asymmetry fills; the tau named is honest, and its count right."""
@@ -125,6 +126,7 @@ def test_an_index_of_asymmetric_products_is_refused(method: Any, wrong: tuple[Pr
         assert found.lower <= int((values < -found.tolerance).sum()) <= found.upper
 
 
+@pytest.mark.slow
 def test_brackets_of_matrices_in_error_hold_the_true_index() -> None:
     """Over 100 matrices with an error that is not symmetric, beside tau: refused, or a bracket of the true matrix."""
     levels = []
@@ -212,6 +214,7 @@ def test_noise_after_the_first_samples_is_seen(chunk_size: int | None) -> None:
         HessianOperator(objective, point)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_noise_in_products_alone_is_error(method: Any) -> None:
     """Where loss and gradient are exact and products are not, the index is refused and the asymmetry stated."""
@@ -282,6 +285,7 @@ def test_a_norm_that_cannot_be_squared_is_refused(attempt: str, size: float, dty
     assert error.value.hint == "multiply the loss by a constant: every eigenvalue is multiplied by it"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [2.0**-400, 2.0**-200, 2.0**200, 2.0**400])
 @pytest.mark.parametrize("method", METHODS)
 def test_results_scale_with_the_matrix(scale: float, method: Any) -> None:

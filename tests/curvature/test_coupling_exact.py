@@ -78,6 +78,7 @@ def test_dense_errors_bound_errors_of_the_blocks() -> None:
     assert least < 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
 def test_the_index_agrees_with_certified_counts(seed: int) -> None:
     """Ratios above 1 and negative pivots of the joint block bracket the same index, also with blocks in error."""

@@ -57,6 +57,7 @@ def assert_bounds(found: CouplingResult, true: np.ndarray) -> None:
 # --- matrix-free ratios ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kinds", ["free free", "dense free", "free dense", "dense dense"])
 @pytest.mark.parametrize("seed", range(6))
 def test_ratios_are_lower_bounds_within_their_errors(seed: int, kinds: str) -> None:
@@ -78,6 +79,7 @@ def test_ratios_are_lower_bounds_within_their_errors(seed: int, kinds: str) -> N
     assert found.index_lower == min(6, (true > 1).sum())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_it_begins_where_it_is_told_to(seed: int) -> None:
     """At the joint block's lowest eigenvectors the largest ratio is found sooner; at any vectors the bounds hold."""
@@ -181,6 +183,7 @@ def test_f0_on_a_net_by_products_alone(net: tuple[HessianOperator, list[Operator
 # --- dense ratios and brackets --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_dense_brackets_equal_the_index_over_a_sweep_of_tau(seed: int) -> None:
     """F0 at 25 tolerances: the ratios are those of symmetric roots, and those above 1 count the eigenvalues below."""
@@ -246,6 +249,7 @@ def test_solvers_solve_and_bound_from_below() -> None:
 # --- the joint block, norms, masses and angles ----------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_joint_is_the_assembled_block(net: tuple[HessianOperator, list[Operator]]) -> None:
     """Products of `joint`, with one vector or several, are those of the joint Hessian block."""
     H, parts = net

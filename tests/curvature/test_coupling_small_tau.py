@@ -25,6 +25,7 @@ def rank_one(seed: int, tau: float) -> Blocks:
     return diagonal[0], roots[0] @ (X * 0.9 / np.linalg.norm(X, 2)) @ roots[1], diagonal[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Hidden, MatrixOperator])
 @pytest.mark.parametrize("tau", [1e-3, 1e-6, 1e-7, 1e-8, 1e-9, 1e-10])
 def test_ratios_at_small_tolerances_are_right(tau: float, kind: type) -> None:
@@ -55,6 +56,7 @@ def test_a_tolerance_within_rounding_is_refused() -> None:
     assert found.index_lower <= (true > 1).sum()
 
 
+@pytest.mark.slow
 def test_bounds_hold_to_rounding() -> None:
     """Searches that converge fully leave rounding alone, of all conditions: it is within the bounds."""
     for seed in range(60):

@@ -49,6 +49,7 @@ def test_every_saddle_of_the_bilinear_problem_is_found_from_nearby(S: tuple[int,
     assert (index.negative, index.level) == (expected, "certified")
 
 
+@pytest.mark.slow
 def test_an_inflection_is_gradient_flat_and_not_critical() -> None:
     """Where the slope is smallest but not zero, and the curvature zero, the search says so."""
     cubic = Objective(lambda P, x: (P["x"] ** 3 / 3 + 1e-3 * P["x"])[None], torch.zeros(1, 1), torch.zeros(1, 1),
@@ -89,6 +90,7 @@ def refined(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return run, run.with_name("smooth.critical-400.h5")
 
 
+@pytest.mark.slow
 def test_the_refined_point_is_critical_for_an_independent_model(refined: tuple[Path, Path]) -> None:
     """From the file alone: the gradient of a plain PyTorch model vanishes, and the index is that of its Hessian."""
     run, path = refined

@@ -125,6 +125,7 @@ padded = TAGS.where(MASK, -100)
 classes = torch.tensor([1.0, 0.5, 3.0, 0.25])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("loss", "plain"),
     [
@@ -150,6 +151,7 @@ class OfTokens(nn.CrossEntropyLoss):
         return super().forward(input.movedim(-1, 1), target)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
 @pytest.mark.parametrize("tags", [TAGS, padded], ids=["all", "ignored"])
 def test_class_weights_divide_as_torch_does(tags: Tensor, smoothing: float) -> None:
@@ -160,6 +162,7 @@ def test_class_weights_divide_as_torch_does(tags: Tensor, smoothing: float) -> N
     assert_close(found, expected_of(lambda z: plain(z, tags.flatten())), rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mask", [MASK, MASK * torch.linspace(0.1, 2, 7)], ids=["mask", "weights"])
 def test_a_mask_beside_the_targets(mask: Tensor) -> None:
     """Targets are a dict, of which the loss takes one part and the weights another."""

@@ -79,6 +79,7 @@ def exact_rules(values: Array, probes: int, count: int) -> Iterator[Quadrature]:
         yield Quadrature(np.tile(np.sort(values), (probes, 1)), weights, np.ones(probes, bool), len(values), 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", spectra(60))
 def test_exact_rules_cover_without_waste(name: str) -> None:
     """Where every rule is the measure itself the interval covers at 95 %, and is as wide as chi-squared makes it."""
@@ -89,6 +90,7 @@ def test_exact_rules_cover_without_waste(name: str) -> None:
         assert width <= 5 * ((values < x).sum() * 2 / 3) ** 0.5 + 1
 
 
+@pytest.mark.slow
 def test_count_intervals_are_no_wider_than_they_must_be() -> None:
     """Where the quadrature is exact the interval covers 95 %, not 100 %, and more probes narrow it to the count."""
     values = np.concatenate([-np.ones(30), np.ones(30)])
@@ -177,6 +179,7 @@ def test_dense_density_is_the_smoothed_spectrum(name: str) -> None:
     assert (found.num_products, len(found.grid)) == (0, 700)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", spectra(200))
 def test_stochastic_density_agrees(name: str) -> None:
     """Lanczos quadrature integrates to 1 and lies within its errors of the exact density at the same width."""
@@ -192,6 +195,7 @@ def test_stochastic_density_agrees(name: str) -> None:
     assert away.max() > 1e-6 * exact.max()
 
 
+@pytest.mark.slow
 def test_standard_errors_of_densities_are_calibrated() -> None:
     """z-scores over 500 draws of 30 probes have mean 0 and the spread 1.04 of Student's t of 29 degrees of freedom."""
     values, (grid, width) = np.linspace(-1, 1, 60), density_grid(1.0, 0.2, 7)
@@ -345,6 +349,7 @@ def test_clusters_group_multiplicities(method: str) -> None:
     assert found.clusters(1, gap=1.0) == [(pytest.approx(17 / 6), 6)]
 
 
+@pytest.mark.slow
 def test_warm_start_from_both_ends_and_single_precision() -> None:
     """v0 takes `vectors` of another result as it is; in float32 tol rises to 10 sqrt(n) eps and is met; k > n is n."""
     A = matrix(np.linspace(-1, 1, 400) ** 3)

@@ -31,6 +31,7 @@ def test_vectors_of_both_ends_belong_to_the_outermost_eigenvalues(name: str, low
     assert (found.T @ found - torch.eye(12)).abs().max() <= 1e-13
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shift", [-0.5, 0.5])
 def test_wrong_eigenvalues_give_no_vectors(shift: float) -> None:
     """Neither where the shift lies inside the spectrum, nor where eigenvalues are missing below it."""

@@ -60,6 +60,7 @@ def test_it_is_certified_and_within_its_bounds(seed: int) -> None:
     assert max(a, c) <= joint <= a + c + min(r, *B.shape)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [(2, 2), (3, 2), slow((3, 4))])
 def test_every_value_between_the_bounds_occurs(sizes: tuple[int, int]) -> None:
     """Direct sums of 2 x 2 blocks [[s, b], [b, t]], so that no sharper bound holds for these sizes, ranks, indices."""
@@ -115,6 +116,7 @@ def test_the_index_beside_positive_parts(seed: int) -> None:
     assert count.index - above <= negatives(H, 1e-9) <= count.index + below
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_matrix_free_brackets_hold(seed: int) -> None:
     """Brackets from products alone hold the dense count, and close where few directions are negative."""

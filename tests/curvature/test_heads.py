@@ -76,6 +76,7 @@ class Model(nn.Module):
         return linear_cross_entropy(x, self.embed.weight, labels, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_hessians_are_those_of_the_logits(dtype: torch.dtype) -> None:
     """As the loss within a model, with a tied head and tokens left out; also for several vectors in one pass."""

@@ -54,6 +54,7 @@ def test_a_tolerance_below_the_error_is_refused() -> None:
     assert error.value.hint == "use tau >= 2.0e-06"
 
 
+@pytest.mark.slow
 def test_matrix_free_index_is_a_bracket() -> None:
     """Without the matrix the projection gives a lower bound and theory the upper one."""
     values = np.concatenate([-np.linspace(0.1, 1, 30), np.linspace(0, 2, 300)])
@@ -96,6 +97,7 @@ def test_theory_narrows_a_dense_bracket() -> None:
     assert from_spectrum(result, tau=0.5, upper=2).upper == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "relative"), [("dense", 1e-8), ("lanczos", 1e-3)])
 def test_default_tolerance_is_relative_to_the_norm(method: str, relative: float) -> None:
     """1e-8 of |H| where the matrix is known, 1e-3 where it is not, whatever the scale."""
@@ -132,6 +134,7 @@ def test_coupling_strength_of_a_flat_block_is_undefined() -> None:
     assert np.isnan(coupling_strength(MatrixOperator(C), 4.0, 0.0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("activation", "objective"), [("gelu", "data"), ("relu", "regularised"), ("relu", "data")])
 def test_saddle_bound_is_given_only_where_it_holds(tmp_path: Path, activation: str, objective: str) -> None:
     """F14 is about the data loss of piecewise-linear networks; elsewhere the file says NaN and -1."""

@@ -51,6 +51,7 @@ def test_certified_inertia_of_prescribed_spectra(seed: int) -> None:
         assert found.failure_probability == 0
 
 
+@pytest.mark.slow
 def test_a_certificate_near_the_tolerance_is_never_wrong() -> None:
     """Eigenvalues within 3e-13 of -tau, known to the last bit: brackets hold, certificates are right, both occur."""
     rng = np.random.default_rng(0)
@@ -189,6 +190,7 @@ def test_matrix_free_brackets_of_prescribed_spectra() -> None:
         assert found.tolerance == pytest.approx(1e-3 * np.abs(values).max(), rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_brackets_hold_with_a_continuum_across_the_tolerance(seed: int) -> None:
     """A bulk that runs smoothly through -tau: wide brackets are allowed, wrong ones are not."""
@@ -200,6 +202,7 @@ def test_brackets_hold_with_a_continuum_across_the_tolerance(seed: int) -> None:
     assert 0 < found.failure_probability <= ACCEPTED
 
 
+@pytest.mark.slow
 def test_a_small_budget_gives_an_estimate_and_theory_a_bound() -> None:
     """With too few products there is no upper bound but n, or one given from theory; the estimate's interval holds."""
     values = np.concatenate([np.linspace(-1, -0.01, 150), np.linspace(0.001, 1, 250)])
@@ -226,6 +229,7 @@ def test_a_hidden_eigenvalue_is_never_missed() -> None:
         assert 0 < bounds.failure_probability <= ACCEPTED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1e-12, 1e-4, 2e-3, 2e-2])
 def test_products_of_known_error_are_refused_or_bracketed(size: float) -> None:
     """With a skew error of norm `size` beside tau 1e-2 the bracket holds for the exact matrix, or tau is refused."""
@@ -267,6 +271,7 @@ def test_products_in_error_leave_the_bracket_open(lowest: int, lower: int, upper
     assert (bounds.lower, bounds.upper) == (lower, upper)
 
 
+@pytest.mark.slow
 def test_an_uncertain_run_gives_no_upper_bound() -> None:
     """A tolerance too fine for the longest run leaves the upper bound open; a coarser one closes it."""
     operator = MatrixOperator(torch.diag(torch.linspace(0, 1, 1000, dtype=torch.float64)))
@@ -277,6 +282,7 @@ def test_an_uncertain_run_gives_no_upper_bound() -> None:
     assert 0 < coarse.failure_probability <= 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("low", ["cluster", "giant", "decaying"])
 def test_directions_gathered_stay_orthogonal(low: str) -> None:
     """One pass a step is enough: long after Ritz values converged, a run holds no copy and no part of the basis."""

@@ -175,6 +175,7 @@ def test_resnet_18() -> None:
     assert float((hessian @ v - expected).norm()) <= 1e-10 * float(expected.norm())
 
 
+@pytest.mark.slow
 def test_training_mode_is_refused() -> None:
     """BERT as it is made for training, with dropout."""
     made = case("BERT")

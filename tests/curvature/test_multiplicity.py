@@ -63,6 +63,7 @@ def require_nothing_missed(found: EigenResult, values: Array, what: object) -> N
     assert found.hidden_failure_probability <= 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_six_copies_before_a_crowded_edge(seed: int) -> None:
     """Four of them fit into the block; the other two lie where only a search of the complement finds them."""
@@ -73,6 +74,7 @@ def test_six_copies_before_a_crowded_edge(seed: int) -> None:
     require_nothing_missed(found, values, seed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1000, 1010))
 def test_no_copy_is_missed(seed: int) -> None:
     """Provoked spectra of up to 600 eigenvalues."""
@@ -158,6 +160,7 @@ def test_an_unfinished_search_of_the_complement_is_no_convergence() -> None:
     assert not none.converged.any()
 
 
+@pytest.mark.slow
 def test_one_end_counts_without_the_other() -> None:
     """Where the low end never converges, the high one is still searched, and counts."""
     values = np.sort(np.r_[np.random.default_rng(0).uniform(0, 1, 2000) ** 8, 2.0, 2.1, 2.2])

@@ -35,6 +35,7 @@ def test_diagonal_blocks_equal_torch(kind: str, which: str) -> None:
     assert_close(operator_of(kind).block(names).dense(), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_off_diagonal_blocks_equal_torch(kind: str) -> None:
     """`block(rows, cols)` is the coupling of two sets of parameters; T is its transpose."""
@@ -75,6 +76,7 @@ def test_several_vectors_at_once(kind: str, chunk_size: int | None) -> None:
     assert_close(image, reference(kind)[0] @ vectors, 1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("chunk_size", [1, 4, 5, 12, 13, 100])
 def test_ragged_chunks_are_weighted_by_their_samples(kind: str, chunk_size: int) -> None:
@@ -90,6 +92,7 @@ def test_ragged_chunks_are_weighted_by_their_samples(kind: str, chunk_size: int)
         assert float((found - g).abs().max()) <= 1e-14
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk_size", [None, 5])
 @pytest.mark.parametrize("kind", KINDS)
 def test_weight_decay_adds_a_multiple_of_the_identity(kind: str, chunk_size: int | None) -> None:
@@ -155,6 +158,7 @@ def test_nothing_of_the_module_changes(kind: str, training: bool) -> None:
     assert module.get_parameter(a).grad is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk_size", [None, 5])
 @pytest.mark.parametrize("kind", KINDS)
 def test_products_are_deterministic(kind: str, chunk_size: int | None) -> None:
@@ -235,6 +239,7 @@ def test_curvlinops_agrees(kind: str) -> None:
     assert_close(operator_of(kind, chunk_size=4) @ v, expected, 1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_pyhessian_agrees(kind: str) -> None:
     """PyHessian's top eigenvalue is the one of largest magnitude, and its product is ours."""

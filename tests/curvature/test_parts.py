@@ -69,6 +69,7 @@ def assert_close(found: Tensor, expected: Tensor, relative: float = 1e-13) -> No
     assert float((found - expected).abs().max()) <= relative * float(expected.abs().max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk_size", [None, 3])
 @pytest.mark.parametrize("decay", [0.0, 0.3])
 @pytest.mark.parametrize("loss", LOSSES)
@@ -132,6 +133,7 @@ def embedding_net(activation: str, tokens: int = 2) -> tuple[Objective, Point, T
     return Objective(model, x, y), {n: p.detach() for n, p in model.named_parameters()}, x, y
 
 
+@pytest.mark.slow
 def test_f8_residual_of_single_layers_vanishes_for_relu() -> None:
     """A ReLU net's residual part has no single-layer block, only couplings; tanh has both."""
     for activation in ("relu", "tanh"):
@@ -277,6 +279,7 @@ def test_buffers_are_used_in_float64_and_left_alone(dtype: torch.dtype) -> None:
 # --- the error of a product -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_product_error_is_rounding_in_float64_and_the_true_error_in_float32() -> None:
     """delta is near eps |H| in float64; in float32 it estimates |H32 - H64|_F, also where both are symmetric."""
     module, x, y, point = problem("cross-entropy")

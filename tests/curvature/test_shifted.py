@@ -24,6 +24,7 @@ SPECTRA = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SPECTRA)
 def test_pairs_are_those_of_lapack(name: str) -> None:
     """Values, copies and residuals to the tolerance; `hidden` covers every difference, as a search's does."""
@@ -52,6 +53,7 @@ def test_pairs_are_those_of_lapack(name: str) -> None:
     )
 
 
+@pytest.mark.slow
 def test_hidden_allows_for_the_error_of_the_matrix() -> None:
     """As the values are those of products, which may be of another matrix by as much."""
     H = matrix(SPECTRA["cluster below zero"])
@@ -60,6 +62,7 @@ def test_hidden_allows_for_the_error_of_the_matrix() -> None:
     assert exact.hidden[0] < 1e-6
 
 
+@pytest.mark.slow
 def test_hidden_allows_for_the_error_of_solves(monkeypatch: pytest.MonkeyPatch) -> None:
     """A factor of another matrix is noticed by the products with this one."""
     H, right = MatrixOperator(matrix(SPECTRA["cluster below zero"])), shifted.shifted_factor
@@ -70,6 +73,7 @@ def test_hidden_allows_for_the_error_of_solves(monkeypatch: pytest.MonkeyPatch) 
     assert 3e-6 < shifted_ends(H, H, K, 1e-6, 0, 3000).hidden[0] - exact.hidden[0] < 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("values", "most"), [(np.zeros(N), 600), (SPECTRA["null space"], 12), (SPECTRA["copies"], 600)]
 )
@@ -85,6 +89,7 @@ def test_products_find_what_the_inverse_does_not(
     assert found.num_products > slow.num_products
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["negative", "copies"])
 def test_every_product_is_counted(name: str) -> None:
     """Of the estimate, of the search and of the residuals, with the inverse or without."""

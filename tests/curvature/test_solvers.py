@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse.linalg
 import torch
+from helpers.marking import seeds
 from helpers.matrices import Diagonal, drawn_spectrum, matrix
 from numpy.typing import NDArray
 from torch import Tensor
@@ -70,6 +71,7 @@ def test_prescribed_spectra(method: str, name: str, scale: float) -> None:
     assert result.orthonormality < 1e-13
 
 
+@pytest.mark.slow
 def test_a_tenfold_eigenvalue_is_found_ten_times_over_10_seeds() -> None:
     """-1 ten times: 10 of 10 for every start, where single-vector Lanczos finds 1 to 3."""
     A = MatrixOperator(matrix(np.concatenate([np.full(10, -1.0), np.linspace(0, 2, 190)])))
@@ -110,6 +112,7 @@ def test_dense_ends_equal_the_whole_decomposition(kind: str, dtype: torch.dtype)
     assert result.orthonormality <= 100 * eps
 
 
+@pytest.mark.slow
 def test_the_tolerance_of_float32_is_reached() -> None:
     """A pair whose residual is hardly above it is led on, not taken for rounding."""
     n = 20_000
@@ -146,6 +149,7 @@ def test_products_are_counted_and_bounded() -> None:
     assert short.num_products < 200
 
 
+@pytest.mark.slow
 def test_warm_start_saves_products() -> None:
     """Eigenvectors of a neighbouring matrix as start vectors need fewer products than a random start."""
     A = matrix(np.linspace(-1, 1, 600))
@@ -233,7 +237,7 @@ def test_both_ends_where_largest_magnitudes_alternate() -> None:
         np.testing.assert_allclose(eigsh(A, 2, method=method).values, [[-4.95, -2.9], [5.0, 3.0]], atol=1e-12)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(5, 20))
 def test_nothing_is_missed_in_random_spectra(seed: int) -> None:
     """Multiplets, clusters, gaps and zeros at scales from 1e-12 to 1e6: both ends, with all copies."""
     rng = np.random.default_rng(seed)

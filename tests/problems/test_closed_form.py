@@ -122,6 +122,7 @@ def test_cross_entropy_beyond_the_range_of_exp_is_finite(margin: float, dtype: t
     assert second == pytest.approx(0.0, abs=1e-30)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("classes", [2, 3, 11])
 def test_cross_entropy_is_torch_cross_entropy_at_ordinary_loss(classes: int) -> None:
     """Value, gradient and Hessian of random logits are those of torch's log-softmax form."""

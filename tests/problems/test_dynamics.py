@@ -30,6 +30,7 @@ def flow(Y: Tensor, W: Tensor, E: Tensor, times: np.ndarray, weight_decay: float
     return [split(np.ascontiguousarray(y)) for y in found.y.T]
 
 
+@pytest.mark.slow
 def test_f10_modes_grow_as_saxe_says() -> None:
     """From balanced factors every singular mode is u(t) = s e^(2st) / (e^(2st) - 1 + s/u_0), alone (F10)."""
     Y, U, s, V = target()
@@ -44,6 +45,7 @@ def test_f10_modes_grow_as_saxe_says() -> None:
         assert float((product - torch.diag_embed(product.diagonal())).abs().max()) < 1e-9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weight_decay", [0.0, 0.3])
 def test_f11_what_gradient_flow_conserves(weight_decay: float) -> None:
     """W^T W - E E^T is constant, and with L2 decays as e^(-2 lambda t) (F11)."""

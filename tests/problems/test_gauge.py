@@ -165,6 +165,7 @@ def test_tangents_at_an_interpolating_point_are_null_vectors() -> None:
     assert (found.negative, found.zero) == (0, gauge.dimension)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dead", [0, 1])
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 @pytest.mark.parametrize("method", ["dense", slow("lanczos")])
@@ -247,6 +248,7 @@ def test_deflated_is_php(kind: str) -> None:
     assert torch.equal(A, A.T)
 
 
+@pytest.mark.slow
 def test_deflations_compose() -> None:
     """Gauge and shift, which live on different parameters, can both be taken out, in either order."""
     objective, params = net("gelu")

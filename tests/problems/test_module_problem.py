@@ -29,6 +29,7 @@ OURS = {"0.weight": "E", "2.weight": "W", "2.bias": "b1", "4.weight": "V", "4.bi
 BLOCKS = {"E": ["0.*"], "W": ["2.weight"], "V": ["4.weight"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["dense", slow("lanczos")])
 def test_a_module_is_measured_as_the_problem_is(method: Any, tmp_path: Path) -> None:
     """A plain nn.Sequential with its own names, against the products and closed forms derived by hand."""

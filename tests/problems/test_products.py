@@ -36,6 +36,7 @@ def normal(n: int, m: int) -> Tensor:
     return torch.randn(n, m, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["embedding", *map(slow, ("tables", "onehot", "scalar"))])
 @pytest.mark.parametrize("tokens", [2, 4])
 @pytest.mark.parametrize("bias", [True, False])

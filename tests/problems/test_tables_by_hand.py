@@ -128,6 +128,7 @@ def test_what_no_sample_sees_is_null(tokens: int, bias: bool) -> None:
     assert regularised.null_vectors(["W", "V"]) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("model", "tokens"), [("onehot", 2), ("tables", 4)])
 @pytest.mark.parametrize("method", ["dense", "lanczos"])
 def test_a_run_is_measured(model: Any, tokens: int, method: str, tmp_path: Path) -> None:

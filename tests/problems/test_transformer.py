@@ -238,6 +238,7 @@ def test_blocks_by_kind_and_by_layer() -> None:
         members(tied, "U")
 
 
+@pytest.mark.slow
 def test_checkpoints_of_a_run(tmp_path: Path) -> None:
     """A file's own parameters, read as anybody would, give the Hessian that its problem gives."""
     config = variant(steps=40)

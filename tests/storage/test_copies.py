@@ -21,6 +21,7 @@ from landscape.storage.runs import RunReader
 OLD = Path(__file__).parents[1] / "data"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["run", "hessian"])
 @pytest.mark.parametrize(
     "flags", [["-f", "GZIP=9"], ["-f", "SHUF", "-f", "GZIP=1"], ["-l", "CHUNK=2"], ["-l", "COMPA"]]
@@ -35,6 +36,7 @@ def test_a_repacked_copy_is_served(kind: str, flags: list[str], files: dict[str,
     assert view(copy).load().identical(view(files[kind]).load())
 
 
+@pytest.mark.slow
 def test_a_repacked_unfinished_analysis_goes_on(files: dict[str, Path], tmp_path: Path) -> None:
     """The rest is not written over a packed file's bytes."""
     run = Path(shutil.copy(files["run"], tmp_path / "run.h5"))

@@ -64,6 +64,7 @@ def test_damaged_steps_are_skipped_and_named(
         assert reader.checkpoint(0)["E"].shape == (7, 4)
 
 
+@pytest.mark.slow
 def test_a_damaged_row_of_metrics_leaves_rates_unknown(files: dict[str, Path], run: Path) -> None:
     """It is not served, and the row before it does not stand in for it."""
     spoiled(run, "metrics/metric_step", 20, "lr_W")
@@ -85,6 +86,7 @@ def test_a_row_with_the_label_of_another_is_damage(files: dict[str, Path], tmp_p
     assert (reader.steps, reader.damage) == ([steps[0], *steps[2:]], f"step {steps[0]}")
 
 
+@pytest.mark.slow
 def test_a_damaged_hessian_file_is_named(files: dict[str, Path], tmp_path: Path) -> None:
     """Its other rows are served; an analysis does not take it for done."""
     run, path = (Path(shutil.copy(source, tmp_path)) for source in files.values())

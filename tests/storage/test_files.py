@@ -197,6 +197,7 @@ def test_a_full_disk_is_an_error_before_training(tmp_path: Path, monkeypatch: py
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_one_writer(tmp_path: Path) -> None:
     """A second writer is refused while the first lives; the lock of a dead process is taken over."""
     path = tmp_path / "run.h5"
@@ -231,6 +232,7 @@ def test_parent_of_a_hessian_file(tiny_run: Path, hessian_path: Path) -> None:
     assert attrs["objective"] == "data"
 
 
+@pytest.mark.slow
 def test_a_finished_analysis_is_not_repeated(tiny_run: Path, tmp_path: Path) -> None:
     """The same command again changes not a byte."""
     out = tmp_path / "h.h5"

@@ -309,6 +309,7 @@ def test_groups_that_cannot_stand_side_by_side(run: Path) -> None:
         assert reader.metrics()["E"].shape == (3,)
 
 
+@pytest.mark.slow
 def test_what_the_layout_does_not_name_is_ignored(files: dict[str, Path], run: Path) -> None:
     """Foreign objects and attributes, however hostile, change nothing of what is served."""
     os.mkfifo(run.with_name("pipe"))

@@ -64,6 +64,7 @@ def test_the_largest_tables_are_accepted(tmp_path: Path) -> None:
     assert len(checkpoint_schedule(dataclasses.replace(config, steps=ROWS - 1, checkpoint_every=1))) == ROWS
 
 
+@pytest.mark.slow
 def test_an_extension_beyond_the_limit_is_refused(tmp_path: Path) -> None:
     """The file stays as it was, and can be extended with fewer rows."""
     path = tmp_path / "run.h5"
@@ -130,6 +131,7 @@ def test_a_lock_that_is_somebodys_file_is_left_alone(tmp_path: Path) -> None:
     assert not path.exists()
 
 
+@pytest.mark.slow
 def test_a_pipe_as_a_lock_hangs_nobody(tiny_run: Path, tmp_path: Path) -> None:
     """`info` reads the file, `train` refuses, neither waits for the pipe."""
     path = tmp_path / "run.h5"
@@ -193,6 +195,7 @@ def test_repair_waits_for_the_lock_before_it_looks(tiny_run: Path, tmp_path: Pat
         repair(path)
 
 
+@pytest.mark.slow
 def test_a_repair_that_was_killed_can_be_repeated(tiny_run: Path, tmp_path: Path) -> None:
     """The second name of the damaged file is there already; a file of another content there is in the way."""
     path, kept = tmp_path / "run.h5", tmp_path / "run.h5.damaged"

@@ -38,6 +38,7 @@ def link(path: Path, target: str) -> tuple[Path, Path]:
     return path, path.parent / target
 
 
+@pytest.mark.slow
 def test_a_run_is_written_where_its_link_leads(tmp_path: Path) -> None:
     """A dangling link at first, by way of another; then a run that is resumed, replaced and repaired through it."""
     middle, real = link(tmp_path / "middle.h5", "elsewhere/real.h5")
@@ -123,6 +124,7 @@ def test_a_sweep_writes_where_links_lead(tmp_path: Path) -> None:
     assert all(run.path.with_name(name).is_symlink() for name in names)
 
 
+@pytest.mark.slow
 def test_an_ensemble_needs_a_file_for_each_run(tmp_path: Path) -> None:
     """Two links to one file are refused before anything is made; two files are written where they are."""
     one, real = link(tmp_path / "a.h5", "elsewhere/a.h5")

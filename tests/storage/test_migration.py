@@ -90,6 +90,7 @@ def test_views_of_1_0() -> None:
     assert hessian["eigenvalues"].sel(step=20, block="E,W", end="lowest").values.tolist() == LOWEST
 
 
+@pytest.mark.slow
 def test_a_run_of_1_0_is_analysed(copy: Path) -> None:
     """`landscape hessian` finds the stored eigenvalues again, relative to the norm of the block."""
     argv = ["hessian", "--ckpt", str(copy), "--steps", "0,20", "--blocks", "E", "W", "E,W", "--k", "4", "--quiet"]
@@ -104,6 +105,7 @@ def test_a_run_of_1_0_is_analysed(copy: Path) -> None:
         assert now["inertia"].tolist() == then["inertia"].tolist()
 
 
+@pytest.mark.slow
 def test_a_run_of_1_0_goes_on(copy: Path) -> None:
     """`landscape train --resume` adds steps to it; what it held stays bit for bit."""
     argv = ["train", "--resume", "--out", str(copy), "--steps", "30", "--device", "cpu", "--quiet"]
@@ -193,6 +195,7 @@ def test_searches_of_1_1() -> None:
     assert (reader.steps, reader.search["iterations"], reader.search["radius"]) == ([], 8, 2.7642115631713038)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_old_files_in_every_reader(path: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`info` and `check` describe each; `open_run` and `open_hessian` show each of its datasets; --repair keeps it."""
@@ -270,6 +273,7 @@ def test_old_hessian_files_grow(name: str, folder: Path) -> None:
     assert [new.previous(step) for step in new.steps] == [-1, 0, 10]
 
 
+@pytest.mark.slow
 def test_an_old_row_keeps_what_it_was_tracked_from(folder: Path) -> None:
     """Files of 1.0 do not say it, for it is the row before: a file that grows behind it says so."""
     run, path = folder / "run-1.0.h5", folder / "run-1.0.hessian.h5"
@@ -311,6 +315,7 @@ def younger(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fields, "ROOT", dataclasses.replace(fields.ROOT, fields=(*fields.ROOT.fields, field)))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("younger")
 def test_a_file_without_a_younger_dataset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It is read as before, `info` names what it lacks, and so it does once the file was rewritten."""

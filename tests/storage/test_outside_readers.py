@@ -202,6 +202,7 @@ def test_values(reader: str, kind: str, name: str, files: dict[str, Path], serve
     np.testing.assert_allclose(theirs, ours, rtol=1e-5 if reader == "h5ls" else 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", [*(table for table in TABLES if table.row), ROOT], ids=lambda table: table.group)
 def test_axes_have_their_names(table: schema.Table, files: dict[str, Path]) -> None:
     """Both engines of xarray and the netCDF library see each axis under the name that the schema gives it."""
@@ -236,6 +237,7 @@ def folder(files: dict[str, Path], tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("title", [title for title, (language, _) in EXAMPLES.items() if language in COMMANDS])
 def test_examples(title: str, folder: Path, served: dict[str, dict[str, Array]], tiny_hessian: HessianReader) -> None:
     """The examples of docs/format.md run as they stand, but for the step, and print what our readers serve."""
@@ -263,6 +265,7 @@ def test_every_reader_has_an_example() -> None:
     assert len(EXAMPLES) == 11
 
 
+@pytest.mark.slow
 def test_the_example_of_the_commit_record(folder: Path, served: dict[str, dict[str, Array]]) -> None:
     """An outsider's checksums agree with every record, and disagree once a bit is flipped."""
     (code,) = (text for text in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if "zlib" in text)

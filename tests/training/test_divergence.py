@@ -43,6 +43,7 @@ def test_a_diverging_run_ends_at_the_first_record_that_is_not_finite(tmp_path: P
     )
 
 
+@pytest.mark.slow
 def test_a_diverged_run_is_not_trained_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Exit code 1 with the step each time; with another schedule it is left bit for bit, too."""
     path = tmp_path / "run.h5"
@@ -66,6 +67,7 @@ def test_a_diverged_run_is_not_trained_again(tmp_path: Path, capsys: pytest.Capt
     assert path.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_the_other_members_go_on(tmp_path: Path) -> None:
     """Of three side by side the one in the middle diverges; the files of the others are what they are alone."""
     runs = {tmp_path / f"{lr}.h5": dataclasses.replace(TINY, lr=lr) for lr in (0.01, 1e30, 0.02)}
@@ -80,6 +82,7 @@ def test_the_other_members_go_on(tmp_path: Path) -> None:
                 np.testing.assert_allclose(array, other.checkpoint(other.steps[-1])[name], rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["curvature", "prop41"])
 @pytest.mark.parametrize(
     "changes",

@@ -103,6 +103,7 @@ def rescaled(W: nn.Parameter, slots: int, factors: Callable[[np.ndarray[Any, Any
     return torch.from_numpy(np.hstack([T.T for T in np.split(U * factors(sigma) @ V, slots, axis=1)]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [
@@ -225,6 +226,7 @@ def test_a_member_that_stops_early_leaves_the_others(tmp_path: Path) -> None:
         same_run(path, tmp_path / "alone.h5", 1e-9)
 
 
+@pytest.mark.slow
 def test_a_member_that_diverges_leaves_the_others(tmp_path: Path) -> None:
     """A learning rate that ends in NaN costs the other members nothing, and its own file says so."""
     runs = ensemble(variant(optimizer="sgd"), tmp_path / "run.h5", vary=("lr=1e-3,1e30",))
@@ -234,6 +236,7 @@ def test_a_member_that_diverges_leaves_the_others(tmp_path: Path) -> None:
     assert np.isnan(contents(bad)["metrics/sigma_max_W"][-1])
 
 
+@pytest.mark.slow
 def test_a_member_that_starts_at_zero(tmp_path: Path) -> None:
     """W = 0 has no ratio of singular values: NaN in that member's first row, and a number in the others'."""
     runs = ensemble(variant(steps=1), tmp_path / "run.h5", vary=("init_scale_W=0,1",))
@@ -337,6 +340,7 @@ def test_what_an_ensemble_refuses(seeds: int | None, vary: tuple[str, ...], erro
     assert hint in caught.value.hint
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`landscape train --seeds --vary` writes a file a run, named by what varies, and one JSON list."""
     flags = ["--p", "7", "--embed-dim", "4", "--hidden", "8", "--batch-size", "16", "--steps", "4", "--quiet"]

@@ -89,6 +89,7 @@ def test_groups_at_once_and_one_after_another(tmp_path: Path, monkeypatch: pytes
         same_run(left, right, 0)
 
 
+@pytest.mark.slow
 def test_a_group_that_fails_stops_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its error is raised; the members of the other groups are stored as far as they came, and all can be resumed."""
     both = threading.Barrier(2, timeout=PATIENCE)

@@ -307,6 +307,7 @@ def broken(folder: Path) -> dict[str, tuple[list[str], int, str, str]]:
     return there  # type: ignore[return-value]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
 def test_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each is one error and one hint, and leaves nothing behind."""

@@ -71,6 +71,7 @@ def preconditioned(net: nn.Sequential, optimizer: torch.optim.Optimizer, adaptiv
     return torch.linalg.eigvalsh(root[:, None] * H * root).max().item()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_sharpness_of_a_recorded_training(kind: str, beside_the_user: None) -> None:
     """As the dense Hessian and the optimiser's own state have it; the training is that without a Recorder."""
@@ -94,6 +95,7 @@ def test_sharpness_of_a_recorded_training(kind: str, beside_the_user: None) -> N
         assert np.isnan(rows[1]["sharpness_adam"])
 
 
+@pytest.mark.slow
 def test_what_is_stored(tmp_path: Path) -> None:
     """Learning rates as they change, 0 for what is frozen or not given to the optimiser; moments bit for bit."""
     net, path = small(), tmp_path / "run.h5"
@@ -125,6 +127,7 @@ def test_what_is_stored(tmp_path: Path) -> None:
                 assert np.array_equal(stored[name], value.numpy())
 
 
+@pytest.mark.slow
 def test_a_resumed_recording(tmp_path: Path) -> None:
     """An optimiser may come later, for the steps from there on; it cannot be left out where the file has its state."""
     net, path = small(), tmp_path / "run.h5"
@@ -157,6 +160,7 @@ def test_mistakes(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("every_format")
 def test_a_report_without_learning_rates_says_so(users_run: Path, tmp_path: Path) -> None:
     """The figure of the sharpness tells how to have one."""

@@ -111,6 +111,7 @@ def test_rows_are_the_parameters_bit_for_bit(dtype: torch.dtype, tmp_path: Path)
         assert c["model"].endswith("test_recorder.Tied")
 
 
+@pytest.mark.slow
 def test_room_grows_as_needed(tmp_path: Path) -> None:
     """Hundreds of checkpoints and thousands of metrics, of a number that nobody said; a plain reader sees them all."""
     model, path = small(), tmp_path / "run.h5"
@@ -148,6 +149,7 @@ def test_metrics_that_come_late_and_seldom(tmp_path: Path) -> None:
     assert open_run(tmp_path / "declared.h5")["b"].values.tolist() == [2]
 
 
+@pytest.mark.slow
 def test_resuming_appends(tmp_path: Path) -> None:
     """After the last stored step; steps stored before are left as they are, new ones between them are refused."""
     model, path = small(), tmp_path / "run.h5"

@@ -55,6 +55,7 @@ def test_the_start_is_that_of_the_embedding_network(tokens: Any, dtype: Any, cha
     assert sigma[4] > 1e-3 > 100 * eps * sigma[0] > sigma[5]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_sgd_ends_where_the_penalised_loss_is_least(momentum: float) -> None:
     """Of |W - Y|^2/2 + lambda |[T_1 ... T_s]|_*, |W - Y|^2/2 in the place of the loss, whatever the momentum."""
@@ -75,6 +76,7 @@ def test_sgd_ends_where_the_penalised_loss_is_least(momentum: float) -> None:
     np.testing.assert_allclose(found, U * (sigma - 1.5) @ V, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_the_penalty_lowers_the_rank(tmp_path: Path) -> None:
     """The nuclear norm concentrates the tables on few singular values, L2 does not; /metrics follow the checkpoints."""
     ranks = {}
@@ -89,6 +91,7 @@ def test_the_penalty_lowers_the_rank(tmp_path: Path) -> None:
     assert ranks["nuclear"] < ranks["l2"] - 1
 
 
+@pytest.mark.slow
 def test_the_tables_alone_have_no_saddle(tmp_path: Path) -> None:
     """With ReLU the block W has no negative eigenvalue (F8), though its pair with V has."""
     train(dataclasses.replace(NUCLEAR, dtype="float64"), tmp_path / "run.h5", quiet=True)

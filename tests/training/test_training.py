@@ -258,6 +258,7 @@ def test_metrics_are_what_the_checkpoints_say(tiny_run: Path) -> None:
             np.testing.assert_allclose(tokens["embedding_norm"][tokens["step"] == step][0], norms, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_f_E_of_random_batches(tmp_path: Path) -> None:
     """Mini-batches hold a token about as often as theory says, 1 - (1 - 1/p)^(2B), within 10 %."""
     config = variant(p=23, batch_size=8, steps=300, embed_dim=2, hidden=2)
@@ -304,6 +305,7 @@ def same_file(left: Path, right: Path) -> None:
                 assert np.asarray(x[name]).tobytes() == np.asarray(y[name]).tobytes(), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [
@@ -329,6 +331,7 @@ def test_two_hundred_steps_are_one_hundred_and_resume(changes: dict[str, Any], t
     assert parts.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_a_signal_before_the_first_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that is interrupted before it begins is resumed like any other."""
     whole, broken = tmp_path / "whole.h5", tmp_path / "broken.h5"
@@ -341,6 +344,7 @@ def test_a_signal_before_the_first_step(tmp_path: Path, monkeypatch: pytest.Monk
     same_file(whole, broken)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [None, 0.9])
 def test_a_changed_stop_holds_though_killed_at_once(
     stop: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -37,6 +37,7 @@ def last(path: Path, step: int) -> dict[str, Any]:
         return reader.checkpoint(step)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [{}, {"norm": "post", "layers": 2, "positions": "sinusoidal"}, {"tied": True}])
 def test_steps_are_those_of_torchs_adamw(changes: dict[str, Any], tmp_path: Path) -> None:
     """Full batches, decoupled decay, betas and warm-up, E at a rate of its own: torch.optim.AdamW and LambdaLR."""
@@ -108,6 +109,7 @@ def stored(path: Path) -> list[int]:
         return reader.steps
 
 
+@pytest.mark.slow
 def test_a_frozen_embedding_stays(tmp_path: Path) -> None:
     """Neither gradient nor decoupled decay moves it."""
     train(variant(freeze="E"), tmp_path / "run.h5", quiet=True)
