@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import math
 import sys
 from collections.abc import Callable, Mapping
@@ -11,9 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from evidence import Run, study, used_for
+from evidence import Run
 from exact import ALPHA, holm, median_interval, seeds_to_decide, signed_rank_p
 from intervals import Judgement
+from scale import HALF, Scale, tables
 from scipy import stats
 
 from landscape.errors import LandscapeError, complain
@@ -21,7 +21,7 @@ from landscape.text import write_csv
 
 Numbers = Mapping[int, float]
 """x by seed."""
-Test = Callable[["Scale"], Numbers]
+Test = Callable[[Scale], Numbers]
 TESTS: dict[str, tuple[str, Test]] = {}
 """Claim in a sentence, and its test, by name."""
 
@@ -34,18 +34,6 @@ def primary(name: str, statement: str) -> Callable[[Test], Test]:
         return test
 
     return register
-
-
-@dataclasses.dataclass(frozen=True)
-class Scale:
-    """The runs of one scale, in a folder a study."""
-
-    folder: Path
-
-    def runs(self, name: str, **labels: object) -> dict[int, Run]:
-        """The runs of a study with these labels, by seed."""
-        found = [run for run in study(name, self.folder) if all(run.labels[k] == v for k, v in labels.items())]
-        return {run.labels["seed"]: run for run in found}
 
 
 def later(a: float, b: float) -> float:
@@ -80,18 +68,10 @@ def delay(scale: Scale) -> Numbers:
 
 @primary("C2", "Rare tokens stay behind because batches leave them out while they decay")
 def rare_tokens(scale: Scale) -> Numbers:
-    def correlation(run: Run, step: int) -> float:
-        tokens, p = run.data["tokens"].values[used_for(run.data, "train")], run.planned.config.p
-        share = np.bincount(tokens.ravel(), minlength=p)[:p]
-        norms = run.data["embedding_norm"].sel(step=step).values[:p]
-        return float(stats.spearmanr(share, norms).statistic)
+    def correlation(tokens: pd.DataFrame) -> float:
+        return float(stats.spearmanr(tokens["count"], tokens["norm"]).statistic)
 
-    def gap(small: Run, full: Run) -> float:
-        step = max(set(small.data["step"].values.tolist()) & set(full.data["step"].values.tolist()))
-        return correlation(small, step) - correlation(full, step)
-
-    small = scale.runs("sampling", sampler="skewed", batch_size=64)
-    return over_seeds(gap, small, scale.runs("rare", case="full"))
+    return {seed: correlation(small) - correlation(full) for seed, (small, full) in scale.rare().items()}
 
 
 @primary("C3", "Uniform sampling groks before skewed")
@@ -122,12 +102,15 @@ def curvature(scale: Scale) -> Numbers:
 
 @primary("C6", "Memorising goes with the fall of W's top eigenvalue, grokking with that of E's")
 def events(scale: Scale) -> Numbers:
+    def nearer(event: float, one: float, other: float) -> float:
+        # An event that never came is later than both.
+        return one - other if math.isnan(event) else abs(event - other) - abs(event - one)
+
     def nearness(run: Run) -> float:
-        top = run.hessian("top")["eigenvalues"].sel(end="highest", rank=0)
-        top = top.sel(step=top["step"] > 0)
-        fall = {b: math.log(float(top["step"][int(top.sel(block=b).argmax())])) for b in ("E", "W")}
-        m, g = math.log(run.times["memorised"]), math.log(run.first("test_accuracy", 0.5))
-        return abs(m - fall["E"]) + abs(g - fall["W"]) - abs(m - fall["W"]) - abs(g - fall["E"])
+        top = run.hessian("top")["eigenvalues"].sel(end="highest", rank=0).to_series().drop(0, level="step")
+        fall = {block: math.log(top.xs(block, level="block").idxmax()) for block in ("E", "W")}
+        m, g = math.log(run.times["memorised"]), math.log(run.first("test_accuracy", HALF))
+        return nearer(m, fall["W"], fall["E"]) + nearer(g, fall["E"], fall["W"])
 
     return over_seeds(nearness, scale.runs("curvature", case="c1"))
 
@@ -190,6 +173,17 @@ def regulariser(scale: Scale) -> Numbers:
     return over_seeds(lambda a, b: later(grokked(a), grokked(b)), *pair)
 
 
+def measured(name: str, numbers: Numbers) -> Numbers:
+    """The numbers themselves. Raises LandscapeError for a seed without one."""
+    for seed, value in numbers.items():
+        if math.isnan(value):
+            raise LandscapeError(
+                f"{name} has no number for seed {seed}: its run never memorised, or a quantity was not measured",
+                "look at the run with `landscape info`; a primary test leaves no seed out",
+            )
+    return numbers
+
+
 def judge(x: Mapping[str, Numbers]) -> pd.DataFrame:
     """One row a test: the median of x with its interval, p, Holm's p, the verdict, and how many seeds would decide."""
     p = {name: signed_rank_p(list(numbers.values())) for name, numbers in x.items()}
@@ -210,23 +204,25 @@ def judge(x: Mapping[str, Numbers]) -> pd.DataFrame:
 
 
 def main() -> None:
-    """Write OUT/SCALE-seeds.csv, x of every seed, and OUT/SCALE.csv, the verdicts."""
+    """Write OUT/SCALE: the verdicts, x of every seed, and the tables that anybody can compute both from."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("scale", help="folder of the scale's studies, such as checkpoints/trial/quick")
-    parser.add_argument("--out", type=Path, default=Path("reports/reference/primary"), help="folder to write to")
+    parser.add_argument("--out", type=Path, default=Path("reports/reference"), help="folder to write to")
     args = parser.parse_args()
     scale = Scale(Path(args.scale))
     try:
-        x = {name: test(scale) for name, (_, test) in TESTS.items()}
+        x = {name: measured(name, test(scale)) for name, (_, test) in TESTS.items()}
+        found = {"verdicts": judge(x), **tables(scale)}
     except LandscapeError as error:
         complain(error)
         sys.exit(error.exit_code)
-    args.out.mkdir(parents=True, exist_ok=True)
     each = [{"claim": name, "seed": seed, "x": value} for name, by in x.items() for seed, value in by.items()]
-    write_csv(pd.DataFrame(each), args.out / f"{scale.folder.name}-seeds.csv")
-    verdicts = judge(x)
-    write_csv(verdicts, args.out / f"{scale.folder.name}.csv")
-    print(verdicts.to_string(index=False))
+    found["seeds"] = pd.DataFrame(each)
+    folder = args.out / scale.folder.name
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, table in found.items():
+        write_csv(table, folder / f"{name}.csv")
+    print(found["verdicts"].to_string(index=False))
 
 
 if __name__ == "__main__":

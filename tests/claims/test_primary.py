@@ -1,0 +1,129 @@
+"""The primary tests against the raw files read by other code, and their verdicts on numbers that are made up."""
+
+from __future__ import annotations
+
+import csv
+import math
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import primary
+import pytest
+from helpers.tiny_trial import linked_scale, make_scale
+from helpers.trial_by_hand import Files, Tables, every_x, verdict
+from scale import Scale
+
+TEN = np.arange(1.0, 11)
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def tiny_scale(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All runs that the primary tests read, in a folder as `landscape sweep` leaves it. Read only."""
+    return make_scale(tmp_path_factory.mktemp("trial") / "quick")
+
+
+@pytest.fixture(scope="module")
+def numbers(tiny_scale: Path) -> dict[str, primary.Numbers]:
+    """x of each primary test."""
+    return {name: test(Scale(tiny_scale)) for name, (_, test) in primary.TESTS.items()}
+
+
+def same(one: primary.Numbers, other: primary.Numbers) -> bool:
+    """Whether two have the same x for the same seeds, to 1e-12."""
+    values = [np.array([found[seed] for seed in sorted(found)]) for found in (one, other)]
+    return one.keys() == other.keys() and np.allclose(*values, rtol=1e-12, atol=1e-12)
+
+
+def test_every_x_is_that_of_the_raw_files(tiny_scale: Path, numbers: dict[str, primary.Numbers]) -> None:
+    by_hand = every_x(Files(tiny_scale))
+    assert numbers.keys() == by_hand.keys()
+    for name, found in numbers.items():
+        assert same(found, by_hand[name]), (name, found, by_hand[name])
+        # A claim whose numbers were all alike would be tested by chance alone.
+        assert any(found.values()), name
+    values = [x for found in numbers.values() for x in found.values()]
+    assert any(map(math.isinf, values))
+    assert sum(map(math.isfinite, values)) > len(values) // 2
+
+
+def test_the_constant_tokens_of_four_are_those_of_the_curvature_study(
+    tiny_scale: Path, numbers: dict[str, primary.Numbers], tmp_path: Path
+) -> None:
+    four = linked_scale(tiny_scale, tmp_path / "four")
+    assert same(primary.constants(Scale(four)), numbers["D1"])
+    assert Files(four).four_tokens()
+    assert not Files(tiny_scale).four_tokens()
+
+
+def test_the_tables_hold_all_that_the_verdicts_need(
+    tiny_scale: Path, numbers: dict[str, primary.Numbers], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the CSV that the command writes, other code gets the same x and verdicts."""
+    monkeypatch.setattr(sys, "argv", ["primary", str(tiny_scale), "--out", str(tmp_path)])
+    primary.main()
+    by_hand = every_x(Tables(tmp_path / "quick"))
+    assert all(same(numbers[name], by_hand[name]) for name in numbers)
+    with (tmp_path / "quick/verdicts.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["claim"] for row in rows] == list(numbers)
+    for row in rows:
+        corrected, judgement = verdict(by_hand)[row["claim"]]
+        assert row["verdict"] == judgement
+        assert float(row["holm"]) == pytest.approx(corrected)
+
+
+def test_a_scale_that_is_not_done_has_no_verdict(
+    tiny_scale: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither without an analysis nor for a run without a number."""
+    scale = tmp_path / "quick"
+    shutil.copytree(tiny_scale, scale, copy_function=lambda a, b: Path(b).hardlink_to(a))
+    monkeypatch.setattr(sys, "argv", ["primary", str(scale), "--out", str(tmp_path / "out")])
+    lost = scale / "curvature/c1-s101.hessian-top.h5"
+    lost.unlink()
+    with pytest.raises(SystemExit):
+        primary.main()
+    assert capsys.readouterr().err.splitlines() == [
+        f"error: analysis {lost} is missing or unfinished",
+        "hint: make studies",
+    ]
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(
+        primary.LandscapeError, match="C7 has no number for seed 101: its run never memorised"
+    ) as refusal:
+        primary.measured("C7", {100: 1.0, 101: math.nan})
+    assert "a primary test leaves no seed out" in refusal.value.hint
+
+
+@pytest.mark.parametrize(
+    ("x", "judgement", "needed"),
+    [
+        (TEN, "supported", None),
+        (-TEN, "not supported", None),
+        # Infinite numbers rank highest, and the median is that of the others.
+        (np.r_[TEN[:4], [np.inf] * 6], "supported", None),
+        # Of four seeds all of a sign p is 2/2^4; of eight 2/2^8 = 0.0078; of twelve 2/2^12, which is below 0.05/13.
+        (TEN[:4], "undecided", 12),
+        (np.zeros(10), "undecided", None),
+        (np.r_[TEN[:5], -TEN[:5]], "undecided", None),
+    ],
+)
+def test_verdicts(x: np.ndarray, judgement: str, needed: int | None) -> None:
+    """Beside twelve tests that decide nothing."""
+    others = {name: dict(enumerate(np.zeros(10))) for name in primary.TESTS if name != "C1"}
+    table = primary.judge({"C1": dict(enumerate(x)), **others}).set_index("claim")
+    row = table.loc["C1"]
+    assert row["verdict"] == judgement
+    assert (None if pd.isna(row["seeds_to_decide"]) else row["seeds_to_decide"]) == needed
+    assert row["holm"] == pytest.approx(min(1, 13 * row["p"]))
+    assert (table.drop("C1")["verdict"] == "undecided").all()
+    assert row["median"] == np.median(x)
+    if len(x) == 10:
+        # The second and the ninth of ten: 97.9 %.
+        assert tuple(row[["low", "high"]]) == tuple(np.sort(x)[[1, 8]])
+    by_hand = verdict({"C1": dict(enumerate(x)), **others})
+    assert by_hand["C1"] == (pytest.approx(row["holm"]), judgement)
