@@ -89,7 +89,7 @@ class Checkpoint:
     def matrix(self, block: str) -> MatrixOperator:
         """A dense block with a bound on its error.
 
-        Each block is assembled by itself: cut out of a larger one, its last bits would depend on the other blocks.
+        Its last bits do not depend on which other blocks were asked for.
         """
         if block in self._matrices:
             return self._matrices[block]

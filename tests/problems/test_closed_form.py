@@ -7,15 +7,24 @@ import math
 
 import pytest
 import torch
+from conftest import TINY
 from helpers.matrices import assert_close, draw
 from helpers.networks import embedding_net
 from torch import nn
 
+from landscape import problems
+from landscape.analysis.checkpoint import Checkpoint
 from landscape.choices.activations import ACTIVATIONS
+from landscape.config import HessianConfig
 from landscape.curvature.objective import Objective, cross_entropy, mse
 from landscape.curvature.operators import HessianOperator
+from landscape.problems.choice import choose
+from landscape.problems.embedding_mlp.closed_form import ClosedForm
 from landscape.problems.embedding_mlp.dense import EmbeddingMLP
+from landscape.problems.embedding_mlp.dense_tables import TableMLP
+from landscape.problems.embedding_mlp.networks import initial
 from landscape.problems.embedding_mlp.products import Passes
+from landscape.problems.tasks import make_data
 
 # --- the closed form ------------------------------------------------------------------------------------------
 
@@ -44,7 +53,32 @@ def test_closed_form_over_several_chunks(monkeypatch: pytest.MonkeyPatch) -> Non
     expected = closed.hessian(list(point))
     monkeypatch.setattr("landscape.problems.embedding_mlp.closed_form._CHUNK_BYTES", 5000)
     assert 1 < len(list(closed._chunks())) < len(x)
-    assert_close(closed.hessian(list(point)), expected, 1e-14)
+    again = EmbeddingMLP(point, x, y, ACTIVATIONS["gelu"])
+    assert_close(again.hessian(list(point)), expected, 1e-14)
+
+
+@pytest.mark.parametrize("bias", ["b1", "b2"])
+def test_a_bias_alone_is_not_cut_out_of_the_block_of_its_matrix(bias: str) -> None:
+    """At the paper's size that of W and b1 has 69 billion entries, that of b1 a quarter of a million."""
+    data = vars(make_data(TINY))
+    problem = choose(problems.of_config(TINY, data), [bias])
+    point = Checkpoint(problem, HessianConfig(device="cpu"), initial(TINY))
+    assert problem.structure(point.params, 0.0).dense([bias]) is None
+    expected = HessianOperator(point.objective, point.params, [bias]).dense()
+    assert_close(point.matrix(bias).matrix, expected, 1e-12)
+
+
+@pytest.mark.parametrize("kind", [EmbeddingMLP, TableMLP])
+def test_a_block_has_the_same_bits_after_others(kind: type[ClosedForm]) -> None:
+    """What is kept between blocks changes none of them."""
+    point, x, y, _ = embedding_net("gelu", True, 2)
+    if kind is TableMLP:
+        slots = point["W"].split(point["E"].shape[1], dim=1)
+        point = {"W": torch.cat([W @ point["E"].T for W in slots], dim=1)} | {n: point[n] for n in ("b1", "V", "b2")}
+    shared = kind(point, x, y, ACTIVATIONS["gelu"])
+    names = list(point)
+    for block in (names, names[:1], ["W", "V"], ["W"], names[::-1], names):
+        assert torch.equal(shared.hessian(block), kind(point, x, y, ACTIVATIONS["gelu"]).hessian(block))
 
 
 @pytest.mark.parametrize("tokens", [2, 4])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import copy
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -61,42 +60,42 @@ class ClosedForm(abc.ABC):
         self.W, self.V = params["W"], params["V"]
         self.slots, self.h, self.C = tokens.shape[1], len(self.W), len(self.V)
         self.biases = {"b1", "b2"} & self.params.keys()
+        self._between: dict[str, Tensor] = {}
 
     def hessian(self, names: Sequence[str]) -> Tensor:
-        """The Hessian block over the named parameters, in their order. Cost: N times the block's entries / C or h."""
-        parts = [p for p, members in _PARTS.items() if any(m in names for m in members)]
-        chosen = copy.copy(self)
-        chosen.biases = self.biases & set(names)
-        full = chosen._assemble(parts)
-        order = {}
-        offset = 0
-        for part in parts:
-            for name, index in chosen._layout(part).items():
-                order[name] = index + offset
-            offset += chosen._size(part)
-        pick = torch.cat([order[n] for n in names])
-        return full if torch.equal(pick, torch.arange(len(full)).to(pick)) else full[pick][:, pick]
+        """The Hessian block over the named parameters, in their order. Cost: N times the block's entries / C or h.
 
-    def _assemble(self, parts: Sequence[str]) -> Tensor:
-        """The Hessian over whole parts: E, W with b1 as its last column, V with b2 as its last column."""
-        sizes = [self._size(p) for p in parts]
-        full = self._zeros(sum(sizes), sum(sizes))
+        What lies between two parts is computed once; a block has the same bits whatever was asked for before.
+        """
+        part = {name: p for p, members in _PARTS.items() for name in members}
+        held = [p for p in _PARTS if p in {part[name] for name in names}]
+        self._compute(list(itertools.combinations_with_replacement(held, 2)))
+        sizes = [self.params[name].numel() for name in names]
         starts = [0, *itertools.accumulate(sizes)]
-        at = {p: slice(*ends) for p, ends in zip(parts, itertools.pairwise(starts), strict=True)}
-        blocks = {
-            p + q: full[at[p], at[q]].unflatten(0, self._shape(p)).unflatten(2, self._shape(q))
-            for i, p in enumerate(parts)
-            for q in parts[i:]
-        }
-        self._add_first_layer(blocks)
-        if "V" in parts:
-            for c in self._chunks():
-                for name in blocks.keys() & {"EV", "WV", "VV"}:
-                    getattr(self, f"_add_{name}")(blocks[name], c)
-        for p, q in itertools.combinations(parts, 2):
-            full[at[q], at[p]] = full[at[p], at[q]].T
+        at = {name: slice(*ends) for name, ends in zip(names, itertools.pairwise(starts), strict=True)}
+        found = self.V.new_empty(sum(sizes), sum(sizes))
+        for a, b in itertools.product(names, repeat=2):
+            p, q = part[a], part[b]
+            whole = self._between[p + q] if p + q in self._between else self._between[q + p].permute(2, 3, 0, 1)
+            piece = whole[:, self._columns(a)][:, :, :, self._columns(b)]
+            found[at[a], at[b]].unflatten(0, piece.shape[:2]).unflatten(2, piece.shape[2:]).copy_(piece)
         # Different summation orders leave the last bit asymmetric.
-        return symmetrised(full)
+        return symmetrised(found)
+
+    def _columns(self, name: str) -> slice:
+        """A parameter's columns in its part, of which a bias is the last one."""
+        parameter = self.params[name]
+        return slice(parameter.shape[1]) if parameter.ndim == 2 else slice(-1, None)
+
+    def _compute(self, pairs: Sequence[tuple[str, str]]) -> None:
+        """The Hessian between parts, E, W with b1 as its last column, V with b2 as its last column, unless known."""
+        new = {p + q: self._zeros(*self._shape(p), *self._shape(q)) for p, q in pairs if p + q not in self._between}
+        self._add_first_layer(new)
+        late = [pair for pair in new if pair[1] == "V"]
+        for c in self._chunks() if late else ():
+            for pair in late:
+                getattr(self, f"_add_{pair}")(new[pair], c)
+        self._between |= new
 
     def _chunks(self) -> Iterator[Samples]:
         """The samples in chunks that fit in memory with their B, A and phi z^T."""
@@ -180,18 +179,6 @@ class ClosedForm(abc.ABC):
         if part == "W":
             return self.h, self.W.shape[1] + ("b1" in self.biases)
         return self.C, self.h + ("b2" in self.biases)
-
-    def _size(self, part: str) -> int:
-        rows, columns = self._shape(part)
-        return rows * columns
-
-    def _layout(self, part: str) -> dict[str, Tensor]:
-        """Where a part's parameters lie among its entries."""
-        at = torch.arange(self._size(part), device=self.V.device).view(self._shape(part))
-        bias = _PARTS[part][-1]
-        if bias == part or bias not in self.biases:
-            return {part: at.reshape(-1)}
-        return {part: at[:, :-1].reshape(-1), bias: at[:, -1]}
 
     def _zeros(self, *shape: int) -> Tensor:
         return self.V.new_zeros(*shape)

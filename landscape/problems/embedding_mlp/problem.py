@@ -14,6 +14,7 @@ from landscape.curvature.deflation import Directions, Spanned
 from landscape.curvature.operators import Block
 from landscape.problems.embedding_mlp.blocks import BALANCED, BLOCKS, DEFAULT_BLOCKS, PAIRS, PARTS
 from landscape.problems.embedding_mlp.bounds import saddle_bound
+from landscape.problems.embedding_mlp.closed_form import ClosedForm
 from landscape.problems.embedding_mlp.dense import EmbeddingMLP
 from landscape.problems.embedding_mlp.dense_tables import TableMLP
 from landscape.problems.embedding_mlp.fields import PARAMETERS
@@ -76,6 +77,7 @@ class MLPStructure:
     def __init__(self, problem: EmbeddingMLPProblem, params: Mapping[str, Tensor], decay: float) -> None:
         self.problem, self.params, self.decay = problem, params, decay
         self.activation = ACTIVATIONS[problem.train.activation]
+        self._closed: dict[bool, ClosedForm] = {}
 
     @functools.cached_property
     def _passes(self) -> Passes:
@@ -86,15 +88,21 @@ class MLPStructure:
         """The Hessian by products derived by hand."""
         return EmbeddingHessian(self._passes, self.decay)
 
-    def dense(self, names: Sequence[str], gauss_newton: bool = False) -> Tensor:
-        """A block in closed form (theory.md, section 4)."""
+    def dense(self, names: Sequence[str], gauss_newton: bool = False) -> Tensor | None:
+        """A block in closed form (theory.md, section 4); None for a bias without its matrix, which is far larger."""
+        if any(bias in names and matrix not in names for bias, matrix in (("b1", "W"), ("b2", "V"))):
+            return None
+        if gauss_newton not in self._closed:
+            self._closed[gauss_newton] = self._closed_form(gauss_newton)
+        matrix = self._closed[gauss_newton].hessian(names)
+        matrix.diagonal().add_(self.decay)
+        return matrix
+
+    def _closed_form(self, gauss_newton: bool) -> ClosedForm:
         at = self.problem
         known = self.params, at.tokens, at.labels, self.activation, gauss_newton
         has_tables = "E" not in self.params and at.vectors is None
-        closed = TableMLP(*known) if has_tables else EmbeddingMLP(*known, at.vectors)
-        matrix = closed.hessian(names)
-        matrix.diagonal().add_(self.decay)
-        return matrix
+        return TableMLP(*known) if has_tables else EmbeddingMLP(*known, at.vectors)
 
     def starts(self, names: Sequence[str], k: int) -> tuple[Tensor | None, int]:
         """Start vectors for the low end of a block."""
