@@ -146,14 +146,12 @@ def test_second_opinion_doubts_either_end(tiny_run: Path, tmp_path: Path, end: i
 
 @pytest.mark.slow
 def test_products_are_counted_where_blocks_are_made_of_them(tmp_path: Path) -> None:
-    """A model without a closed form takes one product a column of each block."""
-    config = TrainConfig(
-        p=5, tokens=2, model="onehot", hidden=6, train_fraction=0.6, steps=3, batch_size=8, device="cpu"
-    )
+    """A block without a closed form takes one product a column."""
+    config = TrainConfig(p=5, tokens=2, embed_dim=3, hidden=6, train_fraction=0.6, steps=3, batch_size=8, device="cpu")
     train(config, tmp_path / "run.h5", quiet=True)
-    settings = HessianConfig(steps="3", blocks=("W", "all"), device="cpu")
+    settings = HessianConfig(steps="3", blocks=("E", "b1", "b2"), device="cpu")
     row = analyse(tmp_path / "run.h5", settings, quiet=True).row(3)
-    assert row["num_products"].tolist() == [6 * 10, 6 * 10 + 6 + 5 * 6 + 5]
+    assert row["num_products"].tolist() == [0, 6, 5]
 
 
 @pytest.mark.slow
