@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import page
 import pandas as pd
 import primary
 import pytest
@@ -74,6 +75,8 @@ def test_the_tables_hold_all_that_the_verdicts_need(
         corrected, judgement = verdict(by_hand)[row["claim"]]
         assert row["verdict"] == judgement
         assert float(row["holm"]) == pytest.approx(corrected)
+    # The page reads nothing else.
+    assert "quick: undecided" in page.page(tmp_path)
 
 
 def test_a_scale_that_is_not_done_has_no_verdict(

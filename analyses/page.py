@@ -1,0 +1,205 @@
+"""Write the trial's page, OUT/index.html, from the tables in OUT/SCALE that primary.py wrote: one file, offline."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import pandas as pd
+from markupsafe import Markup
+from page_claims import CLAIMS, effect, headline, number, said
+from page_figures import SCALES, depths, effects, film, shares
+
+from landscape.config import TrainConfig, preset
+from landscape.errors import LandscapeError, complain
+
+HERE = Path(__file__).parent
+PROTOCOL = HERE.parent / "studies/PROTOCOL.md"
+PAPER, OPEN, DISCOVERIES = [f"C{i}" for i in range(1, 10)], ["O2", "O3"], ["D1", "D2"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Results:
+    """The tables of one scale."""
+
+    name: str
+    folder: Path
+
+    @functools.cached_property
+    def tables(self) -> dict[str, pd.DataFrame]:
+        return {path.stem: pd.read_csv(path) for path in self.folder.glob("*.csv")}
+
+    @property
+    def done(self) -> bool:
+        return "verdicts" in self.tables
+
+    @property
+    def config(self) -> TrainConfig:
+        return preset(self.name)
+
+    @property
+    def setting(self) -> str:
+        """The network of the scale in words."""
+        one = self.config
+        return f"p = {one.p}, {one.tokens} tokens, d = {one.embed_dim}, h = {one.hidden}"
+
+    def verdict(self, claim: str) -> dict[str, Any]:
+        table = self.tables["verdicts"]
+        return dict(table[table["claim"] == claim].iloc[0])
+
+    def link(self, table: str, text: str, **chosen: object) -> Markup:
+        """Text that leads to the CSV, at the first row with these values."""
+        rows = self.tables[table]
+        at = rows.index[pd.concat([rows[name] == value for name, value in chosen.items()], axis=1).all(axis=1)]
+        place, row = f"{self.name}/{table}.csv", " ".join(map(str, chosen.values()))
+        return Markup('<a class="n" href="{}#L{}" title="{}, row {}">{}</a>').format(place, at[0] + 2, place, row, text)
+
+    def linked_effect(self, claim: str) -> Markup:
+        return self.link("verdicts", effect(claim, self.verdict(claim)), claim=claim)
+
+    def plateau(self) -> pd.DataFrame:
+        """Rows of curvature.csv on the plateau of runs with four tokens."""
+        study, case = ("curvature", "c1") if self.config.tokens == 4 else ("constants", "four")
+        rows = self.tables["curvature"]
+        return rows[(rows["study"] == study) & (rows["case"] == case) & (rows["analysis"] == "plateau")]
+
+    def runs(self, study: str, case: str) -> pd.DataFrame:
+        rows = self.tables["runs"]
+        return rows[(rows["study"] == study) & (rows["case"] == case)]
+
+    def depth_of_constants(self) -> dict[str, Any]:
+        """The quoted numbers of the first discovery, and its figure."""
+        rows = self.plateau()
+        lowest = rows.pivot_table(index="seed", columns="block", values="lowest")
+        bound = rows.groupby("seed")["saddle_bound_constants"].first()
+        ratio = float((lowest["E,W"] / lowest["E[operands],W"]).median())
+        control = float((lowest["W,V"] / lowest["E[operands],W"]).median())
+        off = float((1 + lowest["E,W"] / bound).abs().median())
+        words = f"negative curvature of E,W is {number(ratio)} times as deep as that of its operands"
+        figure = depths(rows, f"Depth on the plateau at {self.name}, by block and seed: {words}")
+        known = {"study": rows["study"].iloc[0], "case": rows["case"].iloc[0], "analysis": "plateau"}
+        linked = {
+            name: self.link("curvature", number(value), **known, block=block)
+            for name, value, block in (("ratio", ratio, "E,W"), ("control", control, "W,V"), ("off", off, "E,W"))
+        }
+        return {**linked, "deeper": control > 1, "figure": figure, "seeds": len(lowest)}
+
+    def without_coupling(self) -> dict[str, Any]:
+        """The quoted numbers of the second discovery, and its figure."""
+        cases = {
+            "E and W, L2": (self.runs("curvature", "c1"), "#d55e00"),
+            "tables, nuclear norm": (self.runs("tables", "nuclear"), "#0173b2"),
+            "tables, L2": (self.runs("tables", "l2"), "#949494"),
+        }
+        facts = {}
+        for label, (rows, _) in cases.items():
+            known = {name: rows[name].iloc[0] for name in ("study", "case")}
+            there = f"{rows['grokked'].notna().sum()} of {len(rows)}"
+            rank = number(float(rows["effective_rank"].median()))
+            facts[label] = {"grokked": self.link("runs", there, **known), "rank": self.link("runs", rank, **known)}
+        alt = "; ".join(f"{label}: {facts[label]['grokked'].striptags()} grokked" for label in facts)
+        return {"cases": facts, "figure": shares(cases, f"Share of runs that have grokked at {self.name}. {alt}")}
+
+    def film(self) -> dict[str, Any]:
+        """One run of the study `curvature`: the first of those whose plateau was analysed."""
+        rows, metrics = (self.tables[name] for name in ("curvature", "metrics"))
+        of_study = rows[(rows["study"] == "curvature") & (rows["case"] == "c1")]
+        seed = of_study["seed"].min()
+        run = self.runs("curvature", "c1").set_index("seed").loc[seed]
+        events = {name: None if pd.isna(run[name]) else float(run[name]) for name in ("memorised", "grokked")}
+        shown = film(of_study[of_study["seed"] == seed], metrics[metrics["seed"] == seed])
+        return {**shown, **events, "run": run["file"], "setting": self.setting}
+
+    def seeds(self, claim: str) -> list[Markup]:
+        """x of each seed, linked."""
+        rows = self.tables["seeds"]
+        rows = rows[rows["claim"] == claim]
+        return [self.link("seeds", number(row.x), claim=claim, seed=row.seed) for row in rows.itertuples()]
+
+
+def definitions() -> dict[str, tuple[str, str]]:
+    """The definition of x and the runs of each claim, from the protocol."""
+    found = {}
+    for line in PROTOCOL.read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+        if len(cells) == 4 and re.fullmatch(r"[COD]\d", cells[0]):
+            found[cells[0]] = cells[2].replace("\\|", "|"), cells[3].replace("`", "")
+    return found
+
+
+def title(rows: list[dict[str, Any]], scale: str) -> str:
+    """What became of the paper's nine claims."""
+    count = {
+        judgement: sum(row["verdict"] == judgement for row in rows) for judgement in ("supported", "not supported")
+    }
+    rest = len(rows) - sum(count.values())
+    held = f"{count['supported']} of the paper's {len(rows)} claims hold at {scale}"
+    return f"{held}, {count['not supported']} come out the other way, {rest} stay undecided"
+
+
+def page(out: Path) -> str:
+    """The page, from the tables of all scales in a folder. Raises LandscapeError where there are none."""
+    scales = [Results(name, out / name) for name in SCALES]
+    done = [results for results in scales if results.done]
+    if not done:
+        raise LandscapeError(f"no scale has verdicts in {out}", "python analyses/primary.py checkpoints/trial/quick")
+    claims = {}
+    for name, claim in CLAIMS.items():
+        rows = {results.name: results.verdict(name) for results in done}
+        claims[name] = {
+            "sentence": headline(name, rows),
+            "said": {results.name: said(name, rows[results.name]) for results in done},
+            "badges": {one.name: rows[one.name]["verdict"] if one.done else "pending" for one in scales},
+            "measure": claim.measure,
+            "effects": {results.name: results.linked_effect(name) for results in done},
+            "bars": effects(rows, {scale: effect(name, row) for scale, row in rows.items()}),
+            "definition": definitions()[name],
+            "seeds": {results.name: results.seeds(name) for results in done},
+            "p": {scale: number(row["holm"]) for scale, row in rows.items()},
+        }
+    films = {results.name: results.film() for results in done}
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(HERE / "templates"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    return environment.get_template("page.html.j2").render(
+        title=title([done[-1].verdict(name) for name in PAPER], done[-1].name),
+        scales=scales,
+        done=done,
+        colours=SCALES,
+        claims=claims,
+        groups={"The paper's nine claims": PAPER, "Two open questions": OPEN},
+        everything=[*DISCOVERIES, *PAPER, *OPEN],
+        constants={results.name: results.depth_of_constants() for results in done},
+        tables={results.name: results.without_coupling() for results in done},
+        films=Markup(json.dumps(films, allow_nan=False).replace("<", "\\u003c")),
+    )
+
+
+def main() -> int:
+    """Command line: print the path of the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("reports/reference"), help="folder of the tables and the page")
+    out = parser.parse_args().out
+    try:
+        text = page(out)
+    except LandscapeError as error:
+        complain(error)
+        return error.exit_code
+    (out / "index.html").write_text(text, encoding="utf-8")
+    print(out / "index.html")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,152 @@
+"""What the trial's page says of each claim: a sentence for each outcome, and the effect in units that people read."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+Row = Mapping[str, Any]
+"""A row of verdicts.csv."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Claim:
+    """Sentences for a claim that holds, for one whose opposite holds, and the question while it is open."""
+
+    holds: str
+    opposite: str
+    question: str
+    measure: str
+    """What the shown number is."""
+    effect: Callable[[float], float] = math.exp
+    """From x to the shown number, monotone."""
+    form: str = "× {}"
+
+
+CLAIMS = {
+    "C1": Claim(
+        "An embedding lengthens the wait between memorising and grokking.",
+        "An embedding shortens the wait between memorising and grokking.",
+        "Does an embedding lengthen the wait between memorising and grokking?",
+        "delay with an embedding over delay with one-hot input, each at its best rate",
+    ),
+    "C2": Claim(
+        "Rare tokens stay behind in small batches, which leave them out while they decay.",
+        "Small batches do not leave rare tokens behind: full batches do so more.",
+        "Do small batches leave rare tokens behind?",
+        "rank correlation of a token's frequency and norm, batches of 64 minus full batches",
+        lambda x: x,
+        "{}",
+    ),
+    "C3": Claim(
+        "Training pairs with uniform tokens grok before skewed ones.",
+        "Training pairs with skewed tokens grok before uniform ones.",
+        "Do uniform tokens grok before skewed ones?",
+        "step of grokking, skewed over uniform",
+    ),
+    "C4": Claim(
+        "On the plateau the coupling of E and W has deeper negative curvature than that of W and V.",
+        "On the plateau the coupling of W and V has deeper negative curvature than that of E and W.",
+        "Is the coupling of E and W the deepest on the plateau?",
+        "λ_min(E,W) over λ_min(W,V)",
+    ),
+    "C5": Claim(
+        "Adam-LR (c = 10) narrows the gap between the curvatures of W and E.",
+        "Adam-LR (c = 10) widens the gap between the curvatures of W and E.",
+        "Does Adam-LR (c = 10) narrow the gap between the curvatures of W and E?",
+        "gap of the curvatures, c = 1 over c = 10",
+    ),
+    "C6": Claim(
+        "Memorising goes with the fall of W's top eigenvalue, grokking with that of E's.",
+        "Memorising goes with the fall of E's top eigenvalue, grokking with that of W's.",
+        "Does memorising go with the fall of W's top eigenvalue, and grokking with that of E's?",
+        "distance of the events from the falls, the other order over the claimed one",
+    ),
+    "C7": Claim(
+        "On the plateau gradients follow Proposition 4.1 to a factor of two.",
+        "On the plateau gradients miss Proposition 4.1 by more than a factor of two.",
+        "Do gradients follow Proposition 4.1 to a factor of two on the plateau?",
+        "factor by which the ratio of gradient norms misses the predicted one",
+        lambda x: 2 * math.exp(-x),
+    ),
+    "C8": Claim(
+        "Adam-LR (c = 10) groks sooner than equal rates.",
+        "Adam-LR (c = 10) groks later than equal rates.",
+        "Does Adam-LR (c = 10) grok sooner than equal rates?",
+        "step of grokking, c = 1 over c = 10",
+    ),
+    "C9": Claim(
+        "The frequency of tokens changes c by more than 5 % at the paper's batch size.",
+        "The frequency of tokens changes c by less than 5 % at the paper's batch size.",
+        "Does the frequency of tokens change c at the paper's batch size?",
+        "f_W over f_E in the batches drawn",
+        lambda x: 1.05 * math.exp(x),
+    ),
+    "O2": Claim(
+        "A rate ratio from measured curvature groks sooner than c = 10.",
+        "A rate ratio from measured curvature groks later than c = 10.",
+        "Does a rate ratio from measured curvature grok sooner than c = 10?",
+        "step of grokking, c = 10 over measured curvature",
+    ),
+    "O3": Claim(
+        "Skewed tokens cost more time under more weight decay.",
+        "Skewed tokens cost less time under more weight decay.",
+        "Do skewed tokens cost more time under more weight decay?",
+        "cost of skew at weight decay 0.002 over that at 0.0005",
+    ),
+    "D1": Claim(
+        "The depth of E,W lies on the constant tokens op and =.",
+        "Most of the depth of E,W is there without the constant tokens op and =.",
+        "Does the depth of E,W lie on the constant tokens op and =?",
+        "λ_min(E,W) over λ_min(E[operands],W)",
+        lambda x: 2 * math.exp(x),
+    ),
+    "D2": Claim(
+        "Take the coupling out and keep its regulariser, and the network still groks.",
+        "Tables without the coupling grok sooner with L2 than with the embedding's regulariser.",
+        "Is it the regulariser of the embedding that makes the network grok?",
+        "step of grokking, tables with L2 over tables with a nuclear norm",
+    ),
+}
+
+
+def number(value: float) -> str:
+    """A number of three digits; ∞ where something never came."""
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    return f"{value:.3g}".replace("-", "−")
+
+
+def effect(name: str, row: Row) -> str:
+    """The median effect with its interval, as read from a row."""
+    claim = CLAIMS[name]
+    middle, *ends = (claim.effect(float(row[column])) for column in ("median", "low", "high"))
+    shown = claim.form.format(number(middle))
+    if any(map(math.isnan, ends)):
+        return shown
+    return f"{shown} [{', '.join(number(end) for end in sorted(ends))}]"
+
+
+def said(name: str, row: Row) -> str:
+    """The sentence that a verdict allows."""
+    claim = CLAIMS[name]
+    if row["verdict"] != "undecided":
+        return claim.holds if row["verdict"] == "supported" else claim.opposite
+    needed = row["seeds_to_decide"]
+    more = "" if math.isnan(needed) else f" {needed:.0f} seeds like these would decide."
+    return f"Undecided: {claim.question}{more}"
+
+
+def headline(name: str, rows: Mapping[str, Row]) -> str:
+    """The sentence of the largest scale that has a verdict; it names the scale unless all scales agree.
+
+    rows: by scale, smallest first.
+    """
+    if not rows:
+        return f"Pending: {CLAIMS[name].question}"
+    scale, row = list(rows.items())[-1]
+    sentence = said(name, row)
+    agree = len({row["verdict"] for row in rows.values()}) == 1
+    return sentence if agree else f"At {scale}: {sentence}"

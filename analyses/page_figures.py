@@ -1,0 +1,134 @@
+"""Figures of the trial's page as SVG: effects with intervals, depths on the plateau, shares that have grokked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from intervals import survival
+from markupsafe import Markup, escape
+from matplotlib.colors import to_hex
+
+from landscape.report.style import colour
+
+SCALES = {"quick": "#de8f05", "mid": "#0173b2", "paper": "#029e73"}
+"""The scales, smallest first, with their colours in figures that compare them."""
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 420, 250, 52, 10, 12, 38
+PAIRS = ("E,W", "E[operands],W", "W,V")
+FARTHEST = math.log(16)
+"""x beyond which the figure of all effects shows an arrow."""
+
+
+def _share(x: float) -> float:
+    """Where x stands in the figure of all effects, in per cent of its width."""
+    return 50 + 46 * max(-1.0, min(1.0, x / FARTHEST))
+
+
+def effects(rows: Mapping[str, Mapping[str, Any]], shown: Mapping[str, str]) -> Markup:
+    """One claim's medians and intervals on the axis of x, a line a scale. shown: the effects in words, by scale."""
+    lines = []
+    for i, (scale, row) in enumerate(rows.items()):
+        y, style = 10 + 16 * i, f'stroke="{SCALES[scale]}"'
+        low, high = (row["low"], row["high"])
+        if not math.isnan(low):
+            ends = f'x1="{_share(low):.2f}%" x2="{_share(high):.2f}%"'
+            lines.append(f'<line {ends} y1="{y}" y2="{y}" stroke-width="3" {style}/>')
+        text = f"{scale}: {shown[scale]}, {row['verdict']}"
+        mark = f'<circle cx="{_share(row["median"]):.2f}%" cy="{y}" r="5" fill="{SCALES[scale]}"/>'
+        if abs(row["median"]) > FARTHEST:
+            arrow, anchor, at = ("▶", "end", 100) if row["median"] > 0 else ("◀", "start", 0)
+            mark = f'<text x="{at}%" y="{y + 5}" text-anchor="{anchor}" style="fill:{SCALES[scale]}">{arrow}</text>'
+        lines.append(f"<g><title>{escape(text)}</title>{mark}</g>")
+    height = 4 + 16 * max(len(rows), 1)
+    zero = f'<line x1="50%" x2="50%" y1="0" y2="{height}" class="axis"/>'
+    label = "; ".join(f"{scale}: {text}" for scale, text in shown.items()) or "pending"
+    inside = "".join(lines)
+    return Markup(f'<svg width="100%" height="{height}" role="img" aria-label="{escape(label)}">{zero}{inside}</svg>')
+
+
+def depths(at: pd.DataFrame, alt: str) -> Markup:
+    """-λ_min on the plateau, one point a seed and block; a dash is the gradient norm of the bias, where it is a bound.
+
+    at: rows of curvature.csv. Log axis.
+    """
+    at = at[at["block"].isin(PAIRS) & (at["lowest"] < 0)]
+    blocks = [block for block in PAIRS if (at["block"] == block).any()]
+    depth = -at["lowest"].to_numpy()
+    low, high = math.floor(math.log10(depth.min())), math.ceil(math.log10(depth.max()))
+    scale = lambda value: TOP + (HEIGHT - TOP - BOTTOM) * (high - math.log10(value)) / max(high - low, 1)  # noqa: E731
+    marks = [_tick_y(scale(10.0**power), f"10{_superscript(power)}") for power in range(low, high + 1)]
+    step = (WIDTH - LEFT - RIGHT) / len(blocks)
+    for i, block in enumerate(blocks):
+        middle, rows = LEFT + step * (i + 0.5), at[at["block"] == block].sort_values("seed")
+        marks.append(f'<text x="{middle:.0f}" y="{HEIGHT - 14}" text-anchor="middle">{escape(block)}</text>')
+        for j, row in enumerate(rows.itertuples()):
+            x = middle + (j - (len(rows) - 1) / 2) * min(9, step / 2 / len(rows))
+            title = f"seed {row.seed}, step {row.step}: λ_min = {row.lowest:.3g}"
+            y = scale(-row.lowest)
+            point = f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{to_hex(colour(block))}"/>'
+            marks.append(f"<g><title>{escape(title)}</title>{point}</g>")
+            if block == "E,W" and row.saddle_bound_constants > 0:
+                y = scale(row.saddle_bound_constants)
+                marks.append(f'<path d="M{x - 6:.1f} {y:.1f}h12" class="bound"/>')
+    return _figure("".join(marks), alt)
+
+
+def shares(cases: Mapping[str, tuple[pd.DataFrame, str]], alt: str) -> Markup:
+    """Kaplan-Meier: the share of runs that have grokked, over steps. cases: rows of runs.csv and colour, by label."""
+    last = max(float(rows["watched"].max()) for rows, _ in cases.values())
+    first = 50.0
+    place = lambda step: LEFT + (WIDTH - LEFT - RIGHT) * math.log(max(step, first) / first) / math.log(last / first)  # noqa: E731
+    scale = lambda share: TOP + (HEIGHT - TOP - BOTTOM) * (1 - share)  # noqa: E731
+    marks = [_tick_y(scale(share), f"{share:.0%}") for share in (0, 0.5, 1)]
+    for step in (100, 300, 1000, 3000, 10000):
+        if step <= last:
+            marks.append(f'<text x="{place(step):.0f}" y="{HEIGHT - 20}" text-anchor="middle">{step:,}</text>')
+    marks.append(f'<text x="{WIDTH / 2}" y="{HEIGHT - 4}" text-anchor="middle">step</text>')
+    for i, (label, (rows, stroke)) in enumerate(cases.items()):
+        curve = survival(rows["grokked"], rows["watched"])
+        grokked = np.isin(curve.quantiles, rows["grokked"].dropna())
+        path, share = f"M{LEFT} {scale(0):.1f}", 0.0
+        for step, left in zip(curve.quantiles[grokked], curve.probabilities[grokked], strict=True):
+            path += f"H{place(step):.1f}V{scale(1 - left):.1f}"
+            share = 1 - left
+        path += f"H{place(last):.1f}"
+        text = f"{label}: {share:.0%} of {len(rows)} runs"
+        marks.append(f'<path d="{path}" fill="none" stroke="{stroke}" stroke-width="2.5"><title>{text}</title></path>')
+        marks.append(f'<text x="{LEFT + 6}" y="{TOP + 14 + 15 * i}" style="fill:{stroke}">{escape(text)}</text>')
+    return _figure("".join(marks), alt)
+
+
+def _tick_y(y: float, text: str) -> str:
+    line = f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" class="grid"/>'
+    return f'{line}<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{text}</text>'
+
+
+def _superscript(power: int) -> str:
+    return str(power).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+
+
+def _figure(inside: str, alt: str) -> Markup:
+    return Markup(f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(alt)}">{inside}</svg>')
+
+
+def film(curvature: pd.DataFrame, metrics: pd.DataFrame) -> dict[str, Any]:
+    """What the slider shows of one run: rows of curvature.csv by step, and its accuracies."""
+    steps = []
+    for step, rows in curvature.groupby("step"):
+        blocks = {}
+        for row in rows.drop_duplicates("block", keep="last").to_dict("records"):
+            ratios = [row[name] for name in rows.filter(like="kappa_") if math.isfinite(row[name])]
+            index = {name: _known(row[name]) for name in ("index", "index_lower", "index_upper")}
+            ends = {name: _known(row[name]) for name in ("lowest", "highest")}
+            blocks[row["block"]] = {**ends, **index, "level": row["index_level"], "kappa": ratios}
+        steps.append({"step": int(step), "blocks": blocks})
+    names = sorted({block for one in steps for block in one["blocks"]}, key=lambda name: (name.count(","), name))
+    accuracy = {name: metrics[name].tolist() for name in ("step", "train_accuracy", "test_accuracy")}
+    return {"steps": steps, "colours": {name: to_hex(colour(name)) for name in names}, "accuracy": accuracy}
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value

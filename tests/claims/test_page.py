@@ -1,0 +1,174 @@
+"""The trial's page: its sentences follow the verdicts, its numbers lead to their rows, and browsers show it."""
+
+from __future__ import annotations
+
+import csv
+import re
+import sys
+from html import unescape
+from html.parser import HTMLParser
+from pathlib import Path
+
+import page
+import pytest
+from helpers.browser import CHROMIUM, browser
+from helpers.made_tables import DEPTHS, write_tables
+from page_claims import CLAIMS
+
+SCALES = ("quick", "mid", "paper")
+HELD = dict.fromkeys(CLAIMS, 0.9) | {"C7": 0.3, "C9": 0.1}
+
+
+class Reader(HTMLParser):
+    """Text outside of what is folded, ids, links, and elements with their attributes."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.words: list[str] = []
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.folded = self.silent = 0
+        self.feed(text)
+        self.ids = [attributes["id"] for _, attributes in self.found if "id" in attributes]
+        self.links = [attributes for tag, attributes in self.found if tag == "a"]
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+        self.folded += tag == "details"
+        self.silent += tag in ("style", "script", "title")
+
+    def handle_endtag(self, tag: str) -> None:
+        self.folded -= tag == "details"
+        self.silent -= tag in ("style", "script", "title")
+
+    def handle_data(self, data: str) -> None:
+        if not self.folded and not self.silent:
+            self.words += data.split()
+
+
+def heading(text: str, name: str) -> str:
+    """The sentence above a claim or discovery."""
+    found = re.search(rf'<h2 id="{name}">(.*?)</h2>|id="{name}"><h3>{name}\. (.*?)</h3>', text)
+    assert found
+    return unescape(found[1] or found[2])
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page of three scales that agree in all claims but C4. Read only."""
+    folder = tmp_path_factory.mktemp("reference")
+    for name, sign in zip(SCALES, (-1, 1, 1), strict=True):
+        write_tables(folder / name, HELD | {"C4": sign * 0.5}, tokens=2 if name == "quick" else 4)
+    (folder / "index.html").write_text(page.page(folder), encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("sign", "judgement", "count"), [(1, "supported", "9 of the paper's 9 claims hold"), (-1, "not supported", "0 of")]
+)
+def test_a_finding_that_turns_over_turns_its_sentence(sign: int, judgement: str, count: str, tmp_path: Path) -> None:
+    write_tables(tmp_path / "mid", {name: sign * x for name, x in HELD.items()}, tokens=4)
+    text = page.page(tmp_path)
+    for name, claim in CLAIMS.items():
+        assert heading(text, name) == (claim.holds if sign > 0 else claim.opposite)
+        assert claim.holds != claim.opposite != claim.question
+    assert text.count(f"mid: {judgement}") == len(CLAIMS)
+    assert text.count("quick: pending") == text.count("paper: pending") == len(CLAIMS)
+    assert count in unescape(text)
+
+
+def test_what_is_open_is_asked(tmp_path: Path) -> None:
+    """A claim without verdict is a question; where scales disagree, the sentence names its scale."""
+    write_tables(tmp_path / "quick", {"C1": 0.7}, tokens=2)
+    text = page.page(tmp_path)
+    assert heading(text, "C8") == f"Undecided: {CLAIMS['C8'].question}"
+    assert "1 of the paper's 9 claims hold at quick, 0 come out the other way, 8 stay undecided" in unescape(text)
+    write_tables(tmp_path / "mid", {"C1": -0.7}, tokens=4)
+    assert heading(page.page(tmp_path), "C1") == f"At mid: {CLAIMS['C1'].opposite}"
+
+
+def test_every_number_leads_to_its_row(three: Path) -> None:
+    text = (three / "index.html").read_text(encoding="utf-8")
+    reader = Reader(text)
+    numbers = [link for link in reader.links if link.get("class") == "n"]
+    assert len(numbers) > 13 * 3 * 3
+    for link in numbers:
+        name, _, row = str(link["title"]).partition(", row ")
+        target, _, place = str(link["href"]).partition("#L")
+        assert target == name
+        with (three / target).open(encoding="utf-8") as file:
+            values = list(csv.reader(file))[int(place) - 1]
+        for word in row.split():
+            assert word in values, link
+    others = {str(link["href"]) for link in reader.links if link.get("class") != "n"}
+    for link in others:
+        if link.startswith("#"):
+            assert reader.ids.count(link[1:]) == 1, link
+        elif link == "../../studies/PROTOCOL.md":
+            assert page.PROTOCOL.exists()
+        else:
+            assert link.startswith("https://arxiv.org/") or (three / link).exists(), link
+    # In the words of the quoted sentence, from the made depths alone.
+    quote = unescape(re.sub(r"<[^>]+>|\s+", " ", text.partition("<blockquote>")[2].partition("</blockquote>")[0]))
+    operands = DEPTHS["E[operands],W"]
+    for value in (DEPTHS["E,W"] / operands, DEPTHS["W,V"] / operands, 1 - 1 / 1.001):
+        assert f" {value:.3g} " in quote, quote
+    assert "it is the deeper coupling" in quote
+
+
+def test_the_page_is_short_whole_and_described(three: Path) -> None:
+    text = (three / "index.html").read_text(encoding="utf-8")
+    reader = Reader(text)
+    assert 300 < len(reader.words) <= 2500
+    assert len(text.encode()) < 5e6
+    pictures = [attributes for tag, attributes in reader.found if tag == "svg"]
+    assert len(pictures) == 3 + 3 + 13 + 2
+    assert all(picture["role"] == "img" and len(str(picture["aria-label"])) > 10 for picture in pictures)
+    # Nothing is loaded.
+    assert not [tag for tag, attributes in reader.found if "src" in attributes or tag == "link"]
+    assert "@import" not in text
+    assert "url(" not in text
+    assert text == page.page(three)
+
+
+def test_without_a_scale_it_says_how_to_make_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["page", "--out", str(tmp_path)])
+    assert page.main() == 1
+    assert capsys.readouterr().err.splitlines() == [
+        f"error: no scale has verdicts in {tmp_path}",
+        "hint: python analyses/primary.py checkpoints/trial/quick",
+    ]
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+def test_browsers_show_it(three: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """At two widths, light and dark: nothing overflows, nothing is logged, contents stay, and the film moves."""
+    path, backgrounds = three / "index.html", set()
+    with browser(tmp_path_factory.mktemp("profile")) as shown:
+        for width in (1300, 420):
+            for dark in (False, True):
+                shown.open(path, width, dark=dark)
+                assert shown.evaluate("document.documentElement.scrollWidth") <= width
+                wide = "[...document.querySelectorAll('main *')].filter(e => !e.closest('.wide, svg') && "
+                assert shown.evaluate(f"{wide} e.getBoundingClientRect().right > {width + 1}).length") == 0
+                backgrounds.add((dark, shown.evaluate("getComputedStyle(document.body).backgroundColor")))
+        assert len(backgrounds) == 2
+
+        shown.evaluate("document.querySelector('nav a[href=\"#glossary\"]').click()")
+        shown.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        assert shown.evaluate("document.getElementById('glossary').open")
+        assert shown.evaluate("scrollY > 1000 && document.querySelector('nav').getBoundingClientRect().top === 0")
+
+        def film() -> tuple[str, str, int]:
+            state = "[now.textContent, run.textContent, blocks.rows.length]"
+            named = ", ".join(f"{name} = document.getElementById('{name}')" for name in ("now", "run", "blocks"))
+            return tuple(shown.evaluate(f"(() => {{ const {named}; return {state}; }})()"))
+
+        assert film() == ("step 400", "curvature/c1-s100.h5: p = 97, 4 tokens, d = 128, h = 512", 5)
+        move = "(e => { e.value = %s; e.dispatchEvent(new Event('%s')); })(document.getElementById('%s'))"
+        shown.evaluate(move % (0, "input", "step"))
+        assert film()[::2] == ("step 0", 2)
+        shown.evaluate(move % ("'quick'", "change", "scale"))
+        assert film()[1:] == ("curvature/c1-s100.h5: p = 59, 2 tokens, d = 16, h = 64", 2)
+        assert shown.complaints == []

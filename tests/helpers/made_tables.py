@@ -1,0 +1,62 @@
+"""Tables of a scale as primary.py writes them, with numbers that are made up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pandas as pd
+import primary
+
+SEEDS = range(100, 110)
+DEPTHS = {"E,W": -0.016, "E[operands],W": -0.0025, "W,V": -0.01, "E": 0.0, "W": 0.0}
+"""λ_min on the plateau of seed 100; each further seed is 1 % deeper."""
+
+
+def made(x: float) -> dict[int, float]:
+    """x of each seed: this and a little more."""
+    return {seed: x * (1 + (seed - SEEDS[0]) / 100) for seed in SEEDS}
+
+
+def write_tables(folder: Path, x: Mapping[str, float], tokens: int) -> None:
+    """The tables of a scale in which each claim has about this x, the same for every seed, or 0."""
+    numbers = {name: made(x.get(name, 0.0)) for name in primary.TESTS}
+    each = [{"claim": name, "seed": seed, "x": value} for name, by in numbers.items() for seed, value in by.items()]
+    tables = {"verdicts": primary.judge(numbers), "seeds": pd.DataFrame(each), "tokens": pd.DataFrame({"token": [0]})}
+    cases = [("curvature", "c1"), ("tables", "l2"), ("tables", "nuclear"), ("constants", "four")]
+    tables["runs"] = pd.DataFrame([_run(study, case, seed) for study, case in cases for seed in SEEDS])
+    four = ("curvature", "c1") if tokens == 4 else ("constants", "four")
+    rows = [_rows(*four, seed, "plateau", 400, DEPTHS) for seed in SEEDS]
+    rows += [_rows("curvature", "c1", SEEDS[0], "top", step, {"E": 0.0, "W": 0.0}) for step in (0, 10, 1000)]
+    tables["curvature"] = pd.DataFrame(sum(rows, []))
+    recorded = [{"step": 25 * i, "train_accuracy": min(1, i / 8), "test_accuracy": i / 40} for i in range(41)]
+    tables["metrics"] = pd.DataFrame([{"seed": seed, **row} for seed in SEEDS for row in recorded])
+    folder.mkdir()
+    for name, table in tables.items():
+        table.to_csv(folder / f"{name}.csv", index=False)
+
+
+def _run(study: str, case: str, seed: int) -> dict[str, object]:
+    grokked = None if case == "l2" else 900 + seed
+    events = {"memorised": 200, "grokked": grokked, "watched": 6000, "effective_rank": seed / 10}
+    return {
+        "study": study,
+        "case": case,
+        "seed": seed,
+        **events,
+        "file": f"{study}/{case}-s{seed}.h5",
+        "sha256": "0" * 64,
+    }
+
+
+def _rows(
+    study: str, case: str, seed: int, analysis: str, step: int, lowest: Mapping[str, float]
+) -> list[dict[str, object]]:
+    deeper = 1 + (seed - SEEDS[0]) / 100
+    known = {"study": study, "case": case, "seed": seed, "analysis": analysis, "step": step}
+    index = {"index_level": "bracketed", "index": None, "index_lower": 3, "index_upper": 9}
+    return [
+        {**known, "block": block, "lowest": value * deeper, "highest": 0.3, **index, "kappa_1": 2.5}
+        | {"saddle_bound_constants": 0.016 * deeper * 1.001}
+        for block, value in lowest.items()
+    ]
