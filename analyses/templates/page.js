@@ -35,9 +35,10 @@ function axes(svg, film, ticks) {
 
 const cursor = (svg, x) => draw(svg, "line", {x1: x, x2: x, y1: TOP, y2: H - BOTTOM, class: "bound"});
 const line = (svg, points, stroke, label) => {
-  const path = draw(svg, "path", {d: "M" + points.map((p) => p.map((v) => v.toFixed(1)).join(" ")).join("L"), fill: "none",
-    stroke, "stroke-width": 2});
+  const d = points.map(([x, y], i) => `${i ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("");
+  const path = draw(svg, "path", {d, fill: "none", stroke, "stroke-width": 2});
   draw(path, "title", {}, label);
+  return path;
 };
 
 function accuracies(svg, film, step) {
@@ -49,20 +50,23 @@ function accuracies(svg, film, step) {
   cursor(svg, place(film, step));
 }
 
-// Depths, -λ_min where it is negative, on a log axis.
-function depths(svg, film, step) {
-  const rows = film.steps.flatMap((one) => Object.entries(one.blocks).map(([block, b]) => [block, one.step, -b.lowest]))
-    .filter(([, , depth]) => depth > 1e-9);
-  const powers = rows.map(([, , depth]) => Math.log10(depth));
+// Both ends of each block's spectrum on a log axis: λ_max, and the depth -λ_min where it is negative.
+function ends(svg, film, step) {
+  const found = (value) => film.steps.flatMap((one) => Object.entries(one.blocks).map(([name, b]) => [name, one.step, value(b)]))
+    .filter(([, , size]) => size > 1e-9);
+  const highest = found((b) => b.highest), depth = found((b) => -b.lowest);
+  const powers = [...highest, ...depth].map(([, , size]) => Math.log10(size));
   const low = Math.floor(Math.min(...powers, -3)), high = Math.ceil(Math.max(...powers, low + 1));
-  const y = (depth) => TOP + (H - TOP - BOTTOM) * (high - Math.log10(depth)) / (high - low);
+  const y = (size) => TOP + (H - TOP - BOTTOM) * (high - Math.log10(size)) / (high - low);
   const ticks = [];
   for (let power = low; power <= high; power++) ticks.push([y(10 ** power), `1e${power}`]);
   axes(svg, film, ticks);
   for (const [block, stroke] of Object.entries(film.colours)) {
-    const points = rows.filter(([name]) => name === block).map(([, at, depth]) => [place(film, at), y(depth)]);
-    if (points.length > 1) line(svg, points, stroke, block);
-    for (const [cx, cy] of points) draw(draw(svg, "circle", {cx, cy, r: 4, fill: stroke}), "title", {}, block);
+    const points = (rows) => rows.filter(([name]) => name === block).map(([, at, size]) => [place(film, at), y(size)]);
+    line(svg, points(highest), stroke, `λ_max of ${block}`).setAttribute("stroke-dasharray", "3 3");
+    line(svg, points(depth), stroke, `depth of ${block}`);
+    for (const [cx, cy] of points(depth))
+      draw(draw(svg, "circle", {cx, cy, r: 4, fill: stroke}), "title", {}, `depth of ${block}`);
   }
   cursor(svg, place(film, step));
 }
@@ -73,7 +77,7 @@ function show() {
   document.getElementById("run").textContent = `${film.run}: ${film.setting}`;
   slider.setAttribute("aria-valuetext", `step ${now.step}`);
   accuracies(document.getElementById("accuracy"), film, now.step);
-  depths(document.getElementById("depth"), film, now.step);
+  ends(document.getElementById("ends"), film, now.step);
   const body = document.getElementById("blocks");
   body.replaceChildren();
   for (const [block, b] of Object.entries(now.blocks)) {

@@ -1,4 +1,4 @@
-"""The primary verdicts that are committed, computed again from the committed tables with NumPy and SciPy alone."""
+"""What is committed of the trial: its verdicts, again from its tables with NumPy and SciPy alone, and its page."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import csv
 from pathlib import Path
 
 import numpy as np
+import page
 import pytest
 from helpers.trial_by_hand import Tables, every_x, verdict
 
@@ -33,3 +34,9 @@ def test_verdicts_follow_from_the_committed_tables(name: str) -> None:
         assert row["verdict"] == judgement, row
         assert np.isclose(float(row["holm"]), corrected), row
         assert np.isclose(float(row["median"]), np.median(list(x[row["claim"]].values()))), row
+
+
+def test_the_committed_page_is_that_of_the_committed_tables() -> None:
+    if not (REFERENCE / "index.html").exists():
+        pytest.skip("no page is committed yet: python analyses/page.py")
+    assert (REFERENCE / "index.html").read_text(encoding="utf-8") == page.page(REFERENCE)

@@ -29,5 +29,7 @@ LOOKS = {
     "W,V": (2, "^", 3.0),
     "E,V": (5, "v", 3.0),
     "all": (7, "D", 3.0),
+    "E[operands]": (8, "d", 3.0),
+    "E[operands],W": (9, "D", 3.0),
 }
 """Palette colour, marker and marker size by block; the large circle of E leaves a coinciding W visible."""
