@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import functools
 import json
+import math
 import re
 import sys
 from pathlib import Path
@@ -22,6 +23,8 @@ from landscape.errors import LandscapeError, complain
 
 HERE = Path(__file__).parent
 PROTOCOL = HERE.parent / "studies/PROTOCOL.md"
+VARIED = ["study", "case", "task", "sampler", "batch_size", "weight_decay"]
+"""What tells the settings of a study apart."""
 PAPER, OPEN, DISCOVERIES = [f"C{i}" for i in range(1, 10)], ["O2", "O3"], ["D1", "D2"]
 
 
@@ -117,11 +120,38 @@ class Results:
         shown = film(of_study[of_study["seed"] == seed], metrics[metrics["seed"] == seed])
         return {**shown, **events, "run": run["file"], "setting": self.setting}
 
+    def settings(self) -> list[dict[str, Any]]:
+        """What became of the runs of each setting: how many grokked, and medians."""
+        rows, found = self.tables["runs"], []
+        for varied, group in rows.groupby(VARIED, sort=False):
+            known = dict(zip(VARIED, varied, strict=True))
+            medians = {name: median_step(group[name]) for name in ("memorised", "grokked")}
+            there = self.link("runs", f"{group['grokked'].notna().sum()} of {len(group)}", **known)
+            rank = number(group["effective_rank"].median()) if group["effective_rank"].notna().any() else "–"
+            found.append({**known, **medians, "there": there, "rank": rank})
+        return found
+
+    def inputs(self) -> dict[str, Markup]:
+        """Median step of grokking with the constant tokens, without them, and with them folded into the bias."""
+        with_them = ("curvature", "c1") if self.config.tokens == 4 else ("constants", "four")
+        known = {"four tokens": with_them, "operands alone": ("constants", "two"), "folded": ("constants", "folded")}
+        found = {}
+        for label, (study, case) in known.items():
+            if len(rows := self.runs(study, case)):
+                found[label] = self.link("runs", median_step(rows["grokked"]), study=study, case=case)
+        return found
+
     def seeds(self, claim: str) -> list[Markup]:
         """x of each seed, linked."""
         rows = self.tables["seeds"]
         rows = rows[rows["claim"] == claim]
         return [self.link("seeds", number(row.x), claim=claim, seed=row.seed) for row in rows.itertuples()]
+
+
+def median_step(steps: pd.Series) -> str:
+    """The median of steps, in which never is latest."""
+    found = steps.fillna(math.inf).median()
+    return f"{found:,.0f}" if math.isfinite(found) else "∞"
 
 
 def definitions() -> dict[str, tuple[str, str]]:

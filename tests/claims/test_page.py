@@ -107,6 +107,11 @@ def test_every_number_leads_to_its_row(three: Path) -> None:
             assert page.PROTOCOL.exists()
         else:
             assert link.startswith("https://arxiv.org/") or (three / link).exists(), link
+    # Runs that never grokked are later than all: the median of ten is that of the fifth and the sixth.
+    settings = {(row["study"], row["case"]): row for row in page.Results("mid", three / "mid").settings()}
+    assert settings["tables", "l2"]["grokked"] == "∞"
+    assert settings["tables", "l2"]["there"].striptags() == "0 of 10"
+    assert settings["tables", "nuclear"]["grokked"] == "1,004"
     # In the words of the quoted sentence, from the made depths alone.
     quote = unescape(re.sub(r"<[^>]+>|\s+", " ", text.partition("<blockquote>")[2].partition("</blockquote>")[0]))
     operands = DEPTHS["E[operands],W"]

@@ -23,7 +23,7 @@ def write_tables(folder: Path, x: Mapping[str, float], tokens: int) -> None:
     numbers = {name: made(x.get(name, 0.0)) for name in primary.TESTS}
     each = [{"claim": name, "seed": seed, "x": value} for name, by in numbers.items() for seed, value in by.items()]
     tables = {"verdicts": primary.judge(numbers), "seeds": pd.DataFrame(each), "tokens": pd.DataFrame({"token": [0]})}
-    cases = [("curvature", "c1"), ("tables", "l2"), ("tables", "nuclear"), ("constants", "four")]
+    cases = [("curvature", "c1"), ("tables", "l2"), ("tables", "nuclear"), ("constants", "four"), ("constants", "two")]
     tables["runs"] = pd.DataFrame([_run(study, case, seed) for study, case in cases for seed in SEEDS])
     four = ("curvature", "c1") if tokens == 4 else ("constants", "four")
     rows = [_rows(*four, seed, "plateau", 400, DEPTHS) for seed in SEEDS]
@@ -37,16 +37,10 @@ def write_tables(folder: Path, x: Mapping[str, float], tokens: int) -> None:
 
 
 def _run(study: str, case: str, seed: int) -> dict[str, object]:
+    known = {"study": study, "case": case, "seed": seed, "file": f"{study}/{case}-s{seed}.h5", "sha256": "0" * 64}
+    setting = {"task": "add", "sampler": "random", "batch_size": 512, "weight_decay": 0.001}
     grokked = None if case == "l2" else 900 + seed
-    events = {"memorised": 200, "grokked": grokked, "watched": 6000, "effective_rank": seed / 10}
-    return {
-        "study": study,
-        "case": case,
-        "seed": seed,
-        **events,
-        "file": f"{study}/{case}-s{seed}.h5",
-        "sha256": "0" * 64,
-    }
+    return {**known, **setting, "memorised": 200, "grokked": grokked, "watched": 6000, "effective_rank": seed / 10}
 
 
 def _rows(
