@@ -17,6 +17,7 @@ import pytest
 import torch
 from helpers import foreign
 from helpers.commands import Refusal
+from helpers.once import made_once
 from helpers.studies import make_studies
 from helpers.sweeps import LONG, arguments
 from hypothesis import settings
@@ -98,12 +99,17 @@ def pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setattr(style, "FORMATS", ("png",))
 
 
+def tiny(folder: Path) -> None:
+    """A run, and beside it the analysis of all its blocks at the start, on the way and at the end."""
+    train(TINY, folder / "tiny.h5", quiet=True)
+    blocks = ("E", "W", "V", "E,W", "W,V", "E,V", "all")
+    analyse(folder / "tiny.h5", HessianConfig(steps="0,20,60", blocks=blocks, device="cpu"), quiet=True)
+
+
 @pytest.fixture(scope="session")
 def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run of 7 * 4 + 8 * 8 + 8 + 7 * 8 + 7 parameters. Read only."""
-    path = tmp_path_factory.mktemp("runs") / "tiny.h5"
-    train(TINY, path, quiet=True)
-    return path
+    return made_once(tmp_path_factory, tiny) / "tiny.h5"
 
 
 @pytest.fixture
@@ -114,18 +120,21 @@ def run_file(tiny_run: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_hessian(tiny_run: Path) -> HessianReader:
-    """The analysis of `tiny_run`, all blocks, beside it. Read only."""
-    blocks = ("E", "W", "V", "E,W", "W,V", "E,V", "all")
-    return analyse(tiny_run, HessianConfig(blocks=blocks, device="cpu"), quiet=True)
+    """The analysis of `tiny_run` beside it. Read only."""
+    return HessianReader(tiny_run.with_name("tiny.hessian.h5"))
+
+
+def small(folder: Path) -> None:
+    """A run and its analysis."""
+    train(SMALL, folder / "run.h5", quiet=True)
+    analyse(folder / "run.h5", HessianConfig(blocks=("E", "W", "E,W"), k=3, device="cpu"), quiet=True)
 
 
 @pytest.fixture(scope="session")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A "run" of three checkpoints and its "hessian" file, small enough to be spoilt at every byte. Read only."""
-    run = tmp_path_factory.mktemp("files") / "run.h5"
-    train(SMALL, run, quiet=True)
-    analyse(run, HessianConfig(blocks=("E", "W", "E,W"), k=3, device="cpu"), quiet=True)
-    return {"run": run, "hessian": run.with_name("run.hessian.h5")}
+    folder = made_once(tmp_path_factory, small)
+    return {"run": folder / "run.h5", "hessian": folder / "run.hessian.h5"}
 
 
 @pytest.fixture
@@ -134,20 +143,21 @@ def run(files: dict[str, Path], tmp_path: Path) -> Path:
     return Path(shutil.copy(files["run"], tmp_path / "run.h5"))
 
 
+def long_sweep(folder: Path) -> None:
+    """The sweep LONG."""
+    assert cli.run(arguments(folder, LONG)) == 0
+
+
 @pytest.fixture(scope="session")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the undisturbed sweep LONG. Read only."""
-    folder = tmp_path_factory.mktemp("whole")
-    assert cli.run(arguments(folder, LONG)) == 0
-    return folder
+    return made_once(tmp_path_factory, long_sweep)
 
 
 @pytest.fixture(scope="session")
 def tiny_studies(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of all studies as `make studies` leaves them, of networks too small to mean anything. Read only."""
-    folder = tmp_path_factory.mktemp("studies")
-    make_studies(folder)
-    return folder
+    return made_once(tmp_path_factory, make_studies)
 
 
 @pytest.fixture

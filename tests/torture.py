@@ -73,6 +73,7 @@ def main() -> int:
     fuzzing = subprocess.Popen([sys.executable, script, "--seconds", str(args.fuzz)], stdout=subprocess.PIPE, text=True)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
+        faults.undisturbed(folder)
         truth = faults.Undisturbed(folder)
         tallies = [
             *drawn,

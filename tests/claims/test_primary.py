@@ -13,6 +13,7 @@ import page
 import pandas as pd
 import primary
 import pytest
+from helpers.once import made_once
 from helpers.tiny_trial import linked_scale, make_scale
 from helpers.trial_by_hand import Files, Tables, every_x, verdict
 from scale import Scale
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def tiny_scale(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All runs that the primary tests read, in a folder as `landscape sweep` leaves it. Read only."""
-    return make_scale(tmp_path_factory.mktemp("trial") / "quick")
+    return made_once(tmp_path_factory, make_scale) / "quick"
 
 
 @pytest.fixture(scope="module")

@@ -58,13 +58,17 @@ class Tally:
         return self.lost, self.torn, self.wrong
 
 
+def undisturbed(folder: Path) -> None:
+    """A run and its analysis without any fault."""
+    train(RUN, folder / "whole.h5", quiet=True)
+    analyse(folder / "whole.h5", ANALYSIS, quiet=True)
+
+
 class Undisturbed:
-    """A run and its analysis as they are without any fault; made once in `folder`."""
+    """What `undisturbed` has made in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.run, self.hessian = folder / "whole.h5", folder / "whole.hessian.h5"
-        train(RUN, self.run, quiet=True)
-        analyse(self.run, ANALYSIS, self.hessian, quiet=True)
         self.checkpoints, self.rows = served_run(self.run), served_hessian(self.hessian)
 
 

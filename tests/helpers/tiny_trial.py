@@ -66,8 +66,9 @@ def shortened(study: dict[str, Any], cases: Collection[str]) -> dict[str, Any]:
     return {**study, "train": train, "cases": own, "grid": grid, "seeds": SEEDS, "hessian": hessian}
 
 
-def make_scale(out: Path) -> Path:
-    """The tiny runs and analyses of `quick` in a folder."""
+def make_scale(folder: Path) -> None:
+    """The tiny runs and analyses of `quick` in a folder of that name."""
+    out = folder / "quick"
     planned: list[tuple[SweepConfig, SweepRun]] = []
     for study, cases in READ.items():
         whole = json.loads((STUDIES / f"trial/quick/{study}.json").read_text())
@@ -78,7 +79,6 @@ def make_scale(out: Path) -> Path:
         for analysis in sweep.analyses:
             if analysis.name in run.hessian and isinstance(analysis.settings, HessianConfig):
                 analyse(run.path, analysis.settings, out=run.hessian[analysis.name], quiet=True)
-    return out
 
 
 def linked_scale(scale: Path, out: Path) -> Path:

@@ -17,6 +17,7 @@ from typing import Any
 import h5py
 import pytest
 from helpers import faults
+from helpers.once import made_once
 
 from landscape.analysis.hessian import analyse
 from landscape.cli import main as cli
@@ -31,7 +32,7 @@ HERE = Path(__file__).parents[1] / "helpers"
 @pytest.fixture(scope="module")
 def truth(tmp_path_factory: pytest.TempPathFactory) -> faults.Undisturbed:
     """The undisturbed run and analysis. Read only."""
-    return faults.Undisturbed(tmp_path_factory.mktemp("truth"))
+    return faults.Undisturbed(made_once(tmp_path_factory, faults.undisturbed))
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from conftest import TINY
+from helpers.once import made_once
 
 from landscape.analysis.critical import refine
 from landscape.analysis.hessian import analyse
@@ -43,16 +44,19 @@ SHAPES = {
 """Options of runs and of their analyses."""
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def every_shape(made: Path) -> None:
     """A run, and one of each shape with its analysis."""
-    made = tmp_path_factory.mktemp("figures")
     train(TINY, made / "tiny.h5", quiet=True)
     for name, (options, settings) in SHAPES.items():
         train(dataclasses.replace(TINY, **options), made / f"{name}.h5", quiet=True)
         config = {"device": "cpu", "k": 3, "steps": "0,60", **settings}
         analyse(made / f"{name}.h5", HessianConfig(**config), quiet=True)
-    return made
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `every_shape` makes. Read only."""
+    return made_once(tmp_path_factory, every_shape)
 
 
 def draw(files: Sequence[Path]) -> dict[str, Drawn]:
@@ -183,12 +187,13 @@ def test_points_that_were_refined(folder: Path, tmp_path: Path) -> None:
 
 def test_no_file_is_left_out(folder: Path, tmp_path: Path) -> None:
     """Each Hessian file of a run, and runs of one name in two folders, have a line; a file named twice has one."""
-    run, beside = folder / "sgd.h5", folder / "sgd.hessian.h5"
-    early = folder / "sgd.hessian-early.h5"
+    run, beside = (Path(shutil.copy(folder / name, tmp_path)) for name in ("sgd.h5", "sgd.hessian.h5"))
+    early = tmp_path / "sgd.hessian-early.h5"
     analyse(run, HessianConfig(blocks=("E",), steps="0", device="cpu"), early, quiet=True)
     assert [(s.run, s.hessian) for s in open_sources([run, early, run, beside])] == [(run, early), (None, beside)]
     assert [(s.run, s.hessian) for s in open_sources([str(run), str(early)])] == [(run, early)]
-    other = tmp_path / "sgd.h5"
+    other = tmp_path / "other" / "sgd.h5"
+    other.parent.mkdir()
     train(dataclasses.replace(TINY, optimizer="sgd", lr=0.5), other, quiet=True)
     curves = draw([run, other])["training_curves"]
     assert curves.data["run"].nunique() == len(curves.numbers) == 2

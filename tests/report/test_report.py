@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from conftest import TINY
+from helpers.once import made_once
 from helpers.recording import small
 from helpers.run_files import poison
 
@@ -35,10 +36,8 @@ from landscape.training.recorder import Recorder
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two seeds, one of them analysed, a one-hot run, and one that was recorded."""
-    folder = tmp_path_factory.mktemp("report")
+def two_seeds(folder: Path) -> None:
+    """Files and a report of three of them."""
     for seed in (0, 1):
         train(dataclasses.replace(TINY, seed=seed), folder / f"seed{seed}.h5", quiet=True)
     train(dataclasses.replace(TINY, model="onehot"), folder / "onehot.h5", quiet=True)
@@ -46,14 +45,19 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with Recorder(folder / "recorded.h5", small(), seed=0) as recorder:
         for step in range(9):
             recorder.metrics(step, margin=step**2)
-    return folder
+    write_report([folder / name for name in ("seed0.h5", "seed1.h5", "recorded.h5")], folder / "out", quiet=True)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two seeds, one of them analysed, a one-hot run, and one that was recorded. Read only."""
+    return made_once(tmp_path_factory, two_seeds)
 
 
 @pytest.fixture(scope="module")
 def report(files: Path) -> Path:
-    """The report of both seeds, and of the recorded run."""
-    runs = [files / name for name in ("seed0.h5", "seed1.h5", "recorded.h5")]
-    return write_report(runs, files / "out", quiet=True).parent
+    """The report of both seeds, and of the recorded run. Read only."""
+    return files / "out"
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -209,17 +213,17 @@ def test_a_run_that_went_on_is_still_the_one_that_was_analysed(tmp_path: Path) -
     assert inspect(path).notes == notes
 
 
-def test_reports_are_not_overwritten(files: Path, report: Path) -> None:
+def test_reports_are_not_overwritten(files: Path, report: Path, tmp_path: Path) -> None:
     """An existing report stays unless --overwrite is given; then it is replaced whole."""
     stamp = (report / "report.html").stat().st_mtime_ns
     with pytest.raises(FileError, match="exists"):
         write_report([files / "seed0.h5"], report, quiet=True)
     assert (report / "report.html").stat().st_mtime_ns == stamp
-    copy = files / "copy"
+    copy = tmp_path / "copy"
     shutil.copytree(report, copy)
     write_report([files / "seed1.h5"], copy, overwrite=True, quiet=True)
     assert (copy / "report.html").read_bytes() != (report / "report.html").read_bytes()
-    assert not list(files.glob(".*tmp"))
+    assert [path.name for path in tmp_path.iterdir()] == ["copy"]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
