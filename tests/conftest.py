@@ -19,7 +19,7 @@ from helpers import foreign
 from helpers.commands import Refusal
 from helpers.once import made_once
 from helpers.studies import make_studies
-from helpers.sweeps import LONG, arguments
+from helpers.sweeps import LONG, Here, arguments
 from hypothesis import settings
 from torch.nn import functional as F
 
@@ -28,6 +28,7 @@ from landscape.cli import main as cli
 from landscape.config import HessianConfig, TrainConfig
 from landscape.report import style
 from landscape.storage.hessians import HessianReader
+from landscape.sweep import run as sweep_run
 from landscape.training.loop import train
 
 torch.set_num_threads(1)
@@ -152,6 +153,12 @@ def long_sweep(folder: Path) -> None:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the undisturbed sweep LONG. Read only."""
     return made_once(tmp_path_factory, long_sweep)
+
+
+@pytest.fixture
+def without_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sweeps of this test do their work in this process."""
+    monkeypatch.setattr(sweep_run, "Workers", Here)
 
 
 @pytest.fixture(scope="session")

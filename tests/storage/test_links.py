@@ -102,6 +102,7 @@ def test_analyses_are_written_where_their_links_lead(tiny_run: Path, tmp_path: P
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("without_workers")
 def test_a_sweep_writes_where_links_lead(tmp_path: Path) -> None:
     """Runs, analyses and the sweep itself; --overwrite replaces the targets."""
     config = SweepConfig(

@@ -99,6 +99,7 @@ def test_groups(count: int, others: int, jobs: int, sizes: list[int]) -> None:
     assert not others or next(iter(groups[0].values())).hidden == 512
 
 
+@pytest.mark.usefixtures("without_workers")
 def test_what_is_finished_is_left_alone(whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A repeated sweep changes no byte; where a run and an analysis are missing, it makes these alone."""
     shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
@@ -145,6 +146,7 @@ def test_json_is_one_document(whole: Path, tmp_path: Path, capsys: pytest.Captur
     assert (document["unconverged"], document["failures"]) == ([], [])
 
 
+@pytest.mark.usefixtures("without_workers")
 def test_not_converged_is_exit_code_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A budget of products that is too small is named at the end; --overwrite makes all files anew."""
     lanczos = {"steps": "20", "blocks": ["all"], "method": "lanczos", "max_hvps": 8, "rtol": 1e-12}
@@ -161,6 +163,7 @@ def test_not_converged_is_exit_code_3(tmp_path: Path, capsys: pytest.CaptureFixt
     assert HessianReader(run.hessian[""]).steps == [0]
 
 
+@pytest.mark.usefixtures("without_workers")
 def test_refined_points_are_those_of_landscape_critical(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -203,6 +206,7 @@ def test_refined_points_are_those_of_landscape_critical(
     assert served_hessian(ours) == served_hessian(theirs)
 
 
+@pytest.mark.usefixtures("without_workers")
 def test_a_batch_larger_than_the_split(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Clipped with a warning, as by `train`; the finished run is known again."""
     sweep = {"train": {**SHORT, "batch_size": 999}}

@@ -122,6 +122,7 @@ def test_a_file_in_the_way(whole: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert f"{tmp_path / 'long'} is being written by another process" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("without_workers")
 def test_overwrite_removes_only_what_the_sweep_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A run of one's own, or an analysis of another run, under a name of the sweep: refused, nothing is removed."""
     sweep = {"train": SHORT, "seeds": [0, 1], "hessian": [{"steps": "20", "blocks": ["E"], "device": "cpu"}]}
@@ -150,6 +151,7 @@ def test_overwrite_removes_only_what_the_sweep_wrote(tmp_path: Path, capsys: pyt
     assert files(tmp_path) == stand
 
 
+@pytest.mark.usefixtures("without_workers")
 def test_one_failure_stops_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A run that cannot be written, and runs that diverge: named at the end, with exit code 1."""
     diverging = {"optimizer": "sgd", "lr": 1e30}

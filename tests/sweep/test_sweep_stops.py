@@ -78,6 +78,7 @@ def never_sees_ctrl_c(pid: int) -> bool:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("without_workers")
 @pytest.mark.parametrize(
     ("number", "status"),
     [(signal.SIGKILL, "running"), (signal.SIGINT, "interrupted"), (signal.SIGINT, "complete")],
