@@ -139,7 +139,7 @@ def test_truncation(kind: str, files: dict[str, Path], tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "flips"), [("run", 400), ("hessian", 200)])
+@pytest.mark.parametrize(("kind", "flips"), [("run", 200), ("hessian", 100)])
 def test_flipped_bytes(kind: str, flips: int, files: dict[str, Path], tmp_path: Path) -> None:
     """A changed byte is harmless or named, wherever it is: no wrong number, no other error, no crash, no hang."""
     whole, path = files[kind].read_bytes(), tmp_path / "flipped.h5"
@@ -199,7 +199,7 @@ def test_storage_shorter_than_the_shape(run: Path) -> None:
 def test_random_spoils(kind: str, files: dict[str, Path], tmp_path: Path) -> None:
     """Links, types, shapes, layouts, attributes, configs and bytes changed at random: refused or served right."""
     campaign = Campaign(files[kind], tmp_path / "victim.h5")
-    campaign.run(150, 0)
+    campaign.run(80, 0)
     assert campaign.reader.close() < 1 << 29
     assert not campaign.bad
-    assert campaign.counts["named"] > 75
+    assert campaign.counts["named"] > 40

@@ -6,51 +6,51 @@ import contextlib
 import itertools
 import os
 import signal
-import subprocess
 import sys
 import threading
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
-from helpers.apart import Kill, stopping
+from helpers.apart import SERVER, Kill, stopping
 from helpers.recording import move, small, states
 
 from landscape import Recorder, RunReader
 from landscape.cli import main as cli
 from landscape.signals import delayed_signals
 
-LOOP = """
-import itertools, signal, sys
-from helpers.apart import Kill, stopping
-from helpers.recording import move, small
-from landscape import Recorder
+
+def loop(path: Path, last: int, change: int, is_handled: bool, pipe: Connection) -> None:
+    """In a process of its own: record, tell of every step, and wait for what comes at the last."""
+
+    def stop() -> None:
+        pipe.send("here")
+        pipe.recv()
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if is_handled:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    model = small()
+    try:
+        with Recorder(path, model, resume=True) as recorder:
+            for step in itertools.count():
+                move(model, step)
+                with stopping(Kill(at=change, share=0.5) if step == last else None, stop):
+                    recorder.checkpoint(step)
+                recorder.metrics(step, loss=step)
+                pipe.send(step)
+                if step == last:
+                    stop()
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
-def stop():
-    print("here", flush=True)
-    sys.stdin.readline()
-
-
-path, last, change, handled = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "handled"
-if handled:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-model = small()
-with Recorder(path, model, resume=True) as recorder:
-    for step in itertools.count():
-        move(model, step)
-        with stopping(Kill(at=change, share=0.5) if step == last else None, stop):
-            recorder.checkpoint(step)
-        recorder.metrics(step, loss=step)
-        print(step, flush=True)
-        if step == last:
-            stop()
-"""
 PLACES = {"between two steps": (9, 0), "within a row": (9, 3), "while the file grows": (256, 3)}
 """Where the signal falls: at a step, or at a change of a file for its checkpoint. A new file has room for 256."""
 ENDS = {
-    "Ctrl-C": (signal.SIGINT, "", -signal.SIGINT, "interrupted"),
-    "SIGTERM": (signal.SIGTERM, "", -signal.SIGTERM, "running"),
-    "SIGTERM that the loop handles": (signal.SIGTERM, "handled", 143, "interrupted"),
+    "Ctrl-C": (signal.SIGINT, False, 130, "interrupted"),
+    "SIGTERM": (signal.SIGTERM, False, -signal.SIGTERM, "running"),
+    "SIGTERM that the loop handles": (signal.SIGTERM, True, 143, "interrupted"),
 }
 
 
@@ -66,34 +66,36 @@ def seen(path: Path) -> list[int]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "handled", "code", "status"), ENDS.values(), ids=ENDS.keys())
+@pytest.mark.parametrize(("number", "is_handled", "code", "status"), ENDS.values(), ids=ENDS.keys())
 @pytest.mark.parametrize(("last", "change"), PLACES.values(), ids=PLACES.keys())
 def test_a_loop_that_is_ended(
     last: int,
     change: int,
     number: signal.Signals,
-    handled: str,
+    is_handled: bool,
     code: int,
     status: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """All that it acknowledged and the row it was at are there, the status is true, and recording goes on."""
-    path, told = tmp_path / "run.h5", list[str]()
-    argv = [sys.executable, "-c", LOOP, str(path), str(last), str(change), handled]
-    known = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    pipe = subprocess.PIPE
-    with subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True, env=known) as loop:
-        assert loop.stdin is not None
-        for line in loop.stdout or ():
-            told.append(line.strip())
-            if told[-1] == "here":
-                loop.send_signal(number)
-                with contextlib.suppress(BrokenPipeError):
-                    loop.stdin.write("\n")
-                    loop.stdin.flush()
-    assert loop.returncode == code
-    acknowledged = [int(line) for line in told if line != "here"]
+    path, acknowledged = tmp_path / "run.h5", list[int]()
+    pipe, theirs = SERVER.Pipe()
+    child = SERVER.Process(target=loop, args=(path, last, change, is_handled, theirs))
+    child.start()
+    theirs.close()
+    # A child that dies before it has read all resets the connection.
+    with contextlib.suppress(EOFError, ConnectionResetError):
+        while True:
+            told = pipe.recv()
+            if told != "here":
+                acknowledged.append(told)
+                continue
+            os.kill(child.pid or 0, number)
+            with contextlib.suppress(BrokenPipeError):
+                pipe.send("")
+    child.join()
+    assert child.exitcode == code
     assert len(acknowledged) == last + (change == 0)
     assert seen(path) == list(range(last + 1))
     # SIGTERM that nobody handles leaves Python no time to say that it ends.
