@@ -79,7 +79,7 @@ def write(docs: Path, results: Path = RESULTS) -> None:
     for line, at in targets:
         if line.row == "waits":
             waits.append(f"| {line.what} | {line.target} | {line.found} | {MARKS[line.met]} | {at} |")
-            if not line.met and (limit := checkpoints.limit(found["checkpoints"]["parts"], line.part)):
+            if line.met is False and (limit := checkpoints.limit(found["checkpoints"]["parts"], line.part)):
                 waits.append(f"| {limit} | | | | {where['checkpoints', checkpoints.profiled(line.part)]} |")
     slopes = ["| what | counted | measured | run |", "|---|---|---|---|"]
     slopes += [f"| {line.what} | {line.target} | {line.found} | {at} |" for line, at in targets if line.row == "growth"]
