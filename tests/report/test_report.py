@@ -215,12 +215,12 @@ def test_a_run_that_went_on_is_still_the_one_that_was_analysed(tmp_path: Path) -
 
 def test_reports_are_not_overwritten(files: Path, report: Path, tmp_path: Path) -> None:
     """An existing report stays unless --overwrite is given; then it is replaced whole."""
-    stamp = (report / "report.html").stat().st_mtime_ns
-    with pytest.raises(FileError, match="exists"):
-        write_report([files / "seed0.h5"], report, quiet=True)
-    assert (report / "report.html").stat().st_mtime_ns == stamp
     copy = tmp_path / "copy"
     shutil.copytree(report, copy)
+    stamp = (copy / "report.html").stat().st_mtime_ns
+    with pytest.raises(FileError, match="exists"):
+        write_report([files / "seed0.h5"], copy, quiet=True)
+    assert (copy / "report.html").stat().st_mtime_ns == stamp
     write_report([files / "seed1.h5"], copy, overwrite=True, quiet=True)
     assert (copy / "report.html").read_bytes() != (report / "report.html").read_bytes()
     assert [path.name for path in tmp_path.iterdir()] == ["copy"]
