@@ -140,7 +140,7 @@ def fit(lightning: ModuleType, model: Any, callbacks: list[Any]) -> None:
 
 WARNINGS = pytest.mark.filterwarnings(
     r"ignore:The '\w+_dataloader' does not have many workers", "ignore:.*isinstance.treespec, LeafSpec.:FutureWarning",
-    "ignore:The number of training batches",
+    "ignore:The number of training batches", "ignore:The `srun` command is available",
 )  # fmt: skip
 
 
