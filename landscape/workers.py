@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
@@ -20,17 +20,22 @@ from landscape.signals import stop_signals
 
 Reason = tuple[str, str]
 """The error of a failed call, and its hint."""
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
 PATIENCE = 20.0
 """Seconds that a stopped worker has before it is killed; its files can be resumed either way."""
 
 
 class Workers:
-    """Up to `count` processes, started on demand and stopped at the end of the `with` block."""
+    """Up to `count` processes, started on demand and stopped at the end of the `with` block.
 
-    def __init__(self, count: int) -> None:
-        self._count = count
+    devices: GPUs, of which each process sees one; none: all see what this one does.
+    """
+
+    def __init__(self, count: int, devices: Sequence[str] = ()) -> None:
+        self._count, self._devices = count, list(devices)
         self._idle: list[Connection] = []
         self._processes: dict[Connection, SpawnProcess] = {}
+        self._seen: dict[Connection, str] = {}
 
     def run(self, function: Callable[..., object], calls: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
         """Call `function` with each of `calls`; yields (reason of failure or None, *call) as each call ends."""
@@ -52,16 +57,21 @@ class Workers:
     def _answers(
         self, function: Callable[..., Any], calls: Iterable[tuple[Any, ...]]
     ) -> Iterator[tuple[Reason | None, Any, int, tuple[Any, ...]]]:
-        """Reason of failure, what was returned, number and arguments of each call as it ends."""
-        waiting = list(enumerate(calls))[::-1]
+        """Reason of failure, what was returned, number and arguments of each call as it ends.
+
+        A call is taken from `calls` when a worker is free for it.
+        """
+        waiting = enumerate(calls)
         busy: dict[Connection, tuple[int, tuple[Any, ...]]] = {}
-        while waiting or busy:
-            while waiting and len(busy) < self._count:
+        while True:
+            while len(busy) < self._count and (call := next(waiting, None)):
                 pipe = self._idle.pop() if self._idle else self._start()
-                busy[pipe] = waiting.pop()
+                busy[pipe] = call
                 # A worker that died while it was idle is noticed where its answer is read.
                 with contextlib.suppress(BrokenPipeError):
                     pipe.send((function, busy[pipe][1]))
+            if not busy:
+                return
             for ready in wait(busy):
                 assert isinstance(ready, Connection)
                 yield *self._outcome(ready), *busy.pop(ready)
@@ -72,6 +82,7 @@ class Workers:
         except (EOFError, ConnectionResetError):
             process = self._processes.pop(pipe)
             process.join()
+            self._devices += [self._seen.pop(pipe)] if pipe in self._seen else []
             message = f"its process ended with exit code {process.exitcode}"
             return (message, "if memory ran out, use fewer --jobs; the same command resumes"), None
         self._idle.append(pipe)
@@ -88,7 +99,8 @@ class Workers:
             resource_tracker.ensure_running()
             before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             try:
-                process.start()
+                with self._one_device(mine):
+                    process.start()
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
         # With only the worker's end open, its death closes the pipe.
@@ -97,6 +109,20 @@ class Workers:
         if stop.is_set():
             raise KeyboardInterrupt
         return mine
+
+    @contextlib.contextmanager
+    def _one_device(self, pipe: Connection) -> Iterator[None]:
+        """Let a process that is started here see a GPU of its own."""
+        if not self._devices:
+            yield
+            return
+        before = os.environ.get(_VISIBLE)
+        os.environ[_VISIBLE] = self._seen[pipe] = self._devices.pop(0)
+        try:
+            yield
+        finally:
+            os.environ.pop(_VISIBLE)
+            os.environ.update({} if before is None else {_VISIBLE: before})
 
     def __enter__(self) -> Self:
         return self

@@ -17,7 +17,8 @@ from tqdm import tqdm
 from landscape import problems
 from landscape.analysis.fields import unlike
 from landscape.analysis.measurement import Measurement
-from landscape.analysis.parallel import Crew, Task, measured, processes
+from landscape.analysis.parallel import Crew, Task, measure, measured, processes
+from landscape.analysis.parts import has_parts, parts, remove_parts
 from landscape.config import AnalysisConfig, HessianConfig, Spectra, replace, to_json
 from landscape.errors import FileError, NumericsError, StepError, in_file, warn
 from landscape.problems.factory import Source, unlike_source
@@ -79,7 +80,27 @@ def analyse(
             with open_writer(out, attrs, len(plan.steps), *measurement.layout(), found, fsync) as writer:
                 _measure(reader, measurement, plan, HessianReader(out), writer, quiet, jobs)
                 writer.finish("complete")
+                remove_parts(out)
     return HessianReader(out)
+
+
+def new_tasks(
+    run: Path, config: HessianConfig, out: Path, overwrite: bool = False
+) -> tuple[HessianConfig, list[Task], bool]:
+    """What `analyse` would measure of steps that the file does not have: settings of the whole file, and a task each.
+
+    Last, whether it would do anything at all. Raises as `analyse`.
+    """
+    with RunReader(run) as reader:
+        chosen = finite_steps(reader, choose_steps(reader, config.steps, config.num_steps))
+        problem, source = problems.opened(reader, config)
+        found = existing(out, reader, config, overwrite, source)
+        config = joined(config, problem, found)
+        Measurement(problem, config)
+        plan = make_plan(found, chosen, config.blocks)
+    new = [step for step in plan.todo if not (found and step in found.steps)]
+    blocks = frozenset(config.blocks)
+    return config, [Task(step, blocks, plan.again(step), None, False) for step in new], bool(plan.todo)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,9 +117,9 @@ class Plan:
         """The preceding step; -1: none."""
         return ([-1, *self.steps])[self.steps.index(step)]
 
-    def again(self, step: int) -> set[str]:
+    def again(self, step: int) -> frozenset[str]:
         """The blocks from which the next step is tracked."""
-        return self.todo.get(([*self.steps, -1])[self.steps.index(step) + 1], set())
+        return frozenset(self.todo.get(([*self.steps, -1])[self.steps.index(step) + 1], ()))
 
 
 def make_plan(found: HessianReader | None, chosen: Sequence[int], blocks: Sequence[str]) -> Plan:
@@ -127,8 +148,11 @@ def _measure(
     with tqdm(unit="block", disable=quiet, file=sys.stderr) as bar, contextlib.ExitStack() as stack:
         bar.total = sum(len(task.blocks) for task in tasks)
         count, crew = processes(measurement, len(tasks), jobs), None
-        if count:
-            crew = Crew(stack.enter_context(Workers(count)), reader, measurement, tasks)
+        if has_parts(writer.path):
+            crew = Crew(measurement, parts(writer.path, reader, measurement.config, tasks))
+        elif count:
+            calls = [(reader.path, measurement.config, task) for task in tasks]
+            crew = Crew(measurement, stack.enter_context(Workers(count)).results(measure, calls))
         for task in tasks:
             if crew:
                 rows = crew.next(task)
@@ -151,7 +175,7 @@ def _task(plan: Plan, stored: HessianReader, step: int) -> Task:
     todo = frozenset(plan.todo.get(step, ()))
     known = stored.rows(step) if todo and step in stored.steps else None
     retrack = known is not None and stored.previous(step) != plan.previous(step)
-    return Task(step, todo, frozenset(plan.again(step)), known, retrack)
+    return Task(step, todo, plan.again(step), known, retrack)
 
 
 def show_block(bar: tqdm[Any], block: str, done: bool, **more: Any) -> None:

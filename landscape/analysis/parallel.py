@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ from landscape.analysis.measurement import Measurement, Rows
 from landscape.config import AnalysisConfig
 from landscape.devices import dense_bytes, free_memory
 from landscape.storage.runs import RunReader
-from landscape.workers import Workers
 
+Part = tuple[Rows | None, dict[str, NDArray[Any]]]
+"""Untracked rows of a step, and its eigenvectors by block."""
 _WORTHWHILE = 1000
 """Order of the largest block from which a process pays for its start."""
 
@@ -69,7 +71,7 @@ def processes(measurement: Measurement, tasks: int, wanted: int | None) -> int:
     return min(wanted, tasks)
 
 
-def measure(run: Path, config: AnalysisConfig, task: Task) -> tuple[Rows | None, dict[str, NDArray[Any]]]:
+def measure(run: Path, config: AnalysisConfig, task: Task) -> Part:
     """Carry out a task in a worker: untracked rows, and eigenvectors by block."""
     reader, measurement = _opened(run, config)
     measurement.vectors = {}
@@ -78,11 +80,12 @@ def measure(run: Path, config: AnalysisConfig, task: Task) -> tuple[Rows | None,
 
 
 class Crew:
-    """Workers that do the tasks of an analysis; what they return is tracked in the order of the steps."""
+    """Tasks done apart from each other, whose results are tracked in the order of the steps."""
 
-    def __init__(self, workers: Workers, reader: RunReader, measurement: Measurement, tasks: list[Task]) -> None:
-        self.measurement = measurement
-        self.results = workers.results(measure, [(reader.path, measurement.config, task) for task in tasks])
+    def __init__(
+        self, measurement: Measurement, results: Iterator[tuple[Rows | None, dict[str, NDArray[Any]]]]
+    ) -> None:
+        self.measurement, self.results = measurement, results
 
     def next(self, task: Task) -> Rows | None:
         """The rows of the next task."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Literal
 
 from landscape.cli import tables
+from landscape.cli.cluster import Cluster
 from landscape.cli.printing import say
 from landscape.config import HessianConfig
-from landscape.errors import UNFINISHED, NumericsError, working_on
+from landscape.errors import UNFINISHED, ConfigError, NumericsError, working_on
 from landscape.options import check_bounds, field
 from landscape.text import printable
 
@@ -18,6 +20,7 @@ class Hessian:
     """Block spectra, saddle indices and coupling ratios of a run's checkpoints."""
 
     analysis: HessianConfig
+    cluster: Cluster
     ckpt: Path
     """Run file to analyse."""
     out: Path | None = None
@@ -33,6 +36,8 @@ class Hessian:
         at_least=1,
         at_most=1024,
     )
+    executor: Literal["local", "slurm"] = "local"
+    """local: this command and its processes. slurm: a job a step, and one that makes the file; returns at once."""
     verify: bool = False
     """Compare with PyHessian's top eigenvalue, and with a dense Hessian where it fits."""
     json: bool = False
@@ -42,6 +47,9 @@ class Hessian:
 
     def __post_init__(self) -> None:
         check_bounds(self)
+        self.cluster.require(self.executor)
+        if self.executor == "slurm" and (self.verify or self.fsync or self.jobs is not None):
+            raise ConfigError("verify, fsync and jobs are options of executor local", "leave them out")
 
     def execute(self) -> int:
         """Run the command; returns its exit code."""
@@ -50,6 +58,13 @@ class Hessian:
 
         out = self.out or hessian_file(self.ckpt)
         with working_on(out):
+            if self.executor == "slurm":
+                from landscape.sweep.steps import submit_analysis
+
+                options = self.cluster.options
+                submitted = submit_analysis(self.ckpt, self.analysis, out, self.cluster.pack, options, self.overwrite)
+                say(tables.submissions(submitted, self.json))
+                return 0
             result = analyse(self.ckpt, self.analysis, out, self.overwrite, self.quiet, self.fsync, self.jobs)
         opinions = []
         if self.verify:

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 from landscape.cli import tables
+from landscape.cli.cluster import Cluster
 from landscape.cli.printing import say
 from landscape.cli.train import reached
-from landscape.errors import UNFINISHED, FileError, complain, working_on
+from landscape.errors import UNFINISHED, ConfigError, FileError, complain, working_on
 from landscape.options import check_bounds, field
 from landscape.text import printable
+
+if TYPE_CHECKING:
+    from landscape.sweep.plan import SweepConfig
 
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
     """Many runs and their analyses on all cores; run again, it resumes."""
 
+    cluster: Cluster
     config: Path
     """JSON file with cases, grid, seeds and analyses."""
     out: Path = Path("checkpoints")
@@ -24,6 +30,12 @@ class Sweep:
     jobs: int | None = field(
         None, "Number of single-threaded worker processes. None: one per core.", at_least=1, at_most=1024
     )
+    executor: Literal["local", "slurm", "debug"] = "local"
+    """local: worker processes of this command. slurm: arrays of Slurm, which it submits. debug: this process alone."""
+    status: bool = False
+    """Print what is done, running, failed and waiting, and where the logs are."""
+    cancel: bool = False
+    """End what runs or waits; the same command without it resumes."""
     overwrite: bool = False
     """Remove the files of the sweep in the folder and start again; other files are refused."""
     json: bool = False
@@ -33,14 +45,32 @@ class Sweep:
 
     def __post_init__(self) -> None:
         check_bounds(self)
+        self.cluster.require(self.executor)
+        if self.executor != "local" and self.jobs is not None:
+            raise ConfigError(f"jobs is {self.jobs}, but executor {self.executor} has no workers", "leave out --jobs")
+        if self.status and self.cancel:
+            raise ConfigError("status and cancel are two commands", "give one of them")
 
     def execute(self) -> int:
         """Run the command; returns its exit code."""
         from landscape.sweep.plan import load_sweep
+
+        config = load_sweep(self.config)
+        with working_on(self.out):
+            if self.status:
+                return self._show(config)
+            if self.cancel:
+                from landscape.sweep.status import stop
+
+                say(stop(config, self.out))
+                return 0
+            return self._submit(config) if self.executor == "slurm" else self._run(config)
+
+    def _run(self, config: SweepConfig) -> int:
         from landscape.sweep.run import run_sweep
 
-        with working_on(self.out):
-            result = run_sweep(load_sweep(self.config), self.out, self.jobs, self.overwrite, self.quiet)
+        jobs = 0 if self.executor == "debug" else self.jobs
+        result = run_sweep(config, self.out, jobs, self.overwrite, self.quiet)
         if self.json:
             say(tables.document(result.document()))
         else:
@@ -51,3 +81,20 @@ class Sweep:
         for failure in result.failures:
             complain(FileError(f"{failure.path}: {failure.error}", failure.hint))
         return 1 if result.failures else UNFINISHED if result.unconverged else 0
+
+    def _submit(self, config: SweepConfig) -> int:
+        from landscape.sweep.run import submit_sweep
+
+        submitted = submit_sweep(config, self.out, self.cluster.pack, self.cluster.options, self.overwrite)
+        say(tables.submissions(submitted, self.json))
+        return 0
+
+    def _show(self, config: SweepConfig) -> int:
+        from landscape.sweep.status import status
+
+        found = status(config, self.out)
+        if self.json:
+            say(tables.document({"counts": found.counts, "files": [dataclasses.asdict(file) for file in found.files]}))
+        else:
+            say(tables.sweep_status(found))
+        return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import shlex
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from landscape.analysis.verify import Verification
     from landscape.storage.hessians import HessianReader
     from landscape.storage.inspect import FileState
+    from landscape.sweep.slurm import Submission
+    from landscape.sweep.status import SweepStatus
 
 _FEW = 20
 """Datasets of a table that are listed by name."""
@@ -54,6 +57,31 @@ def verification(opinions: Sequence[Verification]) -> str:
             [str(o.step), o.block, f"{o.largest:.8g}", "-" if math.isnan(o.pyhessian) else f"{o.pyhessian:.8g}", dense]
         )
     return f"\neigenvalue of largest magnitude, and all reported ones against a dense Hessian\n{_align(lines)}\n"
+
+
+def sweep_status(found: SweepStatus) -> str:
+    """How many files are in each state, and each that runs, waits in a queue or failed, with its reason and log."""
+    states = ("done", "running", "failed", "waiting")
+    lines = [["", *states], *([kind, *(f"{n[s]:,}" for s in states)] for kind, n in found.counts.items())]
+    told = []
+    for file in found.files:
+        if file.state == "done" or not (file.where or file.reason):
+            continue
+        said = "; ".join(filter(None, (file.reason, file.hint, file.where, file.log and f"log: {file.log}")))
+        told.append(printable(f"{file.state}: {file.path}: {said}"))
+    return "\n".join([_align(lines), *told])
+
+
+def submissions(submitted: Sequence[Submission], as_json: bool) -> str:
+    """What was submitted to Slurm."""
+    if as_json:
+        return document(list(map(dataclasses.asdict, submitted)))
+    if not submitted:
+        return "nothing to submit: everything is done or in Slurm's queue"
+    return "\n".join(
+        f"submitted: Slurm job {one.array}, tasks: {len(one.files):,}, files: {sum(map(len, one.files)):,}"
+        for one in submitted
+    )
 
 
 def contents(state: FileState) -> str:

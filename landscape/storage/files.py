@@ -137,6 +137,12 @@ def make_folder(folder: Path) -> None:
         raise FileError(f"cannot write in {folder}: {error.strerror}", "choose another place with --out") from error
 
 
+def remove_if_empty(folder: Path) -> None:
+    """Remove a folder without entries; others stay."""
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
 def hessian_file(run: Path, name: str = "") -> Path:
     """RUN.h5 -> RUN.hessian.h5 beside it; RUN.hessian-NAME.h5 for an analysis with a name."""
     return require_name(run).with_name(f"{run.stem}.hessian{'-' if name else ''}{name}.h5")

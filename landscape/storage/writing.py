@@ -16,7 +16,7 @@ import re
 import shutil
 import stat
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -30,9 +30,14 @@ from landscape.storage.strings import BLOCK
 from landscape.storage.table import WRITTEN, TableReader, crc32
 
 _FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+_LOCKLESS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+"""What file systems without locks answer."""
 _LOCK_TEXT = b'{"pid": '
 """Prefix of every lock file that is not empty."""
 _FOREIGN_LOCK = "another program or user may have made it: move it away, or choose another place with --out"
+
+
+_leased: set[Path] = set()
 
 
 class Disk:
@@ -259,6 +264,17 @@ def sole_writer(path: Path) -> Iterator[None]:
             os.close(handle)
 
 
+@contextlib.contextmanager
+def leased(paths: Iterable[Path]) -> Iterator[None]:
+    """Accept, in this process, a file system without locks for these outputs, on which it holds leases."""
+    new = set(paths) - _leased
+    _leased.update(new)
+    try:
+        yield
+    finally:
+        _leased.difference_update(new)
+
+
 def lock_of(path: Path) -> Path:
     """The lock file of an output, beside it. Raises FileError for an output without a name."""
     return require_name(path).with_name(path.name + ".lock")
@@ -313,6 +329,8 @@ def _lock(handle: int, path: Path) -> None:
         except BlockingIOError:
             continue
         except OSError as error:
+            if error.errno in _LOCKLESS and path in _leased:
+                return None
             raise FileError(f"{path} cannot be locked: {error.strerror}", mend(error)) from error
     by = _holder(handle) or "starting"
     raise FileError(f"{path} is being written by another process ({by})", "wait for it") from None

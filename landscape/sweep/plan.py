@@ -149,21 +149,18 @@ def sweep_runs(config: SweepConfig, out: Path | str = "checkpoints") -> list[Swe
 
     Raises ConfigError for invalid values.
     """
-    runs, analyses = [], config.analyses
+    runs, base = [], preset(config.preset)
+    chosen = [(a.name, {*(a.cases or config.cases)}, {*(a.seeds or config.seeds)}) for a in config.analyses]
     for case, *values, seed in itertools.product(config.cases, *config.grid.values(), config.seeds):
         point = dict(zip(config.grid, values, strict=True))
         stem = "-".join([case, *(f"{field}={_text(value)}" for field, value in point.items()), f"s{seed}"])
         path = as_path(out) / config.name / f"{stem}.h5"
         options = {**config.train, **config.cases[case], **point, "seed": seed}
         try:
-            train = replace(preset(config.preset), options)
+            train = replace(base, options)
         except ConfigError as error:
             raise ConfigError(f"{stem}: {error}", error.hint) from error
-        hessian = {
-            analysis.name: hessian_file(path, analysis.name)
-            for analysis in analyses
-            if case in (analysis.cases or config.cases) and seed in (analysis.seeds or config.seeds)
-        }
+        hessian = {name: hessian_file(path, name) for name, cases, seeds in chosen if case in cases and seed in seeds}
         runs.append(SweepRun({"case": case, **point, "seed": seed}, path, train, hessian))
     return runs
 

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import itertools
 import json
+import math
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,24 +16,25 @@ from typing import Any
 from tqdm import tqdm
 
 from landscape import problems
-from landscape.analysis.critical import refine
-from landscape.analysis.hessian import analyse, choose_steps, existing, make_plan
 from landscape.analysis.measurement import Measurement
-from landscape.config import AnalysisConfig, HessianConfig, TrainConfig, to_json
+from landscape.config import TrainConfig, to_json
 from landscape.errors import ConfigError, FileError, LandscapeError
 from landscape.problems.tasks import make_data
 from landscape.storage import schema
-from landscape.storage.files import as_path, make_folder, output, refuse_existing, refuse_foreign
+from landscape.storage.files import as_path, make_folder, output, refuse_foreign, remove_if_empty
 from landscape.storage.hessians import HessianReader
 from landscape.storage.runs import RunReader
-from landscape.storage.writing import lock_of, remove_abandoned, sole_writer, temporary_file
+from landscape.storage.writing import leased, lock_of, remove_abandoned, sole_writer, temporary_file
+from landscape.sweep.executors import Here, work_off
+from landscape.sweep.jobs import Analysis, Training, is_analysed, is_trained
+from landscape.sweep.journal import JOBS, LEASES, Journal, forget, last_attempt
+from landscape.sweep.leases import Holder, leases
 from landscape.sweep.plan import DEFINITION, SweepAnalysis, SweepConfig, SweepRun, load_sweep, sweep_runs
+from landscape.sweep.slurm import Submission, in_queue, submit
 from landscape.training.ensemble import balanced, side_by_side
-from landscape.training.loop import RunSummary, clip_batch, summarise, train_ensemble
+from landscape.training.loop import TOGETHER, RunSummary, clip_batch, summarise
 from landscape.training.member import checkpoint_schedule, difference
 from landscape.workers import Workers
-
-IN_THE_WAY = "use --overwrite to start the sweep anew, or another --out"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +66,22 @@ class SweepResult:
         }
 
 
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """What a sweep still has to do, and the lease on its folder.
+
+    configs: of all runs, as stored; folder: of its journals.
+    """
+
+    runs: list[SweepRun]
+    configs: dict[Path, TrainConfig]
+    untrained: dict[Path, TrainConfig]
+    analyses: list[Analysis]
+    holder: Holder
+    folder: Path
+    attempt: int
+
+
 def run_sweep(
     config: SweepConfig,
     out: Path | str = "checkpoints",
@@ -73,34 +91,20 @@ def run_sweep(
 ) -> SweepResult:
     """Train the runs of a sweep, those of one shape side by side, then analyse them, in `jobs` processes.
 
-    Everything is checked first: raises ConfigError for invalid values and FileError for a file of another config in the
-    way. Later errors become `failures` and do not stop other runs. The folder keeps the sweep as sweep.json;
-    `load_sweep` and `sweep_runs` map it to the files. The processes import the calling script: guard its own work with
-    `if __name__ == "__main__"`.
+    jobs: None: one per core; 0: none but this one, for a debugger. Everything is checked first: raises ConfigError for
+    invalid values and FileError for a file of another config in the way. Later errors become `failures` and do not
+    stop other runs. The folder keeps the sweep as sweep.json; `load_sweep` and `sweep_runs` map it to the files. The
+    processes import the calling script: guard its own work with `if __name__ == "__main__"`.
     """
     jobs = len(os.sched_getaffinity(0)) if jobs is None else jobs
-    if jobs < 1:
+    if jobs < 0:
         raise ConfigError(f"jobs is {jobs}", "--jobs takes an integer >= 1")
-    analyses = {analysis.name: analysis for analysis in config.analyses}
-    runs = sweep_runs(config, out)
-    configs = _check(runs, analyses)
-    folder = as_path(out) / config.name
-    make_folder(folder)
-    with sole_writer(folder), _without_locks(runs), Workers(jobs) as workers:
-        earlier = _earlier(folder / DEFINITION)
-        if overwrite:
-            _remove(runs, {} if earlier is None else {run.path: run for run in sweep_runs(earlier, out)})
-        untrained = {r.path: configs[r.path] for r in runs if not _is_trained(r.path, configs[r.path])}
-        unanalysed = [
-            (run.path, analyses[name], path)
-            for run in runs
-            for name, path in run.hessian.items()
-            if not _is_analysed(run.path, analyses[name].settings, path, run.path not in untrained)
-        ]
-        _define(folder / DEFINITION, config)
+    with planned(config, out, overwrite) as work, contextlib.ExitStack() as stack:
+        pool = stack.enter_context(Workers(jobs)) if jobs else Here()
+        journal = Journal(work.folder, work.holder.process.id, work.attempt, str(work.holder.process))
         failures = []
-        totals = {"runs": len(runs), "analyses": sum(len(run.hessian) for run in runs)}
-        done = {"runs": len(runs) - len(untrained), "analyses": totals["analyses"] - len(unanalysed)}
+        totals = {"runs": len(work.runs), "analyses": sum(len(run.hessian) for run in work.runs)}
+        done = {"runs": len(work.runs) - len(work.untrained), "analyses": totals["analyses"] - len(work.analyses)}
         with tqdm(total=sum(totals.values()), unit="file", disable=quiet, file=sys.stderr) as bar:
 
             def show(**ended: int) -> None:
@@ -110,21 +114,79 @@ def run_sweep(
                 bar.set_postfix_str(", ".join(f"{kind} {done[kind]}/{total}" for kind, total in totals.items()))
 
             show()
-            alone: list[dict[Path, TrainConfig]] = []
-            for groups in (balanced(untrained, jobs), alone):
-                for reason, group in workers.run(_train, [(group,) for group in groups]):
-                    if reason and len(group) > 1:
-                        # Retry the members one by one, so that only the failing one fails.
-                        alone += [{path: member} for path, member in group.items()]
-                        continue
-                    failures += [Failure(path, *reason) for path in group if reason]
-                    show(runs=len(group))
+            groups = [Training(group) for group in balanced(work.untrained, max(1, jobs))]
+            for job, reason in work_off(groups, pool, work.holder, journal):
+                failures += [Failure(path, *reason) for path in job.outputs if reason]
+                show(runs=len(job.outputs))
             failed = {failure.path for failure in failures}
-            calls = [call for call in unanalysed if call[0] not in failed]
-            for reason, _, _, path in workers.run(_analyse, calls):
-                failures += [Failure(path, *reason)] if reason else []
+            analyses = [analysis for analysis in work.analyses if analysis.run not in failed]
+            for job, reason in work_off(analyses, pool, work.holder, journal):
+                failures += [Failure(path, *reason) for path in job.outputs if reason]
                 show(analyses=1)
-    return _result(runs, failures)
+        if not failures:
+            forget(work.folder)
+    return _result(work.runs, failures)
+
+
+def submit_sweep(
+    config: SweepConfig,
+    out: Path | str = "checkpoints",
+    pack: int = 1,
+    options: Mapping[str, Any] | None = None,
+    overwrite: bool = False,
+) -> list[Submission]:
+    """Submit what is left of a sweep to Slurm, `pack` jobs a task, and return: see `status`.
+
+    options: submitit's parameters. What Slurm has in its queue is not submitted again. Raises as `run_sweep`, and
+    LandscapeError where Slurm refuses the jobs.
+    """
+    waiting = in_queue(as_path(out) / config.name / JOBS)
+    if waiting and overwrite:
+        raise FileError(f"Slurm has {len(waiting):,} files of this sweep in its queue", "end it with --cancel first")
+    with planned(config, out, overwrite) as work:
+        # Groups are the same whatever is left of them, as who trains beside whom changes the last bits.
+        groups = balanced(work.configs, math.ceil(len(work.configs) / TOGETHER))
+        left = [{p: c for p, c in group.items() if p in work.untrained and p.name not in waiting} for group in groups]
+        trainings = [Training(group) for group in left if group]
+        analyses = [analysis for analysis in work.analyses if analysis.path.name not in waiting]
+        folder = work.folder.resolve()
+        return submit([trainings, analyses], folder, work.attempt, config.name, pack, options or {})
+
+
+@contextlib.contextmanager
+def planned(config: SweepConfig, out: Path | str, overwrite: bool = False) -> Iterator[Work]:
+    """What is left of a sweep, whose folder no other process plans or runs while the block lasts.
+
+    Raises ConfigError for invalid values, and FileError for a file of another config in the way, or if another process
+    has the folder.
+    """
+    analyses = {analysis.name: analysis for analysis in config.analyses}
+    settings = {name: analysis.settings for name, analysis in analyses.items()}
+    runs = sweep_runs(config, out)
+    configs = _check(runs, analyses)
+    folder = as_path(out) / config.name
+    make_folder(folder)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_tidied(runs, folder / JOBS))
+        holder = stack.enter_context(Holder(folder / JOBS / LEASES))
+        holder.take(DEFINITION)
+        stack.enter_context(leased([folder]))
+        stack.enter_context(sole_writer(folder))
+        holder.clear()
+        earlier = _earlier(folder / DEFINITION)
+        if overwrite:
+            _remove(runs, {} if earlier is None else {run.path: run for run in sweep_runs(earlier, out)}, holder)
+            forget(folder / JOBS)
+        untrained = {r.path: configs[r.path] for r in runs if not is_trained(r.path, configs[r.path])}
+        unanalysed = [
+            Analysis(run.path, analyses[name], path)
+            for run in runs
+            for name, path in run.hessian.items()
+            if not is_analysed(run.path, settings[name], path, run.path not in untrained)
+        ]
+        _define(folder / DEFINITION, config)
+        attempt = 1 + last_attempt(folder / JOBS)
+        yield Work(runs, configs, untrained, unanalysed, holder, folder / JOBS, attempt)
 
 
 def _check(runs: Sequence[SweepRun], analyses: dict[str, SweepAnalysis]) -> dict[Path, TrainConfig]:
@@ -162,8 +224,8 @@ def _earlier(definition: Path) -> SweepConfig | None:
         raise FileError(f"{definition} is no sweep: {error}", "move it away, or choose another --out") from error
 
 
-def _remove(runs: Sequence[SweepRun], earlier: Mapping[Path, SweepRun]) -> None:
-    """Remove the files of an earlier sweep, or none of them if one is not a file of that sweep."""
+def _remove(runs: Sequence[SweepRun], earlier: Mapping[Path, SweepRun], holder: Holder) -> None:
+    """Remove the files of an earlier sweep, or none of them if one is not a file of that sweep or is being written."""
     files = [path for run in runs for path in run.files if path.exists()]
     for run in runs:
         then = earlier.get(run.path)
@@ -181,10 +243,14 @@ def _remove(runs: Sequence[SweepRun], earlier: Mapping[Path, SweepRun]) -> None:
                     f"{path} is not of the sweep that {path.parent / DEFINITION} describes",
                     "move it away, or choose another --out",
                 )
-    # The sweep wrote to the targets of links.
-    for path in map(output, files):
-        with sole_writer(path):
-            path.unlink(missing_ok=True)
+    for path in files:
+        holder.take(path.name)
+    with leased(map(output, files)):
+        for path in files:
+            # The sweep wrote to the targets of links.
+            with sole_writer(output(path)):
+                output(path).unlink(missing_ok=True)
+            holder.release(path.name)
 
 
 def _define(path: Path, config: SweepConfig) -> None:
@@ -196,58 +262,23 @@ def _define(path: Path, config: SweepConfig) -> None:
 
 
 @contextlib.contextmanager
-def _without_locks(runs: Sequence[SweepRun]) -> Iterator[None]:
-    """Remove lock files of stopped or killed workers; locks that are held stay."""
+def _tidied(runs: Sequence[SweepRun], folder: Path) -> Iterator[None]:
+    """Remove lock files of stopped or killed workers, and the folder of journals once it is empty.
+
+    Locks that are held stay, and those of outputs with a lease.
+    """
     try:
         yield
     finally:
+        remove_if_empty(folder)
+        busy = {name for name, _ in leases(folder / LEASES)}
         for path in itertools.chain.from_iterable(run.files for run in runs):
             with contextlib.suppress(FileError):
+                if path.name in busy:
+                    continue
                 if lock_of(output(path)).exists():
                     with sole_writer(output(path)):
                         pass
-
-
-def _is_trained(path: Path, config: TrainConfig) -> bool:
-    """Whether a run is finished. Raises FileError for a file of another config or with damage."""
-    if not path.exists():
-        return False
-    with RunReader(path) as reader:
-        reader.require_whole()
-        if other := difference(config, reader.config, {"device"}):
-            raise FileError(f"{path}: {other}", IN_THE_WAY)
-        return bool(reader.attrs["status"] == "complete")
-
-
-def _is_analysed(run: Path, config: AnalysisConfig, path: Path, is_trained: bool) -> bool:
-    """Whether an analysis is finished. Raises FileError for a file of another run or config."""
-    if not is_trained:
-        refuse_existing(path, IN_THE_WAY)
-    if not path.exists():
-        return False
-    with RunReader(run) as reader:
-        source = problems.opened(reader, config)[1] if config.problem else None
-        found = existing(path, reader, config, source=source)
-        steps = choose_steps(reader, config.steps, config.num_steps) if isinstance(config, HessianConfig) else []
-    if found is None or found.attrs["status"] != "complete":
-        return False
-    return not make_plan(found, steps, config.blocks or found.blocks).todo
-
-
-def _train(group: dict[Path, TrainConfig]) -> None:
-    for summary in train_ensemble(group, resume=True, quiet=True):
-        if summary.divergence:
-            raise summary.divergence
-        if summary.status != "complete":
-            raise FileError(f"{summary.status} at step {summary.steps}", "the same command resumes")
-
-
-def _analyse(run: Path, analysis: SweepAnalysis, path: Path) -> None:
-    settings = analysis.settings
-    if isinstance(settings, HessianConfig):
-        analyse(run, settings, path, quiet=True)
-    elif analysis.refine_from is not None:
-        refine(run, analysis.refine_from, settings, path, resume=True, quiet=True)
 
 
 def _result(runs: Sequence[SweepRun], failures: list[Failure]) -> SweepResult:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from landscape.storage.runs import RunReader
+from landscape.sweep.plan import SweepRun
 from landscape.workers import Workers, _attempt
 
 SIZES = {"p": 7, "tokens": 2, "embed_dim": 4, "hidden": 8, "batch_size": 16, "train_fraction": 0.6, "device": "cpu"}
@@ -49,7 +53,34 @@ class Here(Workers):
             yield *_attempt(function, call), i, call
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
+def wait_for(condition: Callable[[], bool], pause: float = 0.01) -> None:
     """A test that waits in vain ends by pytest's own limit, with a traceback."""
     while not condition():
-        time.sleep(0.01)
+        time.sleep(pause)
+
+
+def descendants(pid: int) -> list[int]:
+    """The processes that a process started and that still are."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, parent = stat.read_text().rpartition(")")[2].split()[:2]
+        except OSError:
+            continue
+        if int(parent) == pid and state != "Z":
+            found.append(int(stat.parent.name))
+    return found
+
+
+def start(folder: Path, sweep: dict[str, Any]) -> subprocess.Popen[str]:
+    """A sweep in a process group of its own, as a terminal starts it."""
+    command = [sys.executable, "-m", "landscape", *arguments(folder, sweep)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def in_training(run: SweepRun) -> bool:
+    """Whether a run has begun in earnest."""
+    if not run.path.exists():
+        return False
+    with RunReader(run.path) as reader:
+        return len(reader.steps) > 15

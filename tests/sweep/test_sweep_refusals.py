@@ -37,7 +37,7 @@ from landscape.training.loop import train
         ({"cases": {"big": {"seed": 1}}}, "big sets seed to 1", "list all seeds in seeds"),
         ({"cases": {"big": {"lr": 1}}, "grid": {"lr": [2]}}, "case big sets lr, which grid crosses", "one of the two"),
         ({"name": "../x"}, "name '../x' cannot be part of a file name", "start with a letter or digit"),
-        ({"preset": "quikc"}, "base-s0: unknown preset 'quikc'", "did you mean quick?"),
+        ({"preset": "quikc"}, "unknown preset 'quikc'", "did you mean quick?"),
         ({"train": {"lr": "fast"}}, "base-s0: lr cannot be 'fast'", "it takes float"),
         ({"train": {"train_fraction": 0.001, "p": 5}}, "train_fraction 0.001 of 25 pairs leaves none", "raise"),
         ({"hessian": [{"k": 0}]}, "hessian '': k is 0", "--k takes an integer from 1 to 2^20"),

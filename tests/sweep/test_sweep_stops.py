@@ -7,23 +7,20 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
 import pytest
 from helpers.faults import served_hessian
 from helpers.run_files import same_run
-from helpers.sweeps import LONG, arguments, files, wait_for
+from helpers.sweeps import LONG, arguments, descendants, files, in_training, start, wait_for
 
 from landscape.cli import main as cli
 from landscape.errors import FileError
 from landscape.storage.inspect import inspect
-from landscape.storage.runs import RunReader
 from landscape.storage.writing import owner
-from landscape.sweep.plan import SweepConfig, SweepRun, sweep_runs
-from landscape.sweep.run import _train
+from landscape.sweep.jobs import Training
+from landscape.sweep.plan import SweepConfig, sweep_runs
 
 
 def same_sweep(folder: Path, whole: Path) -> None:
@@ -35,39 +32,6 @@ def same_sweep(folder: Path, whole: Path) -> None:
         for name, path in mine.hessian.items():
             assert inspect(path).finished
             assert served_hessian(path).keys() == served_hessian(theirs.hessian[name]).keys()
-
-
-def start(folder: Path) -> subprocess.Popen[str]:
-    """The sweep LONG in a process group of its own, as a terminal starts it."""
-    command = [sys.executable, "-m", "landscape", *arguments(folder, LONG)]
-    return subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-
-
-def in_training(run: SweepRun) -> bool:
-    """Whether a run has begun in earnest."""
-    if not run.path.exists():
-        return False
-    with RunReader(run.path) as reader:
-        return len(reader.steps) > 15
-
-
-def descendants(pid: int) -> list[int]:
-    """The processes that a process started and that still are."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, parent = stat.read_text().rpartition(")")[2].split()[:2]
-        except OSError:
-            continue
-        if int(parent) == pid and state != "Z":
-            found.append(int(stat.parent.name))
-    return found
 
 
 def never_sees_ctrl_c(pid: int) -> bool:
@@ -88,7 +52,7 @@ def test_the_same_command_finishes_it(number: signal.Signals, status: str, whole
     """Nothing of a killed sweep keeps running; repeated, it ends as an undisturbed one. Ctrl-C: 130, no traceback."""
     runs = sweep_runs(SweepConfig(**LONG), tmp_path)
     hessian = [path for run in runs for path in run.hessian.values()]
-    process = start(tmp_path)
+    process = start(tmp_path, LONG)
     wait_for(lambda: any(p.exists() for p in hessian) if status == "complete" else in_training(runs[0]))
     workers = descendants(process.pid)
     assert len(workers) >= 2
@@ -117,7 +81,7 @@ def test_the_same_command_finishes_it(number: signal.Signals, status: str, whole
 
 def test_ctrl_c_while_the_workers_start(tmp_path: Path) -> None:
     """Also then no traceback, no process and no lock is left."""
-    process = start(tmp_path)
+    process = start(tmp_path, LONG)
     wait_for(lambda: len(descendants(process.pid)) > 1)
     workers = descendants(process.pid)
     os.killpg(process.pid, signal.SIGINT)
@@ -134,7 +98,7 @@ def test_ctrl_c_while_the_workers_start(tmp_path: Path) -> None:
 def test_a_killed_worker_costs_nothing_else(tmp_path: Path) -> None:
     """The runs of a worker that dies are resumed one by one; one that dies alone is reported, no other."""
     runs = sweep_runs(SweepConfig(**LONG), tmp_path)
-    process = start(tmp_path)
+    process = start(tmp_path, LONG)
     wait_for(lambda: in_training(runs[0]))
     first = json.loads(owner(runs[0].path))["pid"]
     os.kill(first, signal.SIGKILL)
@@ -164,4 +128,4 @@ def test_a_worker_that_is_told_to_stop_has_not_finished(tmp_path: Path) -> None:
 
     threading.Thread(target=stop).start()
     with pytest.raises(FileError, match=r"interrupted at step \d+"):
-        _train({run.path: dataclasses.replace(run.config, steps=100_000)})
+        Training({run.path: dataclasses.replace(run.config, steps=100_000)}).execute()

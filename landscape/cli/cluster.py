@@ -1,0 +1,33 @@
+"""The options of commands that can submit their work to Slurm."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from landscape.errors import ConfigError
+from landscape.options import check_bounds, field
+
+
+@dataclasses.dataclass(frozen=True)
+class Cluster:
+    """Options of --executor slurm."""
+
+    pack: int = field(1, "Jobs of one task of Slurm, side by side on its cores or GPUs.", at_least=1, at_most=10_000)
+    slurm: tuple[str, ...] = ()
+    """Options of Slurm: partition=gpu time=2:00:00 gpus=1 mem=8GB array_parallelism=50 and others of submitit."""
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+
+    def require(self, executor: str) -> None:
+        """Raise ConfigError where these are given to another executor."""
+        if executor != "slurm" and self != Cluster():
+            raise ConfigError("pack and slurm are options of Slurm", "add --executor slurm, or leave them out")
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The parameters of submitit. Raises ConfigError for others."""
+        from landscape.sweep.slurm import options
+
+        return options(self.slurm)

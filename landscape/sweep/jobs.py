@@ -1,0 +1,138 @@
+"""The jobs of a sweep: train runs side by side, analyse one, refine a point of one.
+
+A job is idempotent: it resumes what another process left, and one that is done is done at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Protocol, Self
+
+from landscape import problems
+from landscape.analysis.critical import refine
+from landscape.analysis.hessian import analyse, choose_steps, existing, make_plan
+from landscape.config import AnalysisConfig, HessianConfig, TrainConfig
+from landscape.errors import FileError
+from landscape.storage.files import output, refuse_existing
+from landscape.storage.runs import RunReader
+from landscape.storage.writing import leased
+from landscape.sweep.plan import SweepAnalysis
+from landscape.training.loop import train_ensemble
+from landscape.training.member import difference
+
+IN_THE_WAY = "use --overwrite to start the sweep anew, or another --out"
+
+
+class Job(Protocol):
+    """Work that ends in the files `outputs`, each of which has a lease of its own."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def outputs(self) -> tuple[Path, ...]: ...
+    def waits_for(self) -> Path | None:
+        """A file that has to be finished first, and is not."""
+
+    def split(self) -> Sequence[Job]:
+        """The same work in smaller jobs, of which only the failing ones fail; empty if there are none."""
+
+    def execute(self) -> None:
+        """Do the work. Raises LandscapeError."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """Train the runs of one shape side by side."""
+
+    runs: dict[Path, TrainConfig]
+    kind = "train"
+
+    @property
+    def outputs(self) -> tuple[Path, ...]:
+        return tuple(self.runs)
+
+    def waits_for(self) -> None:
+        return None
+
+    def split(self) -> list[Self]:
+        return [type(self)({path: config}) for path, config in self.runs.items()] if len(self.runs) > 1 else []
+
+    def execute(self) -> None:
+        for summary in train_ensemble(self.runs, resume=True, quiet=True):
+            if summary.divergence:
+                raise summary.divergence
+            if summary.status != "complete":
+                raise FileError(f"{summary.status} at step {summary.steps}", "the same command resumes")
+
+
+@dataclasses.dataclass(frozen=True)
+class Analysis:
+    """Measure steps of a run, or the critical point nearest to one."""
+
+    run: Path
+    analysis: SweepAnalysis
+    path: Path
+
+    @property
+    def kind(self) -> str:
+        return "analyse" if self.analysis.refine_from is None else "refine"
+
+    @property
+    def outputs(self) -> tuple[Path, ...]:
+        return (self.path,)
+
+    def waits_for(self) -> Path | None:
+        if self.run.exists():
+            with RunReader(self.run) as reader:
+                if reader.attrs["status"] == "complete":
+                    return None
+        return self.run
+
+    def split(self) -> list[Self]:
+        return []
+
+    def execute(self) -> None:
+        settings = self.analysis.settings
+        if isinstance(settings, HessianConfig):
+            analyse(self.run, settings, self.path, quiet=True)
+        elif self.analysis.refine_from is not None:
+            refine(self.run, self.analysis.refine_from, settings, self.path, resume=True, quiet=True)
+
+
+def execute(job: Job) -> None:
+    """Do a job in this process, which holds the leases on its outputs."""
+    with leased(map(output, job.outputs)):
+        job.execute()
+
+
+def is_trained(path: Path, config: TrainConfig) -> bool:
+    """Whether a run is finished. Raises FileError for a file of another config or with damage."""
+    if not path.exists():
+        return False
+    with RunReader(path) as reader:
+        reader.require_whole()
+        if other := difference(config, reader.config, {"device"}):
+            raise FileError(f"{path}: {other}", IN_THE_WAY)
+        return bool(reader.attrs["status"] == "complete")
+
+
+def is_analysed(run: Path, config: AnalysisConfig, path: Path, is_trained: bool) -> bool:
+    """Whether an analysis is finished. Raises FileError for a file of another run or config."""
+    if not is_trained:
+        refuse_existing(path, IN_THE_WAY)
+    if not path.exists():
+        return False
+    with RunReader(run) as reader:
+        source = problems.opened(reader, config)[1] if config.problem else None
+        found = existing(path, reader, config, source=source)
+        steps = choose_steps(reader, config.steps, config.num_steps) if isinstance(config, HessianConfig) else []
+    if found is None or found.attrs["status"] != "complete":
+        return False
+    return not make_plan(found, steps, config.blocks or found.blocks).todo
+
+
+def names(jobs: Sequence[Job]) -> Iterator[str]:
+    """The names of the files that jobs write."""
+    return (path.name for job in jobs for path in job.outputs)

@@ -1,0 +1,99 @@
+"""A sweep through a real Slurm: arrays, kills, cancels, and the same command again."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.cluster import cluster, missing, said
+from helpers.faults import everything, served_hessian
+from helpers.sweeps import SHORT, arguments, descendants, wait_for
+
+from landscape.cli import main as cli
+from landscape.sweep.plan import SweepConfig, sweep_runs
+
+pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
+SWEEP: dict[str, Any] = {
+    "name": "shapes",
+    "train": {**SHORT, "steps": 300, "checkpoint_every": 20, "dtype": "float64"},
+    "cases": {f"h{hidden}": {"hidden": hidden} for hidden in range(8, 32)},
+    "hessian": [{"steps": "0,300", "blocks": ["E", "E,W"], "device": "cpu"}],
+}
+"""24 runs of a shape each: who trains beside whom changes the last bits, and here nobody does."""
+
+
+@pytest.fixture
+def slurm(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    with cluster() as env:
+        for name in ("PATH", "SLURM_CONF"):
+            monkeypatch.setenv(name, env[name])
+        yield env
+
+
+def test_the_files_are_those_of_the_local_executor(
+    slurm: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """24 runs and 24 analyses in arrays; a process and a worker are killed, a task is cancelled, and all is resumed."""
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    ours.mkdir()
+    theirs.mkdir()
+    argv = [*arguments(ours, SWEEP)[:-2], "--executor", "slurm", "--pack", "8", "--slurm", "cpus=1", "time=10"]
+
+    def command(*more: str) -> str:
+        assert cli.run([*argv, *more]) == 0
+        return capsys.readouterr().out
+
+    def files() -> list[dict[str, str]]:
+        return json.loads(command("--status", "--json"))["files"]
+
+    def ended() -> bool:
+        return not said(slurm, "squeue", "--noheader")
+
+    assert re.fullmatch(r"(submitted: Slurm job \d+, tasks: 3, files: 24\n){2}", command())
+    assert command() == "nothing to submit: everything is done or in Slurm's queue\n"
+
+    def running() -> dict[str, str]:
+        return {file["where"]: file["path"] for file in files() if file["state"] == "running"}
+
+    wait_for(lambda: len(running()) == 2, 0.3)
+    (one, first), (two, second) = running().items()
+    os.kill(int(re.findall(r"pid (\d+)", one)[0]), signal.SIGKILL)
+    pid = int(re.findall(r"pid (\d+)", two)[0])
+    wait_for(lambda: bool(workers(pid)))
+    for worker in workers(pid):
+        os.kill(worker, signal.SIGKILL)
+    array = two.rpartition(" ")[2].partition("_")[0]
+    said(slurm, "scancel", f"{array}_2")
+    wait_for(ended, 0.3)
+    found = {file["path"]: file for file in files()}
+    assert found[first]["state"] == found[second]["state"] == "failed"
+    assert found[first]["reason"] in ("its process ended", "the job ended before it was done")
+    assert found[second]["reason"] == "its process ended with exit code -9"
+    assert Path(found[second]["log"]).exists()
+    assert f"failed: {second}: its process ended with exit code -9" in command("--status")
+    assert sum(file["state"] == "done" for file in found.values()) < 48
+
+    assert command().startswith("submitted: ")
+    wait_for(ended, 0.3)
+    assert {file["state"] for file in files()} == {"done"}
+    assert command() == "nothing to submit: everything is done or in Slurm's queue\n"
+
+    assert cli.run(arguments(theirs, SWEEP)) == 0
+    pairs = zip(*(sweep_runs(SweepConfig(**SWEEP), folder) for folder in (ours, theirs)), strict=True)
+    for mine, local in pairs:
+        assert everything(mine.path) == everything(local.path)
+        assert served_hessian(mine.hessian[""]) == served_hessian(local.hessian[""])
+    left = {path.name for path in (ours / "shapes").iterdir()} - {path.name for path in (theirs / "shapes").iterdir()}
+    assert left == {".jobs"}
+    assert not list((ours / "shapes/.jobs").glob("leases/*"))
+
+
+def workers(pid: int) -> list[int]:
+    """The workers of a task, without the process that cleans up after them."""
+    return [p for p in descendants(pid) if "spawn_main" in Path(f"/proc/{p}/cmdline").read_text()]
