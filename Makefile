@@ -57,17 +57,22 @@ bench: $(TEST_INSTALLED)
 bench-full: $(TEST_INSTALLED)
 	$(BIN)/python -m benchmarks --full
 
-# An hour on two cores: the runs and analyses behind every claim, and the verdicts. Goes on where it was stopped.
+# Hours on two cores: the runs and analyses of the trial, its verdicts and its page. Goes on where it was stopped.
 studies: $(INSTALLED)
-	for study in studies/*.json; do $(BIN)/landscape sweep --config $$study --out checkpoints/studies || exit 1; done
-	$(BIN)/python analyses/trial.py --runs checkpoints/studies --out reports/reference
+	$(call trial,quick)
+	$(call trial,mid)
 
-# The same at the paper's sizes: days on a CPU, wants a GPU.
+# The same at the paper's size: most of a day on two cores.
 studies-paper: $(INSTALLED)
-	# Exit code 3: done, but a search did not converge, which the files say where it is so.
-	for study in studies/paper/*.json; do $(BIN)/landscape sweep --config $$study --out checkpoints/paper --jobs 1 \
-		|| test $$? -eq 3 || exit 1; done
-	$(BIN)/python analyses/trial.py --runs checkpoints/paper --out reports/paper
+	$(call trial,paper)
+
+# Exit code 3: done, but a search did not converge, which the files say where it is so.
+define trial
+	for study in studies/$(1)/*.json; do \
+		$(BIN)/landscape sweep --config $$study --out checkpoints/trial/$(1) || test $$? -eq 3 || exit 1; done
+	$(BIN)/python analyses/primary.py checkpoints/trial/$(1)
+	$(BIN)/python analyses/page.py
+endef
 
 # More than half an hour: a thousand kills, crashes at every write, fifteen minutes of fuzzing.
 torture: $(TEST_INSTALLED)

@@ -1,14 +1,15 @@
-"""Exact statistics of the primary tests: signed ranks over paired seeds, order statistics, Holm's correction."""
+"""Statistics of the trial: exact signed ranks over paired seeds, order statistics, Holm's correction, survival."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import numpy as np
-from intervals import Floats
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
+Judgement = Literal["supported", "not supported", "undecided"]
 ALPHA = 0.05
 MOST_SEEDS = 200
 
@@ -59,10 +60,17 @@ def holm(p: Mapping[str, float]) -> dict[str, float]:
     return corrected
 
 
-def seeds_to_decide(x: Sequence[float] | Floats, tests: int) -> int | None:
+def seeds_to_decide(x: Sequence[float] | NDArray[np.float64], tests: int) -> int | None:
     """Least multiple of the seeds at which these x, repeated, pass Bonferroni's first step; None beyond MOST_SEEDS."""
     values = np.asarray(x, dtype=float)
     for times in range(1, MOST_SEEDS // max(len(values), 1) + 1):
         if signed_rank_p(np.tile(values, times)) < ALPHA / tests:
             return times * len(values)
     return None
+
+
+def survival(times: ArrayLike, last: ArrayLike) -> stats._survival.EmpiricalDistributionFunction:
+    """Kaplan-Meier estimate of the share not there yet; NaN times are censored at `last`."""
+    at, censored_at = np.asarray(times, dtype=float), np.asarray(last, dtype=float)
+    never = np.isnan(at)
+    return stats.ecdf(stats.CensoredData(uncensored=at[~never], right=censored_at[never])).sf

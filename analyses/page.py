@@ -17,6 +17,7 @@ import pandas as pd
 from markupsafe import Markup
 from page_claims import CLAIMS, effect, headline, number, said
 from page_figures import SCALES, depths, effects, film, shares
+from page_sizes import SIZES, points, sizes
 
 from landscape.config import TrainConfig, preset
 from landscape.errors import LandscapeError, complain
@@ -120,6 +121,15 @@ class Results:
         shown = film(of_study[of_study["seed"] == seed], metrics[metrics["seed"] == seed])
         return {**shown, **events, "run": run["file"], "setting": self.setting}
 
+    def sizes(self) -> dict[str, Any] | None:
+        """What changes with size, where that was studied."""
+        rows = self.tables["runs"]
+        return sizes(rows, self.tables["curvature"]) if (rows["study"] == SIZES).any() else None
+
+    def points(self) -> list[dict[str, Any]]:
+        """Where searches for critical points ended, where there were some."""
+        return points(self.tables["points"], self.tables["curvature"]) if "points" in self.tables else []
+
     def settings(self) -> list[dict[str, Any]]:
         """What became of the runs of each setting: how many grokked, and medians."""
         rows, found = self.tables["runs"], []
@@ -212,6 +222,8 @@ def page(out: Path) -> str:
         everything=[*DISCOVERIES, *PAPER, *OPEN],
         constants={results.name: results.depth_of_constants() for results in done},
         tables={results.name: results.without_coupling() for results in done},
+        sizes={results.name: found for results in done if (found := results.sizes())},
+        points=[(results.name, row) for results in done for row in results.points()],
         films=Markup(json.dumps(films, allow_nan=False).replace("<", "\\u003c")),
     )
 

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from evidence import Run
-from exact import ALPHA, holm, median_interval, seeds_to_decide, signed_rank_p
-from intervals import Judgement
-from scale import HALF, Scale, tables
+from exact import ALPHA, Judgement, holm, median_interval, seeds_to_decide, signed_rank_p
+from runs import Run
+from scale import HALF, Scale, prop41_constant, tables
 from scipy import stats
 
 from landscape.errors import LandscapeError, complain
@@ -118,11 +117,7 @@ def events(scale: Scale) -> Numbers:
 @primary("C7", "Gradients obey Proposition 4.1 to a factor of two on the plateau")
 def balance(scale: Scale) -> Numbers:
     def room(run: Run) -> float:
-        rows = run.data[["grad_norm_W", "grad_norm_E", "sigma_max_E", "sigma_max_W"]].to_dataframe()
-        last = grokked(run) if not math.isnan(grokked(run)) else math.inf
-        rows = rows[(rows.index >= run.times["memorised"]) & (rows.index <= last)]
-        measured, predicted = rows.grad_norm_W / rows.grad_norm_E, rows.sigma_max_E / rows.sigma_max_W
-        return float((math.log(2) - np.log(measured / predicted).abs()).median())
+        return float((math.log(2) - prop41_constant(run).abs()).median())
 
     return over_seeds(room, scale.runs("curvature", case="c1"))
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from evidence import Run, study, used_for
+import xarray
+from runs import Run, finished, used_for
 
-from landscape.errors import LandscapeError
 from landscape.storage.files import sha256
 from landscape.storage.schema import LEVELS
 from landscape.sweep.plan import DEFINITION
@@ -20,8 +19,8 @@ from landscape.sweep.plan import DEFINITION
 HALF = 0.5
 """Test accuracy of the step `half`, which C6 calls grokking: the steepest part of the rise."""
 SETTINGS = (
-    *("task", "model", "tokens", "embed_dim", "hidden", "optimizer", "lr", "lr_ratio", "weight_decay", "penalty"),
-    *("sampler", "batch_size"),
+    *("task", "model", "p", "tokens", "embed_dim", "hidden", "activation"),
+    *("optimizer", "lr", "lr_ratio", "weight_decay", "penalty", "sampler", "batch_size"),
 )
 """Options of a run in runs.csv, beside its case and seed."""
 AT_THE_END = ("effective_rank", "nuclear_norm", "f_E")
@@ -30,19 +29,10 @@ ON_THE_WAY = (
     "effective_rank",
 )
 OF_A_STEP = ("curvature_ratio", "saddle_bound", "saddle_bound_operands", "saddle_bound_constants")
+POINTS = "points"
+"""Study of searches for critical points."""
 MOST_RATIOS = 8
 """Coupling ratios of a pair in curvature.csv."""
-
-
-@functools.cache
-def finished(name: str, folder: Path) -> tuple[Run, ...]:
-    """The runs of a study, whose analyses are all complete."""
-    runs = tuple(study(name, folder))
-    for run in runs:
-        for analysis, path in run.planned.hessian.items():
-            if not path.exists() or run.hessian(analysis).attrs["status"] != "complete":
-                raise LandscapeError(f"analysis {path} is missing or unfinished", "make studies")
-    return runs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,8 +83,33 @@ def run_row(run: Run) -> dict[str, Any]:
     events = {**run.times, "half": run.first("test_accuracy", HALF), "watched": config.steps}
     best = float(data["test_accuracy"].max())
     end = {name: float(data[name].values[-1]) if name in data else np.nan for name in AT_THE_END}
+    constant = float(np.exp(prop41_constant(run).median())) if "grad_norm_E" in data else np.nan
     path = run.planned.path
-    return named(run) | settings | events | {"best": best} | end | {"file": f"{run.name}.h5", "sha256": sha256(path)}
+    return (
+        named(run)
+        | settings
+        | events
+        | {"best": best, "prop41_constant": constant}
+        | end
+        | {"file": f"{run.name}.h5", "sha256": sha256(path)}
+    )
+
+
+def prop41_constant(run: Run) -> pd.Series:
+    """ln of Proposition 4.1's constant, by recorded step: |∇W| / |∇E| over σ_max(E) / σ_max(W)."""
+    rows = run.data[["grad_norm_W", "grad_norm_E", "sigma_max_E", "sigma_max_W"]].to_dataframe()
+    found: pd.Series = np.log(rows.grad_norm_W / rows.grad_norm_E / (rows.sigma_max_E / rows.sigma_max_W))
+    last = run.times["grokked"]
+    return found[(rows.index >= run.times["memorised"]) & ~(rows.index > last)]
+
+
+def point(run: Run, analysis: str) -> dict[str, Any]:
+    """How the search for a critical point ended whose Hessian is in the file of an analysis."""
+    with xarray.open_dataset(run.planned.hessian[analysis], group="critical_point", engine="h5netcdf") as group:
+        found = group.load().isel(step=0)
+    status = found["status"].attrs["flag_meanings"].split()[int(found["status"])]
+    ended = {name: float(found[name]) for name in ("start_grad_norm", "grad_norm", "distance", "num_products")}
+    return {**named(run), "activation": run.planned.config.activation, "analysis": analysis, "status": status, **ended}
 
 
 def curvature(run: Run, analysis: str) -> pd.DataFrame:
@@ -131,10 +146,12 @@ def metrics(run: Run) -> pd.DataFrame:
 def tables(scale: Scale) -> dict[str, pd.DataFrame]:
     """What stands behind the primary tests, and the page, by the name of its CSV file."""
     runs = list(scale.all_runs())
-    analyses = [curvature(run, analysis) for run in runs for analysis in run.planned.hessian]
+    done = [(run, analysis) for run in runs for analysis in run.planned.hessian]
+    searched = [(run, analysis) for run, analysis in done if run.planned.path.parent.name == POINTS]
     return {
         "runs": pd.DataFrame(map(run_row, runs)),
-        "curvature": pd.concat(analyses, ignore_index=True),
+        "curvature": pd.concat([curvature(*one) for one in done], ignore_index=True),
+        "points": pd.DataFrame([point(*one) for one in searched]),
         "metrics": pd.concat(map(metrics, scale.runs("curvature", case="c1").values())),
         "tokens": pd.concat([table for pair in scale.rare().values() for table in pair]),
     }

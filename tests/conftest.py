@@ -18,7 +18,6 @@ import torch
 from helpers import foreign
 from helpers.commands import Refusal
 from helpers.once import made_once
-from helpers.studies import make_studies
 from helpers.sweeps import LONG, Here, arguments
 from hypothesis import settings
 from torch.nn import functional as F
@@ -159,12 +158,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def without_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sweeps of this test do their work in this process."""
     monkeypatch.setattr(sweep_run, "Workers", Here)
-
-
-@pytest.fixture(scope="session")
-def tiny_studies(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of all studies as `make studies` leaves them, of networks too small to mean anything. Read only."""
-    return made_once(tmp_path_factory, make_studies)
 
 
 @pytest.fixture

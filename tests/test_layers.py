@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import trial
 
 from landscape.problems.embedding_mlp.blocks import BLOCKS
 from landscape.report.figures import FAMILIES
@@ -169,13 +168,6 @@ def test_scripts_of_figures_are_thin(family: str) -> None:
     path = ROOT / f"analyses/{family}.py"
     assert imports(path) == {"landscape.report.figures"}
     assert len(path.read_text().splitlines()) <= 12
-
-
-def test_every_claim_is_on_trial() -> None:
-    """Each script that can be asked for its claim is on the page, under its own name when it runs alone."""
-    claims = {path for path in scripts() if "\ndef claim(" in path.read_text()}
-    assert {path.stem for path in claims} == set(trial.SCRIPTS)
-    assert all(f'    run("{path.stem}", claim)' in path.read_text() for path in claims)
 
 
 @pytest.mark.parametrize("path", [*modules(), *scripts()], ids=lambda p: str(p.relative_to(ROOT)))

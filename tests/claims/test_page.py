@@ -120,13 +120,30 @@ def test_every_number_leads_to_its_row(three: Path) -> None:
     assert "it is the deeper coupling" in quote
 
 
+def test_what_changes_with_size_is_said(three: Path) -> None:
+    """E,W is 0.5, 4 and 1.5 times as deep where d, h and p are larger, so that h moves it most."""
+    text = unescape(re.sub(r"<[^>]+>", "", (three / "index.html").read_text(encoding="utf-8")))
+    base = DEPTHS["E,W"] / DEPTHS["W,V"]
+    assert f"Whether E,W is deeper than W,V changes most with h: {base:.3g} at 64, {4 * base:.3g} at 256" in text
+    assert f"d: E,W over W,V {base:.3g} at 16, {base / 2:.3g} at 64; its operands' rows 0.25 at 16, 0.25 at 64" in text
+    # Of two tokens every row is one of an operand.
+    assert f"tokens: E,W over W,V 1.2 at 2, {base:.3g} at 4; its operands' rows 1.2 at 2, 0.25 at 4" in text
+
+
+def test_points_are_counted_where_a_search_ended_at_one(three: Path) -> None:
+    gelu, relu = page.Results("quick", three / "quick").points()
+    assert (gelu["critical"], gelu["searches"], gelu["counts"]) == (10, 10, {"E,W": "10 of 10", "W,V": "10 of 10"})
+    assert (relu["critical"], relu["grad_norm"], relu["counts"]) == (0, "1e−11", {"E,W": "–", "W,V": "–"})
+    assert page.Results("mid", three / "mid").points() == []
+
+
 def test_the_page_is_short_whole_and_described(three: Path) -> None:
     text = (three / "index.html").read_text(encoding="utf-8")
     reader = Reader(text)
     assert 300 < len(reader.words) <= 2500
     assert len(text.encode()) < 5e6
     pictures = [attributes for tag, attributes in reader.found if tag == "svg"]
-    assert len(pictures) == 3 + 3 + 13 + 2
+    assert len(pictures) == 3 + 3 + 13 + 1 + 2
     assert all(picture["role"] == "img" and len(str(picture["aria-label"])) > 10 for picture in pictures)
     # Nothing is loaded.
     assert not [tag for tag, attributes in reader.found if "src" in attributes or tag == "link"]

@@ -78,6 +78,26 @@ def test_the_tables_hold_all_that_the_verdicts_need(
         assert float(row["holm"]) == pytest.approx(corrected)
     # The page reads nothing else.
     assert "quick: undecided" in page.page(tmp_path)
+    with (tmp_path / "quick/points.csv").open(encoding="utf-8") as file:
+        assert {
+            (row["status"], float(row["grad_norm"]) < float(row["start_grad_norm"])) for row in csv.DictReader(file)
+        } == {("unfinished", True)}
+
+
+def test_a_claim_is_a_function(tiny_scale: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is on trial, and corrected with the others, without being named anywhere."""
+    monkeypatch.setattr(primary, "TESTS", dict(primary.TESTS))
+
+    @primary.primary("X1", "Runs with c = 10 were watched for ten steps")
+    def watched(scale: Scale) -> primary.Numbers:
+        return {seed: run.planned.config.steps - 10.0 for seed, run in scale.runs("curvature", case="c10").items()}
+
+    monkeypatch.setattr(sys, "argv", ["primary", str(tiny_scale), "--out", str(tmp_path)])
+    primary.main()
+    with (tmp_path / "quick/verdicts.csv").open(encoding="utf-8") as file:
+        last = list(csv.DictReader(file))[-1]
+    assert (last["claim"], last["statement"]) == ("X1", "Runs with c = 10 were watched for ten steps")
+    assert (last["verdict"], float(last["median"]), float(last["p"])) == ("undecided", 190.0, 0.5)
 
 
 def test_a_scale_that_is_not_done_has_no_verdict(

@@ -9,6 +9,8 @@ import pandas as pd
 import primary
 
 SEEDS = range(100, 110)
+WIDTHS = {"d64": ("embed_dim", 64, 0.5), "h256": ("hidden", 256, 4.0), "p97": ("p", 97, 1.5)}
+"""What a case of `sizes` changes, its value, and how much deeper E,W is."""
 DEPTHS = {"E,W": -0.016, "E[operands],W": -0.0025, "W,V": -0.01, "E": 0.0, "W": 0.0}
 """λ_min on the plateau of seed 100; each further seed is 1 % deeper."""
 
@@ -23,10 +25,32 @@ def write_tables(folder: Path, x: Mapping[str, float], tokens: int) -> None:
     numbers = {name: made(x.get(name, 0.0)) for name in primary.TESTS}
     each = [{"claim": name, "seed": seed, "x": value} for name, by in numbers.items() for seed, value in by.items()]
     tables = {"verdicts": primary.judge(numbers), "seeds": pd.DataFrame(each), "tokens": pd.DataFrame({"token": [0]})}
-    cases = [("curvature", "c1"), ("tables", "l2"), ("tables", "nuclear"), ("constants", "four"), ("constants", "two")]
-    tables["runs"] = pd.DataFrame([_run(study, case, seed) for study, case in cases for seed in SEEDS])
+    sizes = [("sizes", case) for case in WIDTHS] if tokens == 2 else []
+    cases = [
+        *sizes,
+        ("curvature", "c1"),
+        ("tables", "l2"),
+        ("tables", "nuclear"),
+        ("constants", "four"),
+        ("constants", "two"),
+    ]
+    tables["runs"] = pd.DataFrame([_run(study, case, seed, tokens) for study, case in cases for seed in SEEDS])
     four = ("curvature", "c1") if tokens == 4 else ("constants", "four")
     rows = [_rows(*four, seed, "plateau", 400, DEPTHS) for seed in SEEDS]
+    if tokens == 2:
+        rows += [_rows("curvature", "c1", seed, "plateau", 400, {"E,W": -0.012, "W,V": -0.01}) for seed in SEEDS]
+        for case, (_, _, deeper) in WIDTHS.items():
+            own = {**DEPTHS, "E,W": DEPTHS["E,W"] * deeper}
+            rows += [_rows("sizes", case, seed, "plateau", 400, own) for seed in SEEDS]
+        ends = {"gelu": "critical", "relu": "unfinished"}
+        searches = [
+            {"study": "points", "case": case, "seed": seed, "analysis": "end"} for case in ends for seed in SEEDS
+        ]
+        last = {"activation": lambda at: at["case"], "status": lambda at: at["case"].map(ends), "grad_norm": 1e-11}
+        tables["points"] = pd.DataFrame(searches).assign(**last)
+        rows += [
+            _rows("points", case, seed, "end", 4000, {"E,W": -0.1, "W,V": -0.1}, 1) for case in ends for seed in SEEDS
+        ]
     rows += [_rows("curvature", "c1", SEEDS[0], "top", step, {"E": 0.0, "W": 0.0}) for step in (0, 10, 1000)]
     tables["curvature"] = pd.DataFrame(sum(rows, []))
     recorded = [{"step": 25 * i, "train_accuracy": min(1, i / 8), "test_accuracy": i / 40} for i in range(41)]
@@ -36,19 +60,32 @@ def write_tables(folder: Path, x: Mapping[str, float], tokens: int) -> None:
         table.to_csv(folder / f"{name}.csv", index=False)
 
 
-def _run(study: str, case: str, seed: int) -> dict[str, object]:
+def _run(study: str, case: str, seed: int, tokens: int) -> dict[str, object]:
     known = {"study": study, "case": case, "seed": seed, "file": f"{study}/{case}-s{seed}.h5", "sha256": "0" * 64}
     setting = {"task": "add", "sampler": "random", "batch_size": 512, "weight_decay": 0.001}
+    tokens = 2 if study == "curvature" and tokens == 2 else 4
+    size = {"p": 59, "tokens": tokens, "embed_dim": 16, "hidden": 64, "prop41_constant": seed / 100}
+    if case in WIDTHS:
+        size[WIDTHS[case][0]] = WIDTHS[case][1]
     grokked = None if case == "l2" else 900 + seed
-    return {**known, **setting, "memorised": 200, "grokked": grokked, "watched": 6000, "effective_rank": seed / 10}
+    return {
+        **known,
+        **setting,
+        **size,
+        "memorised": 200,
+        "grokked": grokked,
+        "watched": 6000,
+        "effective_rank": seed / 10,
+    }
 
 
 def _rows(
-    study: str, case: str, seed: int, analysis: str, step: int, lowest: Mapping[str, float]
+    study: str, case: str, seed: int, analysis: str, step: int, lowest: Mapping[str, float], sure: int | None = None
 ) -> list[dict[str, object]]:
     deeper = 1 + (seed - SEEDS[0]) / 100
     known = {"study": study, "case": case, "seed": seed, "analysis": analysis, "step": step}
-    index = {"index_level": "bracketed", "index": None, "index_lower": 3, "index_upper": 9}
+    level = "bracketed" if sure is None else "certified"
+    index = {"index_level": level, "index": sure, "index_lower": 3, "index_upper": 9}
     return [
         {**known, "block": block, "lowest": value * deeper, "highest": 0.3, **index, "kappa_1": 2.5}
         | {"saddle_bound_constants": 0.016 * deeper * 1.001}

@@ -7,14 +7,16 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from helpers.studies import STUDIES
-
+from landscape.analysis.critical import refine
 from landscape.analysis.hessian import analyse
 from landscape.config import HessianConfig
 from landscape.sweep.plan import DEFINITION, SweepConfig, SweepRun, load_sweep, sweep_runs
 from landscape.training.ensemble import side_by_side
 from landscape.training.loop import train_ensemble
 
+STUDIES = Path(__file__).parents[2] / "studies"
+PRODUCTS = 300
+"""Of a search for a critical point, which these end before it finds one."""
 TINY: dict[str, Any] = {
     "p": 23,
     "embed_dim": 8,
@@ -34,6 +36,7 @@ READ = {
     "decay": {"base"},
     "delay": {"embedding", "onehot"},
     "pace": {"curvature"},
+    "points": {"quadratic"},
     "rare": {"full"},
     "sampling": {"base"},
     "tables": {"l2", "nuclear"},
@@ -60,9 +63,10 @@ def shortened(study: dict[str, Any], cases: Collection[str]) -> dict[str, Any]:
         {**analysis, "cases": [case for case in analysis.get("cases", own) if case in own], "device": "cpu"}
         | {"probes": 2, "probe_steps": 5}
         | ({"num_steps": 5, "cases": ["c1"]} if "num_steps" in analysis else {})
+        | ({"refine_from": 0} if "refine_from" in analysis else {})
         for analysis in study.get("hessian", ())
     ]
-    train = {**study["train"], **TINY, **OWN.get(study["name"], {})}
+    train = {**study["train"], **TINY, "checkpoint_at": [], **OWN.get(study["name"], {})}
     return {**study, "train": train, "cases": own, "grid": grid, "seeds": SEEDS, "hessian": hessian}
 
 
@@ -71,14 +75,19 @@ def make_scale(folder: Path) -> None:
     out = folder / "quick"
     planned: list[tuple[SweepConfig, SweepRun]] = []
     for study, cases in READ.items():
-        whole = json.loads((STUDIES / f"trial/quick/{study}.json").read_text())
+        whole = json.loads((STUDIES / f"quick/{study}.json").read_text())
         planned += _planned(shortened(whole, cases), out)
     for group in side_by_side({run.path: run.config for _, run in planned}):
         train_ensemble(group, quiet=True)
     for sweep, run in planned:
         for analysis in sweep.analyses:
-            if analysis.name in run.hessian and isinstance(analysis.settings, HessianConfig):
-                analyse(run.path, analysis.settings, out=run.hessian[analysis.name], quiet=True)
+            start, settings, path = analysis.refine_from, analysis.settings, run.hessian.get(analysis.name)
+            if path is None:
+                continue
+            if start is not None:
+                refine(run.path, start, settings, out=path, max_products=PRODUCTS, quiet=True)
+            elif isinstance(settings, HessianConfig):
+                analyse(run.path, settings, out=path, quiet=True)
 
 
 def linked_scale(scale: Path, out: Path) -> Path:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import h5py
@@ -84,29 +82,11 @@ class Lion(Optimizer):
         m.lerp_(gradient, 0.01)
 ''',
 }
-CLAIM = '''"""C0: are there any runs?"""
-
-import pandas as pd
-from evidence import Finding, Panel, Verdict, run
-
-from landscape.report.style import new_figure
-
-
-def claim(runs):
-    count = len(list(runs.glob("run.h5")))
-    verdict = Verdict("C0", "there are runs", "supported" if count else "undecided", f"{count} files", count)
-    panel = Panel("count", new_figure(1), pd.DataFrame({"files": [count]}), "The count.")
-    return Finding("C0: existence", [verdict], [panel], {}, ["Counted."], [])
-
-
-if __name__ == "__main__":
-    run("c0_existence", claim)
-'''
 
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a package that has two files and four entries more, and a script more."""
+    """A folder with a package that has two files and four entries more."""
     folder = tmp_path_factory.mktemp("copy")
     shutil.copytree(ROOT / "landscape", folder / "landscape")
     (folder / "landscape/analysis/quantities/frobenius.py").write_text(QUANTITY)
@@ -114,9 +94,6 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, entry in CHOICES.items():
         path = folder / f"landscape/choices/{name}.py"
         path.write_text(path.read_text() + entry)
-    others = shutil.ignore_patterns("c[1-9]_*", "open_*")  # They need their studies.
-    shutil.copytree(ROOT / "analyses", folder / "analyses", ignore=others)
-    (folder / "analyses/c0_existence.py").write_text(CLAIM)
     options = ["--p", "5", "--tokens", "2", "--embed-dim", "2", "--hidden", "4", "--batch-size", "8"]
     landscape(folder, "train", "--steps", "20", "--train-fraction", "0.6", *options, "--out", "run.h5", "--quiet")
     return folder
@@ -189,13 +166,3 @@ def test_a_task_a_sampler_an_activation_and_an_optimiser_are_one_entry_each(copy
     # The second opinion is torch's automatic differentiation of the plain network.
     said = landscape(copy, "hessian", "--ckpt", "whole.h5", "--steps", "20", "--blocks", "all", "--verify", "--quiet")
     assert "dense" in said
-
-
-@pytest.mark.slow
-def test_a_claim_is_one_file(copy: Path) -> None:
-    """It is on trial without being named anywhere."""
-    argv = [sys.executable, "analyses/trial.py", "--runs", ".", "--out", "trial", "--quiet"]
-    done = subprocess.run(argv, cwd=copy, capture_output=True, text=True, env={"PYTHONPATH": "."})
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[0] == "C0   supported      there are runs: 1 files"
-    assert "there are runs" in (copy / "trial/report.md").read_text()

@@ -1,0 +1,82 @@
+"""What changes with the size of the network, one quantity at a time, and where searches for critical points ended."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pandas as pd
+from page_claims import number
+from page_figures import ladder
+from scale import POINTS
+
+SIZES = "sizes"
+"""Study that varies one quantity at a time."""
+VARIED = {"d": "embed_dim", "h": "hidden", "p": "p", "tokens": "tokens"}
+"""Columns of runs.csv by the name of the quantity."""
+SHOWN = {
+    "E,W over W,V": "#d55e00",
+    "operands' rows of E, and W, over W,V": "#0173b2",
+}
+"""Ratios of depths, with their colours."""
+
+
+def ratios(runs: pd.DataFrame, curvature: pd.DataFrame) -> pd.DataFrame:
+    """One row a run whose plateau was analysed: its settings, ratios of depths and the constant of Proposition 4.1."""
+    plateau = curvature[curvature["analysis"] == "plateau"]
+    lowest = plateau.pivot_table(index=["study", "case", "seed"], columns="block", values="lowest")
+    lowest = lowest.reindex(columns=["E,W", "E[operands],W", "W,V"])
+    # Of two tokens all rows are operands.
+    operands = lowest["E[operands],W"].fillna(lowest["E,W"])
+    found = pd.DataFrame({"E,W": lowest["E,W"] / lowest["W,V"], "operands": operands / lowest["W,V"]})
+    found.columns = pd.Index(SHOWN)
+    return runs.merge(found.reset_index(), on=["study", "case", "seed"])
+
+
+def sizes(runs: pd.DataFrame, curvature: pd.DataFrame) -> dict[str, Any]:
+    """The figure of the depths against size, and a sentence for each quantity, the one that moves them most first."""
+    table = ratios(runs, curvature)
+    base = table[(table["study"] == "constants") & (table["case"] == "four")]
+    two = table[(table["study"] == "curvature") & (table["case"] == "c1")]
+    groups, rows = {}, []
+    for name, column in VARIED.items():
+        own = table[(table["study"] == SIZES) & (table[column] != base[column].iloc[0])]
+        varied = pd.concat([two, base]) if name == "tokens" else pd.concat([own, base]).sort_values(column)
+        groups[name] = {
+            str(value): {label: part[label].tolist() for label in SHOWN} for value, part in varied.groupby(column)
+        }
+        medians = varied.groupby(column)[[*SHOWN, "prop41_constant"]].median()
+        rows += [{"quantity": name, "value": value, **row} for value, row in medians.to_dict("index").items()]
+    medians = pd.DataFrame(rows)
+
+    def spread(name: str) -> float:
+        found = medians.loc[medians["quantity"] == name, next(iter(SHOWN))]
+        return math.log(found.max() / found.min())
+
+    told = {
+        name: [_ends(medians[medians["quantity"] == name], label) for label in [*SHOWN, "prop41_constant"]]
+        for name in sorted(VARIED, key=spread, reverse=True)
+    }
+    most = next(iter(told))
+    title = f"Whether E,W is deeper than W,V changes most with {most}: {told[most][0]}"
+    return {"figure": ladder(groups, SHOWN, title), "title": title, "told": told}
+
+
+def _ends(medians: pd.DataFrame, label: str) -> str:
+    """A median at the least and at the largest value of what was varied."""
+    return ", ".join(f"{number(row[label])} at {row['value']}" for _, row in medians.iloc[[0, -1]].iterrows())
+
+
+def points(found: pd.DataFrame, curvature: pd.DataFrame) -> list[dict[str, Any]]:
+    """One row an activation and start: how many searches ended at a critical point, and what the blocks are there."""
+    rows = []
+    blocks = curvature[curvature["study"] == POINTS]
+    for (activation, start), group in found.groupby(["activation", "analysis"], sort=False):
+        critical = group[group["status"] == "critical"]
+        at = blocks.merge(critical[["case", "seed", "analysis"]], on=["case", "seed", "analysis"])
+        sure = at[at["index_level"] == "certified"].groupby("block")["index"]
+        counts = {block: f"{(part > 0).sum()} of {len(part)}" for block, part in sure}
+        ends = {"grad_norm": number(group["grad_norm"].min()), "median": number(group["grad_norm"].median())}
+        row = {"activation": activation, "start": start, "searches": len(group), "critical": len(critical), **ends}
+        rows.append({**row, "counts": {block: counts.get(block, "–") for block in ("E,W", "W,V")}})
+    return rows
