@@ -130,6 +130,22 @@ class Results:
         """Where searches for critical points ended, where there were some."""
         return points(self.tables["points"], self.tables["curvature"]) if "points" in self.tables else []
 
+    def spikes(self) -> dict[str, Markup]:
+        """In how many runs the training loss spiked after grokking, by precision, where that was studied."""
+        found = {}
+        for case in ("float32", "float64"):
+            if len(rows := self.runs("spikes", case)):
+                words = f"{(rows['spikes'] > 0).sum()} of {len(rows)}"
+                found[case] = self.link("runs", words, study="spikes", case=case)
+        return found
+
+    def division(self) -> Markup | None:
+        """Median step of grokking of division, where it was studied."""
+        rows = self.runs("tasks", "c1")
+        rows = rows[rows["task"] == "div"]
+        known = {"study": "tasks", "case": "c1", "task": "div"}
+        return self.link("runs", median_step(rows["grokked"]), **known) if len(rows) else None
+
     def settings(self) -> list[dict[str, Any]]:
         """What became of the runs of each setting: how many grokked, and medians."""
         rows, found = self.tables["runs"], []

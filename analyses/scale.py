@@ -19,7 +19,7 @@ from landscape.sweep.plan import DEFINITION
 HALF = 0.5
 """Test accuracy of the step `half`, which C6 calls grokking: the steepest part of the rise."""
 SETTINGS = (
-    *("task", "model", "p", "tokens", "embed_dim", "hidden", "activation"),
+    *("task", "model", "p", "tokens", "embed_dim", "hidden", "activation", "dtype"),
     *("optimizer", "lr", "lr_ratio", "weight_decay", "penalty", "sampler", "batch_size"),
 )
 """Options of a run in runs.csv, beside its case and seed."""
@@ -89,10 +89,19 @@ def run_row(run: Run) -> dict[str, Any]:
         named(run)
         | settings
         | events
-        | {"best": best, "prop41_constant": constant}
+        | {"best": best, "prop41_constant": constant, "spikes": spikes(run)}
         | end
         | {"file": f"{run.name}.h5", "sha256": sha256(path)}
     )
+
+
+def spikes(run: Run) -> float:
+    """How often the training loss came, after grokking, to ten times the median of the ten records before."""
+    grokked = run.times["grokked"]
+    loss = run.data["train_loss"].to_series()
+    high = loss > 10 * loss.rolling(10).median().shift()
+    begins = high & ~high.shift(fill_value=False)
+    return np.nan if np.isnan(grokked) else float(begins[begins.index > grokked].sum())
 
 
 def prop41_constant(run: Run) -> pd.Series:

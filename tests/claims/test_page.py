@@ -137,6 +137,13 @@ def test_points_are_counted_where_a_search_ended_at_one(three: Path) -> None:
     assert page.Results("mid", three / "mid").points() == []
 
 
+def test_other_results_stand_beside_ours(three: Path) -> None:
+    results = page.Results("mid", three / "mid")
+    assert results.spikes()["float32"].striptags() == "7 of 10"
+    assert results.spikes()["float64"].striptags() == "0 of 10"
+    assert results.division().striptags() == "1,004"
+
+
 def test_the_page_is_short_whole_and_described(three: Path) -> None:
     text = (three / "index.html").read_text(encoding="utf-8")
     reader = Reader(text)

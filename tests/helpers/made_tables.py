@@ -28,6 +28,7 @@ def write_tables(folder: Path, x: Mapping[str, float], tokens: int) -> None:
     sizes = [("sizes", case) for case in WIDTHS] if tokens == 2 else []
     cases = [
         *sizes,
+        *[("spikes", "float32"), ("spikes", "float64"), ("tasks", "c1")],
         ("curvature", "c1"),
         ("tables", "l2"),
         ("tables", "nuclear"),
@@ -62,7 +63,13 @@ def write_tables(folder: Path, x: Mapping[str, float], tokens: int) -> None:
 
 def _run(study: str, case: str, seed: int, tokens: int) -> dict[str, object]:
     known = {"study": study, "case": case, "seed": seed, "file": f"{study}/{case}-s{seed}.h5", "sha256": "0" * 64}
-    setting = {"task": "add", "sampler": "random", "batch_size": 512, "weight_decay": 0.001}
+    setting = {
+        "task": "div" if study == "tasks" else "add",
+        "spikes": float(case == "float32" and seed < 107),
+        "sampler": "random",
+        "batch_size": 512,
+        "weight_decay": 0.001,
+    }
     tokens = 2 if study == "curvature" and tokens == 2 else 4
     size = {"p": 59, "tokens": tokens, "embed_dim": 16, "hidden": 64, "prop41_constant": seed / 100}
     if case in WIDTHS:
