@@ -4,8 +4,8 @@ Quadratic hidden units of frequency k and phases (φ, ψ), output cos of the sum
 
     f(n, m)_q = a Σ cos(2πkq/p + φ + ψ) [cos(2πkn/p + φ) + cos(2πkm/p + ψ)]² + b
 
-There the terms that carry no answer vanish for many random phases. Seven a frequency, (φ, ψ) = 2πj/7 (1, 3), cancel them
-exactly, since none of 1+3, 3·1+3, 1−3, 1+3·3, 2(1+3), 2·1, 2·3 is a multiple of 7. With all (p−1)/2 frequencies
+There the terms that carry no answer vanish for many random phases. Seven a frequency, (φ, ψ) = 2πj/7 (1, 3), cancel
+them exactly, since none of 1+3, 3·1+3, 1−3, 1+3·3, 2(1+3), 2·1, 2·3 is a multiple of 7. With all (p−1)/2 frequencies
 and b = 1/p the outputs are exactly one where q = n + m mod p, and zero elsewhere. So the squared error is zero, its
 Hessian is the Gauss-Newton matrix, and the saddle index is 0.
 

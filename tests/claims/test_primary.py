@@ -123,6 +123,23 @@ def test_a_scale_that_is_not_done_has_no_verdict(
     assert "a primary test leaves no seed out" in refusal.value.hint
 
 
+def test_a_claim_is_checked_with_h5py_alone(
+    tiny_scale: Path,
+    numbers: dict[str, primary.Numbers],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The ten lines of docs/trial.md, run as they are but for the seeds."""
+    text = (Path(__file__).parents[2] / "docs/trial.md").read_text(encoding="utf-8")
+    code = text.partition("```python\n")[2].partition("```")[0]
+    (tmp_path / "checkpoints/trial").mkdir(parents=True)
+    (tmp_path / "checkpoints/trial/quick").symlink_to(tiny_scale)
+    monkeypatch.chdir(tmp_path)
+    exec(code.replace("range(100, 110)", "range(100, 102)"), {})
+    assert capsys.readouterr().out.endswith(f"median {round(float(np.median(list(numbers['C4'].values()))), 3)}\n")
+
+
 @pytest.mark.parametrize(
     ("x", "judgement", "needed"),
     [
