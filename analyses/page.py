@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+import numpy as np
 import pandas as pd
 from markupsafe import Markup
 from page_claims import CLAIMS, effect, headline, number, said
@@ -73,6 +74,18 @@ class Results:
         study, case = ("curvature", "c1") if self.config.tokens == 4 else ("constants", "four")
         rows = self.tables["curvature"]
         return rows[(rows["study"] == study) & (rows["case"] == case) & (rows["analysis"] == "plateau")]
+
+    def gauge(self) -> dict[str, Markup] | None:
+        """Median saddle index of E,W on the plateau, as it is and off the gauge, where the whole block was dense."""
+        rows, known = (
+            self.tables["curvature"],
+            {"study": "curvature", "case": "c1", "analysis": "plateau", "block": "E,W"},
+        )
+        rows = rows[np.logical_and.reduce([rows[name] == value for name, value in known.items()])]
+        names = ["index", "index_gauge_free"]
+        if rows.empty or rows[names].isna().any(axis=None):
+            return None
+        return {name: self.link("curvature", number(float(rows[name].median())), **known) for name in names}
 
     def runs(self, study: str, case: str) -> pd.DataFrame:
         rows = self.tables["runs"]

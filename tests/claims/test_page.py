@@ -137,6 +137,12 @@ def test_points_are_counted_where_a_search_ended_at_one(three: Path) -> None:
     assert page.Results("mid", three / "mid").points() == []
 
 
+def test_the_index_off_the_gauge_is_said(three: Path) -> None:
+    found = page.Results("quick", three / "quick").gauge()
+    assert {name: text.striptags() for name, text in found.items()} == {"index": "12", "index_gauge_free": "0"}
+    assert page.Results("mid", three / "mid").gauge() is None, "of no bracketed index"
+
+
 def test_other_results_stand_beside_ours(three: Path) -> None:
     results = page.Results("mid", three / "mid")
     assert results.spikes()["float32"].striptags() == "7 of 10"

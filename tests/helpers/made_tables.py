@@ -39,7 +39,7 @@ def write_tables(folder: Path, x: Mapping[str, float], tokens: int) -> None:
     four = ("curvature", "c1") if tokens == 4 else ("constants", "four")
     rows = [_rows(*four, seed, "plateau", 400, DEPTHS) for seed in SEEDS]
     if tokens == 2:
-        rows += [_rows("curvature", "c1", seed, "plateau", 400, {"E,W": -0.012, "W,V": -0.01}) for seed in SEEDS]
+        rows += [_rows("curvature", "c1", seed, "plateau", 400, {"E,W": -0.012, "W,V": -0.01}, 12) for seed in SEEDS]
         for case, (_, _, deeper) in WIDTHS.items():
             own = {**DEPTHS, "E,W": DEPTHS["E,W"] * deeper}
             rows += [_rows("sizes", case, seed, "plateau", 400, own) for seed in SEEDS]
@@ -92,7 +92,8 @@ def _rows(
     deeper = 1 + (seed - SEEDS[0]) / 100
     known = {"study": study, "case": case, "seed": seed, "analysis": analysis, "step": step}
     level = "bracketed" if sure is None else "certified"
-    index = {"index_level": level, "index": sure, "index_lower": 3, "index_upper": 9}
+    free = {"index_gauge_free": None if sure is None else 0}
+    index = {**free, "index_level": level, "index": sure, "index_lower": 3, "index_upper": 9}
     return [
         {**known, "block": block, "lowest": value * deeper, "highest": 0.3, **index, "kappa_1": 2.5}
         | {"saddle_bound_constants": 0.016 * deeper * 1.001}
