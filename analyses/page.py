@@ -1,4 +1,4 @@
-"""Write the trial's page, OUT/index.html, from the tables in OUT/SCALE that primary.py wrote: one file, offline."""
+"""Write the trial's page, OUT/index.html, and OUT/report.md, from the tables in OUT/SCALE that primary.py wrote."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 from page_claims import CLAIMS, effect, headline, number, said
-from page_figures import SCALES, depths, effects, film, shares
+from page_figures import SCALES, alone, depths, effects, film, shares, training
 from page_sizes import SIZES, points, sizes
+from scale import FILM
 
 from landscape.config import TrainConfig, preset
 from landscape.errors import LandscapeError, complain
@@ -28,6 +29,27 @@ PROTOCOL = HERE.parent / "studies/PROTOCOL.md"
 VARIED = ["study", "case", "task", "sampler", "batch_size", "weight_decay"]
 """What tells the settings of a study apart."""
 PAPER, OPEN, DISCOVERIES = [f"C{i}" for i in range(1, 10)], ["O2", "O3"], ["D1", "D2"]
+
+
+CHARTS = {
+    "accuracy": (
+        "Training and test accuracy over steps",
+        "Accuracy on the training set (grey) and on the test set (green).",
+    ),
+    "ends": (
+        "Ends of the spectrum of each block over the analysed steps",
+        "λ_max of each block (dashed) and its depth −λ_min where it is negative (points). Colours as in the table.",
+    ),
+    "index": (
+        "Saddle index of each block over the analysed steps",
+        "Number of negative eigenvalues of each block; a bar where only bounds are known.",
+    ),
+    "kappa": (
+        "Coupling ratios of each pair over the analysed steps",
+        "Largest coupling ratios κ of each pair: above the line each of them makes a negative eigenvalue.",
+    ),
+}
+"""Charts of the film, which page.js draws: what they show in a sentence, and their captions."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,15 +146,38 @@ class Results:
         alt = "; ".join(f"{label}: {facts[label]['grokked'].striptags()} grokked" for label in facts)
         return {"cases": facts, "figure": shares(cases, f"Share of runs that have grokked at {self.name}. {alt}")}
 
+    def filmed(self) -> pd.Series:
+        """The row of runs.csv of the run whose blocks were followed over training."""
+        rows = self.tables["runs"]
+        return rows[rows["study"] == FILM].iloc[0]
+
+    def of_film(self, table: str) -> pd.DataFrame:
+        """The rows of this run in another table."""
+        rows = self.tables[table]
+        return rows[rows["study"] == FILM]
+
+    def events(self) -> dict[str, float | None]:
+        """When this run memorised and grokked."""
+        run = self.filmed()
+        return {name: None if pd.isna(run[name]) else float(run[name]) for name in ("memorised", "grokked")}
+
     def film(self) -> dict[str, Any]:
-        """One run of the study `curvature`: the first of those whose plateau was analysed."""
-        rows, metrics = (self.tables[name] for name in ("curvature", "metrics"))
-        of_study = rows[(rows["study"] == "curvature") & (rows["case"] == "c1")]
-        seed = of_study["seed"].min()
-        run = self.runs("curvature", "c1").set_index("seed").loc[seed]
-        events = {name: None if pd.isna(run[name]) else float(run[name]) for name in ("memorised", "grokked")}
-        shown = film(of_study[of_study["seed"] == seed], metrics[metrics["seed"] == seed])
-        return {**shown, **events, "run": run["file"], "setting": self.setting}
+        """What the slider shows."""
+        run = self.filmed()
+        setting = f"p = {run['p']}, {run['tokens']} tokens, d = {run['embed_dim']}, h = {run['hidden']}"
+        shown = film(self.of_film("curvature"), self.of_film("metrics"))
+        return {**shown, **self.events(), "run": run["file"], "setting": setting}
+
+    def over_training(self) -> Markup:
+        """The depths of the pairs over training."""
+        rows = self.of_film("curvature")
+        lowest = rows.pivot_table(index="step", columns="block", values="lowest")
+        bound = rows[rows["block"] == "E,W"].set_index("step")["saddle_bound_constants"]
+        on_it = (1 + lowest["E,W"] / bound).abs() < 0.01
+        words = (
+            f"the depth of E,W equals the norm of the bias's gradient within 1 % at {on_it.sum()} of {len(on_it)} steps"
+        )
+        return training(rows, self.events(), f"Depth of each pair over training at {self.name}: {words}")
 
     def sizes(self) -> dict[str, Any] | None:
         """What changes with size, where that was studied."""
@@ -213,8 +258,11 @@ def title(rows: list[dict[str, Any]], scale: str) -> str:
     return f"{held}, {count['not supported']} come out the other way, {rest} stay undecided"
 
 
-def page(out: Path) -> str:
-    """The page, from the tables of all scales in a folder. Raises LandscapeError where there are none."""
+def written(out: Path) -> dict[Path, str]:
+    """The page, its short form for GitHub and the figures of that one, from the tables of all scales in a folder.
+
+    Raises LandscapeError where there are none.
+    """
     scales = [Results(name, out / name) for name in SCALES]
     done = [results for results in scales if results.done]
     if not done:
@@ -233,7 +281,27 @@ def page(out: Path) -> str:
             "seeds": {results.name: results.seeds(name) for results in done},
             "p": {scale: number(row["holm"]) for scale, row in rows.items()},
         }
+    constants = {results.name: results.depth_of_constants() for results in done}
+    tables = {results.name: results.without_coupling() for results in done}
+    by_size = {results.name: found for results in done if (found := results.sizes())}
+    training = {results.name: results.over_training() for results in done}
     films = {results.name: results.film() for results in done}
+    said_once = {
+        "title": title([done[-1].verdict(name) for name in PAPER], done[-1].name),
+        "scales": scales,
+        "done": done,
+        "colours": SCALES,
+        "claims": claims,
+        "groups": {"The paper's nine claims": PAPER, "Two open questions": OPEN},
+        "everything": [*DISCOVERIES, *PAPER, *OPEN],
+        "constants": constants,
+        "training": training,
+        "tables": tables,
+        "sizes": by_size,
+        "points": [(results.name, row) for results in done for row in results.points()],
+        "charts": CHARTS,
+        "films": Markup(json.dumps(films, allow_nan=False).replace("<", "\\u003c")),
+    }
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE / "templates"),
         autoescape=True,
@@ -241,34 +309,29 @@ def page(out: Path) -> str:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    return environment.get_template("page.html.j2").render(
-        title=title([done[-1].verdict(name) for name in PAPER], done[-1].name),
-        scales=scales,
-        done=done,
-        colours=SCALES,
-        claims=claims,
-        groups={"The paper's nine claims": PAPER, "Two open questions": OPEN},
-        everything=[*DISCOVERIES, *PAPER, *OPEN],
-        constants={results.name: results.depth_of_constants() for results in done},
-        tables={results.name: results.without_coupling() for results in done},
-        sizes={results.name: found for results in done if (found := results.sizes())},
-        points=[(results.name, row) for results in done for row in results.points()],
-        films=Markup(json.dumps(films, allow_nan=False).replace("<", "\\u003c")),
-    )
+    texts = {"index.html": "page.html.j2", "report.md": "report.md.j2"}
+    found = {out / name: environment.get_template(template).render(said_once) for name, template in texts.items()}
+    figures = {f"{name}-training": figure for name, figure in training.items()}
+    figures |= {f"{name}-depths": one["figure"] for name, one in constants.items()}
+    figures |= {f"{name}-shares": one["figure"] for name, one in tables.items()}
+    figures |= {f"{name}-sizes": one["figure"] for name, one in by_size.items()}
+    return found | {out / f"figures/{name}.svg": alone(figure) for name, figure in figures.items()}
 
 
 def main() -> int:
-    """Command line: print the path of the page."""
+    """Command line: print the paths of what is written."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("reports/reference"), help="folder of the tables and the page")
     out = parser.parse_args().out
     try:
-        text = page(out)
+        files = written(out)
     except LandscapeError as error:
         complain(error)
         return error.exit_code
-    (out / "index.html").write_text(text, encoding="utf-8")
-    print(out / "index.html")
+    (out / "figures").mkdir(exist_ok=True)
+    for path, text in files.items():
+        path.write_text(text, encoding="utf-8")
+        print(path)
     return 0
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ SCALES = {"quick": "#de8f05", "mid": "#0173b2", "paper": "#029e73"}
 """The scales, smallest first, with their colours in figures that compare them."""
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 420, 250, 52, 10, 12, 38
 PAIRS = ("E,W", "E[operands],W", "W,V")
+INDEX = ("index", "index_lower", "index_upper")
 FARTHEST = math.log(16)
 """x beyond which the figure of all effects shows an arrow."""
 
@@ -76,17 +77,44 @@ def depths(at: pd.DataFrame, alt: str) -> Markup:
     return _figure("".join(marks), alt)
 
 
+def training(curvature: pd.DataFrame, events: Mapping[str, float | None], alt: str) -> Markup:
+    """-λ_min of three pairs over the analysed steps of a run, beside the gradient norm of the bias that bounds E,W.
+
+    curvature: rows of curvature.csv. events: steps by name. Log axes, from step 1; only what is negative is shown.
+    """
+    curvature = curvature[curvature["step"] > 0]
+    bound = curvature[curvature["block"] == "E,W"].set_index("step")["saddle_bound_constants"]
+    curves = {block: -curvature[curvature["block"] == block].set_index("step")["lowest"] for block in PAIRS}
+    shown = {block: curve[curve > 0].sort_index() for block, curve in curves.items()}
+    sizes = np.log10(np.concatenate([*(curve.to_numpy() for curve in shown.values()), bound.to_numpy()]))
+    low, high = max(math.floor(sizes.min()), math.ceil(sizes.max()) - 5), math.ceil(sizes.max())
+    scale = lambda value: TOP + (HEIGHT - TOP - BOTTOM) * min(1, (high - math.log10(value)) / (high - low))  # noqa: E731
+    place, marks = _steps(1.0, float(curvature["step"].max()))
+    marks += [_tick_y(scale(10.0**power), f"10{_superscript(power)}") for power in range(low, high + 1)]
+    for event, step in events.items():
+        if step is not None:
+            x = place(step)
+            marks.append(f'<path d="M{x:.1f} {TOP}V{HEIGHT - BOTTOM}" class="axis" stroke-dasharray="4 3"/>')
+            marks.append(f'<text x="{x - 4:.1f}" y="{TOP + 10}" text-anchor="end">{event}</text>')
+    for block, curve in shown.items():
+        points = [(place(step), scale(value)) for step, value in curve.items()]
+        path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
+        stroke = to_hex(colour(block))
+        dots = "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{stroke}"/>' for x, y in points)
+        line = f'<path d="{path}" fill="none" stroke="{stroke}" stroke-width="2"/>'
+        marks.append(f"<g><title>{escape(block)}</title>{line}{dots}</g>")
+    marks += [
+        f'<path d="M{place(step) - 6:.1f} {scale(value):.1f}h12" class="bound"/>' for step, value in bound.items()
+    ]
+    return _figure("".join(marks), alt)
+
+
 def shares(cases: Mapping[str, tuple[pd.DataFrame, str]], alt: str) -> Markup:
     """Kaplan-Meier: the share of runs that have grokked, over steps. cases: rows of runs.csv and colour, by label."""
     last = max(float(rows["watched"].max()) for rows, _ in cases.values())
-    first = 50.0
-    place = lambda step: LEFT + (WIDTH - LEFT - RIGHT) * math.log(max(step, first) / first) / math.log(last / first)  # noqa: E731
+    place, marks = _steps(50.0, last)
     scale = lambda share: TOP + (HEIGHT - TOP - BOTTOM) * (1 - share)  # noqa: E731
-    marks = [_tick_y(scale(share), f"{share:.0%}") for share in (0, 0.5, 1)]
-    for step in (100, 300, 1000, 3000, 10000):
-        if step <= last:
-            marks.append(f'<text x="{place(step):.0f}" y="{HEIGHT - 20}" text-anchor="middle">{step:,}</text>')
-    marks.append(f'<text x="{WIDTH / 2}" y="{HEIGHT - 4}" text-anchor="middle">step</text>')
+    marks += [_tick_y(scale(share), f"{share:.0%}") for share in (0, 0.5, 1)]
     for i, (label, (rows, stroke)) in enumerate(cases.items()):
         curve = survival(rows["grokked"], rows["watched"])
         grokked = np.isin(curve.quantiles, rows["grokked"].dropna())
@@ -131,6 +159,18 @@ def ladder(
     return Markup(f'<svg viewBox="0 0 {width} {HEIGHT}" role="img" aria-label="{escape(alt)}">{inside}</svg>')
 
 
+def _steps(first: float, last: float) -> tuple[Callable[[float], float], list[str]]:
+    """Where a step stands on a log axis from `first` to `last`, and the marks of that axis."""
+    place = lambda step: LEFT + (WIDTH - LEFT - RIGHT) * math.log(max(step, first) / first) / math.log(last / first)  # noqa: E731
+    marks = [f'<text x="{WIDTH / 2}" y="{HEIGHT - 4}" text-anchor="middle">step</text>']
+    for step in (1, 10, 100, 1000, 10_000) if first == 1 else (100, 300, 1000, 3000, 10_000):
+        if step <= last:
+            x = place(step)
+            anchor = "end" if x > WIDTH - 3 * RIGHT else "middle"
+            marks.append(f'<text x="{x:.0f}" y="{HEIGHT - 20}" text-anchor="{anchor}">{step:,}</text>')
+    return place, marks
+
+
 def _tick_y(y: float, text: str, width: int = WIDTH) -> str:
     line = f'<line x1="{LEFT}" x2="{width - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" class="grid"/>'
     return f'{line}<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{text}</text>'
@@ -144,6 +184,15 @@ def _figure(inside: str, alt: str) -> Markup:
     return Markup(f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(alt)}">{inside}</svg>')
 
 
+def alone(figure: Markup) -> str:
+    """A figure of the page as a file of its own, on white whatever the colours of the page that shows it."""
+    style = """<style>svg { font: 12px system-ui, sans-serif; background: #fff; } text { fill: #1c1e21; }
+.axis { stroke: #5b626b; } .grid { stroke: #d5d9de; }
+.bound { stroke: #1c1e21; stroke-width: 2; fill: none; }</style>"""
+    whole = str(figure).replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
+    return whole.replace(">", ">" + style, 1) + "\n"
+
+
 def film(curvature: pd.DataFrame, metrics: pd.DataFrame) -> dict[str, Any]:
     """What the slider shows of one run: rows of curvature.csv by step, and its accuracies."""
     steps = []
@@ -151,7 +200,7 @@ def film(curvature: pd.DataFrame, metrics: pd.DataFrame) -> dict[str, Any]:
         blocks = {}
         for row in rows.drop_duplicates("block", keep="last").to_dict("records"):
             ratios = [row[name] for name in rows.filter(like="kappa_") if math.isfinite(row[name])]
-            index = {name: _known(row[name]) for name in ("index", "index_lower", "index_upper")}
+            index = {name: _known(row[name]) for name in INDEX}
             ends = {name: _known(row[name]) for name in ("lowest", "highest")}
             blocks[row["block"]] = {**ends, **index, "level": row["index_level"], "kappa": ratios}
         steps.append({"step": int(step), "blocks": blocks})

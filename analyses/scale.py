@@ -29,6 +29,8 @@ ON_THE_WAY = (
     "effective_rank",
 )
 OF_A_STEP = ("curvature_ratio", "saddle_bound", "saddle_bound_operands", "saddle_bound_constants")
+FILM = "film"
+"""Study of the run whose blocks are followed over training."""
 POINTS = "points"
 """Study of searches for critical points."""
 MOST_RATIOS = 8
@@ -157,10 +159,11 @@ def tables(scale: Scale) -> dict[str, pd.DataFrame]:
     runs = list(scale.all_runs())
     done = [(run, analysis) for run in runs for analysis in run.planned.hessian]
     searched = [(run, analysis) for run, analysis in done if run.planned.path.parent.name == POINTS]
+    points = {"points": pd.DataFrame([point(*one) for one in searched])} if searched else {}
     return {
+        **points,
         "runs": pd.DataFrame(map(run_row, runs)),
         "curvature": pd.concat([curvature(*one) for one in done], ignore_index=True),
-        "points": pd.DataFrame([point(*one) for one in searched]),
-        "metrics": pd.concat(map(metrics, scale.runs("curvature", case="c1").values())),
+        "metrics": pd.concat(map(metrics, [*scale.runs("curvature", case="c1").values(), *scale.runs(FILM).values()])),
         "tokens": pd.concat([table for pair in scale.rare().values() for table in pair]),
     }

@@ -50,34 +50,69 @@ function accuracies(svg, film, step) {
   cursor(svg, place(film, step));
 }
 
-// Both ends of each block's spectrum on a log axis: λ_max, and the depth -λ_min where it is negative.
-function ends(svg, film, step) {
-  const found = (value) => film.steps.flatMap((one) => Object.entries(one.blocks).map(([name, b]) => [name, one.step, value(b)]))
-    .filter(([, , size]) => size > 1e-9);
-  const highest = found((b) => b.highest), depth = found((b) => -b.lowest);
-  const powers = [...highest, ...depth].map(([, , size]) => Math.log10(size));
-  const low = Math.floor(Math.min(...powers, -3)), high = Math.ceil(Math.max(...powers, low + 1));
+// Numbers of the blocks on a log axis of powers of ten: values(b) are those of a block at a step.
+function logs(svg, film, step, values, least, paint) {
+  const rows = film.steps.flatMap((one) => Object.entries(one.blocks).flatMap(([block, b]) =>
+    values(b).filter(({size}) => size > least).map((found) => ({block, step: one.step, ...found}))));
+  const powers = rows.map(({size}) => Math.log10(size));
+  const low = Math.floor(Math.min(...powers, 0)), high = Math.ceil(Math.max(...powers, low + 1));
   const y = (size) => TOP + (H - TOP - BOTTOM) * (high - Math.log10(size)) / (high - low);
   const ticks = [];
-  for (let power = low; power <= high; power++) ticks.push([y(10 ** power), `1e${power}`]);
+  for (let power = low; power <= high; power++) ticks.push([y(10 ** power), power < 0 ? `1e${power}` : (10 ** power).toLocaleString("en")]);
   axes(svg, film, ticks);
-  for (const [block, stroke] of Object.entries(film.colours)) {
-    const points = (rows) => rows.filter(([name]) => name === block).map(([, at, size]) => [place(film, at), y(size)]);
-    line(svg, points(highest), stroke, `λ_max of ${block}`).setAttribute("stroke-dasharray", "3 3");
-    line(svg, points(depth), stroke, `depth of ${block}`);
-    for (const [cx, cy] of points(depth))
-      draw(draw(svg, "circle", {cx, cy, r: 4, fill: stroke}), "title", {}, `depth of ${block}`);
-  }
+  for (const [block, stroke] of Object.entries(film.colours))
+    paint(block, stroke, rows.filter((row) => row.block === block).map((row) => ({...row, x: place(film, row.step), y: y(row.size)})), y);
   cursor(svg, place(film, step));
 }
+
+const dots = (svg, points, stroke, label) => {
+  for (const {x, y, size} of points)
+    draw(draw(svg, "circle", {cx: x, cy: y, r: 3, fill: stroke}), "title", {}, `${label}: ${short(size)}`);
+};
+const joined = (svg, points, stroke, label) => line(svg, points.map(({x, y}) => [x, y]), stroke, label);
+
+// Both ends of each block's spectrum: λ_max, and the depth -λ_min where it is negative.
+function ends(svg, film, step) {
+  const both = (b) => [{size: b.highest, end: "λ_max"}, {size: -b.lowest, end: "depth"}];
+  logs(svg, film, step, both, 1e-9, (block, stroke, points) => {
+    joined(svg, points.filter(({end}) => end === "λ_max"), stroke, `λ_max of ${block}`).setAttribute("stroke-dasharray", "3 3");
+    const depth = points.filter(({end}) => end === "depth");
+    joined(svg, depth, stroke, `depth of ${block}`);
+    dots(svg, depth, stroke, `depth of ${block}`);
+  });
+}
+
+// A point where the index is known, and a bar where its bounds differ; bars of blocks stand side by side.
+function index(svg, film, step) {
+  const names = Object.keys(film.colours);
+  const known = (b) => [{size: b.index ?? b.index_upper, low: b.index_lower, sure: b.index !== null}];
+  logs(svg, film, step, known, 0, (block, stroke, points, y) => {
+    const sure = points.filter((point) => point.sure);
+    joined(svg, sure, stroke, `index of ${block}`);
+    dots(svg, sure, stroke, `index of ${block}`);
+    for (const {x, low, size} of points.filter((point) => !point.sure)) {
+      const at = x + 3 * (names.indexOf(block) - (names.length - 1) / 2);
+      const bar = draw(svg, "line", {x1: at, x2: at, y1: y(Math.max(low, 1)), y2: y(size), stroke, "stroke-width": 2});
+      draw(bar, "title", {}, `index of ${block}: ${low} to ${size}`);
+    }
+  });
+}
+
+function kappa(svg, film, step) {
+  logs(svg, film, step, (b) => b.kappa.map((size) => ({size})), 0, (block, stroke, points, y) => {
+    dots(svg, points, stroke, `κ of ${block}`);
+    draw(svg, "line", {x1: LEFT, x2: W - RIGHT, y1: y(1), y2: y(1), class: "axis"});
+  });
+}
+
+const charts = {accuracy: accuracies, ends, index, kappa};
 
 function show() {
   const film = films[scale.value], now = film.steps[slider.value];
   document.getElementById("now").textContent = `step ${now.step.toLocaleString("en")}`;
   document.getElementById("run").textContent = `${film.run}: ${film.setting}`;
   slider.setAttribute("aria-valuetext", `step ${now.step}`);
-  accuracies(document.getElementById("accuracy"), film, now.step);
-  ends(document.getElementById("ends"), film, now.step);
+  for (const [name, chart] of Object.entries(charts)) chart(document.getElementById(name), film, now.step);
   const body = document.getElementById("blocks");
   body.replaceChildren();
   for (const [block, b] of Object.entries(now.blocks)) {
@@ -91,9 +126,10 @@ function show() {
 }
 
 function choose() {
-  const film = films[scale.value], plateau = film.steps.findIndex((one) => "E,W" in one.blocks);
+  // It opens on the plateau.
+  const film = films[scale.value], plateau = Math.sqrt((film.memorised ?? 1) * (film.grokked ?? Infinity));
   slider.max = film.steps.length - 1;
-  slider.value = Math.max(plateau, 0);
+  slider.value = film.steps.findLastIndex((one) => one.step <= plateau);
   show();
 }
 scale.addEventListener("change", choose);

@@ -8,12 +8,13 @@ import sys
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
+from xml.etree import ElementTree
 
 import page
 import pytest
 from helpers.browser import CHROMIUM, browser
 from helpers.made_tables import DEPTHS, write_tables
-from page_claims import CLAIMS
+from page_claims import CLAIMS, effect
 
 SCALES = ("quick", "mid", "paper")
 HELD = dict.fromkeys(CLAIMS, 0.9) | {"C7": 0.3, "C9": 0.1}
@@ -52,13 +53,20 @@ def heading(text: str, name: str) -> str:
     return unescape(found[1] or found[2])
 
 
+def html(folder: Path) -> str:
+    """The page of the tables in a folder."""
+    return page.written(folder)[folder / "index.html"]
+
+
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A page of three scales that agree in all claims but C4. Read only."""
     folder = tmp_path_factory.mktemp("reference")
     for name, sign in zip(SCALES, (-1, 1, 1), strict=True):
         write_tables(folder / name, HELD | {"C4": sign * 0.5}, tokens=2 if name == "quick" else 4)
-    (folder / "index.html").write_text(page.page(folder), encoding="utf-8")
+    (folder / "figures").mkdir()
+    for path, text in page.written(folder).items():
+        path.write_text(text, encoding="utf-8")
     return folder
 
 
@@ -67,7 +75,7 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Path:
 )
 def test_a_finding_that_turns_over_turns_its_sentence(sign: int, judgement: str, count: str, tmp_path: Path) -> None:
     write_tables(tmp_path / "mid", {name: sign * x for name, x in HELD.items()}, tokens=4)
-    text = page.page(tmp_path)
+    text = html(tmp_path)
     for name, claim in CLAIMS.items():
         assert heading(text, name) == (claim.holds if sign > 0 else claim.opposite)
         assert claim.holds != claim.opposite != claim.question
@@ -79,11 +87,11 @@ def test_a_finding_that_turns_over_turns_its_sentence(sign: int, judgement: str,
 def test_what_is_open_is_asked(tmp_path: Path) -> None:
     """A claim without verdict is a question; where scales disagree, the sentence names its scale."""
     write_tables(tmp_path / "quick", {"C1": 0.7}, tokens=2)
-    text = page.page(tmp_path)
+    text = html(tmp_path)
     assert heading(text, "C8") == f"Undecided: {CLAIMS['C8'].question}"
     assert "1 of the paper's 9 claims hold at quick, 0 come out the other way, 8 stay undecided" in unescape(text)
     write_tables(tmp_path / "mid", {"C1": -0.7}, tokens=4)
-    assert heading(page.page(tmp_path), "C1") == f"At mid: {CLAIMS['C1'].opposite}"
+    assert heading(html(tmp_path), "C1") == f"At mid: {CLAIMS['C1'].opposite}"
 
 
 def test_every_number_leads_to_its_row(three: Path) -> None:
@@ -156,13 +164,32 @@ def test_the_page_is_short_whole_and_described(three: Path) -> None:
     assert 300 < len(reader.words) <= 2500
     assert len(text.encode()) < 5e6
     pictures = [attributes for tag, attributes in reader.found if tag == "svg"]
-    assert len(pictures) == 3 + 3 + 13 + 1 + 2
+    assert len(pictures) == 3 + 3 + 3 + 13 + 1 + 4
     assert all(picture["role"] == "img" and len(str(picture["aria-label"])) > 10 for picture in pictures)
     # Nothing is loaded.
     assert not [tag for tag, attributes in reader.found if "src" in attributes or tag == "link"]
     assert "@import" not in text
     assert "url(" not in text
-    assert text == page.page(three)
+    assert text == html(three)
+
+
+def test_what_github_shows(three: Path) -> None:
+    """The same sentences and effects, and figures that are files of their own."""
+    text = (three / "report.md").read_text(encoding="utf-8")
+    table = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
+    assert table[0] == ["", "finding", *SCALES]
+    shown = (three / "index.html").read_text(encoding="utf-8")
+    assert {row[0]: unescape(row[1]) for row in table[2:]} == {name: heading(shown, name) for name in CLAIMS}
+    for name, _, *found in table[2:]:
+        for scale, cell in zip(SCALES, found, strict=True):
+            verdict = page.Results(scale, three / scale).verdict(name)
+            assert re.sub("<[^>]+>", "", cell) == f"{verdict['verdict']}, {effect(name, verdict)}"
+    pictures = re.findall(r"!\[[^]]+\]\((.*?)\)", text)
+    assert len(pictures) == 3 * 3 + 1
+    for picture in pictures:
+        root = ElementTree.parse(three / picture).getroot()
+        assert root.tag == "{http://www.w3.org/2000/svg}svg"
+        assert len(list(root.iter())) > 10
 
 
 def test_without_a_scale_it_says_how_to_make_one(
@@ -200,10 +227,10 @@ def test_browsers_show_it(three: Path, tmp_path_factory: pytest.TempPathFactory)
             named = ", ".join(f"{name} = document.getElementById('{name}')" for name in ("now", "run", "blocks"))
             return tuple(shown.evaluate(f"(() => {{ const {named}; return {state}; }})()"))
 
-        assert film() == ("step 400", "curvature/c1-s100.h5: p = 97, 4 tokens, d = 128, h = 512", 5)
+        assert film() == ("step 10", "film/base-s100.h5: p = 97, 4 tokens, d = 16, h = 64", 3)
         move = "(e => { e.value = %s; e.dispatchEvent(new Event('%s')); })(document.getElementById('%s'))"
-        shown.evaluate(move % (0, "input", "step"))
-        assert film()[::2] == ("step 0", 2)
+        shown.evaluate(move % (2, "input", "step"))
+        assert film()[::2] == ("step 1,000", 3)
         shown.evaluate(move % ("'quick'", "change", "scale"))
-        assert film()[1:] == ("curvature/c1-s100.h5: p = 59, 2 tokens, d = 16, h = 64", 2)
+        assert film()[1:] == ("film/base-s100.h5: p = 59, 4 tokens, d = 16, h = 64", 3)
         assert shown.complaints == []

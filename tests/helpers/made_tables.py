@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import primary
+from scale import FILM
 
 SEEDS = range(100, 110)
 WIDTHS = {"d64": ("embed_dim", 64, 0.5), "h256": ("hidden", 256, 4.0), "p97": ("p", 97, 1.5)}
@@ -36,6 +37,7 @@ def write_tables(folder: Path, x: Mapping[str, float], tokens: int) -> None:
         ("constants", "two"),
     ]
     tables["runs"] = pd.DataFrame([_run(study, case, seed, tokens) for study, case in cases for seed in SEEDS])
+    tables["runs"].loc[len(tables["runs"])] = _run(FILM, "base", SEEDS[0], tokens) | {"p": 59 if tokens == 2 else 97}
     four = ("curvature", "c1") if tokens == 4 else ("constants", "four")
     rows = [_rows(*four, seed, "plateau", 400, DEPTHS) for seed in SEEDS]
     if tokens == 2:
@@ -52,10 +54,14 @@ def write_tables(folder: Path, x: Mapping[str, float], tokens: int) -> None:
         rows += [
             _rows("points", case, seed, "end", 4000, {"E,W": -0.1, "W,V": -0.1}, 1) for case in ends for seed in SEEDS
         ]
-    rows += [_rows("curvature", "c1", SEEDS[0], "top", step, {"E": 0.0, "W": 0.0}) for step in (0, 10, 1000)]
+    # Over training, as multiples of those on the plateau.
+    for step, times in {0: 0.1, 10: 2.0, 1000: 1.0}.items():
+        pairs = {block: times * value for block, value in DEPTHS.items() if value}
+        rows += [_rows(FILM, "base", SEEDS[0], "film", step, pairs)]
     tables["curvature"] = pd.DataFrame(sum(rows, []))
     recorded = [{"step": 25 * i, "train_accuracy": min(1, i / 8), "test_accuracy": i / 40} for i in range(41)]
-    tables["metrics"] = pd.DataFrame([{"seed": seed, **row} for seed in SEEDS for row in recorded])
+    of_film = [{"study": FILM, "seed": SEEDS[0], **row} for row in recorded]
+    tables["metrics"] = pd.DataFrame([{"study": "curvature", "seed": SEEDS[0], **row} for row in recorded] + of_film)
     folder.mkdir()
     for name, table in tables.items():
         table.to_csv(folder / f"{name}.csv", index=False)

@@ -35,6 +35,7 @@ READ = {
     "curvature": {"c1", "c10"},
     "decay": {"base"},
     "delay": {"embedding", "onehot"},
+    "film": {"base"},
     "pace": {"curvature"},
     "points": {"quadratic"},
     "rare": {"full"},
@@ -45,6 +46,7 @@ READ = {
 OWN = {
     "constants": {"embed_dim": 4, "hidden": 32, "steps": 200},
     "curvature": {"init_scale_E": 2.0, "steps": 200},
+    "film": {"embed_dim": 4, "hidden": 16, "steps": 20},
     "tables": {"steps": 340},
 }
 """Narrow, since the blocks of four tokens would take most of the time; long enough for a nuclear norm to grok."""
@@ -62,7 +64,7 @@ def shortened(study: dict[str, Any], cases: Collection[str]) -> dict[str, Any]:
     hessian = [
         {**analysis, "cases": [case for case in analysis.get("cases", own) if case in own], "device": "cpu"}
         | {"probes": 2, "probe_steps": 5}
-        | ({"num_steps": 5, "cases": ["c1"]} if "num_steps" in analysis else {})
+        | ({"num_steps": 5, "cases": list(own)[:1]} if "num_steps" in analysis else {})
         | ({"refine_from": 0} if "refine_from" in analysis else {})
         for analysis in study.get("hessian", ())
     ]
