@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -67,6 +68,13 @@ def seeds_to_decide(x: Sequence[float] | NDArray[np.float64], tests: int) -> int
         if signed_rank_p(np.tile(values, times)) < ALPHA / tests:
             return times * len(values)
     return None
+
+
+def later(a: float, b: float) -> float:
+    """ln(a / b) of two steps; infinite where one never came, 0 where neither did."""
+    if math.isnan(a) and math.isnan(b):
+        return 0.0
+    return math.inf if math.isnan(a) else -math.inf if math.isnan(b) else math.log(a / b)
 
 
 def survival(times: ArrayLike, last: ArrayLike) -> stats._survival.EmpiricalDistributionFunction:

@@ -16,6 +16,7 @@ import jinja2
 import numpy as np
 import pandas as pd
 from markupsafe import Markup
+from page_beside import COMPARISONS, by_task, compared
 from page_claims import CLAIMS, effect, headline, number, said
 from page_figures import SCALES, alone, depths, effects, film, shares, training
 from page_sizes import SIZES, points, sizes
@@ -299,6 +300,9 @@ def written(out: Path) -> dict[Path, str]:
         "tables": tables,
         "sizes": by_size,
         "points": [(results.name, row) for results in done for row in results.points()],
+        "comparisons": [one.words for one in COMPARISONS],
+        "compared": {one.name: compared(one.tables["runs"], one.link) for one in done},
+        "by_task": {one.name: by_task(one.tables["runs"], one.tables["curvature"], one.link) for one in done},
         "charts": CHARTS,
         "films": Markup(json.dumps(films, allow_nan=False).replace("<", "\\u003c")),
     }

@@ -12,6 +12,8 @@ from scale import POINTS
 
 SIZES = "sizes"
 """Study that varies one quantity at a time."""
+RUN = ["study", "case", "task", "seed"]
+"""What names a run in both tables."""
 VARIED = {"d": "embed_dim", "h": "hidden", "p": "p", "tokens": "tokens"}
 """Columns of runs.csv by the name of the quantity."""
 SHOWN = {
@@ -24,13 +26,13 @@ SHOWN = {
 def ratios(runs: pd.DataFrame, curvature: pd.DataFrame) -> pd.DataFrame:
     """One row a run whose plateau was analysed: its settings, ratios of depths and the constant of Proposition 4.1."""
     plateau = curvature[curvature["analysis"] == "plateau"]
-    lowest = plateau.pivot_table(index=["study", "case", "seed"], columns="block", values="lowest")
+    lowest = plateau.pivot_table(index=RUN, columns="block", values="lowest")
     lowest = lowest.reindex(columns=["E,W", "E[operands],W", "W,V"])
     # Of two tokens all rows are operands.
     operands = lowest["E[operands],W"].fillna(lowest["E,W"])
     found = pd.DataFrame({"E,W": lowest["E,W"] / lowest["W,V"], "operands": operands / lowest["W,V"]})
     found.columns = pd.Index(SHOWN)
-    return runs.merge(found.reset_index(), on=["study", "case", "seed"])
+    return runs.merge(found.reset_index(), on=RUN)
 
 
 def sizes(runs: pd.DataFrame, curvature: pd.DataFrame) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from exact import ALPHA, Judgement, holm, median_interval, seeds_to_decide, signed_rank_p
+from exact import ALPHA, Judgement, holm, later, median_interval, seeds_to_decide, signed_rank_p
 from runs import Run
 from scale import HALF, Scale, prop41_constant, tables
 from scipy import stats
@@ -33,13 +33,6 @@ def primary(name: str, statement: str) -> Callable[[Test], Test]:
         return test
 
     return register
-
-
-def later(a: float, b: float) -> float:
-    """ln(a / b) of two steps; infinite where one never came, 0 where neither did."""
-    if math.isnan(a) and math.isnan(b):
-        return 0.0
-    return math.inf if math.isnan(a) else -math.inf if math.isnan(b) else math.log(a / b)
 
 
 def grokked(run: Run, counted: bool = False) -> float:

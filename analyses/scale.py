@@ -143,7 +143,7 @@ def curvature(run: Run, analysis: str) -> pd.DataFrame:
     levels = data["inertia_level"].values.ravel().astype(int)
     table.insert(0, "index_level", [LEVELS[level] for level in levels])
     at = data["grad_norm"].to_series().index.to_frame(index=False)
-    which = pd.DataFrame([{**named(run), "analysis": analysis}] * len(table))
+    which = pd.DataFrame([{**named(run), "task": run.planned.config.task, "analysis": analysis}] * len(table))
     file = pd.Series([f"{run.planned.path.parent.name}/{run.planned.hessian[analysis].name}"] * len(table), name="file")
     return pd.concat([which, at, table, file], axis=1)
 

@@ -14,6 +14,8 @@ import page
 import pytest
 from helpers.browser import CHROMIUM, browser
 from helpers.made_tables import DEPTHS, write_tables
+from markupsafe import Markup
+from page_beside import by_task, compared
 from page_claims import CLAIMS, effect
 
 SCALES = ("quick", "mid", "paper")
@@ -156,6 +158,22 @@ def test_other_results_stand_beside_ours(three: Path) -> None:
     assert results.spikes()["float32"].striptags() == "7 of 10"
     assert results.spikes()["float64"].striptags() == "0 of 10"
     assert results.division().striptags() == "1,004"
+
+
+def test_settings_are_compared_over_paired_seeds(three: Path) -> None:
+    results = page.Results("mid", three / "mid")
+    runs, curvature = results.tables["runs"], results.tables["curvature"]
+    assert {words: text.striptags() for words, text in compared(runs, results.link).items()} == {
+        "c = 4 over c = 1": "× 0.5 [0.5, 0.5]"
+    }
+    tasks = by_task(runs, curvature, results.link)
+    assert list(tasks) == ["a + b", "a / b"]
+    depth = DEPTHS["E,W"] / DEPTHS["W,V"]
+    assert Markup(tasks["a + b"]["C4"]).striptags() == f"× {depth:.3g} [{depth:.3g}, {depth:.3g}]"
+    # Depths of addition are not those of division, of which none were measured.
+    assert {claim: Markup(cell).striptags() for claim, cell in tasks["a / b"].items()} == {
+        "C1": "–", "C4": "–", "C7": "× 1.04 [1.01, 1.08]", "C8": "× 2 [2, 2]",
+    }  # fmt: skip
 
 
 def test_the_page_is_short_whole_and_described(three: Path) -> None:

@@ -29,7 +29,7 @@ def write_tables(folder: Path, x: Mapping[str, float], tokens: int) -> None:
     sizes = [("sizes", case) for case in WIDTHS] if tokens == 2 else []
     cases = [
         *sizes,
-        *[("spikes", "float32"), ("spikes", "float64"), ("tasks", "c1")],
+        *[("spikes", "float32"), ("spikes", "float64"), ("tasks", "c1"), ("tasks", "c10"), ("pace", "c4")],
         ("curvature", "c1"),
         ("tables", "l2"),
         ("tables", "nuclear"),
@@ -80,13 +80,14 @@ def _run(study: str, case: str, seed: int, tokens: int) -> dict[str, object]:
     size = {"p": 59, "tokens": tokens, "embed_dim": 16, "hidden": 64, "prop41_constant": seed / 100}
     if case in WIDTHS:
         size[WIDTHS[case][0]] = WIDTHS[case][1]
-    grokked = None if case == "l2" else 900 + seed
+    grokked = None if case == "l2" else (900 + seed) / (2 if case in ("c10", "c4") else 1)
     return {
         **known,
         **setting,
         **size,
         "memorised": 200,
         "grokked": grokked,
+        "delay": None if grokked is None else grokked - 200,
         "watched": 6000,
         "effective_rank": seed / 10,
     }
@@ -96,7 +97,7 @@ def _rows(
     study: str, case: str, seed: int, analysis: str, step: int, lowest: Mapping[str, float], sure: int | None = None
 ) -> list[dict[str, object]]:
     deeper = 1 + (seed - SEEDS[0]) / 100
-    known = {"study": study, "case": case, "seed": seed, "analysis": analysis, "step": step}
+    known = {"study": study, "case": case, "task": "add", "seed": seed, "analysis": analysis, "step": step}
     level = "bracketed" if sure is None else "certified"
     free = {"index_gauge_free": None if sure is None else 0}
     index = {**free, "index_level": level, "index": sure, "index_lower": 3, "index_upper": 9}
