@@ -67,8 +67,8 @@ def test_paths_may_be_strings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     Path("sweep.json").write_text('{"name": "s", "train": {"steps": 1}}')
     sweep = landscape.load_sweep("sweep.json")
     assert [run.path for run in landscape.sweep_runs(sweep, "out")] == [Path("out/s/base-s0.h5")]
-    with pytest.raises(landscape.LandscapeError, match="jobs is 0"):
-        landscape.run_sweep(sweep, "out", jobs=0)
+    with pytest.raises(landscape.LandscapeError, match="jobs is -1"):
+        landscape.run_sweep(sweep, "out", jobs=-1)
     refine("a.h5", 4, AnalysisConfig(device="cpu", blocks=("W",)), "e.h5", max_products=1, quiet=True)
     few = SliceConfig(block="E", points=5, plane_points=3)
     assert slice_checkpoint("a.h5", 4, few, AnalysisConfig(device="cpu")).plane.shape == (3, 3)
