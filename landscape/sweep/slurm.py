@@ -246,5 +246,5 @@ def _submitit(module: str = "") -> Any:
         return importlib.import_module(f"submitit.{module}".rstrip("."))
     except ModuleNotFoundError as error:
         raise LandscapeError(
-            "Slurm needs submitit, which is not installed", "pip install 'landscape[slurm]'"
+            "Slurm needs submitit, which is not installed", "pip install 'landscape-hessian[slurm]'"
         ) from error

@@ -58,7 +58,7 @@ def missing() -> str:
     if absent:
         return f"{', '.join(absent)} not installed: apt-get install slurmctld slurmd slurm-client munge"
     if find_spec("submitit") is None:
-        return "submitit not installed: pip install 'landscape[test]'"
+        return "submitit not installed: pip install 'landscape-hessian[test]'"
     return "" if os.getuid() == 0 else "slurmd has to be started by root"
 
 

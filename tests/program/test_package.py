@@ -8,10 +8,15 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
+import tarfile
+import tomllib
+import venv
 import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
 from conftest import TINY
 
 import landscape
@@ -20,6 +25,7 @@ from landscape.analysis.slices import slice_checkpoint
 from landscape.config import AnalysisConfig, SliceConfig
 
 ROOT = Path(__file__).parents[2]
+OURS = [path for path in (ROOT / "landscape").rglob("*") if path.is_file() and "__pycache__" not in path.parts]
 BARE = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
 
@@ -28,17 +34,18 @@ def parent(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder in which somebody cloned the repository, under its own name."""
     clone = tmp_path_factory.mktemp("parent") / "landscape"
     shutil.copytree(ROOT / "landscape", clone / "landscape", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "README.md", "LICENSE", "CITATION.cff", "CHANGELOG.md", "MANIFEST.in"):
         shutil.copy(ROOT / name, clone)
     return clone.parent
 
 
 def build(parent: Path, kind: str) -> zipfile.ZipFile:
-    """What pip asks setuptools for, `wheel` or `editable`."""
+    """What pip asks setuptools for, `wheel` or `editable`; made once."""
     code = f"import sys; from setuptools import build_meta; build_meta.build_{kind}(sys.argv[1])"
     out = parent / kind
-    out.mkdir()
-    subprocess.run([sys.executable, "-c", code, out], cwd=parent / "landscape", check=True, capture_output=True)
+    if not out.exists():
+        out.mkdir()
+        subprocess.run([sys.executable, "-c", code, out], cwd=parent / "landscape", check=True, capture_output=True)
     (wheel,) = out.glob("*.whl")
     return zipfile.ZipFile(wheel)
 
@@ -90,9 +97,67 @@ def test_a_wheel_has_all_that_is_needed(parent: Path) -> None:
     """Every module, the templates and the mark that the package has types."""
     with build(parent, "wheel") as wheel:
         packed = {name for name in wheel.namelist() if name.startswith("landscape/")}
-    ours = [path for path in (ROOT / "landscape").rglob("*") if path.is_file() and "__pycache__" not in path.parts]
-    assert packed == {str(path.relative_to(ROOT)) for path in ours}
+    assert packed == {str(path.relative_to(ROOT)) for path in OURS}
     assert "landscape/py.typed" in packed
+
+
+@pytest.fixture(scope="module")
+def source(parent: Path) -> tarfile.TarFile:
+    """The archive of the sources, as pip gets it."""
+    out = parent / "sdist"
+    out.mkdir()
+    code = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", code, out], cwd=parent / "landscape", check=True, capture_output=True)
+    (archive,) = out.iterdir()
+    return tarfile.open(archive)
+
+
+def test_a_source_archive_has_all_that_is_needed(source: tarfile.TarFile) -> None:
+    name = f"landscape_hessian-{landscape.__version__}"
+    packed = {path.partition("/")[2] for path in source.getnames() if path.startswith(f"{name}/landscape/")}
+    ours = {str(path.relative_to(ROOT)) for path in OURS}
+    assert ours <= packed
+    assert {f"{name}/{path}" for path in ("pyproject.toml", "README.md", "LICENSE", "CITATION.cff")} <= set(
+        source.getnames()
+    )
+
+
+@pytest.mark.slow
+def test_a_wheel_works_in_an_empty_environment(parent: Path, tmp_path: Path) -> None:
+    """Installed by pip under a name of its own, with an empty HOME, from another folder; only dependencies are ours."""
+    environment = tmp_path / "venv"
+    venv.create(environment)
+    site = Path(sysconfig.get_path("purelib", "venv", {"base": str(environment)}))
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    with build(parent, "wheel") as wheel:
+        pip = [sys.executable, "-m", "pip", "--python", environment, "install", "--quiet", "--no-deps", "--no-index"]
+        subprocess.run([*pip, wheel.filename], check=True)
+    home = tmp_path / "home"
+    home.mkdir()
+    bare = {"PATH": "/usr/bin:/bin", "HOME": str(home)}
+
+    def run(*command: str) -> str:
+        path, *rest = command
+        argv = [environment / "bin" / path, *rest]
+        done = subprocess.run(argv, cwd=home, env=bare, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    where = "import landscape, importlib.metadata as m; print(landscape.__file__, m.version('landscape-hessian'))"
+    path, version = run("python", "-c", where).split()
+    assert Path(path).is_relative_to(environment)
+    assert version == landscape.__version__
+    run("landscape", "train", "--preset", "demo", "--steps", "20", "--out", "run.h5")
+    run("landscape", "report", "run.h5", "--out", "report")
+    assert (home / "report/report.html").stat().st_size > 10_000
+
+
+def test_a_citation_has_what_its_format_needs() -> None:
+    """CITATION.cff 1.2.0: the required keys; the version is that of the file that is cited."""
+    found = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert {"cff-version", "message", "title", "authors"} <= set(found)
+    assert found["cff-version"] == "1.2.0"
+    assert found["license"] == tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["license"]
 
 
 def test_type_checkers_see_what_is_exported() -> None:

@@ -13,7 +13,7 @@ from landscape.training.callbacks.recording import Recording
 try:
     from lightning.pytorch.callbacks import Callback
 except ImportError as error:
-    raise ImportError("the callback needs lightning: pip install 'landscape[lightning]'") from error
+    raise ImportError("the callback needs lightning: pip install 'landscape-hessian[lightning]'") from error
 
 
 class RecorderCallback(Callback):  # type: ignore[misc, unused-ignore]

@@ -11,7 +11,7 @@ from landscape.training.callbacks.recording import Recording
 try:
     from transformers import TrainerCallback
 except ImportError as error:
-    raise ImportError("the callback needs transformers: pip install 'landscape[transformers]'") from error
+    raise ImportError("the callback needs transformers: pip install 'landscape-hessian[transformers]'") from error
 
 
 class RecorderCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
