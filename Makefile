@@ -8,7 +8,7 @@ TEST_INSTALLED := $(VENV)/.installed-test
 DEMO_STEPS ?= 3000
 DEMO_CHECKPOINTS ?= 12
 
-.PHONY: install demo demo-transformer test lint bench bench-full studies studies-paper torture clean
+.PHONY: install demo demo-transformer test lint bench bench-full studies studies-paper torture docs clean
 
 install: $(INSTALLED)
 
@@ -21,7 +21,7 @@ $(INSTALLED): $(VENV)/bin/python pyproject.toml constraints.txt
 	touch $@
 
 $(TEST_INSTALLED): $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test,docs]'
 	touch $@
 
 # Repeated, this resumes where it stopped; finished parts are not done again.
@@ -79,5 +79,10 @@ torture: $(TEST_INSTALLED)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[torture]'
 	$(BIN)/python tests/torture.py
 
+# Offline; a warning is an error. Open docs/_build/docs/index.html.
+docs: $(TEST_INSTALLED)
+	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going -c docs . docs/_build
+	@echo docs/_build/docs/index.html
+
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build docs/_build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,97 @@
+"""The site of the documentation: `make docs` builds it, offline, from the pages as they stand in the repository.
+
+The repository's root is the source folder, so that links between pages work on GitHub and in the site alike.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from docutils.utils.math.latex2mathml import tex2mathml
+from sphinx import addnodes
+from sphinx.application import Sphinx
+
+import landscape
+
+ROOT = Path(__file__).parents[1]
+# `program-output` runs the command of this Python, in boxes that fit a page.
+os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+os.environ["COLUMNS"] = "90"
+os.environ.pop("FORCE_COLOR", None)
+
+project = html_title = "landscape"
+author = copyright = "The authors of landscape"
+version = release = landscape.__version__
+root_doc = "docs/index"
+include_patterns = [
+    "docs/**",
+    "README.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "studies/PROTOCOL.md",
+    "reports/reference/**.md",
+]
+exclude_patterns = [".*", "checkpoints", "docs/_build", "docs/performance/*"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinxcontrib.programoutput"]
+suppress_warnings = ["toc.not_included"]
+
+myst_enable_extensions = ["dollarmath"]
+myst_heading_anchors = 3
+html_theme = "furo"
+html_math_renderer = "mathml"
+html_copy_source = False
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+pygments_style = "friendly"
+autodoc_preserve_defaults = True
+autodoc_member_order = "bysource"
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 100
+
+NAME = r"[\w\\]+(?: \([^()]*\))?"
+"""A parameter in a docstring, after the escapes; with its shape, perhaps."""
+
+
+def plain_docstring(app: Sphinx, what: str, name: str, item: Any, options: Any, lines: list[str]) -> None:
+    """Docstrings are plain text: `x` is code, and `name: text` at a sentence's start is an item."""
+    paragraphs = [" ".join(paragraph.split()) for paragraph in "\n".join(lines).split("\n\n")]
+    text = re.sub(r"([\\*|_])", r"\\\1", "\n\n".join(paragraphs))
+    text = re.sub(r"`([^`]+)`", lambda code: f"``{code[1].replace(chr(92), '')}``", text)
+    text = re.sub(rf"(?:(?<=\n\n)|(?<=\.) |; )({NAME}(?:, {NAME})*): ", r"\n\n* **\1**: ", text)
+    text = re.sub(r"(?<=\. )Raises ", r"\n\nRaises ", text)
+    lines[:] = text.splitlines()
+
+
+def link_files(app: Sphinx, doctree: nodes.document) -> None:
+    """Links to files that are no pages stay as they are: the site holds these files in the same places."""
+    for download in list(doctree.findall(addnodes.download_reference)):
+        link = nodes.reference("", "", *download.children, refuri=download["reftarget"])
+        download.replace_self(link)
+
+
+def copy_files(app: Sphinx, error: Exception | None) -> None:
+    """What pages link to beside pages: the report of the trial with its tables and figures, and what that links to."""
+    shutil.copytree(ROOT / "reports/reference", app.outdir / "reports/reference", dirs_exist_ok=True)
+    shutil.copy(ROOT / "studies/PROTOCOL.md", app.outdir / "studies")
+
+
+def mathml(translator: Any, node: Any) -> None:
+    """Formulas as MathML, which browsers draw themselves: no script, no font, no other host."""
+    block = isinstance(node, nodes.math_block)
+    formula = tex2mathml(node.astext(), as_block=block)
+    formula = re.sub(r"(<mo[^>]*)>([‖|])<", r'\1 stretchy="false">\2<', formula)
+    translator.body.append(f'<div class="math">{formula}</div>' if block else formula)
+    raise nodes.SkipNode
+
+
+def setup(app: Sphinx) -> None:
+    app.add_html_math_renderer("mathml", (mathml, None), (mathml, None))
+    app.connect("autodoc-process-docstring", plain_docstring)
+    app.connect("doctree-read", link_files, priority=100)  # before Sphinx collects what to copy
+    app.connect("build-finished", copy_files)
