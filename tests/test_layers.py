@@ -25,6 +25,7 @@ FLOORS = {
     "curvature": 2,
     "storage": 2,
     "workers": 1.5,
+    "ranks": 1.5,
     "devices": 1,
     "provenance": 1,
     "config": 1,

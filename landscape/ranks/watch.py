@@ -1,0 +1,230 @@
+"""A thread in each rank that sees whether the others are alive, and ends its own where one of them is not.
+
+A process that waits for another one in a collective runs no Python: neither an exception nor a signal reaches it. So
+each rank reports to the store of the process group twice a second, and reads there of the others. Whoever is the
+first to find something wrong tells the user; all others end silently.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import select
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn, Protocol
+
+from landscape.errors import INTERRUPTED, LandscapeError, complain
+
+INTERVAL = 0.5
+STOPPED = 8.0
+"""Seconds of silence after which a process that the kernel says is stopped counts as hanging."""
+SILENT = 25.0
+"""Seconds of silence after which any other does: its threads had no chance to run, or its machine is gone."""
+LATE = 45.0
+"""Seconds that the others wait for a rank's part of a sum, or 20 times what their own parts took, if longer."""
+_RESUME = "the same command resumes; nothing that is stored is lost"
+
+
+class RankError(LandscapeError):
+    """A rank that has died or hangs."""
+
+
+class InterruptedRanksError(LandscapeError):
+    """Ctrl-C, or SIGTERM while no rank is to blame."""
+
+    exit_code = INTERRUPTED
+
+
+class Store(Protocol):
+    """What is used of torch.distributed's stores."""
+
+    def set(self, key: str, value: str) -> None: ...
+    def get(self, key: str) -> bytes: ...
+    def add(self, key: str, amount: int) -> int: ...
+    def check(self, keys: list[str]) -> bool: ...
+
+
+class Watch:
+    """Reports on this rank, and looks after the others, from `start` until `stop`."""
+
+    def __init__(self, store: Store, rank: int, size: int) -> None:
+        self._store, self.rank, self.size = store, rank, size
+        self._over = threading.Event()
+        self._speaks = False
+        self._signalled = 0
+        self._sums, self._waits_since, self._own = 0, 0.0, 0.0
+        self._begun = time.monotonic()
+        me = {"machine": _machine(), "host": platform.node(), "pid": os.getpid()}
+        self._set(f"who/{rank}", json.dumps(me))
+        self._set(f"beat/{rank}", "0 0")
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def start(self) -> None:
+        """Begin, once all ranks have made theirs; from here on signals are this thread's."""
+        self._peers = [json.loads(self._store.get(f"who/{r}")) for r in range(self.size)]
+        self._said, self._silent = [b""] * self.size, [0.0] * self.size
+        self._readable, self._writable = os.pipe()
+        os.set_blocking(self._writable, False)
+        signal.set_wakeup_fd(self._writable, warn_on_full_buffer=False)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: None)
+        self._thread.start()
+
+    def done(self) -> None:
+        """This rank has done its work: its silence means nothing any more."""
+        self._set(f"ended/{self.rank}", "1")
+        self._over.set()
+
+    def stop(self) -> None:
+        """End the thread, once all ranks are done."""
+        self._thread.join()
+        signal.set_wakeup_fd(-1)
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Around a sum over ranks, to which this one has made its part."""
+        now = time.monotonic()
+        self._own, self._sums, self._waits_since = now - self._begun, self._sums + 1, now
+        try:
+            yield
+        finally:
+            self._waits_since = 0.0
+
+    def working(self) -> None:
+        """This rank begins its part of a sum."""
+        self._begun = time.monotonic()
+
+    def fail(self, error: LandscapeError) -> bool:
+        """End all ranks; whether this one is to tell why."""
+        with contextlib.suppress(Exception):
+            if self._store.add("told", 1) > 1:
+                return False
+        self._speaks = True
+        with contextlib.suppress(Exception):
+            self._set("verdict", str(error.exit_code))
+        return True
+
+    def lost(self, error: Exception) -> NoReturn:
+        """Communication has failed: wait until it is known why, and end."""
+        time.sleep(SILENT + 10 * INTERVAL)
+        words = next(iter(str(error).splitlines()), "")[:200]
+        self._end(RankError(f"rank {self.rank} cannot reach the others: {words}", _RESUME))
+
+    def _run(self) -> None:
+        beat, before = 0, time.monotonic()
+        while not self._over.is_set():
+            if select.select([self._readable], [], [], INTERVAL)[0]:
+                self._signalled = self._signalled or os.read(self._readable, 64)[0]
+            # Time in which this process itself did not run does not count.
+            now = time.monotonic()
+            passed, before, beat = min(now - before, 2 * INTERVAL), now, beat + 1
+            try:
+                self._set(f"beat/{self.rank}", f"{beat} {self._sums}")
+                if self._store.check(["verdict"]):
+                    self._follow()
+                for rank in range(self.size):
+                    if rank != self.rank and not self._store.check([f"ended/{rank}"]):
+                        self._look_after(rank, passed)
+            except Exception as error:
+                if not self._over.is_set():
+                    self._orphaned(error)
+            if self._signalled:
+                self._interrupted()
+
+    def _look_after(self, rank: int, passed: float) -> None:
+        said = self._store.get(f"beat/{rank}")
+        silent = self._silent[rank] + passed if said == self._said[rank] else 0.0
+        self._said[rank], self._silent[rank] = said, silent
+        peer, state = self._peers[rank], ""
+        if peer["machine"] == self._peers[self.rank]["machine"]:
+            state = _state(peer["pid"])
+        name = f"rank {rank} of {self.size} (process {peer['pid']} on {peer['host']})"
+        if state == "T" and silent > STOPPED:
+            self._kill(peer["pid"])
+            self._end(RankError(f"{name} is stopped", _RESUME))
+        if state == "gone":
+            if self._store.check([f"ended/{rank}"]) or self._store.check(["verdict"]):
+                return
+            self._end(RankError(f"{name} was killed, perhaps for lack of memory", _RESUME))
+        if silent > SILENT:
+            if state:
+                self._kill(peer["pid"])
+            self._end(RankError(f"{name} has not been heard of for {silent:.0f} s", _RESUME))
+        since, sums = self._waits_since, int(said.split()[1])
+        if since and sums < self._sums and time.monotonic() - since > max(LATE, 20 * self._own):
+            if state:
+                self._kill(peer["pid"])
+            late = time.monotonic() - since
+            self._end(RankError(f"{name} has not done its part {late:.0f} s after the others", _RESUME))
+
+    def _interrupted(self) -> None:
+        """After a signal: torchrun sends one when another rank has died, which is then seen at once."""
+        for _ in range(2):
+            time.sleep(INTERVAL)
+            for rank in range(self.size):
+                if rank != self.rank:
+                    with contextlib.suppress(Exception):
+                        self._look_after(rank, 0.0)
+        self._end(InterruptedRanksError("interrupted", _RESUME))
+
+    def _orphaned(self, error: Exception) -> None:
+        """The store is gone, and the launcher with it."""
+        if self.rank == min(1, self.size - 1):
+            self._speaks = True
+            words = next(iter(str(error).splitlines()), "")[:80]
+            complain(RankError(f"rank 0 or the process that started the ranks has ended: {words}", _RESUME))
+        self.leave(1)
+
+    def _follow(self) -> None:
+        code = int(self._store.get("verdict"))
+        if self._speaks:
+            # The main thread is telling why; it may be stuck in what it does then.
+            time.sleep(10)
+        self.leave(code)
+
+    def _end(self, error: LandscapeError) -> NoReturn:
+        if self.fail(error):
+            complain(error)
+        self.leave(error.exit_code)
+
+    def leave(self, code: int) -> NoReturn:
+        """End this process at once: the threads of a broken process group would keep it."""
+        if self.rank == 0:
+            # Where no launcher holds the store this rank does: the others are to read the verdict.
+            time.sleep(4 * INTERVAL)
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+        os._exit(code)
+
+    def _kill(self, pid: int) -> None:
+        """A process of this job that does not answer would also not answer to the launcher."""
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+
+    def _set(self, key: str, value: str) -> None:
+        self._store.set(key, value)
+
+
+def _machine() -> str:
+    """What two processes that see each other's numbers have in common."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text() + os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return f"{platform.node()} {os.getpid()}"
+
+
+def _state(pid: int) -> str:
+    """The kernel's letter for a process, T if it is stopped; "gone" if it has ended."""
+    try:
+        letter = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return "gone"
+    return "gone" if letter in "ZX" else letter

@@ -1,0 +1,75 @@
+"""Ranks that die, hang, fail or disagree: all end soon, with one error."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from helpers.ranks import MINUTE, started
+
+from landscape.errors import NumericsError
+from landscape.ranks.group import joined, require_alike
+
+
+def sums(fault: str, at: int) -> None:
+    """Two sums over all ranks, with a fault of one of them in between."""
+    with joined() as ranks:
+        assert ranks
+        code = "other" if (fault, at) == ("code", ranks.rank) else "same"
+        require_alike(ranks, "the code", code, "install one version on all machines")
+        part = torch.full((3,), 2.0**ranks.rank, dtype=torch.float64)
+        assert ranks.total(part).tolist() == [2.0**ranks.size - 1] * 3
+        assert ranks.say([ranks.rank]) == [0]
+        assert ranks.broadcast(torch.tensor([ranks.rank])).tolist() == [0]
+        if fault == "numbers":
+            raise NumericsError("every rank says this", "once")
+        if ranks.rank == at:
+            if fault == "memory":
+                torch.empty(1 << 48)
+            elif fault == "bug":
+                raise ValueError("a defect")
+            elif fault.startswith("SIG"):
+                os.kill(os.getpid(), getattr(signal, fault))
+        ranks.total(part)
+        print(part.tolist(), flush=True)
+
+
+FAULTS = {
+    ("SIGKILL", 1): "error: rank 1 of 3 (process ",
+    ("SIGKILL", 0): "error: ",
+    ("SIGSTOP", 2): " is stopped",
+    ("memory", 1): "error: memory ran out",
+    ("bug", 2): "ValueError: a defect",
+    ("numbers", 0): "error: every rank says this",
+    ("code", 1): "error: rank 1 has the code other, rank 0 same",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("fault", "at"), FAULTS)
+def test_a_fault_of_one_rank_ends_all(fault: str, at: int, tmp_path: Path) -> None:
+    """Within a minute, with one error that says what happened; no process is left."""
+    begun = time.monotonic()
+    with started(tmp_path, 3, sums, fault, at) as crew:
+        crew.join()
+    assert time.monotonic() - begun < MINUTE
+    assert set(crew.codes) <= {1, -signal.SIGKILL}
+    assert (-signal.SIGKILL in crew.codes) == fault.startswith("SIG")
+    said = crew.said()
+    assert FAULTS[fault, at] in said
+    assert said.count("error: ") + said.count("Traceback") == 1, said
+    assert said.count("hint: ") == (fault != "bug")
+    assert crew.said("out") == ""
+
+
+@pytest.mark.slow
+def test_ranks_without_a_fault(tmp_path: Path) -> None:
+    """All end with 0, although each ends at its own time, and the numbers are everybody's."""
+    with started(tmp_path, 3, sums, "none", 0) as crew:
+        crew.join()
+    assert (crew.codes, crew.said()) == ([0, 0, 0], "")
+    assert crew.said("out") == "[21.0, 21.0, 21.0]\n" * 3
