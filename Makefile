@@ -70,7 +70,8 @@ studies-paper: $(INSTALLED)
 define trial
 	for study in studies/$(1)/*.json; do \
 		$(BIN)/landscape sweep --config $$study --out checkpoints/trial/$(1) || test $$? -eq 3 || exit 1; done
-	$(BIN)/python analyses/primary.py checkpoints/trial/$(1)
+	$(BIN)/python analyses/collect.py checkpoints/trial/$(1)
+	$(BIN)/python analyses/primary.py reports/reference/$(1)
 	$(BIN)/python analyses/page.py
 endef
 

@@ -1,10 +1,9 @@
-"""Write the trial's page, OUT/index.html, and OUT/report.md, from the tables in OUT/SCALE that primary.py wrote."""
+"""Write the trial's page, OUT/index.html, and OUT/report.md, from the tables of collect.py and primary.py."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import functools
 import json
 import math
 import re
@@ -20,7 +19,7 @@ from page_beside import COMPARISONS, by_task, compared
 from page_claims import CLAIMS, effect, headline, number, said
 from page_figures import SCALES, alone, depths, effects, film, shares, training
 from page_sizes import SIZES, points, sizes
-from scale import FILM
+from scale import FILM, Scale
 
 from landscape.config import TrainConfig, preset
 from landscape.errors import LandscapeError, complain
@@ -54,15 +53,8 @@ CHARTS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Results:
-    """The tables of one scale."""
-
-    name: str
-    folder: Path
-
-    @functools.cached_property
-    def tables(self) -> dict[str, pd.DataFrame]:
-        return {path.stem: pd.read_csv(path) for path in self.folder.glob("*.csv")}
+class Results(Scale):
+    """What the page says of one scale."""
 
     @property
     def done(self) -> bool:
@@ -110,10 +102,6 @@ class Results:
             return None
         return {name: self.link("curvature", number(float(rows[name].median())), **known) for name in names}
 
-    def runs(self, study: str, case: str) -> pd.DataFrame:
-        rows = self.tables["runs"]
-        return rows[(rows["study"] == study) & (rows["case"] == case)]
-
     def depth_of_constants(self) -> dict[str, Any]:
         """The quoted numbers of the first discovery, and its figure."""
         rows = self.plateau()
@@ -134,9 +122,9 @@ class Results:
     def without_coupling(self) -> dict[str, Any]:
         """The quoted numbers of the second discovery, and its figure."""
         cases = {
-            "E and W, L2": (self.runs("curvature", "c1"), "#d55e00"),
-            "tables, nuclear norm": (self.runs("tables", "nuclear"), "#0173b2"),
-            "tables, L2": (self.runs("tables", "l2"), "#949494"),
+            "E and W, L2": (self.runs("curvature", case="c1"), "#d55e00"),
+            "tables, nuclear norm": (self.runs("tables", case="nuclear"), "#0173b2"),
+            "tables, L2": (self.runs("tables", case="l2"), "#949494"),
         }
         facts = {}
         for label, (rows, _) in cases.items():
@@ -193,15 +181,14 @@ class Results:
         """In how many runs the training loss spiked after grokking, by precision, where that was studied."""
         found = {}
         for case in ("float32", "float64"):
-            if len(rows := self.runs("spikes", case)):
+            if len(rows := self.runs("spikes", case=case)):
                 words = f"{(rows['spikes'] > 0).sum()} of {len(rows)}"
                 found[case] = self.link("runs", words, study="spikes", case=case)
         return found
 
     def division(self) -> Markup | None:
         """Median step of grokking of division, where it was studied."""
-        rows = self.runs("tasks", "c1")
-        rows = rows[rows["task"] == "div"]
+        rows = self.runs("tasks", case="c1", task="div")
         known = {"study": "tasks", "case": "c1", "task": "div"}
         return self.link("runs", median_step(rows["grokked"]), **known) if len(rows) else None
 
@@ -222,7 +209,7 @@ class Results:
         known = {"four tokens": with_them, "operands alone": ("constants", "two"), "folded": ("constants", "folded")}
         found = {}
         for label, (study, case) in known.items():
-            if len(rows := self.runs(study, case)):
+            if len(rows := self.runs(study, case=case)):
                 found[label] = self.link("runs", median_step(rows["grokked"]), study=study, case=case)
         return found
 
@@ -264,10 +251,10 @@ def written(out: Path) -> dict[Path, str]:
 
     Raises LandscapeError where there are none.
     """
-    scales = [Results(name, out / name) for name in SCALES]
+    scales = [Results(out / name) for name in SCALES]
     done = [results for results in scales if results.done]
     if not done:
-        raise LandscapeError(f"no scale has verdicts in {out}", "python analyses/primary.py checkpoints/trial/quick")
+        raise LandscapeError(f"no scale has verdicts in {out}", f"python analyses/primary.py {out}/quick")
     claims = {}
     for name, claim in CLAIMS.items():
         rows = {results.name: results.verdict(name) for results in done}

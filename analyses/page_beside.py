@@ -11,6 +11,7 @@ from exact import later, median_interval
 from markupsafe import Markup
 from page_claims import number
 from page_sizes import ratios
+from scale import chosen
 
 Link = Callable[..., Markup]
 """A text that leads to the first row of a table with these values, as of `Results.link`."""
@@ -65,13 +66,6 @@ COMPARISONS = (
 TASKS = {"add": "a + b", "sub": "a − b", "mul": "a · b", "div": "a / b", "squares": "a² + b²"}
 
 
-def chosen(table: pd.DataFrame, setting: Setting) -> pd.DataFrame:
-    """The rows of a setting, by seed."""
-    for column, value in setting.items():
-        table = table[table[column].astype(str) == value]
-    return table.set_index("seed")
-
-
 def ratio(of: pd.Series, over: pd.Series) -> str:
     """Median over shared seeds of the ratio of two steps, with its interval; empty where no seed has both.
 
@@ -95,7 +89,7 @@ def compared(runs: pd.DataFrame, link: Link) -> dict[str, Markup]:
     """Each comparison in words, with its ratio; those whose runs are there."""
     found = {}
     for one in COMPARISONS:
-        of, over = (chosen(runs, setting)["grokked"] for setting in (one.of, one.over))
+        of, over = (chosen(runs, **setting)["grokked"] for setting in (one.of, one.over))
         if text := ratio(of, over):
             found[one.words] = link("runs", text, **one.of)
     return found
@@ -109,18 +103,18 @@ def by_task(runs: pd.DataFrame, curvature: pd.DataFrame, link: Link) -> dict[str
         known: Setting = {"task": task}
         plain: Setting = known | {"study": "curvature" if task == "add" else "tasks", "case": "c1"}
         delay: Setting = known | {"study": "delay" if task == "add" else "tasks"}
-        if (base := chosen(runs, plain)).empty:
+        if (base := chosen(runs, **plain)).empty:
             continue
-        embedding, onehot = (chosen(runs, {**delay, "case": case})["delay"] for case in ("embedding", "onehot"))
+        embedding, onehot = (chosen(runs, **delay, case=case)["delay"] for case in ("embedding", "onehot"))
         cells = {
             "C1": (ratio(embedding, onehot), "runs", {**delay, "case": "embedding"}),
             "C4": (
-                spread(chosen(depths, plain)["E,W over W,V"].dropna().tolist()),
+                spread(chosen(depths, **plain)["E,W over W,V"].dropna().tolist()),
                 "curvature",
                 {**plain, "analysis": "plateau", "block": "E,W"},
             ),
             "C7": (spread(base["prop41_constant"].dropna().tolist()), "runs", plain),
-            "C8": (ratio(base["grokked"], chosen(runs, {**plain, "case": "c10"})["grokked"]), "runs", plain),
+            "C8": (ratio(base["grokked"], chosen(runs, **{**plain, "case": "c10"})["grokked"]), "runs", plain),
         }
         found[written] = {claim: link(table, text, **at) if text else "–" for claim, (text, table, at) in cells.items()}
     return found

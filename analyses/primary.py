@@ -1,23 +1,25 @@
-"""The primary tests of studies/PROTOCOL.md: one number a seed from the files of a scale, and thirteen verdicts."""
+"""The primary tests of studies/PROTOCOL.md: one number a seed from the tables of a scale, and thirteen verdicts."""
 
 from __future__ import annotations
 
 import argparse
 import math
+import operator
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from exact import ALPHA, Judgement, holm, later, median_interval, seeds_to_decide, signed_rank_p
-from runs import Run
-from scale import HALF, Scale, prop41_constant, tables
+from scale import Scale, prop41_constant
 from scipy import stats
 
 from landscape.errors import LandscapeError, complain
 from landscape.text import write_csv
 
+SEEDS: Sequence[int] = range(100, 110)
+"""Of every primary test."""
 Numbers = Mapping[int, float]
 """x by seed."""
 Test = Callable[[Scale], Numbers]
@@ -35,61 +37,62 @@ def primary(name: str, statement: str) -> Callable[[Test], Test]:
     return register
 
 
-def grokked(run: Run, counted: bool = False) -> float:
-    """The step at which a run grokked; NaN if it never did, or, if that is `counted`, the steps that it was watched."""
-    found = run.times["grokked"]
-    return float(run.planned.config.steps) if counted and math.isnan(found) else found
+def counted(runs: pd.DataFrame) -> pd.Series:
+    """The step at which each run grokked, or, if it never did, the steps that it was watched."""
+    return runs["grokked"].fillna(runs["watched"])
 
 
-def over_seeds(x: Callable[..., float], *groups: Mapping[int, Run]) -> Numbers:
-    """x of the runs of each seed that all groups have."""
-    return {seed: x(*(group[seed] for group in groups)) for seed in groups[0] if all(seed in g for g in groups)}
+def difference(one: pd.Series, other: pd.Series, by: Callable[[float, float], float] = later) -> Numbers:
+    """How much later, or by another measure greater, one is than the other, for the seeds that both have."""
+    return {seed: by(one[seed], other[seed]) for seed in one.index.intersection(other.index)}
 
 
-def depth(run: Run, analysis: str, block: str) -> float:
-    """|λ_min| of a block in an analysis of one step."""
-    lowest = run.hessian(analysis)["eigenvalues"].sel(block=block, end="lowest", rank=0)
-    return -float(lowest.values[0])
+def depth(scale: Scale, block: str, study: str = "curvature", case: str = "c1") -> pd.Series:
+    """|λ_min| of a block on the plateau."""
+    return -scale.rows("curvature", study=study, case=case, analysis="plateau", block=block)["lowest"]
+
+
+def log_ratio(one: float, other: float) -> float:
+    return math.log(one / other)
 
 
 @primary("C1", "An embedding lengthens the delay")
 def delay(scale: Scale) -> Numbers:
-    pair = (scale.runs("delay", case=case) for case in ("embedding", "onehot"))
-    return over_seeds(lambda a, b: later(a.times["delay"], b.times["delay"]), *pair)
+    return difference(*(scale.runs("delay", case=case)["delay"] for case in ("embedding", "onehot")))
 
 
 @primary("C2", "Rare tokens stay behind because batches leave them out while they decay")
 def rare_tokens(scale: Scale) -> Numbers:
-    def correlation(tokens: pd.DataFrame) -> float:
-        return float(stats.spearmanr(tokens["count"], tokens["norm"]).statistic)
+    def correlations(study: str) -> pd.Series:
+        by_seed = scale.rows("tokens", study=study).groupby(level="seed")
+        return pd.Series({seed: stats.spearmanr(rows["count"], rows["norm"]).statistic for seed, rows in by_seed})
 
-    return {seed: correlation(small) - correlation(full) for seed, (small, full) in scale.rare().items()}
+    return difference(correlations("sampling"), correlations("rare"), operator.sub)
 
 
 @primary("C3", "Uniform sampling groks before skewed")
 def sampling(scale: Scale) -> Numbers:
-    sizes = []
-    for size in (64, 512):
+    def cost(size: int) -> Numbers:
         pair = (scale.runs("sampling", sampler=sampler, batch_size=size) for sampler in ("skewed", "uniform"))
-        sizes.append(over_seeds(lambda a, b: later(grokked(a, True), grokked(b, True)), *pair))
-    return {seed: float(np.mean([x[seed] for x in sizes])) for seed in sizes[0]}
+        return difference(*map(counted, pair))
+
+    small, large = cost(64), cost(512)
+    return {seed: float(np.mean([small[seed], large[seed]])) for seed in small.keys() & large.keys()}
 
 
 @primary("C4", "The coupling of E and W is deeper than that of W and V on the plateau")
 def coupling(scale: Scale) -> Numbers:
-    def ratio(run: Run) -> float:
-        return math.log(depth(run, "plateau", "E,W") / depth(run, "plateau", "W,V"))
-
-    return over_seeds(ratio, scale.runs("curvature", case="c1"))
+    return difference(depth(scale, "E,W"), depth(scale, "W,V"), log_ratio)
 
 
 @primary("C5", "W is more curved than E, and Adam-LR narrows the gap")
 def curvature(scale: Scale) -> Numbers:
-    def gap(run: Run) -> float:
-        return abs(math.log(float(run.hessian("top-plateau")["curvature_ratio"].values[0])))
+    def gap(case: str) -> pd.Series:
+        rows = scale.rows("curvature", study="curvature", case=case, analysis="top-plateau", block="E")
+        gaps: pd.Series = np.log(rows["curvature_ratio"]).abs()
+        return gaps
 
-    pair = (scale.runs("curvature", case=case) for case in ("c1", "c10"))
-    return over_seeds(lambda a, b: gap(a) - gap(b), *pair)
+    return difference(gap("c1"), gap("c10"), operator.sub)
 
 
 @primary("C6", "Memorising goes with the fall of W's top eigenvalue, grokking with that of E's")
@@ -98,76 +101,72 @@ def events(scale: Scale) -> Numbers:
         # An event that never came is later than both.
         return one - other if math.isnan(event) else abs(event - other) - abs(event - one)
 
-    def nearness(run: Run) -> float:
-        top = run.hessian("top")["eigenvalues"].sel(end="highest", rank=0).to_series().drop(0, level="step")
-        fall = {block: math.log(top.xs(block, level="block").idxmax()) for block in ("E", "W")}
-        m, g = math.log(run.times["memorised"]), math.log(run.first("test_accuracy", HALF))
-        return nearer(m, fall["W"], fall["E"]) + nearer(g, fall["E"], fall["W"])
-
-    return over_seeds(nearness, scale.runs("curvature", case="c1"))
+    top = scale.rows("curvature", study="curvature", case="c1", analysis="top")
+    top = top[top["step"] > 0].set_index(["block", "step"], append=True)["highest"].sort_index()
+    found = {}
+    for seed, run in scale.runs("curvature", case="c1").iterrows():
+        fall = {block: math.log(top.loc[seed, block].idxmax()) for block in ("E", "W")}
+        m, g = math.log(run["memorised"]), math.log(run["half"])
+        found[seed] = nearer(m, fall["W"], fall["E"]) + nearer(g, fall["E"], fall["W"])
+    return found
 
 
 @primary("C7", "Gradients obey Proposition 4.1 to a factor of two on the plateau")
 def balance(scale: Scale) -> Numbers:
-    def room(run: Run) -> float:
-        return float((math.log(2) - prop41_constant(run).abs()).median())
-
-    return over_seeds(room, scale.runs("curvature", case="c1"))
+    found = {}
+    for seed, run in scale.runs("curvature", case="c1").iterrows():
+        records = scale.rows("metrics", study="curvature", case="c1").loc[[seed]].set_index("step")
+        found[seed] = float((math.log(2) - prop41_constant(records, run).abs()).median())
+    return found
 
 
 @primary("C8", "Adam-LR (c = 10) groks sooner")
 def adam_lr(scale: Scale) -> Numbers:
-    pair = (scale.runs("curvature", case=case) for case in ("c1", "c10"))
-    return over_seeds(lambda a, b: later(grokked(a), grokked(b)), *pair)
+    return difference(*(scale.runs("curvature", case=case)["grokked"] for case in ("c1", "c10")))
 
 
 @primary("C9", "The frequency term f_W/f_E changes c at the paper's batch size")
 def frequency(scale: Scale) -> Numbers:
-    def term(run: Run) -> float:
-        return -math.log(float(run.data["f_E"].values[-1])) - math.log(1.05)
-
-    return over_seeds(term, scale.runs("curvature", case="c1"))
+    runs = scale.runs("curvature", case="c1")
+    return {seed: -math.log(f_E) - math.log(1.05) for seed, f_E in runs["f_E"].items()}
 
 
 @primary("O2", "c from measured curvature groks sooner than c = 10")
 def measured_rate(scale: Scale) -> Numbers:
-    pair = scale.runs("curvature", case="c10"), scale.runs("pace", case="curvature")
-    return over_seeds(lambda a, b: later(grokked(a), grokked(b)), *pair)
+    return difference(scale.runs("curvature", case="c10")["grokked"], scale.runs("pace", case="curvature")["grokked"])
 
 
 @primary("O3", "Skewed tokens cost more time under more weight decay")
 def decay(scale: Scale) -> Numbers:
-    def cost(weight_decay: float) -> Numbers:
+    def cost(weight_decay: float) -> pd.Series:
         pair = (scale.runs("decay", sampler=sampler, weight_decay=weight_decay) for sampler in ("skewed", "uniform"))
-        return over_seeds(lambda a, b: later(grokked(a, True), grokked(b, True)), *pair)
+        return pd.Series(difference(*map(counted, pair)))
 
-    more, less = cost(0.002), cost(0.0005)
-    return {seed: more[seed] - less[seed] for seed in more}
+    return difference(cost(0.002), cost(0.0005), operator.sub)
 
 
 @primary("D1", "The depth of E,W lies on the constant tokens")
 def constants(scale: Scale) -> Numbers:
-    def ratio(run: Run) -> float:
-        return math.log(depth(run, "plateau", "E,W") / depth(run, "plateau", "E[operands],W")) - math.log(2)
-
-    runs = scale.runs("curvature", case="c1")
-    four = next(iter(runs.values())).planned.config.tokens == 4
-    return over_seeds(ratio, runs if four else scale.runs("constants", case="four"))
+    four = (scale.runs("curvature", case="c1")["tokens"] == 4).all()
+    known = ("curvature", "c1") if four else ("constants", "four")
+    ratios = difference(*(depth(scale, block, *known) for block in ("E,W", "E[operands],W")), by=log_ratio)
+    return {seed: ratio - math.log(2) for seed, ratio in ratios.items()}
 
 
 @primary("D2", "It is the regulariser of the embedding that generalises, not its coupling")
 def regulariser(scale: Scale) -> Numbers:
-    pair = (scale.runs("tables", case=case) for case in ("l2", "nuclear"))
-    return over_seeds(lambda a, b: later(grokked(a), grokked(b)), *pair)
+    return difference(*(scale.runs("tables", case=case)["grokked"] for case in ("l2", "nuclear")))
 
 
 def measured(name: str, numbers: Numbers) -> Numbers:
-    """The numbers themselves. Raises LandscapeError for a seed without one."""
-    for seed, value in numbers.items():
-        if math.isnan(value):
+    """The numbers themselves. Raises LandscapeError for a seed of the protocol without one."""
+    for seed in SEEDS:
+        if math.isnan(numbers.get(seed, math.nan)):
             raise LandscapeError(
-                f"{name} has no number for seed {seed}: its run never memorised, or a quantity was not measured",
-                "look at the run with `landscape info`; a primary test leaves no seed out",
+                f"{name} has no number for seed {seed}: a run or an analysis is missing, the run never memorised, or a "
+                "quantity was not measured",
+                "`make studies` makes what is missing; look at the others with `landscape info`. A primary test leaves "
+                "no seed out",
             )
     return numbers
 
@@ -192,25 +191,20 @@ def judge(x: Mapping[str, Numbers]) -> pd.DataFrame:
 
 
 def main() -> None:
-    """Write OUT/SCALE: the verdicts, x of every seed, and the tables that anybody can compute both from."""
+    """Write the verdicts of a scale, and x of every seed, beside the tables that they are computed from."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("scale", help="folder of the scale's studies, such as checkpoints/trial/quick")
-    parser.add_argument("--out", type=Path, default=Path("reports/reference"), help="folder to write to")
-    args = parser.parse_args()
-    scale = Scale(Path(args.scale))
+    parser.add_argument("folder", type=Path, help="tables of a scale, such as reports/reference/quick")
+    scale = Scale(parser.parse_args().folder)
     try:
         x = {name: measured(name, test(scale)) for name, (_, test) in TESTS.items()}
-        found = {"verdicts": judge(x), **tables(scale)}
     except LandscapeError as error:
         complain(error)
         sys.exit(error.exit_code)
-    each = [{"claim": name, "seed": seed, "x": value} for name, by in x.items() for seed, value in by.items()]
-    found["seeds"] = pd.DataFrame(each)
-    folder = args.out / scale.folder.name
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, table in found.items():
-        write_csv(table, folder / f"{name}.csv")
-    print(found["verdicts"].to_string(index=False))
+    each = [{"claim": name, "seed": seed, "x": by[seed]} for name, by in x.items() for seed in SEEDS]
+    verdicts = judge(x)
+    write_csv(verdicts, scale.folder / "verdicts.csv")
+    write_csv(pd.DataFrame(each), scale.folder / "seeds.csv")
+    print(verdicts.to_string(index=False))
 
 
 if __name__ == "__main__":

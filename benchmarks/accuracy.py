@@ -372,7 +372,7 @@ def main() -> int:
     out: Path = parser.parse_args().out
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    packages = ("torch", "numpy", "scipy", "PyHessian", "curvlinops-for-pytorch", "landscape")
+    packages = ("torch", "numpy", "scipy", "PyHessian", "curvlinops-for-pytorch", "landscape-hessian")
     try:
         density = torch.eig(torch.eye(2), eigenvectors=True) and "As installed."
     except Exception as problem:

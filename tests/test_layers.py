@@ -77,6 +77,12 @@ def outside(path: Path) -> set[str]:
     return found
 
 
+def test_modules_of_tests_have_names_of_their_own() -> None:
+    """pytest imports two of one name only where byte code is not kept."""
+    names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
+    assert [name for name in sorted(set(names)) if names.count(name) > 1] == []
+
+
 @pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(ROOT)))
 def test_arrows_run_one_way(path: Path) -> None:
     """An import goes to a lower floor or stays in its room; no two rooms of one floor know each other."""

@@ -118,7 +118,7 @@ def test_every_number_leads_to_its_row(three: Path) -> None:
         else:
             assert link.startswith("https://arxiv.org/") or (three / link).exists(), link
     # Runs that never grokked are later than all: the median of ten is that of the fifth and the sixth.
-    settings = {(row["study"], row["case"]): row for row in page.Results("mid", three / "mid").settings()}
+    settings = {(row["study"], row["case"]): row for row in page.Results(three / "mid").settings()}
     assert settings["tables", "l2"]["grokked"] == "∞"
     assert settings["tables", "l2"]["there"].striptags() == "0 of 10"
     assert settings["tables", "nuclear"]["grokked"] == "1,004"
@@ -141,27 +141,27 @@ def test_what_changes_with_size_is_said(three: Path) -> None:
 
 
 def test_points_are_counted_where_a_search_ended_at_one(three: Path) -> None:
-    gelu, relu = page.Results("quick", three / "quick").points()
+    gelu, relu = page.Results(three / "quick").points()
     assert (gelu["critical"], gelu["searches"], gelu["counts"]) == (10, 10, {"E,W": "10 of 10", "W,V": "10 of 10"})
     assert (relu["critical"], relu["grad_norm"], relu["counts"]) == (0, "1e−11", {"E,W": "–", "W,V": "–"})
-    assert page.Results("mid", three / "mid").points() == []
+    assert page.Results(three / "mid").points() == []
 
 
 def test_the_index_off_the_gauge_is_said(three: Path) -> None:
-    found = page.Results("quick", three / "quick").gauge()
+    found = page.Results(three / "quick").gauge()
     assert {name: text.striptags() for name, text in found.items()} == {"index": "12", "index_gauge_free": "0"}
-    assert page.Results("mid", three / "mid").gauge() is None, "of no bracketed index"
+    assert page.Results(three / "mid").gauge() is None, "of no bracketed index"
 
 
 def test_other_results_stand_beside_ours(three: Path) -> None:
-    results = page.Results("mid", three / "mid")
+    results = page.Results(three / "mid")
     assert results.spikes()["float32"].striptags() == "7 of 10"
     assert results.spikes()["float64"].striptags() == "0 of 10"
     assert results.division().striptags() == "1,004"
 
 
 def test_settings_are_compared_over_paired_seeds(three: Path) -> None:
-    results = page.Results("mid", three / "mid")
+    results = page.Results(three / "mid")
     runs, curvature = results.tables["runs"], results.tables["curvature"]
     assert {words: text.striptags() for words, text in compared(runs, results.link).items()} == {
         "c = 4 over c = 1": "× 0.5 [0.5, 0.5]"
@@ -200,7 +200,7 @@ def test_what_github_shows(three: Path) -> None:
     assert {row[0]: unescape(row[1]) for row in table[2:]} == {name: heading(shown, name) for name in CLAIMS}
     for name, _, *found in table[2:]:
         for scale, cell in zip(SCALES, found, strict=True):
-            verdict = page.Results(scale, three / scale).verdict(name)
+            verdict = page.Results(three / scale).verdict(name)
             assert re.sub("<[^>]+>", "", cell) == f"{verdict['verdict']}, {effect(name, verdict)}"
     pictures = re.findall(r"!\[[^]]+\]\((.*?)\)", text)
     assert len(pictures) == 3 * 3 + 1
@@ -217,7 +217,7 @@ def test_without_a_scale_it_says_how_to_make_one(
     assert page.main() == 1
     assert capsys.readouterr().err.splitlines() == [
         f"error: no scale has verdicts in {tmp_path}",
-        "hint: python analyses/primary.py checkpoints/trial/quick",
+        f"hint: python analyses/primary.py {tmp_path}/quick",
     ]
 
 

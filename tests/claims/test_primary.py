@@ -6,8 +6,10 @@ import csv
 import math
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import collect
 import numpy as np
 import page
 import pandas as pd
@@ -29,9 +31,31 @@ def tiny_scale(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def numbers(tiny_scale: Path) -> dict[str, primary.Numbers]:
+def collected(tiny_scale: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tables of these runs. Read only."""
+    out = tmp_path_factory.mktemp("reference")
+    run(collect.main, tiny_scale, "--out", out)
+    return out / "quick"
+
+
+@pytest.fixture(scope="module")
+def numbers(collected: Path) -> dict[str, primary.Numbers]:
     """x of each primary test."""
-    return {name: test(Scale(tiny_scale)) for name, (_, test) in primary.TESTS.items()}
+    return {name: test(Scale(collected)) for name, (_, test) in primary.TESTS.items()}
+
+
+def run(main: Callable[[], None], *arguments: object) -> None:
+    """A script with these arguments, for the seeds of these runs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["script", *map(str, arguments)])
+        patch.setattr(primary, "SEEDS", [100, 101])
+        main()
+
+
+@pytest.fixture
+def copied(collected: Path, tmp_path: Path) -> Path:
+    """The tables again, in a folder to write to."""
+    return Path(shutil.copytree(collected, tmp_path / "reference/quick"))
 
 
 def same(one: primary.Numbers, other: primary.Numbers) -> bool:
@@ -56,20 +80,18 @@ def test_the_constant_tokens_of_four_are_those_of_the_curvature_study(
     tiny_scale: Path, numbers: dict[str, primary.Numbers], tmp_path: Path
 ) -> None:
     four = linked_scale(tiny_scale, tmp_path / "four")
-    assert same(primary.constants(Scale(four)), numbers["D1"])
+    run(collect.main, four, "--out", tmp_path / "out")
+    assert same(primary.constants(Scale(tmp_path / "out/four")), numbers["D1"])
     assert Files(four).four_tokens()
     assert not Files(tiny_scale).four_tokens()
 
 
-def test_the_tables_hold_all_that_the_verdicts_need(
-    tiny_scale: Path, numbers: dict[str, primary.Numbers], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_tables_hold_all_that_the_verdicts_need(numbers: dict[str, primary.Numbers], copied: Path) -> None:
     """From the CSV that the command writes, other code gets the same x and verdicts."""
-    monkeypatch.setattr(sys, "argv", ["primary", str(tiny_scale), "--out", str(tmp_path)])
-    primary.main()
-    by_hand = every_x(Tables(tmp_path / "quick"))
+    run(primary.main, copied)
+    by_hand = every_x(Tables(copied))
     assert all(same(numbers[name], by_hand[name]) for name in numbers)
-    with (tmp_path / "quick/verdicts.csv").open(encoding="utf-8") as file:
+    with (copied / "verdicts.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert [row["claim"] for row in rows] == list(numbers)
     for row in rows:
@@ -77,50 +99,76 @@ def test_the_tables_hold_all_that_the_verdicts_need(
         assert row["verdict"] == judgement
         assert float(row["holm"]) == pytest.approx(corrected)
     # The page reads nothing else.
-    assert "quick: undecided" in page.written(tmp_path)[tmp_path / "index.html"]
-    with (tmp_path / "quick/points.csv").open(encoding="utf-8") as file:
+    out = copied.parent
+    assert "quick: undecided" in page.written(out)[out / "index.html"]
+    with (copied / "points.csv").open(encoding="utf-8") as file:
         assert {
             (row["status"], float(row["grad_norm"]) < float(row["start_grad_norm"])) for row in csv.DictReader(file)
         } == {("unfinished", True)}
 
 
-def test_a_claim_is_a_function(tiny_scale: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_claim_is_a_function(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is on trial, and corrected with the others, without being named anywhere."""
     monkeypatch.setattr(primary, "TESTS", dict(primary.TESTS))
 
     @primary.primary("X1", "Runs with c = 10 were watched for ten steps")
     def watched(scale: Scale) -> primary.Numbers:
-        return {seed: run.planned.config.steps - 10.0 for seed, run in scale.runs("curvature", case="c10").items()}
+        return dict(scale.runs("curvature", case="c10")["watched"] - 10.0)
 
-    monkeypatch.setattr(sys, "argv", ["primary", str(tiny_scale), "--out", str(tmp_path)])
-    primary.main()
-    with (tmp_path / "quick/verdicts.csv").open(encoding="utf-8") as file:
+    run(primary.main, copied)
+    with (copied / "verdicts.csv").open(encoding="utf-8") as file:
         last = list(csv.DictReader(file))[-1]
     assert (last["claim"], last["statement"]) == ("X1", "Runs with c = 10 were watched for ten steps")
     assert (last["verdict"], float(last["median"]), float(last["p"])) == ("undecided", 190.0, 0.5)
 
 
-def test_a_scale_that_is_not_done_has_no_verdict(
-    tiny_scale: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_tables_grow_study_by_study_and_on_several_machines(
+    tiny_scale: Path, collected: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Neither without an analysis nor for a run without a number."""
-    scale = tmp_path / "quick"
-    shutil.copytree(tiny_scale, scale, copy_function=lambda a, b: Path(b).hardlink_to(a))
-    monkeypatch.setattr(sys, "argv", ["primary", str(scale), "--out", str(tmp_path / "out")])
-    lost = scale / "curvature/c1-s101.hessian-top.h5"
+    """Incomplete studies are left out and named; what was there of them stays, and nothing is there twice."""
+    parts, lost = tmp_path / "parts/quick", tmp_path / "parts/quick/curvature/c1-s101.hessian-top.h5"
+    shutil.copytree(tiny_scale, parts, copy_function=lambda a, b: Path(b).hardlink_to(a))
     lost.unlink()
+    run(collect.main, parts, "--out", tmp_path / "out")
+    note = f"note: study curvature is left out: analysis {lost} is missing or unfinished"
+    assert note in capsys.readouterr().err.splitlines()
+    tables = tmp_path / "out/quick"
+    assert "curvature" not in set(pd.read_csv(tables / "runs.csv")["study"])
+    assert not (tables / "metrics.csv").exists() or "curvature" not in set(pd.read_csv(tables / "metrics.csv")["study"])
+    run(collect.main, tiny_scale, "--out", tmp_path / "out")
+    whole = {path.name: path.read_bytes() for path in collected.glob("*.csv")}
+    assert {path.name: path.read_bytes() for path in tables.glob("*.csv")} == whole
+    for study in parts.iterdir():
+        if study.name != "curvature":
+            shutil.rmtree(study)
+    run(collect.main, tiny_scale, "--out", tmp_path / "out")
+    lost.hardlink_to(tiny_scale / "curvature" / lost.name)
+    run(collect.main, parts, "--out", tmp_path / "out")
+    assert {path.name: path.read_bytes() for path in tables.glob("*.csv")} == whole
+
+
+def test_a_folder_without_a_complete_study_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        primary.main()
+        run(collect.main, tmp_path, "--out", tmp_path / "out")
     assert capsys.readouterr().err.splitlines() == [
-        f"error: analysis {lost} is missing or unfinished",
+        f"error: {tmp_path} has no complete study",
         "hint: make studies",
     ]
     assert not (tmp_path / "out").exists()
-    with pytest.raises(
-        primary.LandscapeError, match="C7 has no number for seed 101: its run never memorised"
-    ) as refusal:
-        primary.measured("C7", {100: 1.0, 101: math.nan})
-    assert "a primary test leaves no seed out" in refusal.value.hint
+
+
+def test_a_scale_that_is_not_done_has_no_verdict(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a run of a seed, and for a run without a number."""
+    table = pd.read_csv(copied / "runs.csv")
+    table[(table["study"] != "decay") | (table["seed"] != 101)].to_csv(copied / "runs.csv", index=False)
+    with pytest.raises(SystemExit):
+        run(primary.main, copied)
+    error, hint = capsys.readouterr().err.splitlines()
+    assert error.startswith(
+        "error: O3 has no number for seed 101: a run or an analysis is missing, the run never memorised"
+    )
+    assert hint.endswith("A primary test leaves no seed out")
+    assert not (copied / "verdicts.csv").exists()
 
 
 def test_a_claim_is_checked_with_h5py_alone(

@@ -48,8 +48,9 @@ def test_the_options_are_those_of_the_dataclasses() -> None:
     """Nothing is left out of what is drawn."""
     for command, kind in SUBCOMMANDS.items():
         names = {field.name for field in dataclasses.fields(kind)}
-        plain = names - {"run", "analysis", "slice", "files", "file", "sources"}
+        plain = names - {"run", "analysis", "slice", "files", "file", "sources", "cluster"}
         assert {"--" + name.replace("_", "-") for name in plain} <= set(OPTIONS[command])
+    assert {"--pack", "--slurm"} <= set(OPTIONS["sweep"])
     assert {"--init-scale-E", "--lr-ratio", "--checkpoint-at", "--seed"} <= set(OPTIONS["train"])
 
 

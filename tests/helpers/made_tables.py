@@ -1,4 +1,4 @@
-"""Tables of a scale as primary.py writes them, with numbers that are made up."""
+"""Tables of a scale as collect.py and primary.py write them, with numbers that are made up."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def rows(path: Path) -> list[dict[str, str]]:
 def test_verdicts_follow_from_the_committed_tables(name: str) -> None:
     folder = REFERENCE / name
     if not (folder / "verdicts.csv").exists():
-        pytest.skip(f"no verdicts of {name} are committed yet: python analyses/primary.py checkpoints/trial/{name}")
+        pytest.skip(f"no verdicts of {name} are committed yet: make studies")
     x = every_x(Tables(folder))
     for row in rows(folder / "seeds.csv"):
         assert np.isclose(x[row["claim"]][int(row["seed"])], float(row["x"]), rtol=1e-12, atol=1e-12), row

@@ -1,0 +1,209 @@
+"""From the files of a scale of the trial to the tables that its verdicts and its page are computed from."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import xarray
+from runs import Run, finished, used_for
+from scale import FILM, POINTS, prop41_constant
+
+from landscape.errors import LandscapeError, complain
+from landscape.storage.files import sha256
+from landscape.storage.schema import LEVELS
+from landscape.sweep.plan import DEFINITION
+from landscape.text import write_csv
+
+HALF = 0.5
+"""Test accuracy of the step `half`, which C6 calls grokking: the steepest part of the rise."""
+BY_RUN = ["study", "seed"]
+"""Rows with the same of these are replaced together."""
+SETTINGS = (
+    *("task", "model", "p", "tokens", "embed_dim", "hidden", "activation", "dtype"),
+    *("optimizer", "lr", "lr_ratio", "weight_decay", "penalty", "sampler", "batch_size"),
+)
+"""Options of a run in runs.csv, beside its case and seed."""
+AT_THE_END = ("effective_rank", "nuclear_norm", "f_E")
+ON_THE_WAY = (
+    *("train_accuracy", "test_accuracy", "grad_norm_E", "grad_norm_W", "sigma_max_E", "sigma_max_W"),
+    "effective_rank",
+)
+OF_A_STEP = ("curvature_ratio", "saddle_bound", "saddle_bound_operands", "saddle_bound_constants")
+MOST_RATIOS = 8
+"""Coupling ratios of a pair in curvature.csv."""
+
+
+Runs = Mapping[str, Sequence[Run]]
+"""The runs of each complete study."""
+
+
+def complete(folder: Path) -> Runs:
+    """The runs of all complete studies in a folder; a note on standard error names the others."""
+    found = {}
+    for definition in sorted(folder.glob(f"*/{DEFINITION}")):
+        name = definition.parent.name
+        try:
+            found[name] = finished(name, folder)
+        except LandscapeError as error:
+            print(f"note: study {name} is left out: {error}", file=sys.stderr)
+    return found
+
+
+def rare(studies: Runs) -> Iterator[pd.DataFrame]:
+    """The operand tokens of skewed batches of 64 and of full batches, at the last step that both runs have."""
+    small = {"study": "sampling", "sampler": "skewed", "batch_size": 64}
+    full = {"study": "rare", "case": "full"}
+    of_seed = [{run.labels["seed"]: run for run in chosen(studies, **known)} for known in (small, full)]
+    for seed in sorted(of_seed[0].keys() & of_seed[1].keys()):
+        pair = [group[seed] for group in of_seed]
+        step = max(set.intersection(*(set(run.data["step"].values.tolist()) for run in pair)))
+        yield from (tokens(run, step) for run in pair)
+
+
+def chosen(studies: Runs, study: str, **labels: object) -> list[Run]:
+    """The runs of a study with these labels; none where the study is not complete."""
+    return [run for run in studies.get(study, ()) if all(run.labels[k] == v for k, v in labels.items())]
+
+
+def named(run: Run) -> dict[str, Any]:
+    """What identifies a run in every table."""
+    return {"study": run.planned.path.parent.name, "case": run.labels["case"], "seed": run.labels["seed"]}
+
+
+def tokens(run: Run, step: int) -> pd.DataFrame:
+    """One row an operand token: in how many places of training pairs it stands, and the norm of its embedding."""
+    pairs, p = run.data["tokens"].values[used_for(run.data, "train")], run.planned.config.p
+    count = np.bincount(pairs.ravel(), minlength=p)[:p]
+    norms = run.data["embedding_norm"].sel(step=step).values[:p]
+    batch = {"batch_size": run.planned.config.batch_size, "step": step}
+    return pd.DataFrame({**named(run), **batch, "token": np.arange(p), "count": count, "norm": norms})
+
+
+def run_row(run: Run) -> dict[str, Any]:
+    """The settings, events and last metrics of a run, with its file and SHA-256."""
+    config, data = run.planned.config, run.data
+    settings = {name: getattr(config, name) for name in SETTINGS}
+    events = {**run.times, "half": run.first("test_accuracy", HALF), "watched": config.steps}
+    best = float(data["test_accuracy"].max())
+    end = {name: float(data[name].values[-1]) if name in data else np.nan for name in AT_THE_END}
+    constant = float(np.exp(of_run(run).median())) if "grad_norm_E" in data else np.nan
+    path = run.planned.path
+    return (
+        named(run)
+        | settings
+        | events
+        | {"best": best, "prop41_constant": constant, "spikes": spikes(run)}
+        | end
+        | {"file": f"{run.name}.h5", "sha256": sha256(path)}
+    )
+
+
+def spikes(run: Run) -> float:
+    """How often the training loss came, after grokking, to ten times the median of the ten records before."""
+    grokked = run.times["grokked"]
+    loss = run.data["train_loss"].to_series()
+    high = loss > 10 * loss.rolling(10).median().shift()
+    begins = high & ~high.shift(fill_value=False)
+    return np.nan if np.isnan(grokked) else float(begins[begins.index > grokked].sum())
+
+
+def of_run(run: Run) -> pd.Series:
+    """ln of Proposition 4.1's constant, by recorded step."""
+    names = ["grad_norm_W", "grad_norm_E", "sigma_max_E", "sigma_max_W"]
+    return prop41_constant(run.data[names].to_dataframe(), run.times)
+
+
+def point(run: Run, analysis: str) -> dict[str, Any]:
+    """How the search for a critical point ended whose Hessian is in the file of an analysis."""
+    with xarray.open_dataset(run.planned.hessian[analysis], group="critical_point", engine="h5netcdf") as group:
+        found = group.load().isel(step=0)
+    status = found["status"].attrs["flag_meanings"].split()[int(found["status"])]
+    ended = {name: float(found[name]) for name in ("start_grad_norm", "grad_norm", "distance", "num_products")}
+    return {**named(run), "activation": run.planned.config.activation, "analysis": analysis, "status": status, **ended}
+
+
+def curvature(run: Run, analysis: str) -> pd.DataFrame:
+    """One row a step and block of an analysis: ends of the spectrum, saddle index, coupling ratios, masses, bounds."""
+    data = run.hessian(analysis).load()
+    found = data[["grad_norm", "saddle_index_gauge_free", "inertia_lower", "inertia_upper", "inertia_estimate"]]
+    columns = {"index_gauge_free": found["saddle_index_gauge_free"], "grad_norm": found["grad_norm"]}
+    columns |= {f"index_{end}": found[f"inertia_{end}"] for end in ("lower", "upper", "estimate")}
+    columns |= {"index": data["inertia"].sel(sign="negative")}
+    for end in ("lowest", "highest"):
+        columns |= {end: data["eigenvalues"].sel(end=end, rank=0)}
+        columns |= {f"{end}_residual": data["residual_norm"].sel(end=end, rank=0)}
+    columns |= {f"mass_{part}": data["bottom_mass"].sel(part=part) for part in data["part"].values}
+    by_block = data["coupling_ratios"].rename(pair="block").reindex(block=data["block"])
+    columns |= {f"kappa_{i + 1}": by_block.sel(rank=i) for i in data["rank"].values[:MOST_RATIOS]}
+    columns |= {name: data[name] for name in OF_A_STEP}
+    table = pd.DataFrame(
+        {name: values.broadcast_like(data["grad_norm"]).values.ravel() for name, values in columns.items()}
+    )
+    levels = data["inertia_level"].values.ravel().astype(int)
+    table.insert(0, "index_level", [LEVELS[level] for level in levels])
+    at = data["grad_norm"].to_series().index.to_frame(index=False)
+    which = pd.DataFrame([{**named(run), "task": run.planned.config.task, "analysis": analysis}] * len(table))
+    file = pd.Series([f"{run.planned.path.parent.name}/{run.planned.hessian[analysis].name}"] * len(table), name="file")
+    return pd.concat([which, at, table, file], axis=1)
+
+
+def metrics(run: Run) -> pd.DataFrame:
+    """One row a recorded step of a run."""
+    table = run.data[list(ON_THE_WAY)].to_dataframe().rename_axis("step").reset_index()
+    return pd.concat([pd.DataFrame([named(run)] * len(table)), table], axis=1)
+
+
+def tables(studies: Runs) -> dict[str, pd.DataFrame]:
+    """What stands behind the primary tests and the page, by the name of its CSV file."""
+    runs = [run for of_study in studies.values() for run in of_study]
+    done = [(run, analysis) for run in runs for analysis in run.planned.hessian]
+    followed = [*chosen(studies, "curvature", case="c1"), *chosen(studies, FILM)]
+    found = {
+        "points": [pd.DataFrame([point(*one)]) for one in done if one[0].planned.path.parent.name == POINTS],
+        "runs": [pd.DataFrame([run_row(run)]) for run in runs],
+        "curvature": [curvature(*one) for one in done],
+        "metrics": [metrics(run) for run in followed],
+        "tokens": list(rare(studies)),
+    }
+    return {name: pd.concat(parts, ignore_index=True) for name, parts in found.items() if parts}
+
+
+def joined(table: pd.DataFrame, path: Path) -> pd.DataFrame:
+    """A table with the rows that a file has of other studies and seeds, such as those made on another machine."""
+    if path.exists():
+        old = pd.read_csv(path)
+        new = set(table[BY_RUN].itertuples(index=False, name=None))
+        others = [row not in new for row in old[BY_RUN].itertuples(index=False, name=None)]
+        table = pd.concat([old[others], table])
+    # In one order, however the table came about.
+    return table.sort_values("study", kind="stable")
+
+
+def main() -> None:
+    """Write OUT/SCALE: the tables of all complete studies, beside what is there of others."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("scale", type=Path, help="folder of the scale's studies, such as checkpoints/trial/quick")
+    parser.add_argument("--out", type=Path, default=Path("reports/reference"), help="folder to write to")
+    args = parser.parse_args()
+    folder = args.out / args.scale.name
+    try:
+        found = tables(complete(args.scale))
+        if not found:
+            raise LandscapeError(f"{args.scale} has no complete study", "make studies")
+    except LandscapeError as error:
+        complain(error)
+        sys.exit(error.exit_code)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, table in found.items():
+        write_csv(joined(table, folder / f"{name}.csv"), folder / f"{name}.csv")
+        print(folder / f"{name}.csv")
+
+
+if __name__ == "__main__":
+    main()
