@@ -54,6 +54,7 @@ autodoc_member_order = "bysource"
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 100
 
+THEORY = "docs/theory"
 NAME = r"[\w\\]+(?: \([^()]*\))?"
 """A parameter in a docstring, after the escapes; with its shape, perhaps."""
 
@@ -68,6 +69,25 @@ def plain_docstring(app: Sphinx, what: str, name: str, item: Any, options: Any, 
     lines[:] = text.splitlines()
 
 
+def link_facts(app: Sphinx, doctree: nodes.document) -> None:
+    """F14, wherever a page or a docstring names it, leads to that fact of the theory."""
+    page = app.env.docname
+    if page == THEORY:
+        return
+    for text in list(doctree.findall(nodes.Text)):
+        inside = text.parent
+        if isinstance(inside, nodes.literal | nodes.literal_block | nodes.reference | nodes.title):
+            continue
+        parts = re.split(r"\b(F\d{1,2}b?)\b", text.astext())
+        if len(parts) > 1:
+            place = app.builder.get_relative_uri(page, THEORY)
+            links = [
+                nodes.reference("", part, refuri=f"{place}#{part.lower()}") if odd % 2 else nodes.Text(part)
+                for odd, part in enumerate(parts)
+            ]
+            inside.replace(text, links)
+
+
 def link_files(app: Sphinx, doctree: nodes.document) -> None:
     """Links to files that are no pages stay as they are: the site holds these files in the same places."""
     for download in list(doctree.findall(addnodes.download_reference)):
@@ -76,8 +96,9 @@ def link_files(app: Sphinx, doctree: nodes.document) -> None:
 
 
 def copy_files(app: Sphinx, error: Exception | None) -> None:
-    """What pages link to beside pages: the report of the trial with its tables and figures, and what that links to."""
-    shutil.copytree(ROOT / "reports/reference", app.outdir / "reports/reference", dirs_exist_ok=True)
+    """What pages link to beside pages: the page of the trial with its tables and figures, and what that links to."""
+    pages = shutil.ignore_patterns("report.*")  # of which the site has its own, from report.md
+    shutil.copytree(ROOT / "reports/reference", app.outdir / "reports/reference", ignore=pages, dirs_exist_ok=True)
     shutil.copy(ROOT / "studies/PROTOCOL.md", app.outdir / "studies")
 
 
@@ -94,4 +115,5 @@ def setup(app: Sphinx) -> None:
     app.add_html_math_renderer("mathml", (mathml, None), (mathml, None))
     app.connect("autodoc-process-docstring", plain_docstring)
     app.connect("doctree-read", link_files, priority=100)  # before Sphinx collects what to copy
+    app.connect("doctree-read", link_facts)
     app.connect("build-finished", copy_files)

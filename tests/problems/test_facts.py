@@ -1,4 +1,4 @@
-"""The exact facts F0 to F14 (docs: theory): closed forms that need no reference solver."""
+"""The exact facts F0 to F14 (docs/theory.md): closed forms that need no reference solver."""
 
 from __future__ import annotations
 

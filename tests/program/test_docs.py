@@ -14,6 +14,7 @@ import pytest
 import landscape
 
 ROOT = Path(__file__).parents[2]
+FACT = re.compile(r"\bF\d{1,2}b?\b")
 pytestmark = pytest.mark.slow
 
 
@@ -72,6 +73,24 @@ def test_links_lead_somewhere(site: Path, pages: dict[Path, Page]) -> None:
             assert target.exists(), (path, link)
             if url.fragment and target in pages:
                 assert unquote(url.fragment) in pages[target].anchors, (path, link)
+
+
+def test_every_fact_has_its_place(site: Path, pages: dict[Path, Page]) -> None:
+    """F14 and its like, in docstrings, captions, comments or tests, are anchors of the theory."""
+    files = [path for room in ("landscape", "analyses", "tests") for path in (ROOT / room).rglob("*.py")]
+    named = {fact for path in files for fact in FACT.findall(path.read_text())}
+    assert {"F0", "F7", "F14", "F16"} <= named
+    assert {fact.lower() for fact in named} <= pages[site / "docs/theory.html"].anchors
+
+
+def test_tests_that_the_theory_names_exist() -> None:
+    """`test_x` in docs/theory.md is the name of a test."""
+    named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs/theory.md").read_text()))
+    known = {
+        name for path in (ROOT / "tests").rglob("test_*.py") for name in re.findall(r"def (test_\w+)", path.read_text())
+    }
+    assert len(named) > 10
+    assert named <= known
 
 
 def test_reference_is_complete(site: Path, pages: dict[Path, Page]) -> None:
