@@ -69,7 +69,7 @@ studies-paper: $(INSTALLED)
 # Exit code 3: done, but a search did not converge, which the files say where it is so.
 define trial
 	for study in studies/$(1)/*.json; do \
-		$(BIN)/landscape sweep --config $$study --out checkpoints/trial/$(1) || test $$? -eq 3 || exit 1; done
+		$(BIN)/landscape sweep $$study --out checkpoints/trial/$(1) || test $$? -eq 3 || exit 1; done
 	$(BIN)/python analyses/collect.py checkpoints/trial/$(1)
 	$(BIN)/python analyses/primary.py reports/reference/$(1)
 	$(BIN)/python analyses/page.py

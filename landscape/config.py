@@ -80,7 +80,7 @@ class TrainConfig:
     lr_ratio: float | Literal["prop41", "curvature"] = field(
         1.0,
         "c = lr_E / lr_W: a number, Proposition 4.1 measured during training, or "
-        "sqrt(lambda_max(H_WW)/lambda_max(H_EE)).",
+        "sqrt(lambda_max(H_WW) / lambda_max(H_EE)).",
         above=0,
     )
     lr_ratio_every: int = field(50, "Steps between two updates of a measured lr_ratio.", at_least=1)
@@ -99,7 +99,7 @@ class TrainConfig:
     sampler_every: int = field(100, "Steps between two refreshes of the frequency_aware probabilities.", at_least=1)
     train_fraction: float = field(0.3, "Share of all pairs in the training set.", above=0, below=1)
     test_fraction: float | None = field(
-        None, "Share of all pairs in the test set. None: all pairs outside the training set.", above=0, below=1
+        None, "Share of all pairs in the test set. By default all pairs outside the training set.", above=0, below=1
     )
     steps: int = field(5000, "Largest number of optimiser steps.", at_least=0, at_most=MOST)
     stop_test_accuracy: float | None = field(
@@ -262,7 +262,7 @@ class AnalysisConfig:
     )
     rel_tau: float | None = field(
         None,
-        "Relative tolerance of the saddle index; None: 1e-8 for dense blocks, 1e-3 for matrix-free ones.",
+        "Relative tolerance of the saddle index; by default 1e-8 for dense blocks, 1e-3 for matrix-free ones.",
         was="tau",
         above=0,
         below=1,
@@ -342,7 +342,7 @@ class SliceConfig:
     )
     k: int = field(2, "Eigenvectors at each end.", at_least=1, at_most=8)
     radius: float | None = field(
-        None, "Largest t. None: where lambda t^2 / 2 of the largest |lambda| equals the objective.", above=0
+        None, "Largest t. By default where lambda t^2 / 2 of the largest |lambda| equals the objective.", above=0
     )
     points: int = field(101, "Points of a line.", at_least=2, at_most=10_001)
     plane_points: int = field(41, "Points of the plane along each direction.", at_least=2, at_most=401)

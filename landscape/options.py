@@ -50,6 +50,11 @@ def field(default: Default, help: str, choices: Registry[Any] | None = None, was
     return dataclasses.field(default=default, metadata=metadata)
 
 
+def required(help: str, was: str = "") -> Any:
+    """A field without a default: its help, and its former name, which is still accepted."""
+    return dataclasses.field(metadata={"help": help, "was": was})
+
+
 def check(config: DataclassInstance) -> None:
     """Raise ConfigError for a field whose value does not have the annotated type or lies outside its bounds."""
     for f in dataclasses.fields(config):

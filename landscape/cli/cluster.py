@@ -14,8 +14,9 @@ class Cluster:
     """Options of --executor slurm."""
 
     pack: int = field(1, "Jobs of one task of Slurm, side by side on its cores or GPUs.", at_least=1, at_most=10_000)
-    slurm: tuple[str, ...] = ()
-    """Options of Slurm: partition=gpu time=2:00:00 gpus=1 mem=8GB array_parallelism=50 and others of submitit."""
+    slurm: tuple[str, ...] = field(
+        (), "Options of Slurm: partition=gpu time=2:00:00 gpus=1 mem=8GB array_parallelism=50 and others of submitit."
+    )
 
     def __post_init__(self) -> None:
         check_bounds(self)

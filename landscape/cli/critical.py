@@ -6,25 +6,37 @@ import dataclasses
 from pathlib import Path
 
 from landscape.cli import tables
+from landscape.cli.declared import Command, RunFile
+from landscape.cli.hessian import MEASURED, METHOD
 from landscape.cli.printing import say
 from landscape.config import MOST, AnalysisConfig
 from landscape.errors import UNFINISHED, working_on
-from landscape.options import check_bounds, field
+from landscape.options import check_bounds, field, required
 from landscape.text import printable
 
 
 @dataclasses.dataclass(frozen=True)
-class Critical:
+class Critical(Command):
     """The critical point of the objective nearest to a checkpoint, and the Hessian there."""
 
-    ckpt: Path
-    """Run file to start from."""
-    step: int
-    """Stored step to start from."""
+    examples = (
+        "landscape critical checkpoints/run.h5 --step 500               # all blocks",
+        "landscape critical checkpoints/run.h5 --step 500 --blocks E,W  # one pair",
+    )
+    groups = {
+        "search": ("run", "step", "grad_tol", "search_hvps", "resume"),
+        "what is measured": MEASURED,
+        "method": METHOD,
+        "output": ("out", "overwrite", "json", "quiet"),
+    }
+
+    run: RunFile = required("Run file to start from.", was="ckpt")
+    step: int = required("Stored step to start from.")
     # A saddle index belongs to a critical point of what was minimised.
     analysis: AnalysisConfig = AnalysisConfig(objective="regularised")
-    out: Path | None = None
-    """Hessian file to write, with the refined parameters. None: RUN.critical-STEP.h5 beside the run."""
+    out: Path | None = field(
+        None, "Hessian file to write, with the refined parameters. By default RUN.critical-STEP.h5 beside the run."
+    )
     grad_tol: float = field(1e-10, "Gradient norm below which a point is critical.", above=0, below=1)
     search_hvps: int = field(
         60_000,
@@ -33,14 +45,12 @@ class Critical:
         at_least=0,
         at_most=MOST,
     )
-    resume: bool = False
-    """Continue an earlier search, also with more products or blocks; start one if there is none."""
-    overwrite: bool = False
-    """Replace an existing file."""
-    json: bool = False
-    """Print everything measured as one JSON document."""
-    quiet: bool = False
-    """No progress bar."""
+    resume: bool = field(
+        False, "Continue an earlier search, also with more products or blocks; start one if there is none."
+    )
+    overwrite: bool = field(False, "Replace an existing file.")
+    json: bool = field(False, "Print everything measured as one JSON document.")
+    quiet: bool = field(False, "No progress bar.")
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -49,10 +59,10 @@ class Critical:
         """Run the command; returns its exit code."""
         from landscape.analysis.critical import ENDS, default_output, refine
 
-        out = self.out or default_output(self.ckpt, self.step)
+        out = self.out or default_output(self.run, self.step)
         with working_on(out):
             result = refine(
-                self.ckpt,
+                self.run,
                 self.step,
                 self.analysis,
                 out,

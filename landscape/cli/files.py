@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 import tyro
 
 from landscape.cli import tables
+from landscape.cli.declared import Command
 from landscape.cli.printing import say
 from landscape.errors import UNFINISHED
+from landscape.options import field, required
 from landscape.text import printable
 
 if TYPE_CHECKING:
@@ -20,11 +22,9 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True)
-class _OfFile:
-    file: tyro.conf.Positional[Path]
-    """Run file or Hessian file."""
-    json: bool = False
-    """Print everything as one JSON document."""
+class _OfFile(Command):
+    file: tyro.conf.Positional[Path] = required("Run file or Hessian file.")
+    json: bool = field(False, "Print everything as one JSON document.")
 
     def show(self, state: FileState, text: Callable[[FileState], str]) -> None:
         """Print a file's state as JSON or as a text."""
@@ -35,8 +35,13 @@ class _OfFile:
 class Info(_OfFile):
     """What a run file or Hessian file holds, what it lacks, and how to resume it."""
 
-    config: bool = False
-    """Print the configuration as JSON, ready for --config, and nothing else."""
+    examples = (
+        "landscape info checkpoints/run.h5",
+        "landscape info checkpoints/run.h5 --config   # as JSON, for train --config",
+    )
+    groups = {"options": ("file", "config", "json")}
+
+    config: bool = field(False, "Print the configuration as JSON, ready for --config, and nothing else.")
 
     def execute(self) -> int:
         """Run the command; returns its exit code."""
@@ -52,8 +57,15 @@ class Info(_OfFile):
 class Check(_OfFile):
     """Whether every committed row of a file is whole. Exit code 0: complete; 1: damaged; 3: whole but unfinished."""
 
-    repair: bool = False
-    """Trim an interrupted file to its committed rows; of a damaged one the original is kept beside it."""
+    examples = (
+        "landscape check checkpoints/run.h5",
+        "landscape check checkpoints/run.h5 --repair   # keep what is whole",
+    )
+    groups = {"options": ("file", "repair", "json")}
+
+    repair: bool = field(
+        False, "Trim an interrupted file to its committed rows; of a damaged one the original is kept beside it."
+    )
 
     def execute(self) -> int:
         """Run the command; returns its exit code."""

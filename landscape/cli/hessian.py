@@ -8,42 +8,60 @@ from typing import Literal
 
 from landscape.cli import tables
 from landscape.cli.cluster import Cluster
+from landscape.cli.declared import Command, RunFile
 from landscape.cli.printing import say
 from landscape.config import HessianConfig
 from landscape.errors import UNFINISHED, ConfigError, NumericsError, working_on
-from landscape.options import check_bounds, field
+from landscape.options import check_bounds, field, required
 from landscape.text import printable
+
+MEASURED = ("blocks", "k", "objective", "problem", "eigenvectors")
+METHOD = (
+    "method", "dense_limit", "spectra", "rtol", "rel_tau", "max_hvps", "probes", "probe_steps", "bandwidth", "seed",
+    "chunk_size", "device",
+)  # fmt: skip
+"""Names under two headings of the help, for commands with an AnalysisConfig."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Hessian:
+class Hessian(Command):
     """Block spectra, saddle indices and coupling ratios of a run's checkpoints."""
+
+    examples = (
+        "landscape hessian checkpoints/run.h5 --steps 0,500   # two checkpoints",
+        "landscape hessian checkpoints/run.h5 --blocks E W    # no pairs: cheaper",
+    )
+    groups = {
+        "what is measured": ("run", "steps", "num_steps", *MEASURED),
+        "method": (*METHOD, "verify"),
+        "processes": ("jobs", "executor", "pack", "slurm"),
+        "output": ("out", "overwrite", "fsync", "json", "quiet"),
+    }
 
     analysis: HessianConfig
     cluster: Cluster
-    ckpt: Path
-    """Run file to analyse."""
-    out: Path | None = None
-    """Hessian file to write. None: RUN.hessian.h5 beside the run."""
-    overwrite: bool = False
-    """Replace a Hessian file of another run or other settings; a file that matches is always resumed and extended."""
-    fsync: bool = False
-    """Sync every step to disk, so that it survives a power failure."""
+    run: RunFile = required("Run file to analyse; also --ckpt RUN.", was="ckpt")
+    out: Path | None = field(None, "Hessian file to write. By default RUN.hessian.h5 beside the run.")
+    overwrite: bool = field(
+        False,
+        "Replace a Hessian file of another run or other settings; a file that matches is always resumed and extended.",
+    )
+    fsync: bool = field(False, "Sync every step to disk, so that it survives a power failure.")
     jobs: int | None = field(
         None,
-        "Checkpoints measured at once, each in a process of one thread; the file is the same for any number. None: one "
-        "per core, as far as memory allows. Matrix-free blocks are measured one checkpoint after the other.",
+        "Checkpoints measured at once, each in a process of one thread; the file is the same for any number. "
+        "By default one per core, as far as memory allows. Matrix-free blocks are measured one checkpoint after the "
+        "other.",
         at_least=1,
         at_most=1024,
     )
-    executor: Literal["local", "slurm"] = "local"
-    """local: this command and its processes. slurm: a job a step, and one that makes the file; returns at once."""
-    verify: bool = False
-    """Compare with PyHessian's top eigenvalue, and with a dense Hessian where it fits."""
-    json: bool = False
-    """Print everything measured as one JSON document."""
-    quiet: bool = False
-    """No progress bar."""
+    executor: Literal["local", "slurm"] = field(
+        "local",
+        "local: this command and its processes. slurm: a job a step, and one that makes the file; returns at once.",
+    )
+    verify: bool = field(False, "Compare with PyHessian's top eigenvalue, and with a dense Hessian where it fits.")
+    json: bool = field(False, "Print everything measured as one JSON document.")
+    quiet: bool = field(False, "No progress bar.")
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -56,21 +74,21 @@ class Hessian:
         from landscape.analysis.hessian import analyse
         from landscape.storage.files import hessian_file
 
-        out = self.out or hessian_file(self.ckpt)
+        out = self.out or hessian_file(self.run)
         with working_on(out):
             if self.executor == "slurm":
                 from landscape.sweep.steps import submit_analysis
 
                 options = self.cluster.options
-                submitted = submit_analysis(self.ckpt, self.analysis, out, self.cluster.pack, options, self.overwrite)
+                submitted = submit_analysis(self.run, self.analysis, out, self.cluster.pack, options, self.overwrite)
                 say(tables.submissions(submitted, self.json))
                 return 0
-            result = analyse(self.ckpt, self.analysis, out, self.overwrite, self.quiet, self.fsync, self.jobs)
+            result = analyse(self.run, self.analysis, out, self.overwrite, self.quiet, self.fsync, self.jobs)
         opinions = []
         if self.verify:
             from landscape.analysis.verify import verify
 
-            opinions = verify(self.ckpt, result)
+            opinions = verify(self.run, result)
         if self.json:
             say(tables.hessian_document(out, result, verify=[dataclasses.asdict(o) for o in opinions]))
         else:

@@ -9,29 +9,39 @@ from pathlib import Path
 import tyro
 
 from landscape.cli import tables
+from landscape.cli.declared import Command
 from landscape.cli.printing import say
 from landscape.errors import working_on
+from landscape.options import field, required
 from landscape.text import printable
 
 
 @dataclasses.dataclass(frozen=True)
-class Import:
+class Import(Command):
     """A run file of checkpoints that other programs wrote: safetensors, torch files, folders of Hugging Face."""
 
-    sources: tyro.conf.Positional[tuple[str, ...]]
-    """.safetensors, .pt and .pth files, folders of them, checkpoint-* folders, or globs of these in quotes."""
-    out: Path
-    """Run file to write."""
-    step_pattern: str = r"(\d+)(?!.*\d)"
-    """Regex whose first group is the step in a name; by default the last number of the name."""
-    skip: tuple[str, ...] = ()
-    """Patterns of tensors that are no parameters, such as *.inv_freq; integers and buffers of norms are skipped."""
-    overwrite: bool = False
-    """Replace an existing run file."""
-    json: bool = False
-    """Print the summary as one JSON document."""
-    quiet: bool = False
-    """No progress bar."""
+    examples = (
+        "landscape import model-*.safetensors --out checkpoints/model.h5",
+        "landscape import trainer_output/ --out model.h5 --skip '*.inv_freq'",
+    )
+    groups = {
+        "checkpoints": ("sources", "step_pattern", "skip"),
+        "output": ("out", "overwrite", "json", "quiet"),
+    }
+
+    sources: tyro.conf.Positional[tuple[str, ...]] = required(
+        ".safetensors, .pt and .pth files, folders of them, checkpoint-* folders, or globs of these in quotes."
+    )
+    out: Path = required("Run file to write.")
+    step_pattern: str = field(
+        r"(\d+)(?!.*\d)", "Regex whose first group is the step in a name; by default the last number of the name."
+    )
+    skip: tuple[str, ...] = field(
+        (), "Patterns of tensors that are no parameters, such as *.inv_freq; integers and buffers of norms are skipped."
+    )
+    overwrite: bool = field(False, "Replace an existing run file.")
+    json: bool = field(False, "Print the summary as one JSON document.")
+    quiet: bool = field(False, "No progress bar.")
 
     def execute(self) -> int:
         """Run the command; returns its exit code."""

@@ -8,25 +8,32 @@ from pathlib import Path
 
 import tyro
 
+from landscape.cli.declared import Command
 from landscape.cli.printing import say
 from landscape.errors import ConfigError, working_on
+from landscape.options import field, required
 from landscape.text import printable
 
 
 @dataclasses.dataclass(frozen=True)
-class Report:
+class Report(Command):
     """An HTML and Markdown page with figures, from run files and Hessian files."""
 
-    files: tyro.conf.Positional[tuple[Path, ...]]
-    """Run files, Hessian files or both; RUN.hessian.h5 beside a run is included."""
-    out: Path | None = None
-    """Folder to write. None: reports/NAME of the first file."""
-    problem: str = ""
-    """Your own problem, as in `landscape hessian --problem`: refuse Hessian files made with another one."""
-    overwrite: bool = False
-    """Replace an earlier report; files added to its folder stay."""
-    quiet: bool = False
-    """No progress bar."""
+    examples = (
+        "landscape report checkpoints/run.h5                    # with run.hessian.h5",
+        "landscape report checkpoints/*.h5 --out reports/mine   # several runs",
+    )
+    groups = {"what is reported": ("files", "problem"), "output": ("out", "overwrite", "quiet")}
+
+    files: tyro.conf.Positional[tuple[Path, ...]] = required(
+        "Run files, Hessian files or both; RUN.hessian.h5 beside a run is included."
+    )
+    out: Path | None = field(None, "Folder to write. By default reports/NAME of the first file.")
+    problem: str = field(
+        "", "Your own problem, as in `landscape hessian --problem`: refuse Hessian files made with another one."
+    )
+    overwrite: bool = field(False, "Replace an earlier report; files added to its folder stay.")
+    quiet: bool = field(False, "No progress bar.")
 
     def execute(self) -> int:
         """Run the command; returns its exit code."""

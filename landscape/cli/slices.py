@@ -6,35 +6,40 @@ import dataclasses
 from pathlib import Path
 from typing import Literal
 
+from landscape.cli.declared import Command, RunFile
 from landscape.cli.printing import say
 from landscape.config import AnalysisConfig, SliceConfig
 from landscape.errors import working_on
-from landscape.options import field
+from landscape.options import field, required
 from landscape.text import printable
 
 
 @dataclasses.dataclass(frozen=True)
-class Slice:
+class Slice(Command):
     """The loss along unit eigenvectors at a checkpoint, and on the plane of the lowest and the highest."""
 
+    examples = (
+        "landscape slice checkpoints/run.h5 --step 500            # of E and W together",
+        "landscape slice checkpoints/run.h5 --step 500 --block E  # of E alone",
+    )
+    groups = {
+        "what is drawn": ("run", "step", "block", "k", "radius", "points", "plane_points", "objective", "problem"),
+        "method": ("method", "max_hvps", "device"),
+        "output": ("out", "overwrite"),
+    }
+
     slice: SliceConfig
-    ckpt: Path
-    """Run file to slice."""
-    step: int
-    """Stored step to slice at."""
-    out: Path | None = None
-    """Folder to write. None: reports/RUN-slices-STEP."""
-    problem: str = ""
-    """Your own model, data and loss, as in `landscape hessian --problem`."""
-    objective: Literal["data", "regularised"] = "data"
-    """The data loss, or the data loss + weight_decay/2 |theta|^2 (runs with coupled decay)."""
-    method: Literal["auto", "dense", "lanczos"] = "auto"
-    """How the eigenvectors are found."""
+    run: RunFile = required("Run file to slice.", was="ckpt")
+    step: int = required("Stored step to slice at.")
+    out: Path | None = field(None, "Folder to write. By default reports/RUN-slices-STEP.")
+    problem: str = field("", "Your own model, data and loss, as in `landscape hessian --problem`.")
+    objective: Literal["data", "regularised"] = field(
+        "data", "The data loss, or the data loss + weight_decay/2 |theta|^2 (runs with coupled decay)."
+    )
+    method: Literal["auto", "dense", "lanczos"] = field("auto", "How the eigenvectors are found.")
     max_hvps: int = field(3000, "Largest number of Hessian-vector products.", was="max_products")
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Device of the products."""
-    overwrite: bool = False
-    """Replace existing figures."""
+    device: Literal["auto", "cpu", "cuda"] = field("auto", "Device of the products.")
+    overwrite: bool = field(False, "Replace existing figures.")
 
     def execute(self) -> int:
         """Run the command; returns its exit code."""
@@ -50,12 +55,12 @@ class Slice:
             max_hvps=self.max_hvps,
             device=self.device,
         )
-        out = self.out or Path("reports") / f"{self.ckpt.stem}-slices-{self.step}"
+        out = self.out or Path("reports") / f"{self.run.stem}-slices-{self.step}"
         with working_on(out):
             if not self.overwrite:
                 for form in (*FORMATS, "csv"):
                     refuse_existing(out / f"slices.{form}", "use --overwrite to replace it, or another --out")
-            found = slice_checkpoint(self.ckpt, self.step, self.slice, analysis)
+            found = slice_checkpoint(self.run, self.step, self.slice, analysis)
             with style():
                 drawn = slices(found)
                 paths = save_figure(drawn.figure, drawn.data, out, "slices")

@@ -6,12 +6,15 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+import tyro
+
 from landscape.cli import tables
 from landscape.cli.cluster import Cluster
+from landscape.cli.declared import Command
 from landscape.cli.printing import say
 from landscape.cli.train import reached
 from landscape.errors import UNFINISHED, ConfigError, FileError, complain, working_on
-from landscape.options import check_bounds, field
+from landscape.options import check_bounds, field, required
 from landscape.text import printable
 
 if TYPE_CHECKING:
@@ -19,29 +22,38 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True)
-class Sweep:
+class Sweep(Command):
     """Many runs and their analyses on all cores; run again, it resumes."""
 
-    cluster: Cluster
-    config: Path
-    """JSON file with cases, grid, seeds and analyses."""
-    out: Path = Path("checkpoints")
-    """Folder to write: OUT/NAME/CASE-FIELD=VALUE-sSEED.h5 and .hessian.h5 beside each."""
-    jobs: int | None = field(
-        None, "Number of single-threaded worker processes. None: one per core.", at_least=1, at_most=1024
+    examples = (
+        "landscape sweep sweep.json            # train and analyse, on all cores",
+        "landscape sweep sweep.json --status   # what is done, runs or failed",
     )
-    executor: Literal["local", "slurm", "debug"] = "local"
-    """local: worker processes of this command. slurm: arrays of Slurm, which it submits. debug: this process alone."""
-    status: bool = False
-    """Print what is done, running, failed and waiting, and where the logs are."""
-    cancel: bool = False
-    """End what runs or waits; the same command without it resumes."""
-    overwrite: bool = False
-    """Remove the files of the sweep in the folder and start again; other files are refused."""
-    json: bool = False
-    """Print the results as one JSON document."""
-    quiet: bool = False
-    """No progress bar."""
+    groups = {
+        "work": ("config", "status", "cancel"),
+        "processes": ("jobs", "executor", "pack", "slurm"),
+        "output": ("out", "overwrite", "json", "quiet"),
+    }
+
+    cluster: Cluster
+    config: tyro.conf.Positional[Path] = required("JSON file with cases, grid, seeds and analyses.")
+    out: Path = field(
+        Path("checkpoints"), "Folder to write: OUT/NAME/CASE-FIELD=VALUE-sSEED.h5 and .hessian.h5 beside each."
+    )
+    jobs: int | None = field(
+        None, "Number of single-threaded worker processes. By default one per core.", at_least=1, at_most=1024
+    )
+    executor: Literal["local", "slurm", "debug"] = field(
+        "local",
+        "local: worker processes of this command. slurm: arrays of Slurm, which it submits. debug: this process alone.",
+    )
+    status: bool = field(False, "Print what is done, running, failed and waiting, and where the logs are.")
+    cancel: bool = field(False, "End what runs or waits; the same command without it resumes.")
+    overwrite: bool = field(
+        False, "Remove the files of the sweep in the folder and start again; other files are refused."
+    )
+    json: bool = field(False, "Print the results as one JSON document.")
+    quiet: bool = field(False, "No progress bar.")
 
     def __post_init__(self) -> None:
         check_bounds(self)

@@ -1,0 +1,116 @@
+"""The options of a command, read from the dataclasses that declare them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from types import NoneType
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, get_args, get_origin, get_type_hints
+
+import tyro
+
+RunFile: TypeAlias = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+"""The positional argument of the commands that work on one run."""
+
+
+class Command:
+    """A command: a frozen dataclass, whose fields and those of the configs in it are its options.
+
+    examples: command lines, each with a comment; groups: names of the fields under each heading of the help.
+    """
+
+    examples: ClassVar[tuple[str, ...]]
+    groups: ClassVar[dict[str, tuple[str, ...]]]
+
+    def execute(self) -> int:
+        """Run the command; returns its exit code."""
+        raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True)
+class Option:
+    """An option or positional argument.
+
+    kind: its type; default: its value where it is not given, MISSING where it has to be; was: its former name.
+    """
+
+    name: str
+    kind: Any
+    default: Any
+    help: str
+    was: str
+    is_positional: bool
+
+    @property
+    def flag(self) -> str:
+        """The flag, as the parser has it."""
+        return flag_of(self.name)
+
+    @property
+    def is_switch(self) -> bool:
+        """Whether it takes no value."""
+        return self.kind is bool
+
+    @property
+    def is_required(self) -> bool:
+        """Whether the command does not run without it."""
+        return self.default is dataclasses.MISSING
+
+    @property
+    def is_list(self) -> bool:
+        """Whether it takes several values."""
+        return get_origin(self.kind) is tuple
+
+    @property
+    def is_path(self) -> bool:
+        """Whether it takes files or folders."""
+        return Path in self._kinds()
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The words that it takes; empty where it takes other values alone."""
+        return tuple(str(word) for kind in self._kinds() if get_origin(kind) is Literal for word in get_args(kind))
+
+    @property
+    def metavar(self) -> str:
+        """Its value in the usage: the words that it takes, or what stands for others."""
+        one = self.name.upper()
+        if self.is_list:
+            one = one.removesuffix("S")
+        names = {int: "N", float: "X", Path: one if self.is_positional else "PATH"}
+        shown = [names.get(kind, one) for kind in self._kinds() if get_origin(kind) is not Literal]
+        words = [*dict.fromkeys(shown), *self.choices]
+        one = "{" + ",".join(words) + "}" if self.choices and not shown else "|".join(words)
+        return f"{one} ..." if self.is_list else one
+
+    def _kinds(self) -> list[Any]:
+        """The types of one value."""
+        if self.is_list:
+            return [get_args(self.kind)[0]]
+        union = [] if get_origin(self.kind) is Literal else get_args(self.kind)
+        return [kind for kind in union or (self.kind,) if kind is not NoneType]
+
+
+def declared(kind: type[Any], base: Any = None) -> Iterator[Option]:
+    """The options of a command or config, those of its nested configs included.
+
+    base: what has the defaults instead of the dataclass.
+    """
+    hints = get_type_hints(kind, include_extras=True)
+    for f in dataclasses.fields(kind):
+        default = f.default if base is None else getattr(base, f.name)
+        hint = hints[f.name]
+        if dataclasses.is_dataclass(hint):
+            assert isinstance(hint, type)
+            yield from declared(hint, None if default is dataclasses.MISSING else default)
+            continue
+        # What the parser is told about a field, it is told of positional arguments.
+        is_positional = get_origin(hint) is Annotated
+        plain = get_args(hint)[0] if is_positional else hint
+        yield Option(f.name, plain, default, f.metadata["help"], f.metadata["was"], is_positional)
+
+
+def flag_of(name: str) -> str:
+    """The flag of a field."""
+    return "--" + name.replace("_", "-")
