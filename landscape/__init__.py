@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from landscape.curvature.slices import slice_plane as slice_plane
     from landscape.curvature.tracking import track as track
     from landscape.errors import LandscapeError as LandscapeError
+    from landscape.exports import export as export
     from landscape.problems.embedding_mlp.gauge import GaugeTangent as GaugeTangent
     from landscape.problems.embedding_mlp.gauge import SoftmaxShift as SoftmaxShift
     from landscape.problems.module import ModuleProblem as ModuleProblem
@@ -84,6 +85,7 @@ _NAMES = {
     "curvature.critical": "find_critical_point CriticalPoint",
     "curvature.tracking": "track",
     "curvature.slices": "slice_lines slice_plane",
+    "exports": "export",
     "errors": "LandscapeError",
 }
 _HOMES = {name: f"landscape.{module}" for module, names in _NAMES.items() for name in names.split()}

@@ -21,6 +21,7 @@ FLOORS = {
     "report": 5,
     "analysis": 4,
     "training": 4,
+    "exports": 3,
     "problems": 3,
     "curvature": 2,
     "storage": 2,

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import landscape
 from landscape.cli.critical import Critical
 from landscape.cli.declared import Command
+from landscape.cli.export import Export
 from landscape.cli.files import Check, Info
 from landscape.cli.grammar import parse
 from landscape.cli.help import overview, page
@@ -30,6 +31,7 @@ COMMANDS: dict[str, type[Command]] = {
     "slice": Slice,
     "sweep": Sweep,
     "report": Report,
+    "export": Export,
     "info": Info,
     "check": Check,
 }

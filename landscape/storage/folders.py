@@ -81,12 +81,13 @@ def _keep(old: Path, new: Path, ours: set[str]) -> None:
         if name in ours or name == RECORD:
             continue
         if path.is_dir() and not path.is_symlink():
-            is_ours = any(o.startswith(f"{name}/") for o in ours) and not any(path.iterdir())
-            if not is_ours:
-                target.mkdir(exist_ok=True)
+            # A folder of ours stays for what is in it alone.
+            if not any(o.startswith(f"{name}/") for o in ours):
+                target.mkdir(parents=True, exist_ok=True)
         elif os.path.lexists(target):
             raise FileError(f"{path} is in the way, and no record names it", "move it away, or choose another --out")
         else:
+            target.parent.mkdir(parents=True, exist_ok=True)
             os.link(path, target, follow_symlinks=False)
 
 

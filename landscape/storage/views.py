@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import xarray
@@ -20,12 +20,75 @@ from landscape.storage.files import as_path, open_file
 from landscape.storage.table import TableReader
 
 
+class File:
+    """A run file or Hessian file whose groups are lazy xarray datasets of committed rows.
+
+    attrs: its root attributes, None where unknown; config: the options that made it; groups: the names of its groups.
+    """
+
+    kind = ""
+    """The schema of the file; empty: either."""
+
+    def __init__(self, path: Path | str) -> None:
+        """Raises FileError for files that are missing, broken, foreign or too new."""
+        self.path = as_path(path)
+        self._file = open_file(self.path, self.kind)
+        self.attrs, self.config = known_attributes(self._file.attrs), self._file.config
+        self.groups = (*self._file.tables, *self._file.arrays)
+
+    def to_xarray(self, *names: str) -> xarray.Dataset:
+        """Some groups, by default all except resume slots, as one lazy dataset with named axes; NaN for unknown counts.
+
+        It has the rows that all of them have. Every row is first checked against its checksum, which reads the groups
+        once; rows that fail are left out. Raises FileError for a group that the file lacks, and for groups that use one
+        name for different things.
+        """
+        file = self._file
+        names = names or tuple(n for n in self.groups if n not in file.tables or not file.tables[n].table.newest)
+        for name in names:
+            if name not in self.groups:
+                raise FileError(f"{self.path} holds no {name}", f"its groups: {', '.join(self.groups)}")
+        _require_distinct(self.path, [file.layout[name] for name in names])
+        parts = [_table(file, file.tables[name]) for name in names if name in file.tables]
+        for group in (file.arrays[name] for name in names if name in file.arrays):
+            values = group.read()
+            parts.append(_dataset(file, {}, [(f, values[f.name]) for f in group.table.fields]))
+        merged = xarray.merge(parts, join="inner", combine_attrs="override")
+        # Mask unknown counts, also in files of versions without the mark.
+        merged = xarray.decode_cf(merged, decode_times=False, decode_coords=False, decode_timedelta=False)
+        # Attributes of a Dataset cannot be None.
+        merged.attrs = {n: value for n, value in self.attrs.items() if value is not None}
+        return merged
+
+    def close(self) -> None:
+        """Close the file, and with it its datasets."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class RunFile(File):
+    """A run file."""
+
+    kind = schema.RUN
+
+
+class HessianFile(File):
+    """A Hessian file."""
+
+    kind = schema.HESSIAN
+
+
 def open_run(path: Path | str) -> xarray.Dataset:
     """A run's checkpoints, metrics, token statistics and data as one lazy Dataset of committed rows.
 
     Every row is first checked against its checksum, which reads the file once; rows that fail are left out.
     """
-    return _open(as_path(path), schema.RUN)
+    return _view(RunFile(path))
 
 
 def open_hessian(path: Path | str) -> xarray.Dataset:
@@ -33,13 +96,20 @@ def open_hessian(path: Path | str) -> xarray.Dataset:
 
     Groups `spectrum`, `density` and `eigenvectors` hold the rest.
     """
-    return _open(as_path(path), schema.HESSIAN, ("/",))
+    return _view(HessianFile(path), "/")
 
 
 def load_group(path: Path, kind: str, group: str) -> xarray.Dataset:
-    """The committed rows of one group, in memory; NaN for unknown counts."""
-    with _open(path, kind, (group,)) as lazy:
-        return lazy.load()
+    """The committed rows of one group, in memory; NaN for unknown counts. Empty where the file lacks the group."""
+    with {schema.RUN: RunFile, schema.HESSIAN: HessianFile}[kind](path) as file:
+        return file.to_xarray(group).load() if group in file.groups else xarray.Dataset()
+
+
+def _view(file: File, *groups: str) -> xarray.Dataset:
+    """A dataset that closes its file."""
+    data = file.to_xarray(*groups)
+    data.set_close(file.close)
+    return data
 
 
 class _Column(BackendArray):
@@ -56,25 +126,6 @@ class _Column(BackendArray):
     def _read(self, key: tuple[int | slice, ...]) -> np.ndarray[Any, Any]:
         rows, *rest = key
         return self.table.column(self.name, rows)[(..., *rest)]
-
-
-def _open(path: Path, kind: str, groups: Collection[str] = ()) -> xarray.Dataset:
-    """Some groups of a file as one dataset; by default all except slots."""
-    file = open_file(path, kind)
-    tables = [t for g, t in file.tables.items() if (g in groups if groups else not t.table.newest)]
-    arrays = [a for g, a in file.arrays.items() if not groups or g in groups]
-    _require_distinct(path, [*(t.table for t in tables), *(a.table for a in arrays)])
-    parts = [_table(file, table) for table in tables]
-    for group in arrays:
-        values = group.read()
-        parts.append(_dataset(file, {}, [(f, values[f.name]) for f in group.table.fields]))
-    merged = xarray.merge(parts, join="inner", combine_attrs="override")
-    # Mask unknown counts, also in files of versions without the mark.
-    merged = xarray.decode_cf(merged, decode_times=False, decode_coords=False, decode_timedelta=False)
-    # Attributes of a Dataset cannot be None.
-    merged.attrs = {n: value for n, value in known_attributes(file.attrs).items() if value is not None}
-    merged.set_close(file.close)
-    return merged
 
 
 def _require_distinct(path: Path, tables: Sequence[schema.Table]) -> None:

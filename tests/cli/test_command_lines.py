@@ -66,6 +66,7 @@ BASE = {
     "critical": ["--ckpt", "run.h5", "--step", "60", "--search-hvps", "3", "--blocks", "E", "W", "E,W"],
     "slice": ["--ckpt", "run.h5", "--step", "60", "--points", "3", "--plane-points", "3"],
     "sweep": ["--config", "bad.json"],
+    "export": ["bad.json"],
     "report": [],
     "info": [],
     "check": [],

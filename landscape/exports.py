@@ -1,0 +1,111 @@
+"""Files of other tools, made from a run file or Hessian file."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from landscape.errors import ConfigError, lookup
+from landscape.storage.files import as_path
+from landscape.storage.folders import replaced_folder
+from landscape.storage.frames import tables
+from landscape.storage.views import File
+from landscape.text import write_csv
+
+
+def export(path: Path | str, out: Path | str, form: str, overwrite: bool = False) -> Path:
+    """Write a run file or Hessian file into the folder `out` in one of FORMS; returns the folder.
+
+    csv, parquet: one file for each table of `storage.frames.tables`. netcdf: one file with all groups, parameters and
+    eigenvectors too. tensorboard, wandb: a scalar for each quantity and its labels, such as inertia/E,W/negative, by
+    step. With `overwrite` an earlier export is replaced; files added to its folder stay. Raises ConfigError for an
+    unknown form and for one that needs a package that is not installed, FileError for an existing `out` and for files
+    that are missing or broken.
+    """
+    out, write = as_path(out), lookup(FORMS, "form", form)
+    require(form)
+    with File(path) as file:
+        if out.resolve() in file.path.resolve().parents:
+            raise ConfigError(f"{file.path} lies in {out}, which the export replaces", "choose another folder")
+        with replaced_folder(out, "export", overwrite) as draft:
+            write(file, draft)
+    return out
+
+
+def require(form: str) -> None:
+    """Raise ConfigError if a form needs a package that is not installed."""
+    if (package := _PACKAGES.get(form)) and importlib.util.find_spec(package) is None:
+        raise ConfigError(f"{form} needs {package}, which is not installed", f"pip install 'landscape-hessian[{form}]'")
+
+
+def _csv(file: File, folder: Path) -> None:
+    for name, table in tables(file).items():
+        write_csv(table, folder / f"{name}.csv")
+
+
+def _parquet(file: File, folder: Path) -> None:
+    for name, table in tables(file).items():
+        table.to_parquet(folder / f"{name}.parquet", engine="pyarrow", index=False)
+
+
+def _netcdf(file: File, folder: Path) -> None:
+    out = folder / f"{file.path.stem}.nc"
+    for group in file.groups:
+        if group != "resume":
+            data = file.to_xarray(group)
+            data.to_netcdf(out, mode="a" if out.exists() else "w", group=group, engine="h5netcdf")
+
+
+def _tensorboard(file: File, folder: Path) -> None:
+    from torch.utils.tensorboard import SummaryWriter
+
+    with SummaryWriter(str(folder)) as writer:
+        writer.add_text("config", f"```json\n{json.dumps(file.config, indent=2)}\n```")
+        for step, scalars in _scalars(file):
+            for tag, value in scalars.items():
+                writer.add_scalar(tag, value, step, new_style=True, double_precision=True)
+
+
+def _wandb(file: File, folder: Path) -> None:
+    import wandb
+
+    settings = wandb.Settings(mode="offline", console="off", silent=True, disable_git=True, x_disable_stats=True)
+    with wandb.init(project="landscape", name=file.path.stem, dir=folder, config=file.config, settings=settings) as run:
+        for step, scalars in _scalars(file):
+            run.log(scalars, step=step)
+    # Links to the newest run and empty folders, which nobody would know for ours when the export is replaced.
+    for path in sorted(folder.rglob("*"), reverse=True):
+        if path.is_symlink():
+            path.unlink()
+        elif path.is_dir() and not any(path.iterdir()):
+            path.rmdir()
+
+
+FORMS: dict[str, Callable[[File, Path], None]] = {
+    "csv": _csv,
+    "parquet": _parquet,
+    "netcdf": _netcdf,
+    "tensorboard": _tensorboard,
+    "wandb": _wandb,
+}
+_PACKAGES = {"parquet": "pyarrow", "tensorboard": "tensorboard", "wandb": "wandb"}
+"""What a form needs beyond the dependencies of the package; the extra has the name of the form."""
+
+
+def _scalars(file: File) -> Iterator[tuple[int, dict[str, float]]]:
+    """The numbers of each step, ascending, by quantity and labels, such as eigenvalues/E,W/lowest/0.
+
+    Quantities along axes without names, such as tokens, are too many to be watched as curves, except by rank.
+    """
+    found: dict[int, dict[str, float]] = {}
+    for table in tables(file).values():
+        row, *labels = table.attrs["axes"]
+        if any(label != "rank" and table[label].dtype.kind in "iu" for label in labels):
+            continue
+        for name in table.drop(columns=[row, *labels]).select_dtypes("number"):
+            known = table[[row, *labels, name]].dropna()
+            for step, *where, value in known.itertuples(index=False):
+                found.setdefault(int(step), {})["/".join(map(str, [name, *where]))] = float(value)
+    yield from sorted(found.items())

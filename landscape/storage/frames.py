@@ -1,0 +1,67 @@
+"""The measurements of a file as tables for people who work with data frames."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import xarray
+
+from landscape.storage.views import File
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ARRAYS = ("checkpoints", "moments", "resume", "data", "eigenvectors")
+"""Groups of parameters and data, which are no measurements."""
+_OWN_AXIS = "param_row_"
+"""An axis with this and a block's name is that block's alone."""
+
+
+def tables(file: File) -> dict[str, pd.DataFrame]:
+    """The measurements of a file as tidy tables by name, such as `by_step_block` and `metrics_by_metric_step`.
+
+    A table has one row for each set of labels, and one column for each quantity of these axes: `block` E,W at `step`
+    500. Codes are words, as in `inertia_level`. Rows without any number are left out.
+    """
+    found = {}
+    for group in file.groups:
+        if group in ARRAYS:
+            continue
+        data = _stacked(file.to_xarray(group).load())
+        if group == "critical_point":
+            # Its arrays are parameters.
+            data = data[[name for name, values in data.items() if values.ndim == 1]]
+        for axes in dict.fromkeys(values.dims for values in data.values()):
+            part = data[[name for name, values in data.items() if values.dims == axes]].map(_words)
+            name = "_".join(["" if group == "/" else group, "by", *map(str, axes)]).lstrip("_")
+            counts = {name: "Int64" for name, values in part.items() if _is_masked_count(values)}
+            frame = part.to_dataframe(dim_order=list(axes)).astype(counts).reset_index()
+            quantities = [str(name) for name in part.data_vars]
+            found[name] = frame[frame[quantities].notna().any(axis=1)].reset_index(drop=True)
+            found[name].attrs["axes"] = list(axes)
+    return found
+
+
+def _stacked(data: xarray.Dataset) -> xarray.Dataset:
+    """The same with arrays by block that each have an axis of their own, such as spectra, as one by block and row."""
+    own = {str(name): values for name, values in data.items() if values.dims[1:] == (f"{_OWN_AXIS}{name}",)}
+    if not own:
+        return data
+    rows = [values.rename({values.dims[1]: "row"}).expand_dims(block=[name], axis=1) for name, values in own.items()]
+    stacked = xarray.concat(rows, "block", join="outer").rename("eigenvalue")
+    return data.drop_dims([values.dims[1] for values in own.values()]).merge(stacked)
+
+
+def _is_masked_count(values: xarray.DataArray) -> bool:
+    """Whether these are integers in the file, which are floating-point numbers here since some are unknown."""
+    return values.dtype.kind == "f" and np.dtype(values.encoding.get("dtype", float)).kind == "i"
+
+
+def _words(values: xarray.DataArray) -> xarray.DataArray:
+    """The meanings of codes; other values unchanged."""
+    if "flag_values" not in values.attrs:
+        return values
+    codes, meanings = np.atleast_1d(values.attrs["flag_values"]), str(values.attrs["flag_meanings"]).split()
+    words = dict(zip(codes.tolist(), meanings, strict=True))
+    return values.copy(data=np.vectorize(words.__getitem__, otypes=[object])(values.values))
