@@ -40,13 +40,21 @@ class Bounds:
         return f"{number} {f'>= {self.at_least}' if self.at_least > -math.inf else f'> {self.above}'}"
 
 
-def field(default: Default, help: str, choices: Registry[Any] | None = None, was: str = "", **bounds: float) -> Default:
+def field(
+    default: Default,
+    help: str,
+    choices: Registry[Any] | None = None,
+    was: str = "",
+    many: bool = False,
+    **bounds: float,
+) -> Default:
     """A field of a config: default, help, and what it takes: the names of a registry, or numbers within `Bounds`.
 
-    was: its former name, which is still accepted.
+    was: its former name, which is still accepted; many: whether it lists values, which commas may separate.
     """
     shown = f"{help} {choices.meanings}." if choices else help
-    metadata = {"help": shown, "choices": choices, "was": was, "bounds": Bounds(**bounds) if bounds else None}
+    limits = Bounds(**bounds) if bounds else None
+    metadata = {"help": shown, "choices": choices, "was": was, "many": many, "bounds": limits}
     return dataclasses.field(default=default, metadata=metadata)
 
 

@@ -88,11 +88,8 @@ def refine(
                     f"{out} holds no search from step {step}", "use --overwrite to replace it, or another --out"
                 )
             refinement = _Refinement(reader, step, problem, source, joined(config, problem, found), out, found)
-            try:
-                with refinement.closing:
-                    refinement.measure(refinement.search(tol, max_products, quiet), quiet)
-            except KeyboardInterrupt:
-                raise KeyboardInterrupt("interrupted: the same command with --resume continues") from None
+            with refinement.closing:
+                refinement.measure(refinement.search(tol, max_products, quiet), quiet)
     return HessianReader(out)
 
 

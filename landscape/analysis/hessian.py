@@ -21,6 +21,7 @@ from landscape.analysis.parallel import Crew, Task, measure, measured, processes
 from landscape.analysis.parts import has_parts, parts, remove_parts
 from landscape.config import AnalysisConfig, HessianConfig, Spectra, replace, to_json
 from landscape.errors import FileError, NumericsError, StepError, in_file, warn
+from landscape.problems.choice import in_order
 from landscape.problems.factory import Source, unlike_source
 from landscape.problems.problem import Problem
 from landscape.provenance import provenance
@@ -223,7 +224,9 @@ def _difference(found: HessianReader, reader: RunReader, config: AnalysisConfig,
 
 def joined(config: Analysis, problem: Problem, found: HessianReader | None) -> Analysis:
     """The settings of an existing file once extended."""
-    blocks = dict.fromkeys([*(found.blocks if found else ()), *(config.blocks or problem.default_blocks)])
+    held = found.blocks if found else []
+    wanted = in_order(config.blocks or problem.default_blocks, {*held, *problem.blocks})
+    blocks = dict.fromkeys([*held, *wanted])
     return dataclasses.replace(config, blocks=tuple(blocks), spectra=_spectra(config, found))
 
 

@@ -16,7 +16,7 @@ from landscape.curvature.lanczos import eigsh
 from landscape.curvature.slices import slice_lines, slice_plane
 from landscape.devices import require_dense
 from landscape.errors import NumericsError
-from landscape.problems.choice import choose
+from landscape.problems.choice import choose, in_order
 from landscape.problems.problem import Problem, joint, size
 from landscape.storage.files import as_path
 from landscape.storage.runs import RunReader
@@ -58,7 +58,7 @@ def slice_checkpoint(run: Path | str, step: int, config: SliceConfig, analysis: 
     run = as_path(run)
     with RunReader(run) as reader:
         problem, _ = problems.opened(reader, analysis)
-        block = config.block or _default_block(problem)
+        (block,) = in_order([config.block or _default_block(problem)], problem.blocks)
         problem = choose(problem, [block])
         n = size(problem, block)
         if dense := analysis.is_dense(n):

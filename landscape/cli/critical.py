@@ -46,9 +46,11 @@ class Critical(Command):
         at_most=MOST,
     )
     resume: bool = field(
-        False, "Continue an earlier search, also with more products or blocks; start one if there is none."
+        False,
+        "Continue a search that matches even with --overwrite; without that the same command does, also with more "
+        "products or blocks.",
     )
-    overwrite: bool = field(False, "Replace an existing file.")
+    overwrite: bool = field(False, "Replace a file of another search or other settings.")
     json: bool = field(False, "Print everything measured as one JSON document.")
     quiet: bool = field(False, "No progress bar.")
 
@@ -68,7 +70,7 @@ class Critical(Command):
                 out,
                 self.grad_tol,
                 self.search_hvps,
-                self.resume,
+                self.resume or not self.overwrite,
                 self.overwrite,
                 self.quiet,
             )

@@ -17,11 +17,13 @@ RunFile: TypeAlias = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar
 class Command:
     """A command: a frozen dataclass, whose fields and those of the configs in it are its options.
 
-    examples: command lines, each with a comment; groups: names of the fields under each heading of the help.
+    examples: command lines, each with a comment; groups: names of the fields under each heading of the help;
+    interrupted: what an interrupted command leaves to be done.
     """
 
     examples: ClassVar[tuple[str, ...]]
     groups: ClassVar[dict[str, tuple[str, ...]]]
+    interrupted: ClassVar[str] = "the same command resumes"
 
     def execute(self) -> int:
         """Run the command; returns its exit code."""
@@ -32,7 +34,8 @@ class Command:
 class Option:
     """An option or positional argument.
 
-    kind: its type; default: its value where it is not given, MISSING where it has to be; was: its former name.
+    kind: its type; default: its value where it is not given, MISSING where it has to be; was: its former name;
+    many: whether commas separate values of it.
     """
 
     name: str
@@ -40,6 +43,7 @@ class Option:
     default: Any
     help: str
     was: str
+    many: bool
     is_positional: bool
 
     @property
@@ -60,7 +64,7 @@ class Option:
     @property
     def is_list(self) -> bool:
         """Whether it takes several values."""
-        return get_origin(self.kind) is tuple
+        return self.many or self._is_tuple
 
     @property
     def is_path(self) -> bool:
@@ -84,9 +88,13 @@ class Option:
         one = "{" + ",".join(words) + "}" if self.choices and not shown else "|".join(words)
         return f"{one} ..." if self.is_list else one
 
+    @property
+    def _is_tuple(self) -> bool:
+        return get_origin(self.kind) is tuple
+
     def _kinds(self) -> list[Any]:
         """The types of one value."""
-        if self.is_list:
+        if self._is_tuple:
             return [get_args(self.kind)[0]]
         union = [] if get_origin(self.kind) is Literal else get_args(self.kind)
         return [kind for kind in union or (self.kind,) if kind is not NoneType]
@@ -108,7 +116,8 @@ def declared(kind: type[Any], base: Any = None) -> Iterator[Option]:
         # What the parser is told about a field, it is told of positional arguments.
         is_positional = get_origin(hint) is Annotated
         plain = get_args(hint)[0] if is_positional else hint
-        yield Option(f.name, plain, default, f.metadata["help"], f.metadata["was"], is_positional)
+        told = f.metadata
+        yield Option(f.name, plain, default, told["help"], told["was"], told.get("many", False), is_positional)
 
 
 def flag_of(name: str) -> str:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
 import tyro
 
-from landscape.cli.declared import Command, declared, flag_of
+from landscape.cli.declared import Command, Option, declared, flag_of
 from landscape.errors import ConfigError
 
 
@@ -30,24 +31,43 @@ def parse(name: str, kind: type[Command], argv: Sequence[str], base: Any = None)
 
 
 def plain(kind: type[Command], argv: Sequence[str]) -> list[str]:
-    """Arguments with the present names of options, and first the file that is named with a flag, such as `--ckpt`."""
-    options = list(declared(kind))
-    former = {flag_of(option.was): option.flag for option in options if option.was}
-    with_flag = {option.flag for option in options if option.is_positional and not option.is_list}
-    files, rest = [], []
-    words = iter(argv)
-    for word in words:
-        typed, equals, value = word.partition("=")
+    """Arguments in one form: present names of options, values of a list apart, and first the files.
+
+    A run file may follow a flag, such as `--ckpt`, or a list, whose values do not end in .h5. `--` ends all this.
+    """
+    options = {option.flag: option for option in declared(kind)}
+    former = {flag_of(option.was): option.flag for option in options.values() if option.was}
+    files: list[str] = []
+    rest: list[str] = []
+    words = deque(argv)
+    while words and words[0] != "--":
+        typed, equals, value = words.popleft().partition("=")
         flag = former.get(typed.replace("_", "-"), typed)
-        if flag not in with_flag:
+        option = options.get(flag)
+        if option is None or option.is_positional and option.is_list:
             rest.append(flag + equals + value)
-            continue
-        file = value if equals else next(words, "--")
-        if file.startswith("--"):
-            raise ConfigError(f"{typed} lacks its file", f"write it like {typed} FILE")
-        # A leading hyphen would make it an option.
-        files.append(f"./{file}" if file.startswith("-") else file)
-    return [*files, *rest]
+        elif option.is_positional:
+            file = value if equals else words.popleft() if words else "--"
+            if file.startswith("--"):
+                raise ConfigError(f"{typed} lacks its file", f"write it like {typed} FILE")
+            # A leading hyphen would make it an option.
+            files.append(f"./{file}" if file.startswith("-") else file)
+        elif option.is_list:
+            values = [value] if equals else []
+            while not equals and words and not words[0].startswith("--"):
+                (files if words[0].endswith(".h5") else values).append(words.popleft())
+            rest += [flag, *_separated(option, values)]
+        else:
+            rest.append(flag + equals + value)
+    return [*files, *rest, *words]
+
+
+def _separated(option: Option, values: list[str]) -> list[str]:
+    """The values of a list, one by one, or in one word if the option is a text."""
+    if not option.many or not values:
+        return values
+    joined = ",".join(value.strip(",") if len(values) > 1 else value for value in values)
+    return [joined] if option.kind is str else joined.split(",")
 
 
 def _usage_error(name: str, box: str) -> ConfigError:

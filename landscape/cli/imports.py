@@ -28,6 +28,7 @@ class Import(Command):
         "checkpoints": ("sources", "step_pattern", "skip"),
         "output": ("out", "overwrite", "json", "quiet"),
     }
+    interrupted = "nothing was written; the same command starts again"
 
     sources: tyro.conf.Positional[tuple[str, ...]] = required(
         ".safetensors, .pt and .pth files, folders of them, checkpoint-* folders, or globs of these in quotes."
@@ -37,7 +38,9 @@ class Import(Command):
         r"(\d+)(?!.*\d)", "Regex whose first group is the step in a name; by default the last number of the name."
     )
     skip: tuple[str, ...] = field(
-        (), "Patterns of tensors that are no parameters, such as *.inv_freq; integers and buffers of norms are skipped."
+        (),
+        "Patterns of tensors that are no parameters, such as *.inv_freq; integers and buffers of norms are skipped.",
+        many=True,
     )
     overwrite: bool = field(False, "Replace an existing run file.")
     json: bool = field(False, "Print the summary as one JSON document.")
@@ -47,13 +50,8 @@ class Import(Command):
         """Run the command; returns its exit code."""
         from landscape.training.importers import import_checkpoints
 
-        try:
-            with working_on(self.out):
-                found = import_checkpoints(
-                    self.sources, self.out, self.step_pattern, self.skip, self.overwrite, self.quiet
-                )
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt("interrupted: nothing was written") from None
+        with working_on(self.out):
+            found = import_checkpoints(self.sources, self.out, self.step_pattern, self.skip, self.overwrite, self.quiet)
         if self.json:
             say(tables.document(dataclasses.asdict(found)))
             return 0

@@ -68,10 +68,9 @@ def run(argv: Sequence[str]) -> int:
             complain(known)
             return known.exit_code
         raise
-    except KeyboardInterrupt as stopped:
-        print(
-            str(stopped) or "interrupted: the same command resumes (`landscape train` with --resume)", file=sys.stderr
-        )
+    except KeyboardInterrupt:
+        kind = COMMANDS.get(argv[0], Command) if argv else Command
+        print(f"interrupted: {kind.interrupted}", file=sys.stderr)
         return INTERRUPTED
 
 

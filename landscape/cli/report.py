@@ -24,6 +24,7 @@ class Report(Command):
         "landscape report checkpoints/*.h5 --out reports/mine   # several runs",
     )
     groups = {"what is reported": ("files", "problem"), "output": ("out", "overwrite", "quiet")}
+    interrupted = "nothing was changed; the same command starts again"
 
     files: tyro.conf.Positional[tuple[Path, ...]] = required(
         "Run files, Hessian files or both; RUN.hessian.h5 beside a run is included."

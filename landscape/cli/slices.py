@@ -27,6 +27,7 @@ class Slice(Command):
         "method": ("method", "max_hvps", "device"),
         "output": ("out", "overwrite"),
     }
+    interrupted = "nothing was drawn; the same command starts again"
 
     slice: SliceConfig
     run: RunFile = required("Run file to slice.", was="ckpt")

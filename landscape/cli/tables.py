@@ -110,8 +110,8 @@ def contents(state: FileState) -> str:
         lines.append([verb, f"landscape train --out {shlex.quote(state.path)} --resume{more}"])
     elif state.status != "complete":
         refined = any(table.group == "critical_point" for table in state.tables)
-        again = "critical` command with --resume" if refined else "hessian` command"
-        lines.append(["resume", f"the same `landscape {again} resumes it"])
+        again = "critical" if refined else "hessian"
+        lines.append(["resume", f"the same `landscape {again}` command resumes it"])
     width = max(len(line[0]) for line in lines[1:])
     head, *rest = ([printable(cell) for cell in line] for line in lines)
     return "\n".join([": ".join(head), *(f"  {name:{width}}  {text}" for name, text in rest)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -68,7 +69,11 @@ class Train(Command):
         "RUN-lr_ratio-2-lr-0.01.h5. Takes lr, lr_ratio, weight_decay, init_scale_E, init_scale_W; combines "
         "with --seeds.",
     )
-    resume: bool = field(False, "Resume the run file; start it if there is none.")
+    resume: bool = field(
+        False,
+        "Resume the run file with its own options and those given, such as more --steps; start it if there is none. "
+        "The same command resumes without it.",
+    )
     overwrite: bool = field(False, "Replace an existing run file.")
     fsync: bool = field(False, "Sync every commit to disk, so that it survives a power failure.")
     json: bool = field(False, "Print the summary as one JSON document.")
@@ -77,11 +82,12 @@ class Train(Command):
     def execute(self) -> int:
         """Run the command; returns its exit code."""
         from landscape.training.ensemble import ensemble
-        from landscape.training.loop import train_ensemble
+        from landscape.training.loop import is_begun, train_ensemble
 
         runs = ensemble(self.run, self.out, self.seeds, self.vary)
         with working_on(self.out):
-            summaries = train_ensemble(runs, self.resume, self.overwrite, self.quiet, self.fsync)
+            resume = self.resume or not self.overwrite and is_begun(runs)
+            summaries = train_ensemble(runs, resume, self.overwrite, self.quiet, self.fsync)
         if self.json:
             documents = [dataclasses.asdict(summary) for summary in summaries]
             say(tables.document(documents if self.seeds or self.vary else documents[0]))
@@ -91,7 +97,10 @@ class Train(Command):
         diverged = [summary.divergence for summary in summaries if summary.divergence]
         for error in diverged:
             complain(error)
-        return INTERRUPTED if any(summary.status == "interrupted" for summary in summaries) else 1 if diverged else 0
+        if any(summary.status == "interrupted" for summary in summaries):
+            print(f"interrupted: {self.interrupted}", file=sys.stderr)
+            return INTERRUPTED
+        return 1 if diverged else 0
 
 
 def _print_summary(summary: RunSummary) -> None:

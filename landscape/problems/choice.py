@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import difflib
 import fnmatch
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from landscape.errors import ArgumentError, ConfigError
 from landscape.problems.problem import Problem, shapes_of
@@ -39,6 +39,15 @@ def choose(problem: Problem, wanted: Sequence[str]) -> Problem:
     chosen = copy.copy(problem)
     chosen.blocks, chosen.pairs = blocks, tuple(pairs)
     return chosen
+
+
+def in_order(wanted: Iterable[str], known: Collection[str]) -> list[str]:
+    """Names of blocks, each once: "b,a" is "a,b" where that is known."""
+    chosen: dict[str, None] = {}
+    for name in wanted:
+        other = ",".join(reversed(name.split(",")))
+        chosen[other if name not in known and (other in known or other in chosen) else name] = None
+    return list(chosen)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -149,7 +149,7 @@ def cannot_write(path: Path, error: OSError) -> FileError:
     """The error of a failing disk: which data are safe, and how to continue."""
     return FileError(
         f"{path} cannot be written: {error.strerror or error}",
-        "what was committed is safe: once the disk works, the same command resumes (`landscape train` with --resume)",
+        "what was committed is safe: once the disk works, the same command resumes",
     )
 
 

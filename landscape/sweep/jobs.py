@@ -15,6 +15,7 @@ from landscape.analysis.critical import refine
 from landscape.analysis.hessian import analyse, choose_steps, existing, make_plan
 from landscape.config import AnalysisConfig, HessianConfig, TrainConfig
 from landscape.errors import FileError
+from landscape.problems.choice import in_order
 from landscape.storage.files import output, refuse_existing
 from landscape.storage.runs import RunReader
 from landscape.storage.writing import leased
@@ -130,7 +131,7 @@ def is_analysed(run: Path, config: AnalysisConfig, path: Path, is_trained: bool)
         steps = choose_steps(reader, config.steps, config.num_steps) if isinstance(config, HessianConfig) else []
     if found is None or found.attrs["status"] != "complete":
         return False
-    return not make_plan(found, steps, config.blocks or found.blocks).todo
+    return not make_plan(found, steps, in_order(config.blocks or found.blocks, found.blocks)).todo
 
 
 def names(jobs: Sequence[Job]) -> Iterator[str]:

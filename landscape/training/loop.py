@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from landscape.config import TrainConfig
 from landscape.devices import free_memory, keep_freed_memory, one_thread, pick_device
-from landscape.errors import ConfigError, DoesNotFitError, NumericsError, warn
+from landscape.errors import ConfigError, DoesNotFitError, LandscapeError, NumericsError, warn
 from landscape.problems.fields import axes, number_of_parameters, parameters
 from landscape.signals import stop_signals
 from landscape.storage import schema
@@ -28,7 +28,7 @@ from landscape.storage.making import require_room
 from landscape.storage.runs import GROKKED, MEMORISED, RunReader
 from landscape.storage.writing import sole_writer
 from landscape.training.group import Group
-from landscape.training.member import Member, rooms
+from landscape.training.member import Member, difference, rooms
 from landscape.training.tables import scales
 
 TOGETHER = 4
@@ -122,6 +122,21 @@ def train_ensemble(
             files.enter_context(member.writer)
         _train_all(states, device, files.enter_context(stop_signals()), quiet)
     return [summarise(path, started) for path in runs]
+
+
+def is_begun(runs: Mapping[Path, TrainConfig]) -> bool:
+    """Whether some of the files exist, and every one that does holds the run that is asked for, begun or finished."""
+    existing = {path: config for path, config in runs.items() if path.exists()}
+    try:
+        return bool(existing) and not any(_is_another(path, config) for path, config in existing.items())
+    except LandscapeError:
+        return False
+
+
+def _is_another(path: Path, config: TrainConfig) -> bool:
+    with RunReader(path) as reader:
+        # A batch larger than the training set was clipped to it.
+        return reader.is_recorded or bool(difference(config, reader.config, {"device", "batch_size"}))
 
 
 def summarise(path: Path, started: float | None = None) -> RunSummary:

@@ -234,16 +234,14 @@ def critical(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], dict[
 def test_a_search_that_is_stopped_is_resumed_bit_for_bit(
     method: str, number: int, critical: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    """Ctrl-C in the search or while measuring: 130, a file, and --resume ends where nothing had stopped it."""
+    """Ctrl-C in the search or while measuring: 130, a file, and the same command ends where nothing had stopped it."""
     argv, rows, point = critical
     out = tmp_path / "c.h5"
     command = [*argv, "--out", str(out)]
     assert stopped_at(number, method, monkeypatch, lambda: cli.run(command)) == 130
-    assert "the same command with --resume continues" in capsys.readouterr().err
+    assert "interrupted: the same command resumes" in capsys.readouterr().err
     assert HessianReader(out).attrs["status"] == "running"
-    assert cli.run(command) == 1
-    assert "use --resume to continue it" in capsys.readouterr().err
-    assert cli.run([*command, "--resume"]) == 0
+    assert cli.run(command) == 0
     assert served_hessian(out) == rows
     found = HessianReader(out).critical_point(400)
     assert all(np.asarray(found[n]).tobytes() == np.asarray(value).tobytes() for n, value in point.items())
@@ -275,7 +273,7 @@ def test_blocks_are_added_to_a_critical_point(critical: Any, tmp_path: Path) -> 
     assert cli.run([*more, "--out", str(grown), "--resume"]) == 0
     assert cli.run([*more, "--out", str(fresh)]) == 0
     assert everything(grown) == everything(fresh)
-    assert cli.run([*argv, "--out", str(grown), "--resume", "--rtol", "1e-3"]) == 1
+    assert cli.run([*argv, "--out", str(grown), "--rtol", "1e-3"]) == 1
 
 
 @pytest.mark.slow
@@ -297,7 +295,7 @@ def test_the_search_shows_its_progress_and_stops_at_once(tmp_path: Path) -> None
         process.send_signal(signal.SIGINT)
         assert process.wait() == 130
         reader.join()
-    assert b"the same command with --resume continues" in said
+    assert b"interrupted: the same command resumes" in said
     assert HessianReader(run.with_name("run.critical-20.h5")).search["step"] == 20
 
 

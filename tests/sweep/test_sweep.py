@@ -197,10 +197,10 @@ def test_refined_points_are_those_of_landscape_critical(
     with monkeypatch.context() as context:
         context.setattr(landscape.analysis.critical, "find_critical_point", interrupted)
         assert cli.run([*command, "--quiet", "--out", str(ours)]) == 130
-    assert "the same command with --resume continues" in capsys.readouterr().err
+    assert "interrupted: the same command resumes" in capsys.readouterr().err
     assert HessianReader(ours).attrs["status"] == "running"
     assert cli.run(["info", str(ours)]) == 0
-    assert "the same `landscape critical` command with --resume resumes it" in capsys.readouterr().out
+    assert "the same `landscape critical` command resumes it" in capsys.readouterr().out
     assert cli.run(arguments(tmp_path, sweep)) == 0
     assert HessianReader(ours).attrs["status"] == "complete"
     assert served_hessian(ours) == served_hessian(theirs)
