@@ -6,6 +6,8 @@ import dataclasses
 import json
 import math
 import shlex
+import shutil
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +31,7 @@ def measurements(result: HessianReader) -> str:
     """The table by step and block, the table by step, and notes."""
     from landscape.analysis.tables import by_block, by_step, notes
 
-    return "\n\n".join([_align(by_block(result)), _align(by_step(result)), "\n".join(notes(result))])
+    return "\n\n".join([_align(by_block(result), keys=2), _align(by_step(result)), "\n".join(notes(result))])
 
 
 def critical_point(status: str, point: dict[str, Any]) -> str:
@@ -114,7 +116,15 @@ def contents(state: FileState) -> str:
         lines.append(["resume", f"the same `landscape {again}` command resumes it"])
     width = max(len(line[0]) for line in lines[1:])
     head, *rest = ([printable(cell) for cell in line] for line in lines)
-    return "\n".join([": ".join(head), *(f"  {name:{width}}  {text}" for name, text in rest)])
+    # A command that can be copied stays on one line.
+    told = [f"  {name:{width}}  {_wrapped(text, width + 4) if name == 'config' else text}" for name, text in rest]
+    return "\n".join([": ".join(head), *told])
+
+
+def _wrapped(text: str, indent: int) -> str:
+    """Text in lines that fit the terminal beside a column of names."""
+    room = max(shutil.get_terminal_size().columns - indent, _FEW)
+    return f"\n{' ' * indent}".join(textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False))
 
 
 def _left_as(state: FileState) -> str:
@@ -143,10 +153,17 @@ def soundness(state: FileState) -> str:
     return f"{_align(lines)}\n{printable(state.path)}: {verdict}"
 
 
-def _align(lines: Sequence[Sequence[str]]) -> str:
-    lines = [list(map(printable, line)) for line in lines]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join("  ".join(c.rjust(w) for c, w in zip(line, widths, strict=True)) for line in lines)
+def _align(lines: Sequence[Sequence[str]], keys: int = 1) -> str:
+    """A table. Columns that the terminal has no room for follow below, beside the first `keys` again."""
+    columns = [list(map(printable, column)) for column in zip(*lines, strict=True)]
+    padded = [[cell.rjust(max(map(len, column))) for cell in column] for column in columns]
+    room = shutil.get_terminal_size().columns
+    parts = [padded[:keys]]
+    for column in padded[keys:]:
+        if len(parts[-1]) > keys and sum(len(c[0]) + 2 for c in (*parts[-1], column)) - 2 > room:
+            parts.append(padded[:keys])
+        parts[-1].append(column)
+    return "\n\n".join("\n".join("  ".join(row) for row in zip(*part, strict=True)) for part in parts)
 
 
 def known(row: Mapping[str, Any]) -> dict[str, Any]:

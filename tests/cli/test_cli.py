@@ -274,8 +274,11 @@ def test_json_is_one_document(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.slow
-def test_table_shows_what_the_file_holds(run_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_shows_what_the_file_holds(
+    run_file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The terminal table prints the file's eigenvalues and indices, and a bracket where only that is known."""
+    monkeypatch.setenv("COLUMNS", "300")
     assert cli.run(["hessian", "--ckpt", str(run_file), "--steps", "60", "--blocks", "E,W", "--quiet"]) == 0
     row = HessianReader(run_file.with_name("run.hessian.h5")).row(60)
     cells = capsys.readouterr().out.splitlines()[1].split()

@@ -1,0 +1,44 @@
+"""Tables fit the terminal, and lose nothing by it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from landscape.cli import main as cli
+from landscape.cli.tables import measurements
+from landscape.storage.hessians import HessianReader
+
+
+def test_a_table_folds_to_the_terminal(tiny_hessian: HessianReader, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Columns without room follow below, beside step and block: put side by side again they are the wide table."""
+    monkeypatch.setenv("COLUMNS", "1000")
+    wide, narrow = measurements(tiny_hessian), []
+    assert len(wide.split("\n\n")) == 3
+    for columns in (80, 60):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        parts = measurements(tiny_hessian).split("\n\n")[:-1]
+        assert all(len(line) <= columns for part in parts for line in part.splitlines())
+        narrow.append(parts)
+    first = wide.split("\n\n")[0].splitlines()
+    folded = [part.splitlines() for part in narrow[0] if part.split()[1] == "block"]
+    assert len(folded) > 1
+    keys = re.match(r" *\S+ +\S+", first[-1])
+    assert keys
+    for i, line in enumerate(first):
+        assert line == folded[0][i] + "".join(part[i][keys.end() :] for part in folded[1:])
+
+
+def test_a_config_wraps_beside_its_name(
+    tiny_run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The lines of `info` fit, but for commands, which are copied whole."""
+    monkeypatch.setenv("COLUMNS", "80")
+    assert cli.run(["info", str(tiny_run)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    at = next(i for i, line in enumerate(lines) if line.startswith("  config"))
+    assert "task=add" in lines[at]
+    assert len(lines) > at + 3
+    assert all(len(line) <= 80 for line in lines[at:] if "landscape train" not in line)
