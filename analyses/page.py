@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import math
 import re
 import sys
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import numpy as np
 import pandas as pd
 from markupsafe import Markup
@@ -23,33 +21,14 @@ from scale import FILM, Scale
 
 from landscape.config import TrainConfig, preset
 from landscape.errors import LandscapeError, complain
+from landscape.report.film import CHARTS
+from landscape.report.page import environment
 
 HERE = Path(__file__).parent
 PROTOCOL = HERE.parent / "studies/PROTOCOL.md"
 VARIED = ["study", "case", "task", "sampler", "batch_size", "weight_decay"]
 """What tells the settings of a study apart."""
 PAPER, OPEN, DISCOVERIES = [f"C{i}" for i in range(1, 10)], ["O2", "O3"], ["D1", "D2"]
-
-
-CHARTS = {
-    "accuracy": (
-        "Training and test accuracy over steps",
-        "Accuracy on the training set (grey) and on the test set (green).",
-    ),
-    "ends": (
-        "Ends of the spectrum of each block over the analysed steps",
-        "λ_max of each block (dashed) and its depth −λ_min where it is negative (points). Colours as in the table.",
-    ),
-    "index": (
-        "Saddle index of each block over the analysed steps",
-        "Number of negative eigenvalues of each block; a bar where only bounds are known.",
-    ),
-    "kappa": (
-        "Coupling ratios of each pair over the analysed steps",
-        "Largest coupling ratios κ of each pair: above the line each of them makes a negative eigenvalue.",
-    ),
-}
-"""Charts of the film, which page.js draws: what they show in a sentence, and their captions."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -273,7 +252,7 @@ def written(out: Path) -> dict[Path, str]:
     tables = {results.name: results.without_coupling() for results in done}
     by_size = {results.name: found for results in done if (found := results.sizes())}
     training = {results.name: results.over_training() for results in done}
-    films = {results.name: results.film() for results in done}
+    films = {results.name: results.film() for results in reversed(done)}
     said_once = {
         "title": title([done[-1].verdict(name) for name in PAPER], done[-1].name),
         "scales": scales,
@@ -291,17 +270,12 @@ def written(out: Path) -> dict[Path, str]:
         "compared": {one.name: compared(one.tables["runs"], one.link) for one in done},
         "by_task": {one.name: by_task(one.tables["runs"], one.tables["curvature"], one.link) for one in done},
         "charts": CHARTS,
-        "films": Markup(json.dumps(films, allow_nan=False).replace("<", "\\u003c")),
+        "films": films,
+        "film_of": "scale",
     }
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(HERE / "templates"),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
+    templates = environment(HERE / "templates")
     texts = {"index.html": "page.html.j2", "report.md": "report.md.j2"}
-    found = {out / name: environment.get_template(template).render(said_once) for name, template in texts.items()}
+    found = {out / name: templates.get_template(template).render(said_once) for name, template in texts.items()}
     figures = {f"{name}-training": figure for name, figure in training.items()}
     figures |= {f"{name}-depths": one["figure"] for name, one in constants.items()}
     figures |= {f"{name}-shares": one["figure"] for name, one in tables.items()}

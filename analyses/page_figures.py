@@ -12,6 +12,7 @@ from exact import survival
 from markupsafe import Markup, escape
 from matplotlib.colors import to_hex
 
+from landscape.report.film import assembled, known
 from landscape.report.style import colour
 
 SCALES = {"quick": "#de8f05", "mid": "#0173b2", "paper": "#029e73"}
@@ -195,19 +196,14 @@ def alone(figure: Markup) -> str:
 
 def film(curvature: pd.DataFrame, metrics: pd.DataFrame) -> dict[str, Any]:
     """What the slider shows of one run: rows of curvature.csv by step, and its accuracies."""
-    steps = []
+    by_step = {}
     for step, rows in curvature.groupby("step"):
         blocks = {}
         for row in rows.drop_duplicates("block", keep="last").to_dict("records"):
             ratios = [row[name] for name in rows.filter(like="kappa_") if math.isfinite(row[name])]
-            index = {name: _known(row[name]) for name in INDEX}
-            ends = {name: _known(row[name]) for name in ("lowest", "highest")}
+            index = {name: None if math.isnan(row[name]) else row[name] for name in INDEX}
+            ends = {name: known(row[name]) for name in ("lowest", "highest")}
             blocks[row["block"]] = {**ends, **index, "level": row["index_level"], "kappa": ratios}
-        steps.append({"step": int(step), "blocks": blocks})
-    names = sorted({block for one in steps for block in one["blocks"]}, key=lambda name: (name.count(","), name))
+        by_step[int(step)] = blocks
     accuracy = {name: metrics[name].tolist() for name in ("step", "train_accuracy", "test_accuracy")}
-    return {"steps": steps, "colours": {name: to_hex(colour(name)) for name in names}, "accuracy": accuracy}
-
-
-def _known(value: float) -> float | None:
-    return None if math.isnan(value) else value
+    return assembled(by_step, accuracy)

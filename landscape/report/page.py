@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import landscape
 from landscape.analysis.tables import by_block
@@ -13,11 +14,16 @@ from landscape.problems.factory import load, unlike_source
 from landscape.report.drawing import Section, draw_all
 from landscape.report.figures import Source, open_sources
 from landscape.report.figures.captions import control, network, objectives, where
+from landscape.report.film import CHARTS, SPECTRUM, film
+from landscape.report.findings import findings
 from landscape.storage.files import as_path, sha256
 from landscape.storage.folders import replaced_folder
 from landscape.storage.hessians import HessianReader
 from landscape.storage.runs import GROKKED, MEMORISED
 from landscape.text import markdown, printable
+
+if TYPE_CHECKING:
+    import jinja2
 
 
 def write_report(
@@ -64,29 +70,41 @@ def _require_problem(name: str, sources: Sequence[Source]) -> None:
             raise FileError(f"{path}: {wrong}", "name the problem that it was made with, or measure the run again")
 
 
-def _write_pages(sources: Sequence[Source], sections: Sequence[Section], folder: Path) -> None:
+def environment(*folders: Path) -> jinja2.Environment:
+    """Where templates are looked for: in these folders, then in that of the report, whose parts other pages include."""
     import jinja2
+    from markupsafe import Markup
 
-    folder.mkdir(parents=True, exist_ok=True)
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("landscape.report.page"),
+    loaders = [jinja2.FileSystemLoader(folders), jinja2.PackageLoader("landscape.report.page")]
+    return jinja2.Environment(
+        loader=jinja2.ChoiceLoader(loaders),
         autoescape=jinja2.select_autoescape(["html.j2"]),
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
-        finalize=printable,
+        # What is marked as safe, such as JSON for scripts, stays so.
+        finalize=lambda shown: shown if isinstance(shown, Markup) else printable(shown),
     )
-    environment.filters["markdown"] = markdown
+
+
+def _write_pages(sources: Sequence[Source], sections: Sequence[Section], folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    pages = environment()
+    pages.filters["markdown"] = markdown
     tables = [{"label": s.label, "lines": by_block(HessianReader(s.hessian))} for s in sources if s.hessian]
     content = {
         "version": landscape.__version__,
+        "findings": findings(sources),
         "runs": [_run_facts(s) for s in sources],
         "tables": [table for table in tables if len(table["lines"]) > 1],
         "sections": sections,
         "notes": _notes(sources),
+        "films": {printable(source.label): shown for source in sources if (shown := film(source))},
+        "film_of": "run",
+        "charts": SPECTRUM | CHARTS,
     }
     for page in ("report.html", "report.md"):
-        (folder / page).write_text(environment.get_template(f"{page}.j2").render(**content), encoding="utf-8")
+        (folder / page).write_text(pages.get_template(f"{page}.j2").render(**content), encoding="utf-8")
 
 
 def _run_facts(source: Source) -> dict[str, str]:

@@ -249,6 +249,6 @@ def test_browsers_show_it(three: Path, tmp_path_factory: pytest.TempPathFactory)
         move = "(e => { e.value = %s; e.dispatchEvent(new Event('%s')); })(document.getElementById('%s'))"
         shown.evaluate(move % (2, "input", "step"))
         assert film()[::2] == ("step 1,000", 3)
-        shown.evaluate(move % ("'quick'", "change", "scale"))
+        shown.evaluate(move % ("'quick'", "change", "chosen"))
         assert film()[1:] == ("film/base-s100.h5: p = 59, 4 tokens, d = 16, h = 64", 3)
         assert shown.complaints == []

@@ -56,7 +56,7 @@ class Browser:
             self.complaints.append(params["entry"]["text"])
         elif method == "Runtime.consoleAPICalled" and params["type"] == "error":
             self.complaints.append(str(params["args"]))
-        elif method == "Network.requestWillBeSent" and not params["request"]["url"].startswith("file:"):
+        elif method == "Network.requestWillBeSent" and not params["request"]["url"].startswith(("file:", "data:")):
             self.complaints.append(f"asks for {params['request']['url']}")
 
     def open(self, page: Path, width: int, height: int = 900, dark: bool = False) -> None:

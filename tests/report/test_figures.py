@@ -66,7 +66,7 @@ def draw(files: Sequence[Path], names: Collection[str] = FAMILIES) -> dict[str, 
     for name in names:
         with style(), contextlib.suppress(NotDrawnError):
             drawn[name] = FAMILIES[name](sources)
-    assert not [name for name, one in drawn.items() if "nan" in one.caption]
+    assert not [name for name, one in drawn.items() if "nan" in one.caption + one.title]
     return drawn
 
 
@@ -76,7 +76,7 @@ def test_a_report_of_few_blocks(blocks: tuple[str, ...], folder: Path, tmp_path:
     hessian = tmp_path / "few.hessian.h5"
     analyse(folder / "tiny.h5", HessianConfig(blocks=blocks, steps="0,60", device="cpu"), hessian, quiet=True)
     page = write_report([folder / "tiny.h5", hessian], tmp_path / "r", quiet=True).with_name("report.md").read_text()
-    assert "Extreme eigenvalues per block" in page
+    assert "figures/extreme_eigenvalues.png" in page
     assert ("no coupling ratio was measured" in page) == (blocks != ("E,W",))
 
 
@@ -155,7 +155,7 @@ def test_an_analysis_that_was_interrupted_at_once(
     with pytest.raises(KeyboardInterrupt):
         analyse(folder / "tiny.h5", HessianConfig(device="cpu"), hessian, quiet=True)
     page = write_report([folder / "tiny.h5", hessian], tmp_path / "r", quiet=True).with_name("report.md").read_text()
-    assert "Training curves" in page
+    assert "figures/training_curves.png" in page
     assert "Not drawn: no Hessian file given holds eigenvalues." in page
     assert "Measurements of" not in page
 

@@ -41,17 +41,36 @@ _LISTED = 12
 def what_was_run(sources: Sequence[Source]) -> str:
     """The options that all runs share, and the values of each option that varies."""
     found = _distinct(_recorded(source.config) for source in sources if source.is_recorded)
-    configs = [source.config for source in sources if not source.is_recorded]
-    shared, varied = [], []
-    for name in (*_SETUP, *(option for option in configs[0] if option not in _SETUP)) if configs else ():
-        values = _distinct(c[name] for c in configs if _takes_part(name, c["model"]))
-        if len(values) == 1 and name in _SETUP:
-            shared.append(_said(name, values[0]))
-        elif len(values) > 1 and name not in _WITHOUT_EFFECT:
-            varied.append(f"{_SYMBOL.get(name, name.replace('_', ' '))} {_values(values)}")
+    by_name = _options(sources)
+    shared = [_said(name, values[0]) for name, values in by_name.items() if len(values) == 1 and name in _SETUP]
+    varied = [f"{symbol(name)} {_values(values)}" for name, values in by_name.items() if len(values) > 1]
     parts = [", ".join(shared), f"Varied: {'; '.join(varied)}" * bool(varied)]
     parts += [f"Recorded: {_values(found)}"] * bool(found)
     return ". ".join(filter(None, parts)) + "."
+
+
+def _options(sources: Sequence[Source]) -> dict[str, list[Any]]:
+    """The values of each option of the runs of `landscape train` that has an effect, by name."""
+    configs = [source.config for source in sources if not source.is_recorded]
+    names = (*_SETUP, *(option for option in configs[0] if option not in _SETUP)) if configs else ()
+    values = {name: _distinct(c[name] for c in configs if _takes_part(name, c["model"])) for name in names}
+    return {name: found for name, found in values.items() if found and name not in _WITHOUT_EFFECT}
+
+
+def varied(sources: Sequence[Source]) -> list[str]:
+    """The options whose values differ between the runs, with the seed where it does."""
+    return [name for name, values in _options(sources).items() if len(values) > 1]
+
+
+def option(source: Source, name: str) -> str:
+    """The value of an option in a run; empty where it has no part."""
+    config = source.config
+    return _text(config[name]) if name in config and _takes_part(name, config["model"]) else ""
+
+
+def symbol(name: str) -> str:
+    """What an option is called in reports."""
+    return _SYMBOL.get(name, name.replace("_", " "))
 
 
 def _recorded(config: Mapping[str, Any]) -> str:

@@ -13,6 +13,7 @@ from landscape.problems.embedding_mlp.blocks import BALANCED
 from landscape.report.figures.axes import last_step, legend, nothing, step_axis
 from landscape.report.figures.captions import control, listed, what_was_run
 from landscape.report.figures.families import family
+from landscape.report.figures.numbers import claimed, digits
 from landscape.report.figures.sources import Drawn, NotDrawnError, Source, having
 from landscape.report.style import colour, marker, new_figure
 
@@ -26,6 +27,7 @@ MEASURED = {
     "curvature_ratio": rf"$\lambda_{{\max}}(H_{{{_SECOND * 2}}})/\lambda_{{\max}}(H_{{{_FIRST * 2}}})$",
     "gradient_ratio": rf"$\|\partial L/\partial {_SECOND}\|_F\,/\,\|\partial L/\partial {_FIRST}\|_F$",
 }
+_UNFITTED = "Curvature and gradient ratios against their predictions"
 _NEEDED = f"blocks {_FIRST} and {_SECOND} are needed"
 
 
@@ -77,7 +79,15 @@ def coupling_ratios(sources: Sequence[Source]) -> Drawn:
         "direction of negative curvature of the joint block (F0); ratios far above 1 mark directions with almost no "
         f"curvature of their own. {control(kept)}"
     )
-    return Drawn("Coupling ratios", figure, pd.concat(rows), caption.rstrip(), numbers)
+    table = pd.concat(rows)
+    return Drawn(_largest(table), figure, table, caption.rstrip(), numbers)
+
+
+def _largest(table: pd.DataFrame) -> str:
+    """The largest coupling ratio of the pairs, as a title."""
+    most = table.groupby("pair", sort=False)["kappa_1"].max().dropna()
+    told = [f"{digits(most[pair])} for {pair}" for pair in claimed(most.index)[:2]]
+    return f"The largest coupling ratio reaches {', '.join(told)}; each above 1 is a negative direction"
 
 
 @family(60)
@@ -98,7 +108,7 @@ def ratios(sources: Sequence[Source]) -> Drawn:
     drawn = {name: (table[[name, f"{name}_predicted"]] > 0).all(axis=1).to_numpy() for name in PREDICTED}
     if not any(good.any() for good in drawn.values()):
         raise NotDrawnError("no curvature or gradient ratio was measured: " + _NEEDED)
-    numbers = {}
+    numbers, fits = {}, {}
     panels = list(figure.axes)
     colours = colormaps["viridis"]
     norm = Normalize(0, max(np.log10(max(int(table["step"].max()), 1)), 1))
@@ -119,6 +129,7 @@ def ratios(sources: Sequence[Source]) -> Drawn:
         if fit is not None:
             line = np.array([x.min(), x.max()])
             axis.plot(line, fit.factor * line**fit.slope, color="black", linewidth=1.2, label=f"slope {fit.slope:.2f}")
+            fits[name] = fit
         numbers[name] = "fewer than three points: no fit" if fit is None else str(fit)
         axis.set(xscale="log", yscale="log", xlabel=PREDICTED[name], ylabel=MEASURED[name])
         axis.legend()
@@ -128,7 +139,9 @@ def ratios(sources: Sequence[Source]) -> Drawn:
         f"least-squares fit of the logarithms. {listed(numbers)} "
         "Checkpoints of one run are not independent: the intervals are too narrow for a claim about runs."
     )
-    return Drawn("Curvature and gradient ratios against their predictions", figure, table, caption, numbers)
+    told = [f"{name.replace('_', ' ')} {digits(fit.slope, '.2f')}" for name, fit in fits.items()]
+    title = f"Slopes against their predictions, where 1 is predicted: {', '.join(told)}" if told else _UNFITTED
+    return Drawn(title, figure, table, caption, numbers)
 
 
 class PowerLaw:

@@ -10,11 +10,14 @@ import pandas as pd
 from landscape.report.figures.axes import legend
 from landscape.report.figures.captions import listed, what_was_run
 from landscape.report.figures.families import family
+from landscape.report.figures.numbers import spread
 from landscape.report.figures.sources import Drawn, NotDrawnError, Source
 from landscape.report.style import HEIGHT, new_figure, palette
 
 _MOST = 12
 """Largest number of metrics drawn."""
+_SAID = 3
+"""Number of metrics in the title."""
 
 
 @family(11)
@@ -51,4 +54,7 @@ def recorded_metrics(sources: Sequence[Source]) -> Drawn:
         legend(figure.axes[0])
     more = f" Not drawn: {', '.join(found[_MOST:])}." if found[_MOST:] else ""
     caption = f"{what_was_run(kept)}{more} {listed(numbers)}"
-    return Drawn("Recorded metrics", figure, pd.concat(rows), caption, numbers)
+    table = pd.concat(rows)
+    last = table.groupby(["metric", "run"], sort=False)["value"].last().groupby("metric", sort=False)
+    told = [f"{name} {spread(values.tolist())}" for name, values in last][:_SAID]
+    return Drawn(f"Recorded at last: {', '.join(told)}", figure, table, caption, numbers)

@@ -11,6 +11,8 @@ from landscape.problems.embedding_mlp.blocks import BALANCED, CLAIM
 from landscape.report.figures.axes import last_step, legend_below, nothing, outside_legend, step_axis
 from landscape.report.figures.captions import control, objectives, what_was_run, where
 from landscape.report.figures.families import family
+from landscape.report.figures.numbers import claimed, digits, spread
+from landscape.report.figures.numbers import numbers as key_numbers
 from landscape.report.figures.sources import Drawn, NotDrawnError, Source, having
 from landscape.report.style import colour, marker, new_figure, shades
 from landscape.storage.schema import LEVELS
@@ -74,7 +76,17 @@ def extreme_eigenvalues(sources: Sequence[Source]) -> Drawn:
         caption += f" {compared} −σ_max(G) bounds λ_min of {CLAIM} from below (F14, ReLU and data loss only)."
     if has_constants:
         caption += " On constants, tokens that every sample holds, it is the gradient norm of the first bias (F15)."
-    return Drawn("Extreme eigenvalues per block", figure, pd.concat(rows), caption, numbers)
+    table = pd.concat(rows)
+    return Drawn(_deepest(table), figure, table, caption, numbers)
+
+
+def _deepest(table: pd.DataFrame) -> str:
+    """How far down the pairs are curved, else the deepest block, as a title."""
+    lowest = table[table["lambda_max"].notna()].groupby("block", sort=False)["lambda_min"].min()
+    names = [str(name) for name in lowest.index]
+    shown = claimed(name for name in names if "," in name)[:2] or [str(lowest.idxmin())] * bool(lowest.notna().any())
+    told = [f"{name} to {digits(lowest[name])}" for name in shown if lowest[name] < 0]
+    return f"Curvature goes down: {', '.join(told)}" if told else "No block shown has negative curvature"
 
 
 @family(30)
@@ -120,7 +132,10 @@ def spectra(sources: Sequence[Source]) -> Drawn:
         f"{source.hessian_attrs['objective']}. The axis is linear within ±{threshold:.1e}. "
         "Eigenvalues below 0 are negative curvature; the saddle index counts those beyond a tolerance."
     )
-    return Drawn("Full spectra", figure, pd.concat(rows), caption, numbers)
+    block = min(blocks, key=lambda name: float(np.nan_to_num(data[name].values[-1]).min()))
+    ends = [digits(float(data[block].values[-1, end])) for end in (0, -1)]
+    title = f"At step {step[-1]:,} the eigenvalues of {block} lie between {ends[0]} and {ends[1]}"
+    return Drawn(title, figure, pd.concat(rows), caption, numbers)
 
 
 @family(40)
@@ -178,4 +193,18 @@ def saddle_index(sources: Sequence[Source]) -> Drawn:
         f"{what_was_run(kept)} Eigenvalues below −τ, objective {objectives(kept)}; shaded where only a bracket is "
         f"known{gauge if data['saddle_index_gauge_free'].notna().any() else ''}. {where(kept)}"
     )
-    return Drawn("Saddle index", figure, data, caption, numbers)
+    return Drawn(_counts(kept, data), figure, data, caption, numbers)
+
+
+def _counts(sources: Sequence[Source], table: pd.DataFrame) -> str:
+    """The indices of the pairs, else of the first block, at the step that the findings speak of, as a title."""
+    found = [key_numbers(source) for source in sources]
+    at = zip(sources, found, strict=True)
+    rows = pd.concat([table[(table["run"] == s.label) & (table["step"] == one.step)] for s, one in at])
+    names = list(dict.fromkeys(rows["block"]))
+    told = []
+    for name in claimed(name for name in names if "," in name)[:2] or names[:1]:
+        ends = [spread(list(rows[rows["block"] == name][end]), ",.0f") for end in ("lower", "upper")]
+        told.append(f"{ends[0] if ends[0] == ends[1] else f'{ends[0]} to {ends[1]}'} of {name}")
+    where = found[0].where if len(found) == 1 else "on plateaus or at last steps"
+    return f"Negative eigenvalues {where}: {', '.join(told)}"

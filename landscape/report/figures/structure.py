@@ -10,11 +10,10 @@ import pandas as pd
 from landscape.report.figures.axes import last_step, legend, legend_below, nothing, outside_legend, step_axis
 from landscape.report.figures.captions import what_was_run
 from landscape.report.figures.families import family
+from landscape.report.figures.numbers import STABLE, digits, spread
 from landscape.report.figures.sources import Drawn, NotDrawnError, Source, having
 from landscape.report.style import colour, marker, new_figure
 
-EDGE = {"sharpness_gd": 2.0, "sharpness_adam": 38.0}
-"""Largest stable value of each sharpness (arXiv 2103.00065, 2207.14484)."""
 LABEL = {"sharpness_gd": "gradient descent", "sharpness_adam": "Adam"}
 
 
@@ -29,7 +28,7 @@ def densities(sources: Sequence[Source]) -> Drawn:
     last = data.isel(step=-1)
     step = int(data["step"].values[-1])
     grid, width = last["eigenvalue"].values, float(last["width"])
-    rows, numbers = [], {}
+    rows, numbers, last_distances = [], {}, []
     for block in blocks:
         values, error = last[block].values, last[f"{block}_error"].values
         density.plot(grid, values, color=colour(block), label=block)
@@ -52,6 +51,8 @@ def densities(sources: Sequence[Source]) -> Drawn:
                 continue
             found = measured["jensen_shannon"].sel(block=a, other_block=b).values
             distance.plot(steps, found, marker="osvD^P"[i % 6], markersize=3.5, color=f"C{i}", label=f"{a} and {b}")
+            if i == 0:
+                last_distances.append(float(found[-1]))
             numbers[f"{source.label}, Jensen-Shannon distance of {a} and {b}"] = (
                 f"{found[0]:.3f} at step {steps[0]}, {found[-1]:.3f} at step {steps[-1]}"
             )
@@ -67,7 +68,11 @@ def densities(sources: Sequence[Source]) -> Drawn:
         f"of standard deviation {width:.2g}; do not read an index from it. Right: Jensen–Shannon "
         "distance (base 2) between blocks on that grid, the block heterogeneity of arXiv 2402.16788."
     )
-    return Drawn("Spectral densities", figure, pd.concat(rows), caption, numbers)
+    title = f"The density of the eigenvalues at step {step:,}"
+    if pairs and last_distances:
+        a, b = pairs[0]
+        title = f"The spectra of {a} and {b} are {spread(last_distances)} apart at last (1: disjoint)"
+    return Drawn(title, figure, pd.concat(rows), caption, numbers)
 
 
 def _pairs(sources: Sequence[Source]) -> list[tuple[str, str]]:
@@ -104,8 +109,8 @@ def tracking(sources: Sequence[Source]) -> Drawn:
                 )
                 rows.append(table)
             axis.set(title=f"{end} {' or '.join(map(str, ranks))}", ylim=(-0.02, 1.02))
-        for i, (name, edge) in enumerate(EDGE.items()):
-            found = data[name].values
+        for i, name in enumerate(LABEL):
+            found, edge = data[name].values, STABLE[name]
             if np.isfinite(found).any():
                 label = f"{LABEL[name]} / {edge:.0f}"
                 sharp.plot(step, found / edge, marker="os"[i], markersize=3.5, color=f"C{i}", label=label)
@@ -121,7 +126,7 @@ def tracking(sources: Sequence[Source]) -> Drawn:
     sharp.set(title="sharpness / stable limit", yscale="log")
     sharp.set_ylim(top=30 * max(1.0, sharp.get_ylim()[1]))
     legend(sharp, fontsize="small", loc="upper right")
-    if not any(np.isfinite(source.measured[name].values).any() for source in kept for name in EDGE):
+    if not any(np.isfinite(source.measured[name].values).any() for source in kept for name in STABLE):
         sharp.clear()
         nothing(
             sharp,
@@ -133,4 +138,15 @@ def tracking(sources: Sequence[Source]) -> Drawn:
         "neighbouring analysed steps. Right: λ_max of diag(lr)·H over 2 (gradient descent) and of Adam's "
         "preconditioned Hessian over 38; above 1 full-batch steps are unstable."
     )
-    return Drawn("Eigenvectors over steps", figure, pd.concat(rows), caption, numbers)
+    table = pd.concat(rows)
+    return Drawn(_sharpest(table), figure, table, caption, numbers)
+
+
+def _sharpest(table: pd.DataFrame) -> str:
+    """How near the sharpness of the optimiser came to its stable limit, else how eigenvectors turned, as a title."""
+    for name, limit in STABLE.items():
+        if name in table and table[name].notna().any():
+            reached = digits(float(table[name].max()) / limit)
+            return f"The sharpness of {LABEL[name]} reaches {reached} times its stable limit"
+    overlap = digits(float(table["overlap"].median()), ".2f")
+    return f"Neighbouring steps share {overlap} of the eigenvectors at the ends, in the median"

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 
-from landscape.problems.embedding_mlp.blocks import BALANCED
+from landscape.problems.embedding_mlp.blocks import BALANCED, RATE_RATIO
 from landscape.report.figures.axes import legend
 from landscape.report.figures.captions import listed, what_was_run
 from landscape.report.figures.families import family
+from landscape.report.figures.numbers import median_step, spread, step_text
 from landscape.report.figures.sources import Drawn, Source, having
 from landscape.report.style import new_figure, palette
 from landscape.storage.runs import GROKKED, MEMORISED
@@ -23,7 +25,7 @@ def training_curves(sources: Sequence[Source]) -> Drawn:
     kept = having(sources, "metrics", *columns)
     blue, orange = palette(2)
     figure = new_figure(2)
-    rows, numbers = [], {}
+    rows, numbers, events = [], {}, []
     for source in kept:
         data = source.metrics
         # Step 0 has no logarithm: the axis is linear up to the first rows of metrics.
@@ -37,6 +39,7 @@ def training_curves(sources: Sequence[Source]) -> Drawn:
             for event, colour in ((memorise, blue), (grok, orange)):
                 if event is not None:
                     axis.axvline(event, color=colour, linestyle=":", linewidth=1.2)
+        events.append((memorise, grok))
         last = data["test_accuracy"].dropna("metric_step").values[-1:]
         numbers[source.label] = (
             f"train 99 % at step {_or_never(memorise)}, test 95 % at step {_or_never(grok)}, "
@@ -54,7 +57,21 @@ def training_curves(sources: Sequence[Source]) -> Drawn:
         f"{what_was_run(kept)} Dotted lines: the first row of metrics with training accuracy ≥ {MEMORISED:.0%} (blue) "
         f"and test accuracy ≥ {GROKKED:.0%} (orange). {listed(numbers)}"
     )
-    return Drawn("Training curves", figure, pd.concat(rows), caption, numbers)
+    return Drawn(_grokking(events), figure, pd.concat(rows), caption, numbers)
+
+
+def _grokking(events: Sequence[tuple[int | None, int | None]]) -> str:
+    """When the runs memorised and grokked, as a title."""
+    told = []
+    for verb, steps in zip(("memorised", "grokked"), zip(*events, strict=True), strict=True):
+        there = len(steps) - steps.count(None)
+        middle = median_step(steps)
+        at = f"at step {step_text(middle)}"
+        if len(steps) > 1:
+            told.append(f"{there} of {len(steps)} runs {verb}{f', {at} in the median' * math.isfinite(middle)}")
+        else:
+            told.append(f"{verb} {at}" if there else f"never {verb}")
+    return (told[0][0].upper() + told[0][1:]) + "; " + told[1]
 
 
 @family(90)
@@ -94,7 +111,18 @@ def prop41_ratio(sources: Sequence[Source]) -> Drawn:
         f"{what_was_run(kept)} Proposition 4.1's ratio is (σ_max({first})/σ_max({second}))·(f_{second}/f_{first}) "
         f"with f_{second} = 1 and {frequency} measured from the batches drawn. {listed(numbers)}"
     )
-    return Drawn("Proposition 4.1 over training", figure, pd.concat(rows), caption, numbers)
+    return Drawn(_balance(pd.concat(rows), rates), figure, pd.concat(rows), caption, numbers)
+
+
+def _balance(table: pd.DataFrame, rates: Sequence[str]) -> str:
+    """What Proposition 4.1 asks for and what was in use, as a title."""
+    known = table[np.isfinite(table["prop41_ratio"]) & (table[rates[1]] > 0)]
+    if known.empty:
+        return "Proposition 4.1 over training"
+    by_run = known.groupby("run", sort=False)
+    first, last = (spread(list(found)) for found in (by_run["prop41_ratio"].first(), by_run["prop41_ratio"].last()))
+    used = spread(list(known[rates[0]] / known[rates[1]]))
+    return f"Proposition 4.1 asks for {RATE_RATIO} = {first} at first and {last} at last; {used} was in use"
 
 
 @family(100)
@@ -103,7 +131,7 @@ def embedding_norms(sources: Sequence[Source]) -> Drawn:
     kept = having(sources, "tokens", "embedding_norm", "grad_norm")
     figure = new_figure(2)
     left, right = figure.axes
-    rows, numbers = [], {}
+    rows, numbers, longer = [], {}, []
     for source in kept:
         p = source.config["p"]
         data = source.tokens.isel(token=slice(0, p))
@@ -115,6 +143,9 @@ def embedding_norms(sources: Sequence[Source]) -> Drawn:
             norms = data["embedding_norm"].values[:, group].mean(axis=1)
             left.plot(step, norms, color=colour, label=f"{name} third")
             right.scatter(pairs[group], data["embedding_norm"].values[-1, group], color=colour, s=16, marker=sign)
+        rare, _, frequent = (data["embedding_norm"].values[-1, group] for group in groups)
+        if rare.size and frequent.size and rare.mean() > 0:
+            longer.append(float(frequent.mean() / rare.mean()))
         steps = max(int(step[-1]), 1)
         share = data["count"].values[-1] / steps
         numbers[source.label] = (
@@ -132,7 +163,10 @@ def embedding_norms(sources: Sequence[Source]) -> Drawn:
         f"{what_was_run(kept)} Operand tokens in thirds by the number of training pairs that hold them. "
         f"{listed(numbers)}"
     )
-    return Drawn("Embedding norms by token frequency", figure, pd.concat(rows), caption, numbers)
+    title = "Embedding norms by token frequency"
+    if longer:
+        title = f"At last, embeddings of frequent tokens are {spread(longer)} times as long as those of rare ones"
+    return Drawn(title, figure, pd.concat(rows), caption, numbers)
 
 
 def _rows(source: Source, metrics: Sequence[str]) -> pd.DataFrame:

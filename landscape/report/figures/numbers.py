@@ -1,0 +1,181 @@
+"""The key numbers of a run: when it memorised and grokked, and its curvature at one analysed step."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from landscape.problems.embedding_mlp.blocks import BALANCED, CLAIM, CONTROL
+from landscape.report.figures.sources import Source
+from landscape.storage.runs import GROKKED, MEMORISED
+from landscape.storage.schema import LEVELS
+
+STABLE = {"sharpness_adam": 38.0, "sharpness_gd": 2.0}
+"""Largest stable value of each sharpness (arXiv 2207.14484, 2103.00065)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PairNumbers:
+    """A pair of blocks at one step. NaN: not measured."""
+
+    depth: float
+    """−λ_min of the joint block; 0 where it has no negative curvature."""
+    is_depth_bound: bool
+    """Whether the search did not converge, so that the depth is at least this."""
+    lower: float
+    upper: float
+    """Bounds of the saddle index."""
+    level: str
+    tolerance: float
+    kappa: float
+    """The largest coupling ratio."""
+    is_kappa_bound: bool
+    """Whether nothing bounds its error, so that it is at least this."""
+    above: float
+    """Number of coupling ratios above 1."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Numbers:
+    """The key numbers of a source. None and NaN: not known."""
+
+    last_step: int | None
+    """The last step with recorded accuracies."""
+    memorised: int | None
+    grokked: int | None
+    test_accuracy: float
+    step: int | None
+    """The analysed step of the numbers below."""
+    where: str
+    """Where this step lies: on the plateau, at the end or at a refined point."""
+    pairs: dict[str, PairNumbers]
+    """Pairs whose joint block was analysed: the claim's first, then its control, else in the order of the file."""
+    prop41: tuple[float, float]
+    """Proposition 4.1's ratio of learning rates at the first and the last row that knows it."""
+    rates: tuple[float, float]
+    """The ratio of learning rates in use at these rows."""
+    sharpness: dict[str, float]
+    """Sharpness by kind, where it is known."""
+
+
+def numbers(source: Source) -> Numbers:
+    """The key numbers of one source."""
+    memorised, grokked = source.event("train_accuracy", MEMORISED), source.event("test_accuracy", GROKKED)
+    last, accuracy = None, math.nan
+    if "test_accuracy" in source.metrics:
+        known = source.metrics["test_accuracy"].dropna("metric_step")
+        if known.size:
+            last, accuracy = int(known["metric_step"][-1]), float(known[-1])
+    step, where = chosen_step(source, memorised, grokked, last)
+    sharpness = {name: _at(source, name, step) for name in STABLE}
+    prop41, rates = _balance(source)
+    return Numbers(
+        last_step=last,
+        memorised=memorised,
+        grokked=grokked,
+        test_accuracy=accuracy,
+        step=step,
+        where=where,
+        pairs=_pairs(source, step) if step is not None else {},
+        prop41=prop41,
+        rates=rates,
+        sharpness={name: value for name, value in sharpness.items() if math.isfinite(value)},
+    )
+
+
+def chosen_step(source: Source, memorised: int | None, grokked: int | None, last: int | None) -> tuple[int | None, str]:
+    """The analysed step nearest to the middle of the plateau, on a log scale, or the last one; and where it lies."""
+    steps = source.measured["step"].values.astype(int).tolist() if "step" in source.measured else []
+    if not steps:
+        return None, ""
+    if source.is_refined:
+        return steps[-1], f"at the point refined from step {steps[-1]:,}"
+    if not memorised:
+        return steps[-1], f"at the last analysed step, {steps[-1]:,}"
+    end = max(memorised, grokked or last or steps[-1])
+    step = min(steps, key=lambda found: abs(found - math.sqrt(memorised * end)))
+    if memorised <= step <= end:
+        return step, f"on the plateau, at step {step:,}"
+    return step, f"at step {step:,}, of those analysed the nearest to the plateau"
+
+
+def claimed(pairs: Iterable[str]) -> list[str]:
+    """These pairs, the one of the claims and its control first."""
+    return sorted(pairs, key=lambda pair: {CLAIM: 0, CONTROL: 1}.get(pair, 2))
+
+
+def _pairs(source: Source, step: int) -> dict[str, PairNumbers]:
+    at = source.measured.sel(step=step)
+    blocks = source.blocks()
+    found = {}
+    for pair in claimed(str(p) for p in at["pair"].values) if "pair" in at else ():
+        if pair not in blocks:
+            continue
+        block, coupling = at.sel(block=pair), at.sel(pair=pair)
+        lowest = float(block["eigenvalues"].sel(end="lowest", rank=0))
+        # Rounding noise of a semidefinite block is not negative curvature.
+        is_negative = lowest < -1e-12 * float(block["operator_norm"])
+        kappa, error = (float(coupling[name][0]) for name in ("coupling_ratios", "coupling_ratio_error"))
+        level = float(block["inertia_level"])
+        found[pair] = PairNumbers(
+            depth=-lowest if is_negative or math.isnan(lowest) else 0.0,
+            is_depth_bound=not bool(block["converged"].sel(end="lowest", rank=0)),
+            lower=float(block["inertia_lower"]),
+            upper=float(block["inertia_upper"]),
+            level=LEVELS[int(level)] if math.isfinite(level) else LEVELS[0],
+            tolerance=float(block["inertia_tolerance"]),
+            kappa=kappa,
+            is_kappa_bound=math.isfinite(kappa) and math.isnan(error),
+            above=float(coupling["coupling_index"]),
+        )
+    return {pair: one for pair, one in found.items() if math.isfinite(one.depth)}
+
+
+def _balance(source: Source) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Proposition 4.1's ratio and the one in use, at the first and the last row that knows the former."""
+    data, rates = source.metrics, [f"lr_{name}" for name in BALANCED]
+    if not {"prop41_ratio", *rates} <= set(data.variables):
+        return (math.nan,) * 2, (math.nan,) * 2
+    known = np.flatnonzero(np.isfinite(data["prop41_ratio"].values))
+    if not len(known):
+        return (math.nan,) * 2, (math.nan,) * 2
+    ratio = data["prop41_ratio"].values
+    first, second = (data[name].values for name in rates)
+    used = first / np.where(second == 0, np.nan, second)
+    ends = known[0], known[-1]
+    return (float(ratio[ends[0]]), float(ratio[ends[1]])), (float(used[ends[0]]), float(used[ends[1]]))
+
+
+def _at(source: Source, name: str, step: int | None) -> float:
+    if step is None or name not in source.measured:
+        return math.nan
+    return float(source.measured[name].sel(step=step))
+
+
+def median_step(steps: Sequence[int | None]) -> float:
+    """The median of steps, in which never is latest; infinite where that is never."""
+    found = sorted(math.inf if step is None else float(step) for step in steps)
+    low, high = found[(len(found) - 1) // 2], found[len(found) // 2]
+    return high if math.isinf(high) else (low + high) / 2
+
+
+def step_text(step: float | None) -> str:
+    """A step, or never."""
+    return "never" if step is None or math.isinf(step) else f"{step:,.0f}"
+
+
+def spread(values: Sequence[float], form: str = ".3g") -> str:
+    """A number, or the median of several with the smallest and the largest; NaN is left out."""
+    known = [value for value in values if math.isfinite(value)]
+    if not known:
+        return "not measured"
+    middle, low, high = (digits(value, form) for value in (float(np.median(known)), min(known), max(known)))
+    return middle if low == high else f"{middle} ({low} to {high})"
+
+
+def digits(value: float, form: str = ".3g") -> str:
+    """A number with a true minus sign."""
+    return f"{value:{form}}".replace("-", "−")

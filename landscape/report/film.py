@@ -1,0 +1,122 @@
+"""The film of a run for page readers: the numbers of its blocks by step, as film.js reads them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.colors import to_hex
+
+from landscape.report.figures.captions import network
+from landscape.report.figures.numbers import numbers
+from landscape.report.figures.sources import Source
+from landscape.report.style import colour
+from landscape.storage.schema import LEVELS
+from landscape.text import printable
+
+CHARTS = {
+    "accuracy": (
+        "Training and test accuracy over steps",
+        "Accuracy on the training set (grey) and on the test set (green).",
+    ),
+    "ends": (
+        "Ends of the spectrum of each block over the analysed steps",
+        "λ_max of each block (dashed) and its depth −λ_min where it is negative (points). Colours as in the table.",
+    ),
+    "index": (
+        "Saddle index of each block over the analysed steps",
+        "Number of negative eigenvalues of each block; a bar where only bounds are known.",
+    ),
+    "kappa": (
+        "Coupling ratios of each pair over the analysed steps",
+        "Largest coupling ratios κ of each pair: above the line each of them makes a negative eigenvalue.",
+    ),
+}
+"""Charts that film.js draws: what they show in a sentence, and their captions."""
+SPECTRUM = {
+    "spectrum": (
+        "All eigenvalues of the dense blocks at the step of the slider",
+        "Share of the eigenvalues below each value at the step of the slider; left of the line they are negative.",
+    )
+}
+POINTS, ROWS = 101, 400
+"""Largest numbers of points of a spectrum and of rows of accuracies that a page holds; the files hold all."""
+
+
+def film(source: Source) -> dict[str, Any] | None:
+    """What film.js shows of an analysed run; None without a measured step."""
+    steps = source.measured["step"].values.astype(int).tolist() if "step" in source.measured else []
+    if not steps:
+        return None
+    key = numbers(source)
+    setting = str(source.config["model"]) if source.is_recorded else network(source.config)
+    events = {"memorised": key.memorised, "grokked": key.grokked}
+    by_step = {step: _blocks(source, step) for step in steps}
+    named = {"run": printable(source.label), "setting": printable(setting)}
+    return assembled(by_step, _accuracy(source)) | events | named | {"largest": _largest(by_step)}
+
+
+def assembled(
+    by_step: Mapping[int, Mapping[str, Mapping[str, Any]]], accuracy: Mapping[str, Sequence[float | None]]
+) -> dict[str, Any]:
+    """The parts of a film that all pages share: blocks by step and name, their colours, and the accuracies."""
+    names = sorted({block for blocks in by_step.values() for block in blocks}, key=lambda name: (name.count(","), name))
+    steps = [{"step": step, "blocks": blocks} for step, blocks in by_step.items()]
+    return {"steps": steps, "colours": {name: to_hex(colour(name)) for name in names}, "accuracy": accuracy}
+
+
+def known(value: float) -> float | None:
+    """A number in JSON, four digits of it; None for NaN."""
+    return float(f"{value:.4g}") if math.isfinite(value) else None
+
+
+def _blocks(source: Source, step: int) -> dict[str, Any]:
+    """The numbers of the blocks measured at a step."""
+    at = source.measured.sel(step=step)
+    pairs = [str(pair) for pair in at["pair"].values] if "pair" in at else []
+    spectra = source.spectra.sel(step=step) if "step" in source.spectra else {}
+    found = {}
+    for block in source.blocks():
+        part = at.sel(block=block)
+        ends = {name: known(float(part["eigenvalues"].sel(end=name, rank=0))) for name in ("lowest", "highest")}
+        if None in ends.values():
+            continue
+        counts = [
+            float(part["inertia"].sel(sign="negative")),
+            float(part["inertia_lower"]),
+            float(part["inertia_upper"]),
+        ]
+        names = ("index", "index_lower", "index_upper")
+        index = {name: int(n) if math.isfinite(n) else None for name, n in zip(names, counts, strict=True)}
+        ratios = at["coupling_ratios"].sel(pair=block).values if block in pairs else np.empty(0)
+        values = spectra[block].values if block in spectra else np.empty(0)
+        found[printable(block)] = {
+            **ends,
+            **index,
+            "level": LEVELS[int(part["inertia_level"])],
+            "kappa": [known(ratio) for ratio in ratios[np.isfinite(ratios)]],
+            "spectrum": [known(values[i]) for i in _thinned(len(values), POINTS)] if np.isfinite(values).all() else [],
+        }
+    return found
+
+
+def _largest(by_step: Mapping[int, Mapping[str, Any]]) -> float:
+    """The largest magnitude in any spectrum."""
+    found = [b["spectrum"] for blocks in by_step.values() for b in blocks.values() if b["spectrum"]]
+    return max((abs(values[end]) for values in found for end in (0, -1)), default=0.0)
+
+
+def _accuracy(source: Source) -> dict[str, Sequence[float | None]]:
+    """Accuracies by step; no rows where they are not recorded."""
+    names = ("train_accuracy", "test_accuracy")
+    data = source.metrics
+    rows = _thinned(data.sizes.get("metric_step", 0), ROWS) if set(names) <= set(data.variables) else []
+    step = {"step": [int(data["metric_step"].values[i]) for i in rows]}
+    return step | {name: [known(float(data[name].values[i])) for i in rows] for name in names}
+
+
+def _thinned(count: int, most: int) -> list[int]:
+    """Positions spread over all, at most so many, with the first and the last."""
+    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int)).tolist() if count else []

@@ -1,0 +1,159 @@
+"""What was found, in four sentences with their numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from landscape.problems.embedding_mlp.blocks import CLAIM, CONTROL, RATE_RATIO
+from landscape.report.figures.numbers import (
+    STABLE,
+    Numbers,
+    PairNumbers,
+    digits,
+    median_step,
+    numbers,
+    spread,
+    step_text,
+)
+from landscape.report.figures.settings import settings
+from landscape.report.figures.sources import Source
+from landscape.storage.runs import GROKKED, MEMORISED
+
+
+def findings(sources: Sequence[Source]) -> list[str]:
+    """Four sentences: grokking, depth and index of pairs of blocks, coupling ratios, learning rates.
+
+    Each says what was not measured, too. Of several runs they give medians with the smallest and the largest value.
+    """
+    found = {source.label: numbers(source) for source in sources}
+    return [
+        _grokking(sources, found),
+        _depths(list(found.values())),
+        _couplings(list(found.values())),
+        f"{_balance(list(found.values()))}; {_sharpness(list(found.values()))}.",
+    ]
+
+
+def _grokking(sources: Sequence[Source], found: dict[str, Numbers]) -> str:
+    known = {source.label: one for source in sources if (one := found[source.label]).last_step is not None}
+    if not known:
+        why = "no accuracies are recorded" if any(source.run for source in sources) else "the run file is not here"
+        return f"Whether the network memorised and grokked is not known: {why}."
+    runs = list(known.values())
+    memorised, grokked = ([getattr(one, name) for one in runs] for name in ("memorised", "grokked"))
+    limits = f"{MEMORISED:.0%} of the training set", f"{GROKKED:.0%} of the test set"
+    if len(runs) == 1:
+        (label, one), (train, test) = *known.items(), limits
+        first = f"{label} memorised at step {step_text(one.memorised)} ({train})"
+        if one.memorised is None:
+            first = f"{label} did not memorise"
+        if one.grokked is not None:
+            later = f", {one.grokked - one.memorised:,} steps later" if one.memorised is not None else ""
+            return f"{first} and grokked at step {step_text(one.grokked)} ({test}){later}."
+        return f"{first} and did not grok by step {one.last_step:,}: its test accuracy is {one.test_accuracy:.3g}."
+    parts = [
+        f"{sum(step is not None for step in steps)} {verb}{_median(steps)}"
+        for steps, verb in ((memorised, "memorised"), (grokked, "grokked"))
+    ]
+    said = f"Of {len(runs)} runs {' and '.join(parts)} ({limits[0]} and {limits[1]}; never counts as latest)"
+    groups = settings([source for source in sources if source.label in known])
+    if len(groups) > 1:
+        each = [(group.label, [known[source.label].grokked for source in group.sources]) for group in groups[:_MOST]]
+        said += "; they grokked " + ", ".join(f"with {name} at {step_text(median_step(steps))}" for name, steps in each)
+        said += f" and so on in {len(groups)} settings" * (len(groups) > _MOST)
+    return f"{said}."
+
+
+def _median(steps: Sequence[int | None]) -> str:
+    """The median of steps, if it is one."""
+    middle = median_step(steps)
+    return f", at step {step_text(middle)} in the median" if math.isfinite(middle) else ""
+
+
+def _depths(found: Sequence[Numbers]) -> str:
+    analysed = [one for one in found if one.step is not None]
+    if not analysed:
+        return "No curvature was measured: `landscape hessian` measures depths and saddle indices."
+    pairs = _pairs(analysed)
+    if not pairs:
+        return "No pair of blocks was measured, so nothing is known of the curvature that coupling adds."
+    where = (
+        analysed[0].where if len(analysed) == 1 else f"In {len(analysed)} analyses, each at its plateau or last step"
+    )
+    told = [f"{_named(pair, pairs)} {_depth(ones)}" for pair, ones in pairs.items()]
+    return f"{where[0].upper()}{where[1:]}, {', and '.join(told)}."
+
+
+def _depth(ones: Sequence[PairNumbers]) -> str:
+    """How deep a pair is curved down, in how many directions, and how surely."""
+    levels = " or ".join(dict.fromkeys(one.level for one in ones))
+    sure = f"({levels}, τ {'at most ' * (len(ones) > 1)}{digits(max(one.tolerance for one in ones), '.2g')})"
+    ends = [spread([getattr(one, end) for one in ones], ",.0f") for end in ("lower", "upper")]
+    count = ends[0] if ends[0] == ends[1] else f"between {ends[0]} and {ends[1]}"
+    if not any(one.depth for one in ones):
+        return f"has no negative curvature, index {count} {sure}"
+    at_least = "at least " * any(one.is_depth_bound for one in ones)
+    return f"is curved down {at_least}to {spread([-one.depth for one in ones])} in {count} directions {sure}"
+
+
+def _couplings(found: Sequence[Numbers]) -> str:
+    known = {
+        pair: ratios
+        for pair, ones in _pairs(found).items()
+        if (ratios := [one for one in ones if np.isfinite(one.kappa)])
+    }
+    if not known:
+        return "No coupling ratio was measured: the joint block of a pair is needed, and no negative one in it."
+    told = []
+    for pair, ones in known.items():
+        at_least = "at least " * any(one.is_kappa_bound for one in ones)
+        counts = [one.above for one in ones if np.isfinite(one.above)]
+        count = f"{spread(counts, ',.0f')} above 1" if counts else "an uncertified number above 1"
+        told.append(f"{at_least}{spread([one.kappa for one in ones])} for {_named(pair, known)}, with {count}")
+    return (
+        f"The largest coupling ratio there is {', and '.join(told)}: each above 1 is a direction of negative curvature "
+        "that neither block has alone."
+    )
+
+
+def _balance(found: Sequence[Numbers]) -> str:
+    """What Proposition 4.1 asks for, beside what was in use."""
+    known = [one for one in found if np.isfinite(one.prop41[0])]
+    if not known:
+        return "Proposition 4.1's ratio was not measured"
+    first, last = ([one.prop41[i] for one in known] for i in (0, 1))
+    used = spread([one.rates[1] for one in known])
+    asked = f"{RATE_RATIO} = {spread(first)} at first and {spread(last)} at last"
+    return f"Proposition 4.1 asks for {asked}, {used} was in use"
+
+
+def _sharpness(found: Sequence[Numbers]) -> str:
+    """The sharpness of the optimiser in use in units of its stable limit."""
+    for name, limit in STABLE.items():
+        if known := [one.sharpness[name] / limit for one in found if name in one.sharpness]:
+            kind = "Adam's preconditioned sharpness" if name == "sharpness_adam" else "the sharpness λ_max·lr"
+            return f"{kind} is {spread(known)} times its stable limit of {limit:.0f}"
+    return "the sharpness was not measured"
+
+
+def _named(pair: str, pairs: dict[str, list[PairNumbers]]) -> str:
+    return f"its control {pair}" if pair == CONTROL and CLAIM in pairs else pair
+
+
+def _pairs(found: Sequence[Numbers]) -> dict[str, list[PairNumbers]]:
+    """The pair of the claims and its control; of a model without them, the two deepest pairs."""
+    by_pair: dict[str, list[PairNumbers]] = {}
+    for one in found:
+        for pair, measured in one.pairs.items():
+            by_pair.setdefault(pair, []).append(measured)
+    if CLAIM in by_pair:
+        return {pair: by_pair[pair] for pair in (CLAIM, CONTROL) if pair in by_pair}
+    deepest = sorted(by_pair, key=lambda pair: -float(np.median([one.depth for one in by_pair[pair]])))
+    return {pair: by_pair[pair] for pair in deepest[:2]}
+
+
+_MOST = 6
+"""Settings whose steps of grokking are said."""

@@ -1,0 +1,214 @@
+// The film: the blocks of one run at the step of the slider. Points tell their numbers; a click moves the slider.
+const films = JSON.parse(document.getElementById("films").textContent);
+const chosen = document.getElementById("chosen"), slider = document.getElementById("step");
+const tip = document.getElementById("tip"), toggles = document.getElementById("toggles"), hidden = new Set();
+const NS = "http://www.w3.org/2000/svg", W = 420, H = 210, LEFT = 52, RIGHT = 10, TOP = 10, BOTTOM = 26;
+const short = (x) => x === null ? "–" : Number(x).toPrecision(3).replace("-", "−");
+const share = (x) => `${(100 * x).toFixed(1)} %`;
+
+function draw(svg, name, attributes, text) {
+  const node = document.createElementNS(NS, name);
+  for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+  if (text !== undefined) node.textContent = text;
+  svg.append(node);
+  return node;
+}
+
+// Steps on a log axis from 1; step 0 stands at its left end.
+const place = (film, step) => {
+  const last = Math.max(2, ...film.accuracy.step, ...film.steps.map((one) => one.step));
+  return LEFT + (W - LEFT - RIGHT) * Math.log(Math.max(step, 1)) / Math.log(last);
+};
+const nearest = (film, steps, x) =>
+  steps.reduce((best, step, i) => Math.abs(place(film, step) - x) < Math.abs(place(film, steps[best]) - x) ? i : best, 0);
+const shown = (film) => Object.entries(film.colours).filter(([block]) => !hidden.has(block));
+
+function frame(svg, ticks) {
+  svg.replaceChildren();
+  for (const [y, label] of ticks) {
+    draw(svg, "line", {x1: LEFT, x2: W - RIGHT, y1: y, y2: y, class: "grid"});
+    draw(svg, "text", {x: LEFT - 6, y: y + 4, "text-anchor": "end"}, label);
+  }
+}
+
+function axes(svg, film, ticks) {
+  frame(svg, ticks);
+  for (let step = 1; place(film, step) < W - RIGHT; step *= 10)
+    draw(svg, "text", {x: place(film, step), y: H - 8, "text-anchor": "middle"}, step.toLocaleString("en"));
+  for (const event of ["memorised", "grokked"]) if (film[event] !== null) {
+    const x = place(film, film[event]);
+    draw(svg, "line", {x1: x, x2: x, y1: TOP, y2: H - BOTTOM, class: "axis", "stroke-dasharray": "4 3"});
+    draw(svg, "text", {x: x - 4, y: TOP + 10, "text-anchor": "end"}, event);
+  }
+}
+
+const cursor = (svg, x) => draw(svg, "line", {x1: x, x2: x, y1: TOP, y2: H - BOTTOM, class: "bound"});
+const line = (svg, points, stroke, label) => {
+  const d = points.map(([x, y], i) => `${i ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("");
+  const path = draw(svg, "path", {d, fill: "none", stroke, "stroke-width": 2});
+  draw(path, "title", {}, label);
+  return path;
+};
+
+function accuracies(svg, film, step) {
+  const y = (part) => TOP + (H - TOP - BOTTOM) * (1 - part);
+  axes(svg, film, [[y(0), "0 %"], [y(0.5), "50 %"], [y(1), "100 %"]]);
+  for (const [name, stroke] of [["train_accuracy", "#949494"], ["test_accuracy", "#029e73"]])
+    line(svg, film.accuracy[name].flatMap((part, i) => part === null ? [] : [[place(film, film.accuracy.step[i]), y(part)]]),
+      stroke, name.replace("_", " "));
+  cursor(svg, place(film, step));
+}
+
+// Numbers of the blocks on a log axis of powers of ten: values(b) are those of a block at a step.
+function logs(svg, film, step, values, least, paint) {
+  const rows = film.steps.flatMap((one) => shown(film).flatMap(([block]) => one.blocks[block] === undefined ? [] :
+    values(one.blocks[block]).filter(({size}) => size > least).map((found) => ({block, step: one.step, ...found}))));
+  const powers = rows.map(({size}) => Math.log10(size));
+  const low = Math.floor(Math.min(...powers, 0)), high = Math.ceil(Math.max(...powers, low + 1));
+  const y = (size) => TOP + (H - TOP - BOTTOM) * (high - Math.log10(size)) / (high - low);
+  const ticks = [];
+  for (let power = low; power <= high; power++) ticks.push([y(10 ** power), power < 0 ? `1e${power}` : (10 ** power).toLocaleString("en")]);
+  axes(svg, film, ticks);
+  for (const [block, stroke] of shown(film))
+    paint(block, stroke, rows.filter((row) => row.block === block).map((row) => ({...row, x: place(film, row.step), y: y(row.size)})), y);
+  cursor(svg, place(film, step));
+}
+
+const dots = (svg, points, stroke, label) => {
+  for (const {x, y, size} of points)
+    draw(draw(svg, "circle", {cx: x, cy: y, r: 3, fill: stroke}), "title", {}, `${label}: ${short(size)}`);
+};
+const joined = (svg, points, stroke, label) => line(svg, points.map(({x, y}) => [x, y]), stroke, label);
+
+// Both ends of each block's spectrum: λ_max, and the depth -λ_min where it is negative.
+function ends(svg, film, step) {
+  const both = (b) => [{size: b.highest, end: "λ_max"}, {size: -b.lowest, end: "depth"}];
+  logs(svg, film, step, both, 1e-9, (block, stroke, points) => {
+    joined(svg, points.filter(({end}) => end === "λ_max"), stroke, `λ_max of ${block}`).setAttribute("stroke-dasharray", "3 3");
+    const depth = points.filter(({end}) => end === "depth");
+    joined(svg, depth, stroke, `depth of ${block}`);
+    dots(svg, depth, stroke, `depth of ${block}`);
+  });
+}
+
+// A point where the index is known, and a bar where its bounds differ; bars of blocks stand side by side.
+function index(svg, film, step) {
+  const names = Object.keys(film.colours);
+  const known = (b) => [{size: b.index ?? b.index_upper, low: b.index_lower, sure: b.index !== null}];
+  logs(svg, film, step, known, 0, (block, stroke, points, y) => {
+    const sure = points.filter((point) => point.sure);
+    joined(svg, sure, stroke, `index of ${block}`);
+    dots(svg, sure, stroke, `index of ${block}`);
+    for (const {x, low, size} of points.filter((point) => !point.sure)) {
+      const at = x + 3 * (names.indexOf(block) - (names.length - 1) / 2);
+      const bar = draw(svg, "line", {x1: at, x2: at, y1: y(Math.max(low, 1)), y2: y(size), stroke, "stroke-width": 2});
+      draw(bar, "title", {}, `index of ${block}: ${low} to ${size}`);
+    }
+  });
+}
+
+function kappa(svg, film, step) {
+  logs(svg, film, step, (b) => b.kappa.map((size) => ({size})), 0, (block, stroke, points, y) => {
+    dots(svg, points, stroke, `κ of ${block}`);
+    draw(svg, "line", {x1: LEFT, x2: W - RIGHT, y1: y(1), y2: y(1), class: "axis"});
+  });
+}
+
+// All eigenvalues of the dense blocks at the slider's step, as the share below each value; the same axis at all steps.
+const bent = (x, film) => Math.sign(x) * Math.log1p(Math.abs(x) / (1e-4 * film.largest));
+const along = (x, film) => LEFT + (W - LEFT - RIGHT) * (bent(x, film) / bent(film.largest, film) + 1) / 2;
+function spectrum(svg, film, step) {
+  const y = (part) => TOP + (H - TOP - BOTTOM) * (1 - part);
+  frame(svg, [[y(0), "0 %"], [y(0.5), "50 %"], [y(1), "100 %"]]);
+  for (const x of [-1, -0.01, 0, 0.01, 1].map((part) => part * film.largest))
+    draw(svg, "text", {x: along(x, film), y: H - 8, "text-anchor": x === film.largest ? "end" : "middle"}, short(x));
+  draw(svg, "line", {x1: along(0, film), x2: along(0, film), y1: TOP, y2: H - BOTTOM, class: "axis"});
+  const {blocks} = film.steps.find((one) => one.step === step);
+  for (const [block, stroke] of shown(film)) if (blocks[block]?.spectrum?.length)
+    line(svg, blocks[block].spectrum.map((x, i, all) => [along(x, film), y(i / (all.length - 1))]), stroke, `spectrum of ${block}`);
+}
+
+const counted = (b) => b.index !== null ? b.index : `${b.index_lower} to ${b.index_upper}`;
+const each = (tell) => (film, x) => {
+  const one = film.steps[nearest(film, film.steps.map(({step}) => step), x)];
+  const lines = shown(film).filter(([block]) => one.blocks[block]).map(([block]) => `${block}: ${tell(one.blocks[block])}`);
+  return [`step ${one.step.toLocaleString("en")}`, ...lines];
+};
+const charts = {
+  accuracy: {paint: accuracies, tell: (film, x) => {
+    const {step, ...parts} = film.accuracy, i = nearest(film, step, x);
+    return [`step ${step[i].toLocaleString("en")}`, ...Object.entries(parts).map(([name, all]) => `${name.replace("_", " ")}: ${short(all[i])}`)];
+  }},
+  spectrum: {paint: spectrum, tell: (film, x) => {
+    const {blocks} = film.steps[slider.value], known = shown(film).filter(([block]) => blocks[block]?.spectrum?.length);
+    const below = (all) => all.filter((value) => along(value, film) <= x).length / all.length;
+    return ["share to the left", ...known.map(([block]) => `${block}: ${share(below(blocks[block].spectrum))}`)];
+  }},
+  ends: {paint: ends, tell: each((b) => `${short(b.lowest)} to ${short(b.highest)}`)},
+  index: {paint: index, tell: each(counted)},
+  kappa: {paint: kappa, tell: each((b) => b.kappa.slice(0, 3).map(short).join(", ") || "–")},
+};
+const is_known = {
+  accuracy: (film) => film.accuracy.step.length > 0,
+  spectrum: (film) => film.largest > 0,
+};
+
+function show() {
+  const film = films[chosen.value], now = film.steps[slider.value];
+  document.getElementById("now").textContent = `step ${now.step.toLocaleString("en")}`;
+  document.getElementById("run").textContent = `${film.run}: ${film.setting}`;
+  slider.setAttribute("aria-valuetext", `step ${now.step}`);
+  for (const [name, chart] of Object.entries(charts)) {
+    const svg = document.getElementById(name);
+    if (!svg) continue;
+    svg.closest("figure").hidden = is_known[name] !== undefined && !is_known[name](film);
+    if (!svg.closest("figure").hidden) chart.paint(svg, film, now.step);
+  }
+  const body = document.getElementById("blocks");
+  body.replaceChildren();
+  for (const [block] of shown(film)) if (now.blocks[block]) {
+    const b = now.blocks[block], row = body.insertRow();
+    for (const text of [block, short(b.lowest), short(b.highest), `${counted(b)} (${b.level})`, b.kappa.map(short).join(", ") || "–"])
+      row.insertCell().textContent = text;
+    row.cells[0].style.borderLeft = `6px solid ${film.colours[block]}`;
+    row.cells[0].style.paddingLeft = ".5rem";
+  }
+}
+
+function choose() {
+  // It opens on the plateau.
+  const film = films[chosen.value], plateau = Math.sqrt((film.memorised ?? 1) * (film.grokked ?? Infinity));
+  slider.max = film.steps.length - 1;
+  slider.value = film.steps.findLastIndex((one) => one.step <= plateau);
+  toggles.replaceChildren(...Object.entries(film.colours).map(([block, colour]) => {
+    const label = document.createElement("label"), box = document.createElement("input"), mark = document.createElement("span");
+    Object.assign(box, {type: "checkbox", checked: !hidden.has(block), value: block});
+    box.addEventListener("change", () => { hidden[box.checked ? "delete" : "add"](block); show(); });
+    mark.textContent = "■";
+    mark.style.color = colour;
+    label.append(box, mark, ` ${block}`);
+    return label;
+  }));
+  show();
+}
+chosen.addEventListener("change", choose);
+slider.addEventListener("input", show);
+
+for (const [name, chart] of Object.entries(charts)) {
+  const svg = document.getElementById(name);
+  if (!svg) continue;
+  const at = (event) => W * (event.clientX - svg.getBoundingClientRect().left) / svg.getBoundingClientRect().width;
+  svg.addEventListener("pointermove", (event) => {
+    tip.textContent = chart.tell(films[chosen.value], at(event)).join("\n");
+    tip.hidden = false;
+    tip.style.left = `${Math.max(0, Math.min(event.clientX + 12, innerWidth - tip.offsetWidth - 4))}px`;
+    tip.style.top = `${Math.max(0, Math.min(event.clientY + 12, innerHeight - tip.offsetHeight - 4))}px`;
+  });
+  svg.addEventListener("pointerleave", () => { tip.hidden = true; });
+  if (name !== "spectrum") svg.addEventListener("click", (event) => {
+    const film = films[chosen.value];
+    slider.value = nearest(film, film.steps.map(({step}) => step), at(event));
+    show();
+  });
+}
+choose();

@@ -1,0 +1,128 @@
+"""The page of a report in a browser: alone, at two widths, light and dark, with all that moves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.browser import CHROMIUM, Browser, browser
+
+from landscape.report.page import write_report
+from landscape.storage.hessians import HessianReader
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+EVENT = "(e => { e.value = %s; e.dispatchEvent(new Event('%s')); })(document.getElementById('%s'))"
+
+
+@pytest.fixture(scope="module")
+def page(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_report([tiny_run], tmp_path_factory.mktemp("page") / "r", quiet=True)
+
+
+@pytest.fixture(scope="module")
+def shown(page: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """The page, wide and light. Whatever a test does, nothing is complained of."""
+    with browser(tmp_path_factory.mktemp("profile")) as opened:
+        opened.open(page, 1300)
+        yield opened
+        assert opened.complaints == []
+
+
+def cells(shown: Browser, table: str, column: int) -> list[str]:
+    """The texts of a column."""
+    rows = f"[...document.querySelector('{table}').tBodies[0].rows]"
+    return list(shown.evaluate(f"{rows}.map(row => row.cells[{column}].textContent)"))
+
+
+def film(shown: Browser) -> dict[str, Any]:
+    """What the page holds of its run, as JSON."""
+    (found,) = json.loads(shown.evaluate("document.getElementById('films').textContent")).values()
+    return dict(found)
+
+
+def test_it_fits(page: Path, shown: Browser) -> None:
+    """Nothing overflows on a phone, dark differs from light, and the contents lead to what they name."""
+    backgrounds = set()
+    for width, dark in ((420, False), (420, True), (1300, True), (1300, False)):
+        shown.open(page, width, dark=dark)
+        assert shown.evaluate("document.documentElement.scrollWidth") <= width
+        wide = "[...document.querySelectorAll('main *')].filter(e => !e.closest('.wide, svg') && "
+        assert shown.evaluate(f"{wide} e.getBoundingClientRect().right > {width + 1}).length") == 0
+        backgrounds.add((dark, shown.evaluate("getComputedStyle(document.body).backgroundColor")))
+    assert len(backgrounds) == 2
+    missing = "[...document.querySelectorAll('nav a')].filter(a => !document.querySelector(a.getAttribute('href')))"
+    assert shown.evaluate(f"{missing}.length") == 0
+    order = "['h1', '#film', '#coupling_ratios', '#measurements', '#notes', '#facts']"
+    tops = shown.evaluate(f"{order}.map(name => document.querySelector(name).getBoundingClientRect().top)")
+    assert tops == sorted(tops)
+
+
+def test_the_slider_moves_through_the_steps(shown: Browser, tiny_hessian: HessianReader) -> None:
+    """Table and spectra are those of the Hessian file at its step."""
+    for at, step in enumerate(tiny_hessian.steps):
+        shown.evaluate(EVENT % (at, "input", "step"))
+        assert shown.evaluate("document.getElementById('now').textContent") == f"step {step}"
+        row = tiny_hessian.row(step)
+        lowest = dict(zip(cells(shown, "table", 0), cells(shown, "table", 1), strict=True))
+        assert lowest.keys() == set(tiny_hessian.blocks)
+        for i, block in enumerate(tiny_hessian.blocks):
+            assert float(lowest[block].replace("−", "-")) == pytest.approx(row["eigenvalues"][i, 0, 0], rel=6e-3)
+            held = film(shown)["steps"][at]["blocks"][block]
+            assert held["index"] == row["inertia"][i, 0]
+            spectrum = tiny_hessian.spectra(step)[block]
+            np.testing.assert_allclose([held["spectrum"][0], held["spectrum"][-1]], spectrum[[0, -1]], rtol=1e-3)
+
+
+def test_a_block_can_be_hidden(shown: Browser) -> None:
+    count = "document.querySelectorAll('#ends path').length"
+    before, boxes = shown.evaluate(count), "document.querySelectorAll('#toggles input')"
+    names = cells(shown, "table", 0)
+    shown.evaluate(f"{boxes}[0].click()")
+    assert cells(shown, "table", 0) == names[1:]
+    assert shown.evaluate(count) == before - 2
+    shown.evaluate(f"{boxes}[0].click()")
+    assert cells(shown, "table", 0) == names
+
+
+def test_a_chart_tells_its_numbers_and_takes_clicks(shown: Browser) -> None:
+    """The numbers of the nearest step stand beside the pointer; a click moves the slider there."""
+    shown.evaluate(EVENT % (0, "input", "step"))
+    right = "{clientX: box.right - 4, clientY: box.top + 40, bubbles: true}"
+    send = (
+        "(() => { const box = %s.getBoundingClientRect(); %s.dispatchEvent(new PointerEvent('%s', " + right + ")); })()"
+    )
+    tip = "document.getElementById('tip')"
+    for chart in ("accuracy", "spectrum", "ends", "index", "kappa"):
+        there = f"document.getElementById('{chart}')"
+        shown.evaluate(send % (there, there, "pointermove"))
+        assert not shown.evaluate(f"{tip}.hidden")
+        told = shown.evaluate(f"{tip}.textContent").splitlines()
+        assert told[0] == ("share to the left" if chart == "spectrum" else "step 60")
+        assert len(told) == (3 if chart == "accuracy" else len(film(shown)["colours"]) + 1)
+        shown.evaluate(send % (there, there, "pointerleave"))
+        assert shown.evaluate(f"{tip}.hidden")
+    shown.evaluate("document.getElementById('index').dispatchEvent(new MouseEvent('click', {clientX: 9999}))")
+    assert shown.evaluate("document.getElementById('now').textContent") == "step 60"
+
+
+def test_tables_sort(shown: Browser) -> None:
+    """By number, both ways, with what is not known at the end; words by letter."""
+    table = "details table.sortable"
+    for column in (0, 2, 6):
+        head = f"document.querySelectorAll('{table} th')[{column}]"
+        for sign, state in ((1, "ascending"), (-1, "descending")):
+            shown.evaluate(f"{head}.firstChild.click()")
+            assert shown.evaluate(f"{head}.ariaSort") == state
+            found = cells(shown, table, column)
+            known = [
+                float(text.split()[0].lstrip("<>=")) for text in found if text[0] not in "-" or text[1:2].isdigit()
+            ]
+            assert known == sorted(known, reverse=sign < 0)
+            assert len(set(found[len(known) :])) <= 1
+    shown.evaluate(f"document.querySelectorAll('{table} th')[1].firstChild.click()")
+    words = cells(shown, table, 1)
+    assert words == sorted(words, key=lambda word: (word.lower(), word))

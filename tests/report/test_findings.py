@@ -1,0 +1,88 @@
+"""The four sentences at the top of a report hold the files' numbers, and say what was not measured."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import h5py
+import pytest
+from helpers.recording import small
+
+from landscape.report.figures import open_sources
+from landscape.report.figures.numbers import chosen_step, median_step
+from landscape.report.findings import findings
+from landscape.training.recorder import Recorder
+
+
+def record(path: Path, memorised: int | None, grokked: int | None, last: int = 900) -> Path:
+    """A run whose accuracies reach the two events at these steps."""
+    with Recorder(path, small(), seed=0) as recorder:
+        for step in range(0, last + 1, 100):
+            there = {"train_accuracy": memorised, "test_accuracy": grokked}
+            shares = {name: 1.0 if at is not None and step >= at else 0.25 for name, at in there.items()}
+            recorder.metrics(step, **shares)
+    return path
+
+
+def test_they_hold_the_numbers_of_the_files(tiny_run: Path) -> None:
+    """Depth, index, level, tolerance, ratio and sharpness at the chosen step, as HDF5 has them."""
+    with h5py.File(tiny_run.with_name("tiny.hessian.h5")) as file, h5py.File(tiny_run) as run:
+        at = file["step"][()].tolist().index(60)
+        blocks, pairs = ([name.decode() for name in file[axis][()]] for axis in ("block", "pair"))
+        _, depths, couplings, rates = findings(open_sources([tiny_run]))
+        for pair in ("E,W", "W,V"):
+            i, j = blocks.index(pair), pairs.index(pair)
+            lowest, count = file["eigenvalues"][at, i, 0, 0], file["inertia_lower"][at, i]
+            told = f"{pair} is curved down to {lowest:.3g} in {count} directions (certified, τ "
+            assert told.replace("-", "−") in depths
+            assert f"{file['inertia_tolerance'][at, i]:.2g}".replace("-", "−") in depths
+            assert f"{file['coupling_ratios'][at, j, 0]:.3g} for {'its control ' * (pair == 'W,V')}{pair}" in couplings
+            assert f"with {file['coupling_index'][at, j]} above 1" in couplings
+        assert depths.startswith("At the last analysed step, 60, E,W is curved down")
+        known = run["metrics/prop41_ratio"][1:]
+        assert f"lr_E/lr_W = {known[0]:.3g} at first and {known[-1]:.3g} at last, 1 was in use" in rates
+        assert f"sharpness is {file['sharpness_adam'][at] / 38:.3g} times its stable limit of 38" in rates
+
+
+@pytest.mark.parametrize(
+    ("events", "sentence"),
+    [
+        ((200, 600), "at step 200 (99% of the training set) and grokked at step 600 (95% of the test set), 400 steps"),
+        ((200, None), "at step 200 (99% of the training set) and did not grok by step 900: its test accuracy is 0.25."),
+        ((None, None), "did not memorise and did not grok by step 900: its test accuracy is 0.25."),
+    ],
+)
+def test_when_it_memorised_and_grokked(events: tuple[int | None, int | None], sentence: str, tmp_path: Path) -> None:
+    first, *rest = findings(open_sources([record(tmp_path / "run.h5", *events)]))
+    assert first.startswith("run (seed 0) ")
+    assert sentence in first
+    assert rest[0].startswith("No curvature was measured: `landscape hessian`")
+    assert rest[1].startswith("No coupling ratio was measured")
+    assert rest[2] == "Proposition 4.1's ratio was not measured; the sharpness was not measured."
+
+
+def test_several_runs_are_counted(tmp_path: Path) -> None:
+    """A run that never grokked is later than all others."""
+    events = [(100, 300), (200, 700), (300, None)]
+    files = [record(tmp_path / f"{i}.h5", *steps) for i, steps in enumerate(events)]
+    assert findings(open_sources(files))[0].startswith(
+        "Of 3 runs 3 memorised, at step 200 in the median and 2 grokked, at step 700 in the median "
+    )
+    assert findings(open_sources(files[1:]))[0].count("at step never") == 0
+    assert median_step([300, None]) == median_step([None]) == float("inf")
+    assert median_step([300, 400, None, None]) == float("inf")
+    assert median_step([300, 400]) == 350
+
+
+def test_the_plateau_is_where_the_curvature_is_told(tiny_run: Path, tmp_path: Path) -> None:
+    """The middle on a log scale of memorising and grokking chooses among steps 0, 20 and 60; else it is the last."""
+    (source,) = open_sources([tiny_run])
+    assert chosen_step(source, 15, 30, 60) == (20, "on the plateau, at step 20")
+    assert chosen_step(source, 50, None, 60) == (60, "on the plateau, at step 60")
+    assert chosen_step(source, 30, 50, 60) == (20, "at step 20, of those analysed the nearest to the plateau")
+    assert chosen_step(source, None, None, 60) == (60, "at the last analysed step, 60")
+    alone = Path(shutil.copy(tiny_run.with_name("tiny.hessian.h5"), tmp_path / "moved.hessian.h5"))
+    known = findings(open_sources([alone]))
+    assert known[0] == "Whether the network memorised and grokked is not known: the run file is not here."
+    assert known[1] == findings([source])[1]
