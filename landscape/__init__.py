@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from landscape.report.page import write_report as write_report
     from landscape.storage.hessians import HessianReader as HessianReader
     from landscape.storage.runs import RunReader as RunReader
+    from landscape.storage.views import HessianFile as HessianFile
+    from landscape.storage.views import RunFile as RunFile
     from landscape.storage.views import open_hessian as open_hessian
     from landscape.storage.views import open_run as open_run
     from landscape.sweep.plan import SweepConfig as SweepConfig
@@ -68,7 +70,7 @@ _NAMES = {
     "sweep.plan": "SweepConfig load_sweep sweep_runs",
     "sweep.run": "run_sweep",
     "report.page": "write_report",
-    "storage.views": "open_run open_hessian",
+    "storage.views": "open_run open_hessian RunFile HessianFile",
     "storage.runs": "RunReader",
     "storage.hessians": "HessianReader",
     "curvature.objective": "Objective cross_entropy mse",

@@ -10,7 +10,6 @@ from pathlib import Path
 from landscape.errors import ConfigError, lookup
 from landscape.storage.files import as_path
 from landscape.storage.folders import replaced_folder
-from landscape.storage.frames import tables
 from landscape.storage.views import File
 from landscape.text import write_csv
 
@@ -18,7 +17,7 @@ from landscape.text import write_csv
 def export(path: Path | str, out: Path | str, form: str, overwrite: bool = False) -> Path:
     """Write a run file or Hessian file into the folder `out` in one of FORMS; returns the folder.
 
-    csv, parquet: one file for each table of `storage.frames.tables`. netcdf: one file with all groups, parameters and
+    csv, parquet: one file for each table of `File.to_dataframes`. netcdf: one file with all groups, parameters and
     eigenvectors too. tensorboard, wandb: a scalar for each quantity and its labels, such as inertia/E,W/negative, by
     step. With `overwrite` an earlier export is replaced; files added to its folder stay. Raises ConfigError for an
     unknown form and for one that needs a package that is not installed, FileError for an existing `out` and for files
@@ -41,12 +40,12 @@ def require(form: str) -> None:
 
 
 def _csv(file: File, folder: Path) -> None:
-    for name, table in tables(file).items():
+    for name, table in file.to_dataframes().items():
         write_csv(table, folder / f"{name}.csv")
 
 
 def _parquet(file: File, folder: Path) -> None:
-    for name, table in tables(file).items():
+    for name, table in file.to_dataframes().items():
         table.to_parquet(folder / f"{name}.parquet", engine="pyarrow", index=False)
 
 
@@ -100,7 +99,7 @@ def _scalars(file: File) -> Iterator[tuple[int, dict[str, float]]]:
     Quantities along axes without names, such as tokens, are too many to be watched as curves, except by rank.
     """
     found: dict[int, dict[str, float]] = {}
-    for table in tables(file).values():
+    for table in file.to_dataframes().values():
         row, *labels = table.attrs["axes"]
         if any(label != "rank" and table[label].dtype.kind in "iu" for label in labels):
             continue

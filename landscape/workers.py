@@ -146,7 +146,7 @@ def _work(pipe: Connection) -> None:
     # BLAS libraries read this when they are loaded.
     os.environ["OMP_NUM_THREADS"] = "1"
     import torch
-    from tqdm import tqdm
+    from tqdm.auto import tqdm
 
     torch.set_num_threads(1)
     # The default lock is shared between processes, and a killed process would leave it locked.

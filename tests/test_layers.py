@@ -35,6 +35,7 @@ FLOORS = {
     "json_files": 0.8,
     "choices": 0.8,
     "errors": 0.5,
+    "results": 0.5,
     "former": 0,
     "memory": 0,
     "presets": 0,

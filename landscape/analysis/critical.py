@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 from landscape import problems
 from landscape.analysis.fields import STATUS, critical_table, search_table

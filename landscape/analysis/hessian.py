@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 from landscape import problems
 from landscape.analysis.fields import unlike

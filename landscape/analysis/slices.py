@@ -18,6 +18,7 @@ from landscape.devices import require_dense
 from landscape.errors import NumericsError
 from landscape.problems.choice import choose, in_order
 from landscape.problems.problem import Problem, joint, size
+from landscape.results import Curve
 from landscape.storage.files import as_path
 from landscape.storage.runs import RunReader
 
@@ -26,13 +27,24 @@ AGREEMENT = 1e-6
 """Largest difference, relative to |H|, between the curvature of a slice and its eigenvalue."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Slices:
+@dataclasses.dataclass(frozen=True, repr=False)
+class Slices(Curve):
     """The objective along eigenvectors.
 
     t (point,); loss, eigenvalues, slope by direction, the lowest first and then the highest;
     names (direction,); plane (plane_point, plane_point): rows along the lowest eigenvector, columns along the highest.
     """
+
+    axes = {
+        "loss": ("direction", "point"),
+        "t": ("point",),
+        "slope": ("direction",),
+        "eigenvalues": ("direction",),
+        "names": ("direction",),
+        "plane_t": ("plane_point",),
+        "plane": ("high_point", "low_point"),
+    }
+    x, y, by = "t", "loss", "names"
 
     t: Array
     loss: Array

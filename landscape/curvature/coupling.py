@@ -17,14 +17,15 @@ from landscape.curvature.solve import Cholesky, ConjugateGradients, Solver
 from landscape.curvature.vectors import Array, gaussian, probe_bound, to_array
 from landscape.errors import NumericsError
 from landscape.former import renamed
+from landscape.results import Curve
 
 _PROBES = 4
 _LARGE = 512
 """Order from which an SVD takes much longer than the eigenvalues of a Gram matrix."""
 
 
-@dataclasses.dataclass(frozen=True)
-class CouplingResult:
+@dataclasses.dataclass(frozen=True, repr=False)
+class CouplingResult(Curve):
     """Coupling ratios kappa_1 >= kappa_2 >= ... of two blocks, and how many exceed 1.
 
     errors: bounds on the error of each as the ratio of its rank; NaN where none is known. distances: a true ratio,
@@ -36,6 +37,9 @@ class CouplingResult:
     matrices; each ratio is at most the true one of its rank, but for errors of products; index_upper is the smaller
     order. tolerance: the shift tau of both diagonal blocks, absolute.
     """
+
+    axes = {"ratios": ("rank",), "errors": ("rank",), "distances": ("rank",)}
+    x, y, spread, level = "rank", "ratios", "distances", 1.0
 
     ratios: Array
     errors: Array

@@ -14,6 +14,7 @@ from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator, LinearMap
 from landscape.curvature.vectors import Array
 from landscape.former import renamed
+from landscape.results import Result
 
 BASIS = 400
 """Longest Krylov basis of a step: bounds memory, n x 400 numbers."""
@@ -27,8 +28,8 @@ _CORRECTIONS, _SHORT, _REDUCTION = 12, 100, 0.2
 """Corrections of a step: how many, their longest basis, and what one leaves of |grad| at least."""
 
 
-@dataclasses.dataclass(frozen=True)
-class CriticalPoint:
+@dataclasses.dataclass(frozen=True, repr=False)
+class CriticalPoint(Result):
     """The end of a search for a critical point.
 
     status: "critical" (|grad| <= tol); "gradient-flat" (the search ended at a nonzero gradient along directions of

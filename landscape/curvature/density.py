@@ -17,14 +17,17 @@ from landscape.curvature.operators import LinearMap, Operator
 from landscape.curvature.sound import Sound, require_range
 from landscape.curvature.vectors import Array, gaussian, to_array
 from landscape.errors import ArgumentError
+from landscape.results import Curve, Interval
 
 _BASIS_BYTES = 1 << 29
 CONFIDENCE = 0.95
 
 
-@dataclasses.dataclass(frozen=True)
-class Count:
+@dataclasses.dataclass(frozen=True, repr=False)
+class Count(Interval):
     """How many eigenvalues lie below a point: an estimate, its standard error and a 95 % confidence interval."""
+
+    interval = ("value", "low", "high")
 
     value: float
     standard_error: float
@@ -140,13 +143,16 @@ class Smoothed:
         return self.each.std(0, ddof=1) / probes**0.5 if probes > 1 else np.zeros(self.each.shape[1])
 
 
-@dataclasses.dataclass(frozen=True)
-class SpectralDensity:
+@dataclasses.dataclass(frozen=True, repr=False)
+class SpectralDensity(Curve):
     """A smoothed spectral density, for display only: do not read an index from it.
 
     grid, density, standard_error (point,): the mean over probes and its error, 0 where every eigenvalue is known;
     width: standard deviation of the Gaussian it is smoothed with; num_products.
     """
+
+    axes = {"density": ("point",), "grid": ("point",), "standard_error": ("point",)}
+    x, y, spread = "grid", "density", "standard_error"
 
     grid: Array
     density: Array
@@ -246,9 +252,11 @@ def jensen_shannon_error(p: Smoothed, q: Smoothed) -> float:
     return float(bias + stdtrit(probes - 1, (1 + CONFIDENCE) / 2) * variance**0.5 + changed)
 
 
-@dataclasses.dataclass(frozen=True)
-class Trace:
+@dataclasses.dataclass(frozen=True, repr=False)
+class Trace(Interval):
     """A trace with its standard error and a 95 % confidence interval, which is a point for an exact trace."""
+
+    interval = ("value", "low", "high")
 
     value: float
     standard_error: float

@@ -14,18 +14,21 @@ from landscape.curvature.lanczos import Method, eigsh, is_dense, operator_norm
 from landscape.curvature.operators import LinearMap, MatrixOperator, Operator, coupling_error
 from landscape.errors import ArgumentError
 from landscape.former import renamed
+from landscape.results import Interval
 
 _LEVELS = ("estimated", "bracketed", "certified")
 
 
-@dataclasses.dataclass(frozen=True)
-class Excess:
+@dataclasses.dataclass(frozen=True, repr=False)
+class Excess(Interval):
     """n_-(H_[1,2]) - n_-(H_11) - n_-(H_22), all of them counts below the same -tolerance.
 
     lower <= excess index <= upper, but for failure_probability. level: that of the least known of the three indices.
     estimate: from their stochastic counts, inside of estimate_low ... estimate_high with a probability of at least
     85 %; NaN at level "certified".
     """
+
+    interval = ("estimate", "lower", "upper")
 
     lower: int
     upper: int

@@ -18,14 +18,15 @@ from landscape.curvature.operators import LinearMap, Operator, product_error
 from landscape.curvature.vectors import gaussian, probe_bound
 from landscape.errors import NumericsError
 from landscape.former import renamed
+from landscape.results import Interval
 
 TAU_DENSE, TAU_LANCZOS = 1e-8, 1e-3
 FAILURE = 1e-6
 """Target failure probability of the upper bound of a matrix-free bracket."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Inertia:
+@dataclasses.dataclass(frozen=True, repr=False)
+class Inertia(Interval):
     """Counts of eigenvalues below -tolerance, within it and above it.
 
     lower <= saddle index <= upper. level "certified": rounding cannot change the index, negative == lower == upper;
@@ -34,6 +35,8 @@ class Inertia:
     matrix or of its products) are absolute, as norms. failure_probability: of the upper bound, 0 where it is proved.
     estimate: the stochastic count with its 95 % interval, None at level "certified".
     """
+
+    interval = ("negative", "lower", "upper")
 
     negative: int
     zero: int

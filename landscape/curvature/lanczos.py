@@ -20,6 +20,7 @@ from landscape.curvature.sound import Sound, require_range
 from landscape.curvature.vectors import Array, column_norms, to_array
 from landscape.errors import ArgumentError
 from landscape.former import renamed
+from landscape.results import Curve
 
 Method = Literal["auto", "dense", "lanczos"]
 DENSE_LIMIT = 8000
@@ -27,8 +28,8 @@ SMALL = 256
 """Order up to which all eigenvectors are as fast as a few."""
 
 
-@dataclasses.dataclass(frozen=True)
-class EigenResult:
+@dataclasses.dataclass(frozen=True, repr=False)
+class EigenResult(Curve):
     """Extreme eigenpairs of a symmetric operator, outermost first.
 
     values, residuals, converged (end, k); vectors (end, n, k): one end for "lowest" or "highest", lowest and
@@ -42,6 +43,16 @@ class EigenResult:
     probability hidden_failure_probability: no eigenvalue that is not listed lies further out than the k-th value by
     more. 0 if method is "dense"; infinite if max_products left none for the complement.
     """
+
+    axes = {
+        "values": ("end", "rank"),
+        "vectors": ("end", "row", "rank"),
+        "residuals": ("end", "rank"),
+        "converged": ("end", "rank"),
+        "hidden": ("end",),
+        "ritz": ("ritz_rank",),
+    }
+    x, y, by, spread = "rank", "values", "end", "residuals"
 
     values: Array
     vectors: Tensor

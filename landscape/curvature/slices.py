@@ -12,15 +12,19 @@ from torch import Tensor
 from landscape.curvature.objective import Objective, gradients
 from landscape.curvature.vectors import Array, to_array
 from landscape.errors import ArgumentError, suggest
+from landscape.results import Curve
 
 
-@dataclasses.dataclass(frozen=True)
-class Slice:
+@dataclasses.dataclass(frozen=True, repr=False)
+class Slice(Curve):
     """The objective along unit directions: L(theta + t v).
 
     t (point,); loss (direction, point); slope and curvature (direction,): the first and second derivative at t = 0,
     by automatic differentiation, so that loss ~ value + slope t + curvature t^2 / 2.
     """
+
+    axes = {"loss": ("direction", "point"), "t": ("point",), "slope": ("direction",), "curvature": ("direction",)}
+    x, y, by = "t", "loss", "direction"
 
     t: Array
     loss: Array

@@ -11,16 +11,25 @@ from torch import Tensor
 from landscape.curvature.operators import LinearMap, Product
 from landscape.curvature.vectors import Array, to_array
 from landscape.errors import ArgumentError
+from landscape.results import Curve
 
 
-@dataclasses.dataclass(frozen=True)
-class Track:
+@dataclasses.dataclass(frozen=True, repr=False)
+class Track(Curve):
     """Overlaps of the eigenvectors at one point with those at the previous point, for each end of the spectrum.
 
     subspace_overlap (end,): |V_before^T V|_F^2 / k, 1 for the same subspace, k/n for unrelated ones.
     previous_rank (end, k): the previous rank of each eigenvector, by the matching of largest total overlap;
     previous_overlap (end, k): |<v_before, v>| of that match. crossings (end,): pairs whose order has changed.
     """
+
+    axes = {
+        "previous_overlap": ("end", "rank"),
+        "previous_rank": ("end", "rank"),
+        "subspace_overlap": ("end",),
+        "crossings": ("end",),
+    }
+    x, y, by = "rank", "previous_overlap", "end"
 
     subspace_overlap: Array
     previous_rank: NDArray[np.int64]

@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 from pathlib import Path
 
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 from landscape.report.figures import FAMILIES, NotDrawnError, Source
 from landscape.report.style import save_figure, style

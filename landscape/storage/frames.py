@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
 import xarray
-
-from landscape.storage.views import File
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,17 +17,11 @@ _OWN_AXIS = "param_row_"
 """An axis with this and a block's name is that block's alone."""
 
 
-def tables(file: File) -> dict[str, pd.DataFrame]:
-    """The measurements of a file as tidy tables by name, such as `by_step_block` and `metrics_by_metric_step`.
-
-    A table has one row for each set of labels, and one column for each quantity of these axes: `block` E,W at `step`
-    500. Codes are words, as in `inertia_level`. Rows without any number are left out.
-    """
+def tables(groups: Iterable[tuple[str, xarray.Dataset]]) -> dict[str, pd.DataFrame]:
+    """The measurements in groups of a file as tidy tables by name; see `File.to_dataframes`."""
     found = {}
-    for group in file.groups:
-        if group in ARRAYS:
-            continue
-        data = _stacked(file.to_xarray(group).load())
+    for group, data in groups:
+        data = _stacked(data)
         if group == "critical_point":
             # Its arrays are parameters.
             data = data[[name for name, values in data.items() if values.ndim == 1]]

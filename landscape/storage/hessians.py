@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from landscape.results import Described
 from landscape.storage import schema
 from landscape.storage.files import as_path, open_file, sha256
 from landscape.storage.runs import RunReader
 from landscape.storage.table import Row, listed
 
 
-class HessianReader:
+class HessianReader(Described):
     """A Hessian file's committed rows, in memory."""
 
     def __init__(self, path: Path | str) -> None:
@@ -39,6 +41,11 @@ class HessianReader:
             slots = [found for table in file.tables.values() if table.table.newest and (found := table.newest())]
             self.search: dict[str, Any] = slots[0] if slots else {}
             """The state of the search for a critical point; empty without one."""
+
+    def facts(self) -> Iterator[tuple[str, object]]:
+        """Path, status, analysed steps, blocks and pairs."""
+        yield from {"path": self.path, "status": self.attrs["status"], "steps": np.array(self.steps)}.items()
+        yield from {"blocks": "; ".join(self.blocks), "pairs": "; ".join(self.pairs)}.items()
 
     @property
     def is_refined(self) -> bool:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from landscape.errors import FileError, NumericsError, StepError
+from landscape.results import Described
 from landscape.storage import schema
 from landscape.storage.files import as_path, open_file
 from landscape.storage.table import Row, TableReader, listed
@@ -19,7 +21,7 @@ MEMORISED, GROKKED = 0.99, 0.95
 """Training accuracy of the memorise step, test accuracy of the grok step."""
 
 
-class RunReader:
+class RunReader(Described):
     """A run file, readable during writing; only committed rows are returned."""
 
     def __init__(self, path: Path | str) -> None:
@@ -170,6 +172,11 @@ class RunReader:
                 "leave this step out, or copy the file again from its source",
             )
         return values
+
+    def facts(self) -> Iterator[tuple[str, object]]:
+        """Path, status, stored steps and groups."""
+        yield from {"path": self.path, "status": self.attrs["status"], "steps": np.array(self.steps)}.items()
+        yield "groups", ", ".join(self.layout)
 
     def close(self) -> None:
         """Close the file."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import xarray
@@ -13,14 +13,22 @@ from xarray.backends import BackendArray
 from xarray.core import indexing
 
 from landscape.errors import FileError
+from landscape.results import Described
 from landscape.storage import schema
 from landscape.storage.contents import Contents, known_attributes
 from landscape.storage.creating import describe_axis
 from landscape.storage.files import as_path, open_file
+from landscape.storage.frames import ARRAYS, tables
 from landscape.storage.table import TableReader
 
+if TYPE_CHECKING:
+    import pandas as pd
 
-class File:
+_SHOWN = 6
+"""Datasets of a group that are named in its short form."""
+
+
+class File(Described):
     """A run file or Hessian file whose groups are lazy xarray datasets of committed rows.
 
     attrs: its root attributes, None where unknown; config: the options that made it; groups: the names of its groups.
@@ -60,6 +68,24 @@ class File:
         merged.attrs = {n: value for n, value in self.attrs.items() if value is not None}
         return merged
 
+    def to_dataframes(self) -> dict[str, pd.DataFrame]:
+        """The measurements as tidy tables by name, such as `by_step_block` and `metrics_by_metric_step`.
+
+        A table has one row for each set of labels, such as `block` E,W at `step` 500, and one column for each quantity
+        of these axes. Codes are words, as in `inertia_level`. Rows without any number are left out, and so are
+        parameters, data and eigenvectors.
+        """
+        return tables((name, self.to_xarray(name).load()) for name in self.groups if name not in ARRAYS)
+
+    def facts(self) -> Iterator[tuple[str, object]]:
+        """Path, status, and the quantities of each group with their axes."""
+        yield "path", self.path
+        yield "status", self.attrs["status"]
+        for name in self.groups:
+            table = self._file.layout[name]
+            shown = [f"{f.name} ({', '.join(table.axes(f))})" for f in table.fields[:_SHOWN]]
+            yield name, ", ".join(shown) + (f" and {more} more" if (more := len(table.fields) - _SHOWN) > 0 else "")
+
     def close(self) -> None:
         """Close the file, and with it its datasets."""
         self._file.close()
@@ -72,15 +98,90 @@ class File:
 
 
 class RunFile(File):
-    """A run file."""
+    """A run file, whose groups are lazy datasets. Raises FileError for a group that it lacks."""
 
     kind = schema.RUN
 
+    @property
+    def checkpoints(self) -> xarray.Dataset:
+        """The parameters by step."""
+        return self.to_xarray("checkpoints")
+
+    @property
+    def metrics(self) -> xarray.Dataset:
+        """Losses, accuracies and norms by metric_step."""
+        return self.to_xarray("metrics")
+
+    @property
+    def tokens(self) -> xarray.Dataset:
+        """What each token's embedding and gradient did, by step."""
+        return self.to_xarray("tokens")
+
+    @property
+    def moments(self) -> xarray.Dataset:
+        """Adam's second moments by step."""
+        return self.to_xarray("moments")
+
+    @property
+    def optimizer(self) -> xarray.Dataset:
+        """What a recorded run's optimiser knew of each parameter, by step."""
+        return self.to_xarray(schema.OPTIMIZER)
+
+    @property
+    def data(self) -> xarray.Dataset:
+        """Inputs, labels and their split."""
+        return self.to_xarray("data")
+
+    @property
+    def resume(self) -> xarray.Dataset:
+        """The slots that `--resume` continues from."""
+        return self.to_xarray("resume")
+
 
 class HessianFile(File):
-    """A Hessian file."""
+    """A Hessian file, whose groups are lazy datasets. Raises FileError for a group that it lacks."""
 
     kind = schema.HESSIAN
+
+    @property
+    def blocks(self) -> list[str]:
+        """The blocks that the file has room for."""
+        return [str(block) for block in self._file.scales.get("block", ())]
+
+    @property
+    def pairs(self) -> list[str]:
+        """The pairs of blocks."""
+        return [str(pair) for pair in self._file.scales.get("pair", ())]
+
+    @property
+    def measurements(self) -> xarray.Dataset:
+        """Every quantity by step, block and pair: the root group."""
+        return self.to_xarray("/")
+
+    @property
+    def spectrum(self) -> xarray.Dataset:
+        """All eigenvalues of the dense blocks by step."""
+        return self.to_xarray("spectrum")
+
+    @property
+    def density(self) -> xarray.Dataset:
+        """Smoothed spectral densities by step."""
+        return self.to_xarray("density")
+
+    @property
+    def eigenvectors(self) -> xarray.Dataset:
+        """Unit eigenvectors by step, in the order of `eigenvalues`."""
+        return self.to_xarray("eigenvectors")
+
+    @property
+    def critical_point(self) -> xarray.Dataset:
+        """The refined parameters and how they were found."""
+        return self.to_xarray("critical_point")
+
+    @property
+    def resume(self) -> xarray.Dataset:
+        """The slots of the search for a critical point."""
+        return self.to_xarray("resume")
 
 
 def open_run(path: Path | str) -> xarray.Dataset:

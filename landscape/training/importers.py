@@ -17,10 +17,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 from landscape.errors import ConfigError, FileError
 from landscape.provenance import provenance
+from landscape.results import Result
 from landscape.storage import schema
 from landscape.storage.files import as_path, make_folder, output, refuse_existing, refuse_foreign
 from landscape.storage.making import new_file
@@ -40,8 +41,8 @@ _STATE = "save the state alone: torch.save(model.state_dict(), ...), or convert 
 _AGAIN = "copy it again from its source, or leave it out"
 
 
-@dataclasses.dataclass(frozen=True)
-class ImportSummary:
+@dataclasses.dataclass(frozen=True, repr=False)
+class ImportSummary(Result):
     """An imported run: its file, steps and parameters; notes: a line for each kind of thing that was left out."""
 
     path: str

@@ -15,12 +15,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 from landscape.config import TrainConfig
 from landscape.devices import free_memory, keep_freed_memory, one_thread, pick_device
 from landscape.errors import ConfigError, DoesNotFitError, LandscapeError, NumericsError, warn
 from landscape.problems.fields import axes, number_of_parameters, parameters
+from landscape.results import Result
 from landscape.signals import stop_signals
 from landscape.storage import schema
 from landscape.storage.files import as_path, make_folder, output, refuse_existing, refuse_foreign
@@ -35,8 +36,8 @@ TOGETHER = 4
 """Members of one group on a CPU: of more, the arrays leave the cache, which costs what the larger operations save."""
 
 
-@dataclasses.dataclass(frozen=True)
-class RunSummary:
+@dataclasses.dataclass(frozen=True, repr=False)
+class RunSummary(Result):
     """How a run ended. Accuracies are those of the last row of metrics; steps are None for thresholds not reached.
 
     status: complete, interrupted or diverged; diverged_step: the first record that was not finite; seconds: None if

@@ -24,7 +24,6 @@ from tensorboard.util import tensor_util
 
 from landscape.cli import main as cli
 from landscape.exports import FORMS, export
-from landscape.storage.frames import tables
 from landscape.storage.hessians import HessianReader
 from landscape.storage.runs import RunReader
 from landscape.storage.schema import LEVELS
@@ -88,7 +87,7 @@ def test_parquet(hessian: Path, tiny_hessian: HessianReader, tmp_path: Path) -> 
     assert str(previous.type) == "int64"
     assert previous.to_pylist() == [None, 0, 20]
     with File(hessian) as file:
-        assert {path.stem for path in out.glob("*.parquet")} == tables(file).keys()
+        assert {path.stem for path in out.glob("*.parquet")} == file.to_dataframes().keys()
 
 
 def test_netcdf(tiny_run: Path, hessian: Path, tiny_hessian: HessianReader, tmp_path: Path) -> None:

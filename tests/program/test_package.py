@@ -172,6 +172,7 @@ SNIPPET = """
 from typing import assert_type
 
 import xarray
+from matplotlib.axes import Axes
 from torch import Tensor
 
 import landscape
@@ -183,7 +184,9 @@ def use(H: Tensor) -> None:
     assert_type(train(TrainConfig(), "x.h5").steps, int)
     assert_type(landscape.analyse("x.h5", landscape.HessianConfig()), HessianReader)
     assert_type(landscape.open_run("x.h5"), xarray.Dataset)
+    assert_type(landscape.RunFile("x.h5").metrics, xarray.Dataset)
     assert_type(eigsh(MatrixOperator(H), 3), EigenResult)
+    assert_type(eigsh(MatrixOperator(H), 3).plot(), Axes)
     assert_type(landscape.saddle_index(MatrixOperator(H)), Inertia)
     landscape.trian  # type: ignore[attr-defined]
     TrainConfig(p="59")  # type: ignore[arg-type]

@@ -1,0 +1,159 @@
+"""What results have in common: a short text and HTML form, data frames, datasets and a plot, made from their fields."""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from landscape.text import printable
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import xarray
+    from matplotlib.axes import Axes
+
+_FEW = 8
+"""Entries of an array that are shown one by one."""
+_LABELS = {"end": ["lowest", "highest"]}
+"""Labels of axes that have names, where both ends are there."""
+
+
+class Described:
+    """An object that shows itself as a short list of facts."""
+
+    def facts(self) -> Iterable[tuple[str, object]]:
+        """What there is to say, by name."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        shown = [(name, printable(_short(value))) for name, value in self.facts()]
+        width = max((len(name) for name, _ in shown), default=0)
+        return "\n".join([type(self).__name__, *(f"  {name:{width}}  {value}" for name, value in shown)])
+
+    def _repr_html_(self) -> str:
+        rows = (
+            f"<tr><th style='text-align:left'>{html.escape(printable(name))}</th>"
+            f"<td style='text-align:left'>{html.escape(printable(_short(value)))}</td></tr>"
+            for name, value in self.facts()
+        )
+        return f"<table><caption>{type(self).__name__}</caption>{''.join(rows)}</table>"
+
+
+class Result(Described):
+    """A dataclass of numbers, some of them arrays with named axes.
+
+    axes: those of each array field, the main one first; a field of the same length as an axis may label it.
+    """
+
+    axes: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+
+    def facts(self) -> Iterator[tuple[str, object]]:
+        """The fields."""
+        yield from _fields(self)
+
+    def to_xarray(self) -> xarray.Dataset:
+        """All fields but parameters and vectors of None, with named axes."""
+        import xarray
+
+        found: dict[str, Any] = {}
+        for name, value in _fields(self):
+            if value is not None and not isinstance(value, Mapping):
+                found[name] = (self.axes.get(name, ()), _array(value))
+        data = xarray.Dataset(found)
+        labels = {axis: names for axis, names in _LABELS.items() if data.sizes.get(axis) == len(names)}
+        return data.assign_coords(labels)
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """A row for each entry of the main array, with the others along its axes; one row where there is no array."""
+        import pandas as pd
+
+        data, main = self.to_xarray(), next(iter(self.axes.values()), ())
+        if not main:
+            return pd.DataFrame([{name: values.item() for name, values in data.items()}])
+        along = [name for name, values in data.items() if values.dims and set(values.dims) <= set(main)]
+        return data[along].to_dataframe(dim_order=list(main)).reset_index()
+
+
+class Curve(Result):
+    """A result that is drawn as y over x, one curve for each value of `by`, with a band of +-`spread`."""
+
+    x: ClassVar[str]
+    y: ClassVar[str]
+    by: ClassVar[str] = ""
+    spread: ClassVar[str] = ""
+    level: ClassVar[float | None] = None
+    """A horizontal line that the values are compared with."""
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the result on matplotlib axes, by default new ones; returns them."""
+        ax, data = _on(ax), self.to_dataframe()
+        for label, part in data.groupby(self.by, sort=False) if self.by else [(None, data)]:
+            x, y = part[self.x].to_numpy(float), part[self.y].to_numpy(float)
+            ax.plot(x, y, marker="o" if len(x) <= 50 else "", label=label)
+            if self.spread:
+                around = part[self.spread].to_numpy(float)
+                ax.fill_between(x, y - around, y + around, alpha=0.25)
+        if self.level is not None:
+            ax.axhline(self.level, color="0.7", linewidth=0.8, zorder=0)
+        ax.set(xlabel=self.x.replace("_", " "), ylabel=self.y.replace("_", " "))
+        if self.by:
+            ax.legend(title=self.by.replace("_", " "))
+        return ax
+
+
+class Interval(Result):
+    """A result that is drawn as one number between two bounds: the names of these three fields."""
+
+    interval: ClassVar[tuple[str, str, str]]
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the result on matplotlib axes, by default new ones; returns them."""
+        ax, (name, *_) = _on(ax), self.interval
+        value, low, high = (float(getattr(self, name)) for name in self.interval)
+        ax.vlines(0, low, high, linewidth=3, alpha=0.4)
+        # A number outside of its bounds is not known.
+        if low <= value <= high:
+            ax.plot(0, value, "o")
+        ax.set(xticks=[], ylabel=name.replace("_", " "))
+        return ax
+
+
+def _on(ax: Axes | None) -> Axes:
+    from matplotlib import pyplot
+
+    return pyplot.subplots(layout="constrained")[1] if ax is None else ax
+
+
+def _fields(result: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The fields of a dataclass, those of dataclasses inside it under both names."""
+    for field in dataclasses.fields(result):
+        value = getattr(result, field.name)
+        if dataclasses.is_dataclass(value):
+            yield from _fields(value, f"{prefix}{field.name}_")
+        else:
+            yield f"{prefix}{field.name}", value
+
+
+def _array(value: Any) -> Any:
+    """An array of numbers or words; of a torch tensor, too, on any device."""
+    return np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
+
+
+def _short(value: Any) -> str:
+    """One line about a value: numbers to six digits, long arrays by their shape and range."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {tuple(getattr(part, 'shape', ()))}" for name, part in value.items())
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if not hasattr(value, "shape") or not hasattr(value, "dtype"):
+        return str(value)
+    array = _array(value)
+    if array.size <= _FEW:
+        return np.array2string(array, precision=5, separator=", ", max_line_width=10**6).replace("\n", "")
+    known = array[np.isfinite(array)]
+    ends = f", {known.min():.5g} to {known.max():.5g}" if known.size else ""
+    return f"{array.dtype} {' x '.join(map(str, array.shape))}{ends}"

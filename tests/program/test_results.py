@@ -1,0 +1,136 @@
+"""What results look like in a notebook: each form has the numbers of the fields."""
+
+from __future__ import annotations
+
+import dataclasses
+import xml.etree.ElementTree as ET
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+import torch
+from matplotlib import pyplot
+
+import landscape
+from landscape import HessianOperator, MatrixOperator, Objective
+from landscape.analysis.slices import slice_checkpoint
+from landscape.config import AnalysisConfig, SliceConfig
+from landscape.results import Curve, Interval, Result
+
+mpl.use("Agg")
+
+
+@pytest.fixture(scope="module")
+def results(tiny_run: Path) -> dict[str, Result]:
+    """One of each kind, of a small network and of a matrix."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2)).double()
+    x, y = torch.randn(9, 3), torch.arange(9) % 2
+    objective, params = Objective(model, x, y, weight_decay=0.1), dict(model.named_parameters())
+    hessian = HessianOperator(objective, params)
+    one, other = (hessian.block([name]) for name in ("0.weight", "2.weight"))
+    parts = (one, hessian.block(["0.weight"], ["2.weight"]), other)
+    matrix = MatrixOperator(torch.diag(torch.tensor([-2.0, 0.5, 3.0], dtype=torch.float64)))
+    large = torch.randn(60, 60, dtype=torch.float64)
+    spectrum = landscape.eigsh(one, k=3)
+    found = [
+        spectrum,
+        landscape.eigsh(one, k=2, which="lowest"),
+        landscape.saddle_index(matrix),
+        landscape.saddle_index(MatrixOperator(large + large.T), method="lanczos"),
+        landscape.coupling(*parts, abs_tau=1.0),
+        landscape.excess_index(*parts),
+        landscape.spectral_density(one),
+        landscape.trace(hessian, probes=6),
+        landscape.track(spectrum.vectors, spectrum.vectors),
+        landscape.slice_lines(objective, params, ["0.weight"], spectrum.vectors[0, :, :2], np.linspace(-1, 1, 5)),
+        landscape.find_critical_point(objective, params, max_hvps=50),
+        slice_checkpoint(tiny_run, 60, SliceConfig(block="E", points=5, plane_points=3), AnalysisConfig(device="cpu")),
+    ]
+    return {f"{i} {type(result).__name__}": result for i, result in enumerate(found)}
+
+
+def test_every_kind_of_result_is_here(results: dict[str, Result]) -> None:
+    public = {value for name in landscape.__all__ if isinstance(value := getattr(landscape, name), type)}
+    assert {kind for kind in public if issubclass(kind, Result)} <= set(map(type, results.values()))
+    assert {kind.__name__ for kind in public if dataclasses.is_dataclass(kind) and not issubclass(kind, Result)} == {
+        "HessianConfig", "SweepConfig", "TrainConfig",
+    }  # fmt: skip
+
+
+def test_short_forms(results: dict[str, Result]) -> None:
+    """A line for each field; the HTML is well formed and says the same, whatever the text in it."""
+    for result in results.values():
+        title, *lines = repr(result).splitlines()
+        assert title == type(result).__name__
+        assert len(lines) <= 20
+        assert max(map(len, lines)) <= 160
+        shown = [" ".join(line.split()) for line in lines]
+        table = ET.fromstring(result._repr_html_())
+        assert [" ".join(" ".join(row.itertext()).split()) for row in table.findall("tr")] == [
+            " ".join(line.split(maxsplit=1)) for line in shown
+        ]
+    told = dataclasses.replace(results["6 SpectralDensity"], width="<script>&\x1b")
+    assert "".join(ET.fromstring(told._repr_html_()).itertext()).count("<script>&\\x1b") == 1
+
+
+def test_datasets_have_every_number(results: dict[str, Result]) -> None:
+    """Each array has names of axes; numbers and words are there too."""
+    for name, result in results.items():
+        data = result.to_xarray()
+        for field in dataclasses.fields(result):
+            value = getattr(result, field.name)
+            if value is None or isinstance(value, Mapping) or dataclasses.is_dataclass(value):
+                continue
+            found = data[field.name]
+            assert not any(str(dim).startswith("dim_") for dim in found.dims), (name, field.name)
+            wanted = value.detach().numpy() if isinstance(value, torch.Tensor) else value
+            np.testing.assert_array_equal(found.values, wanted)
+    both, lowest = (results[name].to_xarray() for name in ("0 EigenResult", "1 EigenResult"))
+    assert both["values"].sel(end="highest", rank=0) == results["0 EigenResult"].values[1, 0]  # type: ignore[attr-defined]
+    assert "end" not in lowest.coords
+    estimated: Any = results["3 Inertia"]
+    assert estimated.to_xarray()["estimate_value"] == estimated.estimate.value
+
+
+def test_data_frames(results: dict[str, Result]) -> None:
+    """A row for each entry of the main array, with the others beside it; a row of numbers without an array."""
+    found: Any = results["0 EigenResult"]
+    frame = found.to_dataframe().set_index(["end", "rank"])
+    assert len(frame) == found.values.size
+    for end, name in enumerate(("lowest", "highest")):
+        assert frame["values"][name].tolist() == found.values[end].tolist()
+        assert set(frame["hidden"][name]) == {found.hidden[end]}
+    slices: Any = results["9 Slice"]
+    frame = slices.to_dataframe().set_index(["direction", "point"])
+    assert frame["loss"][1, 3] == slices.loss[1, 3]
+    assert frame["t"][1, 3] == slices.t[3]
+    assert frame["slope"][1, 3] == slices.slope[1]
+    (row,) = results["2 Inertia"].to_dataframe().to_dict("records")
+    assert (row["negative"], row["zero"], row["positive"], row["level"]) == (1, 0, 2, "certified")
+
+
+def test_plots(results: dict[str, Result]) -> None:
+    """The curves have the numbers of the result; axes that are given are drawn on, and returned."""
+    for name, result in results.items():
+        if not isinstance(result, Curve | Interval):
+            assert type(result) is landscape.CriticalPoint
+            continue
+        ax = result.plot()
+        assert ax.get_ylabel(), name
+        assert ax.lines or ax.collections
+        assert result.plot(ax) is ax
+        pyplot.close(ax.figure)
+    density: Any = results["6 SpectralDensity"]
+    (line,) = density.plot(pyplot.figure().add_subplot()).lines
+    np.testing.assert_array_equal(line.get_xydata(), np.column_stack([density.grid, density.density]))
+    spectrum: Any = results["0 EigenResult"]
+    lowest, highest = spectrum.plot(pyplot.figure().add_subplot()).lines
+    assert lowest.get_label() == "lowest"
+    np.testing.assert_array_equal(highest.get_ydata(), spectrum.values[1])
+    ax = results["2 Inertia"].plot(pyplot.figure().add_subplot())
+    assert ax.lines[0].get_ydata().tolist() == [1]
+    pyplot.close("all")

@@ -1,0 +1,68 @@
+"""RunFile and HessianFile: each group of a file under its name."""
+
+from __future__ import annotations
+
+import shutil
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from landscape import HessianFile, HessianReader, RunFile, RunReader
+from landscape.errors import FileError
+from landscape.storage.schema import MAIN
+from landscape.storage.views import File
+
+DATA = Path(__file__).parents[1] / "data"
+NAMES = {"/": "measurements"}
+
+
+@pytest.mark.parametrize("path", sorted(DATA.glob("*.h5")), ids=lambda path: path.stem)
+def test_every_group_is_public(path: Path) -> None:
+    """Files of every version: a group that the file has is an attribute, the others name those that it has."""
+    with File(path) as either:
+        kind = next(kind for kind in (RunFile, HessianFile) if MAIN[kind.kind] in either.groups)
+    with kind(path) as file:
+        public = {name for name, value in vars(kind).items() if isinstance(value, property)} - {"blocks", "pairs"}
+        held = {NAMES.get(group, group) for group in file.groups}
+        assert held <= public
+        for name in held:
+            assert getattr(file, name).data_vars
+        for name in public - held:
+            with pytest.raises(FileError, match=f"holds no {name}") as caught:
+                getattr(file, name)
+            assert file.groups[0] in caught.value.hint
+
+
+def test_groups_are_those_of_the_readers(tiny_run: Path, tiny_hessian: HessianReader) -> None:
+    """Each with its axes and labels."""
+    with RunFile(tiny_run) as file, RunReader(tiny_run) as run:
+        np.testing.assert_array_equal(file.checkpoints["E"].sel(step=60), run.checkpoint(60)["E"])
+        np.testing.assert_array_equal(file.metrics["test_loss"], run.metrics()["test_loss"])
+        np.testing.assert_array_equal(file.data["split"], run.data()["split"])
+        assert file.config == run.config
+    with HessianFile(tiny_hessian.path) as file:
+        lowest = file.measurements["eigenvalues"].sel(step=20, block="E,W", end="lowest")
+        np.testing.assert_array_equal(lowest, tiny_hessian.row(20)["eigenvalues"][file.blocks.index("E,W"), 0])
+        np.testing.assert_array_equal(file.spectrum["all"].sel(step=60), tiny_hessian.spectra(60)["all"])
+        assert (file.blocks, file.pairs) == (tiny_hessian.blocks, tiny_hessian.pairs)
+
+
+def test_short_forms(tiny_run: Path, tiny_hessian: HessianReader, tmp_path: Path) -> None:
+    """Files and their readers say what they hold; a name is text in HTML."""
+    path = Path(shutil.copy(tiny_run, tmp_path / "<b>&.h5"))
+    with RunFile(path) as file, RunReader(path) as run:
+        for shown in (file, run):
+            assert f"path {path}" in " ".join(repr(shown).split())
+            assert str(path) in [cell.text for cell in ET.fromstring(shown._repr_html_()).iter("td")]
+        assert "E (step, token, embed)" in repr(file)
+    assert "[ 0, 20, 60]" in repr(tiny_hessian)
+    assert "E,W; W,V; E,V" in repr(tiny_hessian)
+
+
+def test_a_file_of_the_other_kind_is_refused(tiny_run: Path, tiny_hessian: HessianReader) -> None:
+    with pytest.raises(FileError, match="is a run file, not a Hessian file"):
+        HessianFile(tiny_run)
+    with pytest.raises(FileError, match="is a Hessian file, not a run file"):
+        RunFile(tiny_hessian.path)
