@@ -26,11 +26,7 @@ $(TEST_INSTALLED): $(INSTALLED)
 
 # Repeated, this resumes where it stopped; finished parts are not done again.
 demo: $(INSTALLED)
-	$(BIN)/landscape train --preset demo --steps $(DEMO_STEPS) --out checkpoints/demo.h5 --resume
-	$(BIN)/landscape report checkpoints/demo.h5 --out reports/demo --overwrite
-	@echo "the network groks: see reports/demo/figures/training_curves.png; next, its Hessian"
-	$(BIN)/landscape hessian --ckpt checkpoints/demo.h5 --num-steps $(DEMO_CHECKPOINTS) --overwrite
-	$(BIN)/landscape report checkpoints/demo.h5 --out reports/demo --overwrite
+	$(BIN)/landscape demo --steps $(DEMO_STEPS) --checkpoints $(DEMO_CHECKPOINTS)
 
 demo-transformer: $(INSTALLED)
 	$(BIN)/landscape train --preset transformer --seed 1 --out checkpoints/transformer.h5 --resume

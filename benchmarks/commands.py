@@ -88,7 +88,7 @@ LIMITS: dict[str, tuple[float, int, str]] = {
 
 
 def demo() -> Numbers:
-    """The commands of `make demo`, added up."""
+    """The commands of `landscape demo`, added up."""
     with tempfile.TemporaryDirectory() as folder:
         found = [_landscape(each, folder) for each in (*DEMO, "report demo.h5 --out page")]
     memory = max(each["memory"] for each in found)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import landscape
 from landscape.cli.critical import Critical
 from landscape.cli.declared import Command
+from landscape.cli.demo import Demo
 from landscape.cli.export import Export
 from landscape.cli.files import Check, Info
 from landscape.cli.grammar import parse
@@ -24,6 +25,7 @@ from landscape.cli.train import Train, base_config
 from landscape.errors import INTERRUPTED, ConfigError, as_landscape_error, complain, lookup
 
 COMMANDS: dict[str, type[Command]] = {
+    "demo": Demo,
     "train": Train,
     "import": Import,
     "hessian": Hessian,

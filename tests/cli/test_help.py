@@ -98,7 +98,7 @@ def test_an_unknown_command(word: str, hint: str, assert_refused: Refusal) -> No
 
 def test_no_command(assert_refused: Refusal) -> None:
     """They are listed."""
-    assert_refused([], 2, "no command is given", "name one: train, import")
+    assert_refused([], 2, "no command is given", "name one: demo, train, import")
 
 
 @pytest.mark.parametrize("name", ["hessian", "critical", "slice", "sweep"])

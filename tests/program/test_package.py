@@ -147,9 +147,12 @@ def test_a_wheel_works_in_an_empty_environment(parent: Path, tmp_path: Path) -> 
     path, version = run("python", "-c", where).split()
     assert Path(path).is_relative_to(environment)
     assert version == landscape.__version__
-    run("landscape", "train", "--preset", "demo", "--steps", "20", "--out", "run.h5")
-    run("landscape", "report", "run.h5", "--out", "report")
-    assert (home / "report/report.html").stat().st_size > 10_000
+    for _ in range(2):
+        # Again, it resumes, and finds nothing to do.
+        run("landscape", "demo", "mine", "--steps", "20", "--checkpoints", "1")
+        assert {path.name for path in (home / "mine").iterdir()} == {"demo.h5", "demo.hessian.h5", "report"}
+        assert (home / "mine/report/report.html").stat().st_size > 10_000
+    assert [path.name for path in home.iterdir() if not path.name.startswith(".")] == ["mine"]
 
 
 def test_a_citation_has_what_its_format_needs() -> None:
