@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from landscape.curvature.krylov import Krylov, Local, advance
+from landscape.curvature.krylov import Krylov, advance
 from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator, LinearMap
+from landscape.curvature.spaces import Local
 from landscape.curvature.vectors import Array
 from landscape.former import renamed
 from landscape.results import Result

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from landscape.curvature.checks import require_count, require_positive
-from landscape.curvature.krylov import Krylov, Local, advance
+from landscape.curvature.krylov import Krylov, advance
 from landscape.curvature.lanczos import Method, is_dense, require_symmetric
 from landscape.curvature.operators import LinearMap, Operator
 from landscape.curvature.sound import Sound, require_range
+from landscape.curvature.spaces import space_of
 from landscape.curvature.vectors import Array, gaussian, to_array
 from landscape.errors import ArgumentError
 from landscape.results import Curve, Interval
@@ -102,8 +103,9 @@ def quadrature(op: LinearMap, probes: int = 8, steps: int = 80, seed: int = 0) -
     generator = torch.Generator().manual_seed(seed)
     rules, shorter, exact, products = [], [], [], 0
     for start in range(0, probes, together):
-        z = Local(op).randn(min(together, probes - start), generator)
-        for run, mass in zip(_lockstep(op, z, steps), z.square().sum(0).tolist(), strict=True):
+        z = op.space.randn(min(together, probes - start), generator)
+        masses = op.space.inner(z, z).diagonal().tolist()
+        for run, mass in zip(_lockstep(op, z, steps), masses, strict=True):
             m = run.filled
             products += m
             exact.append(run.exhausted)
@@ -300,7 +302,7 @@ def trace(op: LinearMap, probes: int = 30, seed: int = 0) -> Trace:
 
 def _lockstep(op: LinearMap, z: Tensor, steps: int) -> list[Krylov]:
     """Lanczos runs from the columns of z, `steps` products each unless exhausted before, which share the products."""
-    runs = [Krylov(Local(op), steps) for _ in range(z.shape[1])]
+    runs = [Krylov(space_of(op), steps) for _ in range(z.shape[1])]
     for run, probe in zip(runs, z.split(1, dim=1), strict=True):
         run.lead(probe)
     while going := [run for run in runs if run.filled < steps and not run.exhausted]:

@@ -7,8 +7,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from landscape.curvature.krylov import Krylov, Local, advance, orthonormal
+from landscape.curvature.krylov import Krylov, advance, orthonormal
 from landscape.curvature.operators import LinearMap, Product
+from landscape.curvature.spaces import Local
 from landscape.curvature.vectors import Array, column_norms, to_array
 
 _BLOCK = 8

@@ -7,7 +7,6 @@ product (`advance`) and vectors can be distributed (`VectorSpace`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -16,7 +15,8 @@ from torch import Tensor
 
 from landscape.curvature.operators import LinearMap
 from landscape.curvature.sound import require_finite
-from landscape.curvature.vectors import Array, gaussian
+from landscape.curvature.spaces import VectorSpace
+from landscape.curvature.vectors import Array
 
 _MOST = 0.7
 """Share of every direction that a Gram-Schmidt pass must keep to be the last one (Daniel et al. 1976)."""
@@ -24,50 +24,6 @@ _ENOUGH = 0.1
 """Share of the largest vector that a pass must leave of each so that the block's own columns are all that is left."""
 _PASSES = 3
 _ONE = np.ones((1, 1))
-_SUMMED = 1 << 12
-"""Rows that BLAS on a CPU adds up in float32: over ten million it gets no more than two digits right."""
-
-
-class VectorSpace(Protocol):
-    """Vectors of `order` numbers, as columns of tensors (rows, m) with all of their rows or those that one rank holds.
-
-    Inner products and random vectors involve every rank, and go through these two methods; all else that the engine
-    does to long vectors are linear combinations of columns, which each rank forms of its own rows.
-    """
-
-    order: int
-    rows: int
-    dtype: torch.dtype
-    device: torch.device
-
-    def randn(self, m: int, generator: torch.Generator) -> Tensor:
-        """Gaussian vectors (rows, m)."""
-        ...
-
-    def inner(self, X: Tensor, Y: Tensor) -> Tensor:
-        """X^T Y over all rows, the same on every rank."""
-        ...
-
-
-class Local:
-    """Vectors that are whole in one process."""
-
-    def __init__(self, op: LinearMap) -> None:
-        self.order = self.rows = op.shape[0]
-        self.dtype, self.device = op.dtype, op.device
-
-    def randn(self, m: int, generator: torch.Generator) -> Tensor:
-        """Gaussian vectors, the same in every precision and on every device."""
-        return gaussian(self.order, m, generator).to(self.device, self.dtype)
-
-    def inner(self, X: Tensor, Y: Tensor) -> Tensor:
-        """X^T Y. For a few columns X and a tall basis Y twice as fast as Y^T X; a dot product is faster still."""
-        if X.dtype != torch.float64 and X.device.type == "cpu":
-            count, rest = divmod(len(X), _SUMMED)
-            x, y = (Z[: len(X) - rest].unflatten(0, (count, _SUMMED)) for Z in (X, Y))
-            parts = torch.bmm(x.mT, y).sum(0, dtype=torch.float64)
-            return (parts + X[len(X) - rest :].T @ Y[len(X) - rest :]).to(X.dtype)
-        return X[:, 0].dot(Y[:, 0]).view(1, 1) if X.shape[1] == Y.shape[1] == 1 else X.T @ Y
 
 
 class Krylov:

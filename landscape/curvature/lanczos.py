@@ -17,7 +17,8 @@ from landscape.curvature.operators import LinearMap, Operator
 from landscape.curvature.random_start import RandomRun
 from landscape.curvature.search import ENDS, HIDDEN_FAILURE, Search, Which
 from landscape.curvature.sound import Sound, require_range
-from landscape.curvature.vectors import Array, column_norms, to_array
+from landscape.curvature.spaces import space_of
+from landscape.curvature.vectors import Array, to_array
 from landscape.errors import ArgumentError
 from landscape.former import renamed
 from landscape.results import Curve
@@ -120,8 +121,7 @@ def operator_norm(op: LinearMap, tol: float = 1e-3, seed: int = 0) -> float:
 
     At most a tenth too small, except with probability 1e-6, for any spectrum.
     """
-    nothing = torch.zeros(op.shape[0], 0, dtype=op.dtype, device=op.device)
-    run = RandomRun(Sound(op), nothing, torch.Generator().manual_seed(seed))
+    run = RandomRun(Sound(op), None, torch.Generator().manual_seed(seed))
     for last in run.projections():
         top = int(np.abs(run.theta).argmax())
         norm = float(abs(run.theta[top]))
@@ -179,13 +179,14 @@ def _result(
     names = ENDS[which]
     ends = [{"lowest": low, "highest": high}[name] for name in names]
     values, residuals, defects = [], [], []
-    norm = max(abs(ritz[0]), abs(ritz[-1]))
+    norm, space = max(abs(ritz[0]), abs(ritz[-1])), space_of(op)
     for vectors in ends:
-        image = op @ vectors
-        theta = (vectors * image).sum(0) / vectors.square().sum(0)
-        residuals.append(column_norms(image - vectors * theta))
+        image, gram = op @ vectors, space.inner(vectors, vectors)
+        theta = space.inner(vectors, image).diagonal() / gram.diagonal()
+        left_over = image - vectors * theta
+        residuals.append(space.inner(left_over, left_over).diagonal().clamp_min(0).sqrt())
         values.append(theta)
-        defects.append((vectors.T @ vectors - torch.eye(k).to(vectors)).abs().max())
+        defects.append((gram - torch.eye(k).to(gram)).abs().max())
     residual = to_array(torch.stack(residuals))
     converged, hidden = residual + error <= tol * norm, np.zeros(len(ends))
     if search is not None:

@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from landscape.curvature.krylov import Krylov, Local, advance
+from landscape.curvature.krylov import Krylov, advance
 from landscape.curvature.operators import LinearMap
+from landscape.curvature.spaces import space_of
 
 End = Literal["lowest", "highest"]
 _CHECK_EVERY = 10
@@ -43,7 +44,7 @@ def least_component(n: int, failure: float) -> float:
 
 
 class RandomRun(Krylov):
-    """Lanczos with thick restarts from a random vector in the complement of `locked` (n, m).
+    """Lanczos with thick restarts from a random vector in the complement of `locked` (n, m), if given.
 
     After a restart the run is still a polynomial in P H P applied to the start vector; its zeros are `theta` and the
     Ritz values dropped on the way.
@@ -55,14 +56,15 @@ class RandomRun(Krylov):
     def __init__(
         self,
         op: LinearMap,
-        locked: Tensor,
+        locked: Tensor | None,
         generator: torch.Generator,
         columns: int | None = None,
         partial: bool = False,
     ) -> None:
         n = op.shape[0]
         columns = columns or min(_LONGEST, max(_SHORTEST, _BASIS_BYTES // (8 * n)))
-        super().__init__(Local(op), min(n - locked.shape[1], columns), locked=locked)
+        room = n if locked is None else n - locked.shape[1]
+        super().__init__(space_of(op), min(room, columns), locked=locked)
         self.op, self.num_products, self.log_beta = op, 0, 0.0
         self.dropped: list[float] = []
         self.partial, self.lost = partial and op.dtype == torch.float64, 0.0

@@ -9,9 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from landscape.curvature.krylov import Krylov, Local, advance, orthonormal
+from landscape.curvature.krylov import Krylov, advance, orthonormal
 from landscape.curvature.operators import LinearMap
 from landscape.curvature.random_start import End, search_complement
+from landscape.curvature.spaces import space_of
 from landscape.curvature.vectors import gaussian
 
 Which = Literal["both", "lowest", "highest"]
@@ -53,7 +54,7 @@ class Search:
         self.reach = max(k, min(4 * k, 10))
         self.size, self.longest = (min(self.n, len(self.ends) * (m * self.reach + 2 * BLOCK)) for m in (3, 6))
         self.generator = torch.Generator(device="cpu").manual_seed(seed)
-        self.space = Local(op)
+        self.space = space_of(op)
         self.width = 1
         self.products = self.restarts = self.runs = 0
         self.beyond, self.searched = dict.fromkeys(self.ends, float("inf")), set[End]()

@@ -67,8 +67,7 @@ def shifted_ends(op: LinearMap, H: MatrixOperator, k: int, rtol: float, seed: in
 
 def _lowest(op: LinearMap, seed: int, max_hvps: int) -> RandomRun:
     """A run whose first Ritz value is near the lowest eigenvalue, and above it."""
-    nothing = torch.zeros(op.shape[0], 0, dtype=op.dtype, device=op.device)
-    run = RandomRun(Sound(op), nothing, torch.Generator().manual_seed(seed), partial=True)
+    run = RandomRun(Sound(op), None, torch.Generator().manual_seed(seed), partial=True)
     for last in run.projections(max_hvps):
         if last or run.residuals()[0] <= _CLOSE * (run.theta[-1] - run.theta[0]):
             break

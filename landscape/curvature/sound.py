@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from landscape.curvature.spaces import space_of
 from landscape.errors import NumericsError
 
 
@@ -16,16 +17,15 @@ class Sound:
 
     def __init__(self, op: Any) -> None:
         self.op, self.shape, self.dtype, self.device = op, op.shape, op.dtype, op.device
-        self._largest = 0.0
+        self.space, self._largest = space_of(op), 0.0
 
     def __matmul__(self, vectors: Tensor) -> Tensor:
         image: Tensor = self.op @ vectors
-        if image.numel():
-            size = float(image.abs().amax())
-            require_finite(size)
-            # Images of null vectors are small: the largest image so far gives the size of the operator.
-            self._largest = max(self._largest, size)
-            require_range(self._largest, self.dtype)
+        size = self.space.largest(image)
+        require_finite(size)
+        # Images of null vectors are small: the largest image so far gives the size of the operator.
+        self._largest = max(self._largest, size)
+        require_range(self._largest, self.dtype)
         return image
 
 

@@ -16,10 +16,25 @@ def to_array(x: Tensor) -> Array:
     return found
 
 
-def gaussian(n: int, m: int, seed: int | torch.Generator = 0) -> Tensor:
-    """Gaussian vectors (n, m) in float64 on the CPU: the same in every precision and on every device."""
+_PIECE = 1 << 16
+"""Rows that are drawn at a time: torch draws them as it draws all at once, sixteen numbers after sixteen."""
+
+
+def gaussian(n: int, m: int, seed: int | torch.Generator = 0, rows: slice | None = None) -> Tensor:
+    """Gaussian vectors (n, m) in float64 on the CPU: the same in every precision and on every device.
+
+    rows: all that is returned of them. The other rows are drawn, too, and forgotten.
+    """
     generator = torch.Generator().manual_seed(seed) if isinstance(seed, int) else seed
-    return torch.randn(n, m, generator=generator, dtype=torch.float64)
+    begin, end, _ = (rows or slice(None)).indices(n)
+    found = torch.empty(max(0, end - begin), m, dtype=torch.float64)
+    starts = [*range(0, max(1, n - _PIECE + 1), _PIECE), n]
+    for start, stop in zip(starts, starts[1:], strict=False):
+        piece = torch.randn(stop - start, m, generator=generator, dtype=torch.float64)
+        first, last = max(start, begin), min(stop, end)
+        if first < last:
+            found[first - begin : last - begin] = piece[first - start : last - start]
+    return found
 
 
 def column_norms(vectors: Tensor) -> Tensor:

@@ -1,18 +1,20 @@
-"""The Krylov engine against dense matrices: projections, orthonormality, breakdown, restarts, lockstep, two ranks."""
+"""The Krylov engine against dense matrices: projections, orthonormality, breakdown, restarts, lockstep.
+
+test_sharded.py also runs them over ranks, each with its rows of every vector.
+"""
 
 from __future__ import annotations
-
-import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import torch
 from helpers.matrices import matrix
+from helpers.rows import held, mine, whole
 from torch import Tensor
 
-from landscape.curvature.krylov import Krylov, Local, VectorSpace, advance
+from landscape.curvature.krylov import Krylov, advance
 from landscape.curvature.operators import LinearMap, MatrixOperator
+from landscape.curvature.spaces import Local, space_of
 from landscape.errors import NumericsError
 
 N = 300
@@ -29,7 +31,7 @@ def orthonormal(m: int, n: int = N, seed: int = 1) -> Tensor:
 
 def started(op: LinearMap, width: int, locked: int, columns: int = 60, keep_images: bool = False) -> Krylov:
     """A run from random vectors outside of random locked ones."""
-    krylov = Krylov(Local(op), columns, width, orthonormal(locked), keep_images)
+    krylov = Krylov(space_of(op), columns, width, mine(op, orthonormal(locked)), keep_images)
     krylov.fill(generator())
     return krylov
 
@@ -44,17 +46,17 @@ def outermost(krylov: Krylov, each: int) -> np.ndarray:
     return np.r_[:each, krylov.filled - each : krylov.filled]
 
 
-def require_right(A: Tensor, krylov: Krylov, tol: float = 1e-13) -> None:
+def require_right(A: Tensor, op: LinearMap, krylov: Krylov, tol: float = 1e-13) -> None:
     """Locked vectors, basis and block are orthonormal, and P H basis = basis T + block coupling."""
-    Q = krylov.basis[:, : krylov.filled]
-    every = torch.cat([krylov.locked, Q, krylov.block], dim=1)
+    locked, Q, block = (whole(op, X) for X in (krylov.locked, krylov.basis[:, : krylov.filled], krylov.block))
+    every = torch.cat([locked, Q, block], dim=1)
     assert float((every.T @ every - torch.eye(every.shape[1]).to(A)).abs().max()) <= tol
     image = A @ Q
-    image = image - krylov.locked @ (krylov.locked.T @ image)
+    image = image - locked @ (locked.T @ image)
     T, coupling = (torch.from_numpy(X) for X in (krylov.T[: krylov.filled, : krylov.filled], krylov.coupling))
     size = float(torch.linalg.matrix_norm(A, 2))
     assert float((Q.T @ image - T).abs().max()) <= tol * size
-    assert float((image - Q @ T - krylov.block @ coupling).abs().max()) <= tol * size
+    assert float((image - Q @ T - block @ coupling).abs().max()) <= tol * size
 
 
 @pytest.mark.parametrize("keep_images", [False, True])
@@ -63,23 +65,24 @@ def require_right(A: Tensor, krylov: Krylov, tol: float = 1e-13) -> None:
 def test_the_recurrence_is_the_projection_through_restarts(width: int, locked: int, keep_images: bool) -> None:
     """T = Q^T H Q, and residuals are what the recurrence says, at every step and after every restart."""
     A = matrix(SPREAD)
-    op = MatrixOperator(A)
+    op = held(A)
     krylov = started(op, width, locked, keep_images=keep_images)
     for _ in range(8):
         grow(op, krylov)
-        require_right(A, krylov)
+        require_right(A, op, krylov)
         krylov.project()
-        V, theta = krylov.vectors(np.arange(krylov.filled)), torch.from_numpy(krylov.theta)
+        V, theta = whole(op, krylov.vectors(np.arange(krylov.filled))), torch.from_numpy(krylov.theta)
         true = A @ V - V * theta
         if keep_images:
-            found = krylov.residual_vectors(np.arange(krylov.filled))
+            found = whole(op, krylov.residual_vectors(np.arange(krylov.filled)))
             torch.testing.assert_close(found, true, atol=1e-12, rtol=0)
-        outside = true - krylov.locked @ (krylov.locked.T @ true)
+        fixed = whole(op, krylov.locked)
+        outside = true - fixed @ (fixed.T @ true)
         np.testing.assert_allclose(krylov.residuals(), outside.norm(dim=0).numpy(), atol=1e-12)
         krylov.restart(outermost(krylov, 8))
-        require_right(A, krylov)
+        require_right(A, op, krylov)
     # With so few columns the restarts have made something of them: both ends of the complement are there.
-    P = torch.eye(N).to(A) - krylov.locked @ krylov.locked.T
+    P = torch.eye(N).to(A) - fixed @ fixed.T
     values = torch.linalg.eigvalsh(P @ A @ P)
     np.testing.assert_allclose(krylov.theta[[0, -1]], values[[0, -1]].numpy(), atol=1e-9)
 
@@ -87,13 +90,14 @@ def test_the_recurrence_is_the_projection_through_restarts(width: int, locked: i
 def test_a_longer_basis_goes_on_where_the_shorter_one_stood() -> None:
     """A restart may move what it keeps, and its images, into more room."""
     A = matrix(SPREAD)
-    krylov = started(MatrixOperator(A), 4, 3, columns=40, keep_images=True)
-    grow(MatrixOperator(A), krylov)
+    op = held(A)
+    krylov = started(op, 4, 3, columns=40, keep_images=True)
+    grow(op, krylov)
     krylov.project()
     krylov.restart(outermost(krylov, 8), 80)
-    grow(MatrixOperator(A), krylov)
+    grow(op, krylov)
     assert krylov.filled == 80
-    require_right(A, krylov)
+    require_right(A, op, krylov)
 
 
 @pytest.mark.parametrize("width", [1, 4])
@@ -101,31 +105,33 @@ def test_an_invariant_space_ends_the_run(width: int) -> None:
     """Five different eigenvalues exhaust the space of every vector after five products, whatever the scale."""
     for scale in (1e-12, 1.0, 1e6):
         A = scale * torch.diag(torch.tensor([-2.0, -1.0, 0.0, 1.0, 3.0], dtype=torch.float64).repeat(30))
-        krylov = Krylov(Local(MatrixOperator(A)), 60, width)
+        op = held(A)
+        krylov = Krylov(space_of(op), 60, width)
         krylov.fill(generator())
-        grow(MatrixOperator(A), krylov)
+        grow(op, krylov)
         assert (krylov.exhausted, krylov.filled) == (True, 5 * width)
         krylov.project()
         np.testing.assert_allclose(krylov.theta / scale, np.repeat([-2.0, -1.0, 0.0, 1.0, 3.0], width), atol=1e-12)
-        require_right(A, krylov)
+        require_right(A, op, krylov)
 
 
 def test_a_block_narrows_where_part_of_it_is_exhausted_and_is_filled_at_random() -> None:
     """Two of four columns lie in an invariant space of four dimensions: the others lead on, alone or with new ones."""
     A = torch.zeros(N, N, dtype=torch.float64)
     A[:4, :4], A[4:, 4:] = matrix([1.0, 2.0, 3.0, 4.0]), matrix(SPREAD[4:])
+    op = held(A)
     for is_filled in (False, True):
-        krylov = Krylov(Local(MatrixOperator(A)), 40, width=4)
+        krylov = Krylov(space_of(op), 40, width=4)
         start = torch.zeros(N, 4, dtype=torch.float64)
         start[:4, :2], start[4:, 2:] = orthonormal(2, 4), orthonormal(2, N - 4)
-        krylov.lead(start)
+        krylov.lead(mine(op, start))
         widths = []
         while krylov.filled + krylov.block.shape[1] <= 40:
-            advance(MatrixOperator(A), [krylov])
+            advance(op, [krylov])
             widths.append(krylov.block.shape[1])
             if is_filled:
                 krylov.fill(generator())
-            require_right(A, krylov)
+            require_right(A, op, krylov)
         assert widths[:3] == [4, 2, 4 if is_filled else 2]
 
 
@@ -134,26 +140,27 @@ def test_the_whole_space_is_spanned_and_no_more(width: int) -> None:
     """With random columns for those lost, a basis as long as the order is reached for any matrix, zero included."""
     for values in ([2.0], [0.0] * 9, [1.0] * 9, np.linspace(-1, 1, 9), [5.0, *[0.0] * 8]):
         A = matrix(values)
-        krylov = Krylov(Local(MatrixOperator(A)), len(A), width)
+        op = held(A)
+        krylov = Krylov(space_of(op), len(A), width)
         krylov.fill(generator())
         while not krylov.exhausted:
-            advance(MatrixOperator(A), [krylov])
+            advance(op, [krylov])
             krylov.fill(generator(krylov.filled))
         assert krylov.filled == len(A)
         krylov.project()
         np.testing.assert_allclose(krylov.theta, np.sort(values), atol=1e-13)
-        require_right(A, krylov)
+        require_right(A, op, krylov)
 
 
 def test_nearly_dependent_directions_are_told_from_rounding() -> None:
     """Columns that differ by parts in 1e4, 1e8 and 1e11 span four directions; a difference of 1e-15 is none."""
     e = orthonormal(4, seed=3)
-    op = MatrixOperator(matrix(SPREAD))
+    op = held(matrix(SPREAD))
     for differences, rank in (([1e-4, 1e-8, 1e-11], 4), ([1e-4, 1e-8, 1e-15], 3)):
         x = e[:, :1] + torch.cat([torch.zeros(N, 1), *(d * e[:, [i + 1]] for i, d in enumerate(differences))], dim=1)
-        krylov = Krylov(Local(op), 8, width=4)
-        krylov.lead(x)
-        U = krylov.block
+        krylov = Krylov(space_of(op), 8, width=4)
+        krylov.lead(mine(op, x))
+        U = whole(op, krylov.block)
         assert U.shape[1] == rank
         assert float((U.T @ U - torch.eye(rank)).abs().max()) <= 1e-14
         # Each direction is right as far as the digits of x tell it.
@@ -164,24 +171,27 @@ def test_nearly_dependent_directions_are_told_from_rounding() -> None:
 def test_any_vectors_lead_on_where_images_are_kept() -> None:
     """Blocks that are none of the Krylov space's: T is still the projection, and residuals are true."""
     A = matrix(SPREAD)
-    krylov = started(MatrixOperator(A), 4, 0, keep_images=True)
+    op = held(A)
+    krylov = started(op, 4, 0, keep_images=True)
     for seed in range(6):
-        krylov.lead(orthonormal(7, seed=seed), 5 + seed % 3)
+        krylov.lead(mine(op, orthonormal(7, seed=seed)), 5 + seed % 3)
         assert krylov.block.shape[1] == 5 + seed % 3
-        advance(MatrixOperator(A), [krylov])
+        advance(op, [krylov])
         assert krylov.block.shape[1] == 4
         krylov.project()
-        Q = krylov.basis[:, : krylov.filled]
+        Q = whole(op, krylov.basis[:, : krylov.filled])
         np.testing.assert_allclose(krylov.T[: krylov.filled, : krylov.filled], (Q.T @ A @ Q).numpy(), atol=1e-12)
-        V, theta = krylov.vectors(np.arange(4)), torch.from_numpy(krylov.theta[:4])
-        torch.testing.assert_close(krylov.residual_vectors(np.arange(4)), A @ V - V * theta, atol=1e-12, rtol=0)
+        V, theta = whole(op, krylov.vectors(np.arange(4))), torch.from_numpy(krylov.theta[:4])
+        torch.testing.assert_close(
+            whole(op, krylov.residual_vectors(np.arange(4))), A @ V - V * theta, atol=1e-12, rtol=0
+        )
         assert float((Q.T @ Q - torch.eye(krylov.filled)).abs().max()) <= 1e-14
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_a_product_that_is_not_finite_is_no_exhausted_space(bad: float) -> None:
     """One entry of one image is enough to stop the run."""
-    op = MatrixOperator(matrix(SPREAD))
+    op = held(matrix(SPREAD))
     krylov = started(op, 1, 0)
     for _ in range(5):
         advance(op, [krylov])
@@ -194,11 +204,12 @@ def test_a_product_that_is_not_finite_is_no_exhausted_space(bad: float) -> None:
 def test_single_precision_keeps_its_basis_orthonormal() -> None:
     """To 1e-6 through restarts, and T is its projection to as much."""
     A = matrix(SPREAD).float()
-    krylov = started(MatrixOperator(A), 4, 0)
+    op = held(A)
+    krylov = started(op, 4, 0)
     krylov.fill(generator())
     for _ in range(4):
-        grow(MatrixOperator(A), krylov)
-        Q = krylov.basis[:, : krylov.filled]
+        grow(op, krylov)
+        Q = whole(op, krylov.basis[:, : krylov.filled])
         assert float((Q.T @ Q - torch.eye(krylov.filled)).abs().max()) <= 1e-6
         T = krylov.T[: krylov.filled, : krylov.filled]
         np.testing.assert_allclose(T, (Q.T @ A @ Q).numpy(), atol=1e-5 * float(A.norm()))
@@ -208,9 +219,9 @@ def test_single_precision_keeps_its_basis_orthonormal() -> None:
 
 def test_runs_in_lockstep_are_the_separate_runs() -> None:
     """Several runs share each product: the same projections, to rounding, and as many products."""
-    op = MatrixOperator(matrix(SPREAD))
-    starts = torch.randn(N, 3, generator=generator(), dtype=torch.float64).split(1, dim=1)
-    together, apart = ([Krylov(Local(op), 30) for _ in starts] for _ in range(2))
+    op = held(matrix(SPREAD))
+    starts = mine(op, torch.randn(N, 3, generator=generator(), dtype=torch.float64)).split(1, dim=1)
+    together, apart = ([Krylov(space_of(op), 30) for _ in starts] for _ in range(2))
     for one, other, start in zip(together, apart, starts, strict=True):
         one.lead(start)
         other.lead(start)
@@ -219,92 +230,6 @@ def test_runs_in_lockstep_are_the_separate_runs() -> None:
         advance(op, together)
     for one, other in zip(together, apart, strict=True):
         np.testing.assert_allclose(one.T, other.T, atol=1e-12)
-
-
-# --- rows on two ranks --------------------------------------------------------------------------------------------
-
-
-class Exchange:
-    """What two threads say to one another, each waiting for the other."""
-
-    def __init__(self) -> None:
-        self.said: list[Tensor] = [torch.zeros(0)] * 2
-        self.barrier = threading.Barrier(2)
-
-    def __call__(self, rank: int, x: Tensor) -> list[Tensor]:
-        self.said[rank] = x
-        self.barrier.wait()
-        heard = list(self.said)
-        self.barrier.wait()
-        return heard
-
-
-class Rank:
-    """The rows of one of two ranks, uneven: a vector space, and an operator on it."""
-
-    def __init__(self, exchange: Exchange, rank: int, A: Tensor) -> None:
-        self.exchange, self.rank, self.A = exchange, rank, A
-        self.mine = slice(0, 90) if rank == 0 else slice(90, len(A))
-        self.order, self.rows = len(A), len(A[self.mine])
-        self.shape, self.dtype, self.device = A.shape, A.dtype, A.device
-
-    def randn(self, m: int, generator: torch.Generator) -> Tensor:
-        return torch.randn(self.order, m, generator=generator, dtype=torch.float64)[self.mine]
-
-    def inner(self, X: Tensor, Y: Tensor) -> Tensor:
-        return torch.stack(self.exchange(self.rank, X.T @ Y)).sum(0)
-
-    def __matmul__(self, vectors: Tensor) -> Tensor:
-        return self.A[self.mine] @ torch.cat(self.exchange(self.rank, vectors))
-
-
-def searched(space: VectorSpace, op: LinearMap, locked: Tensor, width: int) -> tuple[list[np.ndarray], np.ndarray]:
-    """The outer Ritz values before each of four restarts, and the last residuals' norms."""
-    krylov, random = Krylov(space, 40, width, locked, keep_images=width > 1), generator()
-    krylov.fill(random)
-    values, residuals = [], np.zeros(0)
-    for _ in range(4):
-        while krylov.filled + krylov.block.shape[1] <= 40:
-            advance(op, [krylov])
-            krylov.fill(random)
-        krylov.project()
-        values.append(krylov.theta[[0, 1, -2, -1]])
-        if width > 1:
-            residual = krylov.residual_vectors(outermost(krylov, 4))
-            residuals = krylov.lengths(residual)
-            krylov.restart(outermost(krylov, 8))
-            krylov.lead(residual, scale=krylov.scale)
-            krylov.fill(random)
-        else:
-            residuals = krylov.residuals()
-            krylov.restart(outermost(krylov, 8))
-    return values, residuals
-
-
-@pytest.mark.parametrize("width", [1, 4])
-@pytest.mark.parametrize("values", [SPREAD, np.repeat([-2.0, 0.0, 1.0], 100)], ids=["spread", "three"])
-def test_two_ranks_find_what_one_process_finds(values: np.ndarray, width: int) -> None:
-    """Each rank has only its rows, so that all that spans them goes through the vector space."""
-    A, locked, exchange = matrix(values), orthonormal(3), Exchange()
-    if width == 1 and len(set(values)) < 10:
-        locked = locked[:, :0]
-    op = MatrixOperator(A)
-    alone = searched(Local(op), op, locked, width)
-
-    def one(rank: int) -> tuple[list[np.ndarray], np.ndarray]:
-        try:
-            space = Rank(exchange, rank, A)
-            return searched(space, space, locked[space.mine], width)
-        except BaseException:
-            exchange.barrier.abort()
-            raise
-
-    with ThreadPoolExecutor(2) as pool:
-        ranks = list(pool.map(one, range(2)))
-    for found in ranks:
-        np.testing.assert_allclose(found[0], alone[0], atol=1e-10)
-        np.testing.assert_allclose(found[1], alone[1], atol=1e-6)
-    assert all(np.array_equal(x, y) for x, y in zip(ranks[0][0], ranks[1][0], strict=True))
 
 
 @pytest.mark.parametrize("by_columns", [False, True])
