@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 
 import landscape
+from landscape.cli.compare import Compare
 from landscape.cli.critical import Critical
 from landscape.cli.declared import Command
 from landscape.cli.demo import Demo
@@ -33,6 +34,7 @@ COMMANDS: dict[str, type[Command]] = {
     "slice": Slice,
     "sweep": Sweep,
     "report": Report,
+    "compare": Compare,
     "export": Export,
     "info": Info,
     "check": Check,

@@ -27,7 +27,7 @@ class Report(Command):
     interrupted = "nothing was changed; the same command starts again"
 
     files: tyro.conf.Positional[tuple[Path, ...]] = required(
-        "Run files, Hessian files or both; RUN.hessian.h5 beside a run is included."
+        "Run files, Hessian files or both; the analyses beside a run are included."
     )
     out: Path | None = field(None, "Folder to write. By default reports/NAME of the first file.")
     problem: str = field(

@@ -31,7 +31,7 @@ def measurements(result: HessianReader) -> str:
     """The table by step and block, the table by step, and notes."""
     from landscape.analysis.tables import by_block, by_step, notes
 
-    return "\n\n".join([_align(by_block(result), keys=2), _align(by_step(result)), "\n".join(notes(result))])
+    return "\n\n".join([align(by_block(result), keys=2), align(by_step(result)), "\n".join(notes(result))])
 
 
 def critical_point(status: str, point: dict[str, Any]) -> str:
@@ -58,7 +58,7 @@ def verification(opinions: Sequence[Verification]) -> str:
         lines.append(
             [str(o.step), o.block, f"{o.largest:.8g}", "-" if math.isnan(o.pyhessian) else f"{o.pyhessian:.8g}", dense]
         )
-    return f"\neigenvalue of largest magnitude, and all reported ones against a dense Hessian\n{_align(lines)}\n"
+    return f"\neigenvalue of largest magnitude, and all reported ones against a dense Hessian\n{align(lines)}\n"
 
 
 def sweep_status(found: SweepStatus) -> str:
@@ -71,7 +71,7 @@ def sweep_status(found: SweepStatus) -> str:
             continue
         said = "; ".join(filter(None, (file.reason, file.hint, file.where, file.log and f"log: {file.log}")))
         told.append(printable(f"{file.state}: {file.path}: {said}"))
-    return "\n".join([_align(lines), *told])
+    return "\n".join([align(lines), *told])
 
 
 def submissions(submitted: Sequence[Submission], as_json: bool) -> str:
@@ -150,10 +150,10 @@ def soundness(state: FileState) -> str:
         verdict = f"whole so far, being written by {printable(state.writer)}"
     else:
         verdict = f"whole but {_left_as(state)}: every committed row is good. --repair trims it; it can be resumed"
-    return f"{_align(lines)}\n{printable(state.path)}: {verdict}"
+    return f"{align(lines)}\n{printable(state.path)}: {verdict}"
 
 
-def _align(lines: Sequence[Sequence[str]], keys: int = 1) -> str:
+def align(lines: Sequence[Sequence[str]], keys: int = 1) -> str:
     """A table. Columns that the terminal has no room for follow below, beside the first `keys` again."""
     columns = [list(map(printable, column)) for column in zip(*lines, strict=True)]
     padded = [[cell.rjust(max(map(len, column))) for cell in column] for column in columns]

@@ -44,7 +44,7 @@ def _grokking(sources: Sequence[Source], found: dict[str, Numbers]) -> str:
         return f"Whether the network memorised and grokked is not known: {why}."
     runs = list(known.values())
     memorised, grokked = ([getattr(one, name) for one in runs] for name in ("memorised", "grokked"))
-    limits = f"{MEMORISED:.0%} of the training set", f"{GROKKED:.0%} of the test set"
+    limits = f"{100 * MEMORISED:.0f} % of the training set", f"{100 * GROKKED:.0f} % of the test set"
     if len(runs) == 1:
         (label, one), (train, test) = *known.items(), limits
         first = f"{label} memorised at step {step_text(one.memorised)} ({train})"

@@ -11,6 +11,7 @@ from landscape.analysis.tables import by_block
 from landscape.errors import ConfigError, FileError, warn
 from landscape.problems.embedding_mlp.blocks import RATE_RATIO
 from landscape.problems.factory import load, unlike_source
+from landscape.report.comparison import compared, side_by_side
 from landscape.report.drawing import Section, draw_all
 from landscape.report.figures import Source, open_sources
 from landscape.report.figures.captions import control, network, objectives, where
@@ -76,7 +77,7 @@ def environment(*folders: Path) -> jinja2.Environment:
     from markupsafe import Markup
 
     loaders = [jinja2.FileSystemLoader(folders), jinja2.PackageLoader("landscape.report.page")]
-    return jinja2.Environment(
+    found = jinja2.Environment(
         loader=jinja2.ChoiceLoader(loaders),
         autoescape=jinja2.select_autoescape(["html.j2"]),
         trim_blocks=True,
@@ -85,6 +86,9 @@ def environment(*folders: Path) -> jinja2.Environment:
         # What is marked as safe, such as JSON for scripts, stays so.
         finalize=lambda shown: shown if isinstance(shown, Markup) else printable(shown),
     )
+    # Blocks and runs keep their order.
+    found.policies["json.dumps_kwargs"] = {"allow_nan": False}
+    return found
 
 
 def _write_pages(sources: Sequence[Source], sections: Sequence[Section], folder: Path) -> None:
@@ -98,6 +102,7 @@ def _write_pages(sources: Sequence[Source], sections: Sequence[Section], folder:
         "runs": [_run_facts(s) for s in sources],
         "tables": [table for table in tables if len(table["lines"]) > 1],
         "sections": sections,
+        "compared": side_by_side(compared(sources)) if len(sources) > 1 else [],
         "notes": _notes(sources),
         "films": {printable(source.label): shown for source in sources if (shown := film(source))},
         "film_of": "run",
@@ -111,10 +116,9 @@ def _run_facts(source: Source) -> dict[str, str]:
     """Facts about a run by name."""
     attrs = source.run_attrs or source.hessian_attrs
     facts = {"run": source.label, **(_recorded(source) if source.is_recorded else _trained(source))}
-    run_id = source.run_attrs.get("run_id", source.hessian_attrs.get("parent_run_id"))
     digest = sha256(source.run) if source.run else source.hessian_attrs["parent_sha256"]
     return facts | {
-        "run id": str(run_id),
+        "run id": source.run_id,
         "SHA-256 of the run file": str(digest),
         "made by": f"landscape {attrs['landscape_version']}, commit {str(attrs['git_commit'])[:12]}"
         f"{' with changes' if attrs['git_dirty'] else ''}, torch {attrs['torch_version']}, {attrs['device']}",
@@ -166,9 +170,9 @@ def _recorded(source: Source) -> dict[str, str]:
 
 def _notes(sources: Sequence[Source]) -> list[str]:
     """What readers must know before they quote a number."""
-    seeds = len({s.seed for s in sources})
+    seeds, runs = len({s.seed for s in sources}), len({s.run_id for s in sources})
     notes = [
-        f"{len(sources)} run{'s' if len(sources) > 1 else ''}, {seeds} seed{'s' if seeds > 1 else ''}: "
+        f"{runs} run{'s' if runs > 1 else ''}, {seeds} seed{'s' if seeds > 1 else ''}: "
         + ("one seed supports no general claim." if seeds == 1 else "the figures show the spread."),
         *(s.mismatch for s in sources if s.mismatch),
         *(line for s in sources for line in s.damage),

@@ -68,6 +68,7 @@ BASE = {
     "sweep": ["--config", "bad.json"],
     "export": ["bad.json"],
     "report": [],
+    "compare": [],
     "info": [],
     "check": [],
 }
@@ -82,7 +83,7 @@ def lines(draw: st.DrawFn) -> list[str]:
     command = draw(st.sampled_from(sorted(cli.COMMANDS)))
     value = st.sampled_from(HOSTILE) | st.sampled_from(FILES) | st.integers().map(str) | st.floats().map(str)
     argv = [command, *BASE[command]]
-    if command in ("info", "check", "report", "import"):
+    if command in ("info", "check", "report", "compare", "import"):
         argv.append(draw(st.sampled_from(("run.h5", *FILES)) | value))
     for _ in range(draw(st.integers(0, 3))):
         option = draw(st.sampled_from(OPTIONS[command]))

@@ -48,8 +48,14 @@ def test_they_hold_the_numbers_of_the_files(tiny_run: Path) -> None:
 @pytest.mark.parametrize(
     ("events", "sentence"),
     [
-        ((200, 600), "at step 200 (99% of the training set) and grokked at step 600 (95% of the test set), 400 steps"),
-        ((200, None), "at step 200 (99% of the training set) and did not grok by step 900: its test accuracy is 0.25."),
+        (
+            (200, 600),
+            "at step 200 (99 % of the training set) and grokked at step 600 (95 % of the test set), 400 steps",
+        ),
+        (
+            (200, None),
+            "at step 200 (99 % of the training set) and did not grok by step 900: its test accuracy is 0.25.",
+        ),
         ((None, None), "did not memorise and did not grok by step 900: its test accuracy is 0.25."),
     ],
 )

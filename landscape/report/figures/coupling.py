@@ -14,6 +14,7 @@ from landscape.report.figures.axes import last_step, legend, nothing, step_axis
 from landscape.report.figures.captions import control, listed, what_was_run
 from landscape.report.figures.families import family
 from landscape.report.figures.numbers import claimed, digits
+from landscape.report.figures.several import BANDS, are_several, pair_panels, several
 from landscape.report.figures.sources import Drawn, NotDrawnError, Source, having
 from landscape.report.style import colour, marker, new_figure
 
@@ -80,6 +81,10 @@ def coupling_ratios(sources: Sequence[Source]) -> Drawn:
         f"curvature of their own. {control(kept)}"
     )
     table = pd.concat(rows)
+    if are_several(kept):
+        shown = [(r"$\kappa_1$", "log", ("kappa_1",)), (r"$\kappa_i$ above 1", "symlog", ("coupling_index",))]
+        figure = several(kept, pair_panels(table, "pair", shown))
+        caption = caption.replace(", darkest first,", ", of which the largest is shown,").rstrip() + f" {BANDS}"
     return Drawn(_largest(table), figure, table, caption.rstrip(), numbers)
 
 

@@ -10,6 +10,7 @@ import pandas as pd
 from landscape.report.figures.axes import last_step, outside_legend, step_axis
 from landscape.report.figures.captions import control, objectives, what_was_run
 from landscape.report.figures.families import family
+from landscape.report.figures.several import BANDS, are_several, pair_panels, several
 from landscape.report.figures.sources import Drawn, NotDrawnError, Source, having
 from landscape.report.style import colour, marker, new_figure
 from landscape.storage.schema import LEVELS
@@ -73,6 +74,13 @@ def excess_index(sources: Sequence[Source]) -> Drawn:
         f"where only a bracket is known. Right: as a share of n₋(H_[A,B]), where both are known. {control(kept)}"
     )
     table = pd.concat(rows)
+    if are_several(kept):
+        shown = [
+            ("excess index", "symlog", ("excess_index_lower", "excess_index_upper")),
+            ("share of the joint index", "linear", ("share_of_joint_index",)),
+        ]
+        figure = several(kept, pair_panels(table, "pair", shown))
+        caption = caption.replace("Left:", "Above:").replace("Right:", "Below:").rstrip() + f" {BANDS}"
     return Drawn(_finding(table), figure, table, caption.rstrip(), numbers)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import glob
 import json
 from collections import Counter
 from collections.abc import Sequence
@@ -71,6 +72,11 @@ class Source:
     def is_recorded(self) -> bool:
         """Whether the checkpoints did not come from `landscape train`."""
         return self.config.get("kind") == schema.RECORDED
+
+    @property
+    def run_id(self) -> str:
+        """What tells its run from all others."""
+        return str(self.run_attrs.get("run_id", self.hessian_attrs.get("parent_run_id")))
 
     @property
     def seed(self) -> str:
@@ -181,7 +187,7 @@ class Source:
 
 
 def open_sources(files: Sequence[Path | str]) -> list[Source]:
-    """Pair run files with Hessian files, in the order given; the other file of each pair is looked for beside it.
+    """Pair run files with Hessian files, in the order given; the other files of each run are looked for beside it.
 
     Further Hessian files of a run, and points refined from its checkpoints, are separate sources. Raises FileError for
     files that are missing, broken or of another schema.
@@ -206,20 +212,31 @@ def open_sources(files: Sequence[Path | str]) -> list[Source]:
 
 def _paired(key: str, runs: Sequence[Path], measured: Sequence[Path]) -> list[Source]:
     """The sources of one run_id."""
-    # A refined point lies on no training path.
-    refined = [path for path in measured if ".critical-" in path.name]
-    left = [path for path in measured if path not in refined]
+    refined, left = _apart(measured)
     sources = []
     for run in runs or [p for p in map(run_file, left[:1]) if _is_of(p, schema.RUN, "run_id", key)]:
-        beside = hessian_file(run)
-        if left:
-            sources.append(Source(run, left.pop(0)))
-        else:
-            belongs = _is_of(beside, schema.HESSIAN, "parent_run_id", key)
-            if beside.exists() and not belongs:
-                warn(f"{beside} is left out: it was not made from {run}")
-            sources.append(Source(run, beside if belongs else None))
+        if not left:
+            points, beside = _apart(_beside(run, key))
+            left += beside
+            refined += [path for path in points if path not in refined]
+        sources.append(Source(run, left.pop(0) if left else None))
     return sources + [Source(None, path) for path in (*left, *refined)]
+
+
+def _beside(run: Path, key: str) -> list[Path]:
+    """The analyses of a run that lie beside it: the one without a name, then those that a sweep named."""
+    plain = hessian_file(run)
+    named = sorted(run.parent.glob(f"{glob.escape(hessian_file(run, '').stem)}-*.h5"))
+    found = [path for path in (plain, *named) if _is_of(path, schema.HESSIAN, "parent_run_id", key)]
+    if plain.exists() and plain not in found:
+        warn(f"{plain} is left out: it was not made from {run}")
+    return found
+
+
+def _apart(measured: Sequence[Path]) -> tuple[list[Path], list[Path]]:
+    """Refined points, which lie on no training path, and analyses of checkpoints."""
+    refined = [path for path in measured if Source(None, path).is_refined]
+    return refined, [path for path in measured if path not in refined]
 
 
 def _is_of(path: Path, kind: str, attribute: str, key: str) -> bool:

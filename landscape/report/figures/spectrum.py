@@ -13,6 +13,7 @@ from landscape.report.figures.captions import control, objectives, what_was_run,
 from landscape.report.figures.families import family
 from landscape.report.figures.numbers import claimed, digits, spread
 from landscape.report.figures.numbers import numbers as key_numbers
+from landscape.report.figures.several import BANDS, are_several, pair_panels, several
 from landscape.report.figures.sources import Drawn, NotDrawnError, Source, having
 from landscape.report.style import colour, marker, new_figure, shades
 from landscape.storage.schema import LEVELS
@@ -77,6 +78,16 @@ def extreme_eigenvalues(sources: Sequence[Source]) -> Drawn:
     if has_constants:
         caption += " On constants, tokens that every sample holds, it is the gradient norm of the first bias (F15)."
     table = pd.concat(rows)
+    if are_several(kept):
+        measured = table[table["lambda_max"].notna()].assign(
+            depth=lambda at: (-at["lambda_min"]).where(at["lambda_min"] < 0)
+        )
+        shown = [
+            (r"$-\lambda_{\min}$ where negative", "log", ("depth",)),
+            (r"$\lambda_{\max}$", "log", ("lambda_max",)),
+        ]
+        figure = several(kept, pair_panels(measured, "block", shown))
+        caption += f" {BANDS}"
     return Drawn(_deepest(table), figure, table, caption, numbers)
 
 
@@ -193,6 +204,10 @@ def saddle_index(sources: Sequence[Source]) -> Drawn:
         f"{what_was_run(kept)} Eigenvalues below −τ, objective {objectives(kept)}; shaded where only a bracket is "
         f"known{gauge if data['saddle_index_gauge_free'].notna().any() else ''}. {where(kept)}"
     )
+    if are_several(kept):
+        figure = several(kept, pair_panels(data, "block", [("saddle index", "symlog", ("lower", "upper"))]))
+        counted = f"Eigenvalues below −τ, objective {objectives(kept)}; bands hold brackets, too."
+        caption = f"{what_was_run(kept)} {counted} {where(kept)} {BANDS}"
     return Drawn(_counts(kept, data), figure, data, caption, numbers)
 
 

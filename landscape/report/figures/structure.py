@@ -11,6 +11,7 @@ from landscape.report.figures.axes import last_step, legend, legend_below, nothi
 from landscape.report.figures.captions import what_was_run
 from landscape.report.figures.families import family
 from landscape.report.figures.numbers import STABLE, digits, spread
+from landscape.report.figures.several import BANDS, Panel, are_several, several
 from landscape.report.figures.sources import Drawn, NotDrawnError, Source, having
 from landscape.report.style import colour, marker, new_figure
 
@@ -133,12 +134,27 @@ def tracking(sources: Sequence[Source]) -> Drawn:
             "sharpness is not known:\nthe run holds no learning rates.\nRecorder(..., optimizer=...)\nstores them",
         )
     outside_legend(figure, ends[0])
+    sharpness = (
+        "λ_max of diag(lr)·H over 2 (gradient descent) and of Adam's preconditioned Hessian over 38; above 1 "
+        "full-batch steps are unstable."
+    )
     caption = (
         f"{what_was_run(kept)} Overlap ‖U_beforeᵀU‖²_F/k of the spans of the k eigenvectors at each end between "
-        "neighbouring analysed steps. Right: λ_max of diag(lr)·H over 2 (gradient descent) and of Adam's "
-        "preconditioned Hessian over 38; above 1 full-batch steps are unstable."
+        f"neighbouring analysed steps. Right: {sharpness}"
     )
     table = pd.concat(rows)
+    known = [name for name in LABEL if name in table and table[name].notna().any()]
+    if are_several(kept) and known:
+        panels = [
+            Panel(
+                f"sharpness of {LABEL[name]} / {STABLE[name]:.0f}",
+                table.assign(**{name: table[name] / STABLE[name]}),
+                (name,),
+            )
+            for name in known
+        ]
+        figure = several(kept, panels)
+        caption = f"{what_was_run(kept)} {sharpness} {BANDS}"
     return Drawn(_sharpest(table), figure, table, caption, numbers)
 
 

@@ -13,6 +13,7 @@ from landscape.report.figures.axes import legend
 from landscape.report.figures.captions import listed, what_was_run
 from landscape.report.figures.families import family
 from landscape.report.figures.numbers import median_step, spread, step_text
+from landscape.report.figures.several import BANDS, Panel, are_several, several
 from landscape.report.figures.sources import Drawn, Source, having
 from landscape.report.style import new_figure, palette
 from landscape.storage.runs import GROKKED, MEMORISED
@@ -53,11 +54,17 @@ def training_curves(sources: Sequence[Source]) -> Drawn:
     figure.axes[0].set_yscale("log")
     figure.axes[1].set_ylim(-0.03, 1.03)
     legend(figure.axes[1], loc="center left")
-    caption = (
-        f"{what_was_run(kept)} Dotted lines: the first row of metrics with training accuracy ≥ {MEMORISED:.0%} (blue) "
-        f"and test accuracy ≥ {GROKKED:.0%} (orange). {listed(numbers)}"
+    table = pd.concat(rows)
+    look = (
+        f"Dotted lines: the first row of metrics with training accuracy ≥ {MEMORISED:.0%} (blue) and test accuracy ≥ "
+        f"{GROKKED:.0%} (orange)."
     )
-    return Drawn(_grokking(events), figure, pd.concat(rows), caption, numbers)
+    if are_several(kept):
+        shown = [(name, "log" if name.endswith("loss") else "linear") for name in columns]
+        figure = several(kept, [Panel(name.replace("_", " "), table, (name,), "", scale) for name, scale in shown])
+        look = BANDS
+    caption = f"{what_was_run(kept)} {look} {listed(numbers)}"
+    return Drawn(_grokking(events), figure, table, caption, numbers)
 
 
 def _grokking(events: Sequence[tuple[int | None, int | None]]) -> str:
@@ -111,7 +118,13 @@ def prop41_ratio(sources: Sequence[Source]) -> Drawn:
         f"{what_was_run(kept)} Proposition 4.1's ratio is (σ_max({first})/σ_max({second}))·(f_{second}/f_{first}) "
         f"with f_{second} = 1 and {frequency} measured from the batches drawn. {listed(numbers)}"
     )
-    return Drawn(_balance(pd.concat(rows), rates), figure, pd.concat(rows), caption, numbers)
+    table = pd.concat(rows)
+    if are_several(kept):
+        labels = ("Proposition 4.1's ratio", *(rf"$\sigma_{{\max}}({name})$" for name in BALANCED), rf"$f_{first}$")
+        shown = zip(labels, ("prop41_ratio", *norms, frequency), strict=True)
+        figure = several(kept, [Panel(label, table, (column,), "", "linear") for label, column in shown])
+        caption += f" {BANDS}"
+    return Drawn(_balance(table, rates), figure, table, caption, numbers)
 
 
 def _balance(table: pd.DataFrame, rates: Sequence[str]) -> str:

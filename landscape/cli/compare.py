@@ -1,0 +1,41 @@
+"""`landscape compare`."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import tyro
+
+from landscape.cli import tables
+from landscape.cli.declared import Command
+from landscape.cli.printing import say
+from landscape.options import field, required
+
+
+@dataclasses.dataclass(frozen=True)
+class Compare(Command):
+    """Runs side by side: options that differ, when they memorised and grokked, and key numbers of their curvature."""
+
+    examples = (
+        "landscape compare checkpoints/a.h5 checkpoints/b.h5",
+        "landscape compare checkpoints/sweep/*.h5 --json   # every number",
+    )
+    groups = {"options": ("files", "json")}
+
+    files: tyro.conf.Positional[tuple[Path, ...]] = required(
+        "Run files, Hessian files or both; the analyses beside a run are included."
+    )
+    json: bool = field(False, "Print everything as one JSON document.")
+
+    def execute(self) -> int:
+        """Run the command; returns its exit code."""
+        from landscape.report import comparison
+        from landscape.report.figures import open_sources
+
+        rows = comparison.compared(open_sources(self.files))
+        if self.json:
+            say(tables.document(comparison.document(rows)))
+        else:
+            say(tables.align(list(zip(*comparison.side_by_side(rows), strict=True))))
+        return 0

@@ -1,0 +1,93 @@
+"""Runs side by side: the options that differ, their events and key numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from landscape.problems.embedding_mlp.blocks import CLAIM
+from landscape.report.figures.captions import option, symbol, varied
+from landscape.report.figures.numbers import STABLE, Numbers, PairNumbers, numbers
+from landscape.report.figures.sources import Source
+
+
+@dataclasses.dataclass(frozen=True)
+class Compared:
+    """A source beside others."""
+
+    run: str
+    file: Path | None
+    hessian: Path | None
+    options: dict[str, str]
+    """The options that differ between the runs, as text; empty where one has no part."""
+    numbers: Numbers
+
+
+def compared(sources: Sequence[Source]) -> list[Compared]:
+    """The sources with what differs between them."""
+    names = varied(sources)
+    recorded = ("model", "num_parameters") if any(source.is_recorded for source in sources) else ()
+    rows = []
+    for source in sources:
+        options = {symbol(name): option(source, name) for name in dict.fromkeys((*names, *recorded))}
+        rows.append(Compared(source.label, source.run, source.hessian, options, numbers(source)))
+    return rows
+
+
+def side_by_side(rows: Sequence[Compared]) -> list[list[str]]:
+    """A line a source, after the titles; a column that is empty in all lines is left out."""
+    pairs = list(dict.fromkeys(pair for row in rows for pair in row.numbers.pairs))
+    shown = [pair for pair in pairs if pair == CLAIM or CLAIM in pairs][:2] or pairs[:2]
+    columns: dict[str, Callable[[Compared], str]] = {"run": lambda row: row.run}
+    for name in rows[0].options:
+        columns[name] = lambda row, name=name: row.options[name]  # type: ignore[misc]
+    columns |= {
+        "99 % of train at step": lambda row: _step(row.numbers, row.numbers.memorised),
+        "95 % of test at step": lambda row: _step(row.numbers, row.numbers.grokked),
+        "test accuracy": lambda row: _text(row.numbers.test_accuracy),
+        "analysed step": lambda row: "" if row.numbers.step is None else str(row.numbers.step),
+    }
+    for pair in shown:
+        for title, tell in _OF_PAIRS.items():
+            columns[f"{title} {pair}"] = lambda row, pair=pair, tell=tell: (  # type: ignore[misc]
+                tell(row.numbers.pairs[pair]) if pair in row.numbers.pairs else ""
+            )
+    columns["Prop. 4.1, first to last"] = lambda row: _text(*row.numbers.prop41)
+    for name, limit in STABLE.items():
+        columns[f"{name} / {limit:.0f}"] = lambda row, name=name, limit=limit: (  # type: ignore[misc]
+            _text(row.numbers.sharpness.get(name, math.nan) / limit)
+        )
+    lines = [list(columns), *([tell(row) for tell in columns.values()] for row in rows)]
+    kept = [i for i in range(len(columns)) if any(line[i] for line in lines[1:])]
+    return [[line[i] or "-" if line is not lines[0] else line[i] for i in kept] for line in lines]
+
+
+def document(rows: Sequence[Compared]) -> dict[str, Any]:
+    """The same for JSON; NaN where a number was not measured."""
+    return {"runs": [dataclasses.asdict(row) for row in rows]}
+
+
+def _index(one: PairNumbers) -> str:
+    span = f"{one.lower:.0f}" if one.lower == one.upper else f"{one.lower:.0f} to {one.upper:.0f}"
+    return f"{span} ({one.level})"
+
+
+_OF_PAIRS: dict[str, Callable[[PairNumbers], str]] = {
+    "depth": lambda one: f"{'>=' * one.is_depth_bound}{_text(one.depth)}",
+    "index": _index,
+    "tolerance": lambda one: f"{one.tolerance:.2g}",
+    "kappa_1": lambda one: f"{'>=' * one.is_kappa_bound}{_text(one.kappa)}",
+}
+
+
+def _step(of: Numbers, event: int | None) -> str:
+    """The step of an event; never where accuracies are recorded."""
+    return str(event) if event is not None else "never" * (of.last_step is not None)
+
+
+def _text(*values: float) -> str:
+    """Numbers as a span, or nothing where they are not known."""
+    return " to ".join(f"{value:.4g}" for value in values if math.isfinite(value))

@@ -1,0 +1,94 @@
+"""Figures of several runs: a colour a setting, the median over its runs, and a band over all of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from landscape.report.figures.axes import nothing, outside_legend, step_axis
+from landscape.report.figures.numbers import claimed
+from landscape.report.figures.settings import settings
+from landscape.report.figures.sources import Source
+from landscape.report.style import new_figure, palette, shades
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+BANDS = "Colours: settings; lines: medians over their runs; bands: from the smallest to the largest."
+"""What captions say of these figures."""
+_MOST = 10
+"""Settings with colours of their own; more are shaded in their order."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Panel:
+    """Columns of a table of runs by step: a number, or its lower and its upper bound."""
+
+    label: str
+    rows: pd.DataFrame
+    columns: Sequence[str]
+    title: str = ""
+    scale: str = "log"
+
+
+def are_several(sources: Sequence[Source]) -> bool:
+    """Whether the sources belong to more than one run."""
+    return len({source.run_id for source in sources}) > 1
+
+
+def several(sources: Sequence[Source], panels: Sequence[Panel]) -> Figure:
+    """Every panel over steps, two in a row."""
+    groups = settings(sources)
+    colours = palette(len(groups)) if len(groups) <= _MOST else shades(len(groups))
+    figure = new_figure(min(2, len(panels)), 2.6, -(-len(panels) // 2))
+    for axis, panel in zip(figure.axes, panels, strict=False):
+        last = 1
+        for group, colour in zip(groups, colours, strict=True):
+            of_group = panel.rows["run"].isin([source.label for source in group.sources])
+            steps, low, middle, high = band(panel.rows[of_group], panel.columns)
+            if not len(steps):
+                continue
+            axis.plot(steps, middle, color=colour, label=group.label, marker="." if len(steps) < 30 else "")
+            axis.fill_between(steps, low, high, color=colour, alpha=0.2, linewidth=0)
+            last = max(last, int(steps[-1]))
+        if not axis.lines:
+            nothing(axis, f"{panel.label}:\nnot measured")
+            continue
+        axis.set(ylabel=panel.label, title=panel.title)
+        axis.set_yscale(panel.scale, **({"linthresh": 1} if panel.scale == "symlog" else {}))
+        step_axis(axis, last)
+    for axis in figure.axes[len(panels) :]:
+        axis.set_axis_off()
+    outside_legend(figure, max(figure.axes, key=lambda axis: len(axis.lines)))
+    return figure
+
+
+def band(rows: pd.DataFrame, columns: Sequence[str]) -> tuple[NDArray[np.float64], ...]:
+    """Steps, and the smallest, median and largest value of the runs there; a run is interpolated between its steps."""
+    known = rows[["run", "step", *columns]].dropna().astype(dict.fromkeys(columns, float)).sort_values("step")
+    steps = np.unique(known["step"].to_numpy(float))
+    if not len(steps):
+        return (np.empty(0),) * 4
+    runs = [run for _, run in known.groupby("run")]
+    curves = [np.interp(steps, run["step"], run[name], left=np.nan, right=np.nan) for run in runs for name in columns]
+    values = np.stack(curves)
+    return steps, np.nanmin(values, 0), np.nanmedian(values, 0), np.nanmax(values, 0)
+
+
+def pair_panels(table: pd.DataFrame, by: str, shown: Sequence[tuple[str, str, Sequence[str]]]) -> list[Panel]:
+    """A panel for each of `shown` and each of the claim's pairs in a table, else for its first two names.
+
+    shown: label, scale and columns.
+    """
+    names = list(dict.fromkeys(table[by].astype(str)))
+    chosen = claimed(name for name in names if "," in name)[:2] or names[:2]
+    return [
+        Panel(label, table[table[by] == name], columns, f"{by} {name}", scale)
+        for label, scale, columns in shown
+        for name in chosen
+    ]

@@ -1,0 +1,115 @@
+"""Several runs: what differs, side by side; figures by setting; analyses of a sweep beside their runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pandas as pd
+import pytest
+from conftest import TINY
+from helpers.once import made_once
+
+from landscape.analysis.hessian import analyse
+from landscape.cli import main as cli
+from landscape.config import HessianConfig
+from landscape.report.comparison import compared, side_by_side
+from landscape.report.figures import FAMILIES, open_sources
+from landscape.report.figures.settings import settings
+from landscape.report.figures.several import BANDS, band
+from landscape.report.style import style
+from landscape.training.loop import train
+
+RATES = (0.01, 0.02)
+
+
+def two_settings(folder: Path) -> None:
+    """Two seeds of two learning rates, analysed."""
+    for lr in RATES:
+        for seed in (0, 1):
+            run = folder / f"lr{lr}-s{seed}.h5"
+            train(dataclasses.replace(TINY, lr=lr, seed=seed, steps=20), run, quiet=True)
+            blocks = ("E", "W", "E,W")
+            analyse(run, HessianConfig(blocks=blocks, steps="0,20", k=1, probes=2, device="cpu"), quiet=True)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The runs of `two_settings`, by rate and seed. Read only."""
+    folder = made_once(tmp_path_factory, two_settings)
+    return [folder / f"lr{lr}-s{seed}.h5" for lr in RATES for seed in (0, 1)]
+
+
+def test_the_band_holds_every_run() -> None:
+    """Three runs at steps of their own: interpolated inside each, and nothing beyond its ends; bounds count both."""
+    rows = [("a", 0, 1.0), ("a", 10, 3.0), ("b", 0, 5.0), ("b", 5, 5.0), ("c", 5, np.nan), ("c", 10, 9.0)]
+    table = pd.DataFrame(rows, columns=["run", "step", "x"]).assign(y=lambda at: at["x"] + 10)
+    found = band(table, ("x",))
+    np.testing.assert_array_equal(found, [[0, 5, 10], [1, 2, 3], [3, 3.5, 6], [5, 5, 9]])
+    np.testing.assert_array_equal(band(table, ("x", "y"))[1:], [[1, 2, 3], [8, 8.5, 11], [15, 15, 19]])
+    assert [len(part) for part in band(table.iloc[:0], ("x",))] == [0] * 4
+
+
+def test_figures_are_by_setting(runs: list[Path]) -> None:
+    """One colour a learning rate, and the median of its seeds; the CSV holds each run."""
+    sources = open_sources(runs)
+    assert [(group.label, len(group.sources)) for group in settings(sources)] == [("lr 0.01", 2), ("lr 0.02", 2)]
+    with style():
+        drawn = {name: FAMILIES[name](sources) for name in ("extreme_eigenvalues", "saddle_index", "training_curves")}
+    for one in drawn.values():
+        assert BANDS in one.caption
+        assert one.data["run"].nunique() == 4
+        for axis in one.figure.axes:
+            colours = {line.get_label(): line.get_color() for line in axis.lines}
+            assert list(colours) == ["lr 0.01", "lr 0.02"]
+            assert len(set(colours.values())) == 2
+    axis = drawn["extreme_eigenvalues"].figure.axes[0]
+    assert axis.get_title() == "block E,W"
+    depth = []
+    for run in runs[:2]:
+        with h5py.File(run.with_name(f"{run.stem}.hessian.h5")) as file:
+            depth.append(-file["eigenvalues"][:, 2, 0, 0])
+    np.testing.assert_allclose(axis.lines[0].get_ydata(), np.median(depth, 0), rtol=1e-12)
+    np.testing.assert_array_equal(axis.lines[0].get_xdata(), [0, 20])
+
+
+def test_runs_side_by_side(
+    runs: list[Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only what differs is named; the terminal, JSON and the report's table have the files' numbers."""
+    title, *lines = side_by_side(compared(open_sources(runs)))
+    table = [dict(zip(title, line, strict=True)) for line in lines]
+    assert [(row["lr"], row["seed"]) for row in table] == [("0.01", "0"), ("0.01", "1"), ("0.02", "0"), ("0.02", "1")]
+    assert not {"p", "optimizer", "index W,V"} & set(title)
+    monkeypatch.setenv("COLUMNS", "500")
+    assert cli.run(["compare", *map(str, runs)]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert cli.run(["compare", "--json", *map(str, runs)]) == 0
+    document = json.loads(capsys.readouterr().out)["runs"]
+    for i, (run, row) in enumerate(zip(runs, table, strict=True)):
+        with h5py.File(run.with_name(f"{run.stem}.hessian.h5")) as file:
+            at = file["step"][()].tolist().index(int(row["analysed step"]))
+            depth, index = -file["eigenvalues"][at, 2, 0, 0], file["inertia_lower"][at, 2]
+        assert row["depth E,W"] == f"{depth:.4g}"
+        assert row["index E,W"] == f"{index} (certified)"
+        assert document[i]["numbers"]["pairs"]["E,W"]["depth"] == depth
+        assert document[i]["options"] == {"lr": row["lr"], "seed": row["seed"]}
+        (line,) = (line for line in said if line.lstrip().startswith("depth E,W"))
+        assert line.split()[2:][i] == row["depth E,W"]
+    assert document[0]["numbers"]["memorised"] is None
+    assert row["95 % of test at step"] == "never"
+
+
+def test_analyses_of_a_sweep_are_found_beside_their_run(runs: list[Path], tmp_path: Path) -> None:
+    """RUN.hessian-NAME.h5 of the same run; one of another run is left where it is."""
+    run = Path(shutil.copy(runs[0], tmp_path / "a.h5"))
+    for source, name in ((runs[0], "a.hessian-late.h5"), (runs[0], "a.hessian-early.h5"), (runs[1], "a.hessian-no.h5")):
+        shutil.copy(source.with_name(f"{source.stem}.hessian.h5"), tmp_path / name)
+    early, late = (tmp_path / f"a.hessian-{name}.h5" for name in ("early", "late"))
+    assert [(s.run, s.hessian) for s in open_sources([run])] == [(run, early), (None, late)]
+    assert [(s.run, s.hessian) for s in open_sources([late])] == [(run, late)]
+    assert {source.run_id for source in open_sources([run])} == {open_sources([runs[0]])[0].run_id}
