@@ -5,6 +5,7 @@ The repository's root is the source folder, so that links between pages work on 
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import shutil
@@ -55,18 +56,24 @@ python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 100
 
 THEORY = "docs/theory"
-NAME = r"[\w\\]+(?: \([^()]*\))?"
-"""A parameter in a docstring, after the escapes; with its shape, perhaps."""
+ITEM = re.compile(r"(?:(?<=\n\n)|(?<=\.) |; )((?!empty)[a-z][\w\\]*(?: \([^()]*\))?(?:, [a-z][\w\\]*)*): ")
+"""`rtol: ` or `values, vectors: ` at a sentence's start in a docstring, after the escapes."""
 
 
 def plain_docstring(app: Sphinx, what: str, name: str, item: Any, options: Any, lines: list[str]) -> None:
     """Docstrings are plain text: `x` is code, and `name: text` at a sentence's start is an item."""
-    paragraphs = [" ".join(paragraph.split()) for paragraph in "\n".join(lines).split("\n\n")]
-    text = re.sub(r"([\\*|_])", r"\\\1", "\n\n".join(paragraphs))
-    text = re.sub(r"`([^`]+)`", lambda code: f"``{code[1].replace(chr(92), '')}``", text)
-    text = re.sub(rf"(?:(?<=\n\n)|(?<=\.) |; )({NAME}(?:, {NAME})*): ", r"\n\n* **\1**: ", text)
-    text = re.sub(r"(?<=\. )Raises ", r"\n\nRaises ", text)
+    text = escaped("\n\n".join(" ".join(paragraph.split()) for paragraph in "\n".join(lines).split("\n\n")))
+    text = re.sub(r"(?<=\. )Raises ", r"\n\nRaises ", ITEM.sub(r"\n\n* **\1**: ", text))
+    if dataclasses.is_dataclass(item):
+        helps = [(field.name, field.metadata["help"]) for field in dataclasses.fields(item) if "help" in field.metadata]
+        text += "".join(f"\n\n* **{escaped(name)}**: {escaped(help)}" for name, help in helps)
     lines[:] = text.splitlines()
+
+
+def escaped(text: str) -> str:
+    """Plain text as reStructuredText."""
+    text = re.sub(r"([\\*|_])", r"\\\1", text)
+    return re.sub(r"`([^`]+)`", lambda code: f"``{code[1].replace(chr(92), '')}``", text)
 
 
 def link_facts(app: Sphinx, doctree: nodes.document) -> None:
