@@ -7,8 +7,9 @@ import pytest
 import torch
 import torch.distributed as dist
 from helpers.matrices import matrix
-from helpers.rows import held, mine, traffic, whole
+from helpers.rows import held, mine, whole
 
+from benchmarks.ranks import traffic
 from landscape.curvature.density import quadrature
 from landscape.curvature.krylov import Krylov, advance
 from landscape.curvature.lanczos import eigsh, operator_norm

@@ -21,8 +21,7 @@ import sys
 from pathlib import Path
 
 import torch
-from helpers.rows import joined
-
+from benchmarks.ranks import joined
 from landscape.curvature.operators import MatrixOperator
 from landscape.curvature.sharded import Sharded
 from landscape.errors import LandscapeError
@@ -59,7 +58,7 @@ def test_vectors_over_ranks_need_a_process_group() -> None:
 @pytest.mark.slow
 def test_machines_that_compute_differently_are_refused(tmp_path: Path) -> None:
     """A rank whose BLAS takes its processor for one of 2008 finds eigenvectors of other digits."""
-    path = os.pathsep.join([str(HERE.parent), *sys.path])
+    path = os.pathsep.join([str(HERE.parents[1]), *sys.path])
     children = [
         subprocess.Popen(
             [sys.executable, "-c", UNLIKE, str(rank), str(tmp_path)],

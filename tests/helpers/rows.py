@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import datetime
 import os
 import signal
-import socket
-import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -17,11 +13,10 @@ import torch.distributed as dist
 from helpers.apart import SERVER
 from torch import Tensor
 
+from benchmarks.ranks import joined
 from landscape.curvature.operators import LinearMap, MatrixOperator
 from landscape.curvature.sharded import Sharded
 
-TCP_INFO, SENT, RECEIVED = 11, 200, 128
-"""Where Linux has the bytes of a connection, in its struct tcp_info."""
 # The server of processes has imported plugins already.
 PYTEST = (
     "-x",
@@ -68,34 +63,6 @@ def over_ranks(ranks: int, folder: Path, *argv: str) -> None:
         child.join()
     said = [(folder / str(rank)).read_text() for rank in range(ranks)]
     assert [child.exitcode for child in children] == [0] * ranks, "\n".join(said)
-
-
-@contextlib.contextmanager
-def joined(rank: int, ranks: int, folder: Path) -> Iterator[None]:
-    """A gloo group of processes that meet in a file."""
-    limit = datetime.timedelta(seconds=120)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/group", rank=rank, world_size=ranks, timeout=limit)
-    try:
-        yield
-    finally:
-        dist.destroy_process_group()
-
-
-def traffic() -> tuple[int, int]:
-    """Bytes that this rank has sent and received over TCP, as the kernel counts them, between two messages of all."""
-    sent = received = 0
-    dist.barrier()
-    for number in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):
-            if not os.readlink(f"/proc/self/fd/{number}").startswith("socket"):
-                continue
-            with socket.socket(fileno=os.dup(int(number))) as end:
-                if end.family in (socket.AF_INET, socket.AF_INET6):
-                    info = end.getsockopt(socket.IPPROTO_TCP, TCP_INFO, 256)
-                    sent += struct.unpack_from("Q", info, SENT)[0]
-                    received += struct.unpack_from("Q", info, RECEIVED)[0]
-    dist.barrier()
-    return sent, received
 
 
 def _rank(rank: int, ranks: int, folder: Path, argv: Sequence[str]) -> None:
