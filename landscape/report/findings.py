@@ -62,8 +62,10 @@ def _grokking(sources: Sequence[Source], found: dict[str, Numbers]) -> str:
     groups = settings([source for source in sources if source.label in known])
     if len(groups) > 1:
         each = [(group.label, [known[source.label].grokked for source in group.sources]) for group in groups[:_MOST]]
-        said += "; they grokked " + ", ".join(f"with {name} at {step_text(median_step(steps))}" for name, steps in each)
-        said += f" and so on in {len(groups)} settings" * (len(groups) > _MOST)
+        said += "; median step of grokking: " + ", ".join(
+            f"{step_text(median_step(steps))} with {name}" for name, steps in each
+        )
+        said += f", and so on in {len(groups)} settings" * (len(groups) > _MOST)
     return f"{said}."
 
 

@@ -61,6 +61,8 @@ def several(sources: Sequence[Source], panels: Sequence[Panel]) -> Figure:
             continue
         axis.set(ylabel=panel.label, title=panel.title)
         axis.set_yscale(panel.scale, **({"linthresh": 1} if panel.scale == "symlog" else {}))
+        if panel.scale == "symlog":
+            axis.set_ylim(min(0, axis.get_ylim()[0]), max(2, 2 * axis.get_ylim()[1]))
         step_axis(axis, last)
     for axis in figure.axes[len(panels) :]:
         axis.set_axis_off()

@@ -147,9 +147,10 @@ def tracking(sources: Sequence[Source]) -> Drawn:
     if are_several(kept) and known:
         panels = [
             Panel(
-                f"sharpness of {LABEL[name]} / {STABLE[name]:.0f}",
+                f"sharpness / {STABLE[name]:.0f}",
                 table.assign(**{name: table[name] / STABLE[name]}),
                 (name,),
+                LABEL[name],
             )
             for name in known
         ]
