@@ -76,10 +76,10 @@ torture: $(TEST_INSTALLED)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[torture]'
 	$(BIN)/python tests/torture.py
 
-# Offline; a warning is an error. Open docs/_build/docs/index.html.
+# Offline; a warning is an error. Open docs/_build/html/index.html.
 docs: $(TEST_INSTALLED)
-	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going -c docs . docs/_build
-	@echo docs/_build/docs/index.html
+	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going -c docs . docs/_build/html
+	@echo docs/_build/html/index.html
 
 clean:
 	rm -rf $(VENV) build docs/_build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -107,6 +107,7 @@ def copy_files(app: Sphinx, error: Exception | None) -> None:
     pages = shutil.ignore_patterns("report.*")  # of which the site has its own, from report.md
     shutil.copytree(ROOT / "reports/reference", app.outdir / "reports/reference", ignore=pages, dirs_exist_ok=True)
     shutil.copy(ROOT / "studies/PROTOCOL.md", app.outdir / "studies")
+    (app.outdir / "index.html").write_text('<meta http-equiv="refresh" content="0; url=docs/index.html">')
 
 
 def mathml(translator: Any, node: Any) -> None:
