@@ -39,6 +39,7 @@ FLOORS = {
     "former": 0,
     "memory": 0,
     "presets": 0,
+    "progress": 0,
     "text": 0,
 }
 

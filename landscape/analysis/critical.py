@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,16 +12,15 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from landscape import problems
+from landscape.analysis.expected import Blocks
 from landscape.analysis.fields import STATUS, critical_table, search_table
 from landscape.analysis.hessian import (
     existing,
     joined,
     make_plan,
     open_writer,
-    show_block,
     warn_of_damage,
     written_attrs,
 )
@@ -33,6 +31,7 @@ from landscape.curvature.operators import LinearMap, Product
 from landscape.errors import ConfigError, FileError
 from landscape.problems.factory import Source
 from landscape.problems.problem import Problem, hessian, tensors
+from landscape.progress import Bar
 from landscape.storage.files import as_path, make_folder, output, refuse_existing, require_name
 from landscape.storage.hessians import HessianReader
 from landscape.storage.runs import RunReader
@@ -131,7 +130,7 @@ class _Refinement:
 
     def search(self, tol: float, max_products: int, quiet: bool) -> CriticalPoint:
         """Search, from the state of an earlier search if there is one."""
-        with tqdm(unit="product", total=max_products, disable=quiet, file=sys.stderr) as bar:
+        with Bar(max_products, "product", quiet) as bar:
 
             def counted(at: Mapping[str, Tensor]) -> LinearMap:
                 op = hessian(self.problem, at, self.decay)
@@ -175,8 +174,8 @@ class _Refinement:
             return
         writer = self.writer
         known = HessianReader(self.out).rows(self.step) if is_there else None
-        with tqdm(unit="block", total=len(self.config.blocks), disable=quiet, file=sys.stderr) as bar:
-            self.measurement.progress = functools.partial(show_block, bar)
+        with Blocks(self.measurement, [self.config.blocks], quiet=quiet) as progress:
+            self.measurement.progress = progress.show
             rows = self.measurement.run(_arrays(point.params), self.problem.training(self.reader, self.step), known)
         rows["critical_point"] = row
         rows["/"] |= {"previous_step": -1, "checkpoint_crc32": self.reader.record(self.step)}

@@ -7,14 +7,12 @@ import dataclasses
 import functools
 import json
 import math
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tqdm.auto import tqdm
-
 from landscape import problems
+from landscape.analysis.expected import Blocks
 from landscape.analysis.fields import unlike
 from landscape.analysis.measurement import Measurement
 from landscape.analysis.parallel import Crew, Task, measure, measured, processes
@@ -146,9 +144,9 @@ def _measure(
 ) -> None:
     """Carry out the plan, and commit it step by step."""
     tasks = [task for step in plan.steps if (task := _task(plan, stored, step)).blocks]
-    with tqdm(unit="block", disable=quiet, file=sys.stderr) as bar, contextlib.ExitStack() as stack:
-        bar.total = sum(len(task.blocks) for task in tasks)
-        count, crew = processes(measurement, len(tasks), jobs), None
+    count, crew = processes(measurement, len(tasks), jobs), None
+    todo = [task.blocks for task in tasks]
+    with Blocks(measurement, todo, count, quiet) as progress, contextlib.ExitStack() as stack:
         if has_parts(writer.path):
             crew = Crew(measurement, parts(writer.path, reader, measurement.config, tasks))
         elif count:
@@ -157,10 +155,9 @@ def _measure(
         for task in tasks:
             if crew:
                 rows = crew.next(task)
-                bar.set_postfix(step=task.step)
-                bar.update(len(task.blocks))
+                progress.count(task.blocks)
             else:
-                measurement.progress = functools.partial(show_block, bar, step=task.step)
+                measurement.progress = functools.partial(progress.show, step=task.step)
                 rows = measured(reader, measurement, task)
             if rows is None:
                 continue
@@ -177,12 +174,6 @@ def _task(plan: Plan, stored: HessianReader, step: int) -> Task:
     known = stored.rows(step) if todo and step in stored.steps else None
     retrack = known is not None and stored.previous(step) != plan.previous(step)
     return Task(step, todo, plan.again(step), known, retrack)
-
-
-def show_block(bar: tqdm[Any], block: str, done: bool, **more: Any) -> None:
-    """Show the block being measured, and count it when it is done."""
-    bar.set_postfix(**more, block=block)
-    bar.update(int(done))
 
 
 def existing(

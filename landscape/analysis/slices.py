@@ -18,6 +18,7 @@ from landscape.devices import require_dense
 from landscape.errors import NumericsError
 from landscape.problems.choice import choose, in_order
 from landscape.problems.problem import Problem, joint, size
+from landscape.progress import Bar
 from landscape.results import Curve
 from landscape.storage.files import as_path
 from landscape.storage.runs import RunReader
@@ -62,12 +63,19 @@ class Slices(Curve):
     """Largest difference between a slice's curvature at 0 and its eigenvalue, relative to |H|."""
 
 
-def slice_checkpoint(run: Path | str, step: int, config: SliceConfig, analysis: AnalysisConfig) -> Slices:
+def slice_checkpoint(
+    run: Path | str, step: int, config: SliceConfig, analysis: AnalysisConfig, quiet: bool = True
+) -> Slices:
     """The objective along the unit eigenvectors of a block, and on the plane of the lowest and the highest.
 
     Raises NumericsError if the second derivative of a slice at 0 differs from its eigenvalue by more than 1e-6 |H|.
     """
-    run = as_path(run)
+    with Bar(3, "part", quiet) as bar:
+        return _slices(as_path(run), step, config, analysis, bar)
+
+
+def _slices(run: Path, step: int, config: SliceConfig, analysis: AnalysisConfig, bar: Bar) -> Slices:
+    bar.set_postfix_str("eigenvectors")
     with RunReader(run) as reader:
         problem, _ = problems.opened(reader, analysis)
         (block,) = in_order([config.block or _default_block(problem)], problem.blocks)
@@ -91,6 +99,7 @@ def slice_checkpoint(run: Path | str, step: int, config: SliceConfig, analysis: 
             "raise --max-hvps, or take fewer with --k",
         )
     chosen = at.selected(block)
+    _next(bar, "lines")
     directions = chosen.within(torch.cat([eigen.vectors[0], eigen.vectors[1].flip(1)], dim=1))
     eigenvalues = np.concatenate([eigen.values[0], eigen.values[1][::-1]])
     value = at.objective.value(at.params)
@@ -104,6 +113,7 @@ def slice_checkpoint(run: Path | str, step: int, config: SliceConfig, analysis: 
             f"the curvature of a slice differs from its eigenvalue by {worst / eigen.operator_norm:.1e} of |H|",
             "this is a defect of landscape: please report it with the run file",
         )
+    _next(bar, "plane")
     k = eigen.values.shape[1]
     found = Slices(
         t=t,
@@ -122,7 +132,14 @@ def slice_checkpoint(run: Path | str, step: int, config: SliceConfig, analysis: 
     )
     if not all(np.isfinite(values).all() for values in (found.loss, found.plane)):
         raise NumericsError(f"the objective overflows within {radius:.3g} of the checkpoint", "lower --radius")
+    bar.update()
     return found
+
+
+def _next(bar: Bar, part: str) -> None:
+    bar.set_postfix_str(part, refresh=False)
+    bar.update()
+    bar.refresh()
 
 
 def _default_block(problem: Problem) -> str:

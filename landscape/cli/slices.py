@@ -25,7 +25,7 @@ class Slice(Command):
     groups = {
         "what is drawn": ("run", "step", "block", "k", "radius", "points", "plane_points", "objective", "problem"),
         "method": ("method", "max_hvps", "device"),
-        "output": ("out", "overwrite"),
+        "output": ("out", "overwrite", "quiet"),
     }
     interrupted = "nothing was drawn; the same command starts again"
 
@@ -41,6 +41,7 @@ class Slice(Command):
     max_hvps: int = field(3000, "Largest number of Hessian-vector products.", was="max_products")
     device: Literal["auto", "cpu", "cuda"] = field("auto", "Device of the products.")
     overwrite: bool = field(False, "Replace existing figures.")
+    quiet: bool = field(False, "No progress bar.")
 
     def execute(self) -> int:
         """Run the command; returns its exit code."""
@@ -61,7 +62,7 @@ class Slice(Command):
             if not self.overwrite:
                 for form in (*FORMATS, "csv"):
                     refuse_existing(out / f"slices.{form}", "use --overwrite to replace it, or another --out")
-            found = slice_checkpoint(self.run, self.step, self.slice, analysis)
+            found = slice_checkpoint(self.run, self.step, self.slice, analysis, self.quiet)
             with style():
                 drawn = slices(found)
                 paths = save_figure(drawn.figure, drawn.data, out, "slices")

@@ -9,14 +9,12 @@ import dataclasses
 import multiprocessing
 import os
 import signal
-import sys
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 from pathlib import Path
 
-from tqdm.auto import tqdm
-
+from landscape.progress import Bar
 from landscape.report.figures import FAMILIES, NotDrawnError, Source
 from landscape.report.style import save_figure, style
 
@@ -50,7 +48,7 @@ def draw_all(sources: Sequence[Source], folder: Path, quiet: bool, jobs: int) ->
         style(),
         _shared(range(len(names))) as queue,
         _helpers(jobs - 1, sources, folder, queue) as pipes,
-        tqdm(total=len(names), unit="figure", disable=quiet, file=sys.stderr) as bar,
+        Bar(len(names), "figure", quiet) as bar,
     ):
         while (name := _next(queue)) is not None:
             bar.set_postfix_str(name)

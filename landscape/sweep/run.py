@@ -8,18 +8,16 @@ import itertools
 import json
 import math
 import os
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-from tqdm.auto import tqdm
 
 from landscape import problems
 from landscape.analysis.measurement import Measurement
 from landscape.config import TrainConfig, to_json
 from landscape.errors import ConfigError, FileError, LandscapeError
 from landscape.problems.tasks import make_data
+from landscape.progress import Bar
 from landscape.storage import schema
 from landscape.storage.files import as_path, make_folder, output, refuse_foreign, remove_if_empty
 from landscape.storage.hessians import HessianReader
@@ -105,7 +103,7 @@ def run_sweep(
         failures = []
         totals = {"runs": len(work.runs), "analyses": sum(len(run.hessian) for run in work.runs)}
         done = {"runs": len(work.runs) - len(work.untrained), "analyses": totals["analyses"] - len(work.analyses)}
-        with tqdm(total=sum(totals.values()), unit="file", disable=quiet, file=sys.stderr) as bar:
+        with Bar(sum(totals.values()), "file", quiet) as bar:
 
             def show(**ended: int) -> None:
                 for kind, number in ended.items():

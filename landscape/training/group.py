@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from landscape import problems
 from landscape.choices.samplers import SAMPLERS
@@ -22,6 +21,7 @@ from landscape.problems.embedding_mlp.model import MLP
 from landscape.problems.embedding_mlp.tables import singular_values
 from landscape.problems.networks import Batch, scores
 from landscape.problems.tasks import TRAIN
+from landscape.progress import Bar
 from landscape.storage.runs import Arrays
 from landscape.training.member import Member
 from landscape.training.optimizers import Optimizer
@@ -51,7 +51,7 @@ class Group:
         if self.has_E:
             self.grad_norm = torch.from_numpy(np.stack([s["grad_norm"] for s in states])).to(device)
 
-    def run(self, until: int | None, stop: threading.Event, bar: tqdm[Any]) -> list[Member]:
+    def run(self, until: int | None, stop: threading.Event, bar: Bar) -> list[Member]:
         """Train to step `until`, a stop signal, or the end of some members, which are returned."""
         # A sixth of a small step is bookkeeping for autograd, which nothing here asks for.
         with torch.inference_mode(self.networks.by_hand):
@@ -65,7 +65,7 @@ class Group:
                     bar.update(len(self.members))
         return []
 
-    def _record(self, bar: tqdm[Any]) -> list[Member]:
+    def _record(self, bar: Bar) -> list[Member]:
         """Write the records due at this step; returns the members that end with it.
 
         A run diverges at the first record whose training loss or parameters are not finite. Its row of metrics is

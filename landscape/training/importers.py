@@ -8,7 +8,6 @@ import glob
 import json
 import pickle
 import re
-import sys
 import uuid
 import warnings
 from collections.abc import Mapping, Sequence
@@ -17,9 +16,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from landscape.errors import ConfigError, FileError
+from landscape.progress import Bar
 from landscape.provenance import provenance
 from landscape.results import Result
 from landscape.storage import schema
@@ -91,10 +90,10 @@ def import_checkpoints(
         with (
             new_file(path, schema.RUN, attrs, rooms, scales(forms)) as (temporary, made),
             Disk(temporary) as disk,
-            tqdm(found, unit="checkpoint", disable=quiet, file=sys.stderr) as bar,
+            Bar(len(found), "checkpoint", quiet) as bar,
         ):
             writer = TableWriter(made.tables["checkpoints"], disk)
-            for checkpoint in bar:
+            for checkpoint in found:
                 read = first if checkpoint is found[0] else _read(checkpoint, skip, notes)[0]
                 first = {}
                 if wrong := difference({name: form(name, tensor) for name, tensor in read.items()}, forms):
@@ -102,6 +101,7 @@ def import_checkpoints(
                         f"{checkpoint.path} differs from {found[0].path}: {wrong}", "import each model by itself"
                     )
                 writer.append(checkpoint.step, {name: array(tensor, forms[name]) for name, tensor in read.items()})
+                bar.update()
     steps = tuple(checkpoint.step for checkpoint in found)
     return ImportSummary(str(path), steps, len(forms), described["num_parameters"], tuple(notes))
 

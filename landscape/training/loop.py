@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -15,12 +14,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from tqdm.auto import tqdm
 
 from landscape.config import TrainConfig
 from landscape.devices import free_memory, keep_freed_memory, one_thread, pick_device
 from landscape.errors import ConfigError, DoesNotFitError, LandscapeError, NumericsError, warn
 from landscape.problems.fields import axes, number_of_parameters, parameters
+from landscape.progress import Bar
 from landscape.results import Result
 from landscape.signals import stop_signals
 from landscape.storage import schema
@@ -173,7 +172,7 @@ def _train_all(states: dict[Member, dict[str, Any]], device: torch.device, stop:
     members = list(states)
     groups = [{m: states[m] for m in members[i : i + size]} for i in range(0, len(members), size)]
     done, total = sum(int(state["step"]) for state in states.values()), sum(member.steps for member in states)
-    with tqdm(total=total, initial=done, unit="step", disable=quiet, file=sys.stderr) as bar:
+    with Bar(total, "step", quiet, initial=done) as bar:
         if len(groups) <= 1:
             return _train_together(states, device, stop, bar)
         cores = torch.get_num_threads()
@@ -189,7 +188,7 @@ def _train_all(states: dict[Member, dict[str, Any]], device: torch.device, stop:
 
 
 def _train_together(
-    states: dict[Member, dict[str, Any]], device: torch.device, stop: threading.Event, bar: tqdm[Any]
+    states: dict[Member, dict[str, Any]], device: torch.device, stop: threading.Event, bar: Bar
 ) -> None:
     """Train members side by side."""
     while states and not stop.is_set():

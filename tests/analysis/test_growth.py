@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
+import pty
 import signal
 import subprocess
 import sys
+import termios
 import threading
 import time
 from collections.abc import Callable
@@ -284,10 +287,18 @@ def test_the_search_shows_its_progress_and_stops_at_once(tmp_path: Path) -> None
     train(dataclasses.replace(TINIEST, **big, steps=20, checkpoint_every=20), run, quiet=True)
     argv = [sys.executable, "-m", "landscape", "critical", "--ckpt", str(run), "--step", "20"]
     said = bytearray()
-    with subprocess.Popen(argv, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
-        assert process.stderr is not None
-        pipe = process.stderr
-        reader = threading.Thread(target=lambda: [said.extend(part) for part in iter(lambda: pipe.read(64), b"")])
+    terminal, slave = pty.openpty()
+    termios.tcsetwinsize(slave, (24, 200))
+    with subprocess.Popen(argv, stderr=slave, stdout=subprocess.DEVNULL) as process:
+        os.close(slave)
+
+        def read() -> None:
+            # The end of the process ends its terminal with an error.
+            with contextlib.suppress(OSError):
+                while True:
+                    said.extend(os.read(terminal, 64))
+
+        reader = threading.Thread(target=read)
         reader.start()
         while said.count(b"product") < 3:
             assert process.poll() is None, "a search that shows nothing"
@@ -295,6 +306,7 @@ def test_the_search_shows_its_progress_and_stops_at_once(tmp_path: Path) -> None
         process.send_signal(signal.SIGINT)
         assert process.wait() == 130
         reader.join()
+    os.close(terminal)
     assert b"interrupted: the same command resumes" in said
     assert HessianReader(run.with_name("run.critical-20.h5")).search["step"] == 20
 

@@ -1,0 +1,107 @@
+"""Progress: a terminal sees it move within a long unit, a file gets a line now and then, and nothing is left over."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+import re
+import sys
+import termios
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from landscape import progress
+from landscape.analysis import expected
+from landscape.analysis.expected import Blocks
+from landscape.analysis.measurement import Measurement
+from landscape.config import HessianConfig
+from landscape.problems import of_run
+from landscape.progress import Bar, duration
+from landscape.storage.runs import RunReader
+
+
+def test_a_terminal_sees_a_long_unit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bar is drawn again while no unit ends, and its thread ends with it."""
+    monkeypatch.setattr(progress, "TERMINAL", 0.01)
+    terminal, slave = pty.openpty()
+    termios.tcsetwinsize(slave, (24, 80))
+    with os.fdopen(slave, "w") as stderr, monkeypatch.context() as context:
+        context.setattr(sys, "stderr", stderr)
+        with Bar(2, "block") as bar:
+            bar.set_postfix_str("all")
+            drawn = b""
+            while drawn.count(b"0/2") < 5:
+                drawn += os.read(terminal, 4096)
+            bar.update(2)
+        drawn += os.read(terminal, 65536)
+    os.close(terminal)
+    assert b"all" in drawn
+    assert b"2/2" in drawn
+    assert [t for t in threading.enumerate() if t.name.endswith("(_live)")] == []
+
+
+def test_elsewhere_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole lines without carriage returns; short work says nothing."""
+    said = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", said)
+    with Bar(2, "block") as bar:
+        bar.update(2)
+    assert said.getvalue() == ""
+    monkeypatch.setattr(progress, "ELSEWHERE", 0.01)
+    with Bar(3, "block") as bar:
+        while said.getvalue().count("\n") < 3:
+            time.sleep(0.005)
+        bar.update(3)
+    lines = said.getvalue().splitlines()
+    assert re.match(r" *0%\|.*\| 0/3 ", lines[0])
+    assert re.match(r" *100%\|.*\| 3/3 ", lines[-1])
+    assert "\r" not in said.getvalue()
+
+
+def test_quiet_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No thread either."""
+    monkeypatch.setattr(sys, "stderr", said := io.StringIO())
+    before = threading.active_count()
+    with Bar(2, "block", quiet=True) as bar:
+        assert threading.active_count() == before
+        bar.update()
+    assert said.getvalue() == ""
+
+
+def test_durations() -> None:
+    """Rough numbers, in the unit that suits them."""
+    assert [duration(x) for x in (0.2, 7.4, 38, 89, 100, 3000, 5400, 9000)] == [
+        "1 s", "7 s", "40 s", "90 s", "2 min", "50 min", "1.5 h", "2.5 h",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "words"), [("dense", "roughly"), ("lanczos", "up to 3,000 products")])
+def test_an_analysis_says_first_what_it_takes(
+    method: str, words: str, tiny_run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Blocks, checkpoints and time, or products; the bar moves by the work of a block, not by their number."""
+    monkeypatch.setattr(expected, "_unit", lambda: 1e6)
+    with RunReader(tiny_run) as reader:
+        measurement = Measurement(of_run(reader, "cpu"), HessianConfig(blocks=("E", "all"), method=method))  # type: ignore[arg-type]
+    with Blocks(measurement, [{"E", "all"}, {"E"}]) as blocks:
+        assert f"blocks: 3, checkpoints: 2, {words}" in capsys.readouterr().err
+        blocks.show("E", False)
+        blocks.show("E", True, step=3)
+        share = blocks._bar.n / blocks._bar.total
+        blocks.count({"E", "all"})
+        assert blocks._bar.n == pytest.approx(blocks._bar.total)
+    assert (share < 0.2) if method == "dense" else (share == pytest.approx(1 / 3))
+
+
+def test_the_estimate_grows_with_the_block(tiny_run: Path) -> None:
+    """A machine takes some time for the least of them."""
+    with RunReader(tiny_run) as reader:
+        measurement = Measurement(of_run(reader, "cpu"), HessianConfig(blocks=("E", "all")))
+    small, large = (expected._seconds(measurement, block) for block in ("E", "all"))
+    assert small is not None
+    assert large is not None
+    assert 0 < small < large
