@@ -39,8 +39,15 @@ include_patterns = [
     "reports/reference/**.md",
 ]
 exclude_patterns = [".*", "checkpoints", "docs/_build", "docs/performance/*"]
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinxcontrib.programoutput"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinxcontrib.programoutput"]
 suppress_warnings = ["toc.not_included"]
+
+# Notebooks are executed each time, in empty folders; an exception or a word on stderr fails the build.
+nb_execution_mode = "force"
+nb_execution_in_temp = True
+nb_execution_raise_on_error = True
+nb_execution_timeout = 600
+nb_output_stderr = "warn"
 
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 3

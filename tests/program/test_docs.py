@@ -94,6 +94,16 @@ def test_tests_that_the_theory_names_exist() -> None:
     assert named <= known
 
 
+def test_notebooks_are_executed(site: Path, pages: dict[Path, Page]) -> None:
+    """Each has the figures and numbers that its cells make, here and now."""
+    wanted = {"grokking": (3, "grok_step"), "own_model": (2, "Inertia"), "sweep": (1, "certified")}
+    assert {path.stem for path in (ROOT / "docs/notebooks").glob("*.md")} == wanted.keys()
+    for name, (figures, word) in wanted.items():
+        path = site / f"docs/notebooks/{name}.html"
+        assert len([image for image in pages[path].loaded if image.endswith(".png")]) == figures, name
+        assert word in re.sub(r"(?s)<div class=\"cell_input.*?</div>", "", path.read_text())
+
+
 def test_reference_is_complete(site: Path, pages: dict[Path, Page]) -> None:
     """Every public name has its entry, every command its help."""
     assert {f"landscape.{name}" for name in landscape.__all__ if name != "__version__"} <= pages[
