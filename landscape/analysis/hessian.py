@@ -19,10 +19,12 @@ from landscape.analysis.parallel import Crew, Task, measure, measured, processes
 from landscape.analysis.parts import has_parts, parts, remove_parts
 from landscape.config import AnalysisConfig, HessianConfig, Spectra, replace, to_json
 from landscape.errors import FileError, NumericsError, StepError, in_file, warn
+from landscape.problems import spread
 from landscape.problems.choice import in_order
 from landscape.problems.factory import Source, unlike_source
 from landscape.problems.problem import Problem
 from landscape.provenance import provenance
+from landscape.ranks.group import Ranks
 from landscape.storage import schema
 from landscape.storage.files import as_path, hessian_file, make_folder, output, refuse_foreign, sha256
 from landscape.storage.hessians import HessianReader
@@ -45,6 +47,7 @@ def analyse(
     quiet: bool = False,
     fsync: bool = False,
     jobs: int | None = 0,
+    ranks: Ranks | None = None,
 ) -> HessianReader:
     """Measure the Hessian of a run's checkpoints; returns the finished file.
 
@@ -52,7 +55,8 @@ def analyse(
     bit, except the tracking of a step with a new predecessor. Any other file in the way is an error unless
     `overwrite`. fsync: sync every step to disk. jobs: checkpoints of dense blocks measured at once, each in a
     process of one thread, with the same file for any number; None: one per core, as far as memory allows; 0: none but
-    this process. Raises LandscapeError.
+    this process. ranks: those that the samples are spread over, of which this is the first; it needs `follow` in the
+    others. Raises LandscapeError.
     """
     run = as_path(run)
     out = output(out or hessian_file(run))
@@ -61,7 +65,7 @@ def analyse(
             raise FileError(f"{out} is the run file itself", "choose another --out")
         chosen = finite_steps(reader, choose_steps(reader, config.steps, config.num_steps))
         warn_of_damage(reader)
-        problem, source = problems.opened(reader, config)
+        problem, source = spread.opened(reader, config, ranks) if ranks else problems.opened(reader, config)
         Measurement(problem, config)
         make_folder(out.parent)
         with sole_writer(out):
@@ -76,11 +80,20 @@ def analyse(
             if source:
                 measurement.require_sound(reader.checkpoint(min(plan.todo, default=chosen[0])))
             attrs = written_attrs(reader, config, found, str(problem.device), source)
+            if ranks:
+                attrs |= {"world_size": ranks.size, "backend": ranks.backend(problem.device)}
             with open_writer(out, attrs, len(plan.steps), *measurement.layout(), found, fsync) as writer:
                 _measure(reader, measurement, plan, HessianReader(out), writer, quiet, jobs)
                 writer.finish("complete")
                 remove_parts(out)
     return HessianReader(out)
+
+
+def follow(run: Path, config: HessianConfig, ranks: Ranks) -> int:
+    """Do the part of a rank that is not the first in its `analyse`; returns the exit code that the first one sends."""
+    with RunReader(run) as reader:
+        problem, _ = spread.opened(reader, config, ranks)
+        return problem.serve()
 
 
 def new_tasks(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from landscape.cli import tables
 from landscape.cli.cluster import Cluster
@@ -13,7 +13,11 @@ from landscape.cli.printing import say
 from landscape.config import HessianConfig
 from landscape.errors import UNFINISHED, ConfigError, NumericsError, working_on
 from landscape.options import check_bounds, field, required
+from landscape.ranks.launch import launched
 from landscape.text import printable
+
+if TYPE_CHECKING:
+    from landscape.ranks.group import Ranks
 
 MEASURED = ("blocks", "k", "objective", "problem", "eigenvectors")
 METHOD = (
@@ -71,6 +75,26 @@ class Hessian(Command):
 
     def execute(self) -> int:
         """Run the command; returns its exit code."""
+        if launched() is None:
+            return self._measure()
+        from landscape.ranks.group import joined
+
+        if self.executor == "slurm" or self.jobs is not None:
+            raise ConfigError(
+                "executor slurm and jobs are for one process", "leave them out, or start it without torchrun"
+            )
+        with joined() as ranks:
+            if ranks and ranks.rank:
+                from landscape.analysis.hessian import follow
+
+                return follow(self.run, self.analysis, ranks)
+            code = self._measure(ranks)
+            if ranks:
+                ranks.say(("end", code))
+        return code
+
+    def _measure(self, ranks: Ranks | None = None) -> int:
+        """Measure, over ranks as the first of them, and print."""
         from landscape.analysis.hessian import analyse
         from landscape.storage.files import hessian_file
 
@@ -83,7 +107,8 @@ class Hessian(Command):
                 submitted = submit_analysis(self.run, self.analysis, out, self.cluster.pack, options, self.overwrite)
                 say(tables.submissions(submitted, self.json))
                 return 0
-            result = analyse(self.run, self.analysis, out, self.overwrite, self.quiet, self.fsync, self.jobs)
+            jobs = 0 if ranks else self.jobs
+            result = analyse(self.run, self.analysis, out, self.overwrite, self.quiet, self.fsync, jobs, ranks)
         opinions = []
         if self.verify:
             from landscape.analysis.verify import verify

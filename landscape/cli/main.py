@@ -24,6 +24,7 @@ from landscape.cli.slices import Slice
 from landscape.cli.sweep import Sweep
 from landscape.cli.train import Train, base_config
 from landscape.errors import INTERRUPTED, ConfigError, as_landscape_error, complain, lookup
+from landscape.ranks.launch import launched
 
 COMMANDS: dict[str, type[Command]] = {
     "demo": Demo,
@@ -60,16 +61,23 @@ def main() -> None:
 
 def run(argv: Sequence[str]) -> int:
     """Run one command; returns its exit code: 0, 1 or 2 for errors, 3 not converged, 130 interrupted."""
+    launch = launched()
     try:
         if "--version" in argv:
             say(f"landscape {landscape.__version__}")
             return 0
         args = _parse(argv)
+        if launch and args and not isinstance(args, Hessian):
+            name = type(args).__name__.lower()
+            raise ConfigError(
+                f"landscape {name} is for one process; {launch.size} were started", "start it without torchrun"
+            )
         with results_only():
             return args.execute() if args else 0
     except (Exception, SystemExit) as error:
         if known := as_landscape_error(error):
-            complain(known)
+            if launch is None or launch.rank == 0:
+                complain(known)
             return known.exit_code
         raise
     except KeyboardInterrupt:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import numbers
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -213,8 +213,8 @@ def require_same(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> N
             )
 
 
-def require_used(terms: Iterable[Value], params: Mapping[str, Tensor]) -> None:
-    """Raise ArgumentError for parameters that none of the terms depends on."""
+def unused_in(terms: Iterable[Value], params: Mapping[str, Tensor]) -> list[str]:
+    """Parameters that none of the terms depends on. Raises ArgumentError for a sparse gradient."""
     unused = list(params)
     leaves = leaves_of(params)
     for term in terms:
@@ -226,7 +226,14 @@ def require_used(terms: Iterable[Value], params: Mapping[str, Tensor]) -> None:
                 raise ArgumentError(f"the gradient of {sparse[0]!r} is sparse", "make its module with sparse=False")
             unused = [n for n, g in zip(unused, found, strict=True) if g is None]
         if not unused:
-            return
+            break
+    return unused
+
+
+def require_used(unused: Sequence[str]) -> None:
+    """Raise ArgumentError for parameters that the loss does not depend on, if there are any."""
+    if not unused:
+        return
     raise ArgumentError(
         f"the loss does not depend on {', '.join(map(repr, unused[:3]))}"
         + (f" and {len(unused) - 3} more" if len(unused) > 3 else ""),

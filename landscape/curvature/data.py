@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 
 from landscape.curvature.checks import blaming, require_count, require_data
 from landscape.curvature.modules import in_precision
+from landscape.curvature.part import Part, taken
 from landscape.devices import free_memory
 from landscape.errors import ArgumentError
 
@@ -50,6 +51,8 @@ def as_data(
 ) -> Data:
     """Tensors, or where there are no targets a re-iterable of (inputs, targets) batches, which go to `device`.
 
+    One of several ranks has its part of them (`taking`).
+
     Raises ArgumentError for what is neither, for chunks of no samples, for numbers that are not finite, and for batches
     that cannot be read twice or are others then.
     """
@@ -62,12 +65,17 @@ def as_data(
     if targets is not None:
         if callable(targets) and not isinstance(targets, Tensor):
             raise ArgumentError(f"targets are {_kind(targets)}", "pass the loss by its name: loss=...")
-        return Tensors(_plain(inputs), _plain(targets), chunk_size)
+        whole = Tensors(_plain(inputs), _plain(targets), chunk_size)
+        return whole if (part := taken()) is None else whole.part(part, chunk_size)
     if isinstance(inputs, Tensor | Mapping) or not isinstance(inputs, Iterable):
         raise ArgumentError(
             f"inputs are a {type(inputs).__name__}, and there are no targets",
             "give inputs and targets, or a DataLoader (or list) of (inputs, targets) batches",
         )
+    if part := taken():
+        first = next(iter(inputs), ((), ()))
+        part.seen.append(f"{checksum(first):08x}")
+        inputs = part.batches(inputs)
     return Batches(inputs, device)
 
 
@@ -79,6 +87,12 @@ class Tensors:
         self._count, self.device = require_data(inputs, targets)
         self._chunk_size = chunk_size or self._count
         self.num_chunks = -(-self._count // self._chunk_size)
+
+    def part(self, part: Part, chunk_size: int | None) -> Tensors:
+        """The samples of one of several ranks. Raises ArgumentError for fewer samples than ranks."""
+        part.seen.append(f"{checksum(self._trees):08x}")
+        at = part.rows(self._count)
+        return Tensors(*_rows_of_both(*self._trees, at), chunk_size)
 
     def __len__(self) -> int:
         return self._count
@@ -122,7 +136,7 @@ class Batches:
                 count, own = require_data(inputs, targets, f" of batch {i}")
                 self.device = device or own
                 self._count += count
-                self._sums.append(_checksum((inputs, targets)))
+                self._sums.append(checksum((inputs, targets)))
                 size += sum(t.numel() * t.element_size() for t in tensors_of((inputs, targets)))
                 if kept is not None:
                     # What a loader reuses for its next batch must not change what is kept.
@@ -181,7 +195,7 @@ class Batches:
             if batch is None:
                 raise _other(f"it ends after {self._at} of {self.num_chunks} batches")
         inputs, targets = _pair(batch, i)
-        if _checksum((inputs, targets)) != self._sums[i]:
+        if checksum((inputs, targets)) != self._sums[i]:
             raise _other(f"batch {i} holds other numbers than at first")
         self._current = inputs, targets
         return inputs, targets
@@ -209,7 +223,7 @@ def _plain(tree: Tree) -> Tree:
     return dict(tree) if isinstance(tree, Mapping) else tree
 
 
-def _checksum(tree: Tree) -> int:
+def checksum(tree: Tree) -> int:
     """CRC-32 over the bytes of all tensors, their shapes and types."""
     crc = 0
     for tensor in tensors_of(tree):

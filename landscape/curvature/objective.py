@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -21,16 +22,25 @@ from landscape.curvature.checks import (
     require_settings,
     require_used,
     require_values,
+    unused_in,
 )
-from landscape.curvature.data import Data, Piece, Tree, as_data, fresh, shapes
+from landscape.curvature.data import Data, Piece, Tree, as_data, checksum, fresh, shapes
 from landscape.curvature.differences import require_derivatives
 from landscape.curvature.modules import ModuleFunction, device_of, loss_in_precision
+from landscape.curvature.part import taken
 from landscape.curvature.weights import WeightFunction, Weights
 from landscape.errors import ArgumentError
 
 Parameters = Mapping[str, Tensor]
 PerSampleLoss = Callable[[Tensor, Any], Tensor]
 Adapter = Callable[[Any], Tensor]
+Ask = tuple[str, tuple[str, ...], tuple[str, ...]]
+"""What is summed over samples: "value", "gradient" or a part of the Hessian; of the latter rows and columns."""
+Sum = Callable[[Ask, Parameters, Tensor, Callable[[Tensor], Tensor]], Tensor]
+"""Sums what a function makes of vectors at the given parameters, here and on the ranks that hold other samples."""
+
+
+_NOTHING = torch.zeros(0, dtype=torch.float64)
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Tensor:
@@ -106,12 +116,15 @@ class Objective:
     ) -> None:
         require_settings(model, loss, weight_decay, dtype)
         self._data = as_data(inputs, targets, chunk_size, device_of(model))
+        if (part := taken()) and isinstance(model, nn.Module):
+            part.seen.append(f"{checksum(dict(model.named_buffers())):08x}")
         self._given = (model, loss, weight_decay, per_token, outputs, weights)
         self._model = ModuleFunction(model, dtype) if isinstance(model, nn.Module) else model
         self.dtype, self.weight_decay, self.device, self._adapt = dtype, weight_decay, self._data.device, outputs
         self._loss = loss_in_precision(loss, dtype)
         self._weights = Weights(loss, per_token, weights)
-        self._count = self._weights.total(piece()[1] for piece in self._data.pieces())
+        self.count = self._weights.total((piece()[1] for piece in self._data.pieces()), is_whole=part is None)
+        self._is_part, self._over = False, cast(Sum | None, None)
         self._is_deterministic = False
         self._sound: set[tuple[str, ...]] = set()
         self._left_alone: set[tuple[str, ...]] = set()
@@ -123,7 +136,21 @@ class Objective:
             model, self._data, None, loss, decay, dtype=dtype, per_token=per_token, outputs=outputs, weights=weights
         )
         other._sound, other._left_alone = self._sound, self._left_alone
+        other.count, other._is_part, other._over = self.count, self._is_part, self._over
         return other
+
+    def spread(self, count: float, over: Sum | None = None) -> Objective:
+        """The mean over all samples or tokens, of which this objective has some; count: the sum of all weights.
+
+        over: adds what other ranks make of the rest; without it every sum is that over the samples here.
+        """
+        other = copy.copy(self)
+        other.count, other._is_part, other._over = count, True, over
+        return other
+
+    def total(self, ask: Ask, params: Parameters, vectors: Tensor, own: Callable[[Tensor], Tensor]) -> Tensor:
+        """What `own` makes of vectors with the samples here, plus what the same makes of them on other ranks."""
+        return own(vectors) if self._over is None else self._over(ask, params, vectors, own)
 
     @property
     def num_chunks(self) -> int:
@@ -169,13 +196,20 @@ class Objective:
                 targets = [self._weights.clean(piece()[1]) for piece in self._data.pieces()]
                 require_labels(torch.stack([x for y in targets for x in y.aminmax()]), outputs.shape[-1])
             require_finite(values)
-            if self.num_chunks > 1 and len(values) > 1:
+            if (self.num_chunks > 1 or self._is_part) and len(values) > 1:
                 parts = [self._values(half, self._outputs(half, params)) for half in halves]
                 require_independent(values, torch.cat(parts), outputs)
+        if not self._is_part:
+            require_used(self.unused(params))
         with blaming("the loss cannot be differentiated"):
-            require_used((functools.partial(self._chunk, s) for s in (at, *self._data.pieces())), params)
             self._require_derivatives(at, params)
         self._sound.add(tuple(params))
+
+    def unused(self, params: Parameters) -> list[str]:
+        """Parameters that the loss of no sample here depends on."""
+        at, _ = self._data.probe()
+        with blaming("the loss cannot be differentiated"):
+            return unused_in((functools.partial(self._chunk, s) for s in (at, *self._data.pieces())), params)
 
     def terms(self) -> Iterator[Callable[[Parameters], Tensor]]:
         """Functions of the parameters that sum to the objective, one per chunk of samples and one for L2."""
@@ -203,17 +237,27 @@ class Objective:
         require_parameters(params, self.device)
         leaves = {n: p.detach().to(self.dtype).requires_grad_() for n, p in params.items()}
         self.require_sound(leaves)
-        total = {n: torch.zeros_like(p) for n, p in leaves.items()}
+        found = self.total(("gradient", (), ()), leaves, _NOTHING, lambda _: self.own_gradient(leaves))
+        pieces = found.split([p.numel() for p in leaves.values()])
+        return {n: piece.view_as(p) for (n, p), piece in zip(leaves.items(), pieces, strict=True)}
+
+    def own_gradient(self, params: Parameters) -> Tensor:
+        """The gradient (n,) of the terms here."""
+        total = [torch.zeros_like(p) for p in params.values()]
         for term in self.terms():
-            for name, g in zip(leaves, gradients(term(leaves), leaves.values()), strict=True):
-                total[name] += g
-        return total
+            for sum_, g in zip(total, gradients(term(params), params.values()), strict=True):
+                sum_ += g
+        return torch.cat([g.reshape(-1) for g in total])
 
     def value(self, params: Parameters) -> float:
         """The objective itself."""
         self._require_left_alone(params)
+        return float(self.total(("value", (), ()), params, _NOTHING, lambda _: self.own_value(params)))
+
+    def own_value(self, params: Parameters) -> Tensor:
+        """The sum (1,) of the terms here."""
         with torch.no_grad():
-            return sum(float(term(params)) for term in self.terms())
+            return torch.tensor([sum(float(term(params)) for term in self.terms())], dtype=torch.float64)
 
     def _require_left_alone(self, params: Parameters) -> None:
         """Raise ArgumentError for a model that writes into its parameters; tried on copies, once for a set of names."""
@@ -258,7 +302,7 @@ class Objective:
         return values if weights.dtype == torch.bool else values * weights.to(self.dtype)
 
     def _loss_of(self, at: Piece, outputs: Tensor) -> Tensor:
-        return self._values(at, outputs).sum() / self._count
+        return self._values(at, outputs).sum() / self.count
 
     def _chunk(self, at: Piece, params: Parameters) -> Tensor:
         return self._loss_of(at, self._outputs(at, params))

@@ -173,6 +173,16 @@ class HessianOperator:
                 f"vectors of length {columns.shape[0]}; this operator takes {self.shape[1]}",
                 "give one number per parameter of the columns",
             )
+        result = self.objective.total((self.part, tuple(self.rows), tuple(self.cols)), self._params, columns, self.own)
+        if not is_finite(result):
+            raise NumericsError(
+                "a Hessian-vector product is NaN or infinite",
+                "the loss or a derivative is not finite: overflow, log or sqrt or norm of 0, or a vector that is not",
+            )
+        return result[:, 0] if single else result
+
+    def own(self, columns: Tensor) -> Tensor:
+        """The products with vectors (n, m) of the objective's terms here."""
         result = columns.new_zeros(self.shape[0], columns.shape[1])
         with blaming("the product fails"):
             for term in self._terms:
@@ -184,12 +194,7 @@ class HessianOperator:
                         result[:, j] += term.apply(columns[:, j].contiguous(), batched=False)
                 if not self._keep:
                     term.forget()
-        if not is_finite(result):
-            raise NumericsError(
-                "a Hessian-vector product is NaN or infinite",
-                "the loss or a derivative is not finite: overflow, log or sqrt or norm of 0, or a vector that is not",
-            )
-        return result[:, 0] if single else result
+        return result
 
     @property
     def T(self) -> HessianOperator:

@@ -58,8 +58,11 @@ class Weights:
             raise ArgumentError("weights are negative or not finite somewhere", "return numbers of at least 0")
         return found if kept is None else kept & found if found.dtype == torch.bool else found.where(kept, 0.0)
 
-    def total(self, pieces: Iterable[Tree]) -> float:
-        """The sum of w_i c_i over targets. Raises ArgumentError where nothing counts, and for ignored samples."""
+    def total(self, pieces: Iterable[Tree], is_whole: bool = True) -> float:
+        """The sum of w_i c_i over targets. Raises ArgumentError where nothing counts, and for ignored samples.
+
+        is_whole: whether these are all targets; in a part of them nothing need count.
+        """
         total, left_out, samples = 0.0, 0, 0
         for targets in pieces:
             if len(self.shape(targets)) < self.axes:
@@ -75,7 +78,7 @@ class Weights:
                 f"{left_out} of {samples} targets are {self._ignored}, which the loss leaves out of its mean",
                 f"leave these samples out: keep = targets != {self._ignored}, then inputs[keep] and targets[keep]",
             )
-        if not total > 0:
+        if is_whole and not total > 0:
             if self._function or self._classes is not None:
                 raise ArgumentError("the weights of all samples or tokens are 0", "give some a weight above 0")
             raise ArgumentError(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import abc
+import copy
 import functools
 from collections.abc import Mapping
+from typing import Self
 
 import numpy as np
 import torch
@@ -13,6 +15,7 @@ from torch import nn
 from landscape.choices.optimizers import OPTIMIZERS
 from landscape.config import TrainConfig
 from landscape.curvature.objective import Objective
+from landscape.curvature.part import Part
 from landscape.errors import ConfigError
 from landscape.problems.problem import Arrays, ParameterSpec, Training
 from landscape.problems.rows import Groups
@@ -39,6 +42,12 @@ class TrainedProblem(abc.ABC):
         self.tokens = torch.from_numpy(data["tokens"][rows]).to(device, torch.int64)
         self.labels = torch.from_numpy(data["labels"][rows]).to(device, torch.int64)
         self._chunk_size = chunk_size
+
+    def part(self, part: Part) -> Self:
+        """The problem of one rank's part of the samples, as their own mean."""
+        own, at = copy.copy(self), part.rows(len(self.tokens))
+        own.tokens, own.labels = self.tokens[at], self.labels[at]
+        return own
 
     @functools.cached_property
     def model(self) -> nn.Module:

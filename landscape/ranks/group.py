@@ -38,6 +38,10 @@ class Ranks:
             dist.broadcast(tensor, 0)
         return tensor
 
+    def backend(self, device: torch.device) -> str:
+        """What numbers on a device go through."""
+        return "nccl" if device.type == "cuda" else "gloo"
+
     def say(self, value: Any = None) -> Any:
         """What rank 0 says, on every rank."""
         held = [value]
@@ -87,9 +91,7 @@ def joined() -> Iterator[Ranks | None]:
     watch = _join(launch)
     try:
         yield Ranks(launch.rank, launch.size, watch)
-        watch.done()
-        dist.barrier()
-        watch.stop()
+        watch.finish()
         dist.destroy_process_group()
     except BaseException as error:
         _end(watch, launch, error)

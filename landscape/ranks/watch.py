@@ -52,7 +52,7 @@ class Store(Protocol):
 
 
 class Watch:
-    """Reports on this rank, and looks after the others, from `start` until `stop`."""
+    """Reports on this rank, and looks after the others, from `start` until `finish`."""
 
     def __init__(self, store: Store, rank: int, size: int) -> None:
         self._store, self.rank, self.size = store, rank, size
@@ -77,13 +77,19 @@ class Watch:
             signal.signal(number, lambda *_: None)
         self._thread.start()
 
-    def done(self) -> None:
-        """This rank has done its work: its silence means nothing any more."""
-        self._set(f"ended/{self.rank}", "1")
-        self._over.set()
+    def finish(self) -> None:
+        """This rank has done its work. Rank 0, which may hold the store, waits for the others."""
+        if self.rank:
+            self._stop()
+            self._set(f"ended/{self.rank}", "1")
+            return
+        while not self._store.check([f"ended/{rank}" for rank in range(1, self.size)]):
+            time.sleep(0.02)
+        self._stop()
 
-    def stop(self) -> None:
-        """End the thread, once all ranks are done."""
+    def _stop(self) -> None:
+        self._over.set()
+        os.write(self._writable, b"\0")
         self._thread.join()
         signal.set_wakeup_fd(-1)
 

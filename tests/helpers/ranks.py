@@ -64,6 +64,7 @@ def _enter(folder: Path, rank: int, env: Mapping[str, str], work: Callable[..., 
         os.dup2(os.open(folder / f"{rank}.{name}", os.O_CREAT | os.O_WRONLY | os.O_TRUNC), number)
         setattr(sys, f"std{name}", open(number, "w", closefd=False))  # noqa: SIM115
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.chdir(folder)
     work(*what)
 
 

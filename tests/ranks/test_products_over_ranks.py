@@ -1,0 +1,185 @@
+"""`torchrun … -m landscape hessian`: the file is that of one process, whatever each rank holds of the samples."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from helpers.commands import Refusal
+from helpers.ranks import command, started
+
+from landscape.cli import main as cli
+from landscape.curvature.part import Part
+from landscape.errors import ArgumentError
+from landscape.storage.hessians import HessianReader
+
+ROOT = Path(__file__).parents[2]
+COSTS = {"seconds", "num_products", "checkpoint_crc32"}
+ROUNDING = ("residual_norm", "hidden", "inertia_error", "ratio_error", "ratio_distance", "principal_angles")
+"""Errors, of the size of rounding or of what a search stops at, and angles near 0, which are right to 1e-8."""
+
+LOADED = """
+import os
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+from landscape import ModuleProblem
+
+
+class Mine(Dataset):
+    x = torch.randn(23, 3, generator=torch.Generator().manual_seed(1))
+
+    def __len__(self):
+        return 23
+
+    def __getitem__(self, i):
+        with open(f"read.{os.environ.get('RANK', 'alone')}", "a") as log:
+            log.write(f"{i} ")
+        return self.x[i], i % 3
+
+
+def model():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3)).eval()
+
+
+def loss(z, y):
+    return nn.functional.cross_entropy(z, y, reduction="none") + 0.01 * z.square().sum(-1)
+
+
+def problem():
+    loader = DataLoader(Mine(), batch_size=3)
+    blocks = {"first": ["0.*"], "last": ["2.weight"]}
+    return ModuleProblem(model(), loader, None, loss, blocks, [("first", "last")], weights=lambda y: 1.0 + y)
+"""
+
+
+def torchrun(folder: Path, size: int, *argv: str) -> None:
+    """The command line of docs/scale.md, in a folder."""
+    path = f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    ranks = ["--standalone", "--nproc-per-node", str(size), "-m", "landscape", *argv]
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", *ranks],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("written: ") == 1, done.stdout
+
+
+def assert_equal(found: Path, expected: Path) -> None:
+    """All numbers of two Hessian files agree to 1e-12 of the largest of their kind; so do the counts."""
+    with h5py.File(found) as ours, h5py.File(expected) as theirs:
+        names: list[str] = []
+        theirs.visititems(lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None)
+        unlike, compared = [], 0
+        for name in names:
+            a, b = ours[name][()], theirs[name][()]
+            if name in COSTS or name.endswith(ROUNDING) or a.dtype.kind not in "fi":
+                continue
+            scale = np.nanmax(np.abs(b), initial=0.0) if b.dtype.kind == "f" else 0.0
+            if not np.allclose(a, b, rtol=0, atol=1e-12 * scale, equal_nan=True):
+                unlike.append((name, a, b))
+            compared += 1
+        assert not unlike
+        assert compared > 60
+
+
+@pytest.mark.slow
+def test_two_ranks_measure_a_trained_network(run_file: Path) -> None:
+    """Products by hand and by autograd, 14 samples on one rank and 15 on the other; the file says how it was made."""
+    options = ["--ckpt", str(run_file), "--steps", "60", "--blocks", "E", "all", "--method", "lanczos"]
+    options = [*options, "--rtol", "1e-10", "--device", "cpu", "--quiet", "--out"]
+    torchrun(run_file.parent, 2, "hessian", *options, "two.h5")
+    assert cli.run(["hessian", *options, str(run_file.with_name("one.h5"))]) == 0
+    two, one = (run_file.with_name(f"{name}.h5") for name in ("two", "one"))
+    assert_equal(two, one)
+    attrs = HessianReader(two).attrs
+    assert (attrs["world_size"], attrs["backend"]) == (2, "gloo")
+    assert "world_size" not in HessianReader(one).attrs
+    assert not list(run_file.parent.glob(".*"))
+
+
+@pytest.fixture
+def loaded(users_run: Path) -> Path:
+    """A run of three checkpoints, and loaded.py, whose problem reads a DataLoader and notes what it reads."""
+    users_run.with_name("loaded.py").write_text(LOADED)
+    return users_run
+
+
+OPTIONS = ["hessian", "--ckpt", "run.h5", "--problem", "loaded.py:problem", "--steps", "0,9", "--quiet"]
+
+
+@pytest.mark.slow
+def test_four_ranks_measure_a_users_network(loaded: Path) -> None:
+    """Weighted samples, and eight batches, the last of which is short: each rank reads its own, and first batch 0."""
+    torchrun(loaded.parent, 4, *OPTIONS, "--out", "four.h5")
+    assert cli.run([*OPTIONS, "--out", "one.h5"]) == 0
+    assert_equal(loaded.with_name("four.h5"), loaded.with_name("one.h5"))
+    assert HessianReader(loaded.with_name("four.h5")).attrs["world_size"] == 4
+    for rank in range(4):
+        read = {int(i) for i in loaded.with_name(f"read.{rank}").read_text().split()}
+        assert read == {0, 1, 2} | {i for i in range(23) if i // 3 % 4 == rank}
+
+
+@pytest.mark.slow
+def test_a_file_of_one_process_is_extended_by_ranks(loaded: Path) -> None:
+    """Rows that are there stay bit for bit, those of the new step are the same; nothing is done where all is there."""
+    assert cli.run([*OPTIONS, "--out", "one.h5"]) == 0
+    assert cli.run([*OPTIONS[:-2], "0", "--quiet", "--out", "grown.h5"]) == 0
+    before = HessianReader(loaded.with_name("grown.h5")).row(0)
+    for _ in range(2):
+        with started(loaded.parent, 2, command, loaded.parent, [*OPTIONS, "--out", "grown.h5"]) as crew:
+            crew.join()
+        assert (crew.codes, crew.said()) == ([0, 0], "")
+        grown = HessianReader(loaded.with_name("grown.h5"))
+        assert {n: v.tobytes() for n, v in before.items()} == {n: v.tobytes() for n, v in grown.row(0).items()}
+    assert_equal(loaded.with_name("grown.h5"), loaded.with_name("one.h5"))
+
+
+def test_parts_differ_by_one_and_are_all() -> None:
+    """23 samples for 4 ranks; with more ranks than samples or batches none is left for some."""
+    rows = [Part(rank, 4).rows(23) for rank in range(4)]
+    assert [at.stop - at.start for at in rows] == [5, 6, 6, 6]
+    assert sum((list(range(23))[at] for at in rows), []) == list(range(23))
+    with pytest.raises(ArgumentError, match="3 samples for 4 ranks"):
+        Part(0, 4).rows(3)
+    with pytest.raises(ArgumentError, match="3 batches for 4 ranks"):
+        Part(0, 4).batches([1, 2, 3])
+    shuffled = torch.utils.data.DataLoader(list(range(50)), shuffle=True)
+    with pytest.raises(ArgumentError, match="another order"):
+        Part(0, 2).batches(shuffled)
+    every = [list(Part(rank, 2).batches([1, 2, 3])) for rank in range(2)]
+    assert every == [[1, 3], [2]]
+
+
+@pytest.mark.parametrize(
+    ("argv", "error"),
+    [
+        (["train", "--out", "x.h5"], "landscape train is for one process; 2 were started"),
+        (["hessian", "--ckpt", "run.h5", "--jobs", "2"], "executor slurm and jobs are for one process"),
+    ],
+)
+def test_what_ranks_do_not_do(
+    argv: list[str],
+    error: str,
+    assert_refused: Refusal,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Training over ranks, and workers on top of them, are refused by the first rank alone."""
+    for name, value in {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("RANK", "0")
+    assert_refused(argv, 2, error, "without torchrun")
+    monkeypatch.setenv("RANK", "1")
+    assert cli.run(argv) == 2
+    assert capsys.readouterr().err == ""
