@@ -187,5 +187,6 @@ def _notes(sources: Sequence[Source]) -> list[str]:
             "hidden: distance beyond the reported eigenvalues within which one may have been missed, relative to the "
             f"norm of the block (failure probability {max(failures, default=0.0):.0e} per end); 0: all were computed.",
             *([f"{control(analysed)} Both pairs are products of two factors."] if control(analysed) else []),
+            "A caption that names F0, F14 or the like means that fact of docs/theory.md, where it is proved.",
         ]
     return notes
