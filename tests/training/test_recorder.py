@@ -377,7 +377,7 @@ def test_a_report_of_runs_of_either_kind(recorded: Path, tiny_run: Path, tmp_pat
     page = write_report([recorded, tiny_run], tmp_path / "report", quiet=True).with_name("report.md").read_text()
     assert "Recorded: torch.nn.modules.container.Sequential with 17 parameters" in page
     assert "p = 7" in page
-    assert "embedding norms" in page.lower()
+    assert "figures/embedding_norms.png" in page
 
 
 def test_commands_that_need_more_say_so(recorded: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

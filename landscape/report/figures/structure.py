@@ -163,7 +163,8 @@ def _sharpest(table: pd.DataFrame) -> str:
     """How near the sharpness of the optimiser came to its stable limit, else how eigenvectors turned, as a title."""
     for name, limit in STABLE.items():
         if name in table and table[name].notna().any():
-            reached = digits(float(table[name].max()) / limit)
-            return f"The sharpness of {LABEL[name]} reaches {reached} times its stable limit"
+            most = table.iloc[int(np.nanargmax(table[name]))]
+            reached = f"{digits(most[name] / limit)} times its stable limit"
+            return f"The sharpness of {LABEL[name]} is largest at step {most['step']:,}, {reached}"
     overlap = digits(float(table["overlap"].median()), ".2f")
     return f"Neighbouring steps share {overlap} of the eigenvectors at the ends, in the median"
