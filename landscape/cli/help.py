@@ -22,7 +22,7 @@ _EXAMPLES = (
 
 def overview(commands: Mapping[str, type[Command]]) -> str:
     """The help of the whole program."""
-    rows = [_row(name, _summary(kind), left=12) for name, kind in commands.items()]
+    rows = [_row(name, _summary(kind), left=14) for name, kind in commands.items()]
     return "\n".join(
         [
             "usage: landscape COMMAND [options]",

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import os
 import sys
 from collections.abc import Sequence
+from typing import Literal
+
+import tyro
 
 import landscape
 from landscape.cli.compare import Compare
+from landscape.cli.completion import script
 from landscape.cli.critical import Critical
 from landscape.cli.declared import Command
 from landscape.cli.demo import Demo
@@ -24,7 +29,27 @@ from landscape.cli.slices import Slice
 from landscape.cli.sweep import Sweep
 from landscape.cli.train import Train, base_config
 from landscape.errors import INTERRUPTED, ConfigError, as_landscape_error, complain, lookup
+from landscape.options import required
 from landscape.ranks.launch import launched
+
+
+@dataclasses.dataclass(frozen=True)
+class Completion(Command):
+    """A script that completes commands and options in a shell, to be read when it starts."""
+
+    examples = (
+        "landscape completion bash   # to be added to ~/.bashrc",
+        "landscape completion fish   # for ~/.config/fish/completions/landscape.fish",
+    )
+    groups = {"shell": ("shell",)}
+
+    shell: tyro.conf.Positional[Literal["bash", "zsh", "fish"]] = required("Shell to complete in.")
+
+    def execute(self) -> int:
+        """Run the command; returns its exit code."""
+        say(script(self.shell, COMMANDS))
+        return 0
+
 
 COMMANDS: dict[str, type[Command]] = {
     "demo": Demo,
@@ -39,6 +64,7 @@ COMMANDS: dict[str, type[Command]] = {
     "export": Export,
     "info": Info,
     "check": Check,
+    "completion": Completion,
 }
 HELP = {"-h", "--help"}
 

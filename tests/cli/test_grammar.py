@@ -127,7 +127,8 @@ def test_ctrl_c_says_what_is_left(
 
     monkeypatch.setattr(COMMANDS[name], "execute", stopped)
     needed = {"critical": ["x.h5", "--step", "1"], "slice": ["x.h5", "--step", "1"], "import": ["x", "--out", "y.h5"]}
-    assert cli.run([name, *needed.get(name, [] if name == "train" else ["x.h5"])]) == 130
+    needed |= {"completion": ["bash"], "train": [], "demo": []}
+    assert cli.run([name, *needed.get(name, ["x.h5"])]) == 130
     assert capsys.readouterr().err == f"interrupted: {COMMANDS[name].interrupted}\n"
 
 
