@@ -348,7 +348,8 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_command_reads_it(recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`info`, `check` and `report` show what is there; the figures that need more say why they are not drawn."""
     assert cli.run(["info", str(recorded)]) == 0
-    said = capsys.readouterr().out
+    # Lines are folded to the terminal.
+    said = " ".join(capsys.readouterr().out.split())
     assert "5 rows of 0.weight, 0.bias, 2.weight, 2.bias" in said
     assert "model=torch.nn.modules.container.Sequential num_parameters=17" in said
     assert "--problem mine.py:problem" in said
