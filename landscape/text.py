@@ -36,11 +36,17 @@ def csv_cell(value: Any) -> Any:
     return f"'{printable(value)}" if value.startswith(_FORMULA) and not _is_number(value) else printable(value)
 
 
-def write_csv(table: pd.DataFrame, path: Path) -> None:
-    """Write a table without its index, with text in headers and cells escaped."""
+def csv_text(table: pd.DataFrame) -> str:
+    """A table without its index, with text in headers and cells escaped."""
     text = table.select_dtypes(exclude=["number", "bool"]).columns
     safe = table.assign(**{name: table[name].map(csv_cell) for name in text})
-    safe.rename(columns=csv_cell).to_csv(path, index=False)
+    shown: str = safe.rename(columns=csv_cell).to_csv(index=False, lineterminator="\n")
+    return shown
+
+
+def write_csv(table: pd.DataFrame, path: Path) -> None:
+    """Write a table without its index, with text in headers and cells escaped."""
+    path.write_text(csv_text(table), encoding="utf-8")
 
 
 def _is_shown(character: str) -> bool:

@@ -10,6 +10,7 @@ import tyro
 from landscape.cli import tables
 from landscape.cli.declared import Command
 from landscape.cli.printing import say
+from landscape.errors import ConfigError
 from landscape.options import field, required
 
 
@@ -21,21 +22,28 @@ class Compare(Command):
         "landscape compare checkpoints/a.h5 checkpoints/b.h5",
         "landscape compare checkpoints/sweep/*.h5 --json   # every number",
     )
-    groups = {"options": ("files", "json")}
+    groups = {"options": ("files", "json", "csv")}
 
     files: tyro.conf.Positional[tuple[Path, ...]] = required(
         "Run files, Hessian files or both; the analyses beside a run are included."
     )
     json: bool = field(False, "Print everything as one JSON document.")
+    csv: bool = field(False, "Print the table as CSV, a row a run.")
 
     def execute(self) -> int:
         """Run the command; returns its exit code."""
         from landscape.report import comparison
         from landscape.report.figures import open_sources
 
+        if not self.files:
+            raise ConfigError("no file given", "name run or Hessian files: landscape compare A.h5 B.h5 ...")
         rows = comparison.compared(open_sources(self.files))
         if self.json:
             say(tables.document(comparison.document(rows)))
+            return 0
+        lines = comparison.side_by_side(rows)
+        if self.csv:
+            say(tables.rows_csv([dict(zip(lines[0], line, strict=True)) for line in lines[1:]]))
         else:
-            say(tables.align(list(zip(*comparison.side_by_side(rows), strict=True))))
+            say(tables.align(list(zip(*lines, strict=True))))
         return 0

@@ -27,7 +27,7 @@ class Critical(Command):
         "search": ("run", "step", "grad_tol", "search_hvps", "resume"),
         "what is measured": MEASURED,
         "method": METHOD,
-        "output": ("out", "overwrite", "json", "quiet"),
+        "output": ("out", "overwrite", "json", "csv", "quiet"),
     }
 
     run: RunFile = required("Run file to start from.", was="ckpt")
@@ -52,6 +52,7 @@ class Critical(Command):
     )
     overwrite: bool = field(False, "Replace a file of another search or other settings.")
     json: bool = field(False, "Print everything measured as one JSON document.")
+    csv: bool = field(False, "Print what belongs to a block as CSV.")
     quiet: bool = field(False, "No progress bar.")
 
     def __post_init__(self) -> None:
@@ -76,7 +77,9 @@ class Critical(Command):
             )
         point = result.critical_point(self.step)
         status = ENDS[point["status"]]
-        if self.json:
+        if self.csv:
+            say(tables.hessian_csv(out))
+        elif self.json:
             found = {**point, "status": status}
             say(tables.hessian_document(out, result, critical_point=found))
         else:

@@ -27,6 +27,8 @@ def parse(name: str, kind: type[Command], argv: Sequence[str], base: Any = None)
             )
         except SystemExit:
             raise _usage_error(name, box.getvalue()) from None
+    if getattr(parsed, "json", False) and getattr(parsed, "csv", False):
+        raise ConfigError("json and csv are two formats", "give one of them")
     return parsed
 
 

@@ -39,7 +39,7 @@ class Hessian(Command):
         "what is measured": ("run", "steps", "num_steps", *MEASURED),
         "method": (*METHOD, "verify"),
         "processes": ("jobs", "executor", "pack", "slurm"),
-        "output": ("out", "overwrite", "fsync", "json", "quiet"),
+        "output": ("out", "overwrite", "fsync", "json", "csv", "quiet"),
     }
 
     analysis: HessianConfig
@@ -65,6 +65,7 @@ class Hessian(Command):
     )
     verify: bool = field(False, "Compare with PyHessian's top eigenvalue, and with a dense Hessian where it fits.")
     json: bool = field(False, "Print everything measured as one JSON document.")
+    csv: bool = field(False, "Print what belongs to a step and a block as CSV.")
     quiet: bool = field(False, "No progress bar.")
 
     def __post_init__(self) -> None:
@@ -114,7 +115,9 @@ class Hessian(Command):
             from landscape.analysis.verify import verify
 
             opinions = verify(self.run, result)
-        if self.json:
+        if self.csv:
+            say(tables.hessian_csv(out))
+        elif self.json:
             say(tables.hessian_document(out, result, verify=[dataclasses.asdict(o) for o in opinions]))
         else:
             say(f"{tables.measurements(result)}\n{tables.verification(opinions)}written: {printable(out)}")

@@ -32,7 +32,7 @@ class Sweep(Command):
     groups = {
         "work": ("config", "status", "cancel"),
         "processes": ("jobs", "executor", "pack", "slurm"),
-        "output": ("out", "overwrite", "json", "quiet"),
+        "output": ("out", "overwrite", "json", "csv", "quiet"),
     }
 
     cluster: Cluster
@@ -53,6 +53,7 @@ class Sweep(Command):
         False, "Remove the files of the sweep in the folder and start again; other files are refused."
     )
     json: bool = field(False, "Print the results as one JSON document.")
+    csv: bool = field(False, "Print a row a run as CSV.")
     quiet: bool = field(False, "No progress bar.")
 
     def __post_init__(self) -> None:
@@ -85,6 +86,8 @@ class Sweep(Command):
         result = run_sweep(config, self.out, jobs, self.overwrite, self.quiet)
         if self.json:
             say(tables.document(result.document()))
+        elif self.csv:
+            say(tables.rows_csv([{**run.labels, **dataclasses.asdict(summary)} for run, summary in result.runs]))
         else:
             lines = [f"{summary.path}: {summary.steps} steps; {reached(summary)}" for _, summary in result.runs]
             lines += [f"{path}: not every eigenvalue converged" for path in result.unconverged]
@@ -107,6 +110,8 @@ class Sweep(Command):
         found = status(config, self.out)
         if self.json:
             say(tables.document({"counts": found.counts, "files": [dataclasses.asdict(file) for file in found.files]}))
+        elif self.csv:
+            say(tables.rows_csv(list(map(dataclasses.asdict, found.files))))
         else:
             say(tables.sweep_status(found))
         return 0

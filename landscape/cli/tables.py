@@ -190,6 +190,24 @@ def hessian_document(out: Path, result: HessianReader, **more: Any) -> str:
     )
 
 
+def hessian_csv(path: Path) -> str:
+    """The measurements of a Hessian file that belong to a step and a block, as CSV."""
+    from landscape.storage.views import HessianFile
+    from landscape.text import csv_text
+
+    with HessianFile(path) as file:
+        return csv_text(file.to_dataframes()["by_step_block"]).rstrip("\n")
+
+
+def rows_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows as CSV."""
+    import pandas as pd
+
+    from landscape.text import csv_text
+
+    return csv_text(pd.DataFrame(rows, dtype=object)).rstrip("\n")
+
+
 def document(x: Any, indent: int | None = None) -> str:
     """One JSON document; NaN and infinities as null."""
     return json.dumps(jsonable(x), indent=indent, allow_nan=False)

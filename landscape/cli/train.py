@@ -45,7 +45,7 @@ class Train(Command):
                       "penalty", "freeze", "freeze_from"),
         "schedule": ("steps", "stop_test_accuracy", "extra_steps", "checkpoint_every", "checkpoint_log",
                      "checkpoint_at", "metrics_every"),
-        "output": ("out", "resume", "overwrite", "fsync", "json", "quiet"),
+        "output": ("out", "resume", "overwrite", "fsync", "json", "csv", "quiet"),
     }
     # fmt: on
 
@@ -77,6 +77,7 @@ class Train(Command):
     overwrite: bool = field(False, "Replace an existing run file.")
     fsync: bool = field(False, "Sync every commit to disk, so that it survives a power failure.")
     json: bool = field(False, "Print the summary as one JSON document.")
+    csv: bool = field(False, "Print a row a run as CSV.")
     quiet: bool = field(False, "No progress bar.")
 
     def execute(self) -> int:
@@ -91,6 +92,8 @@ class Train(Command):
         if self.json:
             documents = [dataclasses.asdict(summary) for summary in summaries]
             say(tables.document(documents if self.seeds or self.vary else documents[0]))
+        elif self.csv:
+            say(tables.rows_csv(list(map(dataclasses.asdict, summaries))))
         else:
             for summary in summaries:
                 _print_summary(summary)

@@ -1,0 +1,64 @@
+"""`--csv` prints one table, which the standard library reads, and nothing else."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from landscape.cli import main as cli
+from landscape.storage.hessians import HessianReader
+
+Rows = list[dict[str, str]]
+TINY = ["--p", "7", "--embed-dim", "4", "--hidden", "4", "--steps", "4", "--device", "cpu", "--quiet"]
+
+
+@pytest.fixture
+def printed(capsys: pytest.CaptureFixture[str]) -> Callable[..., Rows]:
+    """The table that a command prints."""
+
+    def run(*argv: object) -> Rows:
+        assert cli.run([*map(str, argv), "--csv"]) == 0
+        return list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+
+    return run
+
+
+def test_a_row_a_step_and_block(printed: Callable[..., Rows], run_file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "h.h5"
+    options = ("--steps", "0", "--blocks", "W", "E,W", "--device", "cpu", "--out", out, "--quiet")
+    rows = printed("hessian", run_file, *options)
+    found = HessianReader(out)
+    assert [(row["step"], row["block"]) for row in rows] == [("0", block) for block in found.blocks]
+    assert [float(row["grad_norm"]) for row in rows] == found.row(0)["grad_norm"].tolist()
+
+
+def test_a_row_a_run(printed: Callable[..., Rows], tmp_path: Path) -> None:
+    """Of training, a sweep, its status and a comparison alike."""
+    rows = printed("train", *TINY, "--out", tmp_path / "r.h5", "--seeds", 2)
+    assert [(row["path"], row["status"], row["grok_step"]) for row in rows] == [
+        (str(tmp_path / f"r-s{seed}.h5"), "complete", "") for seed in (0, 1)
+    ]
+    compared = printed("compare", tmp_path / "r-s0.h5", tmp_path / "r-s1.h5")
+    assert [(row["run"], row["seed"]) for row in compared] == [(f"r-s{s} (seed {s})", str(s)) for s in (0, 1)]
+    train = {"p": 7, "embed_dim": 4, "hidden": 4, "steps": 4, "device": "cpu"}
+    (tmp_path / "s.json").write_text(json.dumps({"name": "s", "train": train, "grid": {"lr": [0.1, 0.2]}}))
+    sweep = ("sweep", tmp_path / "s.json", "--out", tmp_path / "out")
+    assert [(row["lr"], row["steps"]) for row in printed(*sweep, "--executor", "debug", "--quiet")] == [
+        ("0.1", "4"),
+        ("0.2", "4"),
+    ]
+    assert {row["state"] for row in printed(*sweep, "--status")} == {"done"}
+
+
+def test_two_formats_are_refused(tiny_run: Path, assert_refused: Callable[..., None]) -> None:
+    argv = ["compare", str(tiny_run), str(tiny_run), "--json", "--csv"]
+    assert_refused(argv, 2, "json and csv are two formats", "give one of them")
+
+
+def test_a_comparison_of_nothing_is_refused(assert_refused: Callable[..., None]) -> None:
+    assert_refused(["compare", "--csv"], 2, "no file given", "landscape compare A.h5 B.h5 ...")
