@@ -43,7 +43,9 @@ class Compare(Command):
             return 0
         lines = comparison.side_by_side(rows)
         if self.csv:
-            say(tables.rows_csv([dict(zip(lines[0], line, strict=True)) for line in lines[1:]]))
+            # What was not measured is an empty cell.
+            measured = [["" if cell == "-" else cell for cell in line] for line in lines[1:]]
+            say(tables.rows_csv([dict(zip(lines[0], line, strict=True)) for line in measured]))
         else:
             say(tables.align(list(zip(*lines, strict=True))))
         return 0

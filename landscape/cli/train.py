@@ -52,9 +52,9 @@ class Train(Command):
     run: TrainConfig
     preset: Preset = field(
         "quick",
-        "Defaults of all options: quick (seconds), mid (half a minute), paper (arXiv 2505.15624; a GPU helps); "
-        "Transformers: transformer (half a minute), nanda (arXiv 2301.05217) and power (arXiv 2201.02177), for "
-        "a GPU.",
+        "Defaults of all options: demo (4 seconds; it groks), quick (seconds), mid (half a minute), paper (arXiv "
+        "2505.15624; a GPU helps); Transformers: transformer (half a minute), nanda (arXiv 2301.05217) and power "
+        "(arXiv 2201.02177), for a GPU.",
     )
     config: Path | None = field(None, "JSON file of options; overrides the preset, and flags override both.")
     out: Path = field(Path("checkpoints/run.h5"), "Run file to write.")

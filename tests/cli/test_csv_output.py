@@ -45,6 +45,8 @@ def test_a_row_a_run(printed: Callable[..., Rows], tmp_path: Path) -> None:
     ]
     compared = printed("compare", tmp_path / "r-s0.h5", tmp_path / "r-s1.h5")
     assert [(row["run"], row["seed"]) for row in compared] == [(f"r-s{s} (seed {s})", str(s)) for s in (0, 1)]
+    assert all(cell not in ("-", "'-") for row in compared for cell in row.values())
+    assert {row["95 % of test at step"] for row in compared} == {"never"}
     train = {"p": 7, "embed_dim": 4, "hidden": 4, "steps": 4, "device": "cpu"}
     (tmp_path / "s.json").write_text(json.dumps({"name": "s", "train": train, "grid": {"lr": [0.1, 0.2]}}))
     sweep = ("sweep", tmp_path / "s.json", "--out", tmp_path / "out")
