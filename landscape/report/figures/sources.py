@@ -26,6 +26,7 @@ from landscape.storage.hessians import HessianReader
 from landscape.storage.runs import RunReader
 from landscape.storage.strings import COPY_AGAIN
 from landscape.storage.views import load_group
+from landscape.text import printable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -93,9 +94,9 @@ class Source:
 
     @property
     def label(self) -> str:
-        """Name and seed of the run."""
+        """Name and seed of the run. Bytes that are no UTF-8 are escaped: columns of text take no others."""
         name = str(self.path) if self.shows_folder else self.path.name
-        return f"{name.removesuffix('.h5').removesuffix('.hessian')} ({self.seed})"
+        return printable(f"{name.removesuffix('.h5').removesuffix('.hessian')} ({self.seed})")
 
     @property
     def is_refined(self) -> bool:
