@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
 
+# Set by type checkers alone. Ctrl-C ends the import of typing, which is long, in a traceback: this comes before any
+# handler.
+TYPE_CHECKING = False
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
@@ -96,7 +98,7 @@ __all__ = ["__version__", *_HOMES]
 
 if not TYPE_CHECKING:  # A type checker would take it for a promise of every name.
 
-    def __getattr__(name: str) -> Any:
+    def __getattr__(name: str) -> object:
         if name not in _HOMES:
             raise AttributeError(f"module 'landscape' has no attribute {name!r}")
         return getattr(importlib.import_module(_HOMES[name]), name)

@@ -157,7 +157,7 @@ def embedding_norms(sources: Sequence[Source]) -> Drawn:
             left.plot(step, norms, color=colour, label=f"{name} third")
             right.scatter(pairs[group], data["embedding_norm"].values[-1, group], color=colour, s=16, marker=sign)
         rare, _, frequent = (data["embedding_norm"].values[-1, group] for group in groups)
-        if rare.size and frequent.size and rare.mean() > 0:
+        if rare.size and frequent.size and 0 < rare.mean() < np.inf and frequent.mean() < np.inf:
             longer.append(float(frequent.mean() / rare.mean()))
         steps = max(int(step[-1]), 1)
         share = data["count"].values[-1] / steps
