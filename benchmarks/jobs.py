@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from landscape.sweep import run as sweeping
-from landscape.sweep.executors import Here, work_off
+from landscape.sweep.executors import Here, execute_all
 from landscape.sweep.journal import JOBS, LEASES, Journal
 from landscape.sweep.leases import Holder
 from landscape.sweep.plan import SweepConfig, sweep_runs
@@ -30,7 +30,7 @@ from landscape.sweep.status import status
 
 SIZES = (1_000, 10_000, 100_000)
 ANALYSES, PACK = 9, 100
-PHASES = ("plan", "submit", "work off", "status")
+PHASES = ("plan", "submit", "execute", "status")
 SLURM = {
     "srun": "",
     "sbatch": "echo Submitted batch job $$",
@@ -79,11 +79,11 @@ def phase(name: str, jobs: int, out: Path) -> float:
             assert len(work.untrained) + len(work.analyses) == jobs
     elif name == "submit":
         submit([[Nothing(path) for path in paths]], folder / JOBS, 1, "many", PACK, {})
-    elif name == "work off":
+    elif name == "execute":
         with Holder(folder / JOBS / LEASES) as holder:
             journal = Journal(folder / JOBS, holder.process.id, 1, "here")
             assert (
-                sum(reason is None for _, reason in work_off(list(map(Nothing, paths)), Here(), holder, journal))
+                sum(reason is None for _, reason in execute_all(list(map(Nothing, paths)), Here(), holder, journal))
                 == jobs
             )
     else:

@@ -74,13 +74,13 @@ _MENDS = {
     errno.ENOENT: "check the path",
     errno.ENOTDIR: "a part of this path is a file, not a folder: check it",
     errno.EISDIR: "name a file, not a folder",
-    errno.EEXIST: "move it away, or choose another place with --out",
-    errno.ENOTEMPTY: "empty it, or choose another place with --out",
+    errno.EEXIST: "move it away, or choose another place",
+    errno.ENOTEMPTY: "empty it, or choose another place",
     errno.ELOOP: "its symbolic links lead in a circle: choose another path",
     errno.ENAMETOOLONG: "choose a shorter name",
-    errno.EACCES: "ask its owner, change its permissions, or choose another place with --out",
-    errno.EPERM: "ask its owner, change its permissions, or choose another place with --out",
-    errno.EROFS: "this file system cannot be written to: choose another place with --out",
+    errno.EACCES: "ask its owner, change its permissions, or choose another place",
+    errno.EPERM: "ask its owner, change its permissions, or choose another place",
+    errno.EROFS: "this file system cannot be written to: choose another place",
     errno.ENOSPC: "free some space, or write elsewhere with --out",
     errno.EDQUOT: "free some space, or write elsewhere with --out",
     errno.EFBIG: "raise the limit on file sizes (ulimit -f), or write elsewhere with --out",
@@ -118,7 +118,7 @@ def as_landscape_error(error: BaseException) -> LandscapeError | None:
 
 def mend(error: OSError) -> str:
     """The hint for a failed write."""
-    return _MENDS.get(error.errno or 0, "choose another place with --out")
+    return _MENDS.get(error.errno or 0, "choose another place")
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import html
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,12 +23,12 @@ _LABELS = {"end": ["lowest", "highest"]}
 """Labels of axes that have names, where both ends are there."""
 
 
-class Described:
+class Described(abc.ABC):
     """An object that shows itself as a short list of facts."""
 
+    @abc.abstractmethod
     def facts(self) -> Iterable[tuple[str, object]]:
         """What there is to say, by name."""
-        raise NotImplementedError
 
     def __repr__(self) -> str:
         shown = [(name, printable(_short(value))) for name, value in self.facts()]

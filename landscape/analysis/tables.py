@@ -50,7 +50,7 @@ def pair_shown(result: HessianReader) -> str:
 def notes(result: HessianReader) -> Iterator[str]:
     """Notes that readers of the tables need."""
     yield f"objective: {result.attrs['objective']}; an index belongs to a critical point: see |grad|"
-    if len(result.pairs) > 1:
+    if len(result.pairs) > 1 and pair_shown(result) in result.blocks:
         yield f"kappa, excess index and coupling are those of {pair_shown(result)}"
     cells = {cell for line in (*by_block(result), *by_step(result)) for cell in line}
     if any(cell.startswith(">=") for cell in cells):

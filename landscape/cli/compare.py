@@ -43,9 +43,7 @@ class Compare(Command):
             return 0
         lines = comparison.side_by_side(rows)
         if self.csv:
-            # What was not measured is an empty cell.
-            measured = [["" if cell == "-" else cell for cell in line] for line in lines[1:]]
-            say(tables.rows_csv([dict(zip(lines[0], line, strict=True)) for line in measured]))
+            say(tables.rows_csv([dict(zip(lines[0], line, strict=True)) for line in lines[1:]]))
         else:
-            say(tables.align(list(zip(*lines, strict=True))))
+            say(tables.align([[cell or "-" for cell in line] for line in zip(*lines, strict=True)]))
         return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ RunFile: TypeAlias = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar
 """The positional argument of the commands that work on one run."""
 
 
-class Command:
+class Command(abc.ABC):
     """A command: a frozen dataclass, whose fields and those of the configs in it are its options.
 
     examples: command lines, each with a comment; groups: names of the fields under each heading of the help;
@@ -25,9 +26,9 @@ class Command:
     groups: ClassVar[dict[str, tuple[str, ...]]]
     interrupted: ClassVar[str] = "the same command resumes"
 
+    @abc.abstractmethod
     def execute(self) -> int:
         """Run the command; returns its exit code."""
-        raise NotImplementedError
 
 
 @dataclasses.dataclass(frozen=True)

@@ -40,7 +40,7 @@ class Demo(Command):
         run, page = self.folder / "demo.h5", self.folder / "report"
         report = Report((run,), page, overwrite=True, quiet=self.quiet)
         parts = {
-            f"train --preset demo --steps {self.steps} --out {run} --resume": Train(
+            f"train --preset demo --steps {self.steps} --out {run}": Train(
                 dataclasses.replace(preset("demo"), steps=self.steps), out=run, resume=True, quiet=self.quiet
             ),
             f"report {run} --out {page}": report,

@@ -44,6 +44,8 @@ class Export(Command):
         asked = {form: out for form in FORMS if (out := getattr(self, form)) is not None}
         if not asked:
             raise ConfigError("nothing to export to", f"name a folder: {', '.join(f'--{form} DIR' for form in FORMS)}")
+        if len({out.resolve() for out in asked.values()}) < len(asked):
+            raise ConfigError("two exports go to one folder", "give each a folder of its own")
         for form in asked:
             require(form)
         for form, out in asked.items():

@@ -107,8 +107,8 @@ def run(argv: Sequence[str]) -> int:
             return known.exit_code
         raise
     except KeyboardInterrupt:
-        kind = COMMANDS.get(argv[0], Command) if argv else Command
-        print(f"interrupted: {kind.interrupted}", file=sys.stderr)
+        kind = COMMANDS.get(argv[0]) if argv else None
+        print(f"interrupted: {(kind or Command).interrupted}", file=sys.stderr)
         return INTERRUPTED
 
 

@@ -38,7 +38,7 @@ def compared(sources: Sequence[Source]) -> list[Compared]:
 
 
 def side_by_side(rows: Sequence[Compared]) -> list[list[str]]:
-    """A line a source, after the titles; a column that is empty in all lines is left out."""
+    """A line a source, after the titles; empty where nothing was measured. A column without any cell is left out."""
     pairs = list(dict.fromkeys(pair for row in rows for pair in row.numbers.pairs))
     shown = [pair for pair in pairs if pair == CLAIM or CLAIM in pairs][:2] or pairs[:2]
     columns: dict[str, Callable[[Compared], str]] = {"run": lambda row: row.run}
@@ -62,7 +62,7 @@ def side_by_side(rows: Sequence[Compared]) -> list[list[str]]:
         )
     lines = [list(columns), *([tell(row) for tell in columns.values()] for row in rows)]
     kept = [i for i in range(len(columns)) if any(line[i] for line in lines[1:])]
-    return [[line[i] or "-" if line is not lines[0] else line[i] for i in kept] for line in lines]
+    return [[line[i] for i in kept] for line in lines]
 
 
 def document(rows: Sequence[Compared]) -> dict[str, Any]:

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from landscape.problems.embedding_mlp.blocks import CLAIM, CONTROL, RATE_RATIO
+from landscape.problems.embedding_mlp.blocks import CLAIM, CONTROL
 from landscape.report.figures.numbers import (
     STABLE,
     Numbers,
     PairNumbers,
+    asked_of_rates,
     digits,
     median_step,
     numbers,
@@ -85,7 +86,9 @@ def _depths(found: Sequence[Numbers]) -> str:
     where = (
         analysed[0].where if len(analysed) == 1 else f"In {len(analysed)} analyses, each at its plateau or last step"
     )
-    told = [f"{_named(pair, pairs)} {_depth(ones)}" for pair, ones in pairs.items()]
+    # Of several analyses, some may lack a pair.
+    of_them = {pair: f" in {len(ones)} of them" * (len(ones) < len(analysed)) for pair, ones in pairs.items()}
+    told = [f"{_named(pair, pairs)}{of_them[pair]} {_depth(ones)}" for pair, ones in pairs.items()]
     return f"{where[0].upper()}{where[1:]}, {', and '.join(told)}."
 
 
@@ -127,9 +130,7 @@ def _balance(found: Sequence[Numbers]) -> str:
     if not known:
         return "Proposition 4.1's ratio was not measured"
     first, last = ([one.prop41[i] for one in known] for i in (0, 1))
-    used = spread([one.rates[1] for one in known])
-    asked = f"{RATE_RATIO} = {spread(first)} at first and {spread(last)} at last"
-    return f"Proposition 4.1 asks for {asked}, {used} was in use"
+    return asked_of_rates(first, last, [one.rates[1] for one in known])
 
 
 def _sharpness(found: Sequence[Numbers]) -> str:

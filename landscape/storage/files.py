@@ -134,7 +134,7 @@ def make_folder(folder: Path) -> None:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        raise FileError(f"cannot write in {folder}: {error.strerror}", "choose another place with --out") from error
+        raise FileError(f"cannot write in {folder}: {error.strerror}", "choose another place") from error
 
 
 def remove_if_empty(folder: Path) -> None:

@@ -35,12 +35,12 @@ def replaced_folder(out: Path, what: str, overwrite: bool) -> Iterator[Path]:
         _clean(out)
         recorded = _recorded(out)
         if recorded is None and out.exists() and (not out.is_dir() or any(out.iterdir())):
-            raise ConfigError(f"{out} exists and is no {what} with a record of its files", "choose another --out")
+            raise ConfigError(f"{out} exists and is no {what} with a record of its files", "choose another folder")
         if recorded is not None and not overwrite:
-            refuse_existing(out, "use --overwrite to replace it, or another --out")
+            refuse_existing(out, "use --overwrite to replace it, or choose another folder")
         for path, digest in ((out / name, digest) for name, digest in (recorded or {}).items()):
             if os.path.lexists(path) and (path.is_symlink() or not path.is_file() or sha256(path) != digest):
-                raise FileError(f"{path} was edited since it was written", "move it away, or choose another --out")
+                raise FileError(f"{path} was edited since it was written", "move it away, or choose another folder")
         draft = out.with_name(f".{out.name}.{os.getpid()}.tmp")
         try:
             draft.mkdir()
@@ -85,7 +85,7 @@ def _keep(old: Path, new: Path, ours: set[str]) -> None:
             if not any(o.startswith(f"{name}/") for o in ours):
                 target.mkdir(parents=True, exist_ok=True)
         elif os.path.lexists(target):
-            raise FileError(f"{path} is in the way, and no record names it", "move it away, or choose another --out")
+            raise FileError(f"{path} is in the way, and no record names it", "move it away, or choose another folder")
         else:
             target.parent.mkdir(parents=True, exist_ok=True)
             os.link(path, target, follow_symlinks=False)

@@ -235,7 +235,10 @@ def _require_distinct(path: Path, tables: Sequence[schema.Table]) -> None:
     axes = {axis for table in tables for field in table.fields for axis in table.axes(field)}
     for name, count in names.items():
         if count > 1 or name in axes:
-            raise FileError(f"{path} has {name} in several groups", "read its groups one by one: see docs/format.md")
+            raise FileError(
+                f"{path} has {name} in several groups",
+                f"name some of its groups: {', '.join(f'to_xarray({t.group!r})' for t in tables)}",
+            )
 
 
 def _table(file: Contents, table: TableReader) -> xarray.Dataset:

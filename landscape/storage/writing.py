@@ -34,7 +34,7 @@ _LOCKLESS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 """What file systems without locks answer."""
 _LOCK_TEXT = b'{"pid": '
 """Prefix of every lock file that is not empty."""
-_FOREIGN_LOCK = "another program or user may have made it: move it away, or choose another place with --out"
+_FOREIGN_LOCK = "another program or user may have made it: move it away, or choose another place"
 
 
 _leased: set[Path] = set()

@@ -36,7 +36,7 @@ class Here:
             yield reason, *call
 
 
-def work_off(jobs: Sequence[Job], pool: Pool, holder: Holder, journal: Journal) -> Iterator[Outcome]:
+def execute_all(jobs: Sequence[Job], pool: Pool, holder: Holder, journal: Journal) -> Iterator[Outcome]:
     """Carry out jobs as the pool has room; yields each as it ends, and a failed group in parts."""
     parts: list[Job] = []
     for batch in (jobs, parts):

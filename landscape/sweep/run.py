@@ -23,7 +23,7 @@ from landscape.storage.files import as_path, make_folder, output, refuse_foreign
 from landscape.storage.hessians import HessianReader
 from landscape.storage.runs import RunReader
 from landscape.storage.writing import leased, lock_of, remove_abandoned, sole_writer, temporary_file
-from landscape.sweep.executors import Here, work_off
+from landscape.sweep.executors import Here, execute_all
 from landscape.sweep.jobs import Analysis, Training, is_analysed, is_trained
 from landscape.sweep.journal import JOBS, LEASES, Journal, forget, last_attempt
 from landscape.sweep.leases import Holder, leases
@@ -113,12 +113,12 @@ def run_sweep(
 
             show()
             groups = [Training(group) for group in balanced(work.untrained, max(1, jobs))]
-            for job, reason in work_off(groups, pool, work.holder, journal):
+            for job, reason in execute_all(groups, pool, work.holder, journal):
                 failures += [Failure(path, *reason) for path in job.outputs if reason]
                 show(runs=len(job.outputs))
             failed = {failure.path for failure in failures}
             analyses = [analysis for analysis in work.analyses if analysis.run not in failed]
-            for job, reason in work_off(analyses, pool, work.holder, journal):
+            for job, reason in execute_all(analyses, pool, work.holder, journal):
                 failures += [Failure(path, *reason) for path in job.outputs if reason]
                 show(analyses=1)
         if not failures:

@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any
 
 from landscape.errors import ConfigError, FileError, LandscapeError, mend, suggest
-from landscape.sweep.executors import work_off
+from landscape.sweep.executors import execute_all
 from landscape.sweep.jobs import Job, names
 from landscape.sweep.journal import LEASES, Journal
 from landscape.sweep.leases import Holder
@@ -99,7 +99,7 @@ class Allocation:
                         journal.note(name, "waiting", (f"{before.name} is not finished", "the same command resumes"))
                 else:
                     ready.append(job)
-            for job, reason in work_off(ready, workers, holder, journal):
+            for job, reason in execute_all(ready, workers, holder, journal):
                 print(*names([job]), *(reason or ["done"]), sep=": ", flush=True)
 
     def checkpoint(self) -> Any:

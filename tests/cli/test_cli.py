@@ -201,7 +201,7 @@ def test_report_folder_that_exists(assert_refused: Refusal, run_file: Path, tmp_
     (folder / "thesis.tex").write_text("precious")
     argv = ["report", run_file, "--quiet", "--out", folder]
     assert_refused(
-        [*argv, "--overwrite"], 2, "exists and is no report with a record", "another --out", (folder / "thesis.tex",)
+        [*argv, "--overwrite"], 2, "exists and is no report with a record", "another folder", (folder / "thesis.tex",)
     )
 
 

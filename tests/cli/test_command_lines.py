@@ -71,6 +71,8 @@ BASE = {
     "compare": [],
     "info": [],
     "check": [],
+    "demo": ["run.h5"],
+    "completion": ["bash"],
 }
 # Asking for more of these is work, not a mistake.
 LONG = re.compile(
@@ -103,6 +105,10 @@ def judge(code: int, out: str, err: str, argv: list[str]) -> None:
         assert len(rows[at]) > len("error: x"), argv
         assert rows[at + 1].startswith("hint: "), (argv, err)
         assert len(rows[at + 1]) > len("hint: x"), argv
+
+
+def test_every_command_is_tried() -> None:
+    assert BASE.keys() == cli.COMMANDS.keys()
 
 
 def execute(argv: list[str]) -> tuple[int, str, str]:

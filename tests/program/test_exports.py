@@ -189,6 +189,9 @@ def test_only_exports_are_replaced(tiny_run: Path, tmp_path: Path, assert_refuse
 def test_what_an_export_needs(tiny_run: Path, tmp_path: Path, assert_refused: Refusal, monkeypatch: Any) -> None:
     """No folder, a missing file, an unknown form, and a missing package, of which nothing else is written first."""
     assert_refused(["export", tiny_run], 2, "nothing to export to", "--csv DIR")
+    both = ["export", tiny_run, "--csv", tmp_path / "c", "--netcdf", tmp_path / "x/../c"]
+    assert_refused(both, 2, "two exports go to one folder", "a folder of its own")
+    assert not (tmp_path / "c").exists()
     assert_refused(["export", tmp_path / "x.h5", "--csv", tmp_path / "c"], 1, "x.h5 does not exist", "")
     with pytest.raises(Exception, match="unknown form 'cvs'"):
         export(tiny_run, tmp_path / "c", "cvs")

@@ -149,10 +149,11 @@ def test_two_writers_at_once(truth: faults.Undisturbed, tmp_path: Path) -> None:
     path = tmp_path / "run.h5"
     command = [sys.executable, "-m", "landscape", "train", "--out", str(path), *faults.RUN_FLAGS, "--quiet"]
     both = [subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    said = [process.communicate()[1] for process in both]
-    assert sorted(process.returncode for process in both) == [0, 1]
-    refusal = said[[process.returncode for process in both].index(1)]
-    assert "is being written by another process" in refusal or f"{path} exists" in refusal
+    ended = [(process.communicate()[1], process.returncode) for process in both]
+    refusals = [said for said, code in ended if code]
+    # The one that starts when the other has ended finds the run and leaves it as it is.
+    assert len(refusals) <= 1
+    assert all("is being written by another process" in refusal for refusal in refusals)
     assert faults.everything(path) == faults.everything(truth.run)
 
 

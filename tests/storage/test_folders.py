@@ -57,7 +57,7 @@ def test_only_what_was_written_is_replaced(tmp_path: Path) -> None:
     (out / "figures" / "3.txt").write_text("edited")
     with pytest.raises(FileError, match="3.txt was edited since it was written") as caught:
         write(out, "four")
-    assert caught.value.hint == "move it away, or choose another --out"
+    assert caught.value.hint == "move it away, or choose another folder"
     assert content(out) == {**whole("three"), **mine, "figures/3.txt": "edited"}
     (out / "figures" / "3.txt").unlink()
     write(out, "four")

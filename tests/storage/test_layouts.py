@@ -303,8 +303,9 @@ def test_groups_that_cannot_stand_side_by_side(run: Path) -> None:
         file["metrics/crc32"].attrs["fields"] = " ".join(["E" if name == "f_E" else name for name in names])
         file.attrs["layout"] = json.dumps(layout)
         seal(file)
-    with pytest.raises(FileError, match="has E in several groups"):
+    with pytest.raises(FileError, match="has E in several groups") as refused:
         landscape.open_run(run)
+    assert "to_xarray('metrics')" in refused.value.hint
     with RunReader(run) as reader:
         assert reader.metrics()["E"].shape == (3,)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from landscape.problems.embedding_mlp.blocks import BALANCED, CLAIM, CONTROL
+from landscape.problems.embedding_mlp.blocks import BALANCED, CLAIM, CONTROL, RATE_RATIO
 from landscape.report.figures.sources import Source
 from landscape.storage.runs import GROKKED, MEMORISED
 from landscape.storage.schema import LEVELS
@@ -165,6 +165,12 @@ def median_step(steps: Sequence[int | None]) -> float:
 def step_text(step: float | None) -> str:
     """A step, or never."""
     return "never" if step is None or math.isinf(step) else f"{step:,.0f}"
+
+
+def asked_of_rates(first: Sequence[float], last: Sequence[float], used: Sequence[float]) -> str:
+    """What Proposition 4.1 asks for where it is first and last known, beside what was in use."""
+    asked = f"{RATE_RATIO} = {spread(first)} at first and {spread(last)} at last"
+    return f"Proposition 4.1 asks for {asked}, {spread(used)} was in use"
 
 
 def spread(values: Sequence[float], form: str = ".3g") -> str:

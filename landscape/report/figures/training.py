@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from landscape.problems.embedding_mlp.blocks import BALANCED, RATE_RATIO
+from landscape.problems.embedding_mlp.blocks import BALANCED
 from landscape.report.figures.axes import legend
 from landscape.report.figures.captions import listed, what_was_run
 from landscape.report.figures.families import family
-from landscape.report.figures.numbers import median_step, spread, step_text
+from landscape.report.figures.numbers import asked_of_rates, median_step, spread, step_text
 from landscape.report.figures.several import BANDS, Panel, are_several, several
 from landscape.report.figures.sources import Drawn, Source, having
 from landscape.report.style import new_figure, palette
@@ -133,9 +133,8 @@ def _balance(table: pd.DataFrame, rates: Sequence[str]) -> str:
     if known.empty:
         return "Proposition 4.1 over training"
     by_run = known.groupby("run", sort=False)
-    first, last = (spread(list(found)) for found in (by_run["prop41_ratio"].first(), by_run["prop41_ratio"].last()))
-    used = spread(list(known[rates[0]] / known[rates[1]]))
-    return f"Proposition 4.1 asks for {RATE_RATIO} = {first} at first and {last} at last; {used} was in use"
+    first, last = by_run["prop41_ratio"].first(), by_run["prop41_ratio"].last()
+    return asked_of_rates(list(first), list(last), list(known[rates[0]] / known[rates[1]]))
 
 
 @family(100)
