@@ -75,14 +75,16 @@ def _claims(block: bytes, at: int) -> Iterator[int]:
 def _walk(path: Path, file: int, at: int, size: int, most: int) -> int:
     """Number of strings in the collection at a byte; raises FileError unless they fill it one after another."""
     place, end, items = at + 16, at + _length(file, at + 8), 0
-    while end <= size and place + 16 <= end and items < most:
+    if end > size:
+        raise FileError(f"{path} is truncated or damaged: the strings at byte {at} go beyond its end", COPY_AGAIN)
+    while place + 16 <= end and items < most:
         length = _length(file, place + 8)
         if os.pread(file, 2, place) == b"\0\0":
             # Free space must fill the rest of the collection.
             place = end if length == end - place else size + 1
         else:
             place, items = place + 16 + (length + 7) // 8 * 8, items + 1
-    if not at + 16 <= place <= end <= size or items == most:
+    if not at + 16 <= place <= end or items == most:
         raise FileError(f"{path} is damaged: the strings at byte {at} overrun each other", COPY_AGAIN)
     return items
 

@@ -45,9 +45,11 @@ def test_not_hdf5(assert_refused: Refusal, tmp_path: Path) -> None:
 
 
 def test_truncated(assert_refused: Refusal, run_file: Path) -> None:
-    """A file cut short is called truncated."""
-    run_file.write_bytes(run_file.read_bytes()[:-4000])
-    assert_refused(["hessian", "--ckpt", run_file], 1, "is truncated", "copy it again", (run_file,))
+    """A file cut short is called truncated, within its texts or elsewhere."""
+    whole = run_file.read_bytes()
+    for kept in (len(whole) - 4000, whole.rindex(b"GCOL") + 100, whole.rindex(b"GCOL")):
+        run_file.write_bytes(whole[:kept])
+        assert_refused(["hessian", "--ckpt", run_file], 1, "is truncated", "again from its source", (run_file,))
 
 
 @pytest.mark.parametrize(
@@ -208,8 +210,8 @@ def test_report_folder_that_exists(assert_refused: Refusal, run_file: Path, tmp_
 def test_folder_that_cannot_be_written(assert_refused: Refusal, run_file: Path) -> None:
     """A folder that cannot be made is an error before training."""
     inside = run_file / "sub" / "x.h5"
-    assert_refused(["train", "--out", inside], 1, f"cannot write in {inside.parent}", "--out", (run_file,))
-    assert_refused(["hessian", "--ckpt", run_file, "--out", inside], 1, "cannot write in", "--out", (run_file,))
+    assert_refused(["train", "--out", inside], 1, f"cannot write in {inside.parent}", "another place", (run_file,))
+    assert_refused(["hessian", "--ckpt", run_file, "--out", inside], 1, "cannot write in", "another place", (run_file,))
 
 
 def test_dense_block_that_does_not_fit(

@@ -88,7 +88,7 @@ def lines(draw: st.DrawFn) -> list[str]:
     if command in ("info", "check", "report", "compare", "import"):
         argv.append(draw(st.sampled_from(("run.h5", *FILES)) | value))
     for _ in range(draw(st.integers(0, 3))):
-        option = draw(st.sampled_from(OPTIONS[command]))
+        option = draw(st.sampled_from(OPTIONS[command] or ["--unknown"]))
         argv += [option] if draw(st.integers(0, 3)) == 0 else [option, draw(value)]
     if draw(st.integers(0, 9)) == 0:
         argv.insert(draw(st.integers(0, len(argv))), draw(value))

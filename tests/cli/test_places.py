@@ -62,9 +62,9 @@ def test_a_missing_folder_is_made(flag: str, tmp_path: Path, run_file: Path) -> 
 def test_a_folder_that_cannot_be_made(flag: str, run_file: Path, assert_refused: Refusal) -> None:
     """A file where a folder should be is named."""
     inside = run_file / "x.h5"
-    assert_refused(["train", "--out", inside, *SMALL, flag], 1, f"cannot write in {run_file}", "--out")
+    assert_refused(["train", "--out", inside, *SMALL, flag], 1, f"cannot write in {run_file}", "choose another place")
     argv = ["critical", "--ckpt", run_file, "--step", "60", "--out", inside, flag]
-    assert_refused(argv, 1, str(run_file), "--out" if flag == "--overwrite" else "")
+    assert_refused(argv, 1, str(run_file), "another place" if flag == "--overwrite" else "")
 
 
 @pytest.mark.parametrize("flag", ["--resume", "--overwrite"])
@@ -81,7 +81,7 @@ def test_a_folder_without_permission(flag: str, tmp_path: Path, run_file: Path, 
             ["critical", "--ckpt", locked / "run.h5", "--step", "60"],
             ["report", run_file, "--out", locked / "r"],
         ):
-            assert_refused(argv, 1, f"cannot write in {locked}", "--out")
+            assert_refused(argv, 1, f"cannot write in {locked}", "choose another place")
     assert [path.name for path in locked.iterdir()] == ["run.h5"]
 
 
