@@ -18,6 +18,7 @@ from landscape.errors import ConfigError
 def parse(name: str, kind: type[Command], argv: Sequence[str], base: Any = None) -> Command:
     """The command that the arguments ask for. base: a command with its defaults. Raises ConfigError."""
     arguments = plain(kind, argv)
+    _require_paths(kind, arguments)
     box = io.StringIO()
     defaults = {} if base is None else {"default": base}
     with contextlib.redirect_stderr(box):
@@ -62,6 +63,21 @@ def plain(kind: type[Command], argv: Sequence[str]) -> list[str]:
         else:
             rest.append(flag + equals + value)
     return [*files, *rest, *words]
+
+
+def _require_paths(kind: type[Command], arguments: Sequence[str]) -> None:
+    """Raise ConfigError for an empty path, as an unset variable of the shell leaves, which would be the folder here."""
+    options = {option.flag: option for option in declared(kind)}
+    asked: Option | None = None
+    for word in arguments:
+        option = options.get(word.partition("=")[0])
+        if not word and (asked is None or asked.is_path) or option and option.is_path and word.endswith("="):
+            of = option or asked
+            raise ConfigError(f"{of.flag if of else 'the file or folder'} is empty", "name a file or folder")
+        if option:
+            asked = None if option.is_switch or "=" in word else option
+        elif not (asked and asked.is_list):
+            asked = None
 
 
 def _separated(option: Option, values: list[str]) -> list[str]:

@@ -126,11 +126,11 @@ def _couplings(found: Sequence[Numbers]) -> str:
 
 def _balance(found: Sequence[Numbers]) -> str:
     """What Proposition 4.1 asks for, beside what was in use."""
-    known = [one for one in found if np.isfinite(one.prop41[0])]
+    known = [(one.prop41, one.prop41_steps, one.rates[1]) for one in found if one.prop41_steps]
     if not known:
         return "Proposition 4.1's ratio was not measured"
-    first, last = ([one.prop41[i] for one in known] for i in (0, 1))
-    return asked_of_rates(first, last, [one.rates[1] for one in known])
+    ratios, steps, used = zip(*known, strict=True)
+    return asked_of_rates(ratios, steps, used)
 
 
 def _sharpness(found: Sequence[Numbers]) -> str:

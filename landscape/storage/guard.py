@@ -63,14 +63,17 @@ class Stored:
     filters: tuple[int, ...] = ()
 
     def read(self, start: int = 0, stop: int | None = None) -> Array:
-        """Rows start to stop; by default all."""
+        """Rows start to stop; by default all. Raises FileError after the file was closed."""
+        if not self.id.valid:
+            raise FileError(
+                f"{self.path} was closed by close() or at the end of `with`",
+                "open it again, with open_run, open_hessian, RunFile, HessianFile or RunReader, and read it first",
+            )
         with complaints(self.path):
             if self.offset is None:
                 rows: Array = self._rows[start:stop]
                 return rows
             # Bypasses the library, which is slower and may cache old bytes while a writer adds rows.
-            if not self.id.valid:
-                raise ValueError("it was closed")
             stop = self.shape[0] if stop is None else stop
             values = np.empty((stop - start, *self.shape[1:]), self.dtype)
             room: Any

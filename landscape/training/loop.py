@@ -40,7 +40,7 @@ class RunSummary(Result):
     """How a run ended. Accuracies are those of the last row of metrics; steps are None for thresholds not reached.
 
     status: complete, interrupted or diverged; diverged_step: the first record that was not finite; seconds: None if
-    the file was only read.
+    the file was only read, as that of a run that had ended before.
     """
 
     path: str
@@ -121,7 +121,8 @@ def train_ensemble(
             states[member] = member.open(resume and member.path.exists(), str(device), fsync)
             files.enter_context(member.writer)
         _train_all(states, device, files.enter_context(stop_signals()), quiet)
-    return [summarise(path, started) for path in runs]
+    trained = {member.path for member in members}
+    return [summarise(path, started if path in trained else None) for path in runs]
 
 
 def is_begun(runs: Mapping[Path, TrainConfig]) -> bool:

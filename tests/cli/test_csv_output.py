@@ -43,6 +43,9 @@ def test_a_row_a_run(printed: Callable[..., Rows], tmp_path: Path) -> None:
     assert [(row["path"], row["status"], row["grok_step"]) for row in rows] == [
         (str(tmp_path / f"r-s{seed}.h5"), "complete", "") for seed in (0, 1)
     ]
+    assert all(float(row["seconds"]) > 0 for row in rows)
+    again = printed("train", *TINY, "--out", tmp_path / "r.h5", "--seeds", 2)
+    assert again == [row | {"seconds": ""} for row in rows]
     compared = printed("compare", tmp_path / "r-s0.h5", tmp_path / "r-s1.h5")
     assert [(row["run"], row["seed"]) for row in compared] == [(f"r-s{s} (seed {s})", str(s)) for s in (0, 1)]
     assert all(cell not in ("-", "'-") for row in compared for cell in row.values())

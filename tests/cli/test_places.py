@@ -196,12 +196,22 @@ def test_only_the_systems_errors_are_told_as_mistakes() -> None:
     assert as_landscape_error(ValueError("x")) is None
 
 
-@pytest.mark.parametrize("out", ["", ".", "/"])
+@pytest.mark.parametrize("out", [".", "/"])
 def test_an_output_without_a_name(
-    out: str, run_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, assert_refused: Refusal
+    out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, assert_refused: Refusal
 ) -> None:
-    """An unset variable of the shell as --out, or a folder."""
     monkeypatch.chdir(tmp_path)
-    folder = "/" if out == "/" else "."
-    assert_refused(["train", *SMALL, "--out", out], 1, f"{folder} is a folder", "name the .h5 file")
-    assert_refused(["hessian", "--ckpt", out, "--quiet"], 1, f"{folder} is a folder", "name the .h5 file")
+    assert_refused(["train", *SMALL, "--out", out], 1, f"{out} is a folder", "name the .h5 file")
+    assert_refused(["hessian", "--ckpt", out, "--quiet"], 1, f"{out} is a folder", "name the .h5 file")
+
+
+def test_an_empty_path(
+    run_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, assert_refused: Refusal
+) -> None:
+    """An unset variable of the shell is not the folder that one is in; an empty text is a text."""
+    monkeypatch.chdir(tmp_path)
+    for argv in (["demo", ""], ["hessian", "--ckpt", ""], ["compare", run_file, ""], ["info", "--json", ""]):
+        assert_refused(argv, 2, "the file or folder is empty", "name a file or folder")
+    for value in (["--out", ""], ["--out="]):
+        assert_refused(["train", *SMALL, *value], 2, "--out is empty", "name a file or folder")
+    assert_refused(["report", "--problem", "", tmp_path / "x.h5"], 1, "x.h5 does not exist", "here are: run.h5")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import shutil
 import xml.etree.ElementTree as ET
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from landscape import HessianFile, HessianReader, RunFile, RunReader
+from landscape import HessianFile, HessianReader, RunFile, RunReader, open_run
 from landscape.errors import FileError
 from landscape.storage.schema import MAIN
 from landscape.storage.views import File
@@ -47,6 +49,17 @@ def test_groups_are_those_of_the_readers(tiny_run: Path, tiny_hessian: HessianRe
         np.testing.assert_array_equal(lowest, tiny_hessian.row(20)["eigenvalues"][file.blocks.index("E,W"), 0])
         np.testing.assert_array_equal(file.spectrum["all"].sel(step=60), tiny_hessian.spectra(60)["all"])
         assert (file.blocks, file.pairs) == (tiny_hessian.blocks, tiny_hessian.pairs)
+
+
+@pytest.mark.parametrize("kind", [RunFile, open_run, RunReader])
+def test_a_closed_file_is_not_called_damaged(kind: Callable[[Path], Any], tiny_run: Path) -> None:
+    """Datasets that were not read before and the file's own groups name the mend."""
+    file = kind(tiny_run)
+    lazy = file.checkpoints if kind is RunFile else file
+    file.close()
+    with pytest.raises(FileError, match=r"tiny\.h5 was closed by close\(\)") as caught:
+        lazy.checkpoint(60) if kind is RunReader else lazy["E"].load()
+    assert "open it again" in caught.value.hint
 
 
 def test_short_forms(tiny_run: Path, tiny_hessian: HessianReader, tmp_path: Path) -> None:

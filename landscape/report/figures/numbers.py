@@ -55,6 +55,8 @@ class Numbers:
     """Pairs whose joint block was analysed: the claim's first, then its control, else in the order of the file."""
     prop41: tuple[float, float]
     """Proposition 4.1's ratio of learning rates at the first and the last row that knows it."""
+    prop41_steps: tuple[int, int] | None
+    """The steps of these rows."""
     rates: tuple[float, float]
     """The ratio of learning rates in use at these rows."""
     sharpness: dict[str, float]
@@ -71,7 +73,7 @@ def numbers(source: Source) -> Numbers:
             last, accuracy = int(known["metric_step"][-1]), float(known[-1])
     step, where = chosen_step(source, memorised, grokked, last)
     sharpness = {name: _at(source, name, step) for name in STABLE}
-    prop41, rates = _balance(source)
+    prop41, asked_at, rates = _balance(source)
     return Numbers(
         last_step=last,
         memorised=memorised,
@@ -81,6 +83,7 @@ def numbers(source: Source) -> Numbers:
         where=where,
         pairs=_pairs(source, step) if step is not None else {},
         prop41=prop41,
+        prop41_steps=asked_at,
         rates=rates,
         sharpness={name: value for name, value in sharpness.items() if math.isfinite(value)},
     )
@@ -134,19 +137,17 @@ def _pairs(source: Source, step: int) -> dict[str, PairNumbers]:
     return {pair: one for pair, one in found.items() if math.isfinite(one.depth)}
 
 
-def _balance(source: Source) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Proposition 4.1's ratio and the one in use, at the first and the last row that knows the former."""
+def _balance(source: Source) -> tuple[tuple[float, float], tuple[int, int] | None, tuple[float, float]]:
+    """Proposition 4.1's ratio, the steps and the ratio in use at the first and the last row that knows the former."""
     data, rates = source.metrics, [f"lr_{name}" for name in BALANCED]
-    if not {"prop41_ratio", *rates} <= set(data.variables):
-        return (math.nan,) * 2, (math.nan,) * 2
-    known = np.flatnonzero(np.isfinite(data["prop41_ratio"].values))
-    if not len(known):
-        return (math.nan,) * 2, (math.nan,) * 2
-    ratio = data["prop41_ratio"].values
-    first, second = (data[name].values for name in rates)
+    is_there = {"prop41_ratio", *rates} <= set(data.variables)
+    known = data.isel(metric_step=np.isfinite(data["prop41_ratio"].values)) if is_there else data
+    if not (is_there and known["metric_step"].size):
+        return (math.nan,) * 2, None, (math.nan,) * 2
+    ratio, first, second = (known[name].values[[0, -1]].astype(float) for name in ("prop41_ratio", *rates))
+    steps = known["metric_step"].values
     used = first / np.where(second == 0, np.nan, second)
-    ends = known[0], known[-1]
-    return (float(ratio[ends[0]]), float(ratio[ends[1]])), (float(used[ends[0]]), float(used[ends[1]]))
+    return (ratio[0], ratio[1]), (int(steps[0]), int(steps[-1])), (used[0], used[1])
 
 
 def _at(source: Source, name: str, step: int | None) -> float:
@@ -167,10 +168,13 @@ def step_text(step: float | None) -> str:
     return "never" if step is None or math.isinf(step) else f"{step:,.0f}"
 
 
-def asked_of_rates(first: Sequence[float], last: Sequence[float], used: Sequence[float]) -> str:
-    """What Proposition 4.1 asks for where it is first and last known, beside what was in use."""
-    asked = f"{RATE_RATIO} = {spread(first)} at first and {spread(last)} at last"
-    return f"Proposition 4.1 asks for {asked}, {spread(used)} was in use"
+def asked_of_rates(
+    ratios: Sequence[tuple[float, float]], steps: Sequence[tuple[int, int]], used: Sequence[float]
+) -> str:
+    """What Proposition 4.1 asks for at the first and last step of each run that knows it, beside what was in use."""
+    ends = zip(zip(*ratios, strict=True), zip(*steps, strict=True), strict=True)
+    asked = " and ".join(f"{spread(values)} at step {spread(at, ',.0f')}" for values, at in ends)
+    return f"Proposition 4.1 asks for {RATE_RATIO} = {asked}, {spread(used)} was in use"
 
 
 def spread(values: Sequence[float], form: str = ".3g") -> str:

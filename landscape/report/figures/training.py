@@ -133,8 +133,9 @@ def _balance(table: pd.DataFrame, rates: Sequence[str]) -> str:
     if known.empty:
         return "Proposition 4.1 over training"
     by_run = known.groupby("run", sort=False)
-    first, last = by_run["prop41_ratio"].first(), by_run["prop41_ratio"].last()
-    return asked_of_rates(list(first), list(last), list(known[rates[0]] / known[rates[1]]))
+    ends = by_run.first(), by_run.last()
+    ratios, steps = (list(zip(*(end[name] for end in ends), strict=True)) for name in ("prop41_ratio", "step"))
+    return asked_of_rates(ratios, steps, list(known[rates[0]] / known[rates[1]]))
 
 
 @family(100)
