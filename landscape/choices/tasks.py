@@ -18,10 +18,16 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """The answers to pairs (a, b) mod p; divides: b = 0 has no answer, and p has to be a prime."""
+    """The answers to pairs (a, b) mod p; divides: b = 0 has no answer, and p has to be a prime.
+
+    multiplies: the group is that of multiplication, whose circle runs through the discrete logarithm. sign: the answer
+    stands at a + sign b on that circle; 0: it is no such sum.
+    """
 
     answer: Answer
     divides: bool
+    multiplies: bool = False
+    sign: int = 0
 
     def count(self, p: int) -> int:
         """How many pairs have an answer."""
@@ -31,35 +37,35 @@ class Task:
 TASKS: Registry[Task] = Registry("task")
 
 
-def task(divides: bool = False) -> Callable[[Answer], Answer]:
+def task(divides: bool = False, multiplies: bool = False, sign: int = 0) -> Callable[[Answer], Answer]:
     """Register a function of a, b (sample) and p as a task of its name; the remainder mod p of its result is taken."""
 
     def register(answer: Answer) -> Answer:
-        TASKS.add(answer.__name__, Task(answer, divides), answer.__doc__)
+        TASKS.add(answer.__name__, Task(answer, divides, multiplies, sign), answer.__doc__)
         return answer
 
     return register
 
 
-@task()
+@task(sign=1)
 def add(a: Ints, b: Ints, p: int) -> Ints:
     """a+b"""
     return a + b
 
 
-@task()
+@task(sign=-1)
 def sub(a: Ints, b: Ints, p: int) -> Ints:
     """a-b"""
     return a - b
 
 
-@task()
+@task(multiplies=True, sign=1)
 def mul(a: Ints, b: Ints, p: int) -> Ints:
     """a*b"""
     return a * b
 
 
-@task(divides=True)
+@task(divides=True, multiplies=True, sign=-1)
 def div(a: Ints, b: Ints, p: int) -> Ints:
     """a/b (b != 0)"""
     import numpy as np
