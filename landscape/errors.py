@@ -9,7 +9,7 @@ import os
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -99,10 +99,8 @@ def as_landscape_error(error: BaseException) -> LandscapeError | None:
     if isinstance(error, LandscapeError):
         return error
     if isinstance(error, SystemExit):
-        frames = traceback.extract_tb(error.__traceback__)
-        own = [f for f in frames if not any(folder in Path(f.filename).parents for folder in _LIBRARIES)] or frames
-        place = f" at {Path(own[-1].filename).name}, line {own[-1].lineno}" if own else ""
-        return LandscapeError(f"your own code ends the program{place}", "let it raise an exception, not call sys.exit")
+        where = place(traceback.extract_tb(error.__traceback__))
+        return LandscapeError(f"your own code ends the program{where}", "let it raise an exception, not call sys.exit")
     if isinstance(error, OSError) and error.errno in _MENDS:
         return FileError(f"{_named(error)}: {os.strerror(error.errno)}", _MENDS[error.errno])
     # torch raises a plain RuntimeError when CPU memory runs out.
@@ -114,6 +112,12 @@ def as_landscape_error(error: BaseException) -> LandscapeError | None:
     ):
         return DoesNotFitError(f"memory ran out: {error}".rstrip(": "), "close other programs, or ask for less at once")
     return None
+
+
+def place(frames: Sequence[traceback.FrameSummary]) -> str:
+    """The words " at FILE, line N" of the innermost frame of the user's own code, or of any."""
+    own = [f for f in frames if not any(folder in Path(f.filename).parents for folder in _LIBRARIES)] or frames
+    return f" at {Path(own[-1].filename).name}, line {own[-1].lineno}" if own else ""
 
 
 def mend(error: OSError) -> str:

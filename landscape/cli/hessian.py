@@ -13,11 +13,12 @@ from landscape.cli.printing import say
 from landscape.config import HessianConfig
 from landscape.errors import UNFINISHED, ConfigError, NumericsError, working_on
 from landscape.options import check_bounds, field, required
-from landscape.ranks.launch import launched
+from landscape.ranks.launch import PATIENCE, launched
 from landscape.text import printable
 
 if TYPE_CHECKING:
     from landscape.ranks.group import Ranks
+    from landscape.storage.hessians import HessianReader
 
 MEASURED = ("blocks", "k", "objective", "problem", "eigenvectors")
 METHOD = (
@@ -38,7 +39,7 @@ class Hessian(Command):
     groups = {
         "what is measured": ("run", "steps", "num_steps", *MEASURED),
         "method": (*METHOD, "verify"),
-        "processes": ("jobs", "executor", "pack", "slurm"),
+        "processes": ("jobs", "executor", "pack", "slurm", "patience"),
         "output": ("out", "overwrite", "fsync", "json", "csv", "quiet"),
     }
 
@@ -63,6 +64,9 @@ class Hessian(Command):
         "local",
         "local: this command and its processes. slurm: a job a step, and one that makes the file; returns at once.",
     )
+    patience: float = field(
+        PATIENCE, "Under torchrun: seconds in which a rank does nothing after which it counts as hanging.", at_least=2
+    )
     verify: bool = field(False, "Compare with PyHessian's top eigenvalue, and with a dense Hessian where it fits.")
     json: bool = field(False, "Print everything measured as one JSON document.")
     csv: bool = field(False, "Print what belongs to a step and a block as CSV.")
@@ -76,40 +80,51 @@ class Hessian(Command):
 
     def execute(self) -> int:
         """Run the command; returns its exit code."""
-        if launched() is None:
-            return self._measure()
+        from landscape.storage.files import hessian_file
+
+        out = self.out or hessian_file(self.run)
+        with working_on(out):
+            if launched() is None:
+                return self._submit(out) if self.executor == "slurm" else self._print(self._measure(out), out)
+            return self._over_ranks(out)
+
+    def _over_ranks(self, out: Path) -> int:
+        """Measure as one of several ranks, and print as the first of them."""
         from landscape.ranks.group import joined
 
         if self.executor == "slurm" or self.jobs is not None:
             raise ConfigError(
                 "executor slurm and jobs are for one process", "leave them out, or start it without torchrun"
             )
-        with joined() as ranks:
-            if ranks and ranks.rank:
+        with joined(self.patience) as ranks:
+            assert ranks
+            if ranks.rank:
                 from landscape.analysis.hessian import follow
 
                 return follow(self.run, self.analysis, ranks)
-            code = self._measure(ranks)
-            if ranks:
-                ranks.say(("end", code))
-        return code
+            result = self._measure(out, ranks)
+            ranks.say(("end", _code(result)))
+        # Whoever reads it may take their time: a rank that printed it would count as hanging.
+        return self._print(result, out)
 
-    def _measure(self, ranks: Ranks | None = None) -> int:
-        """Measure, over ranks as the first of them, and print."""
+    def _submit(self, out: Path) -> int:
+        """Submit jobs, and print which."""
+        from landscape.sweep.steps import submit_analysis
+
+        submitted = submit_analysis(
+            self.run, self.analysis, out, self.cluster.pack, self.cluster.options, self.overwrite
+        )
+        say(tables.submissions(submitted, self.json))
+        return 0
+
+    def _measure(self, out: Path, ranks: Ranks | None = None) -> HessianReader:
         from landscape.analysis.hessian import analyse
-        from landscape.storage.files import hessian_file
 
-        out = self.out or hessian_file(self.run)
-        with working_on(out):
-            if self.executor == "slurm":
-                from landscape.sweep.steps import submit_analysis
+        jobs = 0 if ranks else self.jobs
+        return analyse(self.run, self.analysis, out, self.overwrite, self.quiet, self.fsync, jobs, ranks)
 
-                options = self.cluster.options
-                submitted = submit_analysis(self.run, self.analysis, out, self.cluster.pack, options, self.overwrite)
-                say(tables.submissions(submitted, self.json))
-                return 0
-            jobs = 0 if ranks else self.jobs
-            result = analyse(self.run, self.analysis, out, self.overwrite, self.quiet, self.fsync, jobs, ranks)
+    def _print(self, result: HessianReader, out: Path) -> int:
+        """Compare with other tools if asked to, and print; returns the exit code."""
         opinions = []
         if self.verify:
             from landscape.analysis.verify import verify
@@ -123,4 +138,8 @@ class Hessian(Command):
             say(f"{tables.measurements(result)}\n{tables.verification(opinions)}written: {printable(out)}")
         if not all(o.agrees for o in opinions):
             raise NumericsError("the dense Hessian disagrees", "please report this with the run file")
-        return 0 if all(map(result.converged, result.steps)) else UNFINISHED
+        return _code(result)
+
+
+def _code(result: HessianReader) -> int:
+    return 0 if all(map(result.converged, result.steps)) else UNFINISHED

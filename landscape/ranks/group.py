@@ -15,10 +15,10 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from landscape.errors import DeviceError, LandscapeError, as_landscape_error, complain
-from landscape.ranks.launch import Launch, launched
+from landscape.ranks.launch import PATIENCE, Launch, launched
 from landscape.ranks.watch import Watch
 
-_PATIENCE = datetime.timedelta(days=30)
+_FOREVER = datetime.timedelta(days=30)
 """Of collectives: rank 0 may factorise a matrix for hours. `Watch` sees whether the others are alive."""
 
 
@@ -55,7 +55,7 @@ class Ranks:
 
     def total(self, part: Tensor) -> Tensor:
         """The sum of all ranks' parts, in place."""
-        with self._watch.waiting(), self._together():
+        with self._watch.summing(), self._together():
             dist.all_reduce(part)
             if part.is_cuda:
                 torch.cuda.synchronize(part.device)
@@ -70,25 +70,27 @@ class Ranks:
 
     @contextlib.contextmanager
     def _together(self) -> Iterator[None]:
-        try:
-            yield
-        except RuntimeError as error:
-            if as_landscape_error(error):
-                raise
-            self._watch.lost(error)
+        with self._watch.waiting():
+            try:
+                yield
+            except RuntimeError as error:
+                if as_landscape_error(error):
+                    raise
+                self._watch.lost(error)
 
 
 @contextlib.contextmanager
-def joined() -> Iterator[Ranks | None]:
+def joined(patience: float = PATIENCE) -> Iterator[Ranks | None]:
     """The process group of the ranks that torchrun has started, and the watch over them; None in a single process.
 
-    An error of any rank ends all of them, with its exit code, and is printed once.
+    patience: seconds without progress after which a rank counts as hanging. An error of any rank ends all of them, with
+    its exit code, and is printed once.
     """
     launch = launched()
     if launch is None:
         yield None
         return
-    watch = _join(launch)
+    watch = _join(launch, patience)
     try:
         yield Ranks(launch.rank, launch.size, watch)
         watch.finish()
@@ -97,7 +99,7 @@ def joined() -> Iterator[Ranks | None]:
         _end(watch, launch, error)
 
 
-def _join(launch: Launch) -> Watch:
+def _join(launch: Launch, patience: float) -> Watch:
     """Set the device, join the process group, and have this rank watched."""
     backend = "gloo"
     if torch.cuda.is_available():
@@ -110,8 +112,9 @@ def _join(launch: Launch) -> Watch:
         backend = "cpu:gloo,cuda:nccl"
     store, _, _ = next(rendezvous("env://"))
     # The watch has a connection of its own: one request at a time goes through each.
-    watch = Watch(PrefixStore(f"landscape/{launch.attempt}", store.clone()), launch.rank, launch.size)
-    dist.init_process_group(backend, store=store, rank=launch.rank, world_size=launch.size, timeout=_PATIENCE)
+    own = PrefixStore(f"landscape/{launch.attempt}", store.clone())
+    watch = Watch(own, launch.rank, launch.size, patience)
+    dist.init_process_group(backend, store=store, rank=launch.rank, world_size=launch.size, timeout=_FOREVER)
     watch.start()
     return watch
 

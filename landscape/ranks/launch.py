@@ -6,6 +6,8 @@ import dataclasses
 import os
 
 _NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+PATIENCE = 45.0
+"""Seconds without progress after which a rank counts as hanging, unless a command is told otherwise."""
 
 
 @dataclasses.dataclass(frozen=True)

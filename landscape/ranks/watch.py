@@ -1,8 +1,8 @@
-"""A thread in each rank that sees whether the others are alive, and ends its own where one of them is not.
+"""A thread in each rank that sees whether all ranks make progress, and ends its own where one of them does not.
 
 A process that waits for another one in a collective runs no Python: neither an exception nor a signal reaches it. So
-each rank reports to the store of the process group twice a second, and reads there of the others. Whoever is the
-first to find something wrong tells the user; all others end silently.
+each rank reports to the store of the process group twice a second, and reads there of the others; whether its own main
+thread hangs it sees itself. Whoever is the first to find something wrong tells the user; all others end silently.
 """
 
 from __future__ import annotations
@@ -16,20 +16,23 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn, Protocol
 
-from landscape.errors import INTERRUPTED, LandscapeError, complain
+from landscape.errors import INTERRUPTED, LandscapeError, complain, place
+from landscape.ranks.idle import Idle, threads
 
 INTERVAL = 0.5
 STOPPED = 8.0
 """Seconds of silence after which a process that the kernel says is stopped counts as hanging."""
 SILENT = 25.0
 """Seconds of silence after which any other does: its threads had no chance to run, or its machine is gone."""
-LATE = 45.0
-"""Seconds that the others wait for a rank's part of a sum, or 20 times what their own parts took, if longer."""
+_TIMES = 20
+"""A rank's part of a sum may take so many times as long as those of the others, if that is more than their patience."""
 _RESUME = "the same command resumes; nothing that is stored is lost"
+_SLOW = f"{_RESUME}; raise --patience if the rank was only slow"
 
 
 class RankError(LandscapeError):
@@ -54,12 +57,13 @@ class Store(Protocol):
 class Watch:
     """Reports on this rank, and looks after the others, from `start` until `finish`."""
 
-    def __init__(self, store: Store, rank: int, size: int) -> None:
-        self._store, self.rank, self.size = store, rank, size
+    def __init__(self, store: Store, rank: int, size: int, patience: float) -> None:
+        self._store, self.rank, self.size, self._patience = store, rank, size, patience
         self._over = threading.Event()
         self._speaks = False
         self._signalled = 0
-        self._sums, self._waits_since, self._own = 0, 0.0, 0.0
+        self._waits = False
+        self._sums, self._sums_since, self._own = 0, 0.0, 0.0
         self._begun = time.monotonic()
         me = {"machine": _machine(), "host": platform.node(), "pid": os.getpid()}
         self._set(f"who/{rank}", json.dumps(me))
@@ -73,8 +77,8 @@ class Watch:
         self._readable, self._writable = os.pipe()
         os.set_blocking(self._writable, False)
         signal.set_wakeup_fd(self._writable, warn_on_full_buffer=False)
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: None)
+        self._handlers = {n: signal.signal(n, lambda *_: None) for n in (signal.SIGINT, signal.SIGTERM)}
+        self._helpers = threads()
         self._thread.start()
 
     def finish(self) -> None:
@@ -83,8 +87,9 @@ class Watch:
             self._stop()
             self._set(f"ended/{self.rank}", "1")
             return
-        while not self._store.check([f"ended/{rank}" for rank in range(1, self.size)]):
-            time.sleep(0.02)
+        with self.waiting():
+            while not self._store.check([f"ended/{rank}" for rank in range(1, self.size)]):
+                time.sleep(0.02)
         self._stop()
 
     def _stop(self) -> None:
@@ -92,16 +97,27 @@ class Watch:
         os.write(self._writable, b"\0")
         self._thread.join()
         signal.set_wakeup_fd(-1)
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Around a sum over ranks, to which this one has made its part."""
-        now = time.monotonic()
-        self._own, self._sums, self._waits_since = now - self._begun, self._sums + 1, now
+        """Around whatever needs the other ranks: one that waits for them does not hang."""
+        self._waits = True
         try:
             yield
         finally:
-            self._waits_since = 0.0
+            self._waits = False
+
+    @contextlib.contextmanager
+    def summing(self) -> Iterator[None]:
+        """Around a sum over ranks, to which this one has made its part."""
+        now = time.monotonic()
+        self._own, self._sums, self._sums_since = now - self._begun, self._sums + 1, now
+        try:
+            yield
+        finally:
+            self._sums_since = 0.0
 
     def working(self) -> None:
         """This rank begins its part of a sum."""
@@ -124,6 +140,7 @@ class Watch:
         self._end(RankError(f"rank {self.rank} cannot reach the others: {words}", _RESUME))
 
     def _run(self) -> None:
+        idle = Idle(self._helpers | {threading.get_native_id()}, self._patience)
         beat, before = 0, time.monotonic()
         while not self._over.is_set():
             if select.select([self._readable], [], [], INTERVAL)[0]:
@@ -138,6 +155,8 @@ class Watch:
                 for rank in range(self.size):
                     if rank != self.rank and not self._store.check([f"ended/{rank}"]):
                         self._look_after(rank, passed)
+                if idle.after(passed, self._waits) > self._patience:
+                    self._hangs()
             except Exception as error:
                 if not self._over.is_set():
                     self._orphaned(error)
@@ -151,7 +170,7 @@ class Watch:
         peer, state = self._peers[rank], ""
         if peer["machine"] == self._peers[self.rank]["machine"]:
             state = _state(peer["pid"])
-        name = f"rank {rank} of {self.size} (process {peer['pid']} on {peer['host']})"
+        name = self._name(rank)
         if state == "T" and silent > STOPPED:
             self._kill(peer["pid"])
             self._end(RankError(f"{name} is stopped", _RESUME))
@@ -163,12 +182,24 @@ class Watch:
             if state:
                 self._kill(peer["pid"])
             self._end(RankError(f"{name} has not been heard of for {silent:.0f} s", _RESUME))
-        since, sums = self._waits_since, int(said.split()[1])
-        if since and sums < self._sums and time.monotonic() - since > max(LATE, 20 * self._own):
+        since, sums = self._sums_since, int(said.split()[1])
+        if since and sums < self._sums and time.monotonic() - since > max(self._patience, _TIMES * self._own):
             if state:
                 self._kill(peer["pid"])
             late = time.monotonic() - since
-            self._end(RankError(f"{name} has not done its part {late:.0f} s after the others", _RESUME))
+            self._end(RankError(f"{name} has not done its part {late:.0f} s after the others", _SLOW))
+
+    def _hangs(self) -> NoReturn:
+        """This rank's main thread waits for something that is no rank, and nothing works for it."""
+        frame = sys._current_frames().get(threading.main_thread().ident or 0)
+        where = place(traceback.extract_stack(frame)) if frame else ""
+        self._end(
+            RankError(f"{self._name(self.rank)} hangs{where}: it has done nothing for {self._patience:g} s", _SLOW)
+        )
+
+    def _name(self, rank: int) -> str:
+        peer = self._peers[rank]
+        return f"rank {rank} of {self.size} (process {peer['pid']} on {peer['host']})"
 
     def _interrupted(self) -> None:
         """After a signal: torchrun sends one when another rank has died, which is then seen at once."""

@@ -22,23 +22,25 @@ FAULTY = (
     + """
 import os
 import signal
+import threading
 from pathlib import Path
 from landscape.storage.hessians import HessianReader
 
 
 class Faulty(torch.nn.Sequential):
-    '''Where rank 1 has to, it fails once a step is stored.'''
+    '''Where a rank has to, it fails once a step is stored.'''
 
     def forward(self, x):
         fault = os.environ.get("FAULT", "")
-        if fault and os.environ["RANK"] == "1" and Path("run.hessian.h5").exists():
-            if len(HessianReader("run.hessian.h5").steps) > 0:
-                Path("struck").touch()
-                if fault == "memory":
-                    torch.empty(1 << 48)
-                while fault == "wait":
-                    signal.pause()
-                os.kill(os.getpid(), getattr(signal, fault))
+        if fault and Path("run.hessian.h5").exists() and len(HessianReader("run.hessian.h5").steps) > 0:
+            Path("struck").touch()
+            if fault == "memory":
+                torch.empty(1 << 48)
+            if fault == "wait":
+                threading.Event().wait()
+            while fault == "spin":
+                pass
+            os.kill(os.getpid(), getattr(signal, fault))
         return super().forward(x)
 
 
@@ -48,7 +50,13 @@ def faulty():
 """
 )
 COMMAND = ["hessian", "--ckpt", "run.h5", "--problem", "mine.py:faulty", "--steps", "all", "--quiet"]
-FAULTS = {"SIGKILL": "rank 1 of 2 (process ", "SIGSTOP": "is stopped", "memory": "can't allocate memory"}
+FAULTS = {
+    ("SIGKILL", 1): "rank 1 of 2 (process ",
+    ("SIGSTOP", 1): "is stopped",
+    ("memory", 1): "can't allocate memory",
+    ("wait", 0): "hangs at mine.py, line ",
+    ("wait", 1): "hangs at mine.py, line ",
+}
 
 
 @pytest.fixture
@@ -59,15 +67,19 @@ def faulty(users_run: Path) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_loses_nothing(fault: str, faulty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("fault", "at"), FAULTS)
+def test_a_fault_loses_nothing(fault: str, at: int, faulty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All ranks end within a minute with one error; the stored step stays bit for bit, and the file is finished."""
-    with started(faulty, 2, command, faulty, COMMAND, env={r: {"FAULT": fault} for r in (0, 1)}) as crew:
+    argv = [*COMMAND, "--patience", "5"] if fault == "wait" else COMMAND
+    with started(faulty, 2, command, faulty, argv, env={at: {"FAULT": fault}}) as crew:
         crew.join()
     assert time.time() - (faulty / "struck").stat().st_mtime < MINUTE
-    assert crew.codes == [1, 1 if fault == "memory" else -signal.SIGKILL]
+    assert crew.codes == [1, -signal.SIGKILL if fault.startswith("SIG") else 1]
     said = crew.said()
-    assert FAULTS[fault] in said
+    assert FAULTS[fault, at] in said
+    if fault == "wait":
+        assert f"error: rank {at} of 2 (process {crew.processes[at].pid} on " in said
+        assert "hint: the same command resumes; nothing that is stored is lost; raise --patience if" in said
     assert (said.count("error: "), said.count("hint: "), said.count("Traceback")) == (1, 1, 0), said
     stored = HessianReader(faulty / "run.hessian.h5")
     assert (stored.steps, stored.attrs["status"]) == ([0], "running")
@@ -87,7 +99,7 @@ def test_a_fault_loses_nothing(fault: str, faulty: Path, monkeypatch: pytest.Mon
 @pytest.mark.slow
 def test_sigterm_interrupts_all(faulty: Path) -> None:
     """As one process: exit code 130, and one line that says that the command resumes."""
-    with started(faulty, 2, command, faulty, COMMAND, env={r: {"FAULT": "wait"} for r in (0, 1)}) as crew:
+    with started(faulty, 2, command, faulty, COMMAND, env={1: {"FAULT": "wait"}}) as crew:
         wait_for((faulty / "struck").exists)
         for process in crew.processes:
             os.kill(process.pid, signal.SIGTERM)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -13,11 +14,12 @@ from helpers.ranks import MINUTE, started
 
 from landscape.errors import NumericsError
 from landscape.ranks.group import joined, require_alike
+from landscape.ranks.launch import PATIENCE
 
 
 def sums(fault: str, at: int) -> None:
     """Two sums over all ranks, with a fault of one of them in between."""
-    with joined() as ranks:
+    with joined(patience=5.0 if fault in ("hang", "spin") else PATIENCE) as ranks:
         assert ranks
         code = "other" if (fault, at) == ("code", ranks.rank) else "same"
         require_alike(ranks, "the code", code, "install one version on all machines")
@@ -26,6 +28,7 @@ def sums(fault: str, at: int) -> None:
         assert ranks.say([ranks.rank]) == [0]
         assert ranks.broadcast(torch.tensor([ranks.rank])).tolist() == [0]
         Path("struck").touch()
+        ranks.working()
         if fault == "numbers":
             raise NumericsError("every rank says this", "once")
         if ranks.rank == at:
@@ -33,8 +36,13 @@ def sums(fault: str, at: int) -> None:
                 torch.empty(1 << 48)
             elif fault == "bug":
                 raise ValueError("a defect")
+            elif fault == "hang":
+                threading.Event().wait()
             elif fault.startswith("SIG"):
                 os.kill(os.getpid(), getattr(signal, fault))
+        ranks.gather(ranks.rank)
+        while (fault, at) == ("spin", ranks.rank):
+            pass
         ranks.total(part)
         print(part.tolist(), flush=True)
 
@@ -45,6 +53,9 @@ FAULTS = {
     ("SIGSTOP", 2): " is stopped",
     ("memory", 1): "error: memory ran out",
     ("bug", 2): "ValueError: a defect",
+    ("hang", 0): "error: rank 0 of 3 (process {pid} on ",
+    ("hang", 2): " hangs at test_faults_of_ranks.py, line ",
+    ("spin", 1): " has not done its part 5 s after the others",
     ("numbers", 0): "error: every rank says this",
     ("code", 1): "error: rank 1 has the code other, rank 0 same",
 }
@@ -59,9 +70,9 @@ def test_a_fault_of_one_rank_ends_all(fault: str, at: int, tmp_path: Path) -> No
     if fault != "code":
         assert time.time() - (tmp_path / "struck").stat().st_mtime < MINUTE
     assert set(crew.codes) <= {1, -signal.SIGKILL}
-    assert (-signal.SIGKILL in crew.codes) == fault.startswith("SIG")
+    assert (-signal.SIGKILL in crew.codes) == (fault == "spin" or fault.startswith("SIG"))
     said = crew.said()
-    assert FAULTS[fault, at] in said
+    assert FAULTS[fault, at].format(pid=crew.processes[at].pid) in said
     assert said.count("error: ") + said.count("Traceback") == 1, said
     assert said.count("hint: ") == (fault != "bug")
     assert crew.said("out") == ""
