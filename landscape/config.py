@@ -319,7 +319,7 @@ class HessianConfig(AnalysisConfig):
         "a log scale; all; or a list such as 0,100,2000.",
         many=True,
     )
-    num_steps: int = field(12, "Number of steps that auto chooses.", at_least=1)
+    num_steps: int = field(12, "Largest number of steps that auto chooses.", at_least=1)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -155,6 +155,11 @@ def warn(message: str) -> None:
     _tell(f"warning: {printable(message)}")
 
 
+def note(message: str) -> None:
+    """Print what a user may not expect on stderr, on one line."""
+    _tell(f"note: {printable(message)}")
+
+
 def _tell(text: str) -> None:
     # A closed stderr must not change the exit code.
     with contextlib.suppress(OSError):

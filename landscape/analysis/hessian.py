@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import itertools
 import json
 import math
 from collections.abc import Iterator, Sequence
@@ -18,7 +19,7 @@ from landscape.analysis.measurement import Measurement
 from landscape.analysis.parallel import Crew, Task, measure, measured, processes
 from landscape.analysis.parts import has_parts, parts, remove_parts
 from landscape.config import AnalysisConfig, HessianConfig, Spectra, replace, to_json
-from landscape.errors import FileError, NumericsError, StepError, in_file, warn
+from landscape.errors import FileError, NumericsError, StepError, in_file, note, warn
 from landscape.problems import spread
 from landscape.problems.choice import in_order
 from landscape.problems.factory import Source, unlike_source
@@ -30,6 +31,7 @@ from landscape.storage.files import as_path, hessian_file, make_folder, output, 
 from landscape.storage.hessians import HessianReader
 from landscape.storage.layout import misfit
 from landscape.storage.runs import GROKKED, MEMORISED, RunReader
+from landscape.storage.table import listed
 from landscape.storage.writer import Writer
 from landscape.storage.writing import sole_writer
 from landscape.workers import Workers
@@ -70,6 +72,8 @@ def analyse(
         make_folder(out.parent)
         with sole_writer(out):
             found = existing(out, reader, config, overwrite, source)
+            if config.steps == "auto" and (kept := sorted({*(found.steps if found else ())} - {*chosen})):
+                note(f"{out} keeps what was measured before, too: {listed(kept)}")
             config = joined(config, problem, found)
             attrs = file_attrs(reader, config, source)
             plan = make_plan(found, chosen, config.blocks)
@@ -298,7 +302,7 @@ def open_writer(
 def choose_steps(reader: RunReader, wanted: str, count: int = 12) -> list[int]:
     """Stored steps to analyse.
 
-    auto: at most `count`: step 0, the steps where train hits 99 % and test 95 %, the last, and log-spaced ones.
+    auto: at most `count`: the steps where train hits 99 % and test 95 %, step 0, the last, and log-spaced ones.
     plateau: the one nearest to the geometric mean of these two events, the last step in the place of the second where
     that never came. Raises StepError for a step that is not stored, or without the first event.
     """
@@ -326,12 +330,14 @@ def choose_steps(reader: RunReader, wanted: str, count: int = 12) -> list[int]:
                 "train it further with --resume, or name --steps",
             )
         return [_nearest(stored, math.sqrt(memorised * max(memorised, grokked or stored[-1])))]
-    chosen_steps = {stored[0]} | {_nearest(stored, e) for e in events if e is not None}
+    reached = [_nearest(stored, event) for event in events if event is not None]
     # Far apart first, so that a small count still spans the run.
-    for target in _bisected(max(stored[min(1, len(stored) - 1)], 1), max(stored[-1], 1)):
-        if len(chosen_steps) >= min(count, len(stored)):
+    spread = (_nearest(stored, x) for x in _bisected(max(stored[min(1, len(stored) - 1)], 1), max(stored[-1], 1)))
+    chosen_steps: set[int] = set()
+    for step in itertools.chain(reached or stored[-1:], stored[:1], spread):
+        if len(chosen_steps) == min(count, len(stored)):
             break
-        chosen_steps.add(_nearest(stored, target))
+        chosen_steps.add(step)
     return sorted(chosen_steps)
 
 

@@ -21,10 +21,11 @@ import numpy as np
 import pytest
 from conftest import TINY
 from helpers.faults import served_hessian
+from helpers.recording import move, small
 from helpers.sequences_analyses import TINY as TINIEST
 from helpers.sequences_analyses import everything
 
-from landscape.analysis.hessian import analyse
+from landscape.analysis.hessian import analyse, choose_steps
 from landscape.cli import main as cli
 from landscape.config import HessianConfig
 from landscape.errors import FileError
@@ -32,6 +33,7 @@ from landscape.storage.hessians import HessianReader
 from landscape.storage.runs import RunReader
 from landscape.storage.writer import Writer
 from landscape.training.loop import train
+from landscape.training.recorder import Recorder
 
 
 def settings(steps: str, *blocks: str, **more: Any) -> HessianConfig:
@@ -44,6 +46,29 @@ def small_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("small") / "run.h5"
     train(dataclasses.replace(TINIEST, steps=60, checkpoint_every=20, checkpoint_log=0), path, quiet=True)
     return path
+
+
+def test_auto_chooses_at_most_as_many_steps_as_asked(tmp_path: Path, small_run: Path) -> None:
+    """First those of memorising and grokking, then both ends; of a run without these events first the last."""
+    with Recorder(tmp_path / "r.h5", model := small(), seed=0) as recorder:
+        for step in range(0, 901, 100):
+            recorder.metrics(step, train_accuracy=float(step >= 200), test_accuracy=float(step >= 600))
+            recorder.checkpoint(step)
+            move(model, step)
+    with RunReader(tmp_path / "r.h5") as reader, RunReader(small_run) as other:
+        found = [choose_steps(reader, "auto", count) for count in (1, 2, 3, 4, 50)]
+        assert found == [[200], [200, 600], [0, 200, 600], [0, 200, 600, 900], reader.steps]
+        assert [choose_steps(other, "auto", count) for count in (1, 2)] == [[60], [0, 60]]
+
+
+def test_auto_says_what_a_file_keeps(small_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Steps of an earlier choice, which it does not remove; steps that are named add to a file in silence."""
+    out = tmp_path / "h.h5"
+    for config in (settings("20", "E"), settings("40", "E"), settings("auto", "E", num_steps=1)):
+        assert capsys.readouterr().err == ""
+        analyse(small_run, config, out, quiet=True)
+    assert capsys.readouterr().err == f"note: {out} keeps what was measured before, too: step 20, 40\n"
+    assert HessianReader(out).steps == [20, 40, 60]
 
 
 GROWTHS = [
