@@ -10,13 +10,16 @@ import tyro
 from landscape.cli import tables
 from landscape.cli.declared import Command
 from landscape.cli.printing import say
-from landscape.errors import ConfigError
+from landscape.errors import ConfigError, LandscapeError, complain, warn
 from landscape.options import field, required
 
 
 @dataclasses.dataclass(frozen=True)
 class Compare(Command):
-    """Runs side by side: options that differ, when they memorised and grokked, and key numbers of their curvature."""
+    """Runs side by side: options that differ, when they memorised and grokked, and key numbers of their curvature.
+
+    A broken file is left out and named; the exit code is then 1.
+    """
 
     examples = (
         "landscape compare checkpoints/a.h5 checkpoints/b.h5",
@@ -33,17 +36,26 @@ class Compare(Command):
     def execute(self) -> int:
         """Run the command; returns its exit code."""
         from landscape.report import comparison
-        from landscape.report.figures import open_sources
+        from landscape.report.figures.sources import leaving_out, open_sources
 
         if not self.files:
             raise ConfigError("no file given", "name run or Hessian files: landscape compare A.h5 B.h5 ...")
-        rows = comparison.compared(open_sources(self.files))
+        broken: list[LandscapeError] = []
+        sources = open_sources(self.files, broken)
+        rows = comparison.compared(sources, broken)
+        for source in sources:
+            with leaving_out(broken):
+                for line in source.damage:
+                    warn(line)
+        for error in broken:
+            complain(error)
+        if not rows:
+            return 1
+        lines = comparison.side_by_side(rows)
         if self.json:
             say(tables.document(comparison.document(rows)))
-            return 0
-        lines = comparison.side_by_side(rows)
-        if self.csv:
+        elif self.csv:
             say(tables.rows_csv([dict(zip(lines[0], line, strict=True)) for line in lines[1:]]))
         else:
             say(tables.align([[cell or "-" for cell in line] for line in zip(*lines, strict=True)]))
-        return 0
+        return 1 if broken else 0

@@ -29,7 +29,9 @@ class Demo(Command):
 
     folder: tyro.conf.Positional[Path] = field(Path("landscape-demo"), "Folder to write; the same command resumes.")
     steps: int = field(3000, "Largest number of steps; training ends soon after it grokked.", at_least=1)
-    checkpoints: int = field(12, "Checkpoints whose Hessian is measured; those of an earlier demo in the folder are kept.", at_least=1)
+    checkpoints: int = field(
+        12, "Checkpoints whose Hessian is measured; those of an earlier demo in the folder are kept.", at_least=1
+    )
     quiet: bool = field(False, "No progress bars.")
 
     def __post_init__(self) -> None:

@@ -8,10 +8,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from landscape.errors import LandscapeError
 from landscape.problems.embedding_mlp.blocks import CLAIM
 from landscape.report.figures.captions import option, symbol, varied
 from landscape.report.figures.numbers import STABLE, Numbers, PairNumbers, numbers
-from landscape.report.figures.sources import Source
+from landscape.report.figures.sources import Source, leaving_out
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,15 +27,22 @@ class Compared:
     numbers: Numbers
 
 
-def compared(sources: Sequence[Source]) -> list[Compared]:
-    """The sources with what differs between them."""
-    names = varied(sources)
-    recorded = ("model", "num_parameters") if any(source.is_recorded for source in sources) else ()
-    rows = []
+def compared(sources: Sequence[Source], broken: list[LandscapeError] | None = None) -> list[Compared]:
+    """The sources with what differs between them.
+
+    With `broken`, those whose numbers cannot be read are left out, and their errors put there.
+    """
+    known: list[tuple[Source, Numbers]] = []
     for source in sources:
-        options = {symbol(name): option(source, name) for name in dict.fromkeys((*names, *recorded))}
-        rows.append(Compared(source.label, source.run, source.hessian, options, numbers(source)))
-    return rows
+        with leaving_out(broken):
+            known.append((source, numbers(source)))
+    kept = [source for source, _ in known]
+    recorded = ("model", "num_parameters") if any(source.is_recorded for source in kept) else ()
+    names = dict.fromkeys((*varied(kept), *recorded))
+    return [
+        Compared(one.label, one.run, one.hessian, {symbol(name): option(one, name) for name in names}, found)
+        for one, found in known
+    ]
 
 
 def side_by_side(rows: Sequence[Compared]) -> list[list[str]]:

@@ -28,14 +28,18 @@ def findings(sources: Sequence[Source]) -> list[str]:
     """Four sentences: grokking, depth and index of pairs of blocks, coupling ratios, learning rates.
 
     Each says what was not measured, too. Of several runs they give medians with the smallest and the largest value.
+    Points refined from checkpoints are told of after these, with their depths alone.
     """
     found = {source.label: numbers(source) for source in sources}
-    return [
-        _grokking(sources, found),
-        _depths(list(found.values())),
-        _couplings(list(found.values())),
-        f"{_balance(list(found.values()))}; {_sharpness(list(found.values()))}.",
-    ]
+    refined = [found[source.label] for source in sources if source.is_refined]
+    runs = [found[source.label] for source in sources if not source.is_refined]
+    is_on_path = any(one.step is not None for one in runs)
+    shown = runs if is_on_path else refined or runs
+    depths = [_depths(shown, _ON_PATH if is_on_path else _REFINED)]
+    if is_on_path and any(one.step is not None for one in refined):
+        depths.append(_depths(refined, _REFINED))
+    balance = _balance(list(found.values()))
+    return [_grokking(sources, found), " ".join(depths), _couplings(shown), f"{balance}; {_sharpness(shown)}."]
 
 
 def _grokking(sources: Sequence[Source], found: dict[str, Numbers]) -> str:
@@ -76,16 +80,14 @@ def _median(steps: Sequence[int | None]) -> str:
     return f", at step {step_text(middle)} in the median" if math.isfinite(middle) else ""
 
 
-def _depths(found: Sequence[Numbers]) -> str:
+def _depths(found: Sequence[Numbers], several: str) -> str:
     analysed = [one for one in found if one.step is not None]
     if not analysed:
         return "No curvature was measured: `landscape hessian` measures depths and saddle indices."
     pairs = _pairs(analysed)
     if not pairs:
         return "No pair of blocks was measured, so nothing is known of the curvature that coupling adds."
-    where = (
-        analysed[0].where if len(analysed) == 1 else f"In {len(analysed)} analyses, each at its plateau or last step"
-    )
+    where = analysed[0].where if len(analysed) == 1 else several.format(len(analysed))
     # Of several analyses, some may lack a pair.
     of_them = {pair: f" in {len(ones)} of them" * (len(ones) < len(analysed)) for pair, ones in pairs.items()}
     told = [f"{_named(pair, pairs)}{of_them[pair]} {_depth(ones)}" for pair, ones in pairs.items()]
@@ -160,3 +162,5 @@ def _pairs(found: Sequence[Numbers]) -> dict[str, list[PairNumbers]]:
 
 _MOST = 6
 """Settings whose steps of grokking are said."""
+_ON_PATH, _REFINED = "In {} analyses, each at its plateau or last step", "At {} points refined from checkpoints"
+"""Where several analyses lie."""

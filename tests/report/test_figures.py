@@ -22,6 +22,7 @@ from landscape.config import AnalysisConfig, HessianConfig
 from landscape.errors import LandscapeError
 from landscape.problems.embedding_mlp.blocks import BLOCKS
 from landscape.report.figures import FAMILIES, Drawn, NotDrawnError, open_sources
+from landscape.report.findings import findings
 from landscape.report.page import write_report
 from landscape.report.style import style
 from landscape.storage.hessians import HessianReader
@@ -180,6 +181,11 @@ def test_points_that_were_refined(folder: Path, tmp_path: Path) -> None:
     hessian = Path(shutil.copy(folder / "flat.hessian.h5", tmp_path / "flat.hessian.h5"))
     both = open_sources([run, critical])
     assert [(s.run, s.hessian) for s in both] == [(run, hessian), (None, critical)]
+    assert [(s.run, s.hessian) for s in open_sources([run])] == [(run, hessian), (None, critical)]
+    depths = findings(both)[1]
+    assert depths.startswith(findings(both[:1])[1])
+    assert depths.endswith(findings(both[1:])[1])
+    assert ". At the point refined from step 60, " in depths
     caption = draw([run, critical])["saddle_index"].caption
     assert "objective data and regularised" in caption
     assert "points on a training path" in caption

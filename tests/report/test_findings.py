@@ -92,3 +92,20 @@ def test_the_plateau_is_where_the_curvature_is_told(tiny_run: Path, tmp_path: Pa
     known = findings(open_sources([alone]))
     assert known[0] == "Whether the network memorised and grokked is not known: the run file is not here."
     assert known[1] == findings([source])[1]
+
+
+def test_refined_points_are_found_beside_their_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However it is named; a search that measured nothing is left out. Without other analyses they are what is told."""
+    data = Path(__file__).parents[1] / "data"
+    for path in data.glob("run-1.1-stopped*"):
+        shutil.copy(path, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    run, point = Path("run-1.1-stopped.h5"), Path("run-1.1-stopped.critical-20.h5")
+    for files in ([run], [tmp_path / run], [run, tmp_path / point]):
+        sources = open_sources(files)
+        assert [s.path.name for s in sources] == [run.name, point.name]
+    with h5py.File(point) as file:
+        depth = file["eigenvalues"][0, [name.decode() for name in file["block"]].index("E,W"), 0, 0]
+    _, depths, couplings, _ = findings(sources)
+    assert depths.startswith(f"At the point refined from step 20, E,W is curved down to {depth:.3g}".replace("-", "−"))
+    assert "for E,W" in couplings

@@ -13,10 +13,12 @@ import pandas as pd
 import pytest
 from conftest import TINY
 from helpers.once import made_once
+from helpers.spoiling import configure
 
 from landscape.analysis.hessian import analyse
 from landscape.cli import main as cli
 from landscape.config import HessianConfig
+from landscape.errors import FileError
 from landscape.report.comparison import compared, side_by_side
 from landscape.report.figures import FAMILIES, open_sources
 from landscape.report.figures.settings import settings
@@ -113,6 +115,46 @@ def test_runs_side_by_side(
         assert line.split()[2:][i] == row["depth E,W"]
     assert document[0]["numbers"]["memorised"] is None
     assert row["95 % of test at step"] == "never"
+
+
+def test_a_broken_file_does_not_keep_others_from_being_compared(
+    runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A missing file, a text, a broken analysis and a config that cannot be: each is named, the rest side by side."""
+    folder = Path(shutil.copytree(runs[0].parent, tmp_path / "runs"))
+    missing, text, first = folder / "missing.h5", folder / "text.h5", folder / runs[0].name
+    text.write_text("no HDF5")
+    (folder / f"{runs[1].stem}.hessian.h5").write_bytes(b"broken")
+    other = folder / runs[2].name
+    with h5py.File(other, "r+") as file:
+        configure(file, hidden=-1)
+    argv = ["compare", first, missing, text, *(folder / run.name for run in runs[1:])]
+    assert cli.run([*map(str, argv), "--json"]) == 1
+    captured = capsys.readouterr()
+    found = json.loads(captured.out)["runs"]
+    assert [(Path(row["file"]).name, row["hessian"] is None) for row in found] == [
+        (runs[0].name, False), (runs[1].name, True), (runs[3].name, False),
+    ]  # fmt: skip
+    errors = [line for line in captured.err.splitlines() if line.startswith("error: ")]
+    for path, line in zip((missing, text, folder / f"{runs[1].stem}.hessian.h5", other), errors, strict=True):
+        assert line.startswith(f"error: {path}")
+    with pytest.raises(FileError, match="missing"):
+        open_sources([first, missing])
+
+
+def test_a_file_that_is_named_twice_counts_once(
+    runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the same path, or by a link to it; a run and its analysis are two files."""
+    (link := tmp_path / "link.h5").symlink_to(runs[0])
+    analysis = runs[0].with_name(f"{runs[0].stem}.hessian.h5")
+    assert len(open_sources([runs[0], analysis])) == 1
+    assert capsys.readouterr().err == ""
+    assert len(open_sources([runs[0], runs[1], runs[0], link])) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        f"note: {runs[0]} is named twice",
+        f"note: {link} is {runs[0]}, and counts once",
+    ]
 
 
 def test_analyses_of_a_sweep_are_found_beside_their_run(runs: list[Path], tmp_path: Path) -> None:

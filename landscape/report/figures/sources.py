@@ -8,7 +8,7 @@ import functools
 import glob
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from landscape.analysis.fields import unlike
 from landscape.config import TrainConfig, replace
-from landscape.errors import FileError, LandscapeError, in_file, warn
+from landscape.errors import FileError, LandscapeError, in_file, note, warn
 from landscape.storage import schema
 from landscape.storage.files import as_path, file_schema, hessian_file, open_file, run_file
 from landscape.storage.hessians import HessianReader
@@ -187,50 +187,86 @@ class Source:
         return f"{self.hessian.name}: {wrong}" if wrong else None
 
 
-def open_sources(files: Sequence[Path | str]) -> list[Source]:
+def open_sources(files: Sequence[Path | str], broken: list[LandscapeError] | None = None) -> list[Source]:
     """Pair run files with Hessian files, in the order given; the other files of each run are looked for beside it.
 
     Further Hessian files of a run, and points refined from its checkpoints, are separate sources. Raises FileError for
-    files that are missing, broken or of another schema.
+    files that are missing, broken or of another schema; with `broken` these are left out, and their errors put there.
     """
     runs: dict[str, list[Path]] = {}
     measured: dict[str, list[Path]] = {}
-    for path in {as_path(file).resolve(): as_path(file) for file in files}.values():
-        kind = file_schema(path)
-        if kind not in (schema.RUN, schema.HESSIAN):
-            raise FileError(f"{path} is no file of landscape", "name run files or Hessian files")
-        key = _attrs(path, kind)["run_id" if kind == schema.RUN else "parent_run_id"]
-        runs.setdefault(key, [])
-        measured.setdefault(key, [])
-        (runs if kind == schema.RUN else measured)[key].append(path)
-    sources = [source for key in runs for source in _paired(key, runs[key], measured[key])]
-    for path in (source.hessian for source in sources if source.hessian):
-        if wrong := unlike(HessianReader(path)):
-            raise FileError(f"{path}: {wrong}", COPY_AGAIN)
-    count = Counter(source.label for source in sources)
-    return [dataclasses.replace(s, shows_folder=count[s.label] > 1) for s in sources]
+    for path in _distinct(files):
+        with leaving_out(broken):
+            kind = file_schema(path)
+            if kind not in (schema.RUN, schema.HESSIAN):
+                raise FileError(f"{path} is no file of landscape", "name run files or Hessian files")
+            key = _attrs(path, kind)["run_id" if kind == schema.RUN else "parent_run_id"]
+            runs.setdefault(key, [])
+            measured.setdefault(key, [])
+            (runs if kind == schema.RUN else measured)[key].append(path)
+    sources = []
+    for key in runs:
+        for source in _paired(key, runs[key], measured[key], broken):
+            with leaving_out(broken):
+                if source.hessian and (wrong := unlike(HessianReader(source.hessian))):
+                    raise FileError(f"{source.hessian}: {wrong}", COPY_AGAIN)
+                sources.append((source.label, source))
+    count = Counter(label for label, _ in sources)
+    return [dataclasses.replace(source, shows_folder=count[label] > 1) for label, source in sources]
 
 
-def _paired(key: str, runs: Sequence[Path], measured: Sequence[Path]) -> list[Source]:
+@contextlib.contextmanager
+def leaving_out(broken: list[LandscapeError] | None) -> Iterator[None]:
+    """Context whose error is put into `broken`; without that list it is raised."""
+    try:
+        yield
+    except LandscapeError as error:
+        if broken is None:
+            raise
+        broken.append(error)
+
+
+def _distinct(files: Sequence[Path | str]) -> list[Path]:
+    """The files, each once; says which were named again."""
+    found: dict[Path, Path] = {}
+    for path in map(as_path, files):
+        first = found.setdefault(path.resolve(), path)
+        if first is not path:
+            note(f"{path} is named twice" if path == first else f"{path} is {first}, and counts once")
+    return list(found.values())
+
+
+def _paired(
+    key: str, runs: Sequence[Path], measured: Sequence[Path], broken: list[LandscapeError] | None
+) -> list[Source]:
     """The sources of one run_id."""
     refined, left = _apart(measured)
+    known = {path.resolve() for path in measured}
     sources = []
     for run in runs or [p for p in map(run_file, left[:1]) if _is_of(p, schema.RUN, "run_id", key)]:
         if not left:
-            points, beside = _apart(_beside(run, key))
+            points, beside = _apart(_beside(run, key, broken))
             left += beside
-            refined += [path for path in points if path not in refined]
+            refined += [path for path in points if path.resolve() not in known]
         sources.append(Source(run, left.pop(0) if left else None))
     return sources + [Source(None, path) for path in (*left, *refined)]
 
 
-def _beside(run: Path, key: str) -> list[Path]:
-    """The analyses of a run that lie beside it: the one without a name, then those that a sweep named."""
-    plain = hessian_file(run)
-    named = sorted(run.parent.glob(f"{glob.escape(hessian_file(run, '').stem)}-*.h5"))
-    found = [path for path in (plain, *named) if _is_of(path, schema.HESSIAN, "parent_run_id", key)]
-    if plain.exists() and plain not in found:
-        warn(f"{plain} is left out: it was not made from {run}")
+def _beside(run: Path, key: str, broken: list[LandscapeError] | None) -> list[Path]:
+    """The analyses of a run that lie beside it: the one without a name, then those that a sweep named, then points.
+
+    Searches for a point that have not measured it yet stay where they are.
+    """
+    plain, stem = hessian_file(run), glob.escape(run.stem)
+    named, points = (sorted(run.parent.glob(f"{stem}.{kind}-*.h5")) for kind in ("hessian", "critical"))
+    found = []
+    for path in (plain, *named, *points):
+        with leaving_out(broken):
+            if _is_of(path, schema.HESSIAN, "parent_run_id", key):
+                if path not in points or HessianReader(path).steps:
+                    found.append(path)
+            elif path == plain and plain.exists():
+                warn(f"{plain} is left out: it was not made from {run}")
     return found
 
 
