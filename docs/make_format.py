@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 
 from landscape.analysis.fields import (
+    GEOMETRY,
+    NUMBERS,
     ROOT,
     critical_table,
     density_table,
@@ -27,7 +29,8 @@ HEAD = ("dataset", "axes", "type", "units", "meaning", "formula")
 def generate(page: str) -> str:
     """The page with what stands between `made: NAME` and `end` made anew; each part must have its one place."""
     parts = {"version": f"Schema version {schema.VERSION}.\n", "crc32": f"{schema.COMMIT.formula}\n"}
-    parts |= {"search" if table is SEARCH else table.group: markdown(table) for table in tables()}
+    named = {id(SEARCH): "search", id(GEOMETRY): "geometry"}
+    parts |= {named.get(id(table), table.group): markdown(table) for table in tables()}
     places = sorted(name for _, name, _ in MADE.findall(page))
     if places != sorted(parts):
         raise ValueError(f"docs/format.md has places for {places}, not for {sorted(parts)}")
@@ -35,9 +38,9 @@ def generate(page: str) -> str:
 
 
 def tables() -> tuple[schema.Table, ...]:
-    """The tables of both files; BLOCK stands for any block's name."""
+    """The tables of all files; BLOCK stands for any block's name."""
     by_block = [make(("BLOCK",)) for make in (spectrum_table, density_table, vectors_table)]
-    return (*TABLES, ROOT, *by_block, CRITICAL, SEARCH)
+    return (*TABLES, ROOT, *by_block, CRITICAL, SEARCH, GEOMETRY, NUMBERS)
 
 
 def markdown(table: schema.Table) -> str:

@@ -10,6 +10,7 @@ TYPE_CHECKING = False
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from landscape.analysis.geometry import measure_geometry as measure_geometry
     from landscape.analysis.hessian import analyse as analyse
     from landscape.config import HessianConfig as HessianConfig
     from landscape.config import TrainConfig as TrainConfig
@@ -49,8 +50,10 @@ if TYPE_CHECKING:
     from landscape.report.page import write_report as write_report
     from landscape.storage.hessians import HessianReader as HessianReader
     from landscape.storage.runs import RunReader as RunReader
+    from landscape.storage.views import GeometryFile as GeometryFile
     from landscape.storage.views import HessianFile as HessianFile
     from landscape.storage.views import RunFile as RunFile
+    from landscape.storage.views import open_geometry as open_geometry
     from landscape.storage.views import open_hessian as open_hessian
     from landscape.storage.views import open_run as open_run
     from landscape.sweep.plan import SweepConfig as SweepConfig
@@ -69,10 +72,11 @@ _NAMES = {
     "training.ensemble": "ensemble",
     "training.recorder": "Recorder",
     "analysis.hessian": "analyse",
+    "analysis.geometry": "measure_geometry",
     "sweep.plan": "SweepConfig load_sweep sweep_runs",
     "sweep.run": "run_sweep",
     "report.page": "write_report",
-    "storage.views": "open_run open_hessian RunFile HessianFile",
+    "storage.views": "open_run open_hessian open_geometry RunFile HessianFile GeometryFile",
     "storage.runs": "RunReader",
     "storage.hessians": "HessianReader",
     "curvature.objective": "Objective cross_entropy mse",

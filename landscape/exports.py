@@ -1,4 +1,4 @@
-"""Files of other tools, made from a run file or Hessian file."""
+"""Files of other tools, made from a run, Hessian or geometry file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from landscape.text import write_csv
 
 
 def export(path: Path | str, out: Path | str, form: str, overwrite: bool = False) -> Path:
-    """Write a run file or Hessian file into the folder `out` in one of FORMS; returns the folder.
+    """Write a run, Hessian or geometry file into the folder `out` in one of FORMS; returns the folder.
 
     csv, parquet: one file for each table of `File.to_dataframes`. netcdf: one file with all groups, parameters and
     eigenvectors too. tensorboard, wandb: a scalar for each quantity and its labels, such as inertia/E,W/negative, by

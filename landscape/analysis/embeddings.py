@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -29,6 +28,8 @@ COMPONENTS, FOLDS = 3, 5
 """Components of the partial least squares, and folds of its cross-validation."""
 FEWEST = 7
 """Fewest numbers that have a geometry here."""
+PLANES = 4
+"""Frequencies with the largest shares whose planes are kept."""
 EXPONENTS = 2.0 ** (np.arange(-48, 49) / 16)
 """Exponents that the scaling index is chosen from, a factor of 1.04 apart."""
 
@@ -83,7 +84,7 @@ def component_variances(X: Floats) -> Floats:
     """Variances (..., component) along the principal axes, ascending, times the number of rows."""
     X = centred(X)
     gram = np.swapaxes(X, -1, -2) @ X if X.shape[-1] < X.shape[-2] else X @ np.swapaxes(X, -1, -2)
-    return np.asarray(np.linalg.eigvalsh(gram))
+    return np.asarray(np.maximum(np.linalg.eigvalsh(gram), 0))
 
 
 def participation_ratio(X: Floats) -> Floats:
@@ -106,30 +107,43 @@ def fourier_shares(X: Floats) -> Floats:
     return np.asarray(power / power.sum(-1, keepdims=True))
 
 
-def circle_r2(X: Floats, frequency: Ints) -> Floats:
-    """How well the rows lie on a circle that they run round `frequency` times: 1 for an exact one.
+def plane(X: Floats, frequency: Ints) -> NDArray[np.complex128]:
+    """The rows projected on the plane of their components cos and sin of a frequency, as complex numbers (..., number).
 
-    frequency (...): at most (n - 1) // 2. The rows are projected on the plane of their components cos and sin of this
-    frequency; of the projection's variance this is the share of the best circle with equal steps.
+    frequency (...): at most (n - 1) // 2. Turned so that their best circle with equal steps begins at its real radius
+    and runs round counter-clockwise.
     """
-    X, n = centred(X), X.shape[-2]
-    angle = 2 * np.pi / n * np.asarray(frequency)[..., None] * np.arange(n)
-    waves = np.stack([np.cos(angle), np.sin(angle)], axis=-1)
+    X, turn = centred(X), _turn(frequency, X.shape[-2])
+    waves = np.stack([turn.real, turn.imag], axis=-1)
     U, S, _ = np.linalg.svd(np.swapaxes(X, -1, -2) @ waves, full_matrices=False)
-    plane = X @ (U * (S / S[..., :1] > 1e-10)[..., None, :])
     # In one dimension the plane is a line.
-    z, turn = plane @ np.array([1, 1j])[: plane.shape[-1]], np.exp(1j * angle)
-    circles = [np.abs((z * way).mean(-1)) ** 2 for way in (turn, turn.conj())]
-    return np.asarray(np.maximum(*circles) / (np.abs(z) ** 2).mean(-1))
+    z = X @ (U * (S / S[..., :1] > 1e-10)[..., None, :]) @ np.array([1, 1j])[: U.shape[-1]]
+    forth, back = ((z * way).mean(-1, keepdims=True) for way in (turn.conj(), turn))
+    is_mirrored = np.abs(back) > np.abs(forth)
+    z, first = np.where(is_mirrored, z.conj(), z), np.where(is_mirrored, back.conj(), forth)
+    return np.asarray(z * first.conj() / np.abs(first))
 
 
-def spearman(coordinates: Floats, x: Floats) -> Floats:
+def circle_r2(X: Floats, frequency: Ints) -> Floats:
+    """How well the rows lie on a circle that they run round `frequency` (...) times: 1 for an exact one.
+
+    Of the variance of their projection on the `plane` of this frequency it is the share of the best circle with equal
+    steps.
+    """
+    z = plane(X, frequency)
+    return np.asarray(np.abs((z * _turn(frequency, X.shape[-2]).conj()).mean(-1)) ** 2 / (np.abs(z) ** 2).mean(-1))
+
+
+def spearman(coordinates: Floats, x: NDArray[Any]) -> Floats:
     """|Spearman rho| (..., component) of coordinates (..., number, component) with x; their signs are arbitrary."""
+    # Tables and commands do without scipy.stats, which is slow to import.
+    from scipy.stats import rankdata
+
     ranks, of_x = rankdata(coordinates, axis=-2), rankdata(x)
     return np.abs(_correlation(np.swapaxes(ranks, -1, -2), of_x))
 
 
-def scaling(coordinate: Floats, x: Floats) -> tuple[Floats, Floats]:
+def scaling(coordinate: Floats, x: NDArray[Any]) -> tuple[Floats, Floats]:
     """Exponent b for which x^b correlates best with a coordinate (..., number), and the R^2 there.
 
     1: numbers are equally spaced along it; below 1 their spacing shrinks as they grow, above 1 it widens. The
@@ -140,7 +154,7 @@ def scaling(coordinate: Floats, x: Floats) -> tuple[Floats, Floats]:
     return EXPONENTS[best], np.take_along_axis(found, best[..., None], -1)[..., 0]
 
 
-def pls_q2(X: Floats, x: Floats) -> Floats:
+def pls_q2(X: Floats, x: NDArray[Any]) -> Floats:
     """Cross-validated R^2 of x predicted from the rows by partial least squares: 1 - PRESS / SS, below 0 for noise.
 
     Three components and five folds, drawn once from a fixed seed. Source: Wold et al. 1984; the components are found as
@@ -157,7 +171,7 @@ def pls_q2(X: Floats, x: Floats) -> Floats:
     return np.asarray(1 - missed / ((x - x.mean()) ** 2).sum())
 
 
-def distance_r2(X: Floats, x: Floats, frequency: Ints) -> tuple[Floats, Floats, Floats]:
+def distance_r2(X: Floats, x: NDArray[Any], frequency: Ints) -> tuple[Floats, Floats, Floats]:
     """R^2 of the squared distances |e_i - e_j|^2 on (x_i - x_j)^2, on squared chords of the frequency, and on both.
 
     A chord is 2 sin(pi frequency (i - j) / n), the distance on a circle that is run round `frequency` (...) times.
@@ -176,7 +190,7 @@ def distance_r2(X: Floats, x: Floats, frequency: Ints) -> tuple[Floats, Floats, 
     return with_line**2, with_chord**2, both / (1 - between**2)
 
 
-def geometry(X: Floats, x: Floats) -> dict[str, Any]:
+def geometry(X: Floats, x: NDArray[Any]) -> dict[str, Any]:
     """Every quantity of one embedding, the tested ones with `NAME_null`, what 1 % of the null reach, and `NAME_p`.
 
     X (number, embed) in the order of `cyclic_order`, x (number,): the numbers. The null of the principal components
@@ -186,15 +200,22 @@ def geometry(X: Floats, x: Floats) -> dict[str, Any]:
     """
     n = len(X)
     found: dict[str, Any] = dict.fromkeys([s.name for s in STATISTICS], np.full(1 + PERMUTATIONS, np.nan))
-    found |= {"fourier_share": np.full(n // 2 + 1, np.nan), "circle_r2": np.full(n // 2 + 1, np.nan)}
-    found |= {"spearman": np.full(COORDINATES, np.nan), "scaling_index": np.nan, "top_frequency": -1}
-    found["frequency_in_use"] = np.zeros(n // 2 + 1, bool)
+    found |= {"component_share": np.full(min(X.shape), np.nan), "spearman": np.full(COORDINATES, np.nan)}
+    found |= {name: np.full(n // 2 + 1, np.nan) for name in ("fourier_share", "circle_r2")}
+    found |= {"scaling_index": np.nan, "top_frequency": -1, "frequency_in_use": np.zeros(n // 2 + 1, bool)}
+    planes = number_of_planes(n)
+    found |= {"plane_frequency": np.full(planes, -1), "plane_position": np.full((planes, n, 2), np.nan)}
     if np.ptp(X, axis=0).any():
         found |= _measured(X, np.asarray(x, float), np.random.default_rng(SEED))
     found["num_frequencies"] = int(found["frequency_in_use"].sum())
     for statistic in STATISTICS:
         found |= _judged(statistic, found[statistic.name])
     return found
+
+
+def number_of_planes(n: int) -> int:
+    """Planes of n numbers that are kept."""
+    return min(PLANES, (n - 1) // 2)
 
 
 def _measured(X: Floats, x: Floats, rng: np.random.Generator) -> dict[str, Any]:
@@ -213,7 +234,12 @@ def _measured(X: Floats, x: Floats, rng: np.random.Generator) -> dict[str, Any]:
     linear, circular, both = distance_r2(drawn, x, top)
     highest = share.max(1)
     r2 = np.full(n // 2 + 1, np.nan)
-    r2[circles] = circle_r2(np.broadcast_to(T, (len(circles), *T.shape)), circles)
+    # A frequency of which nothing but rounding is there has no plane.
+    there = circles[share[0, circles] > 1e-20]
+    r2[there] = circle_r2(np.broadcast_to(T, (len(there), *T.shape)), there)
+    planes = np.full((number_of_planes(n), n), np.nan, complex)
+    largest = there[np.argsort(-share[0, there], kind="stable")][: len(planes)]
+    planes[: len(largest)] = plane(np.broadcast_to(T, (len(largest), *T.shape)), largest)
     rhos = np.full(COORDINATES, np.nan)
     rhos[: rho.shape[1]] = rho[0]
     return {
@@ -227,8 +253,11 @@ def _measured(X: Floats, x: Floats, rng: np.random.Generator) -> dict[str, Any]:
         "distance_r2_linear": linear,
         "distance_r2_circular": circular,
         "distance_r2": both,
+        "component_share": variances[0, ::-1] / variances[0].sum(),
         "fourier_share": share[0],
         "circle_r2": r2,
+        "plane_frequency": np.pad(largest, (0, len(planes) - len(largest)), constant_values=-1),
+        "plane_position": np.stack([planes.real, planes.imag], axis=-1),
         "spearman": rhos,
         "scaling_index": float(index[0]),
         "top_frequency": int(top[0]),
@@ -296,6 +325,11 @@ def excluded(logits: Floats, sign: int, frequencies: Sequence[int] | Ints) -> Fl
 def centred(X: Floats) -> Floats:
     """Rows (..., number, embed) less their mean."""
     return np.asarray(X - X.mean(-2, keepdims=True), float)
+
+
+def _turn(frequency: Ints, n: int) -> NDArray[np.complex128]:
+    """exp(i w x), w = 2 pi frequency / n, (..., number)."""
+    return np.asarray(np.exp(2j * np.pi / n * np.asarray(frequency)[..., None] * np.arange(n)))
 
 
 def _correlation(a: Floats, b: Floats) -> Floats:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from landscape.analysis.embeddings import LEVEL, PERMUTATIONS, STATISTICS, Statistic
 from landscape.analysis.quantities import QUANTITIES, density
 from landscape.storage.hessians import HessianReader
 from landscape.storage.inspect import FileState
@@ -80,6 +81,44 @@ SEARCH = (
     Field("iterations", (), "i8", "steps tried"),
     Field("num_products", (), "i8", "Hessian-vector products so far"),
 )
+
+
+def _tested(statistic: Statistic) -> tuple[Field, ...]:
+    """A quantity with its permutation null."""
+    name, reach = statistic.name, "falls to" if statistic.falls else "reaches"
+    return (
+        Field(name, (), "f8", statistic.long_name, formula=statistic.formula),
+        Field(f"{name}_null", (), "f8", f"what {LEVEL:.0%} of the null {reach}"),
+        Field(f"{name}_p", (), "f8", "its p-value", formula=f"(1 + draws of the null beyond it) / {1 + PERMUTATIONS}"),
+    )
+
+
+USED: dict[str, object] = {"flag_values": [0, 1], "flag_meanings": "unused used"}
+GEOMETRY = Table(
+    "/",
+    "step",
+    (
+        Field(
+            "component_share", ("component",), "f8", "variance share of a principal component", formula="l_i / sum l"
+        ),
+        Field("fourier_share", ("frequency",), "f8", "share of a frequency of the group's circle in the variance"),
+        Field("frequency_in_use", ("frequency",), "i1", "whether it beats the null at 1 %", attrs=USED),
+        counted("num_frequencies", (), "frequencies in use"),
+        counted("top_frequency", (), "frequency of the largest share that has a circle; missing (-1): none"),
+        Field("circle_r2", ("frequency",), "f8", "share of a frequency's plane that lies on its circle"),
+        counted("plane_frequency", ("plane",), "frequencies of the largest shares; missing (-1): no more"),
+        Field("plane_position", ("plane", "place", "side"), "f8", "the numbers in the plane of a frequency"),
+        Field("spearman", ("coordinate",), "f8", "|Spearman rho| of a principal coordinate with the number"),
+        Field("scaling_index", (), "f8", "exponent b for which number^b correlates best with the line's coordinate"),
+        *(field for statistic in STATISTICS for field in _tested(statistic)),
+        Field("loss", ("split",), "f8", "mean cross-entropy, without pairs that have no place", "nat"),
+        Field("restricted_loss", ("split",), "f8", "that of the last step's frequencies in use alone", "nat"),
+        Field("excluded_loss", ("split",), "f8", "that without the last step's frequencies in use", "nat"),
+        counted("checkpoint_crc32", (), "commit record of the checkpoint"),
+    ),
+)
+NUMBERS = Table("numbers", "", (Field("number", ("place",), "i8", "number at a place of the group's circle"),))
+"""Places are those of 0, 1, ... for addition, and discrete logarithms for multiplication."""
 
 
 def critical_table(parameters: Iterable[Field]) -> Table:

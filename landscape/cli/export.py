@@ -16,7 +16,7 @@ from landscape.text import printable
 
 @dataclasses.dataclass(frozen=True)
 class Export(Command):
-    """A run file or Hessian file as files of other tools, each kind in a folder of its own."""
+    """A run, Hessian or geometry file as files of other tools, each kind in a folder of its own."""
 
     examples = (
         "landscape export checkpoints/run.h5 --tensorboard logs/run",
@@ -27,7 +27,7 @@ class Export(Command):
         "output": ("csv", "parquet", "netcdf", "tensorboard", "wandb", "overwrite"),
     }
 
-    file: tyro.conf.Positional[Path] = required("Run file or Hessian file.")
+    file: tyro.conf.Positional[Path] = required("Run, Hessian or geometry file.")
     csv: Path | None = field(None, "Folder for the measurements as CSV, one file for each set of axes.")
     parquet: Path | None = field(None, "Folder for the same as Parquet; needs the extra `parquet`.")
     netcdf: Path | None = field(None, "Folder for one NetCDF file with all groups, parameters too.")

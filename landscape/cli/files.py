@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class _OfFile(Command):
-    file: tyro.conf.Positional[Path] = required("Run file or Hessian file.")
+    file: tyro.conf.Positional[Path] = required("Run, Hessian or geometry file.")
     json: bool = field(False, "Print everything as one JSON document.")
 
     def show(self, state: FileState, text: Callable[[FileState], str]) -> None:
@@ -33,7 +33,7 @@ class _OfFile(Command):
 
 @dataclasses.dataclass(frozen=True)
 class Info(_OfFile):
-    """What a run file or Hessian file holds, what it lacks, and how to resume it."""
+    """What a run, Hessian or geometry file holds, what it lacks, and how to resume it."""
 
     examples = (
         "landscape info checkpoints/run.h5",
@@ -90,7 +90,11 @@ def _look(path: Path) -> FileState:
     state = inspect(path)
     if state.is_recorded:
         return state
-    is_run = state.kind == "run file"
-    lacks = run.lacks(state) if is_run else fields.lacks(state)
-    notes = (*lacks, *state.notes, *younger(state, run.declared(state) if is_run else [fields.ROOT]))
+    if state.kind == "run file":
+        lacks, declared = run.lacks(state), run.declared(state)
+    elif state.kind == "Hessian file":
+        lacks, declared = fields.lacks(state), (fields.ROOT,)
+    else:
+        lacks, declared = [], (fields.GEOMETRY,)
+    notes = (*lacks, *state.notes, *younger(state, declared))
     return dataclasses.replace(state, notes=notes)

@@ -19,6 +19,7 @@ from landscape.cli.declared import Command
 from landscape.cli.demo import Demo
 from landscape.cli.export import Export
 from landscape.cli.files import Check, Info
+from landscape.cli.geometry import Geometry
 from landscape.cli.grammar import parse
 from landscape.cli.help import overview, page
 from landscape.cli.hessian import Hessian
@@ -58,6 +59,7 @@ COMMANDS: dict[str, type[Command]] = {
     "hessian": Hessian,
     "critical": Critical,
     "slice": Slice,
+    "geometry": Geometry,
     "sweep": Sweep,
     "report": Report,
     "compare": Compare,

@@ -112,7 +112,7 @@ def contents(state: FileState) -> str:
         lines.append([verb, f"landscape train --out {shlex.quote(state.path)} --resume{more}"])
     elif state.status != "complete":
         refined = any(table.group == "critical_point" for table in state.tables)
-        again = "critical" if refined else "hessian"
+        again = "critical" if refined else state.kind.split()[0].lower()
         lines.append(["resume", f"the same `landscape {again}` command resumes it"])
     width = max(len(line[0]) for line in lines[1:])
     head, *rest = ([printable(cell) for cell in line] for line in lines)
@@ -188,6 +188,19 @@ def hessian_document(out: Path, result: HessianReader, **more: Any) -> str:
             **more,
         }
     )
+
+
+def geometry_document(path: Path) -> str:
+    """The contents of a geometry file as one JSON document."""
+    from landscape.storage.views import GeometryFile
+
+    with GeometryFile(path) as file:
+        data, numbers = file.measurements.load(), file.numbers["number"].values
+        steps = [
+            {"step": step, **{name: x.sel(step=step).values for name, x in data.items()}}
+            for step in data["step"].values
+        ]
+        return document({"file": path, "attributes": file.attrs, "numbers": numbers, "steps": steps})
 
 
 def hessian_csv(path: Path) -> str:

@@ -43,6 +43,11 @@ def make_data(config: TrainConfig) -> TaskData:
     return TaskData(tokens, labels.astype(np.int32), _split(config, a, b))
 
 
+def operands(tokens: NDArray[np.int32]) -> NDArray[np.int32]:
+    """The operands (sample, 2) of input tokens (sample, slot)."""
+    return tokens[:, [0, 2 if tokens.shape[1] == 4 else 1]]
+
+
 def _split(config: TrainConfig, a: Ints, b: Ints) -> NDArray[np.int8]:
     """Draw test pairs first, if their share is given, so that no sampler affects the test set."""
     rng = np.random.default_rng([config.seed, 0])

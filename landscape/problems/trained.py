@@ -6,11 +6,13 @@ import abc
 import copy
 import functools
 from collections.abc import Mapping
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
+from torch.func import functional_call
 
 from landscape.choices.optimizers import OPTIMIZERS
 from landscape.config import TrainConfig
@@ -73,6 +75,24 @@ class TrainedProblem(abc.ABC):
                 "use --objective data",
             )
         return self.train.weight_decay
+
+    @property
+    def numbers(self) -> tuple[str, range]:
+        """The parameter with a row a number, and these rows. Raises ConfigError for a model that has none."""
+        for name, groups in self.rows.items():
+            if name in self.parameters:
+                return name, groups["operands"]
+        raise ConfigError(
+            f"{self.name} has no embedding of numbers", "name a run of --model embedding or --model transformer"
+        )
+
+    def logits(self, arrays: Arrays, tokens: NDArray[Any]) -> NDArray[np.float64]:
+        """Logits (sample, class) of input tokens (sample, slot) at stored parameters, in float64."""
+        theta = {n: torch.from_numpy(arrays[n]).to(self.device, torch.float64) for n in self.parameters}
+        inputs = torch.from_numpy(tokens).to(self.device, torch.int64).split(self._chunk_size)
+        with torch.no_grad():
+            found = [functional_call(self.model, theta, (some,)).cpu() for some in inputs]
+        return np.asarray(torch.cat(found))
 
     def objective(self, decay: float) -> Objective:
         """The mean cross-entropy over the training set, with decay/2 |theta|^2."""

@@ -16,7 +16,8 @@ from landscape.storage.contents import Contents
 from landscape.storage.guard import Guard
 from landscape.storage.strings import COPY_AGAIN, check_strings
 
-_KIND = {schema.RUN: "a run file", schema.HESSIAN: "a Hessian file"}
+_KIND = {schema.RUN: "a run file", schema.HESSIAN: "a Hessian file", schema.GEOMETRY: "a geometry file"}
+_MAKER = {schema.RUN: "train", schema.HESSIAN: "hessian", schema.GEOMETRY: "geometry"}
 
 
 def as_path(path: Path | str) -> Path:
@@ -44,7 +45,7 @@ def output(path: Path | str) -> Path:
 
 
 def open_file(path: Path, wanted: str = "") -> Contents:
-    """Open a file of the schema `wanted`, by default of either, for reading, beside a live writer too.
+    """Open a file of the schema `wanted`, by default of any, for reading, beside a live writer too.
 
     Raises FileError for everything else.
     """
@@ -56,8 +57,8 @@ def open_file(path: Path, wanted: str = "") -> Contents:
             what = _KIND.get(str(found), f"of schema {found!r}" if found else "an HDF5 file of another program")
             hint = (
                 "name the run it was made from"
-                if found == schema.HESSIAN
-                else f"name a file that `landscape {'train' if wanted == schema.RUN else 'hessian'}` wrote"
+                if found in (schema.HESSIAN, schema.GEOMETRY) and wanted == schema.RUN
+                else f"name a file that `landscape {_MAKER[wanted]}` wrote"
             )
             raise FileError(f"{path} is {what}, not {_KIND[wanted]}", hint)
         version = str(guard.require("schema_version", str))
@@ -148,9 +149,14 @@ def hessian_file(run: Path, name: str = "") -> Path:
     return require_name(run).with_name(f"{run.stem}.hessian{'-' if name else ''}{name}.h5")
 
 
-def run_file(hessian: Path) -> Path:
-    """RUN.hessian.h5, RUN.hessian-NAME.h5 and RUN.critical-STEP.h5 -> RUN.h5; other names unchanged."""
-    return hessian.with_name(re.sub(r"\.(hessian|critical)(-[^.]*)?\.h5$", ".h5", hessian.name))
+def geometry_file(run: Path) -> Path:
+    """RUN.h5 -> RUN.geometry.h5 beside it."""
+    return require_name(run).with_name(f"{run.stem}.geometry.h5")
+
+
+def run_file(made: Path) -> Path:
+    """RUN.hessian.h5, RUN.hessian-NAME.h5, RUN.critical-STEP.h5, RUN.geometry.h5 -> RUN.h5; other names unchanged."""
+    return made.with_name(re.sub(r"\.(hessian|critical|geometry)(-[^.]*)?\.h5$", ".h5", made.name))
 
 
 def sha256(path: Path) -> str:

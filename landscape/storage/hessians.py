@@ -11,7 +11,7 @@ import numpy as np
 
 from landscape.results import Described
 from landscape.storage import schema
-from landscape.storage.files import as_path, open_file, sha256
+from landscape.storage.files import as_path, open_file
 from landscape.storage.runs import RunReader
 from landscape.storage.table import Row, listed
 
@@ -85,20 +85,9 @@ class HessianReader(Described):
         return self._rows["critical_point"][step] if self.is_refined else {}
 
     def mismatch(self, run: RunReader) -> str:
-        """Why this file does not belong to a run file; empty if it does.
-
-        Compares the run's id and the checksums of the analysed checkpoints, as the run may have continued since. Files
-        without these checksums have the SHA-256 of the whole run file.
-        """
-        if (theirs := self.attrs["parent_run_id"]) != (ours := run.attrs["run_id"]):
-            return f"it is of run {theirs}, but {run.path} is run {ours}"
+        """Why this file does not belong to a run file; empty if it does."""
         records = {step: int(self.row(step).get("checkpoint_crc32", -1)) for step in self.steps}
-        for step, record in records.items():
-            if record >= 0 and step in run.steps and record != run.record(step):
-                return f"step {step} was measured at another checkpoint than {run.path} holds"
-        if -1 in records.values() and self.attrs["parent_sha256"] != sha256(run.path):
-            return f"{run.path} has changed since, and the file is too old to tell which checkpoints it is of"
-        return ""
+        return run.disowns(self.attrs, records)
 
     def converged(self, step: int, block: int | None = None) -> bool:
         """Whether every eigenvalue of a block (default: of all blocks) converged at a step."""

@@ -12,13 +12,12 @@ from landscape.errors import FileError, NumericsError
 from landscape.storage import schema
 from landscape.storage.contents import known_attributes
 from landscape.storage.files import open_file, output, run_file
-from landscape.storage.hessians import HessianReader
 from landscape.storage.making import rewrite
 from landscape.storage.runs import RunReader
 from landscape.storage.table import TableReader
 from landscape.storage.writing import owner, sole_writer
 
-KINDS = {schema.RUN: "run file", schema.HESSIAN: "Hessian file"}
+KINDS = {schema.RUN: "run file", schema.HESSIAN: "Hessian file", schema.GEOMETRY: "geometry file"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +33,7 @@ class TableState:
 
 @dataclasses.dataclass(frozen=True)
 class FileState:
-    """The state of a file of either kind. writer: the process that is writing it, or empty."""
+    """The state of a file of any kind. writer: the process that is writing it, or empty."""
 
     path: str
     kind: str
@@ -59,7 +58,7 @@ class FileState:
 
     @property
     def steps(self) -> tuple[int, ...]:
-        """Stored checkpoints of a run file, analysed steps of a Hessian file."""
+        """Stored checkpoints of a run file, steps that others measured."""
         main = schema.MAIN.values()
         return next(tuple(sorted(t.committed)) for t in self.tables if t.group in main)
 
@@ -161,14 +160,17 @@ def _state(table: TableReader) -> TableState:
 
 
 def _parent(attributes: Mapping[str, Any], path: Path) -> Iterator[str]:
-    """Notes on the run file of a Hessian file."""
+    """Notes on the run file of a measurement."""
     parent = run_file(path)
     if not parent.is_file() or parent == path:
         yield f"its run file ({attributes['parent_run_id']}) is not beside it"
         return
     try:
-        with RunReader(parent) as run:
-            wrong = HessianReader(path).mismatch(run)
+        with RunReader(parent) as run, contextlib.closing(open_file(path)) as file:
+            table = file.tables[schema.MAIN[file.kind]]
+            rows = {step: table.row(step) or {} for step in table.rows}
+            records = {step: int(row.get("checkpoint_crc32", -1)) for step, row in rows.items()}
+            wrong = run.disowns(file.attrs, records)
     except FileError as error:
         wrong = str(error)
     if wrong:

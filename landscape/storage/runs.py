@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 from landscape.errors import FileError, NumericsError, StepError
 from landscape.results import Described
 from landscape.storage import schema
-from landscape.storage.files import as_path, open_file
+from landscape.storage.files import as_path, open_file, sha256
 from landscape.storage.table import Row, TableReader, listed
 
 Arrays = dict[str, np.ndarray[Any, Any]]
@@ -97,6 +97,21 @@ class RunReader(Described):
     def record(self, step: int) -> int:
         """The checksum of the checkpoint at a stored step, which identifies it."""
         return self.tables["checkpoints"].record(step)
+
+    def disowns(self, attrs: Mapping[str, Any], records: Mapping[int, int]) -> str:
+        """Why a file with these attributes was not measured from this run; empty if it was.
+
+        records: the checksums of the measured checkpoints by step, -1 where they are not known. Compares these and the
+        run's id, as the run may have continued since. Files without checksums have the SHA-256 of the whole run file.
+        """
+        if (theirs := attrs["parent_run_id"]) != (ours := self.attrs["run_id"]):
+            return f"it is of run {theirs}, but {self.path} is run {ours}"
+        for step, record in records.items():
+            if record >= 0 and step in self.steps and record != self.record(step):
+                return f"step {step} was measured at another checkpoint than {self.path} holds"
+        if -1 in records.values() and attrs["parent_sha256"] != sha256(self.path):
+            return f"{self.path} has changed since, and the file is too old to tell which checkpoints it is of"
+        return ""
 
     def second_moments(self, step: int) -> Arrays | None:
         """Adam's second moments at a stored step by parameter; None for a run with SGD."""

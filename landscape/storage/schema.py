@@ -10,7 +10,8 @@ Scales = Mapping[str, "range | list[str]"]
 FIRST, VERSION = "1.0", "2.0"
 RUN = "landscape.run"
 HESSIAN = "landscape.hessian"
-MAIN = {RUN: "checkpoints", HESSIAN: "/"}
+GEOMETRY = "landscape.geometry"
+MAIN = {RUN: "checkpoints", HESSIAN: "/", GEOMETRY: "/"}
 """The main table of each kind of file; its row, committed last, completes a step."""
 OPTIMIZER, PARAMETER = "optimizer", "parameter"
 """Table and axis of what a recorded run's optimiser knew of each parameter."""

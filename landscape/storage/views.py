@@ -29,13 +29,13 @@ _SHOWN = 6
 
 
 class File(Described):
-    """A run file or Hessian file whose groups are lazy xarray datasets of committed rows.
+    """A run, Hessian or geometry file whose groups are lazy xarray datasets of committed rows.
 
     attrs: its root attributes, None where unknown; config: the options that made it; groups: the names of its groups.
     """
 
     kind = ""
-    """The schema of the file; empty: either."""
+    """The schema of the file; empty: any."""
 
     def __init__(self, path: Path | str) -> None:
         """Raises FileError for files that are missing, broken, foreign or too new."""
@@ -184,6 +184,22 @@ class HessianFile(File):
         return self.to_xarray("resume")
 
 
+class GeometryFile(File):
+    """A geometry file, whose groups are lazy datasets. Raises FileError for a group that it lacks."""
+
+    kind = schema.GEOMETRY
+
+    @property
+    def measurements(self) -> xarray.Dataset:
+        """Every quantity by step: the root group."""
+        return self.to_xarray("/")
+
+    @property
+    def numbers(self) -> xarray.Dataset:
+        """The number at each place of the group's circle."""
+        return self.to_xarray("numbers")
+
+
 def open_run(path: Path | str) -> xarray.Dataset:
     """A run's checkpoints, metrics, token statistics and data as one lazy Dataset of committed rows.
 
@@ -200,9 +216,14 @@ def open_hessian(path: Path | str) -> xarray.Dataset:
     return _view(HessianFile(path), "/")
 
 
+def open_geometry(path: Path | str) -> xarray.Dataset:
+    """All of a geometry file as one lazy Dataset of committed rows; NaN for unknown counts."""
+    return _view(GeometryFile(path))
+
+
 def load_group(path: Path, kind: str, group: str) -> xarray.Dataset:
     """The committed rows of one group, in memory; NaN for unknown counts. Empty where the file lacks the group."""
-    with {schema.RUN: RunFile, schema.HESSIAN: HessianFile}[kind](path) as file:
+    with {file.kind: file for file in (RunFile, HessianFile, GeometryFile)}[kind](path) as file:
         return file.to_xarray(group).load() if group in file.groups else xarray.Dataset()
 
 

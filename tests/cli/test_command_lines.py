@@ -65,6 +65,7 @@ BASE = {
     "hessian": ["--ckpt", "run.h5", "--steps", "0", "--blocks", "E", "W", "E,W"],
     "critical": ["--ckpt", "run.h5", "--step", "60", "--search-hvps", "3", "--blocks", "E", "W", "E,W"],
     "slice": ["--ckpt", "run.h5", "--step", "60", "--points", "3", "--plane-points", "3"],
+    "geometry": ["run.h5"],
     "sweep": ["--config", "bad.json"],
     "export": ["bad.json"],
     "report": [],

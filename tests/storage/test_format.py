@@ -10,6 +10,7 @@ from typing import Any
 import h5py
 import pytest
 
+from landscape.analysis.geometry import measure_geometry
 from landscape.storage.hessians import HessianReader
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -31,18 +32,21 @@ def test_the_page_is_the_generated_one() -> None:
         SCRIPT["generate"](PAGE.replace("<!-- made: tokens -->", ""))
 
 
-def test_every_attribute_is_explained(tiny_run: Path, tiny_hessian: HessianReader) -> None:
+def test_every_attribute_is_explained(tiny_run: Path, tiny_hessian: HessianReader, tmp_path: Path) -> None:
     """The attributes that the page marks for a kind of file are those of such a file."""
-    for column, path in enumerate((tiny_run, tiny_run.with_name("tiny.hessian.h5")), start=1):
+    geometry = measure_geometry(tiny_run, tmp_path / "tiny.geometry.h5")
+    for column, path in enumerate((tiny_run, tiny_run.with_name("tiny.hessian.h5"), geometry), start=1):
         with h5py.File(path) as file:
             assert {cells[0] for cells in lines("Root attributes") if cells[column] == "✓"} == set(file.attrs)
 
 
-@pytest.mark.parametrize("group", ["checkpoints", "metrics", "tokens", "moments", "data", "resume", "/"])
-def test_every_dataset_has_its_line(group: str, tiny_run: Path, tiny_hessian: HessianReader) -> None:
+@pytest.mark.parametrize("group", ["checkpoints", "metrics", "tokens", "moments", "data", "resume", "/", "geometry"])
+def test_every_dataset_has_its_line(group: str, tiny_run: Path, tiny_hessian: HessianReader, tmp_path: Path) -> None:
     """Axes, type and units are those in the file."""
-    path = tiny_run if group != "/" else tiny_run.with_name("tiny.hessian.h5")
-    described = {cells[0]: cells[1:4] for cells in lines(f"/{group}".replace("//", "/"))}
+    path, title = (tiny_run, f"/{group}") if group != "/" else (tiny_run.with_name("tiny.hessian.h5"), "/")
+    if group == "geometry":
+        path, title, group = measure_geometry(tiny_run, tmp_path / "tiny.geometry.h5"), "/ of a geometry file", "/"
+    described = {cells[0]: cells[1:4] for cells in lines(title)}
     with h5py.File(path) as file:
         found = {n: d for n, d in file[group].items() if isinstance(d, h5py.Dataset) and not d.is_scale}
         assert set(found) - {"crc32"} == set(described)
