@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import html
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _FEW = 8
-"""Entries of an array that are shown one by one."""
+"""Entries of an array or a list that are shown one by one."""
 _LABELS = {"end": ["lowest", "highest"]}
 """Labels of axes that have names, where both ends are there."""
 
@@ -42,6 +42,16 @@ class Described(abc.ABC):
             for name, value in self.facts()
         )
         return f"<table><caption>{type(self).__name__}</caption>{''.join(rows)}</table>"
+
+
+class Shown(Described):
+    """An object that shows some of its attributes: the names of these."""
+
+    shown: ClassVar[tuple[str, ...]]
+
+    def facts(self) -> Iterator[tuple[str, object]]:
+        """These attributes."""
+        yield from ((name, getattr(self, name)) for name in self.shown)
 
 
 class Result(Described):
@@ -91,18 +101,9 @@ class Curve(Result):
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the result on matplotlib axes, by default new ones; returns them."""
-        ax, data = _on(ax), self.to_dataframe()
-        for label, part in data.groupby(self.by, sort=False) if self.by else [(None, data)]:
-            x, y = part[self.x].to_numpy(float), part[self.y].to_numpy(float)
-            ax.plot(x, y, marker="o" if len(x) <= 50 else "", label=label)
-            if self.spread:
-                around = part[self.spread].to_numpy(float)
-                ax.fill_between(x, y - around, y + around, alpha=0.25)
+        ax = curves(self.to_dataframe(), ax, self.x, self.y, self.by, self.spread)
         if self.level is not None:
             ax.axhline(self.level, color="0.7", linewidth=0.8, zorder=0)
-        ax.set(xlabel=self.x.replace("_", " "), ylabel=self.y.replace("_", " "))
-        if self.by:
-            ax.legend(title=self.by.replace("_", " "))
         return ax
 
 
@@ -121,6 +122,21 @@ class Interval(Result):
             ax.plot(0, value, "o")
         ax.set(xticks=[], ylabel=name.replace("_", " "))
         return ax
+
+
+def curves(data: pd.DataFrame, ax: Axes | None, x: str, y: str, by: str = "", spread: str = "") -> Axes:
+    """Draw the columns y over x, one curve for each value of `by`, with a band of +-`spread`; returns the axes."""
+    ax = _on(ax)
+    for label, part in data.groupby(by, sort=False) if by else [(None, data)]:
+        at, values = part[x].to_numpy(float), part[y].to_numpy(float)
+        ax.plot(at, values, marker="o" if len(at) <= 50 else "", label=label)
+        if spread:
+            around = part[spread].to_numpy(float)
+            ax.fill_between(at, values - around, values + around, alpha=0.25)
+    ax.set(xlabel=x.replace("_", " "), ylabel=y.replace("_", " "))
+    if by:
+        ax.legend(title=by.replace("_", " "))
+    return ax
 
 
 def _on(ax: Axes | None) -> Axes:
@@ -147,7 +163,10 @@ def _array(value: Any) -> Any:
 def _short(value: Any) -> str:
     """One line about a value: numbers to six digits, long arrays by their shape and range."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{name} {tuple(getattr(part, 'shape', ()))}" for name, part in value.items())
+        shapes = {name: f" {tuple(part.shape)}" if hasattr(part, "shape") else "" for name, part in value.items()}
+        return _listed([f"{name}{shape}" for name, shape in shapes.items()])
+    if isinstance(value, list):
+        return _listed(list(map(str, value)))
     if isinstance(value, float):
         return f"{value:.6g}"
     if not hasattr(value, "shape") or not hasattr(value, "dtype"):
@@ -158,3 +177,9 @@ def _short(value: Any) -> str:
     known = array[np.isfinite(array)]
     ends = f", {known.min():.5g} to {known.max():.5g}" if known.size else ""
     return f"{array.dtype} {' x '.join(map(str, array.shape))}{ends}"
+
+
+def _listed(words: Sequence[str]) -> str:
+    """The first of some words, and how many there are besides."""
+    more = f" and {len(words) - _FEW} more" if len(words) > _FEW else ""
+    return f"{', '.join(words[:_FEW])}{more}"

@@ -87,7 +87,7 @@ class Sweep(Command):
         if self.json:
             say(tables.document(result.document()))
         elif self.csv:
-            say(tables.rows_csv([{**run.labels, **dataclasses.asdict(summary)} for run, summary in result.runs]))
+            say(tables.rows_csv(result.rows()))
         else:
             lines = [f"{summary.path}: {summary.steps} steps; {reached(summary)}" for _, summary in result.runs]
             lines += [f"{path}: not every eigenvalue converged" for path in result.unconverged]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
@@ -15,7 +16,10 @@ from landscape.curvature.operators import HessianOperator, LinearMap
 from landscape.curvature.spaces import Local
 from landscape.curvature.vectors import Array
 from landscape.former import renamed
-from landscape.results import Result
+from landscape.results import Curve
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 BASIS = 400
 """Longest Krylov basis of a step: bounds memory, n x 400 numbers."""
@@ -30,12 +34,17 @@ _CORRECTIONS, _SHORT, _REDUCTION = 12, 100, 0.2
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class CriticalPoint(Result):
+class CriticalPoint(Curve):
     """The end of a search for a critical point.
 
     status: "critical" (|grad| <= tol); "gradient-flat" (the search ended at a nonzero gradient along directions of
     almost no curvature, Frye et al. 2021); "unfinished" (it was stopped, or used up its products). flatness: |H g| /
-    (|H| |g|)."""
+    (|H| |g|). gradient_norms, hvps (iteration,): |grad| and the products until then, at the start of this call and
+    after each of its iterations; `plot` draws the one over the other.
+    """
+
+    axes: ClassVar = {"gradient_norms": ("iteration",), "hvps": ("iteration",)}
+    x, y = "hvps", "gradient_norms"
 
     params: dict[str, Tensor]
     status: str
@@ -43,6 +52,14 @@ class CriticalPoint(Result):
     flatness: float
     iterations: int
     num_products: int
+    gradient_norms: Array
+    hvps: Array
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw |grad| over the products, on a log scale; by default on new axes. Returns them."""
+        ax = super().plot(ax)
+        ax.set_yscale("log")
+        return ax
 
 
 @dataclasses.dataclass
@@ -108,6 +125,7 @@ def find_critical_point(
     # A rejected step leaves the point and its Krylov space as they were; made again, its products count once.
     krylov = None if np.isnan(at.krylov_radius) else space()
     search.num_products = at.num_products
+    history = [(norm, at.num_products)]
     while norm > tol and search.num_products < max_hvps and at.restarts <= _RESTARTS:
         if krylov is None:
             at.krylov_radius = at.radius
@@ -129,6 +147,7 @@ def find_critical_point(
             at.restarts += norm > 0.9 * at.at_restart
             at.stalled, at.at_restart, at.radius = 0, norm, at.largest
         at.num_products = search.num_products
+        history.append((norm, at.num_products))
         if save:
             save(dataclasses.replace(at))
         if progress and progress(norm, at.num_products):
@@ -137,7 +156,9 @@ def find_critical_point(
     flatness = float(Hg.norm()) / (norm * at.norm) if norm > 0 and at.norm > 0 else 0.0
     is_flat = at.restarts > _RESTARTS and flatness <= FLAT
     status = "critical" if norm <= tol else "gradient-flat" if is_flat else "unfinished"
-    return CriticalPoint(search.split(theta), status, norm, flatness, at.iterations, search.num_products)
+    norms, hvps = map(np.array, zip(*history, strict=True))
+    point = search.split(theta)
+    return CriticalPoint(point, status, norm, flatness, at.iterations, search.num_products, norms, hvps)
 
 
 def _norm(pieces: Mapping[str, Tensor]) -> float:

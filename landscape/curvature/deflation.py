@@ -7,6 +7,7 @@ from typing import Protocol
 from torch import Tensor
 
 from landscape.curvature.operators import LinearMap, MatrixOperator, Operator
+from landscape.results import Shown
 
 
 class Directions(Protocol):
@@ -27,12 +28,15 @@ class Spanned(Directions, Protocol):
         ...
 
 
-class Deflated:
+class Deflated(Shown):
     """P H P with P the projector onto the complement of some directions, which become exact null vectors."""
+
+    shown = ("shape", "dimension", "dtype", "device")
 
     def __init__(self, op: Operator | LinearMap, directions: Directions) -> None:
         self.op, self.directions = op, directions
         self.shape, self.dtype, self.device = op.shape, op.dtype, op.device
+        self.dimension = directions.dimension
 
     def __matmul__(self, vectors: Tensor) -> Tensor:
         return self.directions.remove(self.op @ self.directions.remove(vectors))

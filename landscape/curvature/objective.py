@@ -30,6 +30,7 @@ from landscape.curvature.modules import ModuleFunction, device_of, loss_in_preci
 from landscape.curvature.part import taken
 from landscape.curvature.weights import WeightFunction, Weights
 from landscape.errors import ArgumentError
+from landscape.results import Shown
 
 Parameters = Mapping[str, Tensor]
 PerSampleLoss = Callable[[Tensor, Any], Tensor]
@@ -83,7 +84,7 @@ def mse(outputs: Tensor, targets: Tensor) -> Tensor:
     return (outputs - targets).square().reshape(len(outputs), -1).mean(1)
 
 
-class Objective:
+class Objective(Shown):
     """L(theta) = (1/N) sum_n loss(model(theta, x_n), y_n) + (weight_decay/2) |theta|^2.
 
     `model` is a torch module, or a function of (parameters by name, inputs), that returns one tensor, or what `outputs`
@@ -100,6 +101,8 @@ class Objective:
     Attention goes through torch's plain kernel, since the fused ones have no second derivative.
     Raises ArgumentError, a ValueError, for data, modules and losses that have no Hessian in this sense.
     """
+
+    shown = ("count", "num_chunks", "weight_decay", "dtype", "device")
 
     def __init__(
         self,

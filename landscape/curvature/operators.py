@@ -17,6 +17,7 @@ from landscape.curvature.objective import Objective, Parameters, gradients
 from landscape.curvature.sound import require_finite, require_range
 from landscape.curvature.vectors import gaussian
 from landscape.errors import ArgumentError, NumericsError, suggest
+from landscape.results import Shown
 
 Part = Literal["hessian", "gauss_newton", "residual"]
 
@@ -67,11 +68,13 @@ class Product:
         return self.apply(vectors[:, None])[:, 0] if vectors.ndim == 1 else self.apply(vectors)
 
 
-class MatrixOperator:
+class MatrixOperator(Shown):
     """A dense matrix as an operator; error: a bound on its distance, in norm, from the exact matrix.
 
     Raises ArgumentError unless it is a real floating-point one.
     """
+
+    shown = ("shape", "error", "dtype", "device")
 
     def __init__(self, matrix: Tensor, error: float = 0.0) -> None:
         if not isinstance(matrix, Tensor) or matrix.ndim != 2 or not matrix.is_floating_point():
@@ -102,7 +105,7 @@ class MatrixOperator:
         return self if error == 0 else MatrixOperator(symmetrised(self.matrix.clone()), self.error + error)
 
 
-class HessianOperator:
+class HessianOperator(Shown):
     """The Hessian of an objective, or a block of it, by exact products over the whole data set.
 
     `params` are the tensors to differentiate by, of which the operator takes a copy; whatever else a module holds is
@@ -113,6 +116,8 @@ class HessianOperator:
     Raises ArgumentError, a ValueError, for parameters and losses without a Hessian in this sense (`Objective`), names
     that are not in `params`, and a loss that changes between two calls; NumericsError for numbers that are not finite.
     """
+
+    shown = ("shape", "rows", "cols", "part", "dtype", "device")
 
     def __init__(
         self,

@@ -20,13 +20,14 @@ from landscape.errors import ArgumentError
 from landscape.problems.blocks import Blocks, Pairs, declared, named_blocks
 from landscape.problems.problem import Arrays, ParameterSpec, Plain, Training, plain_axes, shapes_of, tensors
 from landscape.problems.rows import Groups
+from landscape.results import Shown
 from landscape.storage.runs import RunReader
 from landscape.storage.schema import NUMBERS
 
 _MOST_PARTS = 32
 
 
-class ModuleProblem:
+class ModuleProblem(Shown):
     """A torch module over one data set, at any parameters (cf. `Problem`); without a structure.
 
     inputs, targets, loss, per_token, outputs and weights are as in `Objective`: tensors, dicts or other trees of them,
@@ -37,6 +38,7 @@ class ModuleProblem:
     pattern that matches nothing, for pairs of unknown or overlapping blocks, and for data that `Objective` refuses.
     """
 
+    shown = ("parameters", "blocks", "pairs", "device")
     name = "the module"
     parameters: Mapping[str, ParameterSpec]
     blocks: Mapping[str, tuple[str, ...]]

@@ -13,7 +13,7 @@ from xarray.backends import BackendArray
 from xarray.core import indexing
 
 from landscape.errors import FileError
-from landscape.results import Described
+from landscape.results import Described, curves
 from landscape.storage import schema
 from landscape.storage.contents import Contents, known_attributes
 from landscape.storage.creating import describe_axis
@@ -23,6 +23,7 @@ from landscape.storage.table import TableReader
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
 
 _SHOWN = 6
 """Datasets of a group that are named in its short form."""
@@ -102,6 +103,19 @@ class RunFile(File):
 
     kind = schema.RUN
 
+    def to_dataframe(self) -> pd.DataFrame:
+        """The table of metrics, a row a step at which they were recorded; `to_dataframes` has the others."""
+        return _table_of(self, "metrics", "metrics_by_metric_step")
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the accuracies over steps, or every metric of a run without them; returns the axes, by default new."""
+        data = self.to_dataframe()
+        names = [str(name) for name in data if name != "metric_step"]
+        accuracies = [name for name in names if name.endswith("accuracy")]
+        value = "accuracy" if accuracies else "value"
+        long = data.rename(columns={"metric_step": "step"}).melt("step", accuracies or names, "metric", value)
+        return curves(long.dropna(), ax, "step", value, by="metric")
+
     @property
     def checkpoints(self) -> xarray.Dataset:
         """The parameters by step."""
@@ -142,6 +156,17 @@ class HessianFile(File):
     """A Hessian file, whose groups are lazy datasets. Raises FileError for a group that it lacks."""
 
     kind = schema.HESSIAN
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """The table of what belongs to a step and a block; `to_dataframes` has the others."""
+        return _table_of(self, "/", "by_step_block")
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the saddle index of each block over steps, with a band where only bounds are known; returns the axes."""
+        data = self.to_dataframe()
+        lower, upper = (data[f"inertia_{end}"].astype(float) for end in ("lower", "upper"))
+        data = data.assign(saddle_index=(lower + upper) / 2, around=(upper - lower) / 2)
+        return curves(data, ax, "step", "saddle_index", by="block", spread="around")
 
     @property
     def blocks(self) -> list[str]:
@@ -260,6 +285,13 @@ def _require_distinct(path: Path, tables: Sequence[schema.Table]) -> None:
                 f"{path} has {name} in several groups",
                 f"name some of its groups: {', '.join(f'to_xarray({t.group!r})' for t in tables)}",
             )
+
+
+def _table_of(file: File, group: str, name: str) -> pd.DataFrame:
+    """One of the tables of `to_dataframes`. Raises FileError where the file lacks it."""
+    if (found := tables([(group, file.to_xarray(group).load())]).get(name)) is None:
+        raise FileError(f"{file.path} holds no {name}", "to_dataframes() has all of its tables")
+    return found
 
 
 def _table(file: Contents, table: TableReader) -> xarray.Dataset:

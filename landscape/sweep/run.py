@@ -10,7 +10,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from landscape import problems
 from landscape.analysis.measurement import Measurement
@@ -18,6 +18,7 @@ from landscape.config import TrainConfig, to_json
 from landscape.errors import ConfigError, FileError, LandscapeError
 from landscape.problems.tasks import make_data
 from landscape.progress import Bar
+from landscape.results import Described
 from landscape.storage import schema
 from landscape.storage.files import as_path, make_folder, output, refuse_foreign, remove_if_empty
 from landscape.storage.hessians import HessianReader
@@ -34,6 +35,9 @@ from landscape.training.loop import TOGETHER, RunSummary, clip_batch, summarise
 from landscape.training.member import checkpoint_schedule, difference
 from landscape.workers import Workers
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 
 @dataclasses.dataclass(frozen=True)
 class Failure:
@@ -44,13 +48,31 @@ class Failure:
     hint: str
 
 
-@dataclasses.dataclass(frozen=True)
-class SweepResult:
+@dataclasses.dataclass(frozen=True, repr=False)
+class SweepResult(Described):
     """The finished runs in the order of `sweep_runs`, analyses that did not converge, and failures."""
 
     runs: list[tuple[SweepRun, RunSummary]]
     unconverged: list[Path]
     failures: list[Failure]
+
+    def facts(self) -> Iterator[tuple[str, object]]:
+        """How many runs there are, how many memorised and grokked, and what is wrong."""
+        yield "runs", [str(run.path) for run, _ in self.runs]
+        for name in ("memorise_step", "grok_step"):
+            yield name, f"reached by {sum(getattr(s, name) is not None for _, s in self.runs)} of {len(self.runs)}"
+        yield "unconverged", list(map(str, self.unconverged)) or "none"
+        yield "failures", [f"{failure.path}: {failure.error}" for failure in self.failures] or "none"
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row a run: its case, grid values and seed, and its summary."""
+        return [{**run.labels, **dataclasses.asdict(summary)} for run, summary in self.runs]
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """The same as a table."""
+        import pandas as pd
+
+        return pd.DataFrame(self.rows())
 
     def document(self) -> dict[str, Any]:
         """The result as JSON types."""

@@ -18,6 +18,7 @@ from landscape.curvature.modules import first_names
 from landscape.errors import ArgumentError, FileError
 from landscape.problems.blocks import Blocks, Pairs
 from landscape.provenance import provenance
+from landscape.results import Shown
 from landscape.signals import delayed_signals
 from landscape.storage import schema
 from landscape.storage.contents import ROWS
@@ -44,7 +45,7 @@ _METRICS, _BYTES, _LEAST, _MOST = 1024, 64 << 20, 4, 256
 """Room of a new file: rows of metrics; bytes of checkpoints, which are at least and at most so many."""
 
 
-class Recorder:
+class Recorder(Shown):
     """Records parameters and metrics of a model into a run file; a call has returned once its row survives the process.
 
     The model is only read: no gradient, mode or random number of the training changes. The file is that of `landscape
@@ -61,6 +62,8 @@ class Recorder:
     Raises FileError for a file that exists, is written by another process or cannot be written, ArgumentError for a
     model, names or blocks that cannot be recorded, or differ from what a resumed file holds.
     """
+
+    shown = ("path",)
 
     def __init__(
         self,

@@ -12,6 +12,7 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 import torch
+from conftest import TINY
 from matplotlib import pyplot
 
 import landscape
@@ -19,6 +20,9 @@ from landscape import HessianOperator, MatrixOperator, Objective
 from landscape.analysis.slices import slice_checkpoint
 from landscape.config import AnalysisConfig, SliceConfig
 from landscape.results import Curve, Interval, Result
+from landscape.sweep.plan import SweepRun
+from landscape.sweep.run import Failure, SweepResult
+from landscape.training.loop import summarise
 
 mpl.use("Agg")
 
@@ -56,6 +60,7 @@ def results(tiny_run: Path) -> dict[str, Result]:
 def test_every_kind_of_result_is_here(results: dict[str, Result]) -> None:
     public = {value for name in landscape.__all__ if isinstance(value := getattr(landscape, name), type)}
     assert {kind for kind in public if issubclass(kind, Result)} <= set(map(type, results.values()))
+    assert [kind for kind in public if kind.__repr__ is object.__repr__] == []
     assert {kind.__name__ for kind in public if dataclasses.is_dataclass(kind) and not issubclass(kind, Result)} == {
         "HessianConfig", "SweepConfig", "TrainConfig",
     }  # fmt: skip
@@ -116,9 +121,7 @@ def test_data_frames(results: dict[str, Result]) -> None:
 def test_plots(results: dict[str, Result]) -> None:
     """The curves have the numbers of the result; axes that are given are drawn on, and returned."""
     for name, result in results.items():
-        if not isinstance(result, Curve | Interval):
-            assert type(result) is landscape.CriticalPoint
-            continue
+        assert isinstance(result, Curve | Interval)
         ax = result.plot()
         assert ax.get_ylabel(), name
         assert ax.lines or ax.collections
@@ -131,6 +134,72 @@ def test_plots(results: dict[str, Result]) -> None:
     lowest, highest = spectrum.plot(pyplot.figure().add_subplot()).lines
     assert lowest.get_label() == "lowest"
     np.testing.assert_array_equal(highest.get_ydata(), spectrum.values[1])
+    search: Any = results["10 CriticalPoint"]
+    ax = search.plot()
+    assert ax.get_yscale() == "log"
+    np.testing.assert_array_equal(ax.lines[0].get_xdata(), search.hvps)
+    assert (search.gradient_norms[-1], search.hvps[-1]) == (search.grad_norm, search.num_products)
+    assert len(search.hvps) == search.iterations + 1
     ax = results["2 Inertia"].plot(pyplot.figure().add_subplot())
     assert ax.lines[0].get_ydata().tolist() == [1]
+    pyplot.close("all")
+
+
+def test_short_forms_of_what_results_are_made_from(tmp_path: Path) -> None:
+    """Operators and problems name their shapes and parameters, of many the first and their number."""
+    model = torch.nn.Sequential(*(torch.nn.Linear(2, 2) for _ in range(6))).double()
+    x, y = torch.randn(5, 2, dtype=torch.float64), torch.arange(5) % 2
+    objective, params = Objective(model, x, y), dict(model.named_parameters())
+    told = {
+        "rows 0.weight": HessianOperator(objective, params).block(["0.weight"]),
+        "5.weight, 5.bias": HessianOperator(objective, params).block(["5.weight", "5.bias"]),
+        "3.weight, 3.bias and 4 more": HessianOperator(objective, params),
+        "error 0.5": MatrixOperator(torch.eye(3), 0.5),
+        "count 5": objective,
+        "0.weight (2, 2), 0.bias (2,)": landscape.ModuleProblem(model, x, y),
+        "dimension 6": landscape.SoftmaxShift({"V": torch.zeros(3, 6)}, ["V"]),
+        f"path {tmp_path / 'r.h5'}": landscape.Recorder(tmp_path / "r.h5", model),
+    }
+    for words, shown in told.items():
+        text = repr(shown)
+        assert text.startswith(f"{type(shown).__name__}\n")
+        assert words in " ".join(text.split())
+        ET.fromstring(shown._repr_html_())
+
+
+def test_a_sweep_is_a_table(tiny_run: Path) -> None:
+    """How many runs grokked, what failed, and a row a run."""
+    run = SweepRun({"case": "base", "seed": 3}, tiny_run, TINY, {})
+    found = SweepResult([(run, summarise(tiny_run))], [], [Failure(Path("x.h5"), "it broke", "mend it")])
+    assert "reached by 0 of 1" in repr(found)
+    assert "x.h5: it broke" in repr(found)
+    (row,) = found.to_dataframe().to_dict("records")
+    assert (row["seed"], row["path"], row["grok_step"], row["steps"]) == (3, str(tiny_run), None, 60)
+
+
+def test_files_are_tables_and_plots(tiny_run: Path, tiny_hessian: landscape.HessianReader, tmp_path: Path) -> None:
+    """Accuracies over steps, or all metrics of a run without them; the index of every block."""
+    with landscape.RunFile(tiny_run) as run, landscape.HessianFile(tiny_hessian.path) as hessian:
+        assert run.to_dataframe().equals(run.to_dataframes()["metrics_by_metric_step"])
+        assert hessian.to_dataframe().equals(hessian.to_dataframes()["by_step_block"])
+        train, test = run.plot().lines
+        np.testing.assert_array_equal(test.get_ydata(), run.metrics["test_accuracy"])
+        assert train.get_label() == "train_accuracy"
+        axes = hessian.plot()
+        at = hessian.blocks.index("E,W")
+        drawn = next(line for line in axes.lines if line.get_label() == "E,W")
+        counts = [tiny_hessian.row(step)["inertia_lower"][at] for step in tiny_hessian.steps]
+        np.testing.assert_array_equal(drawn.get_xydata(), np.column_stack([tiny_hessian.steps, counts]))
+        assert hessian.plot(axes) is axes
+    model = torch.nn.Linear(1, 1)
+    for name, metrics in (("a", {"loss": 2.0}), ("b", {})):
+        with landscape.Recorder(tmp_path / f"{name}.h5", model) as recorder:
+            recorder.checkpoint(0)
+            if metrics:
+                recorder.metrics(0, **metrics)
+    with landscape.RunFile(tmp_path / "a.h5") as run:
+        assert [line.get_label() for line in run.plot().lines] == ["loss"]
+    told = pytest.raises(landscape.LandscapeError, match="b.h5 holds no metrics")
+    with landscape.RunFile(tmp_path / "b.h5") as run, told:
+        run.plot()
     pyplot.close("all")

@@ -8,15 +8,18 @@ import torch
 from torch import Tensor
 
 from landscape.curvature.deflation import Directions
+from landscape.results import Shown
 
 
-class GaugeTangent:
+class GaugeTangent(Shown):
     """The tangent space of E -> E A, W_k -> W_k A^{-T}: vectors (-E X^T, W_k X) for X of shape (d, d).
 
     params: E (V, d), W (h, s d) and whatever else the block `names` holds, in the order of its rows. With
     A = E^T E and B = sum_k W_k^T W_k the Gram operator of the tangents is X -> X A + B X, so that their projector is
     a Sylvester equation in the eigenbases of A and B: O(n d), without a basis of d^2 vectors.
     """
+
+    shown = ("dimension", "names")
 
     def __init__(self, params: Mapping[str, Tensor], names: Sequence[str]) -> None:
         self.E, self.W = params["E"], params["W"]
@@ -77,11 +80,13 @@ class GaugeTangent:
         return torch.cat(pieces, dim=1).T
 
 
-class SoftmaxShift:
+class SoftmaxShift(Shown):
     """V -> V + 1 c^T and b2 -> b2 + c_0: exact null vectors of cross-entropy at every point (F9).
 
     params: V (C, h) and whatever else the block `names` holds. h dimensions for V, one more for b2.
     """
+
+    shown = ("dimension", "names")
 
     def __init__(self, params: Mapping[str, Tensor], names: Sequence[str]) -> None:
         self.names, self.sizes = list(names), [params[n].numel() for n in names]
