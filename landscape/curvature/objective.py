@@ -332,6 +332,9 @@ def gradients(
     lead = weights.shape[:1] if batched and weights is not None else ()
     if not output.requires_grad:
         return [x.new_zeros(*lead, *x.shape) for x in inputs]
+    if weights is not None and not batched:
+        # The same bits; of grad_outputs torch checks the shape by SymPy, whose import takes a second of each process.
+        output, weights = (output * weights).sum(), None
     found = torch.autograd.grad(
         output,
         inputs,

@@ -351,6 +351,19 @@ def test_help_is_light() -> None:
 
 
 @pytest.mark.slow
+def test_derivatives_do_without_sympy(run_file: Path, tmp_path: Path) -> None:
+    """torch imports it, a second of each process, for the shape of what a derivative is weighted with."""
+    code = (
+        "import sys; from pathlib import Path; from landscape.config import HessianConfig; "
+        "from landscape.analysis.hessian import analyse; "
+        f"analyse(Path({str(run_file)!r}), HessianConfig(steps='0', blocks=('E',), device='cpu'), "
+        f"Path({str(tmp_path / 'h.h5')!r}), quiet=True, jobs=0); "
+        "assert 'torch' in sys.modules and 'sympy' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.slow
 def test_usage_errors_exit_2() -> None:
     """An unknown flag is a usage error."""
     result = subprocess.run([sys.executable, "-m", "landscape", "train", "--hiden", "3"], capture_output=True)
