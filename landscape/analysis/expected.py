@@ -38,9 +38,11 @@ class Blocks(contextlib.AbstractContextManager["Blocks"]):
             shares = dict.fromkeys(self._seconds, 1.0)
         self._shares = shares
         total = sum(shares[block] for blocks in todo for block in blocks)
+        seconds = total / max(1, processes) if is_known else None
         if not quiet and (not is_known or total >= _WORTH_SAYING):
-            self._announce(len(todo), total / max(1, processes) if is_known else None, measurement.config.max_hvps)
-        self._bar = Bar(total, "block", quiet, bar_format="{l_bar}{bar}| {elapsed}<{remaining}{postfix}")
+            self._announce(len(todo), seconds, measurement.config.max_hvps)
+        form = "{l_bar}{bar}| {elapsed}<{remaining}{postfix}"
+        self._bar = Bar(total, "block", quiet, seconds=seconds, bar_format=form)
 
     def _announce(self, checkpoints: int, seconds: float | None, most: int) -> None:
         needed = f"up to {most:,} products for each large one" if seconds is None else f"roughly {duration(seconds)}"

@@ -24,6 +24,7 @@ from landscape.problems import spread
 from landscape.problems.choice import in_order
 from landscape.problems.factory import Source, unlike_source
 from landscape.problems.problem import Problem
+from landscape.progress import clock
 from landscape.provenance import provenance
 from landscape.ranks.group import Ranks
 from landscape.storage import schema
@@ -62,7 +63,8 @@ def analyse(
     """
     run = as_path(run)
     out = output(out or hessian_file(run))
-    with RunReader(run) as reader:
+    with RunReader(run) as reader, contextlib.ExitStack() as preparing:
+        preparing.enter_context(clock("preparing", quiet))
         if out.resolve() == run.resolve():
             raise FileError(f"{out} is the run file itself", "choose another --out")
         chosen = finite_steps(reader, choose_steps(reader, config.steps, config.num_steps))
@@ -87,6 +89,7 @@ def analyse(
             if ranks:
                 attrs |= {"world_size": ranks.size, "backend": ranks.backend(problem.device)}
             with open_writer(out, attrs, len(plan.steps), *measurement.layout(), found, fsync) as writer:
+                preparing.close()
                 _measure(reader, measurement, plan, HessianReader(out), writer, quiet, jobs)
                 writer.finish("complete")
                 remove_parts(out)

@@ -19,6 +19,7 @@ from landscape.errors import LandscapeError
 from landscape.problems.choice import choose
 from landscape.problems.problem import Plain, selection
 from landscape.problems.rows import Selection
+from landscape.progress import Bar
 from landscape.storage.hessians import HessianReader
 from landscape.storage.runs import RunReader
 
@@ -47,7 +48,7 @@ class Verification:
         return self.dense_difference is None or self.dense_difference <= AGREEMENT
 
 
-def verify(run: Path, result: HessianReader) -> list[Verification]:
+def verify(run: Path, result: HessianReader, quiet: bool = True) -> list[Verification]:
     """Compare a Hessian file with PyHessian and a dense Hessian, computed from the run's parameters."""
     try:
         from pyhessian import hessian as pyhessian
@@ -55,7 +56,8 @@ def verify(run: Path, result: HessianReader) -> list[Verification]:
         raise LandscapeError("--verify needs pyhessian, which is not installed", "pip install pyhessian") from error
     config = replace(HessianConfig(), result.config)
     found = []
-    with RunReader(run) as reader:
+    count = len(result.steps) * len(result.blocks)
+    with RunReader(run) as reader, Bar(count, "block", quiet, desc="verify") as bar:
         problem = choose(problems.opened(reader, config)[0], result.blocks)
         decay = problem.decay(config.objective)
         for step in result.steps:
@@ -79,6 +81,7 @@ def verify(run: Path, result: HessianReader) -> list[Verification]:
                 apart = _dense_difference(plain, chosen, decay, ends, norm)
                 found.append(Verification(step, block, largest, float(top), apart))
                 plain.model.zero_grad()
+                bar.update()
     return found
 
 

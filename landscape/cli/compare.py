@@ -35,14 +35,16 @@ class Compare(Command):
 
     def execute(self) -> int:
         """Run the command; returns its exit code."""
+        from landscape.progress import clock
         from landscape.report import comparison
         from landscape.report.figures.sources import leaving_out, open_sources
 
         if not self.files:
             raise ConfigError("no file given", "name run or Hessian files: landscape compare A.h5 B.h5 ...")
         broken: list[LandscapeError] = []
-        sources = open_sources(self.files, broken)
-        rows = comparison.compared(sources, broken)
+        with clock("reading"):
+            sources = open_sources(self.files, broken)
+            rows = comparison.compared(sources, broken)
         for source in sources:
             with leaving_out(broken):
                 for line in source.damage:

@@ -40,6 +40,7 @@ class Export(Command):
     def execute(self) -> int:
         """Run the command; returns its exit code."""
         from landscape.exports import FORMS, export, require
+        from landscape.progress import clock
 
         asked = {form: out for form in FORMS if (out := getattr(self, form)) is not None}
         if not asked:
@@ -49,6 +50,6 @@ class Export(Command):
         for form in asked:
             require(form)
         for form, out in asked.items():
-            with working_on(out):
+            with working_on(out), clock(form):
                 say(printable(export(self.file, out, form, self.overwrite)))
         return 0

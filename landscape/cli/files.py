@@ -84,10 +84,12 @@ class Check(_OfFile):
 def _look(path: Path) -> FileState:
     """A file with all that is to be said of what it lacks."""
     from landscape.analysis import fields
+    from landscape.progress import clock
     from landscape.storage.inspect import inspect, younger
     from landscape.training import tables as run
 
-    state = inspect(path)
+    with clock("reading"):
+        state = inspect(path)
     if state.is_recorded:
         return state
     if state.kind == "run file":

@@ -129,7 +129,7 @@ class Hessian(Command):
         if self.verify:
             from landscape.analysis.verify import verify
 
-            opinions = verify(self.run, result)
+            opinions = verify(self.run, result, self.quiet)
         if self.csv:
             say(tables.hessian_csv(out))
         elif self.json:

@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 from pathlib import Path
 
-from landscape.progress import Bar
+from landscape.progress import Bar, clock
 from landscape.report.figures import FAMILIES, NotDrawnError, Source
 from landscape.report.style import save_figure, style
 
@@ -43,7 +43,8 @@ def draw_all(sources: Sequence[Source], folder: Path, quiet: bool, jobs: int) ->
     jobs = min(jobs, len(names))
     found: dict[str, _Titles] = {}
     if jobs > 1:
-        _read_all(sources)
+        with clock("reading", quiet):
+            _read_all(sources)
     with (
         style(),
         _shared(range(len(names))) as queue,

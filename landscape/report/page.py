@@ -11,6 +11,7 @@ from landscape.analysis.tables import by_block
 from landscape.errors import ConfigError, FileError, warn
 from landscape.problems.embedding_mlp.blocks import RATE_RATIO
 from landscape.problems.factory import load, unlike_source
+from landscape.progress import clock
 from landscape.report.comparison import compared, side_by_side
 from landscape.report.drawing import Section, draw_all
 from landscape.report.figures import Source, open_sources
@@ -43,7 +44,9 @@ def write_report(
     must have been made with; empty: any. Raises FileError for broken files, for an existing `out` and for a Hessian
     file of another problem.
     """
-    out, sources = as_path(out), open_sources(files)
+    out = as_path(out)
+    with clock("reading", quiet):
+        sources = open_sources(files)
     if problem:
         _require_problem(problem, sources)
     for line in (line for source in sources for line in source.damage):
@@ -53,7 +56,8 @@ def write_report(
         raise ConfigError(f"{inside[0]} lies in {out}, which the report replaces", "choose another --out")
     with replaced_folder(out, "report", overwrite) as draft:
         sections = draw_all(sources, draft / "figures", quiet, jobs)
-        _write_pages(sources, sections, draft)
+        with clock("writing", quiet):
+            _write_pages(sources, sections, draft)
     return out / "report.html"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 import pty
 import re
@@ -20,7 +21,7 @@ from landscape.analysis.expected import Blocks
 from landscape.analysis.measurement import Measurement
 from landscape.config import HessianConfig
 from landscape.problems import of_run
-from landscape.progress import Bar, duration
+from landscape.progress import Bar, clock, duration
 from landscape.storage.runs import RunReader
 
 
@@ -42,6 +43,48 @@ def test_a_terminal_sees_a_long_unit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert b"all" in drawn
     assert b"2/2" in drawn
     assert [t for t in threading.enumerate() if t.name.endswith("(_live)")] == []
+
+
+def test_the_rest_runs_down_within_a_long_unit() -> None:
+    """By the estimate before the first unit, then by the units done; it is unknown once a unit takes longer."""
+
+    def rest() -> float:
+        found = bar.format_dict
+        return (found["total"] - found["n"]) / found["rate"] if found["rate"] else math.inf
+
+    with Bar(10, "block", seconds=1e6) as bar:
+        assert rest() == pytest.approx(1e6, rel=1e-2)
+        bar.start_t -= 2e5
+        assert rest() == pytest.approx(8e5, rel=1e-2)
+        bar.update(5)
+        assert rest() == pytest.approx(2e5, rel=1e-2)
+        bar.start_t -= 5e4
+        assert rest() == pytest.approx(1.5e5, rel=1e-2)
+        bar.start_t -= 2e5
+        assert rest() == math.inf
+        assert "<?" in str(bar)
+        bar.update(5)
+        assert "<00:00" in str(bar)
+
+
+@pytest.mark.parametrize("is_long", [False, True])
+def test_a_clock_for_work_of_unknown_length(is_long: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal sees it tick, and nothing of it stays; short work leaves no trace."""
+    monkeypatch.setattr(progress, "TERMINAL", 0.01 if is_long else 1e6)
+    terminal, slave = pty.openpty()
+    termios.tcsetwinsize(slave, (24, 80))
+    with os.fdopen(slave, "w") as stderr, monkeypatch.context() as context:
+        context.setattr(sys, "stderr", stderr)
+        drawn = b""
+        with clock("reading"):
+            while is_long and drawn.count(b"reading: 00:0") < 3:
+                drawn += os.read(terminal, 4096)
+        stderr.write("end")
+        stderr.flush()
+        while b"end" not in drawn:
+            drawn += os.read(terminal, 4096)
+    os.close(terminal)
+    assert drawn.replace(b" ", b"").endswith(b"\rend") if is_long else drawn == b"end"
 
 
 def test_elsewhere_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
