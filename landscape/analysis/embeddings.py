@@ -22,11 +22,13 @@ SEED = 0
 """Seed of the permutations, the same for every checkpoint, so that no result depends on the order of the work."""
 LEVEL = 0.01
 """A quantity beats its null where its p-value is at most this."""
+SMALLEST = 0.01
+"""Share of the variance below which no frequency is in use, chance or not."""
 COORDINATES = 3
 """Principal coordinates among which a number line is looked for."""
 COMPONENTS, FOLDS = 3, 5
 """Components of the partial least squares, and folds of its cross-validation."""
-FEWEST = 7
+FEWEST = 6
 """Fewest numbers that have a geometry here."""
 PLANES = 4
 """Frequencies with the largest shares whose planes are kept."""
@@ -224,7 +226,8 @@ def _measured(X: Floats, x: Floats, rng: np.random.Generator) -> dict[str, Any]:
     shuffled = rng.permuted(np.broadcast_to(X, (PERMUTATIONS, *X.shape)), axis=1)
     variances = component_variances(np.concatenate([X[None], shuffled]))
     T = principal_coordinates(X)
-    drawn = T[np.stack([np.arange(n), *(rng.permutation(n) for _ in range(PERMUTATIONS))])]
+    orders = np.stack([np.arange(n), *(rng.permutation(n) for _ in range(PERMUTATIONS))])
+    drawn = T[orders]
     share = fourier_shares(drawn)
     circles = np.arange(1, (n - 1) // 2 + 1)
     top = circles[share[:, circles].argmax(1)]
@@ -261,9 +264,31 @@ def _measured(X: Floats, x: Floats, rng: np.random.Generator) -> dict[str, Any]:
         "spearman": rhos,
         "scaling_index": float(index[0]),
         "top_frequency": int(top[0]),
-        # The largest share of any frequency is the null of all, so that it holds for all of them at once.
-        "frequency_in_use": _p_values(share[0], highest[1:]) <= LEVEL,
+        "frequency_in_use": _in_use(T, orders),
     }
+
+
+def _in_use(X: Floats, orders: Ints) -> NDArray[np.bool_]:
+    """Which frequencies are in use: the largest that beats the largest of any draw, and again without it.
+
+    A frequency beside larger ones would otherwise be judged by draws that have their variance, too.
+    """
+    used = np.zeros(len(X) // 2 + 1, bool)
+    waves = np.fft.rfft(centred(X), axis=0)
+    total = (X**2).sum()
+    while True:
+        waves[used] = 0
+        left = np.fft.irfft(waves, len(X), axis=0)
+        if (left**2).sum() <= 1e-20 * total:
+            return used
+        # In the draws the frequencies found have no share either.
+        share = np.where(used, 0, fourier_shares(left[orders]))
+        share /= share.sum(1, keepdims=True)
+        k = int(share[0].argmax())
+        is_chance = _p_values(share[:1, k], share[1:].max(1))[0] > LEVEL
+        if is_chance or share[0, k] * (left**2).sum() < SMALLEST * total:
+            return used
+        used[k] = True
 
 
 def _judged(statistic: Statistic, values: Floats) -> dict[str, float]:

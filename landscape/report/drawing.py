@@ -108,7 +108,7 @@ def _read_all(sources: Sequence[Source]) -> None:
     import matplotlib.backends.backend_svg  # noqa: F401
 
     for source in sources:
-        for part in ("metrics", "tokens", "measured", "spectra", "densities"):
+        for part in ("metrics", "tokens", "measured", "spectra", "densities", "embedding", "numbers"):
             getattr(source, part)
 
 

@@ -46,6 +46,14 @@ def test_circles_are_found_at_their_frequencies(n: int) -> None:
     assert found["participation_ratio"] < found["participation_ratio_null"]
 
 
+def test_a_small_circle_is_found_beside_large_ones() -> None:
+    """It has less of the variance than chance gives any frequency, and most of what the large ones leave."""
+    noise = 0.1 * np.random.default_rng(0).normal(size=(19, 20))
+    found = emb.geometry(circles(19, {2: 4.0, 3: 3.0, 7: 0.8}) + noise, np.arange(19))
+    assert found["fourier_share"][7] < found["top_frequency_share_null"]
+    assert np.flatnonzero(found["frequency_in_use"]).tolist() == [2, 3, 7]
+
+
 def test_an_ellipse_is_no_circle() -> None:
     """Half axes a and b: the best circle has the radius (a + b) / 2, which is (a + b)^2 / (2 a^2 + 2 b^2) of it."""
     angle = 2 * np.pi / 11 * 3 * np.arange(11)

@@ -120,7 +120,7 @@ def test_what_has_no_geometry_is_refused(tmp_path: Path, assert_refused: Refusal
     for name, options, error, hint in (
         ("onehot", {"model": "onehot"}, "the onehot model has no embedding of numbers", "--model embedding"),
         ("composite", {"task": "mul", "p": 12}, "mul mod 12 has no discrete logarithm", "a prime --p"),
-        ("few", {"p": 5, "batch_size": 8}, "5 numbers have no geometry; it takes 7", "a larger --p"),
+        ("few", {"p": 5, "batch_size": 8}, "5 numbers have no geometry; it takes 6", "a larger --p"),
     ):
         (tmp_path / name).mkdir()
         run = made(tmp_path / name, **{"steps": 1, **options})

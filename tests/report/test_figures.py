@@ -15,7 +15,9 @@ import pytest
 from conftest import TINY
 from helpers.once import made_once
 
+from landscape import open_geometry
 from landscape.analysis.critical import refine
+from landscape.analysis.geometry import measure_geometry
 from landscape.analysis.hessian import analyse
 from landscape.analysis.measurement import Measurement
 from landscape.config import AnalysisConfig, HessianConfig
@@ -43,6 +45,8 @@ SHAPES = {
     "seldom": ({"metrics_every": 1000, "dtype": "float64"}, {"steps": "60"}),
 }
 """Options of runs and of their analyses."""
+OF_GEOMETRY = ("fourier_shares", "embedding_circles", "geometry_progress")
+GEOMETRY_NEEDS = ("fourier_share", "plane_position", "participation_ratio, restricted_loss")
 
 
 def every_shape(made: Path) -> None:
@@ -90,7 +94,8 @@ def test_any_blocks(blocks: tuple[str, ...], folder: Path, tmp_path: Path) -> No
     drawn = draw([folder / "tiny.h5", hessian])
     pair = any("," in block for block in blocks)
     of_pairs = {"coupling_ratios", "excess_index"}
-    assert drawn.keys() == FAMILIES.keys() - {"recorded_metrics"} - (of_pairs if not pair else set())
+    of_others = {"recorded_metrics", *OF_GEOMETRY}
+    assert drawn.keys() == FAMILIES.keys() - of_others - (of_pairs if not pair else set())
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -104,6 +109,46 @@ def test_any_run(name: str, folder: Path) -> None:
     assert ("dashed: on the complement of the gauge" in index.caption) == any(
         index.data["saddle_index_gauge_free"].notna()
     )
+
+
+@pytest.mark.parametrize("name", ["sgd", "free", "seldom", "four", "flat", "short"])
+def test_the_geometry_of_any_run(name: str, folder: Path, tmp_path: Path) -> None:
+    """Tasks with and without logarithm and restricted loss, rows that are all zero, one step; their file's numbers."""
+    run = Path(shutil.copy(folder / f"{name}.h5", tmp_path / "run.h5"))
+    if name == "four":
+        with pytest.raises(LandscapeError, match="5 numbers have no geometry"):
+            measure_geometry(run)
+        return
+    path = measure_geometry(run)
+    (source,) = open_sources([run])
+    assert source.geometry == path
+    assert open_sources([path])[0].run == run
+    drawn = draw([run], OF_GEOMETRY)
+    assert drawn.keys() == set(OF_GEOMETRY)
+    with open_geometry(path) as data:
+        steps, last = data["step"].values, data.isel(step=-1)
+        progress, shares = drawn["geometry_progress"].data, drawn["fourier_shares"].data
+        np.testing.assert_array_equal(progress["step"], steps)
+        np.testing.assert_array_equal(progress["participation_ratio"], data["participation_ratio"])
+        np.testing.assert_array_equal(progress["excluded_train_loss"], data["excluded_loss"].sel(split="train"))
+        np.testing.assert_array_equal(
+            shares[shares["step"] == steps[-1]]["fourier_share"], last["fourier_share"].values[1:]
+        )
+        circles = drawn["embedding_circles"].data
+        if name != "flat":
+            first = circles[circles["frequency"] == int(last["plane_frequency"][0])]
+            np.testing.assert_array_equal(first["x"], last["plane_position"].values[0, :, 0])
+            np.testing.assert_array_equal(first["number"], data["number"])
+
+
+def test_a_geometry_file_without_its_run(folder: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copy(folder / "tiny.h5", tmp_path / "run.h5"))
+    path = measure_geometry(run)
+    run.unlink()
+    with pytest.raises(LandscapeError, match="its run file is not beside it"):
+        open_sources([path])
+    shutil.copy(folder / "free.h5", run)
+    assert open_sources([run])[0].geometry is None
 
 
 @pytest.mark.parametrize("name", ["sgd", "free", "seldom"])
@@ -134,6 +179,7 @@ def test_runs_of_different_shapes_together(backwards: bool, folder: Path, tmp_pa
     files = [folder / f"{name}.h5" for name in SHAPES][:: -1 if backwards else 1]
     page = write_report(files, tmp_path / "r", quiet=True).with_name("report.md").read_text()
     missing = ["no run file given holds metrics recorded from another training loop."]
+    missing += [f"no geometry file given holds {names}." for names in GEOMETRY_NEEDS]
     assert re.findall("Not drawn: (.*)", page) == missing
     assert f"{len(SHAPES)} runs" in page
     drawn = draw(files, ("extreme_eigenvalues", "saddle_index", "coupling_ratios", "tracking"))

@@ -19,6 +19,7 @@ from helpers.once import made_once
 from helpers.recording import small
 from helpers.run_files import poison
 
+from landscape.analysis.geometry import measure_geometry
 from landscape.analysis.hessian import analyse
 from landscape.config import HessianConfig
 from landscape.errors import FileError
@@ -42,6 +43,7 @@ def two_seeds(folder: Path) -> None:
         train(dataclasses.replace(TINY, seed=seed), folder / f"seed{seed}.h5", quiet=True)
     train(dataclasses.replace(TINY, model="onehot"), folder / "onehot.h5", quiet=True)
     analyse(folder / "seed0.h5", HessianConfig(), quiet=True)
+    measure_geometry(folder / "seed0.h5")
     with Recorder(folder / "recorded.h5", small(), seed=0) as recorder:
         for step in range(9):
             recorder.metrics(step, margin=step**2)
@@ -169,7 +171,8 @@ def test_hessian_file_alone(files: Path, tmp_path: Path) -> None:
     alone = Path(shutil.copy(files / "seed0.hessian.h5", tmp_path / "moved.hessian.h5"))
     write_report([alone], tmp_path / "r", quiet=True)
     drawn = {p.stem for p in (tmp_path / "r" / "figures").glob("*.png")}
-    assert drawn == set(FAMILIES) - {"training_curves", "recorded_metrics", "prop41_ratio", "embedding_norms"}
+    of_runs = {"training_curves", "recorded_metrics", "prop41_ratio", "embedding_norms"}
+    assert drawn == set(FAMILIES) - of_runs - {"fourier_shares", "embedding_circles", "geometry_progress"}
 
 
 def test_one_hot_run_has_no_embedding_figures(files: Path) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from landscape.report.figures.sources import Source
+from landscape.report.style import palette
+from landscape.storage.runs import GROKKED, MEMORISED
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,6 +19,15 @@ def step_axis(axis: Axes, last: int) -> None:
     axis.set_xscale("symlog", linthresh=1, linscale=0.4)
     axis.set(xlabel="step", xlim=(-0.1, max(last, 1) * 1.3))
     axis.set_xticks([0, *(10**i for i in range(1, len(str(last))))])
+
+
+def event_lines(axes: Iterable[Axes], source: Source) -> None:
+    """Dotted lines at the memorise step, in the colour of training, and at the grok step, in that of the test set."""
+    events = (("train_accuracy", MEMORISED), ("test_accuracy", GROKKED))
+    for (metric, threshold), colour in zip(events, palette(len(events)), strict=True):
+        if (event := source.event(metric, threshold)) is not None:
+            for axis in axes:
+                axis.axvline(event, color=colour, linestyle=":", linewidth=1.2)
 
 
 def last_step(sources: Sequence[Source]) -> int:

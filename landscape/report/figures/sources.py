@@ -21,10 +21,11 @@ from landscape.analysis.fields import unlike
 from landscape.config import TrainConfig, replace
 from landscape.errors import FileError, LandscapeError, in_file, note, warn
 from landscape.storage import schema
-from landscape.storage.files import as_path, file_schema, hessian_file, open_file, run_file
+from landscape.storage.files import as_path, file_schema, geometry_file, hessian_file, open_file, run_file
 from landscape.storage.hessians import HessianReader
 from landscape.storage.runs import RunReader
 from landscape.storage.strings import COPY_AGAIN
+from landscape.storage.table import listed
 from landscape.storage.views import load_group
 from landscape.text import printable
 
@@ -36,7 +37,9 @@ class NotDrawnError(LandscapeError):
     """The files lack the data of a figure."""
 
     def __init__(self, reason: str) -> None:
-        super().__init__(reason, "name files that hold it; `landscape hessian` measures curvature")
+        super().__init__(
+            reason, "name files that hold it; `landscape hessian` measures curvature, `landscape geometry` embeddings"
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,12 +55,16 @@ class Drawn:
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """A run file, its Hessian file, or both. Datasets hold committed rows; those of a missing file are empty."""
+    """A run file, its Hessian file, or both, and the run's geometry file.
+
+    Datasets hold committed rows; those of a missing file are empty.
+    """
 
     run: Path | None
     hessian: Path | None
     shows_folder: bool = False
     """Whether the label includes the folder, because another source has the same name."""
+    geometry: Path | None = None
 
     @functools.cached_property
     def config(self) -> dict[str, Any]:
@@ -139,6 +146,16 @@ class Source:
         return _group(self.hessian, schema.HESSIAN, "density")
 
     @functools.cached_property
+    def embedding(self) -> xarray.Dataset:
+        """The geometry file by step."""
+        return _group(self.geometry, schema.GEOMETRY, "/")
+
+    @functools.cached_property
+    def numbers(self) -> xarray.Dataset:
+        """The number at each place of the geometry file."""
+        return _group(self.geometry, schema.GEOMETRY, "numbers")
+
+    @functools.cached_property
     def pairs_of_token(self) -> NDArray[np.int64]:
         """Number of training pairs that contain each token."""
         assert self.run is not None
@@ -175,6 +192,9 @@ class Source:
                 found[self.run] = reader.damage
         if self.hessian:
             found[self.hessian] = HessianReader(self.hessian).damage
+        if self.geometry:
+            with contextlib.closing(open_file(self.geometry, schema.GEOMETRY)) as file:
+                found[self.geometry] = listed(file.tables["/"].damaged)
         return [f"{path}: left out, for their checksums fail: {rows}" for path, rows in found.items() if rows]
 
     @property
@@ -195,18 +215,19 @@ def open_sources(files: Sequence[Path | str], broken: list[LandscapeError] | Non
     """
     runs: dict[str, list[Path]] = {}
     measured: dict[str, list[Path]] = {}
+    geometries: dict[str, list[Path]] = {}
     for path in _distinct(files):
         with leaving_out(broken):
             kind = file_schema(path)
-            if kind not in (schema.RUN, schema.HESSIAN):
+            if kind not in (schema.RUN, schema.HESSIAN, schema.GEOMETRY):
                 raise FileError(f"{path} is no file of landscape", "name run files or Hessian files")
             key = _attrs(path, kind)["run_id" if kind == schema.RUN else "parent_run_id"]
-            runs.setdefault(key, [])
-            measured.setdefault(key, [])
-            (runs if kind == schema.RUN else measured)[key].append(path)
+            for found in (runs, measured, geometries):
+                found.setdefault(key, [])
+            {schema.RUN: runs, schema.HESSIAN: measured, schema.GEOMETRY: geometries}[kind][key].append(path)
     sources = []
     for key in runs:
-        for source in _paired(key, runs[key], measured[key], broken):
+        for source in _paired(key, runs[key], measured[key], geometries[key], broken):
             with leaving_out(broken):
                 if source.hessian and (wrong := unlike(HessianReader(source.hessian))):
                     raise FileError(f"{source.hessian}: {wrong}", COPY_AGAIN)
@@ -237,18 +258,27 @@ def _distinct(files: Sequence[Path | str]) -> list[Path]:
 
 
 def _paired(
-    key: str, runs: Sequence[Path], measured: Sequence[Path], broken: list[LandscapeError] | None
+    key: str,
+    runs: Sequence[Path],
+    measured: Sequence[Path],
+    geometries: Sequence[Path],
+    broken: list[LandscapeError] | None,
 ) -> list[Source]:
     """The sources of one run_id."""
     refined, left = _apart(measured)
     known = {path.resolve() for path in measured}
     sources = []
-    for run in runs or [p for p in map(run_file, left[:1]) if _is_of(p, schema.RUN, "run_id", key)]:
+    runs = runs or [p for p in map(run_file, [*left, *geometries][:1]) if _is_of(p, schema.RUN, "run_id", key)]
+    with leaving_out(broken):
+        if geometries and not runs:
+            raise FileError(f"{geometries[0]}: its run file is not beside it", "name the run file, too")
+    for run in runs:
         if not left:
             points, beside = _apart(_beside(run, key, broken))
             left += beside
             refined += [path for path in points if path.resolve() not in known]
-        sources.append(Source(run, left.pop(0) if left else None))
+        beside_it = [p for p in (*geometries, geometry_file(run)) if _is_of(p, schema.GEOMETRY, "parent_run_id", key)]
+        sources.append(Source(run, left.pop(0) if left else None, geometry=beside_it[0] if beside_it else None))
     return sources + [Source(None, path) for path in (*left, *refined)]
 
 
@@ -289,7 +319,7 @@ def having(sources: Sequence[Source], part: str, *names: str) -> list[Source]:
         if data.sizes and all(data.sizes.values()) and set(names) <= set(data.variables):
             kept.append(source)
     if not kept:
-        place = "run" if part in ("metrics", "tokens") else "Hessian"
+        place = {"metrics": "run", "tokens": "run", "embedding": "geometry"}.get(part, "Hessian")
         raise NotDrawnError(f"no {place} file given holds {', '.join(names) or part}")
     return kept
 

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from landscape.problems.embedding_mlp.blocks import BALANCED
-from landscape.report.figures.axes import legend
+from landscape.report.figures.axes import event_lines, legend
 from landscape.report.figures.captions import listed, what_was_run
 from landscape.report.figures.families import family
 from landscape.report.figures.numbers import asked_of_rates, median_step, spread, step_text
@@ -36,10 +36,7 @@ def training_curves(sources: Sequence[Source]) -> Drawn:
                 known = data[f"{part}_{quantity}"].dropna("metric_step")
                 axis.plot(known["metric_step"].values, known.values, color=colour, label=part)
         memorise, grok = source.event("train_accuracy", MEMORISED), source.event("test_accuracy", GROKKED)
-        for axis in figure.axes:
-            for event, colour in ((memorise, blue), (grok, orange)):
-                if event is not None:
-                    axis.axvline(event, color=colour, linestyle=":", linewidth=1.2)
+        event_lines(figure.axes, source)
         events.append((memorise, grok))
         last = data["test_accuracy"].dropna("metric_step").values[-1:]
         numbers[source.label] = (
