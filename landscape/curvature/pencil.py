@@ -141,8 +141,9 @@ class _Basis:
         for _ in range(3):
             x = x / x.norm(dim=0)
             x = x - self.vectors @ (self.vectors.T @ x)
-            left, s, _ = torch.linalg.svd(x, full_matrices=False)
-            x = left[:, s > new]
+            left, s, right = torch.linalg.svd(x, full_matrices=False)
+            # The nearest orthonormal columns: of equal singular values, rounding alone would choose the vectors.
+            x = left @ right if (s > new).all() else left[:, s > new]
         self.vectors = torch.cat([self.vectors, x], dim=1)
         self.images = torch.cat([self.images, self.solver @ x], dim=1)
         return x.shape[1]

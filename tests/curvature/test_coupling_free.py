@@ -296,3 +296,19 @@ def test_masses_and_principal_angles() -> None:
     np.testing.assert_allclose((np.cos(angles) ** 2).sum(1), found.sum(1), rtol=1e-12)
     inside = principal_angles(torch.eye(25, dtype=torch.float64)[:, 13:15], sizes)
     np.testing.assert_array_equal(inside, [[np.pi / 2] * 2, [0, 0], [np.pi / 2] * 2])
+
+
+def test_rounding_of_the_start_stays_rounding() -> None:
+    """A search that is cut short finds the same from vectors that differ in their last digits, as those of ranks do."""
+    hidden = [Hidden(block) for block in blocks(0)]
+    start, change = torch.linalg.qr(draw(100, 4, seed=1))[0], draw(100, 4, seed=2)
+
+    def found(noise: float) -> CouplingResult:
+        return coupling(*hidden, 0.03, 3, "lanczos", max_hvps=300, v0=start + noise * change)
+
+    exact = found(0.0)
+    assert (exact.distances > 0.01 * exact.ratios).all()
+    for noise in (1e-14, 1e-12):
+        other = found(noise)
+        assert other.num_products == exact.num_products
+        np.testing.assert_allclose(other.ratios, exact.ratios, rtol=1e-9)

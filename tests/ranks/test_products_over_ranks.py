@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 import torch
 from helpers.commands import Refusal
 from helpers.ranks import command, started
+from numpy.typing import NDArray
 
 from landscape.cli import main as cli
 from landscape.curvature.part import Part
@@ -106,6 +108,60 @@ def test_two_ranks_measure_a_trained_network(run_file: Path) -> None:
     assert (attrs["world_size"], attrs["backend"]) == (2, "gloo")
     assert "world_size" not in HessianReader(one).attrs
     assert not list(run_file.parent.glob(".*"))
+
+
+PAIR = [
+    "--ckpt",
+    "run.h5",
+    "--steps",
+    "60",
+    "--blocks",
+    "E",
+    "W",
+    "E,W",
+    "--k",
+    "4",
+    "--probes",
+    "2",
+    "--device",
+    "cpu",
+]
+SEARCHES = {
+    "cut short": (["--method", "lanczos", "--max-hvps", "60"], 3),
+    "converged": (["--method", "lanczos", "--max-hvps", "9000"], 0),
+    "bounded on both sides": (["--dense-limit", "80"], 0),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("search", SEARCHES)
+def test_two_ranks_search_a_pair(search: str, run_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a search found agrees with that of one process within both of their error bars; all counts are equal."""
+    monkeypatch.chdir(run_file.parent)
+    options, code = SEARCHES[search]
+    argv = ["hessian", *PAIR, "--quiet", *options, "--out"]
+    with started(run_file.parent, 2, command, run_file.parent, [*argv, "two.h5"]) as crew:
+        crew.join()
+    assert (crew.codes, crew.said()) == ([code, code], "")
+    assert cli.run([*argv, "one.h5"]) == code
+    two, one = (HessianReader(f"{name}.h5").row(60) for name in ("two", "one"))
+    for name in one.keys() - COSTS:
+        if one[name].dtype.kind in "ib":
+            np.testing.assert_array_equal(two[name], one[name], err_msg=name)
+
+    def apart(name: str, bar: str, at: Any = ...) -> NDArray[Any]:
+        far, allowed = np.abs(two[name] - one[name])[at], (two[bar] + one[bar])[at]
+        assert np.isfinite(far).all()
+        assert (far <= allowed + 1e-13).all(), (name, far, allowed)
+        return far / np.abs(one[name][at])
+
+    apart("eigenvalues", "residual_norm")
+    for kind in ("coupling", "gauss_newton"):
+        assert apart(f"{kind}_ratios", f"{kind}_ratio_distance", 0).max() < (1e-9 if code else 1e-6)
+        if search == "bounded on both sides":
+            assert apart(f"{kind}_ratios", f"{kind}_ratio_error", 0).max() < 1e-12
+    is_open = one["coupling_ratio_distance"][0] > 0.01 * one["coupling_ratios"][0]
+    assert is_open.all() if search == "cut short" else not is_open.any()
 
 
 @pytest.fixture
