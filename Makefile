@@ -39,7 +39,7 @@ lint: $(TEST_INSTALLED)
 	$(BIN)/mypy landscape
 
 test: lint
-	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal --durations 40 --durations-min 5
 
 # The tests of single modules; those that take long, or the whole program, are left out.
 test-fast: $(TEST_INSTALLED)
