@@ -31,6 +31,7 @@ demo: $(INSTALLED)
 demo-transformer: $(INSTALLED)
 	$(BIN)/landscape train --preset transformer --seed 1 --out checkpoints/transformer.h5 --resume
 	$(BIN)/landscape hessian --ckpt checkpoints/transformer.h5 --num-steps 4
+	$(BIN)/landscape geometry checkpoints/transformer.h5
 	$(BIN)/landscape report checkpoints/transformer.h5 --out reports/transformer --overwrite
 
 lint: $(TEST_INSTALLED)

@@ -10,6 +10,7 @@ import tyro
 
 from landscape.cli.cluster import Cluster
 from landscape.cli.declared import Command
+from landscape.cli.geometry import Geometry
 from landscape.cli.hessian import Hessian
 from landscape.cli.report import Report
 from landscape.cli.train import Train
@@ -19,7 +20,7 @@ from landscape.options import check_bounds, field
 
 @dataclasses.dataclass(frozen=True)
 class Demo(Command):
-    """Train a small network until it groks, measure its Hessian and report: two minutes."""
+    """Train a small network until it groks, measure its embedding and Hessian, and report: two minutes."""
 
     examples = (
         "landscape demo                                   # in ./landscape-demo",
@@ -45,6 +46,7 @@ class Demo(Command):
             f"train --preset demo --steps {self.steps} --out {run}": Train(
                 dataclasses.replace(preset("demo"), steps=self.steps), out=run, resume=True, quiet=self.quiet
             ),
+            f"geometry {run}": Geometry(run, quiet=self.quiet),
             f"report {run} --out {page}": report,
             f"hessian {run} --num-steps {self.checkpoints}": Hessian(
                 HessianConfig(num_steps=self.checkpoints), Cluster(), run, overwrite=True, quiet=self.quiet

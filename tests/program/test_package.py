@@ -150,7 +150,8 @@ def test_a_wheel_works_in_an_empty_environment(parent: Path, tmp_path: Path) -> 
     for _ in range(2):
         # Again, it resumes, and finds nothing to do.
         run("landscape", "demo", "mine", "--steps", "20", "--checkpoints", "1")
-        assert {path.name for path in (home / "mine").iterdir()} == {"demo.h5", "demo.hessian.h5", "report"}
+        made = {"demo.h5", "demo.geometry.h5", "demo.hessian.h5", "report"}
+        assert {path.name for path in (home / "mine").iterdir()} == made
         assert (home / "mine/report/report.html").stat().st_size > 10_000
     assert [path.name for path in home.iterdir() if not path.name.startswith(".")] == ["mine"]
 
