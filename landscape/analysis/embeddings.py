@@ -30,6 +30,8 @@ COMPONENTS, FOLDS = 3, 5
 """Components of the partial least squares, and folds of its cross-validation."""
 FEWEST = 6
 """Fewest numbers that have a geometry here."""
+_AT_ONCE = 1 << 22
+"""Distances held at once, which bounds memory."""
 PLANES = 4
 """Frequencies with the largest shares whose planes are kept."""
 EXPONENTS = 2.0 ** (np.arange(-48, 49) / 16)
@@ -184,10 +186,10 @@ def distance_r2(X: Floats, x: NDArray[Any], frequency: Ints) -> tuple[Floats, Fl
     norms = (X**2).sum(-1)
     squared = norms[..., i] + norms[..., j] - 2 * (X @ np.swapaxes(X, -1, -2))[..., i, j]
     line = (x[i] - x[j]) ** 2.0
-    chord = 4 * np.sin(np.pi / n * np.outer(np.arange(n), j - i)) ** 2
-    with_line, between = _correlation(squared, line), _correlation(chord[1:], line)
-    with_chord = _correlation(squared, chord[frequency])
-    between = between[np.asarray(frequency) - 1]
+    found, which = np.unique(frequency, return_inverse=True)
+    chord = 4 * np.sin(np.pi / n * np.outer(found, j - i)) ** 2
+    with_line, between = _correlation(squared, line), _correlation(chord, line)[which]
+    with_chord = _correlation(squared, chord[which])
     both = with_line**2 + with_chord**2 - 2 * with_line * with_chord * between
     return with_line**2, with_chord**2, both / (1 - between**2)
 
@@ -234,7 +236,9 @@ def _measured(X: Floats, x: Floats, rng: np.random.Generator) -> dict[str, Any]:
     rho = spearman(drawn[..., :COORDINATES], x)
     line = np.take_along_axis(drawn, rho.argmax(1)[:, None, None], 2)[..., 0]
     index, scaling_r2 = scaling(line, x)
-    linear, circular, both = distance_r2(drawn, x, top)
+    few = max(1, _AT_ONCE // n**2)
+    by_part = [distance_r2(drawn[i : i + few], x, top[i : i + few]) for i in range(0, len(drawn), few)]
+    linear, circular, both = map(np.concatenate, zip(*by_part, strict=True))
     highest = share.max(1)
     r2 = np.full(n // 2 + 1, np.nan)
     # A frequency of which nothing but rounding is there has no plane.

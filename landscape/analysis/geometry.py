@@ -19,7 +19,8 @@ from landscape.analysis.hessian import finite_steps, warn_of_damage
 from landscape.analysis.tables import Table
 from landscape.choices.tasks import TASKS
 from landscape.config import is_prime
-from landscape.errors import ConfigError, FileError
+from landscape.errors import ConfigError, DoesNotFitError, FileError
+from landscape.memory import free_bytes
 from landscape.problems.problem import Arrays
 from landscape.problems.tasks import TEST, TRAIN, operands
 from landscape.problems.trained import TrainedProblem
@@ -116,6 +117,13 @@ class _Run:
         n = len(self.order)
         if n < FEWEST:
             raise ConfigError(f"{n} numbers have no geometry; it takes {FEWEST}", "name a run with a larger --p")
+        # The logits of all pairs, their sorted form, two parts of them, and what the losses take.
+        needed, free = 6 * 8 * n * n * config.p, free_bytes()
+        if needed > free:
+            raise DoesNotFitError(
+                f"the logits of all pairs mod {config.p} need {needed / 1e9:.1f} GB; {free / 1e9:.1f} GB are free",
+                "use a machine with more memory",
+            )
         place = np.full(config.p, -1)
         place[self.order] = np.arange(n)
         places = place[operands(self.tokens)]

@@ -128,6 +128,12 @@ def test_what_has_no_geometry_is_refused(tmp_path: Path, assert_refused: Refusal
         assert not run.with_name("run.geometry.h5").exists()
 
 
+def test_logits_that_do_not_fit(run_file: Path, assert_refused: Refusal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("landscape.analysis.geometry.free_bytes", lambda: 1000)
+    error = "the logits of all pairs mod 7 need 0.0 GB; 0.0 GB are free"
+    assert_refused(["geometry", run_file], 1, error, "a machine with more memory", (run_file,))
+
+
 def test_nothing_else_is_overwritten(tmp_path: Path, tiny_run: Path, assert_refused: Refusal) -> None:
     run = Path(shutil.copy(tiny_run, tmp_path / "run.h5"))
     out = measure_geometry(run)
