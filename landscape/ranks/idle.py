@@ -23,7 +23,7 @@ class Idle:
     def __init__(self, helpers: set[int], patience: float) -> None:
         self._main = threading.main_thread().native_id or 0
         self._helpers, self._patience = helpers - {self._main}, patience
-        self._of_threads = self._of_children = 0.0
+        self._of_threads, self._of_children = self._counted(), _seconds(_children())
         self._clear()
 
     def after(self, passed: float, waits: bool) -> float:
@@ -32,19 +32,21 @@ class Idle:
             self._clear()
             return 0.0
         state = _stat(Path(f"/proc/self/task/{self._main}"))[0]
-        counted = [Path(f"/proc/self/task/{thread}") for thread in threads() - self._helpers]
-        before, self._of_threads = self._of_threads, _seconds(counted)
-        used = self._of_threads - before
-        if used <= 0:
+        before, self._of_threads = self._of_threads, self._counted()
+        used = max(0.0, self._of_threads - before)
+        if used < _USED * passed:
             # Only now: all processes of the machine are asked whose children they are.
             before, self._of_children = self._of_children, _seconds(_children())
-            used = self._of_children - before
+            used += max(0.0, self._of_children - before)
         self._seconds += passed
-        self._used += max(0.0, used)
+        self._used += used
         self._awake += passed if state in "RD" else 0.0
         if self._used > _USED * self._patience or self._awake > _AWAKE * self._patience or not state:
             self._clear()
         return self._seconds
+
+    def _counted(self) -> float:
+        return _seconds(Path(f"/proc/self/task/{thread}") for thread in threads() - self._helpers)
 
     def _clear(self) -> None:
         self._seconds = self._used = self._awake = 0.0
@@ -59,8 +61,7 @@ def threads() -> set[int]:
 
 def _children() -> list[Path]:
     own = os.getpid()
-    processes = (Path("/proc", name) for name in os.listdir("/proc") if name.isdigit())
-    return [path for path in processes if _stat(path)[1] == own]
+    return [path for path in Path("/proc").glob("[0-9]*") if _stat(path)[1] == own]
 
 
 def _seconds(paths: Iterable[Path]) -> float:

@@ -145,9 +145,10 @@ class Watch:
         while not self._over.is_set():
             if select.select([self._readable], [], [], INTERVAL)[0]:
                 self._signalled = self._signalled or os.read(self._readable, 64)[0]
-            # Time in which this process itself did not run does not count.
             now = time.monotonic()
-            passed, before, beat = min(now - before, 2 * INTERVAL), now, beat + 1
+            gone, before, beat = now - before, now, beat + 1
+            # Time in which this process itself did not run does not count.
+            passed = min(gone, 2 * INTERVAL)
             try:
                 self._set(f"beat/{self.rank}", f"{beat} {self._sums}")
                 if self._store.check(["verdict"]):
@@ -155,7 +156,8 @@ class Watch:
                 for rank in range(self.size):
                     if rank != self.rank and not self._store.check([f"ended/{rank}"]):
                         self._look_after(rank, passed)
-                if idle.after(passed, self._waits) > self._patience:
+                # On a busy machine a round takes seconds, in which the main thread had its chance, too.
+                if idle.after(min(gone, 10 * INTERVAL), self._waits) > self._patience:
                     self._hangs()
             except Exception as error:
                 if not self._over.is_set():

@@ -29,11 +29,7 @@ def look(work: Callable[[Idle], None], patience: float = 10.0) -> None:
     """Have a thread look at this process, whose main thread waits for it."""
 
     def run() -> None:
-        idle = Idle(before | {threading.get_native_id()}, patience)
-        for waits in (False, True):
-            # What was used before this test is work of the first time.
-            idle.after(0.0, waits)
-        work(idle)
+        work(Idle(before | {threading.get_native_id()}, patience))
         done.append(True)
 
     before, done = threads(), list[bool]()
@@ -95,7 +91,6 @@ def test_a_main_thread_that_runs_is_not_idle() -> None:
 
     def run() -> None:
         idle = Idle(threads(), patience=1e6)
-        idle.after(0.0, False)
         wait_for(lambda: idle.after(2e5, False) == 0.0)
         over.set()
 
