@@ -14,6 +14,7 @@ from landscape.problems.factory import load, unlike_source
 from landscape.progress import clock
 from landscape.report.comparison import compared, side_by_side
 from landscape.report.drawing import Section, draw_all
+from landscape.report.facts import explained
 from landscape.report.figures import Source, open_sources
 from landscape.report.figures.captions import control, network, objectives, where
 from landscape.report.film import CHARTS, SPECTRUM, film
@@ -98,7 +99,7 @@ def environment(*folders: Path) -> jinja2.Environment:
 def _write_pages(sources: Sequence[Source], sections: Sequence[Section], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     pages = environment()
-    pages.filters["markdown"] = markdown
+    pages.filters |= {"markdown": markdown, "explained": explained}
     tables = [{"label": s.label, "lines": by_block(HessianReader(s.hessian))} for s in sources if s.hessian]
     content = {
         "version": landscape.__version__,
