@@ -114,6 +114,11 @@ class Results(Scale):
         alt = "; ".join(f"{label}: {facts[label]['grokked'].striptags()} grokked" for label in facts)
         return {"cases": facts, "figure": shares(cases, f"Share of runs that have grokked at {self.name}. {alt}")}
 
+    @property
+    def has_film(self) -> bool:
+        """Whether the blocks of a run were followed over training."""
+        return bool((self.tables["runs"]["study"] == FILM).any())
+
     def filmed(self) -> pd.Series:
         """The row of runs.csv of the run whose blocks were followed over training."""
         rows = self.tables["runs"]
@@ -251,8 +256,9 @@ def written(out: Path) -> dict[Path, str]:
     constants = {results.name: results.depth_of_constants() for results in done}
     tables = {results.name: results.without_coupling() for results in done}
     by_size = {results.name: found for results in done if (found := results.sizes())}
-    training = {results.name: results.over_training() for results in done}
-    films = {results.name: results.film() for results in reversed(done)}
+    filmed = [results for results in done if results.has_film]
+    training = {results.name: results.over_training() for results in filmed}
+    films = {results.name: results.film() for results in reversed(filmed)}
     said_once = {
         "title": title([done[-1].verdict(name) for name in PAPER], done[-1].name),
         "scales": scales,
