@@ -114,7 +114,9 @@ def shares(cases: Mapping[str, tuple[pd.DataFrame, str]], alt: str) -> Markup:
     """Kaplan-Meier: the share of runs that have grokked, over steps. cases: rows of runs.csv and colour, by label."""
     last = max(float(rows["watched"].max()) for rows, _ in cases.values())
     place, marks = _steps(50.0, last)
-    scale = lambda share: TOP + (HEIGHT - TOP - BOTTOM) * (1 - share)  # noqa: E731
+    # The labels stand above the curves, which may be anywhere.
+    top = TOP + 15 * len(cases)
+    scale = lambda share: top + (HEIGHT - top - BOTTOM) * (1 - share)  # noqa: E731
     marks += [_tick_y(scale(share), f"{share:.0%}") for share in (0, 0.5, 1)]
     for i, (label, (rows, stroke)) in enumerate(cases.items()):
         curve = survival(rows["grokked"], rows["watched"])
@@ -126,7 +128,7 @@ def shares(cases: Mapping[str, tuple[pd.DataFrame, str]], alt: str) -> Markup:
         path += f"H{place(last):.1f}"
         text = f"{label}: {share:.0%} of {len(rows)} runs"
         marks.append(f'<path d="{path}" fill="none" stroke="{stroke}" stroke-width="2.5"><title>{text}</title></path>')
-        marks.append(f'<text x="{LEFT + 6}" y="{TOP + 14 + 15 * i}" style="fill:{stroke}">{escape(text)}</text>')
+        marks.append(f'<text x="{LEFT + 6}" y="{TOP + 3 + 15 * i}" style="fill:{stroke}">{escape(text)}</text>')
     return _figure("".join(marks), alt)
 
 
