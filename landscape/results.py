@@ -139,6 +139,18 @@ def curves(data: pd.DataFrame, ax: Axes | None, x: str, y: str, by: str = "", sp
     return ax
 
 
+def events(data: pd.DataFrame, ax: Axes | None, x: str, y: str, last: str) -> Axes:
+    """Draw the step y by category x, a dot a row, and a hollow triangle at step `last` without y; returns the axes."""
+    ax = _on(ax)
+    known = data[y].notna()
+    ax.plot(data[x], data[y].where(known), "o", alpha=0.7, label="reached")
+    if not known.all():
+        ax.plot(data[x], data[last].where(~known), "^", fillstyle="none", label="not reached by the last step")
+        ax.legend()
+    ax.set(xlabel=x, ylabel=y.replace("_", " "))
+    return ax
+
+
 def _on(ax: Axes | None) -> Axes:
     from matplotlib import pyplot
 

@@ -18,7 +18,7 @@ from landscape.config import TrainConfig, to_json
 from landscape.errors import ConfigError, FileError, LandscapeError
 from landscape.problems.tasks import make_data
 from landscape.progress import Bar
-from landscape.results import Described
+from landscape.results import Described, events
 from landscape.storage import schema
 from landscape.storage.files import as_path, make_folder, output, refuse_foreign, remove_if_empty
 from landscape.storage.hessians import HessianReader
@@ -37,6 +37,8 @@ from landscape.workers import Workers
 
 if TYPE_CHECKING:
     import pandas as pd
+    import xarray
+    from matplotlib.axes import Axes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,6 +75,18 @@ class SweepResult(Described):
         import pandas as pd
 
         return pd.DataFrame(self.rows())
+
+    def to_xarray(self) -> xarray.Dataset:
+        """The same by run."""
+        data: xarray.Dataset = self.to_dataframe().rename_axis("run").to_xarray()
+        return data
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw when each run grokked, by setting, on matplotlib axes, by default new ones; returns them."""
+        settings = [{name: value for name, value in run.labels.items() if name != "seed"} for run, _ in self.runs]
+        names = [", ".join(map(str, setting.values())) for setting in settings]
+        data = self.to_dataframe().assign(setting=names).astype({"grok_step": float})
+        return events(data, ax, "setting", "grok_step", "steps")
 
     def document(self) -> dict[str, Any]:
         """The result as JSON types."""

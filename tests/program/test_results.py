@@ -177,6 +177,28 @@ def test_a_sweep_is_a_table(tiny_run: Path) -> None:
     assert (row["seed"], row["path"], row["grok_step"], row["steps"]) == (3, str(tiny_run), None, 60)
 
 
+def test_a_sweep_is_drawn_by_setting(tiny_run: Path) -> None:
+    """A dot a run that grokked; one that did not has a mark of its own at its last step."""
+    summary = dataclasses.replace(summarise(tiny_run), steps=60)
+    steps = {("base", 1.0, 0): 20, ("base", 1.0, 1): 40, ("base", 9.0, 0): None}
+    runs = [
+        (
+            SweepRun(dict(zip(("case", "lr_ratio", "seed"), labels, strict=True)), tiny_run, TINY, {}),
+            dataclasses.replace(summary, grok_step=step),
+        )
+        for labels, step in steps.items()
+    ]
+    found = SweepResult(runs, [], [])
+    axes = found.plot()
+    dots, never = (line.get_xydata() for line in axes.lines)
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["base, 1.0", "base, 9.0"]
+    np.testing.assert_array_equal(dots, [[0, 20], [0, 40], [1, np.nan]])
+    np.testing.assert_array_equal(never, [[0, np.nan], [0, np.nan], [1, 60]])
+    assert found.plot(axes) is axes
+    assert found.to_xarray()["lr_ratio"].dims == ("run",)
+    assert found.to_xarray()["lr_ratio"].values.tolist() == [1.0, 1.0, 9.0]
+
+
 def test_files_are_tables_and_plots(tiny_run: Path, tiny_hessian: landscape.HessianReader, tmp_path: Path) -> None:
     """Accuracies over steps, or all metrics of a run without them; the index of every block."""
     with landscape.RunFile(tiny_run) as run, landscape.HessianFile(tiny_hessian.path) as hessian:
