@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import multiprocessing
 import os
 import signal
@@ -23,6 +24,21 @@ Reason = tuple[str, str]
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 PATIENCE = 20.0
 """Seconds that a stopped worker has before it is killed; its files can be resumed either way."""
+_parent: Connection | None = None
+"""In a worker, its way to the process that started it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Told:
+    """What a call says while it runs."""
+
+    what: Any
+
+
+def tell(what: Any) -> None:
+    """Say something, from within a call, to the process that waits for its result; nobody hears it elsewhere."""
+    if _parent:
+        _parent.send(_Told(what))
 
 
 class Workers:
@@ -42,11 +58,19 @@ class Workers:
         for reason, _, _, call in self._answers(function, calls):
             yield reason, *call
 
-    def results(self, function: Callable[..., Any], calls: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
-        """What `function` returns for each of `calls`, in their order. Raises LandscapeError for the first failure."""
+    def results(
+        self,
+        function: Callable[..., Any],
+        calls: Iterable[tuple[Any, ...]],
+        hear: Callable[[Any], object] = lambda what: None,
+    ) -> Iterator[Any]:
+        """What `function` returns for each of `calls`, in their order. Raises LandscapeError for the first failure.
+
+        hear: called with what the calls `tell`.
+        """
         early: dict[int, Any] = {}
         turn = 0
-        for reason, value, i, _ in self._answers(function, calls):
+        for reason, value, i, _ in self._answers(function, calls, hear):
             if reason:
                 raise LandscapeError(*reason)
             early[i] = value
@@ -55,7 +79,10 @@ class Workers:
                 turn += 1
 
     def _answers(
-        self, function: Callable[..., Any], calls: Iterable[tuple[Any, ...]]
+        self,
+        function: Callable[..., Any],
+        calls: Iterable[tuple[Any, ...]],
+        hear: Callable[[Any], object] = lambda what: None,
     ) -> Iterator[tuple[Reason | None, Any, int, tuple[Any, ...]]]:
         """Reason of failure, what was returned, number and arguments of each call as it ends.
 
@@ -74,18 +101,23 @@ class Workers:
                 return
             for ready in wait(busy):
                 assert isinstance(ready, Connection)
-                yield *self._outcome(ready), *busy.pop(ready)
+                answer = self._received(ready)
+                if isinstance(answer, _Told):
+                    hear(answer.what)
+                else:
+                    yield *answer, *busy.pop(ready)
 
-    def _outcome(self, pipe: Connection) -> tuple[Reason | None, Any]:
+    def _received(self, pipe: Connection) -> _Told | tuple[Reason | None, Any]:
         try:
-            answer: tuple[Reason | None, Any] = pipe.recv()
+            answer: _Told | tuple[Reason | None, Any] = pipe.recv()
         except (EOFError, ConnectionResetError):
             process = self._processes.pop(pipe)
             process.join()
             self._devices += [self._seen.pop(pipe)] if pipe in self._seen else []
             message = f"its process ended with exit code {process.exitcode}"
             return (message, "if memory ran out, use fewer --jobs; the same command resumes"), None
-        self._idle.append(pipe)
+        if not isinstance(answer, _Told):
+            self._idle.append(pipe)
         return answer
 
     def _start(self) -> Connection:
@@ -142,6 +174,8 @@ class Workers:
 
 def _work(pipe: Connection) -> None:
     """Run the calls from the pipe until SIGTERM, the end of the pipe or the end of the parent."""
+    global _parent
+    _parent = pipe
     threading.Thread(target=_end_with_parent, daemon=True).start()
     # BLAS libraries read this when they are loaded.
     os.environ["OMP_NUM_THREADS"] = "1"

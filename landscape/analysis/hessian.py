@@ -167,18 +167,20 @@ def _measure(
     count, crew = processes(measurement, len(tasks), jobs), None
     todo = [task.blocks for task in tasks]
     with Blocks(measurement, todo, count, quiet) as progress, contextlib.ExitStack() as stack:
-        if has_parts(writer.path):
+        if from_jobs := has_parts(writer.path):
             crew = Crew(measurement, parts(writer.path, reader, measurement.config, tasks))
         elif count:
             calls = [(reader.path, measurement.config, task) for task in tasks]
-            crew = Crew(measurement, stack.enter_context(Workers(count)).results(measure, calls))
+            workers = stack.enter_context(Workers(count))
+            crew = Crew(measurement, workers.results(measure, calls, lambda told: progress.show(*told)))
         for task in tasks:
             if crew:
                 rows = crew.next(task)
-                progress.count(task.blocks)
             else:
                 measurement.progress = functools.partial(progress.show, step=task.step)
                 rows = measured(reader, measurement, task)
+            if from_jobs:
+                progress.count(task.blocks)
             if rows is None:
                 continue
             rows["/"] |= {"previous_step": plan.previous(task.step), "checkpoint_crc32": reader.record(task.step)}

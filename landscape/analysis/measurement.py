@@ -123,7 +123,11 @@ class Measurement:
         """Compute the eigenvectors of some blocks, from which the next checkpoint is tracked."""
         with self._threads():
             at = Checkpoint(self.problem, self.config, parameters, before=self.vectors)
-            self.vectors = {block: at.eigen(block).vectors for block in blocks}
+            self.vectors = {}
+            for block in blocks:
+                self.progress(block, False)
+                self.vectors[block] = at.eigen(block).vectors
+                self.progress(block, True)
 
     def tracked(
         self, rows: Rows | None, vectors: dict[str, Tensor], known: Rows | None, retrack: bool = False

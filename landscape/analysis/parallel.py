@@ -17,6 +17,7 @@ from landscape.analysis.measurement import Measurement, Rows
 from landscape.config import AnalysisConfig
 from landscape.devices import dense_bytes, free_memory
 from landscape.storage.runs import RunReader
+from landscape.workers import tell
 
 Part = tuple[Rows | None, dict[str, NDArray[Any]]]
 """Untracked rows of a step, and its eigenvectors by block."""
@@ -72,9 +73,10 @@ def processes(measurement: Measurement, tasks: int, wanted: int | None) -> int:
 
 
 def measure(run: Path, config: AnalysisConfig, task: Task) -> Part:
-    """Carry out a task in a worker: untracked rows, and eigenvectors by block."""
+    """Carry out a task in a worker, which tells (block, whether it is done, step): untracked rows, and eigenvectors."""
     reader, measurement = _opened(run, config)
     measurement.vectors = {}
+    measurement.progress = lambda block, done: tell((block, done, task.step))
     rows = measured(reader, measurement, task)
     return rows, {block: vectors.numpy() for block, vectors in measurement.vectors.items()}
 

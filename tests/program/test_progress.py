@@ -18,11 +18,13 @@ import pytest
 from landscape import progress
 from landscape.analysis import expected
 from landscape.analysis.expected import Blocks
+from landscape.analysis.hessian import analyse
 from landscape.analysis.measurement import Measurement
 from landscape.config import HessianConfig
 from landscape.problems import of_run
 from landscape.progress import Bar, clock, duration
 from landscape.storage.runs import RunReader
+from landscape.workers import Workers, tell
 
 
 def test_a_terminal_sees_a_long_unit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,6 +140,57 @@ def test_an_analysis_says_first_what_it_takes(
         blocks.count({"E", "all"})
         assert blocks._bar.n == pytest.approx(blocks._bar.total)
     assert (share < 0.2) if method == "dense" else (share == pytest.approx(1 / 3))
+
+
+def say_and_wait(path: Path) -> str:
+    tell("begun")
+    while not path.exists():
+        time.sleep(0.01)
+    tell("ended")
+    return "result"
+
+
+@pytest.mark.slow
+def test_a_worker_is_heard_while_it_works(tmp_path: Path) -> None:
+    """The call ends once it was heard, and its result follows what it said; in this process nobody hears it."""
+    heard: list[str] = []
+
+    def hear(what: str) -> None:
+        heard.append(what)
+        (tmp_path / "x").touch()
+
+    with Workers(1) as workers:
+        assert list(workers.results(say_and_wait, [(tmp_path / "x",)] * 2, hear)) == ["result"] * 2
+    assert heard == ["begun", "ended"] * 2
+    assert say_and_wait(tmp_path / "x") == "result"
+
+
+@pytest.mark.slow
+def test_the_bar_moves_by_block_with_processes_too(
+    tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each block of each step is shown as it begins and as it ends, also those that are only followed."""
+    shown: list[tuple[str, bool, int | None]] = []
+    bars = []
+    real = Blocks.show
+
+    def show(self: Blocks, block: str, done: bool, step: int | None = None) -> None:
+        shown.append((block, done, step))
+        bars.append(self._bar)
+        real(self, block, done, step)
+
+    monkeypatch.setattr(Blocks, "show", show)
+    found = {}
+    for jobs in (0, 1):
+        out = tmp_path / f"{jobs}.h5"
+        for steps in ("0,60", "0,20,60"):
+            shown.clear()
+            analyse(tiny_run, HessianConfig(blocks=("E", "W"), steps=steps, k=1, device="cpu"), out, jobs=jobs)
+            assert bars[-1].n == pytest.approx(bars[-1].total)
+            found[jobs, steps] = list(shown)
+    assert found[1, "0,60"] == found[0, "0,60"] == [(b, d, s) for s in (0, 60) for b in "EW" for d in (False, True)]
+    assert sorted(found[1, "0,20,60"]) == sorted(found[0, "0,20,60"])
+    assert {step for *_, step in found[1, "0,20,60"]} == {0, 20, 60}
 
 
 def test_the_estimate_grows_with_the_block(tiny_run: Path) -> None:
