@@ -41,6 +41,10 @@ def tell(what: Any) -> None:
         _parent.send(_Told(what))
 
 
+def _unheard(what: Any) -> None:
+    """Nobody hears what a call tells."""
+
+
 class Workers:
     """Up to `count` processes, started on demand and stopped at the end of the `with` block.
 
@@ -55,14 +59,14 @@ class Workers:
 
     def run(self, function: Callable[..., object], calls: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
         """Call `function` with each of `calls`; yields (reason of failure or None, *call) as each call ends."""
-        for reason, _, _, call in self._answers(function, calls):
+        for reason, _, _, call in self._answers(function, calls, _unheard):
             yield reason, *call
 
     def results(
         self,
         function: Callable[..., Any],
         calls: Iterable[tuple[Any, ...]],
-        hear: Callable[[Any], object] = lambda what: None,
+        hear: Callable[[Any], object] = _unheard,
     ) -> Iterator[Any]:
         """What `function` returns for each of `calls`, in their order. Raises LandscapeError for the first failure.
 
@@ -79,10 +83,7 @@ class Workers:
                 turn += 1
 
     def _answers(
-        self,
-        function: Callable[..., Any],
-        calls: Iterable[tuple[Any, ...]],
-        hear: Callable[[Any], object] = lambda what: None,
+        self, function: Callable[..., Any], calls: Iterable[tuple[Any, ...]], hear: Callable[[Any], object]
     ) -> Iterator[tuple[Reason | None, Any, int, tuple[Any, ...]]]:
         """Reason of failure, what was returned, number and arguments of each call as it ends.
 

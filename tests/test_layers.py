@@ -186,6 +186,17 @@ def test_no_file_over_400_lines(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= 400
 
 
+def test_no_merge_is_left_open() -> None:
+    """No file holds the marks of two versions; what git ignores is left alone."""
+    folders = ("landscape", "tests", "docs", "analyses", "benchmarks", "studies", ".ci")
+    texts = [*ROOT.glob("*.*"), *(path for folder in folders for path in (ROOT / folder).rglob("*"))]
+    kinds = {".py", ".md", ".rst", ".j2", ".js", ".toml", ".txt", ".json", ".cff", ""}
+    marked = re.compile(rb"^(<{7}|>{7})( |$)", re.MULTILINE)
+    looked = [path for path in texts if path.is_file() and path.suffix in kinds and "_build" not in path.parts]
+    assert ROOT / "README.md" in looked
+    assert [path for path in looked if marked.search(path.read_bytes())] == []
+
+
 def test_import_is_light() -> None:
     """`import landscape` brings neither torch nor matplotlib; the public names are all there."""
     code = "import sys, landscape; assert not {'torch', 'matplotlib', 'h5py'} & set(sys.modules)"

@@ -209,7 +209,7 @@ def _no_room(path: Path, size: int) -> FileError:
     free = shutil.disk_usage(path.parent).free
     return FileError(
         f"{path.parent} has {free:,} bytes free; this file needs {size:,}",
-        "free some space, write elsewhere with --out, or store fewer checkpoints",
+        "free some space, write elsewhere, or store fewer checkpoints",
     )
 
 

@@ -60,13 +60,13 @@ def fourier_shares(sources: Sequence[Source]) -> Drawn:
         data = source.embedding
         keys = _keys(data)
         last = data["fourier_share"].values[-1]
-        sum_ = float(last[keys].sum())
+        together = float(last[keys].sum())
         numbers[source.label] = (
-            f"in use at step {int(data['step'][-1])}: {_listed(keys)}, together {sum_:.3f} of the variance; top share "
-            f"{digits(float(data['top_frequency_share'][-1]))}, 1 % of chance reach "
+            f"in use at step {int(data['step'][-1])}: {_listed(keys)}, together {together:.3f} of the variance; top "
+            f"share {digits(float(data['top_frequency_share'][-1]))}, 1 % of chance reach "
             f"{digits(float(data['top_frequency_share_null'][-1]))}"
         )
-        told.append((keys, sum_, len(last) - 1))
+        told.append((keys, together, len(last) - 1))
         table = data["fourier_share"].isel(frequency=slice(1, None)).to_dataframe().reset_index()
         used = data["frequency_in_use"].values[:, 1:].ravel()
         summary = {name: np.repeat(data[name].values, len(last) - 1) for name in _OF_SHARES}
@@ -84,12 +84,12 @@ def fourier_shares(sources: Sequence[Source]) -> Drawn:
         ]
         figure = several(kept, panels)
         caption = f"{what_was_run(kept)} Shares of frequencies in the variance of the embedding's rows. {BANDS}"
-    (keys, sum_, count), more = told[0], len(told) > 1
-    if more:
+    keys, together, count = told[0]
+    if len(told) > 1:
         title = f"At last {spread([len(keys) for keys, _, _ in told])} frequencies are in use"
-        title += f", with {spread([sum_ for _, sum_, _ in told])} of the variance"
+        title += f", with {spread([together for _, together, _ in told])} of the variance"
     elif keys:
-        title = f"At last {len(keys)} of {count} frequencies are in use, with {digits(sum_, '.2f')} of the variance"
+        title = f"At last {len(keys)} of {count} frequencies are in use, with {digits(together, '.2f')} of the variance"
     else:
         title = "No frequency is in use at last: none has more of the variance than chance gives"
     return Drawn(title, figure, table, caption, numbers)
