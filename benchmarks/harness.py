@@ -107,6 +107,14 @@ def environment() -> dict[str, Any]:
     }
 
 
+def _elsewhere() -> float:
+    """CPU seconds, since it was started, that this machine gave to anything but this process and its children."""
+    # User, nice, system, irq, softirq, steal: what a hypervisor takes away is work elsewhere, too.
+    ticks = Path("/proc/stat").read_text(encoding="ascii").splitlines()[0].split()[1:]
+    taken = sum(int(ticks[i]) for i in (0, 1, 2, 5, 6, 7)) / os.sysconf("SC_CLK_TCK")
+    return taken - sum(os.times()[:4])
+
+
 def load(name: str, folder: Path = RESULTS) -> dict[str, Any]:
     """The results of a script, {"environments": ..., "parts": ...}; empty ones if there are none."""
     path = folder / f"{name}.json"
@@ -131,7 +139,7 @@ def measure(name: str, parts: Sequence[Part], full: bool, again: bool) -> dict[s
         known = found["parts"].get(part.name, {})
         if (part.slow and not full) or (known.get("code") == code and not again):
             continue
-        load_before = os.getloadavg()[0]
+        elsewhere = _elsewhere()
         print(f"{name}: {part.name} ...", end=" ", file=sys.stderr, flush=True)
         seconds, numbers = timed(part.work)
         print(f"{seconds:.1f} s", file=sys.stderr)
@@ -139,7 +147,7 @@ def measure(name: str, parts: Sequence[Part], full: bool, again: bool) -> dict[s
         found["parts"][part.name] = {
             "environment": place,
             "code": code,
-            "load_before": round(load_before, 2),
+            "elsewhere": round((_elsewhere() - elsewhere) / (seconds * (os.cpu_count() or 1)), 3),
             "seconds_in_all": round(seconds, 1),
             **numbers,
         }

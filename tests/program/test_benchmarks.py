@@ -109,7 +109,7 @@ def test_page_says_what_the_limit_is(tmp_path: Path) -> None:
         checkpoints.REST: {"seconds": 1.0, "count": 0},
     }
     here = {"git_commit": "0" * 40, "machine": "a machine", "torch_version": "2.11"}
-    part = {"environment": "a", "load_before": 0.0}
+    part = {"environment": "a", "elsewhere": 0.0}
     for seconds, is_shown in ((400.0, True), (4.0, False)):
         waits = {"hessian": {**part, "seconds": seconds, "cpu": 1.0, "memory": 1e9}}
         (tmp_path / "commands.json").write_text(json.dumps({"environments": {"a": here}, "parts": waits}))
@@ -123,6 +123,25 @@ def test_page_says_what_the_limit_is(tmp_path: Path) -> None:
         )
         assert (limit in text) == is_shown
         assert "| in all | 10, of which 6 are GEMMs and LAPACK |" in text
+
+
+def test_page_says_where_the_machine_was_busy(tmp_path: Path) -> None:
+    """By the share of other programs, and by the load at the start in results that lack it."""
+    here = {"git_commit": "0" * 40, "machine": "a machine", "torch_version": "2.11"}
+    shares: list[tuple[dict[str, float], str]] = [
+        ({"elsewhere": 0.06}, "1 of 2 in commands"),
+        ({"elsewhere": 0.04}, ""),
+        ({"load_before": 1.6}, "1 of 2 in commands"),
+        ({"load_before": 1.4}, ""),
+    ]
+    for share, told in shares:
+        numbers = {"environment": "a", "seconds": 1.0, "cpu": 1.0, "memory": 1e9}
+        parts = {"train": {**numbers, **share}, "report": {**numbers, "elsewhere": 0.0}}
+        (tmp_path / "commands.json").write_text(json.dumps({"environments": {"a": here}, "parts": parts}))
+        page.write(tmp_path, tmp_path)
+        text = (tmp_path / "performance.md").read_text()
+        assert ("**The machine was busy**" in text) == bool(told)
+        assert told in text
 
 
 @pytest.mark.slow
