@@ -76,6 +76,7 @@ endef
 torture: $(TEST_INSTALLED)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[torture]'
 	$(BIN)/python tests/torture.py
+	TORTURE=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal -m drawn
 
 # Offline; a warning is an error. Open docs/_build/html/index.html.
 docs: $(TEST_INSTALLED)

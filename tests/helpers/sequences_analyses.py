@@ -27,8 +27,9 @@ BY_PAIR = {field.name for field in ROOT.fields if field.dims == ("block", "other
 STEPS, BLOCKS = ("0", "4", "8"), ("E", "W", "E,W")
 TINY = TrainConfig(
     p=5, tokens=2, embed_dim=2, hidden=4, batch_size=8, train_fraction=0.6, steps=8, checkpoint_every=2,
-    metrics_every=4, activation="tanh", weight_decay=0.03, device="cpu",
+    metrics_every=4, activation="tanh", weight_decay=0.2, seed=2, device="cpu",
 )  # fmt: skip
+"""Whose search for a critical point takes a thousand products; those of other seeds take many times as many."""
 Numbers = dict[tuple[Any, ...], bytes]
 
 
@@ -79,7 +80,7 @@ SWEEP = {
             "metrics_every", "activation", "weight_decay", "device",
         )
     },
-    "seeds": [0, 1],
+    "seeds": [1, 2],
     "hessian": [
         {"steps": "0,8", "blocks": ["E", "E,W"], **COMMON},
         {"name": "saddle", "refine_from": 8, "blocks": ["E,W"], **COMMON},
@@ -241,7 +242,7 @@ class Sweep(Reading):
     def __init__(self, folder: Path, choose: Choose) -> None:
         super().__init__(folder, choose)
         self.made = folder / "sweep"
-        self.outputs = (self.made, self.made / "sweep.json", self.made / "base-s0.h5", self.made / "base-s1.hessian.h5")
+        self.outputs = (self.made, self.made / "sweep.json", self.made / "base-s1.h5", self.made / "base-s2.hessian.h5")
 
     def strangers(self) -> dict[Path, bytes]:
         return super().strangers() | {self.made / ".sweep.json.tmp": b"mine"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import random
 import shutil
 import signal
@@ -81,20 +80,24 @@ def machine(kind: type[Kind], examples: int) -> Any:
     return pytest.mark.slow(case)
 
 
-# A few hundred in all: the torture run draws thousands.
-TestRun = machine(Run, 150)
-TestEnsemble = machine(Ensemble, 16)
-TestHessian = machine(Hessian, 28)
-TestCritical = machine(Critical, 6)
+# About 30 sequences of two or three commands each, of which half are stopped; others every time. The torture run draws
+# thousands.
+TestRun = machine(Run, 24)
+TestEnsemble = machine(Ensemble, 3)
+TestHessian = machine(Hessian, 4)
+TestCritical = machine(Critical, 3)
 
 
 @pytest.mark.slow
-def test_killed_processes() -> None:
+@pytest.mark.parametrize("kind", [Run, Ensemble, Hessian, Critical])
+def test_killed_processes(kind: type[Kind]) -> None:
     """The same with processes that are really killed, as the torture run does at length."""
-    for kind in (Run, Ensemble, Hessian, Critical):
-        (tally,) = sequences.torture([kind], 3, math.inf, seed=1)
-        assert (tally.sequences, tally.harm) == (3, (0, 0, 0))
-        assert tally.acknowledged > 0
+    acknowledged = 0
+    for seed in range(2):
+        _, ledger = sequences.run_sequence(kind, random.Random(seed), most=4)
+        assert not ledger.harm, ledger.harm
+        acknowledged += ledger.acknowledged
+    assert acknowledged > 0
 
 
 @pytest.mark.slow
