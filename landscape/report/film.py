@@ -10,9 +10,10 @@ import numpy as np
 from matplotlib.colors import to_hex
 
 from landscape.report.figures.captions import network
+from landscape.report.figures.embedding import keys_of, planes
 from landscape.report.figures.numbers import numbers
 from landscape.report.figures.sources import Source
-from landscape.report.style import colour
+from landscape.report.style import colour, palette, shades
 from landscape.storage.schema import LEVELS
 from landscape.text import printable
 
@@ -41,6 +42,17 @@ SPECTRUM = {
         "Share of the eigenvalues below each value at the step of the slider; left of the line they are negative.",
     )
 }
+GEOMETRY = {
+    "frequencies": (
+        "Shares of the embedding's frequencies over steps",
+        "Share in the embedding's variance of each frequency in use at the last step; grey: 1 % of chance reach it.",
+    ),
+    "circle": (
+        "The numbers in the plane of the embedding's largest frequency at the step of the slider",
+        "The numbers, dark to bright, in the plane of the largest frequency at the step of the slider; lines join "
+        "neighbours on its circle.",
+    ),
+}
 POINTS, ROWS = 101, 400
 """Largest numbers of points of a spectrum and of rows of accuracies that a page holds; the files hold all."""
 
@@ -55,7 +67,8 @@ def film(source: Source) -> dict[str, Any] | None:
     events = {"memorised": key.memorised, "grokked": key.grokked}
     by_step = {step: _blocks(source, step) for step in steps}
     named = {"run": printable(source.label), "setting": printable(setting)}
-    return assembled(by_step, _accuracy(source)) | events | named | {"largest": _largest(by_step)}
+    found = assembled(by_step, _accuracy(source)) | events | named | {"largest": _largest(by_step)}
+    return found | (_geometry(source, steps) if {"fourier_share", "plane_position"} <= set(source.embedding) else {})
 
 
 def assembled(
@@ -115,6 +128,31 @@ def _accuracy(source: Source) -> dict[str, Sequence[float | None]]:
     rows = _thinned(data.sizes.get("metric_step", 0), ROWS) if set(names) <= set(data.variables) else []
     step = {"step": [int(data["metric_step"].values[i]) for i in rows]}
     return step | {name: [known(float(data[name].values[i])) for i in rows] for name in names}
+
+
+def _geometry(source: Source, steps: Sequence[int]) -> dict[str, Any]:
+    """Shares of the frequencies by step, and the numbers in the plane of the largest at each of `steps` measured."""
+    data = source.embedding
+    n = data.sizes["place"]
+    rows, keys = _thinned(data.sizes["step"], ROWS), keys_of(data)
+    share = data["fourier_share"].values[rows]
+    curves = [
+        {"frequency": k, "colour": to_hex(tint), "share": [known(x) for x in share[:, k]]}
+        for k, tint in zip(keys, palette(len(keys)), strict=True)
+    ]
+    chance = [known(x) for x in data["top_frequency_share_null"].values[rows]]
+    circles = {}
+    for step in sorted(set(steps) & set(data["step"].values.tolist())):
+        k, z, part, r2 = planes(data.sel(step=step))[0]
+        if k > 0:
+            x, y = ([known(at) for at in axis] for axis in z.T)
+            circles[str(step)] = {"frequency": k, "share": known(part), "r2": known(r2), "x": x, "y": y}
+    numbers = [
+        {"number": int(number), "colour": to_hex(tint)}
+        for number, tint in zip(source.numbers["number"].values, shades(n), strict=True)
+    ]
+    of_frequencies = {"step": data["step"].values[rows].tolist(), "chance": chance, "curves": curves}
+    return {"frequencies": of_frequencies, "circles": circles, "numbers": numbers}
 
 
 def _thinned(count: int, most: int) -> list[int]:

@@ -17,7 +17,7 @@ from landscape.report.drawing import Section, draw_all
 from landscape.report.facts import explained
 from landscape.report.figures import Source, open_sources
 from landscape.report.figures.captions import control, network, objectives, where
-from landscape.report.film import CHARTS, SPECTRUM, film
+from landscape.report.film import CHARTS, GEOMETRY, SPECTRUM, film
 from landscape.report.findings import findings
 from landscape.storage.files import as_path, sha256
 from landscape.storage.folders import replaced_folder
@@ -111,7 +111,7 @@ def _write_pages(sources: Sequence[Source], sections: Sequence[Section], folder:
         "notes": _notes(sources),
         "films": {printable(source.label): shown for source in sources if (shown := film(source))},
         "film_of": "run",
-        "charts": SPECTRUM | CHARTS,
+        "charts": SPECTRUM | CHARTS | GEOMETRY,
     }
     for page in ("report.html", "report.md"):
         (folder / page).write_text(pages.get_template(f"{page}.j2").render(**content), encoding="utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -122,13 +123,39 @@ LOOKS = OF_MLP | OF_TRANSFORMER
 _SHAPES = "sv^D<>pP"
 
 
+def plain_powers(figure: Figure) -> None:
+    """Write powers of ten in plain letters: typesetting them takes more time than the rest of a figure."""
+    from matplotlib.ticker import LogFormatterMathtext, LogFormatterSciNotation
+
+    class Plain(LogFormatterSciNotation):
+        def __call__(self, x: float, pos: int | None = None) -> str:
+            return plain_power(super().__call__(x, pos))
+
+    for axes in figure.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            if isinstance(axis.get_major_formatter(), LogFormatterMathtext):
+                axis.set_major_formatter(Plain())
+            if isinstance(axis.get_minor_formatter(), LogFormatterMathtext):
+                axis.set_minor_formatter(Plain(labelOnlyBase=False))
+
+
+def plain_power(label: str) -> str:
+    """Matplotlib's label of a tick on a log axis, such as $\\mathdefault{2\\times10^{3}}$, in plain letters: 2×10³."""
+    inner = re.sub(r"\$\\mathdefault\{(.*)\}\$", r"\1", label).replace(r"\times", "×").replace("-", "−")
+    return re.sub(r"\^\{(−?\d+)\}", lambda power: power[1].translate(_RAISED), inner)
+
+
+_RAISED = str.maketrans("0123456789−", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
+
+
 def save_figure(figure: Figure, data: pd.DataFrame, folder: Path, name: str) -> list[Path]:
     """Write NAME.png, .pdf, .svg, and the data drawn as .csv; returns their paths."""
     folder.mkdir(parents=True, exist_ok=True)
+    plain_powers(figure)
     if engine := figure.get_layout_engine():
-        # Once for all formats; each would do it twice.
+        # Once for all formats: with an engine, each format would be drawn twice.
         engine.execute(figure)
-        figure.set_layout_engine("none")
+        figure.set_layout_engine(None)
     paths = []
     for form in FORMATS:
         path = folder / f"{name}.{form}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from helpers.browser import CHROMIUM, Browser, browser
 
+from landscape import measure_geometry, open_geometry
 from landscape.report.page import write_report
 from landscape.storage.hessians import HessianReader
 
@@ -20,7 +22,12 @@ EVENT = "(e => { e.value = %s; e.dispatchEvent(new Event('%s')); })(document.get
 
 @pytest.fixture(scope="module")
 def page(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_report([tiny_run], tmp_path_factory.mktemp("page") / "r", quiet=True)
+    """The report of `tiny_run`, its Hessians and its geometry."""
+    folder = tmp_path_factory.mktemp("page")
+    for name in ("tiny.h5", "tiny.hessian.h5"):
+        shutil.copy(tiny_run.with_name(name), folder)
+    measure_geometry(folder / "tiny.h5", quiet=True)
+    return write_report([folder / "tiny.h5"], folder / "r", quiet=True)
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +84,27 @@ def test_the_slider_moves_through_the_steps(shown: Browser, tiny_hessian: Hessia
             np.testing.assert_allclose([held["spectrum"][0], held["spectrum"][-1]], spectrum[[0, -1]], rtol=1e-3)
 
 
+def test_the_circle_is_that_of_the_file(page: Path, shown: Browser, tiny_hessian: HessianReader) -> None:
+    """Each number lies at the slider's step where the geometry file has it, to a scale and the screen's downward y."""
+    points = "[...document.querySelectorAll('#circle circle')]"
+    with open_geometry(page.parent.parent / "tiny.geometry.h5") as data:
+        for at, step in enumerate(tiny_hessian.steps):
+            shown.evaluate(EVENT % (at, "input", "step"))
+            here = data.sel(step=step)
+            told = shown.evaluate("document.querySelector('#circle text').textContent")
+            assert told.startswith(f"frequency {int(here['plane_frequency'][0])}, ")
+            names = shown.evaluate(f"{points}.map(point => point.textContent)")
+            assert [int(name) for name in names] == data["number"].values.tolist()
+            place = shown.evaluate(
+                f"{points}.map(point => [+point.getAttribute('cx') - 210, 105 - +point.getAttribute('cy')])"
+            )
+            z = here["plane_position"].values[0]
+            np.testing.assert_allclose(np.array(place) / np.abs(place).max(), z / np.abs(z).max(), atol=2e-3)
+        curves = len(film(shown)["frequencies"]["curves"])
+        assert curves == (data["frequency_in_use"].values[-1] == 1).sum()
+    assert shown.evaluate("document.querySelectorAll('#frequencies path').length") == curves + 1
+
+
 def test_a_block_can_be_hidden(shown: Browser) -> None:
     count = "document.querySelectorAll('#ends path').length"
     before, boxes = shown.evaluate(count), "document.querySelectorAll('#toggles input')"
@@ -96,13 +124,15 @@ def test_a_chart_tells_its_numbers_and_takes_clicks(shown: Browser) -> None:
         "(() => { const box = %s.getBoundingClientRect(); %s.dispatchEvent(new PointerEvent('%s', " + right + ")); })()"
     )
     tip = "document.getElementById('tip')"
-    for chart in ("accuracy", "spectrum", "ends", "index", "kappa"):
+    lines = {"accuracy": 3, "frequencies": len(film(shown)["frequencies"]["curves"]) + 2, "circle": 2}
+    for chart in ("accuracy", "spectrum", "ends", "index", "kappa", *list(lines)[1:]):
         there = f"document.getElementById('{chart}')"
         shown.evaluate(send % (there, there, "pointermove"))
         assert not shown.evaluate(f"{tip}.hidden")
         told = shown.evaluate(f"{tip}.textContent").splitlines()
-        assert told[0] == ("share to the left" if chart == "spectrum" else "step 60")
-        assert len(told) == (3 if chart == "accuracy" else len(film(shown)["colours"]) + 1)
+        at = "step 0" if chart == "circle" else "step 60"
+        assert told[0] == ("share to the left" if chart == "spectrum" else at)
+        assert len(told) == lines.get(chart, len(film(shown)["colours"]) + 1)
         shown.evaluate(send % (there, there, "pointerleave"))
         assert shown.evaluate(f"{tip}.hidden")
     shown.evaluate("document.getElementById('index').dispatchEvent(new MouseEvent('click', {clientX: 9999}))")

@@ -17,7 +17,7 @@ from scipy import stats
 
 from landscape.report.figures.coupling import PowerLaw
 from landscape.report.page import write_report
-from landscape.report.style import palette, shades, style
+from landscape.report.style import new_figure, palette, plain_power, plain_powers, shades, style
 from landscape.training.loop import train
 
 PROGRAM = """
@@ -156,3 +156,21 @@ def test_a_power_law_is_scipys() -> None:
         expected = (fit.slope, np.exp(fit.intercept), fit.rvalue**2, half)
         np.testing.assert_allclose((found.slope, found.factor, found.r_squared, found.half_width), expected, rtol=1e-9)
     assert PowerLaw(np.array([1.0, 2, 3]), np.ones(3)).r_squared == 0
+
+
+def test_powers_of_ten_are_plain_letters() -> None:
+    """The ticks of log axes need no typesetting, and read as Matplotlib's."""
+    figure = new_figure(1)
+    (axis,) = figure.axes
+    axis.plot([1e-3, 2e3], [-1e3, 2e3])
+    axis.set(xscale="log", yscale="symlog")
+
+    def labels() -> list[str]:
+        return [label.get_text() for label in (*axis.get_xticklabels(), *axis.get_yticklabels())]
+
+    typeset = labels()
+    assert all("$" in label for label in typeset)
+    plain_powers(figure)
+    assert labels() == [plain_power(label) for label in typeset]
+    assert {"10⁻³", "10⁰", "10³", "−10²", "0"} <= set(labels())
+    assert plain_power(r"$\mathdefault{2\times10^{3}}$") == "2×10³"

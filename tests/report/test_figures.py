@@ -15,7 +15,7 @@ import pytest
 from conftest import TINY
 from helpers.once import made_once
 
-from landscape import open_geometry
+from landscape import open_geometry, open_hessian
 from landscape.analysis.critical import refine
 from landscape.analysis.geometry import measure_geometry
 from landscape.analysis.hessian import analyse
@@ -94,7 +94,7 @@ def test_any_blocks(blocks: tuple[str, ...], folder: Path, tmp_path: Path) -> No
     drawn = draw([folder / "tiny.h5", hessian])
     pair = any("," in block for block in blocks)
     of_pairs = {"coupling_ratios", "excess_index"}
-    of_others = {"recorded_metrics", *OF_GEOMETRY}
+    of_others = {"recorded_metrics", "timeline", *OF_GEOMETRY}
     assert drawn.keys() == FAMILIES.keys() - of_others - (of_pairs if not pair else set())
 
 
@@ -141,6 +141,39 @@ def test_the_geometry_of_any_run(name: str, folder: Path, tmp_path: Path) -> Non
             np.testing.assert_array_equal(first["number"], data["number"])
 
 
+def test_one_picture_of_a_run(folder: Path, tmp_path: Path) -> None:
+    """Each panel has the numbers of its file, at the steps of that file; several runs are drawn by setting."""
+    runs = []
+    for name in ("sgd", "free"):
+        for kind in ("h5", "hessian.h5"):
+            shutil.copy(folder / f"{name}.{kind}", tmp_path)
+        runs.append(tmp_path / f"{name}.h5")
+        measure_geometry(runs[-1])
+    (drawn,) = draw(runs[:1], ["timeline"]).values()
+    with open_geometry(tmp_path / "sgd.geometry.h5") as data, open_hessian(tmp_path / "sgd.hessian.h5") as measured:
+        rows = drawn.data[drawn.data["key_share"].notna()]
+        np.testing.assert_array_equal(rows["step"], data["step"])
+        keys = np.flatnonzero(data["frequency_in_use"].values[-1] == 1)
+        np.testing.assert_allclose(rows["key_share"], data["fourier_share"].values[:, keys].sum(1))
+        rows = drawn.data[drawn.data["kappa_1"].notna()]
+        pair = measured.sel(pair="E,W", block="E,W")
+        np.testing.assert_array_equal(rows["step"], measured["step"])
+        np.testing.assert_array_equal(rows["kappa_2"], pair["coupling_ratios"].values[:, 1])
+        np.testing.assert_array_equal(rows["index_upper"], pair["inertia_upper"])
+        circles = drawn.data[drawn.data["number"].notna()]
+        steps = sorted(set(circles["step"]))
+        assert steps[0] == 0
+        assert steps[-1] == data["step"][-1]
+        last = circles[circles["step"] == steps[-1]]
+        np.testing.assert_array_equal(last["y"], data["plane_position"].values[-1, 0, :, 1])
+    (both,) = draw(runs, ["timeline"]).values()
+    assert set(both.data["run"]) == {"sgd (seed 0)", "free (seed 3)"}
+    assert both.title.startswith("Before the network groks")
+    (tmp_path / "sgd.geometry.h5").unlink()
+    with pytest.raises(NotDrawnError, match="no geometry file given holds plane_position"):
+        FAMILIES["timeline"](open_sources(runs[:1]))
+
+
 def test_a_geometry_file_without_its_run(folder: Path, tmp_path: Path) -> None:
     run = Path(shutil.copy(folder / "tiny.h5", tmp_path / "run.h5"))
     path = measure_geometry(run)
@@ -179,7 +212,7 @@ def test_runs_of_different_shapes_together(backwards: bool, folder: Path, tmp_pa
     files = [folder / f"{name}.h5" for name in SHAPES][:: -1 if backwards else 1]
     page = write_report(files, tmp_path / "r", quiet=True).with_name("report.md").read_text()
     missing = ["no run file given holds metrics recorded from another training loop."]
-    missing += [f"no geometry file given holds {names}." for names in GEOMETRY_NEEDS]
+    missing += [f"no geometry file given holds {names}." for names in (*GEOMETRY_NEEDS, "plane_position")]
     assert re.findall("Not drawn: (.*)", page) == missing
     assert f"{len(SHAPES)} runs" in page
     drawn = draw(files, ("extreme_eigenvalues", "saddle_index", "coupling_ratios", "tracking"))

@@ -173,7 +173,7 @@ def test_hessian_file_alone(files: Path, tmp_path: Path) -> None:
     write_report([alone], tmp_path / "r", quiet=True)
     drawn = {p.stem for p in (tmp_path / "r" / "figures").glob("*.png")}
     of_runs = {"training_curves", "recorded_metrics", "prop41_ratio", "embedding_norms"}
-    assert drawn == set(FAMILIES) - of_runs - {"fourier_shares", "embedding_circles", "geometry_progress"}
+    assert drawn == set(FAMILIES) - of_runs - {"fourier_shares", "embedding_circles", "geometry_progress", "timeline"}
 
 
 def test_one_hot_run_has_no_embedding_figures(files: Path) -> None:

@@ -19,7 +19,8 @@ from landscape.report.figures.sources import Drawn, Source, having
 from landscape.report.style import new_figure, palette
 from landscape.storage.runs import GROKKED, MEMORISED
 
-_EVENTS = f"Dotted: training accuracy ≥ {MEMORISED:.0%} (blue), test accuracy ≥ {GROKKED:.0%} (orange)."
+EVENTS = f"Dotted: training accuracy ≥ {MEMORISED:.0%} (blue), test accuracy ≥ {GROKKED:.0%} (orange)."
+"""What captions say of the lines of events."""
 _LISTED = 8
 """Frequencies that are named at most."""
 
@@ -42,7 +43,7 @@ def fourier_shares(sources: Sequence[Source]) -> Drawn:
     else:
         nothing(power, "shares over steps take\nat least two stored steps")
     blue, grey = palette(1)[0], "0.45"
-    keys = _keys(data)
+    keys = keys_of(data)
     for k in keys or [int(data["top_frequency"].values[-1])]:
         if k > 0:
             most.plot(step, data["fourier_share"].values[:, k], color=blue, linewidth=1.2, label="in use at last")
@@ -58,7 +59,7 @@ def fourier_shares(sources: Sequence[Source]) -> Drawn:
     rows, numbers, told = [], {}, []
     for source in kept:
         data = source.embedding
-        keys = _keys(data)
+        keys = keys_of(data)
         last = data["fourier_share"].values[-1]
         together = float(last[keys].sum())
         numbers[source.label] = (
@@ -75,7 +76,7 @@ def fourier_shares(sources: Sequence[Source]) -> Drawn:
     caption = (
         f"{what_was_run(kept)} Left: {kept[0].label}, the share of every frequency of the group's circle in the "
         "variance of the embedding's rows. Right: those in use at the last step, which beat chance at 1 % one after "
-        f"the other, and the others. {_EVENTS}"
+        f"the other, and the others. {EVENTS}"
     )
     if are_several(kept):
         panels = [
@@ -108,7 +109,7 @@ def embedding_circles(sources: Sequence[Source]) -> Drawn:
     number = source.numbers["number"].values
     last = source.embedding.isel(step=-1)
     points = None
-    for axis, (k, z, share, r2) in zip(figure.axes, _planes(last), strict=True):
+    for axis, (k, z, share, r2) in zip(figure.axes, planes(last), strict=True):
         if k <= 0:
             nothing(axis, "no further frequency")
             continue
@@ -130,7 +131,7 @@ def embedding_circles(sources: Sequence[Source]) -> Drawn:
         last, number = source.embedding.isel(step=-1), source.numbers["number"].values
         step = int(last["step"])
         said = []
-        for k, z, share, r2 in _planes(last):
+        for k, z, share, r2 in planes(last):
             if k > 0:
                 table = source.table(step=step, frequency=k, share=share, circle_r2=r2, place=np.arange(len(z)))
                 rows.append(table.assign(number=number, x=z[:, 0], y=z[:, 1]))
@@ -158,7 +159,7 @@ def geometry_progress(sources: Sequence[Source]) -> Drawn:
     for source in kept:
         data = source.embedding
         step = data["step"].values
-        share = data["fourier_share"].values[:, _keys(data)].sum(1)
+        share = data["fourier_share"].values[:, keys_of(data)].sum(1)
         columns = _columns(data, share)
         rows.append(source.table(step=step, **columns))
         came = appears(step, data["top_frequency_share"].values, data["top_frequency_share_p"].values)
@@ -198,7 +199,7 @@ def geometry_progress(sources: Sequence[Source]) -> Drawn:
     table = pd.concat(rows)
     caption = (
         f"{what_was_run(kept)} Key frequencies: those in use at the last step. Restricted: of the logits only their "
-        f"waves and the constant, excluded: all but these waves (arXiv 2301.05217). {_EVENTS}"
+        f"waves and the constant, excluded: all but these waves (arXiv 2301.05217). {EVENTS}"
     )
     if are_several(kept):
         shown = [
@@ -208,7 +209,7 @@ def geometry_progress(sources: Sequence[Source]) -> Drawn:
             ("excluded training loss (nat)", "excluded_train_loss", "linear"),
         ]
         figure = several(kept, [Panel(label, table, (name,), "", scale) for label, name, scale in shown])
-        caption = caption.replace(_EVENTS, BANDS)
+        caption = caption.replace(EVENTS, BANDS)
     return Drawn(_order(when), figure, table, caption, numbers)
 
 
@@ -236,7 +237,7 @@ def _order(when: Sequence[tuple[int | None, int | None]]) -> str:
     return f"{said}; the network " + (f"groks at step {grok:,}" if grok is not None else "does not grok")
 
 
-def _keys(data: Any) -> list[int]:
+def keys_of(data: Any) -> list[int]:
     """The frequencies in use at the last step."""
     return [int(k) for k in np.flatnonzero(data["frequency_in_use"].values[-1] == 1)]
 
@@ -246,7 +247,7 @@ def _listed(keys: Sequence[int]) -> str:
     return f"{', '.join(map(str, keys[:_LISTED]))}{more}" if keys else "none"
 
 
-def _planes(last: Any) -> list[tuple[int, NDArray[np.float64], float, float]]:
+def planes(last: Any) -> list[tuple[int, NDArray[np.float64], float, float]]:
     """Frequency, coordinates (number, 2), share and R^2 of each plane of a step; 0 for a plane that is not there."""
     found = []
     for i, k in enumerate(np.nan_to_num(last["plane_frequency"].values, nan=0).astype(int)):

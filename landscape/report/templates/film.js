@@ -16,7 +16,7 @@ function draw(svg, name, attributes, text) {
 
 // Steps on a log axis from 1; step 0 stands at its left end.
 const place = (film, step) => {
-  const last = Math.max(2, ...film.accuracy.step, ...film.steps.map((one) => one.step));
+  const last = Math.max(2, ...film.accuracy.step, ...film.steps.map((one) => one.step), ...film.frequencies?.step ?? []);
   return LEFT + (W - LEFT - RIGHT) * Math.log(Math.max(step, 1)) / Math.log(last);
 };
 const nearest = (film, steps, x) =>
@@ -128,6 +128,31 @@ function spectrum(svg, film, step) {
     line(svg, blocks[block].spectrum.map((x, i, all) => [along(x, film), y(i / (all.length - 1))]), stroke, `spectrum of ${block}`);
 }
 
+// Frequencies of the embedding in use at the last step, and what one in a hundred shares of chance reaches.
+function frequencies(svg, film, step) {
+  const {step: steps, chance, curves} = film.frequencies;
+  const most = Math.max(...chance, ...curves.flatMap((curve) => curve.share), 1e-9);
+  const y = (part) => TOP + (H - TOP - BOTTOM) * (1 - part / most);
+  const drawn = (all) => all.flatMap((part, i) => part === null ? [] : [[place(film, steps[i]), y(part)]]);
+  axes(svg, film, [[y(0), "0 %"], [y(most / 2), share(most / 2)], [y(most), share(most)]]);
+  line(svg, drawn(chance), "#949494", "1 % of chance").setAttribute("stroke-dasharray", "3 3");
+  for (const curve of curves) line(svg, drawn(curve.share), curve.colour, `frequency ${curve.frequency}`);
+  cursor(svg, place(film, step));
+}
+
+function circle(svg, film, step) {
+  frame(svg, []);
+  const at = film.circles[step];
+  if (at === undefined) return void draw(svg, "text", {x: W / 2, y: H / 2, "text-anchor": "middle"}, "no frequency measured at this step");
+  const n = film.numbers.length, half = H / 2 - TOP, reach = Math.max(...[...at.x, ...at.y].map(Math.abs)) || 1;
+  const points = film.numbers.map((_, i) => [W / 2 + half * at.x[i] / reach, H / 2 - half * at.y[i] / reach]);
+  const ring = [...points.keys()].sort((a, b) => at.frequency * a % n - at.frequency * b % n);
+  line(svg, [...ring, ring[0]].map((i) => points[i]), "#949494", "neighbours on the circle").setAttribute("stroke-width", 0.7);
+  film.numbers.forEach(({number, colour}, i) =>
+    draw(draw(svg, "circle", {cx: points[i][0], cy: points[i][1], r: 3.5, fill: colour}), "title", {}, `${number}`));
+  draw(svg, "text", {x: LEFT, y: TOP + 10}, `frequency ${at.frequency}, ${share(at.share)} of the variance, R² ${short(at.r2)}`);
+}
+
 const counted = (b) => b.index !== null ? b.index : `${b.index_lower} to ${b.index_upper}`;
 const each = (tell) => (film, x) => {
   const one = film.steps[nearest(film, film.steps.map(({step}) => step), x)];
@@ -147,10 +172,22 @@ const charts = {
   ends: {paint: ends, tell: each((b) => `${short(b.lowest)} to ${short(b.highest)}`)},
   index: {paint: index, tell: each(counted)},
   kappa: {paint: kappa, tell: each((b) => b.kappa.slice(0, 3).map(short).join(", ") || "–")},
+  frequencies: {paint: frequencies, tell: (film, x) => {
+    const {step, chance, curves} = film.frequencies, i = nearest(film, step, x);
+    const parts = curves.map((curve) => `frequency ${curve.frequency}: ${share(curve.share[i])}`);
+    return [`step ${step[i].toLocaleString("en")}`, ...parts, `1 % of chance: ${share(chance[i])}`];
+  }},
+  circle: {paint: circle, tell: (film) => {
+    const {step} = film.steps[slider.value], at = film.circles[step];
+    return [`step ${step.toLocaleString("en")}`, at ? `frequency ${at.frequency}: ${share(at.share)}` : "no frequency"];
+  }},
 };
+const without_steps = new Set(["spectrum", "circle"]);
 const is_known = {
   accuracy: (film) => film.accuracy.step.length > 0,
   spectrum: (film) => film.largest > 0,
+  frequencies: (film) => film.frequencies !== undefined,
+  circle: (film) => film.frequencies !== undefined,
 };
 
 function show() {
@@ -205,7 +242,7 @@ for (const [name, chart] of Object.entries(charts)) {
     tip.style.top = `${Math.max(0, Math.min(event.clientY + 12, innerHeight - tip.offsetHeight - 4))}px`;
   });
   svg.addEventListener("pointerleave", () => { tip.hidden = true; });
-  if (name !== "spectrum") svg.addEventListener("click", (event) => {
+  if (!without_steps.has(name)) svg.addEventListener("click", (event) => {
     const film = films[chosen.value];
     slider.value = nearest(film, film.steps.map(({step}) => step), at(event));
     show();

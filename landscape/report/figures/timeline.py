@@ -1,0 +1,190 @@
+"""One picture of a run: circles of its embedding, and frequencies, coupling, saddle index and accuracy on one axis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from landscape.analysis.embeddings import appears
+from landscape.report.figures.axes import event_lines, legend, nothing, step_axis
+from landscape.report.figures.captions import what_was_run
+from landscape.report.figures.embedding import EVENTS, keys_of, planes
+from landscape.report.figures.families import family
+from landscape.report.figures.numbers import claimed, step_text
+from landscape.report.figures.several import BANDS, Panel, are_several, several
+from landscape.report.figures.sources import Drawn, NotDrawnError, Source, having
+from landscape.report.style import WIDTH, colour, palette
+from landscape.storage.runs import GROKKED
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_SNAPSHOTS = 5
+"""Steps whose circles are drawn."""
+_RATIOS = 3
+"""Coupling ratios that are drawn."""
+_HALF, _PEAK, _GROKS = "the top frequency is half there", "κ₁ is largest", "the network groks"
+
+
+@family(140)
+def timeline(sources: Sequence[Source]) -> Drawn:
+    """The embedding's circles at five steps, above frequencies, coupling, saddle index and accuracy over steps."""
+    measured = having(having(sources, "measured", "coupling_ratios", "pair"), "embedding", "plane_position")
+    pair = _pair(measured)
+    kept = [source for source in measured if pair in source.measured["pair"].values]
+    tables = [_table(source, pair) for source in kept]
+    table = pd.concat(tables)
+    when = {source.label: _when(source, rows) for source, rows in zip(kept, tables, strict=True)}
+    numbers = {
+        label: "; ".join(f"{what} at step {step_text(step)}" for what, step in found.items())
+        for label, found in when.items()
+    }
+    caption = (
+        f"{what_was_run(kept)} Frequencies: those in use at the last step. κ and the saddle index: the pair {pair}."
+    )
+    if are_several(kept):
+        panels = [
+            Panel("accuracy on the test set", table, ("test_accuracy",), "", "linear"),
+            Panel("share of the frequencies", table, ("key_share",), "", "linear"),
+            Panel(r"$\kappa_1$", table, ("kappa_1",), "", "log"),
+            Panel("saddle index", table, ("index_lower", "index_upper"), "", "symlog"),
+        ]
+        return Drawn(_title(list(when.values())), several(kept, panels), table, f"{caption} {BANDS}", numbers)
+    figure, circles = _drawn(kept[0], pair, tables[0])
+    caption += (
+        f" Top: {kept[0].label}, the numbers in the plane of the largest frequency at five steps, grey lines joining "
+        f"neighbours on the circle; triangles mark these steps. {EVENTS}"
+    )
+    return Drawn(_title(list(when.values())), figure, pd.concat([table, circles]), caption, numbers)
+
+
+def _pair(sources: Sequence[Source]) -> str:
+    """The pair that is drawn: the claim's, else the first that was measured. Raises NotDrawnError."""
+    found = [str(pair) for source in sources for pair in source.measured["pair"].values if pair in source.blocks()]
+    if not found:
+        raise NotDrawnError("no coupling ratio was measured: the joint block of a pair is needed")
+    return claimed(dict.fromkeys(found))[0]
+
+
+def _table(source: Source, pair: str) -> pd.DataFrame:
+    """What is drawn of a run: rows of its geometry file, of its Hessian file and of its accuracies."""
+    geometry, part = source.embedding, source.measured.sel(pair=pair, block=pair)
+    shares = geometry["fourier_share"].values[:, keys_of(geometry)].sum(1)
+    ratios = part["coupling_ratios"].values[:, :_RATIOS]
+    rows = [
+        source.table(step=geometry["step"].values, key_share=shares),
+        source.table(
+            step=part["step"].values,
+            **{f"kappa_{i + 1}": ratios[:, i] for i in range(ratios.shape[1])},
+            index_lower=part["inertia_lower"].values,
+            index_upper=part["inertia_upper"].values,
+        ),
+    ]
+    names = [name for name in ("train_accuracy", "test_accuracy") if name in source.metrics]
+    if names:
+        known = source.metrics[names].dropna("metric_step")
+        rows.append(source.table(step=known["metric_step"].values, **{name: known[name].values for name in names}))
+    return pd.concat(rows, ignore_index=True)
+
+
+def _when(source: Source, rows: pd.DataFrame) -> dict[str, int | None]:
+    """The steps of a run's events, None for what never came."""
+    data, ratio = source.embedding, rows[["step", "kappa_1"]].dropna()
+    shares = data["top_frequency_share"].values, data["top_frequency_share_p"].values
+    return {
+        _HALF: appears(data["step"].values, *shares),
+        _PEAK: int(ratio["step"].loc[ratio["kappa_1"].idxmax()]) if len(ratio) else None,
+        _GROKS: source.event("test_accuracy", GROKKED),
+    }
+
+
+def _title(found: Sequence[dict[str, int | None]]) -> str:
+    """What came when in one run, or in how many of several runs it came before they grokked."""
+    if len(found) == 1:
+        known = sorted((step, what) for what, step in found[0].items() if step is not None)
+        told = ", ".join(f"{what} at step {step:,}" for step, what in known)
+        return f"{told[:1].upper()}{told[1:]}" if told else "Nothing came over this training"
+    counts = []
+    for what in (_HALF, _PEAK):
+        pairs = ((one[what], one[_GROKS]) for one in found)
+        both = [(step, grok) for step, grok in pairs if step is not None and grok is not None]
+        counts.append(f"{what} in {sum(step < grok for step, grok in both)} of {len(both)} runs")
+    return f"Before the network groks, {' and '.join(counts)}"
+
+
+def _drawn(source: Source, pair: str, rows: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
+    """The figure of one run, and the positions in its circles."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH, 7.2), layout="constrained")
+    grid = figure.add_gridspec(5, _SNAPSHOTS, height_ratios=(1.3, 1, 1, 1, 1))
+    top = [figure.add_subplot(grid[0, i]) for i in range(_SNAPSHOTS)]
+    accuracy, share, kappa, index = panels = [figure.add_subplot(grid[i, :]) for i in range(1, 5)]
+    steps, circles = _snapshots(source, top)
+    blue, orange, grey = *palette(2), "0.45"
+    for name, tint in (("train_accuracy", blue), ("test_accuracy", orange)):
+        if name in rows:
+            known = rows[["step", name]].dropna()
+            accuracy.plot(known["step"], known[name], color=tint, label=name.removesuffix("_accuracy"))
+    accuracy.set(ylabel="accuracy", ylim=(-0.03, 1.03))
+    data = source.embedding
+    for k in keys_of(data):
+        share.plot(data["step"].values, data["fourier_share"].values[:, k], linewidth=1.2, label=f"{k}")
+    null = data["top_frequency_share_null"].values
+    share.plot(data["step"].values, null, color=grey, linestyle="--", label="1 % of chance")
+    share.plot(steps, np.zeros(len(steps)), "^", color="0.2", markersize=5, clip_on=False)
+    share.set(ylabel="share of\nfrequency", ylim=(0, 1.3 * share.get_ylim()[1]))
+    measured = rows.dropna(subset=["index_upper"])
+    for i in range(_RATIOS):
+        if f"kappa_{i + 1}" in rows:
+            kappa.plot(measured["step"], measured[f"kappa_{i + 1}"], color=colour(pair), alpha=1 - 0.3 * i, marker=".")
+    kappa.axhline(1, color="black", linewidth=0.9, linestyle="--")
+    kappa.set(ylabel=rf"$\kappa_1$ to $\kappa_{_RATIOS}$", yscale="log")
+    index.fill_between(
+        measured["step"], measured["index_lower"], measured["index_upper"], color=colour(pair), alpha=0.25, linewidth=0
+    )
+    index.plot(measured["step"], measured["index_upper"], color=colour(pair), marker=".")
+    index.set(ylabel="saddle index", ylim=(0, None))
+    last = int(rows["step"].max())
+    for axis in panels:
+        step_axis(axis, last)
+    for axis in panels[:-1]:
+        axis.set_xlabel("")
+        axis.tick_params(labelbottom=False)
+    event_lines(panels, source)
+    legend(accuracy, fontsize="small", loc="upper left")
+    legend(share, fontsize="small", loc="upper left", ncols=6)
+    if not accuracy.lines:
+        nothing(accuracy, "no accuracies without the run file")
+    return figure, circles
+
+
+def _snapshots(source: Source, axes: Sequence[Axes]) -> tuple[NDArray[np.int64], pd.DataFrame]:
+    """Draw the numbers in the plane of the largest frequency at steps spread over training; steps and positions."""
+    data, number = source.embedding, source.numbers["number"].values
+    steps = data["step"].values.astype(int)
+    wanted = [steps[0], *(steps[-1] / 3**i for i in reversed(range(len(axes) - 1)))]
+    chosen = np.unique([int(np.abs(steps - step).argmin()) for step in wanted])
+    points: Any = None
+    rows = []
+    for axis, at in zip(axes, chosen, strict=False):
+        k, z, _, _ = planes(data.isel(step=at))[0]
+        axis.set_title(f"step {steps[at]:,}\nfrequency {k}", fontsize="small")
+        around = np.argsort(k * np.arange(len(z)) % len(z), kind="stable")
+        ring = np.concatenate([around, around[:1]])
+        axis.plot(z[ring, 0], z[ring, 1], color="0.8", linewidth=0.6, zorder=0)
+        points = axis.scatter(z[:, 0], z[:, 1], c=number, cmap="viridis", s=9, linewidths=0)
+        reach = 1.1 * np.abs(z).max() or 1.0
+        axis.set(aspect="equal", xticks=[], yticks=[], xlim=(-reach, reach), ylim=(-reach, reach))
+        for side in axis.spines.values():
+            side.set_visible(False)
+        rows.append(source.table(step=int(steps[at]), frequency=k, number=number, x=z[:, 0], y=z[:, 1]))
+    for axis in axes[len(chosen) :]:
+        axis.set_axis_off()
+    axes[0].figure.colorbar(points, ax=list(axes), label="number", shrink=0.9)
+    return steps[chosen], pd.concat(rows)
