@@ -11,7 +11,7 @@ from typing import Any
 from landscape.errors import LandscapeError
 from landscape.problems.embedding_mlp.blocks import CLAIM
 from landscape.report.figures.captions import option, symbol, varied
-from landscape.report.figures.numbers import STABLE, Numbers, PairNumbers, numbers
+from landscape.report.figures.numbers import STABLE, Numbers, PairNumbers, bracket, numbers
 from landscape.report.figures.sources import Source, leaving_out
 
 
@@ -79,8 +79,7 @@ def document(rows: Sequence[Compared]) -> dict[str, Any]:
 
 
 def _index(one: PairNumbers) -> str:
-    span = f"{one.lower:.0f}" if one.lower == one.upper else f"{one.lower:.0f} to {one.upper:.0f}"
-    return f"{span} ({one.level})"
+    return f"{bracket(one.lower, one.upper)} ({one.level})"
 
 
 _OF_PAIRS: dict[str, Callable[[PairNumbers], str]] = {

@@ -17,6 +17,7 @@ from landscape.report.drawing import Section, draw_all
 from landscape.report.facts import explained
 from landscape.report.figures import Source, open_sources
 from landscape.report.figures.captions import control, network, objectives, where
+from landscape.report.figures.numbers import step_text
 from landscape.report.film import CHARTS, GEOMETRY, SPECTRUM, film
 from landscape.report.findings import findings
 from landscape.storage.files import as_path, sha256
@@ -149,8 +150,8 @@ def _trained(source: Source) -> dict[str, str]:
             "last step": str(int(last["metric_step"])),
             "train accuracy": f"{float(last['train_accuracy']):.4f}",
             "test accuracy": f"{float(last['test_accuracy']):.4f}",
-            "train 99 % at step": str(source.event("train_accuracy", MEMORISED)),
-            "test 95 % at step": str(source.event("test_accuracy", GROKKED)),
+            "train 99 % at step": step_text(source.event("train_accuracy", MEMORISED)),
+            "test 95 % at step": step_text(source.event("test_accuracy", GROKKED)),
         }
     return facts
 
@@ -190,7 +191,7 @@ def _notes(sources: Sequence[Source]) -> list[str]:
             f"Objective of the Hessian: {objectives(analysed)}. float64, the whole training set.",
             where(analysed) + " Read every saddle index beside its gradient norm.",
             "hidden: distance beyond the reported eigenvalues within which one may have been missed, relative to the "
-            f"norm of the block (failure probability {max(failures, default=0.0):.0e} per end); 0: all were computed.",
+            f"norm of the block (failure probability {max(failures, default=0.0):.0g} per end); 0: all were computed.",
             *([f"{control(analysed)} Both pairs are products of two factors."] if control(analysed) else []),
             "A caption that names F0, F14 or the like means that fact of docs/theory.md, where it is proved.",
         ]

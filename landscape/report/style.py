@@ -85,6 +85,11 @@ def palette(count: int) -> list[Colour]:
     return [to_rgb(f"#{_PALETTE[i % len(_PALETTE)]}") for i in range(count)]
 
 
+def distinct(count: int) -> list[Colour]:
+    """A colour for each of so many things: of the palette, or shades where it has too few."""
+    return palette(count) if count <= len(_PALETTE) else shades(count)
+
+
 def shades(count: int) -> list[Colour]:
     """Colours of an ordered quantity, dark to bright."""
     from matplotlib import colormaps

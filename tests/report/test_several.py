@@ -71,12 +71,23 @@ def test_figures_are_by_setting(runs: list[Path]) -> None:
     """One colour a learning rate, and the median of its seeds; the CSV holds each run."""
     sources = open_sources(runs)
     assert [(group.label, len(group.sources)) for group in settings(sources)] == [("lr 0.01", 2), ("lr 0.02", 2)]
+    names = ("extreme_eigenvalues", "saddle_index", "training_curves", "densities", "embedding_norms", "ratios")
     with style():
-        drawn = {name: FAMILIES[name](sources) for name in ("extreme_eigenvalues", "saddle_index", "training_curves")}
+        drawn = {name: FAMILIES[name](sources) for name in names}
+    points = [
+        {of.get_label(): of.get_facecolor().tobytes() for of in axis.collections}
+        for axis in drawn["ratios"].figure.axes
+    ]
+    assert [list(colours) for colours in points] == 2 * [["lr 0.01", "lr 0.02"]]
+    assert points[0] == points[1]
+    assert len(set(points[0].values())) == 2
+    assert "coloured by setting" in drawn.pop("ratios").caption
+    assert "index 0 at step" in drawn["saddle_index"].numbers[f"{sources[0].label}, E"]
+    assert drawn["training_curves"].figure.axes[0].get_ylabel() == "train loss (nat)"
     for one in drawn.values():
         assert BANDS in one.caption
         assert one.data["run"].nunique() == 4
-        for axis in one.figure.axes:
+        for axis in (axis for axis in one.figure.axes if axis.axison):
             colours = {line.get_label(): line.get_color() for line in axis.lines}
             assert list(colours) == ["lr 0.01", "lr 0.02"]
             assert len(set(colours.values())) == 2

@@ -56,11 +56,12 @@ def legend_below(axis: Axes) -> None:
 
 
 def outside_legend(figure: Figure, axis: Axes, **options: Any) -> None:
-    """One legend below all panels, with each label of one of them once."""
+    """One legend below all panels, with each label of one of them once; the figure grows with its rows."""
     labels = _labels(axis)
     most = len(labels) if len(labels) <= _IN_A_ROW else _IN_A_ROW - 2
-    columns = _columns(labels, most, 110)
-    figure.legend(labels.values(), labels.keys(), loc="outside lower center", **{"ncols": columns, **options})
+    options = {"ncols": _columns(labels, most, 110), **options}
+    figure.set_figheight(figure.get_figheight() + 0.17 * max(0, -(-len(labels) // options["ncols"]) - 2))
+    figure.legend(labels.values(), labels.keys(), loc="outside lower center", **options)
 
 
 _IN_A_ROW = 7

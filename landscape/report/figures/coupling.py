@@ -10,13 +10,14 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from landscape.problems.embedding_mlp.blocks import BALANCED
-from landscape.report.figures.axes import last_step, legend, nothing, step_axis
+from landscape.report.figures.axes import last_step, legend, nothing, outside_legend, step_axis
 from landscape.report.figures.captions import control, listed, what_was_run
 from landscape.report.figures.families import family
 from landscape.report.figures.numbers import claimed, digits
+from landscape.report.figures.settings import settings
 from landscape.report.figures.several import BANDS, are_several, pair_panels, several
 from landscape.report.figures.sources import Drawn, NotDrawnError, Source, having
-from landscape.report.style import colour, marker, new_figure
+from landscape.report.style import colour, distinct, marker, new_figure
 
 if TYPE_CHECKING:
     import xarray
@@ -115,7 +116,7 @@ def ratios(sources: Sequence[Source]) -> Drawn:
         raise NotDrawnError("no curvature or gradient ratio was measured: " + _NEEDED)
     numbers, fits = {}, {}
     panels = list(figure.axes)
-    colours = colormaps["viridis"]
+    groups = settings(kept)
     norm = Normalize(0, max(np.log10(max(int(table["step"].max()), 1)), 1))
     for axis, name in zip(panels, PREDICTED, strict=True):
         axis.set_title(name.replace("_", " "))
@@ -125,22 +126,34 @@ def ratios(sources: Sequence[Source]) -> Drawn:
             numbers[name] = "not measured"
             continue
         x, y = points[f"{name}_predicted"].to_numpy(), points[name].to_numpy()
-        order = np.log10(np.maximum(points["step"].to_numpy(), 1))
-        scatter = axis.scatter(x, y, c=order, cmap=colours, norm=norm, s=22, zorder=3)
+        if len(groups) > 1:
+            for group, shade in zip(groups, distinct(len(groups)), strict=True):
+                of_group = group.of(points)
+                at = of_group[f"{name}_predicted"], of_group[name]
+                axis.scatter(*at, color=shade, s=22, zorder=3, label=group.label)
+        else:
+            order = np.log10(np.maximum(points["step"].to_numpy(), 1))
+            scatter = axis.scatter(x, y, c=order, cmap=colormaps["viridis"], norm=norm, s=22, zorder=3)
         both = np.concatenate([x, y])
         ends = np.array([both.min() / 1.5, both.max() * 1.5])
         axis.plot(ends, ends, color="0.6", linestyle="--", linewidth=1, label="prediction")
         fit = power_law(x, y)
         if fit is not None:
             line = np.array([x.min(), x.max()])
-            axis.plot(line, fit.factor * line**fit.slope, color="black", linewidth=1.2, label=f"slope {fit.slope:.2f}")
+            axis.plot(line, fit.factor * line**fit.slope, color="black", linewidth=1.2, label="fit")
+            axis.set_title(f"{axis.get_title()}: slope {digits(fit.slope, '.2f')}")
             fits[name] = fit
         numbers[name] = "fewer than three points: no fit" if fit is None else str(fit)
         axis.set(xscale="log", yscale="log", xlabel=PREDICTED[name], ylabel=MEASURED[name])
-        axis.legend()
-    figure.colorbar(scatter, ax=panels, label=r"$\log_{10}$ step")
+        if len(groups) == 1:
+            axis.legend()
+    if len(groups) > 1:
+        outside_legend(figure, max(panels, key=lambda axis: len(axis.lines)))
+    else:
+        figure.colorbar(scatter, ax=panels, label=r"$\log_{10}$ step")
+    by_setting = ", coloured by setting" * (len(groups) > 1)
     caption = (
-        f"{what_was_run(kept)} One point a checkpoint; the dashed line is the prediction, the solid one a "
+        f"{what_was_run(kept)} One point a checkpoint{by_setting}; the dashed line is the prediction, the solid one a "
         f"least-squares fit of the logarithms. {listed(numbers)} "
         "Checkpoints of one run are not independent: the intervals are too narrow for a claim about runs."
     )

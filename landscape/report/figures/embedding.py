@@ -21,6 +21,8 @@ from landscape.storage.runs import GROKKED, MEMORISED
 
 EVENTS = f"Dotted: training accuracy ≥ {MEMORISED:.0%} (blue), test accuracy ≥ {GROKKED:.0%} (orange)."
 """What captions say of the lines of events."""
+_CHANCE = "chance, p = 1 %"
+_CHANCE_ALONE = "No frequency is in use at last: none has more of the variance than chance gives"
 _LISTED = 8
 """Frequencies that are named at most."""
 
@@ -44,14 +46,19 @@ def fourier_shares(sources: Sequence[Source]) -> Drawn:
         nothing(power, "shares over steps take\nat least two stored steps")
     blue, grey = palette(1)[0], "0.45"
     keys = keys_of(data)
+    name = "frequencies in use at last" if keys else "largest at last"
     for k in keys or [int(data["top_frequency"].values[-1])]:
         if k > 0:
-            most.plot(step, data["fourier_share"].values[:, k], color=blue, linewidth=1.2, label="in use at last")
+            of_key = data["fourier_share"].values[:, k]
+            most.plot(step, of_key, color=blue, linewidth=1.2, label=name)
+            most.annotate(
+                str(k), (step[-1], of_key[-1]), (3, 0), textcoords="offset points", va="center", fontsize="small"
+            )
     others = np.setdiff1d(frequency, keys)
     if len(others):
         of_others = data["fourier_share"].values[:, others].max(1)
         most.plot(step, of_others, color="0.7", linewidth=1.2, label="largest of the others")
-    most.plot(step, data["top_frequency_share_null"].values, color=grey, linestyle="--", label="1 % of chance")
+    most.plot(step, data["top_frequency_share_null"].values, color=grey, linestyle="--", label=_CHANCE)
     most.set(ylabel="share of the variance", ylim=(0, None))
     step_axis(most, int(step[-1]))
     event_lines([most], source)
@@ -64,8 +71,8 @@ def fourier_shares(sources: Sequence[Source]) -> Drawn:
         together = float(last[keys].sum())
         numbers[source.label] = (
             f"in use at step {int(data['step'][-1])}: {_listed(keys)}, together {together:.3f} of the variance; top "
-            f"share {digits(float(data['top_frequency_share'][-1]))}, 1 % of chance reach "
-            f"{digits(float(data['top_frequency_share_null'][-1]))}"
+            f"share {digits(float(data['top_frequency_share'][-1]))}, chance exceeds "
+            f"{digits(float(data['top_frequency_share_null'][-1]))} with p = 1 %"
         )
         told.append((keys, together, len(last) - 1))
         table = data["fourier_share"].isel(frequency=slice(1, None)).to_dataframe().reset_index()
@@ -92,7 +99,7 @@ def fourier_shares(sources: Sequence[Source]) -> Drawn:
     elif keys:
         title = f"At last {len(keys)} of {count} frequencies are in use, with {digits(together, '.2f')} of the variance"
     else:
-        title = "No frequency is in use at last: none has more of the variance than chance gives"
+        title = _CHANCE_ALONE
     return Drawn(title, figure, table, caption, numbers)
 
 
@@ -137,14 +144,14 @@ def embedding_circles(sources: Sequence[Source]) -> Drawn:
                 rows.append(table.assign(number=number, x=z[:, 0], y=z[:, 1]))
                 said.append(f"{k} (share {share:.3f}, R² {r2:.3f})")
         numbers[source.label] = f"step {step}, frequencies {', '.join(said) or 'none'}"
-        fits += [float(last["top_circle_r2"])] if said else []
+        fits += [float(last["top_circle_r2"])] if keys_of(source.embedding) else []
     caption = (
         f"{what_was_run(kept)} {kept[0].label}: the rows of the numbers, projected on the planes of the frequencies "
         "with the largest shares, turned to begin at the right. Grey lines join neighbours on the circle. Above: share "
         "of the frequency in the variance; share R² of the plane that lies on the best circle with equal steps."
     )
     table = pd.concat(rows) if rows else kept[0].table(step=[int(kept[0].embedding["step"][-1])])
-    title = f"Numbers lie on circles: {spread(fits, '.2f')} of the first plane is one" if fits else "No circles"
+    title = f"Numbers on circles: R² {spread(fits, '.2f')} in the plane of the largest share" if fits else _CHANCE_ALONE
     return Drawn(title, figure, table, caption, numbers)
 
 
@@ -177,10 +184,10 @@ def geometry_progress(sources: Sequence[Source]) -> Drawn:
                 accuracy.plot(known["metric_step"].values, known.values, color=colour, label=part)
         ratio.plot(step, columns["participation_ratio"], color=green, label="of the embedding")
         null = data["participation_ratio_null"].values
-        ratio.plot(step, null, color="0.45", linestyle="--", label="1 % of chance")
+        ratio.plot(step, null, color="0.45", linestyle="--", label=_CHANCE)
         keys.plot(step, share, color=blue, label="key frequencies")
         keys.plot(step, data["top_circle_r2"].values, color=green, label="circle R²")
-        keys.plot(step, data["top_circle_r2_null"].values, color="0.45", linestyle="--", label="1 % of chance, R²")
+        keys.plot(step, data["top_circle_r2_null"].values, color="0.45", linestyle="--", label=f"{_CHANCE}, R²")
         losses.plot(step, columns["test_loss"], color=orange, label="test")
         losses.plot(step, columns["restricted_test_loss"], color=red, linestyle="--", label="test, restricted")
         losses.plot(step, columns["excluded_train_loss"], color=blue, linestyle="-.", label="train, excluded")

@@ -10,6 +10,7 @@ import pandas as pd
 from landscape.report.figures.axes import last_step, outside_legend, step_axis
 from landscape.report.figures.captions import control, objectives, what_was_run
 from landscape.report.figures.families import family
+from landscape.report.figures.numbers import bracket
 from landscape.report.figures.several import BANDS, are_several, pair_panels, several
 from landscape.report.figures.sources import Drawn, NotDrawnError, Source, having
 from landscape.report.style import colour, marker, new_figure
@@ -57,8 +58,8 @@ def excess_index(sources: Sequence[Source]) -> Drawn:
             rows.append(table)
             top = int(np.nanargmax(lower))
             numbers[f"{source.label}, {pair}"] = (
-                f"largest at step {step[top]}: {_bracket(lower[top], upper[top])}, of {whole[top]:.0f} in the joint "
-                f"block; at the last step {_bracket(lower[known][-1], upper[known][-1])}"
+                f"largest at step {step[top]}: {bracket(lower[top], upper[top])}, of {whole[top]:.0f} in the joint "
+                f"block; at the last step {bracket(lower[known][-1], upper[known][-1])}"
             )
     for axis in figure.axes:
         step_axis(axis, last_step(kept))
@@ -94,7 +95,3 @@ def _finding(table: pd.DataFrame) -> str:
     if (upper <= 0).all():
         return "Coupling adds no negative direction to any pair of blocks"
     return "Coupling is not shown to add negative directions to any pair of blocks"
-
-
-def _bracket(lower: float, upper: float) -> str:
-    return f"{lower:.0f}" if lower == upper else f"{lower:.0f} to {upper:.0f}"

@@ -186,6 +186,11 @@ def spread(values: Sequence[float], form: str = ".3g") -> str:
     return middle if low == high else f"{middle} ({low} to {high})"
 
 
+def bracket(lower: float, upper: float) -> str:
+    """A count, or its bounds."""
+    return f"{lower:.0f}" if lower == upper else f"{lower:.0f} to {upper:.0f}"
+
+
 def digits(value: float, form: str = ".3g") -> str:
     """A number with a true minus sign."""
     return f"{value:{form}}".replace("-", "−")

@@ -12,7 +12,7 @@ from landscape.report.figures.captions import listed, what_was_run
 from landscape.report.figures.families import family
 from landscape.report.figures.numbers import spread
 from landscape.report.figures.sources import Drawn, NotDrawnError, Source
-from landscape.report.style import HEIGHT, new_figure, palette
+from landscape.report.style import HEIGHT, distinct, new_figure
 
 _MOST = 12
 """Largest number of metrics drawn."""
@@ -30,7 +30,7 @@ def recorded_metrics(sources: Sequence[Source]) -> Drawn:
     shown = found[:_MOST]
     figure = new_figure(min(2, len(shown)), HEIGHT, -(-len(shown) // 2))
     rows, numbers = [], {}
-    for source, colour in zip(kept, palette(len(kept)), strict=True):
+    for source, colour in zip(kept, distinct(len(kept)), strict=True):
         data, last = source.metrics, []
         for axis, name in zip(figure.axes, shown, strict=False):
             if name in data:

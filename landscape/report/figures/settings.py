@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from landscape.report.figures.captions import option, symbol, varied
 from landscape.report.figures.sources import Source
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,6 +19,10 @@ class Setting:
 
     label: str
     sources: tuple[Source, ...]
+
+    def of(self, table: pd.DataFrame) -> pd.DataFrame:
+        """The rows of its runs."""
+        return table[table["run"].isin([source.label for source in self.sources])]
 
 
 def settings(sources: Sequence[Source]) -> list[Setting]:

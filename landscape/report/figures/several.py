@@ -14,15 +14,13 @@ from landscape.report.figures.axes import nothing, outside_legend, step_axis
 from landscape.report.figures.numbers import claimed
 from landscape.report.figures.settings import settings
 from landscape.report.figures.sources import Source
-from landscape.report.style import new_figure, palette, shades
+from landscape.report.style import distinct, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BANDS = "Colours: settings; lines: medians over their runs; bands: from the smallest to the largest."
 """What captions say of these figures."""
-_MOST = 10
-"""Settings with colours of their own; more are shaded in their order."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,13 +42,11 @@ def are_several(sources: Sequence[Source]) -> bool:
 def several(sources: Sequence[Source], panels: Sequence[Panel]) -> Figure:
     """Every panel over steps, two in a row."""
     groups = settings(sources)
-    colours = palette(len(groups)) if len(groups) <= _MOST else shades(len(groups))
     figure = new_figure(min(2, len(panels)), 2.6, -(-len(panels) // 2))
     for axis, panel in zip(figure.axes, panels, strict=False):
         last = 1
-        for group, colour in zip(groups, colours, strict=True):
-            of_group = panel.rows["run"].isin([source.label for source in group.sources])
-            steps, low, middle, high = band(panel.rows[of_group], panel.columns)
+        for group, colour in zip(groups, distinct(len(groups)), strict=True):
+            steps, low, middle, high = band(group.of(panel.rows), panel.columns)
             if not len(steps):
                 continue
             axis.plot(steps, middle, color=colour, label=group.label, marker="." if len(steps) < 30 else "")

@@ -11,7 +11,7 @@ from landscape.problems.embedding_mlp.blocks import BALANCED, CLAIM
 from landscape.report.figures.axes import last_step, legend_below, nothing, outside_legend, step_axis
 from landscape.report.figures.captions import control, objectives, what_was_run, where
 from landscape.report.figures.families import family
-from landscape.report.figures.numbers import claimed, digits, spread
+from landscape.report.figures.numbers import bracket, claimed, digits, spread
 from landscape.report.figures.numbers import numbers as key_numbers
 from landscape.report.figures.several import BANDS, are_several, pair_panels, several
 from landscape.report.figures.sources import Drawn, NotDrawnError, Source, having
@@ -186,7 +186,8 @@ def saddle_index(sources: Sequence[Source]) -> Drawn:
             rows.append(table)
             certified = sum(level == "certified" for level in levels)
             numbers[f"{source.label}, {block}"] = (
-                f"index {lower[0]} to {upper[0]} at step {step[0]}, {lower[-1]} to {upper[-1]} at step {step[-1]}; "
+                f"index {bracket(lower[0], upper[0])} at step {step[0]}, "
+                f"{bracket(lower[-1], upper[-1])} at step {step[-1]}; "
                 f"certified at {certified} of {len(step)} steps"
                 + (f"; gauge-free {free.min():.0f} to {free.max():.0f}" if np.isfinite(free).all() else "")
             )

@@ -11,9 +11,9 @@ from landscape.report.figures.axes import last_step, legend, legend_below, nothi
 from landscape.report.figures.captions import what_was_run
 from landscape.report.figures.families import family
 from landscape.report.figures.numbers import STABLE, digits, spread
-from landscape.report.figures.several import BANDS, Panel, are_several, several
+from landscape.report.figures.several import BANDS, Panel, are_several, pair_panels, several
 from landscape.report.figures.sources import Drawn, NotDrawnError, Source, having
-from landscape.report.style import colour, marker, new_figure
+from landscape.report.style import colour, marker, new_figure, palette
 
 LABEL = {"sharpness_gd": "gradient descent", "sharpness_adam": "Adam"}
 
@@ -51,7 +51,8 @@ def densities(sources: Sequence[Source]) -> Drawn:
             if not {a, b} <= known:
                 continue
             found = measured["jensen_shannon"].sel(block=a, other_block=b).values
-            distance.plot(steps, found, marker="osvD^P"[i % 6], markersize=3.5, color=f"C{i}", label=f"{a} and {b}")
+            shade = palette(i + 1)[i]
+            distance.plot(steps, found, marker="osvD^P"[i % 6], markersize=3.5, color=shade, label=f"{a} and {b}")
             if i == 0:
                 last_distances.append(float(found[-1]))
             numbers[f"{source.label}, Jensen-Shannon distance of {a} and {b}"] = (
@@ -69,11 +70,22 @@ def densities(sources: Sequence[Source]) -> Drawn:
         f"of standard deviation {width:.2g}; do not read an index from it. Right: Jensen–Shannon "
         "distance (base 2) between blocks on that grid, the block heterogeneity of arXiv 2402.16788."
     )
+    table = pd.concat(rows)
+    if are_several(kept) and pairs:
+        panels = [
+            Panel("Jensen–Shannon distance", table[table["block"] == name], ("jensen_shannon",), name, "linear")
+            for name in [f"{a} and {b}" for a, b in pairs[:2]]
+        ]
+        figure = several(kept, panels)
+        caption = (
+            f"{what_was_run(kept)} Jensen–Shannon distance (base 2) between the smoothed densities of two blocks, the "
+            f"block heterogeneity of arXiv 2402.16788. {BANDS}"
+        )
     title = f"The density of the eigenvalues at step {step:,}"
     if pairs and last_distances:
         a, b = pairs[0]
         title = f"The spectra of {a} and {b} are {spread(last_distances)} apart at last (1: disjoint)"
-    return Drawn(title, figure, pd.concat(rows), caption, numbers)
+    return Drawn(title, figure, table, caption, numbers)
 
 
 def _pairs(sources: Sequence[Source]) -> list[tuple[str, str]]:
@@ -114,7 +126,7 @@ def tracking(sources: Sequence[Source]) -> Drawn:
             found, edge = data[name].values, STABLE[name]
             if np.isfinite(found).any():
                 label = f"{LABEL[name]} / {edge:.0f}"
-                sharp.plot(step, found / edge, marker="os"[i], markersize=3.5, color=f"C{i}", label=label)
+                sharp.plot(step, found / edge, marker="os"[i], markersize=3.5, color=palette(2)[i], label=label)
                 known = found[np.isfinite(found)]
                 numbers[f"{source.label}, {name}"] = (
                     f"{known[0]:.4g} to {known[-1]:.4g}, largest {np.nanmax(found):.4g}; stable up to {edge:.0f}"
@@ -138,13 +150,13 @@ def tracking(sources: Sequence[Source]) -> Drawn:
         "λ_max of diag(lr)·H over 2 (gradient descent) and of Adam's preconditioned Hessian over 38; above 1 "
         "full-batch steps are unstable."
     )
-    caption = (
-        f"{what_was_run(kept)} Overlap ‖U_beforeᵀU‖²_F/k of the spans of the k eigenvectors at each end between "
-        f"neighbouring analysed steps. Right: {sharpness}"
+    overlap = (
+        "Overlap ‖U_beforeᵀU‖²_F/k of the spans of the k eigenvectors at each end between neighbouring analysed steps."
     )
+    caption = f"{what_was_run(kept)} {overlap} Right: {sharpness}"
     table = pd.concat(rows)
     known = [name for name in LABEL if name in table and table[name].notna().any()]
-    if are_several(kept) and known:
+    if are_several(kept):
         panels = [
             Panel(
                 f"sharpness / {STABLE[name]:.0f}",
@@ -154,8 +166,13 @@ def tracking(sources: Sequence[Source]) -> Drawn:
             )
             for name in known
         ]
+        what = sharpness
+        if not known:
+            at_end = table[table["end"] == "lowest"]
+            panels = pair_panels(at_end, "block", [("overlap of the lowest", "linear", ("overlap",))])
+            what = overlap
         figure = several(kept, panels)
-        caption = f"{what_was_run(kept)} {sharpness} {BANDS}"
+        caption = f"{what_was_run(kept)} {what} {BANDS}"
     return Drawn(_sharpest(table), figure, table, caption, numbers)
 
 

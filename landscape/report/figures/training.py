@@ -44,21 +44,23 @@ def training_curves(sources: Sequence[Source]) -> Drawn:
             f"last test accuracy {f'{last[0]:.4f}' if len(last) else 'not known'}"
         )
         rows.append(_rows(source, columns))
-    loss = "loss" if any(source.is_recorded for source in kept) else "cross-entropy (nat)"
-    for axis, quantity in zip(figure.axes, (loss, "accuracy"), strict=True):
+    unit = "" if any(source.is_recorded for source in kept) else " (nat)"
+    for axis, quantity in zip(figure.axes, (f"cross-entropy{unit}" if unit else "loss", "accuracy"), strict=True):
         axis.set(xlabel="step", ylabel=quantity, xlim=(0, None))
         axis.set_xscale("symlog", linthresh=100)
     figure.axes[0].set_yscale("log")
     figure.axes[1].set_ylim(-0.03, 1.03)
-    legend(figure.axes[1], loc="center left")
+    legend(figure.axes[1])
     table = pd.concat(rows)
     look = (
         f"Dotted lines: the first row of metrics with training accuracy ≥ {MEMORISED:.0%} (blue) and test accuracy ≥ "
         f"{GROKKED:.0%} (orange)."
     )
     if are_several(kept):
-        shown = [(name, "log" if name.endswith("loss") else "linear") for name in columns]
-        figure = several(kept, [Panel(name.replace("_", " "), table, (name,), "", scale) for name, scale in shown])
+        scales = {"loss": (unit, "log"), "accuracy": ("", "linear")}
+        shown = [(name, *scales[name.partition("_")[2]]) for name in columns]
+        panels = [Panel(f"{name.replace('_', ' ')}{of}", table, (name,), "", scale) for name, of, scale in shown]
+        figure = several(kept, panels)
         look = BANDS
     caption = f"{what_was_run(kept)} {look} {listed(numbers)}"
     return Drawn(_grokking(events), figure, table, caption, numbers)
@@ -135,22 +137,26 @@ def _balance(table: pd.DataFrame, rates: Sequence[str]) -> str:
     return asked_of_rates(ratios, steps, list(known[rates[0]] / known[rates[1]]))
 
 
+_THIRDS = ("rare", "middle", "frequent")
+
+
 @family(100)
 def embedding_norms(sources: Sequence[Source]) -> Drawn:
     """Embedding norms of operand tokens by the number of training pairs that contain them."""
     kept = having(sources, "tokens", "embedding_norm", "grad_norm")
     figure = new_figure(2)
     left, right = figure.axes
-    rows, numbers, longer = [], {}, []
+    rows, means, numbers, longer = [], [], {}, []
     for source in kept:
         p = source.config["p"]
         data = source.tokens.isel(token=slice(0, p))
         step, pairs = data["step"].values, source.pairs_of_token[:p]
         groups = np.array_split(np.argsort(pairs, kind="stable"), 3)
-        for group, name, colour, sign in zip(groups, ("rare", "middle", "frequent"), palette(3), "ox^", strict=True):
+        for group, name, colour, sign in zip(groups, _THIRDS, palette(3), "ox^", strict=True):
             if not len(group):
                 continue
             norms = data["embedding_norm"].values[:, group].mean(axis=1)
+            means.append(source.table(step=step, third=name, norm=norms))
             left.plot(step, norms, color=colour, label=f"{name} third")
             right.scatter(pairs[group], data["embedding_norm"].values[-1, group], color=colour, s=16, marker=sign)
         rare, _, frequent = (data["embedding_norm"].values[-1, group] for group in groups)
@@ -173,6 +179,12 @@ def embedding_norms(sources: Sequence[Source]) -> Drawn:
         f"{what_was_run(kept)} Operand tokens in thirds by the number of training pairs that hold them. "
         f"{listed(numbers)}"
     )
+    if are_several(kept):
+        by_third = pd.concat(means)
+        of_third = {name: by_third[by_third["third"] == name] for name in _THIRDS}
+        panels = [Panel(r"mean $\|e_i\|$", of, ("norm",), f"{name} third", "linear") for name, of in of_third.items()]
+        figure = several(kept, panels)
+        caption += f" {BANDS}"
     title = "Embedding norms by token frequency"
     if longer:
         title = f"At last, embeddings of frequent tokens are {spread(longer)} times as long as those of rare ones"
