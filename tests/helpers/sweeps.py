@@ -48,7 +48,9 @@ def files(folder: Path) -> dict[str, bytes]:
 class Here(Workers):
     """Calls in this process: two workers take longer to start than all else that a small sweep does."""
 
-    def _answers(self, function: Callable[..., Any], calls: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+    def _answers(
+        self, function: Callable[..., Any], calls: Iterable[tuple[Any, ...]], hear: Callable[[Any], object]
+    ) -> Iterator[tuple[Any, ...]]:
         for i, call in enumerate(calls):
             yield *_attempt(function, call), i, call
 
