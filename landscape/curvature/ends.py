@@ -1,4 +1,4 @@
-"""Eigenvectors at the ends of a matrix of which all eigenvalues are known, by shift-and-invert Lanczos."""
+"""All eigenvalues and the eigenvectors at the ends of a matrix: by LAPACK, or by shift-and-invert Lanczos."""
 
 from __future__ import annotations
 
@@ -23,12 +23,35 @@ _REACH = 0.1
 """Distance of the shift from the outermost eigenvalue, relative to the width of the wanted end."""
 
 
+def tridiagonal_ends(matrix: Tensor, k: int) -> tuple[Array, Tensor, Tensor]:
+    """All eigenvalues of a symmetric matrix, ascending, and its k lowest and k highest eigenvectors, from one form.
+
+    Vectors are (n, k), outermost first. float64, on the CPU. Raises ValueError where LAPACK fails.
+    """
+    from scipy.linalg import eigh_tridiagonal, lapack
+
+    n = len(matrix)
+    work = int(lapack.dsytrd_lwork(n, lower=1)[0])
+    form, diagonal, beside, scales, _ = lapack.dsytrd(matrix.clone().numpy().T, lower=1, lwork=work, overwrite_a=1)
+    values, failed = lapack.dsterf(diagonal, beside)
+    if failed:
+        raise ValueError(f"dsterf: {failed} eigenvalues did not converge")
+    # Reflectors below the diagonal, the first of them acting on row 1 and below.
+    reflectors, ends = np.asfortranarray(form[1:, :-1]), []
+    for first in (0, n - k):
+        wanted = {"select": "i", "select_range": (first, first + k - 1)}
+        vectors = np.asfortranarray(eigh_tridiagonal(diagonal, beside, lapack_driver="stebz", **wanted)[1])
+        vectors[1:] = lapack.dormqr("L", "N", reflectors, scales, vectors[1:], lwork=64 * k)[0]
+        ends.append(torch.from_numpy(vectors))
+    return values, ends[0], ends[1].flip(1)
+
+
 def end_vectors(matrix: Tensor, values: Array, k: int, lowest: bool) -> Tensor | None:
     """The k lowest or highest eigenvectors (n, k) of a symmetric matrix, outermost first.
 
     values: every eigenvalue, ascending. The vectors are accepted only with the right eigenvalues, copies counted, and
     small residuals; None where that fails. Costs a Cholesky factorisation and some hundred solves: much less than all
-    eigenvectors, and than a tridiagonal form that is kept to turn a few of them back.
+    eigenvectors.
     """
     known = values if lowest else -values[::-1]
     n, sign, norm = len(known), 1 if lowest else -1, float(np.abs(known).max())

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from landscape.curvature.checks import require_choice, require_count, require_positive
-from landscape.curvature.ends import end_vectors
+from landscape.curvature.ends import end_vectors, tridiagonal_ends
 from landscape.curvature.operators import LinearMap, Operator
 from landscape.curvature.random_start import RandomRun
 from landscape.curvature.search import ENDS, HIDDEN_FAILURE, Search, Which
@@ -27,6 +27,8 @@ Method = Literal["auto", "dense", "lanczos"]
 DENSE_LIMIT = 8000
 SMALL = 256
 """Order up to which all eigenvectors are as fast as a few."""
+_TRIDIAGONAL = 3500
+"""Order up to which LAPACK's own tridiagonal form, which can be kept, costs no more than torch's and two inverses."""
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -155,7 +157,9 @@ def _dense(matrix: Tensor, k: int) -> tuple[Array, Tensor, Tensor]:
     n = len(matrix)
     if matrix.dtype == torch.float64 and not matrix.is_cuda and n > SMALL and 4 * k < n:
         # Numbers too large to square are refused later.
-        with contextlib.suppress(RuntimeError):
+        with contextlib.suppress(RuntimeError, ValueError):
+            if n <= _TRIDIAGONAL:
+                return tridiagonal_ends(matrix, k)
             values = to_array(torch.linalg.eigvalsh(matrix))
             low, high = (end_vectors(matrix, values, k, lowest) for lowest in (True, False))
             if low is not None and high is not None:
