@@ -17,6 +17,7 @@ import pytest
 import torch
 from helpers import foreign
 from helpers.commands import Refusal
+from helpers.drafts import DRAFT
 from helpers.once import made_once
 from helpers.sweeps import LONG, Here, arguments
 from hypothesis import settings
@@ -89,14 +90,15 @@ def one_thread_throughout() -> Iterator[None]:
 
 @pytest.fixture
 def every_format() -> None:
-    """Figures of this test are saved in every format, as users have them."""
+    """Figures of this test are laid out and saved in every format, as users have them."""
 
 
 @pytest.fixture(autouse=True)
 def pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figures are saved as PNG alone, but with `every_format`: PDF and SVG double the time of a report."""
+    """Figures are drafts, but with `every_format`."""
     if "every_format" not in request.fixturenames:
-        monkeypatch.setattr(style, "FORMATS", ("png",))
+        for name, value in DRAFT.items():
+            monkeypatch.setattr(style, name, value)
 
 
 def tiny(folder: Path) -> None:

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from landscape.problems.embedding_mlp.blocks import LOOKS as OF_MLP
 from landscape.problems.transformer.looks import LOOKS as OF_TRANSFORMER
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 WIDTH, HEIGHT = 7.0, 2.9
 """Inches of a one-row figure; legible at half size."""
 FORMATS = ("png", "pdf", "svg")
+LAYOUT: Literal["constrained"] | None = "constrained"
 Colour = tuple[float, float, float]
 
 
@@ -101,7 +102,7 @@ def new_figure(columns: int, height: float = HEIGHT, rows: int = 1) -> Figure:
     """An empty figure of the standard width; call inside `style()`."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(WIDTH, height * rows), layout="constrained")
+    figure = Figure(figsize=(WIDTH, height * rows), layout=LAYOUT)
     figure.subplots(rows, columns, squeeze=False)
     return figure
 

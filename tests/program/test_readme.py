@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from helpers.apart import SERVER
+from helpers.drafts import DRAFT
 from helpers.vision import torchvision
 
 from landscape.cli import main as cli
@@ -39,8 +40,7 @@ def command(argv: list[str]) -> None:
     if "--preset" in argv:
         for name in ("demo", "quick"):
             PRESETS[name] = PRESETS[name] | SMALL
-    # PDF and SVG double the time of a report.
-    style.FORMATS = ("png",)
+    vars(style).update(DRAFT)
     sys.exit(cli.run(argv))
 
 
