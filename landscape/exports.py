@@ -36,7 +36,9 @@ def export(path: Path | str, out: Path | str, form: str, overwrite: bool = False
 def require(form: str) -> None:
     """Raise ConfigError if a form needs a package that is not installed."""
     if (package := _PACKAGES.get(form)) and importlib.util.find_spec(package) is None:
-        raise ConfigError(f"{form} needs {package}, which is not installed", f"pip install 'landscape-hessian[{form}]'")
+        raise ConfigError(
+            f"{form} needs the package {package}, which is not installed", f"pip install 'landscape-hessian[{form}]'"
+        )
 
 
 def _csv(file: File, folder: Path) -> None:

@@ -98,10 +98,13 @@ class Curve(Result):
     spread: ClassVar[str] = ""
     level: ClassVar[float | None] = None
     """A horizontal line that the values are compared with."""
+    words: ClassVar[Mapping[str, str]] = {}
+    """What the axes of a plot are called, where their fields have short names."""
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the result on matplotlib axes, by default new ones; returns them."""
         ax = curves(self.to_dataframe(), ax, self.x, self.y, self.by, self.spread)
+        ax.set(xlabel=self.words.get(self.x, ax.get_xlabel()), ylabel=self.words.get(self.y, ax.get_ylabel()))
         if self.level is not None:
             ax.axhline(self.level, color="0.7", linewidth=0.8, zorder=0)
         return ax

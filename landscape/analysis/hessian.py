@@ -44,7 +44,7 @@ GROWING = {"steps", "num_steps", "blocks", "device", "problem"}
 
 def analyse(
     run: Path | str,
-    config: HessianConfig,
+    config: HessianConfig | None = None,
     out: Path | str | None = None,
     overwrite: bool = False,
     quiet: bool = False,
@@ -61,7 +61,7 @@ def analyse(
     this process. ranks: those that the samples are spread over, of which this is the first; it needs `follow` in the
     others. Raises LandscapeError.
     """
-    run = as_path(run)
+    run, config = as_path(run), config or HessianConfig()
     out = output(out or hessian_file(run))
     with RunReader(run) as reader, contextlib.ExitStack() as preparing:
         preparing.enter_context(clock("preparing", quiet))

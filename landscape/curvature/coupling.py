@@ -40,6 +40,7 @@ class CouplingResult(Curve):
 
     axes = {"ratios": ("rank",), "errors": ("rank",), "distances": ("rank",)}
     x, y, spread, level = "rank", "ratios", "distances", 1.0
+    words = {"ratios": "coupling ratio"}
 
     ratios: Array
     errors: Array

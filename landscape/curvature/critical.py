@@ -45,6 +45,7 @@ class CriticalPoint(Curve):
 
     axes: ClassVar = {"gradient_norms": ("iteration",), "hvps": ("iteration",)}
     x, y = "hvps", "gradient_norms"
+    words = {"hvps": "Hessian-vector products", "gradient_norms": "gradient norm"}
 
     params: dict[str, Tensor]
     status: str

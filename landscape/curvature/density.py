@@ -155,6 +155,7 @@ class SpectralDensity(Curve):
 
     axes = {"density": ("point",), "grid": ("point",), "standard_error": ("point",)}
     x, y, spread = "grid", "density", "standard_error"
+    words = {"grid": "eigenvalue", "density": "spectral density"}
 
     grid: Array
     density: Array

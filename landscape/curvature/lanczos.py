@@ -56,6 +56,7 @@ class EigenResult(Curve):
         "ritz": ("ritz_rank",),
     }
     x, y, by, spread = "rank", "values", "end", "residuals"
+    words = {"values": "eigenvalue"}
 
     values: Array
     vectors: Tensor

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def write_report(
-    files: Sequence[Path | str],
+    files: Sequence[Path | str] | Path | str,
     out: Path | str,
     overwrite: bool = False,
     quiet: bool = False,
@@ -40,15 +40,15 @@ def write_report(
 ) -> Path:
     """Write report.html, report.md and figures/ into the folder `out`; returns the path of report.html.
 
-    files: run files, Hessian files or both; the other file of each pair is looked for beside it. With `overwrite` an
-    earlier report is replaced; files added to its folder stay, an edited one is an error. jobs: processes that draw;
-    more than one are forked, which is safe where no other threads run. problem: the factory that every Hessian file
-    must have been made with; empty: any. Raises FileError for broken files, for an existing `out` and for a Hessian
-    file of another problem.
+    files: one or more run files, Hessian files or both; the other file of each pair is looked for beside it. With
+    `overwrite` an earlier report is replaced; files added to its folder stay, an edited one is an error. jobs:
+    processes that draw; more than one are forked, which is safe where no other threads run. problem: the factory that
+    every Hessian file must have been made with; empty: any. Raises FileError for broken files, for an existing `out`
+    and for a Hessian file of another problem.
     """
     out = as_path(out)
     with clock("reading", quiet):
-        sources = open_sources(files)
+        sources = open_sources([files] if isinstance(files, Path | str) else files)
     if problem:
         _require_problem(problem, sources)
     for line in (line for source in sources for line in source.damage):

@@ -37,6 +37,8 @@ class File(Described):
 
     kind = ""
     """The schema of the file; empty: any."""
+    main: tuple[str, ...] = ()
+    """The groups of `to_xarray` where none is named; empty: all except resume slots."""
 
     def __init__(self, path: Path | str) -> None:
         """Raises FileError for files that are missing, broken, foreign or too new."""
@@ -45,15 +47,20 @@ class File(Described):
         self.attrs, self.config = known_attributes(self._file.attrs), self._file.config
         self.groups = (*self._file.tables, *self._file.arrays)
 
+    def __reduce__(self) -> tuple[type[Self], tuple[Path]]:
+        """Pickled as its path: another process opens the file anew."""
+        return type(self), (self.path.absolute(),)
+
     def to_xarray(self, *names: str) -> xarray.Dataset:
-        """Some groups, by default all except resume slots, as one lazy dataset with named axes; NaN for unknown counts.
+        """Some groups, by default `main`, as one lazy dataset with named axes; NaN for unknown counts.
 
         It has the rows that all of them have. Every row is first checked against its checksum, which reads the groups
         once; rows that fail are left out. Raises FileError for a group that the file lacks, and for groups that use one
         name for different things.
         """
         file = self._file
-        names = names or tuple(n for n in self.groups if n not in file.tables or not file.tables[n].table.newest)
+        everything = tuple(n for n in self.groups if n not in file.tables or not file.tables[n].table.newest)
+        names = names or self.main or everything
         for name in names:
             if name not in self.groups:
                 raise FileError(f"{self.path} holds no {name}", f"its groups: {', '.join(self.groups)}")
@@ -156,6 +163,7 @@ class HessianFile(File):
     """A Hessian file, whose groups are lazy datasets. Raises FileError for a group that it lacks."""
 
     kind = schema.HESSIAN
+    main = ("/",)
 
     def to_dataframe(self) -> pd.DataFrame:
         """The table of what belongs to a step and a block; `to_dataframes` has the others."""
@@ -214,6 +222,15 @@ class GeometryFile(File):
 
     kind = schema.GEOMETRY
 
+    def to_dataframe(self) -> pd.DataFrame:
+        """The table of what belongs to a step; `to_dataframes` has the others."""
+        return _table_of(self, "/", "by_step")
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the largest Fourier share and how much of its plane is a circle over steps; returns the axes."""
+        long = self.to_dataframe().melt("step", ["top_frequency_share", "top_circle_r2"], "quantity", "share")
+        return curves(long.dropna(), ax, "step", "share", by="quantity")
+
     @property
     def measurements(self) -> xarray.Dataset:
         """Every quantity by step: the root group."""
@@ -238,7 +255,7 @@ def open_hessian(path: Path | str) -> xarray.Dataset:
 
     Groups `spectrum`, `density` and `eigenvectors` hold the rest.
     """
-    return _view(HessianFile(path), "/")
+    return _view(HessianFile(path))
 
 
 def open_geometry(path: Path | str) -> xarray.Dataset:
@@ -252,9 +269,9 @@ def load_group(path: Path, kind: str, group: str) -> xarray.Dataset:
         return file.to_xarray(group).load() if group in file.groups else xarray.Dataset()
 
 
-def _view(file: File, *groups: str) -> xarray.Dataset:
+def _view(file: File) -> xarray.Dataset:
     """A dataset that closes its file."""
-    data = file.to_xarray(*groups)
+    data = file.to_xarray()
     data.set_close(file.close)
     return data
 

@@ -225,11 +225,11 @@ def _read(
         for name, tensor in read.items():
             if not tensor.is_floating_point():
                 kind = str(tensor.dtype).removeprefix("torch.")
-                notes[f"skipped {name}: {kind} is no type of a parameter"] = None
+                notes[f"skipped {name!r}: {kind} is no type of a parameter"] = None
             elif name.rpartition(".")[2] in _BUFFERS:
-                notes[f"skipped {name}: a buffer of a norm"] = None
+                notes[f"skipped {name!r}: a buffer of a norm"] = None
             elif any(fnmatch.fnmatchcase(name, wanted) for wanted in skip):
-                notes[f"skipped {name}: as --skip says"] = None
+                notes[f"skipped {name!r}: as --skip says"] = None
             else:
                 if tensor.dtype not in (torch.float32, torch.float64):
                     small = str(tensor.dtype).removeprefix("torch.")
@@ -278,7 +278,7 @@ def _torch(file: Path, notes: dict[str, None]) -> dict[str, Tensor]:
     others = [str(name) for name in loaded if name != where] if where else []
     others += [str(name) for name, value in state.items() if not isinstance(value, Tensor)]
     for name in others:
-        notes[f"skipped {name}: no tensor of the model's state"] = None
+        notes[f"skipped {name!r}: no tensor of the model's state"] = None
     tensors = {name: value for name, value in state.items() if isinstance(value, Tensor)}
     if wrong := [name for name in tensors if not isinstance(name, str)]:
         raise FileError(f"{file}: a parameter has the name {wrong[0]!r}, not a string", "name it in the state dict")

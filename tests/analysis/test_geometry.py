@@ -15,6 +15,7 @@ import pytest
 import torch
 from conftest import SMALL_TRANSFORMER, TINY
 from helpers.commands import Refusal
+from matplotlib import pyplot
 from torch.nn.functional import cross_entropy
 
 from landscape import open_geometry, problems
@@ -106,6 +107,10 @@ def test_the_same_command_changes_nothing_and_more_steps_are_added(tmp_path: Pat
     measure_geometry(run)
     with GeometryFile(out) as file:
         assert file.attrs["status"] == "complete"
+        _, circle = file.plot(pyplot.figure().add_subplot()).lines
+        assert circle.get_label() == "top_circle_r2"
+        np.testing.assert_array_equal(circle.get_ydata(), file.measurements["top_circle_r2"])
+    pyplot.close("all")
     train(TrainConfig(**{**dataclasses.asdict(SHORT), "steps": 60}), run, resume=True, quiet=True)
     measure_geometry(run)
     with open_geometry(out) as data:

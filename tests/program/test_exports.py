@@ -201,6 +201,6 @@ def test_what_an_export_needs(tiny_run: Path, tmp_path: Path, assert_refused: Re
     for form, package in {"parquet": "pyarrow", "tensorboard": "tensorboard", "wandb": "wandb"}.items():
         argv = ["export", tiny_run, "--csv", tmp_path / "c", f"--{form}", tmp_path / "d"]
         extra = f"pip install 'landscape-hessian[{form}]'"
-        assert_refused(argv, 2, f"{form} needs {package}, which is not installed", extra)
+        assert_refused(argv, 2, f"{form} needs the package {package}, which is not installed", extra)
     assert not list(tmp_path.iterdir())
     assert list(FORMS) == ["csv", "parquet", "netcdf", "tensorboard", "wandb"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import pickle
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping
 from pathlib import Path
@@ -130,6 +131,7 @@ def test_plots(results: dict[str, Result]) -> None:
     density: Any = results["6 SpectralDensity"]
     (line,) = density.plot(pyplot.figure().add_subplot()).lines
     np.testing.assert_array_equal(line.get_xydata(), np.column_stack([density.grid, density.density]))
+    assert (line.axes.get_xlabel(), line.axes.get_ylabel()) == ("eigenvalue", "spectral density")
     spectrum: Any = results["0 EigenResult"]
     lowest, highest = spectrum.plot(pyplot.figure().add_subplot()).lines
     assert lowest.get_label() == "lowest"
@@ -213,6 +215,9 @@ def test_files_are_tables_and_plots(tiny_run: Path, tiny_hessian: landscape.Hess
         counts = [tiny_hessian.row(step)["inertia_lower"][at] for step in tiny_hessian.steps]
         np.testing.assert_array_equal(drawn.get_xydata(), np.column_stack([tiny_hessian.steps, counts]))
         assert hessian.plot(axes) is axes
+        assert hessian.to_xarray().identical(landscape.open_hessian(tiny_hessian.path))
+        with pickle.loads(pickle.dumps(hessian)) as again:
+            assert (type(again), again.to_dataframe().equals(hessian.to_dataframe())) == (type(hessian), True)
     model = torch.nn.Linear(1, 1)
     for name, metrics in (("a", {"loss": 2.0}), ("b", {})):
         with landscape.Recorder(tmp_path / f"{name}.h5", model) as recorder:

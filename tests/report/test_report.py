@@ -170,7 +170,7 @@ def test_run_without_a_hessian_file(files: Path, tmp_path: Path) -> None:
 def test_hessian_file_alone(files: Path, tmp_path: Path) -> None:
     """A Hessian file without its run still gives its own figures."""
     alone = Path(shutil.copy(files / "seed0.hessian.h5", tmp_path / "moved.hessian.h5"))
-    write_report([alone], tmp_path / "r", quiet=True)
+    write_report(alone, tmp_path / "r", quiet=True)
     drawn = {p.stem for p in (tmp_path / "r" / "figures").glob("*.png")}
     of_runs = {"training_curves", "recorded_metrics", "prop41_ratio", "embedding_norms"}
     assert drawn == set(FAMILIES) - of_runs - {"fourier_shares", "embedding_circles", "geometry_progress", "timeline"}

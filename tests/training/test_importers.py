@@ -51,10 +51,10 @@ def test_states_inside_of_others(key: str, tmp_path: Path, capsys: pytest.Captur
     assert "2 checkpoints, steps 1 to 2, 15 parameters in 4 tensors" in said.out
     for line in (
         f"the state is under '{key}'",
-        "skipped optimizer: no tensor",
-        "skipped loss: no tensor",
-        "skipped 1.running_mean: a buffer",
-        "skipped 1.num_batches_tracked: int64",
+        "skipped 'optimizer': no tensor",
+        "skipped 'loss': no tensor",
+        "skipped '1.running_mean': a buffer",
+        "skipped '1.num_batches_tracked': int64",
         f"skipped {tmp_path / 'final.pt'}: no step in its name",
     ):
         assert said.err.count(line) == 1, said.err
@@ -206,7 +206,7 @@ def test_steps_by_a_pattern(tmp_path: Path) -> None:
     found = import_checkpoints([tmp_path], tmp_path / "run.h5", r"it(\d+)", skip=["*.bias"], quiet=True)
     assert found.steps == (1, 2)
     assert any("best-loss0.4.pt: no step" in note for note in found.notes)
-    assert "skipped 0.bias: as --skip says" in found.notes
+    assert "skipped '0.bias': as --skip says" in found.notes
     same(tmp_path / "run.h5", {s: {n: t for n, t in a_state(s).items() if "bias" not in n} for s in (1, 2)})
 
 
