@@ -22,7 +22,7 @@ class Geometry(Command):
         "landscape geometry checkpoints/run.h5            # writes run.geometry.h5",
         "landscape geometry checkpoints/run.h5 --json     # prints everything, too",
     )
-    groups = {"what is measured": ("run", "device"), "output": ("out", "overwrite", "json", "quiet")}
+    groups = {"what is measured": ("run", "device"), "output": ("out", "overwrite", "json", "csv", "quiet")}
     interrupted = "the same command starts again"
 
     run: RunFile = required("Run file whose embedding is measured.")
@@ -30,6 +30,7 @@ class Geometry(Command):
     out: Path | None = field(None, "Geometry file to write. By default RUN.geometry.h5 beside the run.")
     overwrite: bool = field(False, "Measure anew, and replace a geometry file of another run.")
     json: bool = field(False, "Print everything measured as one JSON document.")
+    csv: bool = field(False, "Print what belongs to a step as CSV.")
     quiet: bool = field(False, "No progress bar.")
 
     def execute(self) -> int:
@@ -41,6 +42,8 @@ class Geometry(Command):
             path = measure_geometry(self.run, self.out, self.overwrite, self.quiet, self.device)
         if self.json:
             say(tables.geometry_document(path))
+        elif self.csv:
+            say(tables.geometry_csv(path))
         else:
             say(f"{tables.align(summary(path))}\nwritten: {printable(path)}")
         return 0

@@ -42,8 +42,8 @@ def overview(commands: Mapping[str, type[Command]]) -> str:
 def page(name: str, kind: type[Command], base: Any = None) -> str:
     """The help of a command. base: a command with the defaults that are shown."""
     options = {option.name: option for option in declared(kind, base)}
-    usage = ["landscape", name, *(_left(o) for o in options.values() if o.is_positional or o.is_required), "[options]"]
-    lines = ["usage: " + " ".join(usage), "", *_wrapped(" ".join((kind.__doc__ or "").split())), ""]
+    usage = ["landscape", name, *map(_asked, options.values()), "[options]"]
+    lines = ["usage: " + " ".join(filter(None, usage)), "", *_wrapped(" ".join((kind.__doc__ or "").split())), ""]
     lines += _examples(kind.examples)
     for heading, names in kind.groups.items():
         lines += ["", f"{heading}:", *(_row(_left(options[n]), _text(options[n])) for n in names)]
@@ -57,6 +57,13 @@ def _summary(kind: type[Any]) -> str:
 
 def _examples(lines: tuple[str, ...]) -> list[str]:
     return ["examples:", *(f"  {line}" for line in lines)]
+
+
+def _asked(option: Option) -> str:
+    """An option in the usage: a file, or what has to be given; empty for others."""
+    if option.is_required:
+        return _left(option)
+    return f"[{_left(option)}]" if option.is_positional else ""
 
 
 def _left(option: Option) -> str:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from landscape.analysis.verify import Verification
     from landscape.storage.hessians import HessianReader
     from landscape.storage.inspect import FileState
+    from landscape.storage.views import GeometryFile, HessianFile
     from landscape.sweep.slurm import Submission
     from landscape.sweep.status import SweepStatus
 
@@ -31,7 +32,14 @@ def measurements(result: HessianReader) -> str:
     """The table by step and block, the table by step, and notes."""
     from landscape.analysis.tables import by_block, by_step, notes
 
-    return "\n\n".join([align(by_block(result), keys=2), align(by_step(result)), "\n".join(notes(result))])
+    shown = align(_filled(by_block(result)), keys=2), align(_filled(by_step(result)))
+    return "\n\n".join([*shown, "\n".join(notes(result))])
+
+
+def _filled(lines: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
+    """A table without the columns that have a dash in every line, as many have for a model of the user's own."""
+    kept = [column for column in zip(*lines, strict=True) if set(column[1:]) != {"-"}]
+    return list(zip(*kept, strict=True))
 
 
 def critical_point(status: str, point: dict[str, Any]) -> str:
@@ -101,24 +109,25 @@ def contents(state: FileState) -> str:
         *(["lacks", note.removeprefix("no ")] for note in state.notes),
         ["config", " ".join(f"{k}={v}" for k, v in state.config.items() if k not in unknown)],
     ]
+    # Commands that can be copied stay on one line.
+    commands: list[list[str]] = []
     if state.status == "diverged":
         lines.append(["ended", "its loss or parameters were no longer finite; a lower --lr may help, with --overwrite"])
     elif state.is_recorded:
-        lines.append(["analyse", f"landscape hessian --ckpt {shlex.quote(state.path)} --problem mine.py:problem"])
-        lines.append(["extend", f"landscape.Recorder({state.path!r}, model, resume=True) in your training loop"])
+        commands.append(["analyse", f"landscape hessian --ckpt {shlex.quote(state.path)} --problem mine.py:problem"])
+        commands.append(["extend", f"landscape.Recorder({state.path!r}, model, resume=True) in your training loop"])
     elif state.kind == "run file":
         verb = "extend" if state.status == "complete" else "resume"
         more = " --steps N" if state.status == "complete" else ""
-        lines.append([verb, f"landscape train --out {shlex.quote(state.path)} --resume{more}"])
+        commands.append([verb, f"landscape train --out {shlex.quote(state.path)} --resume{more}"])
     elif state.status != "complete":
         refined = any(table.group == "critical_point" for table in state.tables)
         again = "critical" if refined else state.kind.split()[0].lower()
-        lines.append(["resume", f"the same `landscape {again}` command resumes it"])
-    width = max(len(line[0]) for line in lines[1:])
-    head, *rest = ([printable(cell) for cell in line] for line in lines)
-    # A command that can be copied stays on one line.
-    told = [f"  {name:{width}}  {_wrapped(text, width + 4) if name == 'config' else text}" for name, text in rest]
-    return "\n".join([": ".join(head), *told])
+        commands.append(["resume", f"the same `landscape {again}` command resumes it"])
+    width = max(len(line[0]) for line in (*lines[1:], *commands))
+    (head, *facts), last = ([list(map(printable, line)) for line in some] for some in (lines, commands))
+    told = [[name, _wrapped(text, width + 4)] for name, text in facts]
+    return "\n".join([": ".join(head), *(f"  {name:{width}}  {text}" for name, text in (*told, *last))])
 
 
 def _wrapped(text: str, indent: int) -> str:
@@ -206,10 +215,23 @@ def geometry_document(path: Path) -> str:
 def hessian_csv(path: Path) -> str:
     """The measurements of a Hessian file that belong to a step and a block, as CSV."""
     from landscape.storage.views import HessianFile
+
+    return _main_csv(HessianFile(path))
+
+
+def geometry_csv(path: Path) -> str:
+    """The measurements of a geometry file that belong to a step, as CSV."""
+    from landscape.storage.views import GeometryFile
+
+    return _main_csv(GeometryFile(path))
+
+
+def _main_csv(view: HessianFile | GeometryFile) -> str:
+    """The main table of a file, which is then closed."""
     from landscape.text import csv_text
 
-    with HessianFile(path) as file:
-        return csv_text(file.to_dataframes()["by_step_block"]).rstrip("\n")
+    with view as file:
+        return csv_text(file.to_dataframe()).rstrip("\n")
 
 
 def rows_csv(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from landscape import open_geometry
 from landscape.cli import main as cli
 from landscape.storage.hessians import HessianReader
 
@@ -35,6 +36,13 @@ def test_a_row_a_step_and_block(printed: Callable[..., Rows], run_file: Path, tm
     found = HessianReader(out)
     assert [(row["step"], row["block"]) for row in rows] == [("0", block) for block in found.blocks]
     assert [float(row["grad_norm"]) for row in rows] == found.row(0)["grad_norm"].tolist()
+
+
+def test_a_row_a_step_of_the_geometry(printed: Callable[..., Rows], run_file: Path) -> None:
+    rows = printed("geometry", run_file, "--device", "cpu", "--quiet")
+    with open_geometry(run_file.with_name("run.geometry.h5")) as found:
+        assert [int(row["step"]) for row in rows] == found["step"].values.tolist()
+        assert [float(row["pls_q2"]) for row in rows] == found["pls_q2"].values.tolist()
 
 
 def test_a_row_a_run(printed: Callable[..., Rows], tmp_path: Path) -> None:

@@ -72,6 +72,12 @@ def example_base(name: str) -> list[object]:
     return [COMMANDS["train"](TrainConfig())] if name == "train" else []  # type: ignore[call-arg]
 
 
+def test_the_usage_says_what_may_be_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    """In brackets, as elsewhere."""
+    for name, usage in (("demo", "[FOLDER]"), ("info", "FILE"), ("slice", "RUN --step N")):
+        assert shown(capsys, name).startswith(f"usage: landscape {name} {usage} [options]\n")
+
+
 def test_help_has_the_defaults_of_the_preset(capsys: pytest.CaptureFixture[str]) -> None:
     """Those that the command would have."""
     for name in ("quick", "paper"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -79,11 +80,14 @@ def test_without_blocks_all_that_the_problem_declares(users_run: Path) -> None:
 
 @pytest.mark.slow
 def test_a_problem_without_pairs_has_tables(users_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A problem that declares nothing has one block, all, and dashes for the quantities of pairs."""
+    """A problem that declares nothing has one block, all, and no columns for what it cannot have."""
     plain = "\ndef plain():\n    return ModuleProblem(model().eval(), x, y)\n"
     Path("plain.py").write_text(foreign.TINY + plain)
     assert cli.run(["hessian", "--ckpt", "run.h5", "--problem", "plain:plain", "--steps", "9", "--quiet"]) == 0
-    assert "written: run.hessian.h5" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "written: run.hessian.h5" in said
+    assert "lambda_min" in said
+    assert not re.findall(r"kappa|curv\. |gauge-free|Adam|  -\n", said)
     assert HessianReader(users_run.with_name("run.hessian.h5")).blocks == ["all"]
     assert cli.run(["report", "run.h5", "--out", "page", "--quiet"]) == 0
     assert Path("page/report.md").exists()

@@ -31,14 +31,24 @@ def test_a_table_folds_to_the_terminal(tiny_hessian: HessianReader, monkeypatch:
         assert line == folded[0][i] + "".join(part[i][keys.end() :] for part in folded[1:])
 
 
+def test_the_tutorial_shows_columns_that_exist(tiny_hessian: HessianReader, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In their order."""
+    monkeypatch.setenv("COLUMNS", "1000")
+    page = (Path(__file__).parents[2] / "docs/first-run.md").read_text()
+    heads = [re.split("  +", line) for line in page.splitlines() if line.startswith("step  ")]
+    shown = [re.split("  +", part.splitlines()[0].strip()) for part in measurements(tiny_hessian).split("\n\n")[:-1]]
+    for head, titles in zip(heads, shown, strict=True):
+        assert [title for title in titles if title in head] == head
+
+
 def test_a_config_wraps_beside_its_name(
     tiny_run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The lines of `info` fit, but for commands, which are copied whole."""
+    """The lines of `info` fit, names of datasets too, but for commands, which are copied whole."""
     monkeypatch.setenv("COLUMNS", "80")
     assert cli.run(["info", str(tiny_run)]) == 0
     lines = capsys.readouterr().out.splitlines()
     at = next(i for i, line in enumerate(lines) if line.startswith("  config"))
     assert "task=add" in lines[at]
     assert len(lines) > at + 3
-    assert all(len(line) <= 80 for line in lines[at:] if "landscape train" not in line)
+    assert all(len(line) <= 80 for line in lines[1:] if "landscape train" not in line)

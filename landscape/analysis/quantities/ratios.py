@@ -58,9 +58,9 @@ FIELDS = (
 )
 MEASURED = (Field("curvature_ratio", (), "f8", "curvature ratio", formula="lambda_max(H_WW) / lambda_max(H_EE)"),)
 COLUMNS = (
-    Column("pred.", lambda row: number(row["curvature_ratio_predicted"])),
+    Column("curv. pred.", lambda row: number(row["curvature_ratio_predicted"])),
     Column("grad. ratio", lambda row: number(row["gradient_ratio"])),
-    Column("pred.", lambda row: number(row["gradient_ratio_predicted"])),
+    Column("grad. pred.", lambda row: number(row["gradient_ratio_predicted"])),
     Column("prop41", lambda row: number(row["prop41_ratio"])),
 )
 CURVATURE = (Column("curv. ratio", lambda row: number(row["curvature_ratio"])),)
