@@ -166,11 +166,11 @@ def _tell(text: str) -> None:
         print(text, file=sys.stderr)
 
 
-def suggest(word: str, known: Iterable[str]) -> str:
-    """A sentence with the nearest known words, or all of them."""
+def suggest(word: str, known: Iterable[str], otherwise: str = "") -> str:
+    """A sentence with the nearest known words; where none is near, another one, by default with all of them."""
     known = list(known)
     near = difflib.get_close_matches(word, known, n=2)
-    return f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}"
+    return f"did you mean {' or '.join(near)}?" if near else otherwise or f"known: {', '.join(known)}"
 
 
 def _named(error: OSError) -> str:

@@ -90,6 +90,13 @@ class Option:
         return f"{one} ..." if self.is_list else one
 
     @property
+    def takes(self) -> str:
+        """The numbers and words that it takes, in a sentence."""
+        names = {int: "integers", float: "numbers"} if self.is_list else {int: "an integer", float: "a number"}
+        *most, last = [*(names[kind] for kind in self._kinds() if kind in names), *self.choices]
+        return f"{', '.join(most)} or {last}" if most else last
+
+    @property
     def _is_tuple(self) -> bool:
         return get_origin(self.kind) is tuple
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import re
 from collections import deque
 from collections.abc import Sequence
@@ -12,7 +13,8 @@ from typing import Any
 import tyro
 
 from landscape.cli.declared import Command, Option, declared, flag_of
-from landscape.errors import ConfigError
+from landscape.cli.help import usage, written
+from landscape.errors import ConfigError, suggest
 
 
 def parse(name: str, kind: type[Command], argv: Sequence[str], base: Any = None) -> Command:
@@ -27,7 +29,7 @@ def parse(name: str, kind: type[Command], argv: Sequence[str], base: Any = None)
                 kind, prog=f"landscape {name}", args=arguments, config=(tyro.conf.OmitArgPrefixes,), **defaults
             )
         except SystemExit:
-            raise _usage_error(name, box.getvalue()) from None
+            raise _usage_error(name, kind, arguments, box.getvalue()) from None
     if getattr(parsed, "json", False) and getattr(parsed, "csv", False):
         raise ConfigError("json and csv are two formats", "give one of them")
     return parsed
@@ -88,12 +90,37 @@ def _separated(option: Option, values: list[str]) -> list[str]:
     return [joined] if option.kind is str else joined.split(",")
 
 
-def _usage_error(name: str, box: str) -> ConfigError:
-    """The error and its hint from tyro's boxed message: parts divided by lines, first the error, then the hint."""
+def _usage_error(name: str, kind: type[Command], arguments: Sequence[str], box: str) -> ConfigError:
+    """What tyro's boxed message says, in our words: its parts are divided by lines, first the error, then the hint."""
+    options = {option.flag: option for option in declared(kind)}
     rows = [re.sub(r"\x1b\[[0-9;]*m", "", row) for row in box.splitlines()]
     inside = " ".join(row.strip(" │╰╯") for row in rows[1:])
     wrong, *mends = filter(None, map(str.strip, re.split("─+|-{8,}", inside)))
     if found := re.fullmatch(r"invalid choice '(.*)' for argument '--(.*)'\. Expected one of \((.*)\)\.?", wrong):
         value, option, known = found.groups()
         return ConfigError(f"unknown {option} {value!r}", f"choose one of {known.replace(chr(39), '')}")
+    found = re.match(r"(Missing|Error).* '?(--[\w-]+)'?[.:]", wrong)
+    if found and found[2] in options:
+        problem, option = found[1], options[found[2]]
+        if problem == "Missing":
+            return ConfigError(f"{option.flag} lacks its value", f"write it like {written(option)}")
+        return ConfigError(f"{option.flag} is {_given(option, arguments)}", f"it takes {option.takes}")
+    if wrong.startswith("Missing"):
+        lacks = [written(option) for option in options.values() if option.is_required and option.help in wrong]
+        return ConfigError(f"landscape {name} lacks {' and '.join(lacks)}", f"write it like {usage(name, kind)}")
+    if found := re.match(r"Unrecognized options: ([^,]+)", wrong):
+        word = found[1].partition("=")[0]
+        if not word.startswith("-"):
+            return ConfigError(f"unexpected argument {found[1]!r}", f"write it like {usage(name, kind)}")
+        flags = [written(option).split()[0] for option in options.values() if not option.is_positional]
+        return ConfigError(f"unknown option {word}", suggest(word, flags, f"landscape {name} --help lists them"))
     return ConfigError(wrong, mends[0] if mends else f"see landscape {name} --help")
+
+
+def _given(option: Option, arguments: Sequence[str]) -> str:
+    """The value of an option that was given, as it was typed."""
+    at = next(i for i, word in enumerate(arguments) if word.replace("_", "-").partition("=")[0] == option.flag)
+    if "=" in arguments[at]:
+        return repr(arguments[at].partition("=")[2])
+    values = list(itertools.takewhile(lambda word: not word.startswith("--"), arguments[at + 1 :]))
+    return repr(" ".join(values if option.is_list else values[:1]))

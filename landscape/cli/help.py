@@ -42,12 +42,16 @@ def overview(commands: Mapping[str, type[Command]]) -> str:
 def page(name: str, kind: type[Command], base: Any = None) -> str:
     """The help of a command. base: a command with the defaults that are shown."""
     options = {option.name: option for option in declared(kind, base)}
-    usage = ["landscape", name, *map(_asked, options.values()), "[options]"]
-    lines = ["usage: " + " ".join(filter(None, usage)), "", *_wrapped(" ".join((kind.__doc__ or "").split())), ""]
+    lines = [f"usage: {usage(name, kind)}", "", *_wrapped(" ".join((kind.__doc__ or "").split())), ""]
     lines += _examples(kind.examples)
     for heading, names in kind.groups.items():
-        lines += ["", f"{heading}:", *(_row(_left(options[n]), _text(options[n])) for n in names)]
+        lines += ["", f"{heading}:", *(_row(written(options[n]), _text(options[n])) for n in names)]
     return "\n".join(lines)
+
+
+def usage(name: str, kind: type[Command]) -> str:
+    """A command with what has to be given."""
+    return " ".join(filter(None, ["landscape", name, *map(_asked, declared(kind)), "[options]"]))
 
 
 def _summary(kind: type[Any]) -> str:
@@ -62,12 +66,12 @@ def _examples(lines: tuple[str, ...]) -> list[str]:
 def _asked(option: Option) -> str:
     """An option in the usage: a file, or what has to be given; empty for others."""
     if option.is_required:
-        return _left(option)
-    return f"[{_left(option)}]" if option.is_positional else ""
+        return written(option)
+    return f"[{written(option)}]" if option.is_positional else ""
 
 
-def _left(option: Option) -> str:
-    """An option with what it takes."""
+def written(option: Option) -> str:
+    """An option with what it takes, as it is typed."""
     if option.is_positional:
         return option.metavar
     if option.is_switch:

@@ -136,6 +136,13 @@ def _keep_stdout(stdout: io.TextIOWrapper) -> None:
 def _parse(argv: Sequence[str]) -> Command | None:
     """The command with its options; None after `--help`. Raises ConfigError for usage errors."""
     name, *arguments = argv or [""]
+    for word in argv:
+        try:
+            os.fsencode(word)
+        except UnicodeEncodeError:
+            raise ConfigError(
+                f"{word!r} is no name that the system knows", "write it without half characters"
+            ) from None
     if name in HELP:
         say(overview(COMMANDS))
         return None

@@ -107,6 +107,38 @@ def test_no_command(assert_refused: Refusal) -> None:
     assert_refused([], 2, "no command is given", "name one: demo, train, import")
 
 
+@pytest.mark.parametrize(
+    ("line", "error", "hint"),
+    [
+        ("train --prest demo", "unknown option --prest", "did you mean --preset"),
+        ("train --hiden=4", "unknown option --hiden", "did you mean --hidden"),
+        ("train --xyzzy", "unknown option --xyzzy", "landscape train --help lists them"),
+        ("info a.h5 b.h5", "unexpected argument 'b.h5'", "write it like landscape info FILE [options]"),
+        ("slice", "landscape slice lacks RUN and --step N", "write it like landscape slice RUN --step N [options]"),
+        ("import a.pt", "landscape import lacks --out PATH", "landscape import SOURCE ... --out PATH [options]"),
+        ("hessian a.h5 --k", "--k lacks its value", "write it like --k N"),
+        ("slice a.h5 --step x", "--step is 'x'", "it takes an integer"),
+        ("train --lr=fast", "--lr is 'fast'", "it takes a number"),
+        ("train --batch_size x", "--batch-size is 'x'", "it takes an integer or full"),
+        ("train --lr-ratio x", "--lr-ratio is 'x'", "it takes a number, prop41 or curvature"),
+        ("train --betas a 2", "--betas is 'a 2'", "it takes numbers"),
+    ],
+)
+@pytest.mark.parametrize("columns", ["60", "200"])
+def test_usage_errors(
+    columns: str, line: str, error: str, hint: str, assert_refused: Refusal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In words of ours, whatever the width of the terminal."""
+    monkeypatch.setenv("COLUMNS", columns)
+    assert_refused(line.split(), 2, error, hint)
+
+
+def test_half_a_character_is_no_argument(assert_refused: Refusal) -> None:
+    """No shell passes one, but a program that calls the command may."""
+    for line in (["compare", "\ud800", "run.h5"], ["report", "run.h5", "--out", "\ud800"]):
+        assert_refused(line, 2, r"'\ud800' is no name that the system knows", "without half characters")
+
+
 @pytest.mark.parametrize("name", ["hessian", "critical", "slice", "sweep"])
 def test_a_file_by_position_or_flag(name: str) -> None:
     """Wherever the file stands, alone or after its flag, the command is the same."""
