@@ -8,7 +8,7 @@ TEST_INSTALLED := $(VENV)/.installed-test
 DEMO_STEPS ?= 3000
 DEMO_CHECKPOINTS ?= 12
 
-.PHONY: install demo demo-transformer test lint bench bench-full studies studies-paper torture docs clean
+.PHONY: install demo demo-transformer test lint bench bench-full studies studies-paper studies-beyond torture docs clean
 
 install: $(INSTALLED)
 
@@ -62,6 +62,19 @@ studies: $(INSTALLED)
 # The same at the paper's size: most of a day on two cores.
 studies-paper: $(INSTALLED)
 	$(call trial,paper)
+
+# Beyond the paper: when the geometry of the embedding appears. Hours at the larger scales.
+studies-beyond: $(INSTALLED)
+	$(call lags,quick)
+	$(call lags,mid)
+	$(call lags,paper)
+
+define lags
+	$(BIN)/landscape sweep studies/$(1)/beyond/lags.json --out checkpoints/trial/$(1) || test $$? -eq 3
+	for run in checkpoints/trial/$(1)/lags/*-s[0-9]*[0-9].h5; do $(BIN)/landscape geometry $$run || exit 1; done
+	$(BIN)/python analyses/collect.py checkpoints/trial/$(1)
+	$(BIN)/python analyses/page.py
+endef
 
 # Exit code 3: done, but a search did not converge, which the files say where it is so.
 define trial

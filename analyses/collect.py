@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import xarray
+from lags import HALF, LAGS, lags
 from runs import Run, finished, used_for
 from scale import FILM, POINTS, prop41_constant
 
@@ -20,8 +21,6 @@ from landscape.storage.schema import LEVELS
 from landscape.sweep.plan import DEFINITION
 from landscape.text import write_csv
 
-HALF = 0.5
-"""Test accuracy of the step `half`, which C6 calls grokking: the steepest part of the rise."""
 BY_RUN = ["study", "seed"]
 """Rows with the same of these are replaced together."""
 SETTINGS = (
@@ -170,6 +169,7 @@ def tables(studies: Runs) -> dict[str, pd.DataFrame]:
         "curvature": [curvature(*one) for one in done],
         "metrics": [metrics(run) for run in followed],
         "tokens": list(rare(studies)),
+        "lags": [lags(run) for run in chosen(studies, LAGS)],
     }
     return {name: pd.concat(parts, ignore_index=True) for name, parts in found.items() if parts}
 

@@ -16,6 +16,7 @@ from markupsafe import Markup
 from page_beside import COMPARISONS, by_task, compared
 from page_claims import CLAIMS, effect, headline, number, said
 from page_figures import SCALES, alone, depths, effects, film, shares, training
+from page_lags import timing
 from page_sizes import SIZES, points, sizes
 from scale import FILM, Scale
 
@@ -271,6 +272,9 @@ def written(out: Path) -> dict[Path, str]:
         "training": training,
         "tables": tables,
         "sizes": by_size,
+        "timing": timing(
+            {one.name: one.tables["lags"] for one in done if "lags" in one.tables}, {one.name: one.link for one in done}
+        ),
         "points": [(results.name, row) for results in done for row in results.points()],
         "comparisons": [one.words for one in COMPARISONS],
         "compared": {one.name: compared(one.tables["runs"], one.link) for one in done},

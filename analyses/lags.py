@@ -1,0 +1,72 @@
+"""When the geometry of an embedding appears, and when all else happens, in the runs of study `lags`."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from runs import Run
+
+from landscape import open_geometry
+from landscape.analysis.embeddings import appears
+from landscape.storage.files import geometry_file
+
+LAGS = "lags"
+"""Study of when things happen."""
+HALF = 0.5
+"""Test accuracy, and share of a peak, that counts as half way."""
+REFERENCE = "frequency"
+"""Event that all others are compared with."""
+GEOMETRY = {
+    REFERENCE: "top_frequency_share",
+    "circle": "top_circle_r2",
+    "dimension": "participation_ratio",
+    "line": "pls_q2",
+}
+"""Quantity of the geometry file by the name of its event."""
+EVENTS = {
+    "memorised": "99 % training accuracy",
+    "loss_peak": "test loss is highest",
+    "index_peak": "the saddle index of E,W is highest",
+    "kappa_peak": "κ₁ of E,W is highest",
+    "circle": "circle R² appears",
+    "dimension": "the participation ratio falls to its last value, twice that at most",
+    "line": "PLS Q² appears",
+    "index_half": "the saddle index has fallen to half of its peak",
+    "loss_half": "test loss has fallen to half of its peak",
+    "half": "50 % test accuracy",
+    "grokked": "95 % test accuracy",
+}
+"""What happens, in words, by the name of its event in lags.csv."""
+
+
+def lags(run: Run) -> pd.DataFrame:
+    """One row an event of a run: its first step, NaN where it never came."""
+    loss = run.data["test_loss"].to_series()
+    found = {name: run.times[name] for name in ("memorised", "grokked")}
+    found |= {"half": run.first("test_accuracy", HALF), "loss_peak": float(loss.idxmax()), "loss_half": fall(loss)}
+    (analysis,) = run.planned.hessian
+    pair = run.hessian(analysis)
+    # Where the block is too large for its index, the estimate.
+    index = pair["inertia"].sel(sign="negative").fillna(pair["inertia_estimate"]).sel(block="E,W")
+    kappa = pair["coupling_ratios"].sel(pair="E,W").isel(rank=0)
+    index, kappa = (values.to_series().dropna() for values in (index, kappa))
+    found |= {"index_peak": highest(index), "index_half": fall(index), "kappa_peak": highest(kappa)}
+    with open_geometry(geometry_file(run.planned.path)) as geometry:
+        steps = geometry["step"].values
+        for event, name in GEOMETRY.items():
+            at = appears(steps, geometry[name].values, geometry[f"{name}_p"].values, falls=event == "dimension")
+            found[event] = np.nan if at is None else float(at)
+    known = {"study": LAGS, "case": run.labels["case"], "seed": run.labels["seed"], "model": run.planned.config.model}
+    return pd.DataFrame([{**known, "event": event, "step": step} for event, step in found.items()])
+
+
+def highest(values: pd.Series) -> float:
+    """The step of the largest of values by step; NaN of none."""
+    return float(values.idxmax()) if len(values) else np.nan
+
+
+def fall(values: pd.Series) -> float:
+    """The first step after the largest of values by step at which half of it is left; NaN: never."""
+    after = values[values.index > highest(values)]
+    low = after[after <= HALF * values.max()]
+    return float(low.index[0]) if len(low) else np.nan

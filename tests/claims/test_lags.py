@@ -1,0 +1,99 @@
+"""When the geometry appears: events from the files, and what the page says of them."""
+
+from __future__ import annotations
+
+import json
+import re
+from html import unescape
+from pathlib import Path
+
+import h5py
+import lags
+import numpy as np
+import page
+import pandas as pd
+import pytest
+from helpers.made_tables import write_tables
+from helpers.tiny_trial import STUDIES, shortened
+from page_lags import SENTENCES
+from runs import finished
+
+from landscape.analysis.geometry import measure_geometry
+from landscape.sweep.plan import SweepConfig
+from landscape.sweep.run import run_sweep
+
+SEEDS = range(200, 210)
+LATER = {"half": 1.5, "grokked": 2.0, "memorised": 0.5}
+"""Steps of events over that of the frequencies; all others come with them."""
+
+
+def write_lags(folder: Path, sign: int) -> None:
+    """A scale whose events come so much later, or as much earlier, at every seed."""
+    write_tables(folder, {}, tokens=4)
+    of = {event: LATER.get(event, 1.0) ** sign for event in [lags.REFERENCE, *lags.EVENTS]}
+    rows = [
+        {"study": "lags", "case": "base", "seed": seed, "event": event, "step": times * 10 * seed}
+        for seed in SEEDS
+        for event, times in of.items()
+    ]
+    table = pd.DataFrame(rows)
+    # A network that never groks does so later than all.
+    table.loc[(table["event"] == "grokked") & (table["seed"] == 200), "step"] = np.nan
+    table.to_csv(folder / "lags.csv", index=False)
+
+
+@pytest.mark.parametrize(("sign", "judgement"), [(1, "supported"), (-1, "not supported"), (0, "undecided")])
+def test_the_page_says_what_comes_first(sign: int, judgement: str, tmp_path: Path) -> None:
+    write_lags(tmp_path / "mid", sign)
+    texts = page.written(tmp_path)
+    text = unescape(texts[tmp_path / "index.html"])
+    assert f'<h2 id="geometry">{SENTENCES[judgement]}</h2>' in text
+    # All signs alike, which two of 2^10 choices are; or all zero.
+    assert f"mid {judgement}, p = {'1' if sign == 0 else '0.00195'}." in text
+    found = re.search(r"<td>50 % test accuracy</td><td>.*?>(.*?)</a></td><td>(.*?)</td>", text)
+    assert found
+    ratio = f"{1.5**sign:.3g}"
+    assert found.groups() == (f"× {ratio} [{ratio}, {ratio}]", f"{10 if sign > 0 else 0} of 10")
+    grokked = re.search(r"<td>95 % test accuracy</td><td>.*?</td><td>(.*?)</td>", text)
+    assert grokked
+    assert grokked[1] == f"{10 if sign > 0 else 1} of 10"
+    assert SENTENCES[judgement] in texts[tmp_path / "report.md"]
+
+
+def test_scales_without_the_study_have_no_section(tmp_path: Path) -> None:
+    write_tables(tmp_path / "mid", {}, tokens=4)
+    assert 'id="geometry"' not in page.written(tmp_path)[tmp_path / "index.html"]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("without_workers")
+def test_events_are_those_of_the_raw_files(tmp_path: Path) -> None:
+    """By h5py alone."""
+    definition = shortened(json.loads((STUDIES / "quick/beyond/lags.json").read_text()), {"base"})
+    definition = {name: value for name, value in definition.items() if name not in ("cases", "grid")}
+    run_sweep(SweepConfig(**{**definition, "seeds": [200]}), tmp_path, jobs=1, overwrite=False, quiet=True)
+    (run,) = finished("lags", tmp_path)
+    measure_geometry(run.planned.path)
+    found = lags.lags(run).set_index("event")["step"].to_dict()
+    with h5py.File(run.planned.path) as file:
+        steps, loss, accuracy = (file[f"metrics/{name}"][:] for name in ("metric_step", "test_loss", "test_accuracy"))
+    assert found["loss_peak"] == steps[loss.argmax()]
+    assert found["half"] == steps[accuracy >= 0.5][0]
+    after = steps[(steps > found["loss_peak"]) & (loss <= loss.max() / 2)]
+    np.testing.assert_equal(found["loss_half"], after[0] if len(after) else np.nan)
+    with h5py.File(run.planned.hessian["over-training"]) as file:
+        at, kappa, index = (file[name][:] for name in ("step", "coupling_ratios", "inertia"))
+        pair = [name.decode() for name in file["pair"]].index("E,W")
+    assert found["kappa_peak"] == at[np.nanargmax(kappa[:, pair, 0])]
+    assert found["index_peak"] == at[index[:, 0, 0].argmax()]
+    with h5py.File(run.planned.path.with_suffix(".geometry.h5")) as file:
+        at, share, p = (file[name][:] for name in ("step", "top_frequency_share", "top_frequency_share_p"))
+    there = at[(p <= 0.01) & (share >= share[-1] / 2)]
+    np.testing.assert_equal(found["frequency"], there[0] if len(there) else np.nan)
+
+
+def test_a_peak_and_its_fall() -> None:
+    values = pd.Series({0: 1.0, 10: 4.0, 20: 3.0, 30: 2.0, 40: 1.0})
+    assert (lags.highest(values), lags.fall(values)) == (10, 30)
+    assert np.isnan(lags.fall(values[:3]))
+    assert np.isnan(lags.highest(values[:0]))
