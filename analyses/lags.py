@@ -29,7 +29,7 @@ EVENTS = {
     "index_peak": "the saddle index of E,W is highest",
     "kappa_peak": "κ₁ of E,W is highest",
     "circle": "circle R² appears",
-    "dimension": "the participation ratio falls to its last value, twice that at most",
+    "dimension": "the participation ratio has fallen to twice its last value",
     "line": "PLS Q² appears",
     "index_half": "the saddle index has fallen to half of its peak",
     "loss_half": "test loss has fallen to half of its peak",

@@ -55,8 +55,9 @@ def timing(tables: Mapping[str, pd.DataFrame], links: Mapping[str, Link]) -> dic
 
 
 def _later(steps: pd.DataFrame, event: str) -> list[float]:
-    """By seed, ln of an event's step over that at which the frequencies appear."""
-    return [later(float(one[event]), float(one[REFERENCE])) for _, one in steps.iterrows()]
+    """By seed, ln of an event's step over that at which the frequencies appear; step 0 counts as 1."""
+    at = steps.clip(lower=1)
+    return list(map(later, at[event], at[REFERENCE]))
 
 
 def _verdict(x: list[float]) -> dict[str, str]:

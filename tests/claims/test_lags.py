@@ -39,6 +39,8 @@ def write_lags(folder: Path, sign: int) -> None:
     table = pd.DataFrame(rows)
     # A network that never groks does so later than all.
     table.loc[(table["event"] == "grokked") & (table["seed"] == 200), "step"] = np.nan
+    # What is highest at the start has no logarithm.
+    table.loc[table["event"] == "index_peak", "step"] = 0
     table.to_csv(folder / "lags.csv", index=False)
 
 
@@ -54,6 +56,7 @@ def test_the_page_says_what_comes_first(sign: int, judgement: str, tmp_path: Pat
     assert found
     ratio = f"{1.5**sign:.3g}"
     assert found.groups() == (f"× {ratio} [{ratio}, {ratio}]", f"{10 if sign > 0 else 0} of 10")
+    assert re.search(r"<td>the saddle index of E,W is highest</td><td>.*?× 0.000489 .*?</td><td>0 of 10</td>", text)
     grokked = re.search(r"<td>95 % test accuracy</td><td>.*?</td><td>(.*?)</td>", text)
     assert grokked
     assert grokked[1] == f"{10 if sign > 0 else 1} of 10"

@@ -136,7 +136,7 @@ def _drawn(source: Source, pair: str, rows: pd.DataFrame) -> tuple[Figure, pd.Da
     for k in keys_of(data):
         share.plot(data["step"].values, data["fourier_share"].values[:, k], linewidth=1.2, label=f"{k}")
     null = data["top_frequency_share_null"].values
-    share.plot(data["step"].values, null, color=grey, linestyle="--", label="1 % of chance")
+    share.plot(data["step"].values, null, color=grey, linestyle="--", label="chance, p = 1 %")
     share.plot(steps, np.zeros(len(steps)), "^", color="0.2", markersize=5, clip_on=False)
     share.set(ylabel="share of\nfrequency", ylim=(0, 1.3 * share.get_ylim()[1]))
     measured = rows.dropna(subset=["index_upper"])

@@ -135,7 +135,7 @@ function frequencies(svg, film, step) {
   const y = (part) => TOP + (H - TOP - BOTTOM) * (1 - part / most);
   const drawn = (all) => all.flatMap((part, i) => part === null ? [] : [[place(film, steps[i]), y(part)]]);
   axes(svg, film, [[y(0), "0 %"], [y(most / 2), share(most / 2)], [y(most), share(most)]]);
-  line(svg, drawn(chance), "#949494", "1 % of chance").setAttribute("stroke-dasharray", "3 3");
+  line(svg, drawn(chance), "#949494", "chance, p = 1 %").setAttribute("stroke-dasharray", "3 3");
   for (const curve of curves) line(svg, drawn(curve.share), curve.colour, `frequency ${curve.frequency}`);
   cursor(svg, place(film, step));
 }
@@ -175,7 +175,7 @@ const charts = {
   frequencies: {paint: frequencies, tell: (film, x) => {
     const {step, chance, curves} = film.frequencies, i = nearest(film, step, x);
     const parts = curves.map((curve) => `frequency ${curve.frequency}: ${share(curve.share[i])}`);
-    return [`step ${step[i].toLocaleString("en")}`, ...parts, `1 % of chance: ${share(chance[i])}`];
+    return [`step ${step[i].toLocaleString("en")}`, ...parts, `chance, p = 1 %: ${share(chance[i])}`];
   }},
   circle: {paint: circle, tell: (film) => {
     const {step} = film.steps[slider.value], at = film.circles[step];
