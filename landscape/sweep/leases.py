@@ -154,11 +154,24 @@ class Holder:
         for name in there:
             # Also successors that are in no chain.
             if name.endswith(_HOLDER) or _head(name) not in there:
-                # A kill or a full disk may have cut it.
+                # A full disk may have cut it.
                 with contextlib.suppress(FileError):
-                    left = _read(self.folder / name)
-                    if left and left.has_ended:
-                        self.folder.joinpath(name).unlink(missing_ok=True)
+                    place = self.folder / name
+                    left = None if self._was_left_empty(place) else _read(place)
+                    if left is None or left.has_ended:
+                        place.unlink(missing_ok=True)
+
+    def _was_left_empty(self, place: Path) -> bool:
+        """Whether a holder's file has had no content for PATIENCE seconds: a kill left it before the first word.
+
+        Both times are those of the file system's clock. Should its maker live, it can take no lease with a file that
+        is gone, and says so.
+        """
+        try:
+            left, ours = place.stat(), self._path.stat()
+        except FileNotFoundError:
+            return False
+        return left.st_size == 0 and ours.st_mtime - left.st_mtime > PATIENCE
 
     def _has_ended(self, place: Path, process: Process) -> bool:
         """Whether the holder of a lease is known to have ended, or stands still on another machine."""

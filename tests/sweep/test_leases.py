@@ -193,10 +193,26 @@ def test_random_kills_among_many(seed: int, tmp_path: Path) -> None:
             dead.add(pid)
             inside = {held: by for held, by in inside.items() if by != pid}
     assert turns > 20
+    # A kill between the making and the first word of a holder's file leaves it empty, which is seen by its age.
+    for left in folder.glob("*.holder"):
+        os.utime(left, (0.0, 0.0))
     with Holder(folder) as last:
         last.clear()
         assert not list(leases(folder))
     assert not folder.exists()
+
+
+@pytest.mark.parametrize("age", [0.0, 2.0])
+def test_what_a_kill_leaves_before_the_first_word(age: float, tmp_path: Path) -> None:
+    """An empty holder's file is removed once it is older than PATIENCE; until then its maker may be about to write."""
+    with Holder(tmp_path / "leases") as mine:
+        empty = tmp_path / "leases" / ("0" * 16 + ".holder")
+        empty.touch()
+        now = next(tmp_path.glob(f"leases/{mine.process.id}*")).stat().st_mtime
+        os.utime(empty, (now - age, now - age))
+        mine.clear()
+        assert empty.exists() == (age == 0.0)
+        empty.unlink(missing_ok=True)
 
 
 def killed(folder: Path, names: list[str]) -> None:
