@@ -63,23 +63,29 @@ studies: $(INSTALLED)
 studies-paper: $(INSTALLED)
 	$(call trial,paper)
 
-# Beyond the paper: when the geometry of the embedding appears. Hours at the larger scales.
+# Beyond the paper: when the geometry of the embedding appears, and Transformers. Hours at the larger scales.
 studies-beyond: $(INSTALLED)
-	$(call lags,quick)
-	$(call lags,mid)
-	$(call lags,paper)
+	$(call beyond,transformer)
+	$(BIN)/python analyses/beyond.py reports/reference/transformer
+	$(call beyond,quick)
+	$(call beyond,mid)
+	$(call beyond,paper)
+	$(BIN)/python analyses/page.py
 
-define lags
-	$(BIN)/landscape sweep studies/$(1)/beyond/lags.json --out checkpoints/trial/$(1) || test $$? -eq 3
+define beyond
+	$(call studies,studies/$(1)/beyond,$(1))
 	for run in checkpoints/trial/$(1)/lags/*-s[0-9]*[0-9].h5; do $(BIN)/landscape geometry $$run || exit 1; done
 	$(BIN)/python analyses/collect.py checkpoints/trial/$(1)
-	$(BIN)/python analyses/page.py
 endef
 
 # Exit code 3: done, but a search did not converge, which the files say where it is so.
+define studies
+	for study in $(1)/*.json; do \
+		$(BIN)/landscape sweep $$study --out checkpoints/trial/$(2) || test $$? -eq 3 || exit 1; done
+endef
+
 define trial
-	for study in studies/$(1)/*.json; do \
-		$(BIN)/landscape sweep $$study --out checkpoints/trial/$(1) || test $$? -eq 3 || exit 1; done
+	$(call studies,studies/$(1),$(1))
 	$(BIN)/python analyses/collect.py checkpoints/trial/$(1)
 	$(BIN)/python analyses/primary.py reports/reference/$(1)
 	$(BIN)/python analyses/page.py

@@ -91,7 +91,7 @@ def run_row(run: Run) -> dict[str, Any]:
     events = {**run.times, "half": run.first("test_accuracy", HALF), "watched": config.steps}
     best = float(data["test_accuracy"].max())
     end = {name: float(data[name].values[-1]) if name in data else np.nan for name in AT_THE_END}
-    constant = float(np.exp(of_run(run).median())) if "grad_norm_E" in data else np.nan
+    constant = float(np.exp(of_run(run).median())) if {"grad_norm_E", "grad_norm_W"} <= set(data) else np.nan
     path = run.planned.path
     return (
         named(run)
@@ -140,7 +140,7 @@ def curvature(run: Run, analysis: str) -> pd.DataFrame:
     columns |= {f"mass_{part}": data["bottom_mass"].sel(part=part) for part in data["part"].values}
     by_block = data["coupling_ratios"].rename(pair="block").reindex(block=data["block"])
     columns |= {f"kappa_{i + 1}": by_block.sel(rank=i) for i in data["rank"].values[:MOST_RATIOS]}
-    columns |= {name: data[name] for name in OF_A_STEP}
+    columns |= {name: data[name] for name in OF_A_STEP if name in data}
     table = pd.DataFrame(
         {name: values.broadcast_like(data["grad_norm"]).values.ravel() for name, values in columns.items()}
     )
@@ -154,7 +154,7 @@ def curvature(run: Run, analysis: str) -> pd.DataFrame:
 
 def metrics(run: Run) -> pd.DataFrame:
     """One row a recorded step of a run."""
-    table = run.data[list(ON_THE_WAY)].to_dataframe().rename_axis("step").reset_index()
+    table = run.data[[name for name in ON_THE_WAY if name in run.data]].to_dataframe().rename_axis("step").reset_index()
     return pd.concat([pd.DataFrame([named(run)] * len(table)), table], axis=1)
 
 

@@ -26,8 +26,8 @@ GEOMETRY = {
 EVENTS = {
     "memorised": "99 % training accuracy",
     "loss_peak": "test loss is highest",
-    "index_peak": "the saddle index of E,W is highest",
-    "kappa_peak": "κ₁ of E,W is highest",
+    "index_peak": "the saddle index of the pair is highest",
+    "kappa_peak": "κ₁ of the pair is highest",
     "circle": "circle R² appears",
     "dimension": "the participation ratio has fallen to twice its last value",
     "line": "PLS Q² appears",
@@ -45,10 +45,11 @@ def lags(run: Run) -> pd.DataFrame:
     found = {name: run.times[name] for name in ("memorised", "grokked")}
     found |= {"half": run.first("test_accuracy", HALF), "loss_peak": float(loss.idxmax()), "loss_half": fall(loss)}
     (analysis,) = run.planned.hessian
-    pair = run.hessian(analysis)
+    # Of one block, E with the first layer that reads it.
+    pair = run.hessian(analysis).squeeze("block")
     # Where the block is too large for its index, the estimate.
-    index = pair["inertia"].sel(sign="negative").fillna(pair["inertia_estimate"]).sel(block="E,W")
-    kappa = pair["coupling_ratios"].sel(pair="E,W").isel(rank=0)
+    index = pair["inertia"].sel(sign="negative").fillna(pair["inertia_estimate"])
+    kappa = pair["coupling_ratios"].sel(pair=pair["block"].item()).isel(rank=0)
     index, kappa = (values.to_series().dropna() for values in (index, kappa))
     found |= {"index_peak": highest(index), "index_half": fall(index), "kappa_peak": highest(kappa)}
     with open_geometry(geometry_file(run.planned.path)) as geometry:

@@ -15,9 +15,10 @@ import pandas as pd
 from markupsafe import Markup
 from page_beside import COMPARISONS, by_task, compared
 from page_claims import CLAIMS, effect, headline, number, said
-from page_figures import SCALES, alone, depths, effects, film, shares, training
+from page_figures import COLOURS, SCALES, TRANSFORMER, alone, depths, effects, film, shares, training
 from page_lags import timing
 from page_sizes import SIZES, points, sizes
+from page_transformers import transformers
 from scale import FILM, Scale
 
 from landscape.config import TrainConfig, preset
@@ -216,7 +217,7 @@ def definitions() -> dict[str, tuple[str, str]]:
     found = {}
     for line in PROTOCOL.read_text(encoding="utf-8").splitlines():
         cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
-        if len(cells) == 4 and re.fullmatch(r"[COD]\d", cells[0]):
+        if len(cells) == 4 and re.fullmatch(r"[CODT]\d", cells[0]):
             found[cells[0]] = cells[2].replace("\\|", "|"), cells[3].replace("`", "")
     return found
 
@@ -236,7 +237,8 @@ def written(out: Path) -> dict[Path, str]:
 
     Raises LandscapeError where there are none.
     """
-    scales = [Results(out / name) for name in SCALES]
+    every = [Results(out / name) for name in COLOURS]
+    scales = [results for results in every if results.name in SCALES]
     done = [results for results in scales if results.done]
     if not done:
         raise LandscapeError(f"no scale has verdicts in {out}", f"python analyses/primary.py {out}/quick")
@@ -257,6 +259,7 @@ def written(out: Path) -> dict[Path, str]:
     constants = {results.name: results.depth_of_constants() for results in done}
     tables = {results.name: results.without_coupling() for results in done}
     by_size = {results.name: found for results in done if (found := results.sizes())}
+    beyond = next(transformers(one, one.link) for one in every if one.name == TRANSFORMER)
     filmed = [results for results in done if results.has_film]
     training = {results.name: results.over_training() for results in filmed}
     films = {results.name: results.film() for results in reversed(filmed)}
@@ -273,8 +276,12 @@ def written(out: Path) -> dict[Path, str]:
         "tables": tables,
         "sizes": by_size,
         "timing": timing(
-            {one.name: one.tables["lags"] for one in done if "lags" in one.tables}, {one.name: one.link for one in done}
+            {one.name: one.tables["lags"] for one in every if "lags" in one.tables},
+            {one.name: one.link for one in every},
         ),
+        "transformers": beyond,
+        "definitions": definitions(),
+        "transformer": next(one for one in every if one.name == TRANSFORMER),
         "points": [(results.name, row) for results in done for row in results.points()],
         "comparisons": [one.words for one in COMPARISONS],
         "compared": {one.name: compared(one.tables["runs"], one.link) for one in done},
@@ -290,6 +297,7 @@ def written(out: Path) -> dict[Path, str]:
     figures |= {f"{name}-depths": one["figure"] for name, one in constants.items()}
     figures |= {f"{name}-shares": one["figure"] for name, one in tables.items()}
     figures |= {f"{name}-sizes": one["figure"] for name, one in by_size.items()}
+    figures |= {f"{TRANSFORMER}-depths": beyond["figure"]} if beyond else {}
     return found | {out / f"figures/{name}.svg": alone(figure) for name, figure in figures.items()}
 
 

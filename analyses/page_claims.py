@@ -110,6 +110,17 @@ CLAIMS = {
         "step of grokking, tables with L2 over tables with a nuclear norm",
     ),
 }
+BEYOND = {
+    "T1": Claim(
+        "In a Transformer, too, the coupling of E and the MLP has deeper negative curvature than that within the MLP.",
+        "In a Transformer the coupling within the MLP has deeper negative curvature than that of E and the MLP.",
+        "In a Transformer, is the coupling of E and the MLP deeper than that within the MLP?",
+        "λ_min(E,mlp_in) over λ_min(mlp_in,mlp_out) on the plateau",
+    ),
+    "T2": CLAIMS["C8"],
+    "T3": CLAIMS["C3"],
+}
+"""Those about Transformers."""
 
 
 def number(value: float) -> str:
@@ -121,7 +132,7 @@ def number(value: float) -> str:
 
 def effect(name: str, row: Row) -> str:
     """The median effect with its interval, as read from a row."""
-    claim = CLAIMS[name]
+    claim = (CLAIMS | BEYOND)[name]
     middle, *ends = (claim.effect(float(row[column])) for column in ("median", "low", "high"))
     shown = claim.form.format(number(middle))
     if any(map(math.isnan, ends)):
@@ -131,7 +142,7 @@ def effect(name: str, row: Row) -> str:
 
 def said(name: str, row: Row) -> str:
     """The sentence that a verdict allows."""
-    claim = CLAIMS[name]
+    claim = (CLAIMS | BEYOND)[name]
     if row["verdict"] != "undecided":
         return claim.holds if row["verdict"] == "supported" else claim.opposite
     needed = row["seeds_to_decide"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,9 +16,14 @@ from landscape.report.film import assembled, known
 from landscape.report.style import colour
 
 SCALES = {"quick": "#de8f05", "mid": "#0173b2", "paper": "#029e73"}
-"""The scales, smallest first, with their colours in figures that compare them."""
+"""The scales of the trial, smallest first, with their colours in figures that compare them."""
+TRANSFORMER = "transformer"
+"""The scale beyond the paper."""
+COLOURS = {TRANSFORMER: "#cc78bc", **SCALES}
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 420, 250, 52, 10, 12, 38
 PAIRS = ("E,W", "E[operands],W", "W,V")
+LONG_NAME = 8
+"""Letters of a block's name from which it does not fit below a sixth of a figure."""
 INDEX = ("index", "index_lower", "index_upper")
 FARTHEST = math.log(16)
 """x beyond which the figure of all effects shows an arrow."""
@@ -33,16 +38,16 @@ def effects(rows: Mapping[str, Mapping[str, Any]], shown: Mapping[str, str]) -> 
     """One claim's medians and intervals on the axis of x, a line a scale. shown: the effects in words, by scale."""
     lines = []
     for i, (scale, row) in enumerate(rows.items()):
-        y, style = 10 + 16 * i, f'stroke="{SCALES[scale]}"'
+        y, style = 10 + 16 * i, f'stroke="{COLOURS[scale]}"'
         low, high = (row["low"], row["high"])
         if not math.isnan(low):
             ends = f'x1="{_share(low):.2f}%" x2="{_share(high):.2f}%"'
             lines.append(f'<line {ends} y1="{y}" y2="{y}" stroke-width="3" {style}/>')
         text = f"{scale}: {shown[scale]}, {row['verdict']}"
-        mark = f'<circle cx="{_share(row["median"]):.2f}%" cy="{y}" r="5" fill="{SCALES[scale]}"/>'
+        mark = f'<circle cx="{_share(row["median"]):.2f}%" cy="{y}" r="5" fill="{COLOURS[scale]}"/>'
         if abs(row["median"]) > FARTHEST:
             arrow, anchor, at = ("▶", "end", 100) if row["median"] > 0 else ("◀", "start", 0)
-            mark = f'<text x="{at}%" y="{y + 5}" text-anchor="{anchor}" style="fill:{SCALES[scale]}">{arrow}</text>'
+            mark = f'<text x="{at}%" y="{y + 5}" text-anchor="{anchor}" style="fill:{COLOURS[scale]}">{arrow}</text>'
         lines.append(f"<g><title>{escape(text)}</title>{mark}</g>")
     height = 4 + 16 * max(len(rows), 1)
     zero = f'<line x1="50%" x2="50%" y1="0" y2="{height}" class="axis"/>'
@@ -51,13 +56,13 @@ def effects(rows: Mapping[str, Mapping[str, Any]], shown: Mapping[str, str]) -> 
     return Markup(f'<svg width="100%" height="{height}" role="img" aria-label="{escape(label)}">{zero}{inside}</svg>')
 
 
-def depths(at: pd.DataFrame, alt: str) -> Markup:
+def depths(at: pd.DataFrame, alt: str, pairs: Sequence[str] = PAIRS) -> Markup:
     """-λ_min on the plateau, one point a seed and block; a dash is the gradient norm of the bias, where it is a bound.
 
     at: rows of curvature.csv. Log axis.
     """
-    at = at[at["block"].isin(PAIRS) & (at["lowest"] < 0)]
-    blocks = [block for block in PAIRS if (at["block"] == block).any()]
+    at = at[at["block"].isin(pairs) & (at["lowest"] < 0)]
+    blocks = [block for block in pairs if (at["block"] == block).any()]
     depth = -at["lowest"].to_numpy()
     low, high = math.floor(math.log10(depth.min())), math.ceil(math.log10(depth.max()))
     scale = lambda value: TOP + (HEIGHT - TOP - BOTTOM) * (high - math.log10(value)) / max(high - low, 1)  # noqa: E731
@@ -65,7 +70,12 @@ def depths(at: pd.DataFrame, alt: str) -> Markup:
     step = (WIDTH - LEFT - RIGHT) / len(blocks)
     for i, block in enumerate(blocks):
         middle, rows = LEFT + step * (i + 0.5), at[at["block"] == block].sort_values("seed")
-        marks.append(f'<text x="{middle:.0f}" y="{HEIGHT - 14}" text-anchor="middle">{escape(block)}</text>')
+        # Long names have a line for each matrix.
+        lines = block.split(",") if len(block) > LONG_NAME and len(blocks) > len(PAIRS) else [block]
+        for line, name in enumerate(lines):
+            y = HEIGHT - 20 + 14 * line if len(lines) > 1 else HEIGHT - 14
+            text = name + ("," if name is not lines[-1] else "")
+            marks.append(f'<text x="{middle:.0f}" y="{y}" text-anchor="middle">{escape(text)}</text>')
         for j, row in enumerate(rows.itertuples()):
             x = middle + (j - (len(rows) - 1) / 2) * min(9, step / 2 / len(rows))
             title = f"seed {row.seed}, step {row.step}: λ_min = {row.lowest:.3g}"

@@ -51,7 +51,10 @@ def timing(tables: Mapping[str, pd.DataFrame], links: Mapping[str, Link]) -> dic
             for scale, of in x.items()
         }
         rows.append({"words": words, "cells": cells, "bars": effects(named, shown)})
-    return {"sentence": SENTENCES[list(verdicts.values())[-1]["verdict"]], "verdicts": verdicts, "rows": rows}
+    scale, last = list(verdicts.items())[-1]
+    agree = len({found["verdict"] for found in verdicts.values()}) == 1
+    sentence = SENTENCES[last["verdict"]] if agree else f"At {scale}: {SENTENCES[last['verdict']]}"
+    return {"sentence": sentence, "verdicts": verdicts, "rows": rows}
 
 
 def _later(steps: pd.DataFrame, event: str) -> list[float]:

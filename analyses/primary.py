@@ -23,8 +23,10 @@ SEEDS: Sequence[int] = range(100, 110)
 Numbers = Mapping[int, float]
 """x by seed."""
 Test = Callable[[Scale], Numbers]
-TESTS: dict[str, tuple[str, Test]] = {}
+Tests = Mapping[str, tuple[str, Test]]
 """Claim in a sentence, and its test, by name."""
+TESTS: dict[str, tuple[str, Test]] = {}
+"""Those of the paper's claims."""
 
 
 def primary(name: str, statement: str) -> Callable[[Test], Test]:
@@ -158,9 +160,9 @@ def regulariser(scale: Scale) -> Numbers:
     return difference(*(scale.runs("tables", case=case)["grokked"] for case in ("l2", "nuclear")))
 
 
-def measured(name: str, numbers: Numbers) -> Numbers:
+def measured(name: str, numbers: Numbers, seeds: Sequence[int]) -> Numbers:
     """The numbers themselves. Raises LandscapeError for a seed of the protocol without one."""
-    for seed in SEEDS:
+    for seed in seeds:
         if math.isnan(numbers.get(seed, math.nan)):
             raise LandscapeError(
                 f"{name} has no number for seed {seed}: a run or an analysis is missing, the run never memorised, or a "
@@ -171,7 +173,7 @@ def measured(name: str, numbers: Numbers) -> Numbers:
     return numbers
 
 
-def judge(x: Mapping[str, Numbers]) -> pd.DataFrame:
+def judge(x: Mapping[str, Numbers], tests: Tests) -> pd.DataFrame:
     """One row a test: the median of x with its interval, p, Holm's p, the verdict, and how many seeds would decide."""
     p = {name: signed_rank_p(list(numbers.values())) for name, numbers in x.items()}
     corrected = holm(p)
@@ -183,28 +185,33 @@ def judge(x: Mapping[str, Numbers]) -> pd.DataFrame:
         if corrected[name] < ALPHA:
             verdict = "supported" if median > 0 else "not supported"
         needed = seeds_to_decide(values, len(x)) if verdict == "undecided" else None
-        statement = TESTS[name][0]
+        statement = tests[name][0]
         found = {"median": median, "low": low, "high": high, "p": p[name], "holm": corrected[name]}
         rows.append({"claim": name, "statement": statement, "verdict": verdict, "seeds": len(values)} | found)
         rows[-1]["seeds_to_decide"] = needed
     return pd.DataFrame(rows)
 
 
-def main() -> None:
+def decide(tests: Tests, seeds: Sequence[int]) -> None:
     """Write the verdicts of a scale, and x of every seed, beside the tables that they are computed from."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__)
     parser.add_argument("folder", type=Path, help="tables of a scale, such as reports/reference/quick")
     scale = Scale(parser.parse_args().folder)
     try:
-        x = {name: measured(name, test(scale)) for name, (_, test) in TESTS.items()}
+        x = {name: measured(name, test(scale), seeds) for name, (_, test) in tests.items()}
     except LandscapeError as error:
         complain(error)
         sys.exit(error.exit_code)
-    each = [{"claim": name, "seed": seed, "x": by[seed]} for name, by in x.items() for seed in SEEDS]
-    verdicts = judge(x)
+    each = [{"claim": name, "seed": seed, "x": by[seed]} for name, by in x.items() for seed in seeds]
+    verdicts = judge(x, tests)
     write_csv(verdicts, scale.folder / "verdicts.csv")
     write_csv(pd.DataFrame(each), scale.folder / "seeds.csv")
     print(verdicts.to_string(index=False))
+
+
+def main() -> None:
+    """Command line: the paper's claims."""
+    decide(TESTS, SEEDS)
 
 
 if __name__ == "__main__":

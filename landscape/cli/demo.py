@@ -20,7 +20,7 @@ from landscape.options import check_bounds, field
 
 @dataclasses.dataclass(frozen=True)
 class Demo(Command):
-    """Train a small network until it groks, measure its embedding and Hessian, and report: two minutes."""
+    """Train a small network until it groks, measure its embedding and Hessian, and report: about a minute."""
 
     examples = (
         "landscape demo                                   # in ./landscape-demo",

@@ -14,7 +14,7 @@ _WIDEST = 80
 _LEFT = 24
 """Columns of names; the text of a longer one starts on the next line."""
 _EXAMPLES = (
-    "landscape demo                                # all of it, in two minutes",
+    "landscape demo                                # all of it, in about a minute",
     "landscape train --out checkpoints/run.h5      # train a network to grok",
     "landscape hessian checkpoints/run.h5          # block spectra along its path",
 )

@@ -56,7 +56,9 @@ def test_the_page_says_what_comes_first(sign: int, judgement: str, tmp_path: Pat
     assert found
     ratio = f"{1.5**sign:.3g}"
     assert found.groups() == (f"× {ratio} [{ratio}, {ratio}]", f"{10 if sign > 0 else 0} of 10")
-    assert re.search(r"<td>the saddle index of E,W is highest</td><td>.*?× 0.000489 .*?</td><td>0 of 10</td>", text)
+    assert re.search(
+        r"<td>the saddle index of the pair is highest</td><td>.*?× 0.000489 .*?</td><td>0 of 10</td>", text
+    )
     grokked = re.search(r"<td>95 % test accuracy</td><td>.*?</td><td>(.*?)</td>", text)
     assert grokked
     assert grokked[1] == f"{10 if sign > 0 else 1} of 10"

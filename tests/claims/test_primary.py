@@ -204,7 +204,7 @@ def test_a_claim_is_checked_with_h5py_alone(
 def test_verdicts(x: np.ndarray, judgement: str, needed: int | None) -> None:
     """Beside twelve tests that decide nothing."""
     others = {name: dict(enumerate(np.zeros(10))) for name in primary.TESTS if name != "C1"}
-    table = primary.judge({"C1": dict(enumerate(x)), **others}).set_index("claim")
+    table = primary.judge({"C1": dict(enumerate(x)), **others}, primary.TESTS).set_index("claim")
     row = table.loc["C1"]
     assert row["verdict"] == judgement
     assert (None if pd.isna(row["seeds_to_decide"]) else row["seeds_to_decide"]) == needed

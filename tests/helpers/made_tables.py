@@ -25,7 +25,11 @@ def write_tables(folder: Path, x: Mapping[str, float], tokens: int) -> None:
     """The tables of a scale in which each claim has about this x, the same for every seed, or 0."""
     numbers = {name: made(x.get(name, 0.0)) for name in primary.TESTS}
     each = [{"claim": name, "seed": seed, "x": value} for name, by in numbers.items() for seed, value in by.items()]
-    tables = {"verdicts": primary.judge(numbers), "seeds": pd.DataFrame(each), "tokens": pd.DataFrame({"token": [0]})}
+    tables = {
+        "verdicts": primary.judge(numbers, primary.TESTS),
+        "seeds": pd.DataFrame(each),
+        "tokens": pd.DataFrame({"token": [0]}),
+    }
     sizes = [("sizes", case) for case in WIDTHS] if tokens == 2 else []
     cases = [
         *sizes,

@@ -1,0 +1,90 @@
+"""What the trial's page says of Transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from markupsafe import Markup
+from page_beside import Link, spread
+from page_claims import BEYOND, effect, number, said
+from page_figures import depths
+from scale import Scale, chosen
+
+PAIRS = ("E,mlp_in", "mlp_in,mlp_out", "E,Q,K", "Q,K", "V,O", "E,U")
+"""Two matrices of which one multiplies the other, or of which both see the residual stream."""
+NETWORKS = {
+    "no LayerNorm, untied": ("curvature", "c1"),
+    "LayerNorm before each sublayer": ("variants", "pre"),
+    "LayerNorm after each sum": ("variants", "post"),
+    "tied: E unembeds, too": ("variants", "tied"),
+    "the size of 2301.05217": ("nanda", "base"),
+}
+"""Study and case by what is different about the network."""
+
+
+def transformers(scale: Scale, link: Link) -> dict[str, Any] | None:
+    """Three verdicts, where the negative curvature is, and what LayerNorm and tied embeddings change; None: no runs."""
+    if "verdicts" not in scale.tables:
+        return None
+    claims = []
+    for row in scale.tables["verdicts"].to_dict("records"):
+        name = row["claim"]
+        each = scale.rows("seeds", claim=name)["x"]
+        found = {"name": name, "sentence": said(name, row), "measure": BEYOND[name].measure, "verdict": row["verdict"]}
+        seeds = [link("seeds", number(x), claim=name, seed=seed) for seed, x in each.items()]
+        claims.append({**found, "effect": link("verdicts", effect(name, row), claim=name), "p": number(row["holm"])})
+        claims[-1]["seeds"] = seeds
+    plateau = on_plateau(scale, "curvature", "c1").reset_index()
+    deepest = plateau[plateau["block"].isin(PAIRS)].groupby("block")["lowest"].median().idxmin()
+    alt = f"Depth on the plateau by pair and seed: {deepest} is the deepest in the median"
+    return {
+        "claims": claims,
+        "deepest": deepest,
+        "figure": depths(plateau, alt, PAIRS),
+        "pairs": list(pairs(scale, link)),
+        "networks": list(networks(scale, link)),
+    }
+
+
+def on_plateau(scale: Scale, study: str, case: str) -> pd.DataFrame:
+    """Rows of curvature.csv on the plateau of a study's runs, by seed."""
+    return scale.rows("curvature", study=study, case=case, analysis="plateau")
+
+
+def pairs(scale: Scale, link: Link) -> Iterator[dict[str, Any]]:
+    """Each pair's median depth at the start, on the plateau and at the end of training, and its saddle index there."""
+    known = {"study": "curvature", "case": "c1"}
+    through = scale.rows("curvature", **known, analysis="over-training").reset_index()
+    for pair in PAIRS:
+        of_pair = through[through["block"] == pair].sort_values("step").groupby("seed")
+        middle = chosen(on_plateau(scale, *known.values()).reset_index(), block=pair)
+        at = {"start": (of_pair.first(), "over-training"), "plateau": (middle, "plateau")}
+        at["end"] = of_pair.last(), "over-training"
+        cells = {}
+        for when, (rows, analysis) in at.items():
+            text = f"{number(-rows['lowest'].median())}; {number(rows['index'].median())}"
+            cells[when] = link("curvature", text, **known, analysis=analysis, block=pair)
+        yield {"pair": pair, "cells": cells}
+
+
+def networks(scale: Scale, link: Link) -> Iterator[dict[str, Any]]:
+    """How each network grokked, and which pair is deepest on its plateau."""
+    for words, (study, case) in NETWORKS.items():
+        runs = scale.runs(study, case=case)
+        if runs.empty:
+            continue
+        plateau = on_plateau(scale, study, case).reset_index()
+        lowest = plateau[plateau["block"].isin(PAIRS)].pivot_table(index="seed", columns="block", values="lowest")
+        deepest = lowest.idxmin(axis=1).value_counts()
+        grokked = runs["grokked"].fillna(np.inf)
+        known = {"study": study, "case": case}
+        yield {
+            "words": words,
+            "grokked": link("runs", f"{np.isfinite(grokked).sum()} of {len(grokked)}", **known),
+            "step": number(grokked.median()) if np.isinf(grokked.median()) else f"{grokked.median():,.0f}",
+            "ratio": spread((lowest["E,mlp_in"] / lowest["mlp_in,mlp_out"]).tolist()),
+            "deepest": Markup("; ").join(f"{pair} {count}" for pair, count in deepest.items()),
+        }

@@ -1,0 +1,143 @@
+"""The claims about Transformers: x from the raw files by h5py alone, and what the page says of them."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import sys
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import beyond
+import collect
+import h5py
+import numpy as np
+import page
+import pandas as pd
+import primary
+import pytest
+from helpers.made_tables import made, write_tables
+from helpers.tiny_trial import STUDIES
+from page_claims import BEYOND
+from page_transformers import NETWORKS, PAIRS
+
+from landscape.sweep.plan import SweepConfig
+from landscape.sweep.run import run_sweep
+
+TINY: dict[str, Any] = {
+    "p": 13,
+    "embed_dim": 12,
+    "hidden": 24,
+    "lr": 0.03,
+    "weight_decay": 0.5,
+    "train_fraction": 0.75,
+    "steps": 400,
+    "checkpoint_log": 4,
+    "extra_steps": 0,
+    "device": "cpu",
+}
+"""Networks that memorise, and of which some grok."""
+SEEDS = (200, 201)
+
+
+def run(main: Any, *arguments: object) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["script", *map(str, arguments)])
+        patch.setattr(beyond, "SEEDS", SEEDS)
+        main()
+
+
+def events(path: Path) -> dict[str, float]:
+    """First steps of 99 % training and 95 % test accuracy, infinite where they never came."""
+    with h5py.File(path) as file:
+        steps = file["metrics/metric_step"][:]
+        found = {"memorised": ("train_accuracy", 0.99), "grokked": ("test_accuracy", 0.95)}
+        return {k: float(min(steps[file[f"metrics/{m}"][:] >= a], default=math.inf)) for k, (m, a) in found.items()}
+
+
+@pytest.mark.usefixtures("without_workers")
+def test_x_is_that_of_the_raw_files(tmp_path: Path) -> None:
+    scale = tmp_path / "transformer"
+    for name in ("curvature", "sampling"):
+        study = json.loads((STUDIES / f"transformer/beyond/{name}.json").read_text())
+        analyses = [{**one, "device": "cpu", "num_steps": 3} for one in study.get("hessian", ())]
+        for one in analyses:
+            if one["steps"] == "plateau":
+                del one["num_steps"]
+        tiny = {**study, "train": {**study["train"], **TINY}, "seeds": list(SEEDS), "hessian": analyses}
+        run_sweep(SweepConfig(**tiny), scale, jobs=1, overwrite=False, quiet=True)
+    run(collect.main, scale, "--out", tmp_path / "out")
+    run(beyond.main, tmp_path / "out/transformer")
+    with (tmp_path / "out/transformer/seeds.csv").open() as file:
+        x = {(row["claim"], int(row["seed"])): float(row["x"]) for row in csv.DictReader(file)}
+    grokked = {path.stem: events(path)["grokked"] for path in scale.glob("*/*-s???.h5")}
+    for seed in SEEDS:
+        with h5py.File(scale / f"curvature/c1-s{seed}.hessian-plateau.h5") as file:
+            lowest = dict(zip(file["block"].asstr(), file["eigenvalues"][0, :, 0, 0], strict=True))
+        assert x["T1", seed] == pytest.approx(math.log(lowest["E,mlp_in"] / lowest["mlp_in,mlp_out"]))
+        one, ten = grokked[f"c1-s{seed}"], grokked[f"c10-s{seed}"]
+        assert x["T2", seed] == pytest.approx(0.0 if one == ten else math.log(one / ten))
+        costs = []
+        for size in (64, 512):
+            at = {
+                s: min(grokked[f"base-sampler={s}-batch_size={size}-s{seed}"], TINY["steps"])
+                for s in ("skewed", "uniform")
+            }
+            costs.append(math.log(at["skewed"] / at["uniform"]))
+        assert x["T3", seed] == pytest.approx(np.mean(costs))
+    assert len(x) == len(beyond.TESTS) * len(SEEDS)
+    # A claim whose numbers were all alike would be tested by chance alone.
+    assert all(any(x[name, seed] for seed in SEEDS) for name in beyond.TESTS)
+
+
+def write_transformers(folder: Path, x: float) -> None:
+    """Tables of Transformers whose claims all have this x, in which E,U is the deepest pair everywhere."""
+    numbers = {name: {seed + 100: value for seed, value in made(x).items()} for name in beyond.TESTS}
+    each = [{"claim": name, "seed": seed, "x": value} for name, by in numbers.items() for seed, value in by.items()]
+    depth = {pair: 0.01 * (i + 1) for i, pair in enumerate(PAIRS)}
+    runs, rows = [], []
+    for study, case in NETWORKS.values():
+        for seed in beyond.SEEDS:
+            known = {"study": study, "case": case, "seed": seed}
+            runs.append({**known, "grokked": np.nan if case == "post" else 300.0})
+            for analysis, step in (("plateau", 100), ("over-training", 0), ("over-training", 400)):
+                # No embedding that unembeds has a pair E,U.
+                pairs = [pair for pair in PAIRS if (case, pair) != ("tied", "E,U")]
+                rows += [
+                    {**known, "analysis": analysis, "step": step, "block": pair, "index": 7.0}
+                    | {"lowest": -depth[pair] * (1 + step), "saddle_bound_constants": np.nan}
+                    for pair in pairs
+                ]
+    folder.mkdir()
+    tables = {"runs": runs, "curvature": rows, "seeds": each}
+    for name, table in {**tables, "verdicts": primary.judge(numbers, beyond.TESTS)}.items():
+        pd.DataFrame(table).to_csv(folder / f"{name}.csv", index=False)
+
+
+@pytest.mark.parametrize(("x", "judgement"), [(0.7, "supported"), (-0.7, "not supported"), (0.0, "undecided")])
+def test_the_page_follows_the_verdicts(x: float, judgement: str, tmp_path: Path) -> None:
+    write_tables(tmp_path / "mid", {}, tokens=4)
+    write_transformers(tmp_path / "transformer", x)
+    texts = page.written(tmp_path)
+    html, report = unescape(texts[tmp_path / "index.html"]), texts[tmp_path / "report.md"]
+    for claim in BEYOND.values():
+        sentence = {"supported": claim.holds, "not supported": claim.opposite}.get(judgement, claim.question)
+        assert sentence in html
+        assert sentence in report
+    assert html.count(f'<span class="badge {judgement.replace(" ", "-")}">{judgement}</span>') == len(BEYOND)
+    assert "E,U is the deepest in the median" in html
+    # Start, plateau and end; its index beside each.
+    assert [f"{0.06 * times:.3g}; 7</a>" in html for times in (1, 101, 401)] == [True] * 3
+    assert html.count("E,U 10</td>") == len(NETWORKS) - 1
+    assert html.count("V,O 10</td>") == 1
+    assert "<td>∞</td><td>× 0.5 [0.5, 0.5]</td>" in html
+    assert tmp_path / "figures/transformer-depths.svg" in texts
+
+
+def test_a_trial_without_transformers_says_nothing_of_them(tmp_path: Path) -> None:
+    write_tables(tmp_path / "mid", {}, tokens=4)
+    texts = page.written(tmp_path)
+    assert 'id="transformers"' not in texts[tmp_path / "index.html"]
+    assert not any("transformer" in path.name for path in texts)
