@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import xarray
+from decay_map import MAP, map_row
 from lags import HALF, LAGS, lags
 from runs import Run, finished, used_for
 from scale import FILM, POINTS, prop41_constant
@@ -170,6 +171,7 @@ def tables(studies: Runs) -> dict[str, pd.DataFrame]:
         "metrics": [metrics(run) for run in followed],
         "tokens": list(rare(studies)),
         "lags": [lags(run) for run in chosen(studies, LAGS)],
+        "map": [map_row(run) for run in chosen(studies, MAP)],
     }
     return {name: pd.concat(parts, ignore_index=True) for name, parts in found.items() if parts}
 

@@ -17,6 +17,7 @@ from page_beside import COMPARISONS, by_task, compared
 from page_claims import CLAIMS, effect, headline, number, said
 from page_figures import COLOURS, SCALES, TRANSFORMER, alone, depths, effects, film, shares, training
 from page_lags import timing
+from page_map import decay_map
 from page_sizes import SIZES, points, sizes
 from page_transformers import transformers
 from scale import FILM, Scale
@@ -217,7 +218,7 @@ def definitions() -> dict[str, tuple[str, str]]:
     found = {}
     for line in PROTOCOL.read_text(encoding="utf-8").splitlines():
         cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
-        if len(cells) == 4 and re.fullmatch(r"[CODT]\d", cells[0]):
+        if len(cells) == 4 and re.fullmatch(r"[CODGT]\d", cells[0]):
             found[cells[0]] = cells[2].replace("\\|", "|"), cells[3].replace("`", "")
     return found
 
@@ -259,6 +260,7 @@ def written(out: Path) -> dict[Path, str]:
     constants = {results.name: results.depth_of_constants() for results in done}
     tables = {results.name: results.without_coupling() for results in done}
     by_size = {results.name: found for results in done if (found := results.sizes())}
+    maps = {one.name: found for one in every if (found := decay_map(one, one.link))}
     beyond = next(transformers(one, one.link) for one in every if one.name == TRANSFORMER)
     filmed = [results for results in done if results.has_film]
     training = {results.name: results.over_training() for results in filmed}
@@ -279,6 +281,7 @@ def written(out: Path) -> dict[Path, str]:
             {one.name: one.tables["lags"] for one in every if "lags" in one.tables},
             {one.name: one.link for one in every},
         ),
+        "maps": maps,
         "transformers": beyond,
         "definitions": definitions(),
         "transformer": next(one for one in every if one.name == TRANSFORMER),
@@ -297,6 +300,7 @@ def written(out: Path) -> dict[Path, str]:
     figures |= {f"{name}-depths": one["figure"] for name, one in constants.items()}
     figures |= {f"{name}-shares": one["figure"] for name, one in tables.items()}
     figures |= {f"{name}-sizes": one["figure"] for name, one in by_size.items()}
+    figures |= {f"{name}-map": one["figure"] for name, one in maps.items()}
     figures |= {f"{TRANSFORMER}-depths": beyond["figure"]} if beyond else {}
     return found | {out / f"figures/{name}.svg": alone(figure) for name, figure in figures.items()}
 

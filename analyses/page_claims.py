@@ -117,10 +117,16 @@ BEYOND = {
         "In a Transformer, is the coupling of E and the MLP deeper than that within the MLP?",
         "λ_min(E,mlp_in) over λ_min(mlp_in,mlp_out) on the plateau",
     ),
+    "G2": Claim(
+        "In batches of 32, too, skewed tokens cost more time under more weight decay.",
+        "In batches of 32 skewed tokens cost less time under more weight decay.",
+        "In batches of 32, do skewed tokens cost more time under more weight decay?",
+        CLAIMS["O3"].measure,
+    ),
     "T2": CLAIMS["C8"],
     "T3": CLAIMS["C3"],
 }
-"""Those about Transformers."""
+"""Those beyond the paper."""
 
 
 def number(value: float) -> str:

@@ -172,6 +172,40 @@ def ladder(
     return Markup(f'<svg viewBox="0 0 {width} {HEIGHT}" role="img" aria-label="{escape(alt)}">{inside}</svg>')
 
 
+def heat(panels: Mapping[str, Mapping[tuple[float, float], float]], axes: tuple[str, str], alt: str) -> Markup:
+    """Maps side by side of positive numbers by two quantities; larger is darker, in logarithms. axes: across, up."""
+    width, top, left = 840, TOP + 14, LEFT + 16
+    marks = []
+    each = width / len(panels)
+    for i, (title, cells) in enumerate(panels.items()):
+        across, up = (sorted({at[axis] for at in cells}) for axis in (0, 1))
+        size = (each - left - RIGHT) / len(across), (HEIGHT - top - BOTTOM) / len(up)
+        finite = [math.log(value) for value in cells.values() if math.isfinite(value)] or [0.0]
+        low, span = min(finite), max(max(finite) - min(finite), 1e-9)
+        x0 = each * i + left
+        marks.append(f'<text x="{x0 + (each - left) / 2:.0f}" y="{TOP}" text-anchor="middle">{escape(title)}</text>')
+        for (a, b), value in cells.items():
+            x, y = x0 + size[0] * across.index(a), top + size[1] * (len(up) - 1 - up.index(b))
+            share = (math.log(value) - low) / span if math.isfinite(value) else 1.0
+            text = f"{value:,.0f}" if 10 <= value < math.inf else "∞" if value == math.inf else f"{value:.2f}"
+            place = f'x="{x + 1:.1f}" y="{y + 1:.1f}" width="{size[0] - 2:.1f}" height="{size[1] - 2:.1f}"'
+            marks.append(f'<rect {place} fill="#0173b2" fill-opacity="{0.06 + 0.5 * share:.2f}"/>')
+            middle = f'x="{x + size[0] / 2:.1f}" y="{y + size[1] / 2 + 4:.1f}" text-anchor="middle"'
+            marks.append(f"<text {middle}>{text}</text>")
+        for j, value in enumerate(across):
+            x = x0 + size[0] * (j + 0.5)
+            marks.append(f'<text x="{x:.1f}" y="{HEIGHT - 22}" text-anchor="middle">{value:g}</text>')
+        for j, value in enumerate(up):
+            y = top + size[1] * (len(up) - 0.5 - j) + 4
+            marks.append(f'<text x="{x0 - 6:.1f}" y="{y:.1f}" text-anchor="end">{value:g}</text>')
+        marks.append(f'<text x="{x0 + (each - left) / 2:.0f}" y="{HEIGHT - 4}" text-anchor="middle">{axes[0]}</text>')
+        x, y = each * i + 12, top + (HEIGHT - top - BOTTOM) / 2
+        turned = f'transform="rotate(-90 {x:.0f} {y:.0f})" text-anchor="middle"'
+        marks.append(f'<text x="{x:.0f}" y="{y:.0f}" {turned}>{axes[1]}</text>')
+    inside = "".join(marks)
+    return Markup(f'<svg viewBox="0 0 {width} {HEIGHT}" role="img" aria-label="{escape(alt)}">{inside}</svg>')
+
+
 def _steps(first: float, last: float) -> tuple[Callable[[float], float], list[str]]:
     """Where a step stands on a log axis from `first` to `last`, and the marks of that axis."""
     place = lambda step: LEFT + (WIDTH - LEFT - RIGHT) * math.log(max(step, first) / first) / math.log(last / first)  # noqa: E731

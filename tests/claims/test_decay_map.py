@@ -1,0 +1,90 @@
+"""The map of weight decay and skew: rows from the raw files, the rest of embeddings, and what the page says."""
+
+from __future__ import annotations
+
+import json
+import math
+from html import unescape
+from pathlib import Path
+
+import decay_map
+import h5py
+import numpy as np
+import page
+import pandas as pd
+import pytest
+from helpers.made_tables import write_tables
+from helpers.tiny_trial import STUDIES, TINY
+from page_claims import BEYOND
+from page_map import cost_of_skew
+from runs import finished
+
+from landscape.sweep.plan import SweepConfig
+from landscape.sweep.run import run_sweep
+
+MAP = json.loads((STUDIES / "quick/beyond/map.json").read_text())
+SEEDS = range(200, 210)
+
+
+def test_an_embedding_rests_when_its_norm_no_longer_changes() -> None:
+    steps = np.array([0, 10, 20, 30])
+    # Near from the start; near, away, and near again; near at the last alone.
+    norms = np.array([[1.0, 1.0, 5.0], [1.05, 3.0, 4.0], [0.95, 1.0, 3.0], [1.0, 1.0, 1.0]])
+    np.testing.assert_array_equal(decay_map.rests(steps, norms), [0, 20, 30])
+
+
+@pytest.mark.usefixtures("without_workers")
+def test_rows_are_those_of_the_raw_files(tmp_path: Path) -> None:
+    """By h5py alone."""
+    grid = {"weight_decay": [0.001], "skew": [0.0, 1.0]}
+    tiny = {**MAP, "train": {**MAP["train"], **TINY, "batch_size": 8}, "grid": grid, "seeds": [200]}
+    run_sweep(SweepConfig(**tiny), tmp_path, jobs=1, overwrite=False, quiet=True)
+    for run in finished("map", tmp_path):
+        (row,) = decay_map.map_row(run).to_dict("records")
+        with h5py.File(run.planned.path) as file:
+            steps, norms, count = (file[f"tokens/{name}"][:] for name in ("step", "embedding_norm", "count"))
+            accuracy, at = file["metrics/test_accuracy"][:], file["metrics/metric_step"][:]
+        p = TINY["p"]
+        order = np.argsort(count[-1, :p], kind="stable")
+        for name, group in (("rare", order[: p // 5]), ("frequent", order[-(p // 5) :])):
+            rest = [min(s for s in steps if (abs(norms[steps >= s, i] / norms[-1, i] - 1) <= 0.1).all()) for i in group]
+            assert row[f"rest_{name}"] == np.median(rest)
+            assert row[f"absent_{name}"] == pytest.approx(1 - count[-1, group].mean() / steps[-1])
+        np.testing.assert_equal(row["grokked"], min(at[accuracy >= 0.95], default=math.nan))
+        assert row["absent_rare"] > row["absent_frequent"]
+
+
+def write_map(folder: Path, cost: float) -> None:
+    """A scale in which skew 0.7 costs so many times more at weight decay 0.002, and skew 1 never groks."""
+    write_tables(folder, {}, tokens=2)
+    rows = [
+        {"study": "map", "case": "base", "seed": seed, "weight_decay": decay, "skew": skew, "watched": 10_000}
+        | {"grokked": math.nan if skew == 1 else 1000 * (cost if (decay, skew) == (0.002, 0.7) else 1.0)}
+        | {"rest_rare": 300 * (1 + skew), "rest_frequent": 200, "absent_rare": 0.5, "absent_frequent": 0.1}
+        for decay in MAP["grid"]["weight_decay"]
+        for skew in MAP["grid"]["skew"]
+        for seed in SEEDS
+    ]
+    pd.DataFrame(rows).to_csv(folder / "map.csv", index=False)
+
+
+@pytest.mark.parametrize(("cost", "judgement"), [(2.0, "supported"), (0.5, "not supported"), (1.0, "undecided")])
+def test_the_page_follows_the_map(cost: float, judgement: str, tmp_path: Path) -> None:
+    write_map(tmp_path / "quick", cost)
+    x = cost_of_skew(pd.read_csv(tmp_path / "quick/map.csv"))
+    assert x == pytest.approx(dict.fromkeys(SEEDS, math.log(cost)))
+    texts = page.written(tmp_path)
+    html, claim = unescape(texts[tmp_path / "index.html"]), BEYOND["G2"]
+    sentence = {"supported": claim.holds, "not supported": claim.opposite}.get(judgement, claim.question)
+    assert sentence in html
+    assert sentence in texts[tmp_path / "report.md"]
+    assert "absent from 50% of batches" in html
+    assert "50</a> of 200 runs never grokked" in html
+    figure = texts[tmp_path / "figures/quick-map.svg"]
+    assert figure.count(">∞<") == 5
+    assert (f">{1000 * cost:,.0f}<" in figure, figure.count(">1.50<"), figure.count(">3.00<")) == (True, 5, 5)
+
+
+def test_a_trial_without_the_map_says_nothing_of_it(tmp_path: Path) -> None:
+    write_tables(tmp_path / "quick", {}, tokens=2)
+    assert 'id="map"' not in page.written(tmp_path)[tmp_path / "index.html"]
