@@ -162,7 +162,7 @@ def metrics(run: Run) -> pd.DataFrame:
 def tables(studies: Runs) -> dict[str, pd.DataFrame]:
     """What stands behind the primary tests and the page, by the name of its CSV file."""
     runs = [run for of_study in studies.values() for run in of_study]
-    done = [(run, analysis) for run in runs for analysis in run.planned.hessian]
+    done = [(run, analysis) for run in runs for analysis, path in run.planned.hessian.items() if path.exists()]
     followed = [*chosen(studies, "curvature", case="c1"), *chosen(studies, FILM)]
     found = {
         "points": [pd.DataFrame([point(*one)]) for one in done if one[0].planned.path.parent.name == POINTS],

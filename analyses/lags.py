@@ -40,7 +40,7 @@ EVENTS = {
 
 
 def lags(run: Run) -> pd.DataFrame:
-    """One row an event of a run: its first step, NaN where it never came."""
+    """One row an event of a run: its first step, NaN where it never came; none of ratios that are never defined."""
     loss = run.data["test_loss"].to_series()
     found = {name: run.times[name] for name in ("memorised", "grokked")}
     found |= {"half": run.first("test_accuracy", HALF), "loss_peak": float(loss.idxmax()), "loss_half": fall(loss)}
@@ -51,7 +51,8 @@ def lags(run: Run) -> pd.DataFrame:
     index = pair["inertia"].sel(sign="negative").fillna(pair["inertia_estimate"])
     kappa = pair["coupling_ratios"].sel(pair=pair["block"].item()).isel(rank=0)
     index, kappa = (values.to_series().dropna() for values in (index, kappa))
-    found |= {"index_peak": highest(index), "index_half": fall(index), "kappa_peak": highest(kappa)}
+    found |= {"index_peak": highest(index), "index_half": fall(index)}
+    found |= {"kappa_peak": highest(kappa)} if len(kappa) else {}
     with open_geometry(geometry_file(run.planned.path)) as geometry:
         steps = geometry["step"].values
         for event, name in GEOMETRY.items():

@@ -30,25 +30,27 @@ def timing(tables: Mapping[str, pd.DataFrame], links: Mapping[str, Link]) -> dic
     if not tables:
         return None
     steps = {scale: table.pivot(index="seed", columns="event", values="step") for scale, table in tables.items()}
-    x = {scale: {event: _later(table, event) for event in EVENTS} for scale, table in steps.items()}
+    x = {scale: {event: _later(table, event) for event in EVENTS if event in table} for scale, table in steps.items()}
     verdicts = {scale: _verdict(of[CLAIM]) for scale, of in x.items()}
     rows = []
     for event, words in EVENTS.items():
-        shown = {scale: spread([math.exp(value) for value in of[event]]) for scale, of in x.items()}
+        known = {scale: of for scale, of in x.items() if event in of}
+        shown = {scale: spread([math.exp(value) for value in of[event]]) for scale, of in known.items()}
         middles = {
             scale: dict(zip(("median", "low", "high"), median_interval(of[event]), strict=True))
-            for scale, of in x.items()
+            for scale, of in known.items()
         }
         named = {
             scale: {**one, "verdict": verdicts[scale]["verdict"] if event == CLAIM else "exploratory"}
             for scale, one in middles.items()
         }
-        cells = {
+        cells = dict.fromkeys(x, {"ratio": "–", "after": "–"})
+        cells |= {
             scale: {
                 "ratio": links[scale]("lags", shown[scale], event=event),
                 "after": f"{sum(value > 0 for value in of[event])} of {len(of[event])}",
             }
-            for scale, of in x.items()
+            for scale, of in known.items()
         }
         rows.append({"words": words, "cells": cells, "bars": effects(named, shown)})
     scale, last = list(verdicts.items())[-1]

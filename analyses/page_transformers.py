@@ -46,12 +46,14 @@ def transformers(scale: Scale, link: Link) -> dict[str, Any] | None:
         "figure": depths(plateau, alt, PAIRS),
         "pairs": list(pairs(scale, link)),
         "networks": list(networks(scale, link)),
+        "rates": list(rates(scale, link)),
     }
 
 
 def on_plateau(scale: Scale, study: str, case: str) -> pd.DataFrame:
     """Rows of curvature.csv on the plateau of a study's runs, by seed."""
-    return scale.rows("curvature", study=study, case=case, analysis="plateau")
+    found = scale.rows("curvature", study=study, case=case)
+    return found[found["analysis"].str.startswith("plateau")]
 
 
 def pairs(scale: Scale, link: Link) -> Iterator[dict[str, Any]]:
@@ -79,12 +81,24 @@ def networks(scale: Scale, link: Link) -> Iterator[dict[str, Any]]:
         plateau = on_plateau(scale, study, case).reset_index()
         lowest = plateau[plateau["block"].isin(PAIRS)].pivot_table(index="seed", columns="block", values="lowest")
         deepest = lowest.idxmin(axis=1).value_counts()
-        grokked = runs["grokked"].fillna(np.inf)
-        known = {"study": study, "case": case}
         yield {
             "words": words,
-            "grokked": link("runs", f"{np.isfinite(grokked).sum()} of {len(grokked)}", **known),
-            "step": number(grokked.median()) if np.isinf(grokked.median()) else f"{grokked.median():,.0f}",
+            **how_soon(runs, link, study=study, case=case),
             "ratio": spread((lowest["E,mlp_in"] / lowest["mlp_in,mlp_out"]).tolist()),
             "deepest": Markup("; ").join(f"{pair} {count}" for pair, count in deepest.items()),
         }
+
+
+def rates(scale: Scale, link: Link) -> Iterator[dict[str, Any]]:
+    """How soon the network groks with each rate of E over that of all else."""
+    runs = scale.tables["runs"]
+    runs = runs[((runs["study"] == "curvature") & runs["case"].isin(["c1", "c10"])) | (runs["study"] == "rates")]
+    for c, rows in runs.groupby("lr_ratio"):
+        yield {"c": f"{float(str(c)):g}", **how_soon(rows, link, study=rows["study"].iloc[0], lr_ratio=c)}
+
+
+def how_soon(runs: pd.DataFrame, link: Link, **known: object) -> dict[str, Any]:
+    """How many runs grokked, and their median step, in which never is latest."""
+    middle = runs["grokked"].fillna(np.inf).median()
+    there = link("runs", f"{runs['grokked'].notna().sum()} of {len(runs)}", **known)
+    return {"grokked": there, "step": number(middle) if np.isinf(middle) else f"{middle:,.0f}"}

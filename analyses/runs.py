@@ -63,11 +63,16 @@ def used_for(data: xarray.Dataset, part: str) -> NDArray[np.bool_]:
 
 @functools.cache
 def finished(name: str, folder: Path) -> tuple[Run, ...]:
-    """The runs of the study in FOLDER/NAME, which must be complete, and so must their analyses."""
+    """The runs of the study in FOLDER/NAME, which must be complete, and so must their analyses.
+
+    A run that never memorised has no plateau, and no analysis there.
+    """
     definition = folder / name / DEFINITION
     if not definition.exists():
         raise LandscapeError(f"{definition} is missing: no study {name} in {folder}", "make studies")
-    runs = tuple(Run(run) for run in sweep_runs(load_sweep(definition), folder))
+    sweep = load_sweep(definition)
+    runs = tuple(Run(run) for run in sweep_runs(sweep, folder))
+    on_plateau = {one.name for one in sweep.analyses if getattr(one.settings, "steps", None) == "plateau"}
     # A run still in training would count as censored too early.
     missing = [r.planned.path for r in runs if not r.planned.path.exists() or r.data.attrs["status"] != "complete"]
     if missing:
@@ -77,6 +82,8 @@ def finished(name: str, folder: Path) -> tuple[Run, ...]:
         )
     for run in runs:
         for analysis, path in run.planned.hessian.items():
+            if analysis in on_plateau and np.isnan(run.times["memorised"]):
+                continue
             if not path.exists() or run.hessian(analysis).attrs["status"] != "complete":
                 raise LandscapeError(f"analysis {path} is missing or unfinished", "make studies")
     return runs

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 import sys
 from html import unescape
 from pathlib import Path
@@ -101,7 +102,7 @@ def write_transformers(folder: Path, x: float) -> None:
     for study, case in NETWORKS.values():
         for seed in beyond.SEEDS:
             known = {"study": study, "case": case, "seed": seed}
-            runs.append({**known, "grokked": np.nan if case == "post" else 300.0})
+            runs.append({**known, "lr_ratio": 1.0, "grokked": np.nan if case == "post" else 300.0})
             for analysis, step in (("plateau", 100), ("over-training", 0), ("over-training", 400)):
                 # No embedding that unembeds has a pair E,U.
                 pairs = [pair for pair in PAIRS if (case, pair) != ("tied", "E,U")]
@@ -133,6 +134,7 @@ def test_the_page_follows_the_verdicts(x: float, judgement: str, tmp_path: Path)
     assert [f"{0.06 * times:.3g}; 7</a>" in html for times in (1, 101, 401)] == [True] * 3
     assert html.count("E,U 10</td>") == len(NETWORKS) - 1
     assert html.count("V,O 10</td>") == 1
+    assert re.search(r"<td>1</td><td>.*10 of 10</a></td><td>300</td>", html)
     assert "<td>∞</td><td>× 0.5 [0.5, 0.5]</td>" in html
     assert tmp_path / "figures/transformer-depths.svg" in texts
 

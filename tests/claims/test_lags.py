@@ -65,6 +65,15 @@ def test_the_page_says_what_comes_first(sign: int, judgement: str, tmp_path: Pat
     assert SENTENCES[judgement] in texts[tmp_path / "report.md"]
 
 
+def test_what_is_not_defined_is_left_open(tmp_path: Path) -> None:
+    """Coupling ratios need blocks without negative eigenvalues, which an embedding may not have."""
+    write_lags(tmp_path / "mid", 1)
+    table = pd.read_csv(tmp_path / "mid/lags.csv")
+    table[table["event"] != "kappa_peak"].to_csv(tmp_path / "mid/lags.csv", index=False)
+    text = unescape(page.written(tmp_path)[tmp_path / "index.html"])
+    assert "<td>κ₁ of the pair is highest</td><td>–</td><td>–</td>" in text
+
+
 def test_scales_without_the_study_have_no_section(tmp_path: Path) -> None:
     write_tables(tmp_path / "mid", {}, tokens=4)
     assert 'id="geometry"' not in page.written(tmp_path)[tmp_path / "index.html"]

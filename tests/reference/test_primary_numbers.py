@@ -36,6 +36,37 @@ def test_verdicts_follow_from_the_committed_tables(name: str) -> None:
         assert np.isclose(float(row["median"]), np.median(list(x[row["claim"]].values()))), row
 
 
+def test_verdicts_on_transformers_follow_from_the_committed_tables() -> None:
+    folder = REFERENCE / "transformer"
+    runs, curvature = rows(folder / "runs.csv"), rows(folder / "curvature.csv")
+    x = {(row["claim"], int(row["seed"])): float(row["x"]) for row in rows(folder / "seeds.csv")}
+
+    def grokked(seed: int, **known: str) -> float:
+        (row,) = (r for r in runs if int(r["seed"]) == seed and all(r[k] == v for k, v in known.items()))
+        return float(row["grokked"] or "inf")
+
+    def lowest(seed: int, block: str) -> float:
+        known = {"study": "curvature", "case": "c1", "analysis": "plateau", "block": block, "seed": str(seed)}
+        (row,) = (r for r in curvature if all(r[k] == v for k, v in known.items()))
+        return float(row["lowest"])
+
+    for seed in range(200, 210):
+        assert np.isclose(x["T1", seed], np.log(lowest(seed, "E,mlp_in") / lowest(seed, "mlp_in,mlp_out")))
+        one, ten = (grokked(seed, study="curvature", case=case) for case in ("c1", "c10"))
+        assert np.isclose(x["T2", seed], np.log(one / ten) if ten < np.inf else -np.inf)
+        costs = []
+        for size in ("64", "512"):
+            at = [grokked(seed, study="sampling", sampler=s, batch_size=size) for s in ("skewed", "uniform")]
+            costs.append(np.log(min(at[0], 4000) / min(at[1], 4000)))
+        assert np.isclose(x["T3", seed], np.mean(costs))
+    of = {name: [v for (claim, _), v in x.items() if claim == name] for name in ("T1", "T2", "T3")}
+    by_hand = verdict({name: dict(enumerate(values)) for name, values in of.items()})
+    for row in rows(folder / "verdicts.csv"):
+        corrected, judgement = by_hand[row["claim"]]
+        assert (row["verdict"], len(of[row["claim"]])) == (judgement, 10)
+        assert np.isclose(float(row["holm"]), corrected)
+
+
 def test_the_committed_page_is_that_of_the_committed_tables() -> None:
     if not (REFERENCE / "index.html").exists():
         pytest.skip("no page is committed yet: python analyses/page.py")
