@@ -41,7 +41,7 @@ WATCHED = {
 def plain_loop(config: TrainConfig, fused: bool) -> None:
     """A good plain PyTorch loop: two parameter groups, shuffled epochs by index, no metrics and no files."""
     x, y = (torch.from_numpy(array).long() for array in make_data(config).subset(TRAIN))
-    embedding = nn.Embedding(config.vocabulary, config.embed_dim)
+    embedding = nn.Embedding(config.num_tokens, config.embed_dim)
     width = config.tokens * config.embed_dim
     rest = nn.Sequential(nn.Flatten(), nn.Linear(width, config.hidden), nn.ReLU(), nn.Linear(config.hidden, config.p))
     groups = [{"params": embedding.parameters(), "lr": config.lr}, {"params": rest.parameters()}]

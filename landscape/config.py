@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
-import math
 import re
 import reprlib
 from pathlib import Path
@@ -14,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from landscape.choices.activations import ACTIVATIONS
 from landscape.choices.optimizers import OPTIMIZERS
 from landscape.choices.samplers import SAMPLERS
-from landscape.choices.tasks import TASKS
+from landscape.choices.tasks import MODULUS, TASKS
+from landscape.combinations import require_combination
 from landscape.errors import ConfigError, suggest
 from landscape.former import former_names, renamed_fields
 from landscape.json_files import read_object
@@ -33,8 +32,6 @@ else:
     Task, Sampler, Activation, Optimizer = (Literal[tuple(r)] for r in (TASKS, SAMPLERS, ACTIVATIONS, OPTIMIZERS))
 
 Config = TypeVar("Config", bound="DataclassInstance")
-MODULUS = 1 << 16
-"""Largest p: all p^2 pairs are stored."""
 Spectra = Literal["auto", "full", "ends"]
 FULL_LIMIT = 4000
 """Largest block of which all eigenvalues cost less than those at its ends."""
@@ -47,8 +44,17 @@ class TrainConfig:
     """Options of one grokking run."""
 
     task: Task = field("add", "Operation mod p.", choices=TASKS)
-    p: int = field(97, "Modulus.", at_most=MODULUS)
+    p: int = field(97, "Modulus; task text has none.", at_most=MODULUS)
     tokens: Literal[2, 3, 4] = field(4, "Input form: `a b` (2), `a b =` (3) or `a op b =` (4).")
+    text: str = field("", "Text of task text: a file in UTF-8.")
+    vocabulary: int = field(
+        1000,
+        "Words that task text tells apart: the most frequent ones, and one that stands for all others.",
+        at_least=2,
+        at_most=MODULUS,
+    )
+    context: int = field(3, "Words of the text from which task text learns the next.", at_least=1, at_most=64)
+    samples: int = field(20_000, "Places of the text that are learned from or tested on.", at_least=2, at_most=MOST)
     model: Literal["embedding", "onehot", "tables", "scalar", "transformer"] = field(
         "embedding",
         "An MLP on learned embeddings, one-hot tokens or the tokens' numbers; tables: the MLP on one-hot tokens that "
@@ -132,95 +138,31 @@ class TrainConfig:
                 f"checkpoint_at {reprlib.repr(list(self.checkpoint_at))} leaves the run's steps 0 to {self.steps}",
                 "name steps inside the run, or raise --steps",
             )
-        if self.p < 2:
-            raise ConfigError(f"p is {self.p}; arithmetic mod p needs p >= 2", "pick a prime such as 59 or 97")
-        if TASKS[self.task].divides and not is_prime(self.p):
-            around = (q for i in itertools.count(1) for q in (self.p - i, self.p + i) if q <= MODULUS)
-            raise ConfigError(
-                f"p is {self.p}, not a prime; division mod p needs one",
-                f"the nearest prime is {next(filter(is_prime, around))}",
-            )
-        self._require_model()
-
-    def _require_model(self) -> None:
-        """Raise ConfigError for options that the model does not have or cannot combine."""
-        self._require_start()
-        self._require_penalty()
-        if self.model == "transformer":
-            if self.embed_dim % self.heads:
-                raise ConfigError(
-                    f"embed_dim {self.embed_dim} cannot be divided into {self.heads} heads",
-                    f"--heads takes a divisor of --embed-dim, such as {math.gcd(self.embed_dim, self.heads)}",
-                )
-            if self.norm != "none" and self.embed_dim <= 2:
-                what = "one number is constant" if self.embed_dim == 1 else "two numbers is their order alone"
-                raise ConfigError(
-                    f"norm is {self.norm} and embed_dim {self.embed_dim}: LayerNorm of {what}",
-                    "raise --embed-dim, or use --norm none",
-                )
-            if self.freeze == "W" or isinstance(self.lr_ratio, str) or self.init_scale_W != 1:
-                raise ConfigError(
-                    "model transformer has no W, but freeze, lr_ratio or init_scale_W asks for one",
-                    "use --freeze none or E, a number for --lr-ratio, and leave out --init-scale-W",
-                )
-            return
-        for name in ("layers", "heads", "norm", "positions", "tied"):
-            if getattr(self, name) != getattr(TrainConfig, name):
-                raise ConfigError(
-                    f"{name} is {getattr(self, name)}, but model {self.model} is no Transformer",
-                    f"use --model transformer, or leave out --{name}",
-                )
-        if self.model != "embedding" and (
-            self.freeze == "E" or isinstance(self.lr_ratio, str) or SAMPLERS[self.sampler].follow
-        ):
-            raise ConfigError(
-                f"model {self.model} has no E, but freeze, lr_ratio or sampler asks for one",
-                "use --model embedding, or --freeze none, a number for --lr-ratio and another --sampler",
-            )
-        if self.model == "tables" and self.lr_ratio != 1:
-            raise ConfigError(
-                f"lr_ratio is {self.lr_ratio}, but model tables has no E with a rate of its own",
-                "use --model embedding, or leave out --lr-ratio",
-            )
-        if self.freeze != "none" and isinstance(self.lr_ratio, str):
-            raise ConfigError(
-                f"lr_ratio {self.lr_ratio} balances E against W, but {self.freeze} is frozen",
-                "use a number for --lr-ratio, or --freeze none",
-            )
-
-    def _require_start(self) -> None:
-        """Raise ConfigError for initial values that the run cannot have, and a freeze of nothing."""
-        if self.freeze_from and self.freeze == "none":
-            raise ConfigError(
-                f"freeze_from is {self.freeze_from}, but nothing is frozen", "name a matrix with --freeze E or W"
-            )
-        if self.start == "folded" and (self.model, self.tokens, self.bias) != ("embedding", 2, True):
-            raise ConfigError(
-                f"start is folded, but the run has model {self.model}, {self.tokens} tokens and bias {self.bias}",
-                "only --model embedding with --tokens 2 and biases starts so; or use --start own",
-            )
-
-    def _require_penalty(self) -> None:
-        """Raise ConfigError for a nuclear norm that the run cannot have."""
-        if self.penalty != "nuclear":
-            return
-        if self.model != "tables":
-            raise ConfigError(
-                f"penalty nuclear acts on tables, but the model is {self.model}", "use --model tables, or --penalty l2"
-            )
-        if self.freeze == "W":
-            raise ConfigError(
-                "penalty nuclear moves the tables W, but W is frozen", "use --freeze none, or --penalty l2"
-            )
+        require_combination(self)
 
     def is_frozen(self, parameter: str, step: int) -> bool:
         """Whether a parameter stays at its value in the step after `step`."""
         return parameter == self.freeze != "none" and step >= self.freeze_from
 
     @property
-    def vocabulary(self) -> int:
-        """V: the p operands, with three tokens `=`, and with four the operator too."""
-        return self.p + self.tokens - 2
+    def reads_text(self) -> bool:
+        """Whether the samples are words of a text, not pairs of numbers."""
+        return TASKS[self.task].answer is None
+
+    @property
+    def classes(self) -> int:
+        """The answers to choose from, which are the operands too: p numbers, or the words of a text."""
+        return self.vocabulary if self.reads_text else self.p
+
+    @property
+    def slots(self) -> int:
+        """Tokens of a sample."""
+        return self.context if self.reads_text else self.tokens
+
+    @property
+    def num_tokens(self) -> int:
+        """V: the p operands, with three tokens `=`, and with four the operator too; or the words of a text."""
+        return self.vocabulary if self.reads_text else self.p + self.tokens - 2
 
 
 @renamed_fields
@@ -387,8 +329,3 @@ def replace(base: Config, data: dict[str, Any]) -> Config:
 def to_json(config: DataclassInstance) -> str:
     """The config as one JSON object, keys in declaration order."""
     return json.dumps(dataclasses.asdict(config))
-
-
-def is_prime(n: int) -> bool:
-    """Whether n is a prime, by trial division."""
-    return n >= 2 and all(n % q for q in range(2, math.isqrt(n) + 1))

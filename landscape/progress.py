@@ -71,6 +71,9 @@ class Bar(tqdm):  # type: ignore[misc]
 
     def close(self) -> None:
         """Show the last state. Without a terminal only if an earlier one was."""
+        if "_thread" not in vars(self):
+            # Ctrl-C came while the bar was made, and tqdm closes what is left of it.
+            return
         self._ended.set()
         if self._thread.is_alive():
             # A process that is forked after this finds no other thread.

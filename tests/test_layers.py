@@ -32,6 +32,7 @@ FLOORS = {
     "config": 1,
     "signals": 1,
     "options": 0.9,
+    "combinations": 0.9,
     "json_files": 0.8,
     "choices": 0.8,
     "errors": 0.5,

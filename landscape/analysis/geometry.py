@@ -17,8 +17,7 @@ from landscape.analysis.embeddings import FEWEST, Floats, Ints, appears, cyclic_
 from landscape.analysis.fields import GEOMETRY, NUMBERS
 from landscape.analysis.hessian import finite_steps, warn_of_damage
 from landscape.analysis.tables import Table
-from landscape.choices.tasks import TASKS
-from landscape.config import is_prime
+from landscape.choices.tasks import TASKS, is_prime
 from landscape.errors import ConfigError, DoesNotFitError, FileError
 from landscape.memory import free_bytes
 from landscape.problems.problem import Arrays

@@ -1,8 +1,9 @@
-"""Tasks: the right answer to each pair of operands mod p."""
+"""Tasks: the right answer to each pair of operands mod p, or the next word of a text."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -18,14 +19,15 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """The answers to pairs (a, b) mod p; divides: b = 0 has no answer, and p has to be a prime.
+    """The answers to pairs (a, b) mod p; None: samples are of a text, and answered by it.
 
+    divides: b = 0 has no answer, and p has to be a prime.
     multiplies: the group is that of multiplication, whose circle runs through the discrete logarithm. sign: the answer
     stands at a + sign b on that circle; 0: it is no such sum.
     """
 
-    answer: Answer
-    divides: bool
+    answer: Answer | None
+    divides: bool = False
     multiplies: bool = False
     sign: int = 0
 
@@ -35,6 +37,10 @@ class Task:
 
 
 TASKS: Registry[Task] = Registry("task")
+TEXT = "text"
+"""The task whose samples are places of a text."""
+MODULUS = 1 << 16
+"""Largest p: all p^2 pairs are stored."""
 
 
 def task(divides: bool = False, multiplies: bool = False, sign: int = 0) -> Callable[[Answer], Answer]:
@@ -79,3 +85,11 @@ def div(a: Ints, b: Ints, p: int) -> Ints:
 def squares(a: Ints, b: Ints, p: int) -> Ints:
     """a^2+b^2"""
     return a * a + b * b
+
+
+TASKS.add(TEXT, Task(None), "the next word of a text")
+
+
+def is_prime(n: int) -> bool:
+    """Whether n is a prime, by trial division."""
+    return n >= 2 and all(n % q for q in range(2, math.isqrt(n) + 1))

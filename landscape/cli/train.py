@@ -37,8 +37,8 @@ class Train(Command):
     # fmt: off
     groups = {
         "run": ("preset", "config", "seed", "seeds", "vary", "device", "dtype"),
-        "data": ("task", "p", "tokens", "train_fraction", "test_fraction", "batch_size", "sampler", "skew",
-                 "sampler_every"),
+        "data": ("task", "p", "tokens", "text", "vocabulary", "context", "samples", "train_fraction", "test_fraction",
+                 "batch_size", "sampler", "skew", "sampler_every"),
         "model": ("model", "embed_dim", "hidden", "layers", "heads", "norm", "positions", "tied", "activation", "bias",
                   "init_scale_E", "init_scale_W", "start"),
         "optimiser": ("optimizer", "lr", "lr_ratio", "lr_ratio_every", "momentum", "betas", "warmup", "weight_decay",

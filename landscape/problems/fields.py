@@ -28,7 +28,7 @@ DATA = Table(
     (
         Field("tokens", ("sample", "slot"), "i4", "input tokens"),
         Field("labels", ("sample",), "i4", "right answer"),
-        Field("split", ("sample",), "i1", "use of the pair", attrs=SPLIT),
+        Field("split", ("sample",), "i1", "use of the sample", attrs=SPLIT),
     ),
 )
 
@@ -49,18 +49,18 @@ def declared(config: Mapping[str, Any], path: object) -> tuple[Field, ...]:
 
 def axes(config: TrainConfig) -> dict[str, int]:
     """Lengths of the axes of a run's parameters, data and order of training pairs."""
-    p, f = config.p, config
+    f = config
     of_model = transformer.lengths if f.model == "transformer" else embedding_mlp.lengths
-    samples = TASKS[f.task].count(p)
+    samples = f.samples if f.reads_text else TASKS[f.task].count(f.p)
     free = samples - round((f.test_fraction or 0) * samples)
     return {
-        "token": f.vocabulary,
+        "token": f.num_tokens,
         "embed": f.embed_dim,
         "hidden": f.hidden,
         **of_model(f),
-        "class": p,
+        "class": f.classes,
         "sample": samples,
-        "slot": f.tokens,
+        "slot": f.slots,
         "train_sample": min(round(f.train_fraction * samples), free),
     }
 

@@ -1,4 +1,4 @@
-"""Arithmetic mod p: pairs, labels, input tokens and the split into training and test pairs."""
+"""The samples of a run, pairs of numbers mod p or places of a text: labels, input tokens and the split."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import dataclasses
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.choices.samplers import SAMPLERS, Pairs
+from landscape.choices.samplers import SAMPLERS, Samples
 from landscape.choices.tasks import TASKS
 from landscape.config import TrainConfig
 from landscape.errors import ConfigError
+from landscape.problems.text import choose_places
 
 TRAIN, TEST, UNUSED = 0, 1, 2
 Ints = NDArray[np.int64]
@@ -19,7 +20,7 @@ Floats = NDArray[np.float64]
 
 @dataclasses.dataclass(frozen=True)
 class TaskData:
-    """All pairs of a task: tokens (sample, slot), labels (sample), split (sample: 0 train, 1 test, 2 unused)."""
+    """All samples of a task: tokens (sample, slot), labels (sample), split (sample: 0 train, 1 test, 2 unused)."""
 
     tokens: NDArray[np.int32]
     labels: NDArray[np.int32]
@@ -31,12 +32,18 @@ class TaskData:
 
 
 def make_data(config: TrainConfig) -> TaskData:
-    """Every pair (a, b) with its answer, split by the config's seed, fractions and sampler."""
+    """Every pair (a, b) or chosen place with its answer, split by the config's seed, fractions and sampler."""
     p, task = config.p, TASKS[config.task]
+    if task.answer is None:
+        found, followed, counts = choose_places(config)
+        parts = np.repeat(np.array([TRAIN, TEST], np.int8), counts)
+        split = np.pad(parts, (0, len(found) - len(parts)), constant_values=UNUSED)
+        _require_both(config, split)
+        return TaskData(found, followed, split)
     a, b = (grid.ravel() for grid in np.meshgrid(np.arange(p), np.arange(p), indexing="ij"))
     if task.divides:
         a, b = a[b != 0], b[b != 0]
-    marks = [np.full_like(a, mark) for mark in range(p, config.vocabulary)]
+    marks = [np.full_like(a, mark) for mark in range(p, config.num_tokens)]
     columns = [a, marks[0], b, marks[1]] if config.tokens == 4 else [a, b, *marks]
     tokens = np.stack(columns, axis=1).astype(np.int32)
     labels = task.answer(a, b, p) % p
@@ -56,14 +63,20 @@ def _split(config: TrainConfig, a: Ints, b: Ints) -> NDArray[np.int8]:
         split[rng.permutation(len(a))[: round(config.test_fraction * len(a))]] = TEST
     free = np.flatnonzero(split == UNUSED)
     count = min(round(config.train_fraction * len(a)), len(free))
-    pairs = Pairs(a[free], b[free], config.p, config.skew)
-    split[free[SAMPLERS[config.sampler].choose(pairs, count, rng)]] = TRAIN
+    samples = Samples(np.stack([a[free], b[free]], axis=1), config.p, config.skew)
+    split[free[SAMPLERS[config.sampler].choose(samples, count, rng)]] = TRAIN
     if config.test_fraction is None:
         split[split == UNUSED] = TEST
+    _require_both(config, split)
+    return split
+
+
+def _require_both(config: TrainConfig, split: NDArray[np.int8]) -> None:
+    """Raise ConfigError for a split that leaves nothing to learn from or nothing to test on."""
+    what, more = ("samples", "samples") if config.reads_text else ("pairs", "p")
     for part, name in ((TRAIN, "train_fraction"), (TEST, "test_fraction")):
         if not (split == part).any():
             raise ConfigError(
-                f"{name} {getattr(config, name)} of {len(a)} pairs leaves none",
-                f"raise --{name.replace('_', '-')} or --p",
+                f"{name} {getattr(config, name)} of {len(split)} {what} leaves none",
+                f"raise --{name.replace('_', '-')} or --{more}",
             )
-    return split

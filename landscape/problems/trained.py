@@ -37,9 +37,10 @@ class TrainedProblem(abc.ABC):
 
     def __init__(self, train: TrainConfig, data: Arrays, device: torch.device, chunk_size: int) -> None:
         self.train, self.device, self.name = train, device, f"the {train.model} model"
-        # The other tokens are the same in every sample.
-        operands, others = range(train.p), range(train.p, train.vocabulary)
-        self.rows = {"E": {"operands": operands, **({"constants": others} if others else {})}}
+        # The other tokens are the same in every sample; a text has none, and no numbers.
+        operands, others = range(train.classes), range(train.classes, train.num_tokens)
+        named = {"operands": operands, **({"constants": others} if others else {})}
+        self.rows = {} if train.reads_text else {"E": named}
         rows = data["split"] == TRAIN
         self.tokens = torch.from_numpy(data["tokens"][rows]).to(device, torch.int64)
         self.labels = torch.from_numpy(data["labels"][rows]).to(device, torch.int64)
@@ -79,6 +80,8 @@ class TrainedProblem(abc.ABC):
     @property
     def numbers(self) -> tuple[str, range]:
         """The parameter with a row a number, and these rows. Raises ConfigError for a model that has none."""
+        if self.train.reads_text:
+            raise ConfigError("the words of a text are no numbers", "name a run on a task mod p")
         for name, groups in self.rows.items():
             if name in self.parameters:
                 return name, groups["operands"]
@@ -100,7 +103,7 @@ class TrainedProblem(abc.ABC):
 
     def training(self, reader: RunReader, step: int) -> Training:
         """What the trainer knew at a stored step; the learning rates are those of the last row of metrics by then."""
-        count = reader.tokens_at(step)["count"][: self.train.p]
+        count = reader.tokens_at(step)["count"][: self.train.classes]
         metrics = reader.metrics_at(step) or {}
         moments = reader.second_moments(step) if step else None
         corrected = 1 - self.train.betas[1] ** step

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import landscape
 from landscape.analysis.tables import by_block
+from landscape.choices.tasks import TEXT
 from landscape.errors import ConfigError, FileError, warn
 from landscape.problems.embedding_mlp.blocks import RATE_RATIO
 from landscape.problems.factory import load, unlike_source
@@ -135,7 +136,9 @@ def _trained(source: Source) -> dict[str, str]:
     """Options and results of a run of `landscape train`."""
     c = source.config
     facts = {
-        "task": f"{c['task']} mod {c['p']}, {c['tokens']} tokens",
+        "task": f"text of {c['vocabulary']} words, the next of {c['context']}"
+        if c["task"] == TEXT
+        else f"{c['task']} mod {c['p']}, {c['tokens']} tokens",
         "model": network(c),
         "optimiser": f"{c['optimizer']}, lr {c['lr']:g}, {RATE_RATIO} {c['lr_ratio']}, "
         f"weight decay {c['weight_decay']:g}{' (nuclear norm of the tables)' if c['penalty'] == 'nuclear' else ''}",

@@ -229,11 +229,12 @@ def _require_memory(config: TrainConfig) -> None:
     lengths, number = axes(config), 4 if config.dtype == "float32" else 8
     samples, weights = lengths["sample"], number_of_parameters(config)
     # All pairs and their temporaries, weights with gradients and moments, hidden layer and logits of every pair.
-    needed = samples * (32 + 4 * config.tokens) + number * (4 * weights + samples * (config.hidden + config.p))
+    needed = samples * (32 + 4 * config.slots) + number * (4 * weights + samples * (config.hidden + config.classes))
     free = free_memory(torch.device("cpu"))
     if needed > free:
+        size = "vocabulary" if config.reads_text else "p"
         raise DoesNotFitError(
-            f"a run of p {config.p}, hidden {config.hidden} and embed_dim {config.embed_dim} needs at least "
+            f"a run of {size} {config.classes}, hidden {config.hidden} and embed_dim {config.embed_dim} needs at least "
             f"{needed / 1e9:.1f} GB; {free / 1e9:.1f} GB are free",
-            "lower --p, --hidden or --embed-dim",
+            f"lower --{size}, --hidden or --embed-dim",
         )

@@ -30,7 +30,7 @@ from landscape.training.samplers import BatchSampler
 from landscape.training.tables import scales, tables
 
 RESUMABLE = {
-    "steps", "stop_test_accuracy", "extra_steps", "device", "metrics_every",
+    "text", "steps", "stop_test_accuracy", "extra_steps", "device", "metrics_every",
     "checkpoint_every", "checkpoint_log", "checkpoint_at",
 }  # fmt: skip
 RESUME_ELSEWHERE = "resume it from the loop that trains it: landscape.Recorder(path, model, resume=True)"
@@ -52,7 +52,7 @@ class Member:
         )
         self.schedule = set(checkpoint_schedule(config))
         self.lr_ratio = 1.0 if isinstance(config.lr_ratio, str) else config.lr_ratio
-        self.count = np.zeros(config.vocabulary, np.int64)
+        self.count = np.zeros(config.num_tokens, np.int64)
         self.stop_step = -1
         self.has_diverged = False
 
@@ -72,7 +72,7 @@ class Member:
 
     def f_E(self, step: int) -> float:
         """Mean over operand tokens of the share of steps whose batch held the token; NaN before the first."""
-        return float(self.count[: self.config.p].mean() / step) if step else math.nan
+        return float(self.count[: self.config.classes].mean() / step) if step else math.nan
 
     def rate(self, name: str, step: int) -> float:
         """The learning rate of a parameter in the step after `step`."""
@@ -145,7 +145,7 @@ class Member:
             fsync,
         )
         nothing = {f"{moment}_{n}": np.zeros_like(array) for n, array in parameters.items() for moment in ("m", "v")}
-        return {"step": 0, "grad_norm": np.zeros(self.config.vocabulary), **parameters, **nothing, **self.state()}
+        return {"step": 0, "grad_norm": np.zeros(self.config.num_tokens), **parameters, **nothing, **self.state()}
 
     def _restore(self) -> dict[str, Any]:
         """Take the newest resume slot."""
@@ -153,6 +153,12 @@ class Member:
             wanted = {axis: len(labels) for axis, labels in scales(self.config).items()}
             if wrong := misfit(reader.layout, reader.scales, tables(self.config), wanted):
                 raise FileError(f"{self.path}: {wrong}, which its config asks for", COPY_AGAIN)
+            held = reader.data()
+            if any(not np.array_equal(held[f.name], getattr(self.data, f.name)) for f in dataclasses.fields(self.data)):
+                raise ConfigError(
+                    f"{self.path} was started with another text than {self.config.text}",
+                    "name that one with --text, or start another run with --out",
+                )
             state = reader.resume_state()
             order, rng = state["order"], state["rng"]
             if (

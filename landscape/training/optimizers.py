@@ -33,7 +33,7 @@ class Optimizer:
         self._is_nuclear = self._config.penalty == "nuclear"
         if self._is_nuclear:
             # One row a hidden unit and slot, as in `spectrum`.
-            shape = (networks.members, -1, self._config.vocabulary)
+            shape = (networks.members, -1, self._config.num_tokens)
             self._tables, self._of_tables = networks.params["W"].view(shape), networks.grads["W"].view(shape)
             self._lambda = self._decay[:, 0]
             self._decay = self._decay.repeat(1, self.m.shape[1])

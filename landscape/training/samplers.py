@@ -13,19 +13,19 @@ from numpy.typing import NDArray
 
 from landscape.choices.samplers import SAMPLERS
 from landscape.config import TrainConfig
-from landscape.problems.tasks import Floats, Ints
+from landscape.problems.tasks import Floats, Ints, operands
 
 
 class BatchSampler:
     """Draws batches of training-pair indices; its state can be stored and restored."""
 
     def __init__(self, config: TrainConfig, tokens: NDArray[np.int32], batch_size: int) -> None:
-        self.p, self.operands = config.p, tokens[:, [0, 2] if config.tokens == 4 else [0, 1]]
+        self.p, self.operands = config.classes, tokens if config.reads_text else operands(tokens)
         self.batch_size = batch_size
         self.follow = SAMPLERS[config.sampler].follow
         self.rng = np.random.default_rng([config.seed, 1])
-        self.probability: Floats = np.full(config.vocabulary, 1.0 / config.p)
-        self.probability[config.p :] = 0.0
+        self.probability: Floats = np.full(config.num_tokens, 1.0 / self.p)
+        self.probability[self.p :] = 0.0
         self.order: Ints = np.arange(len(tokens))
         self.position = len(tokens)
 

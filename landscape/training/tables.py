@@ -9,6 +9,7 @@ from landscape.choices.optimizers import OPTIMIZERS
 from landscape.config import TrainConfig
 from landscape.problems import fields
 from landscape.problems.embedding_mlp.fields import PARAMETERS
+from landscape.problems.text import read_text
 from landscape.storage.inspect import FileState
 from landscape.storage.schema import Field, Scales, Table
 
@@ -117,8 +118,9 @@ def tables(config: TrainConfig) -> tuple[Table, ...]:
 
 
 def scales(config: TrainConfig) -> Scales:
-    """The axes of a run's file."""
-    return {axis: range(n) for axis, n in {**fields.axes(config), "rng_word": 6}.items()}
+    """The axes of a run's file; words label the tokens of a text."""
+    words = dict.fromkeys(("token", "class"), read_text(config).words) if config.reads_text else {}
+    return {**{axis: range(n) for axis, n in {**fields.axes(config), "rng_word": 6}.items()}, **words}
 
 
 def declared(state: FileState) -> tuple[Table, ...]:

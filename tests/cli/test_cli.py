@@ -310,7 +310,7 @@ def test_presets_are_the_papers() -> None:
     count = {n: sum(p.numel() for p in MLP(preset(n)).parameters()) for n in embedding}
     assert count == {"demo": 3091, "quick": 6891, "mid": 84_859, "paper": 325_089}
     paper = preset("paper")
-    assert (paper.p, paper.vocabulary, paper.embed_dim, paper.hidden) == (97, 99, 128, 512)
+    assert (paper.p, paper.num_tokens, paper.embed_dim, paper.hidden) == (97, 99, 128, 512)
     assert (paper.train_fraction, paper.test_fraction, paper.optimizer) == (0.3, 0.2, "adam")
     assert (paper.lr, paper.weight_decay, paper.batch_size) == (0.01, 0.001, 512)
 

@@ -27,7 +27,7 @@ def both(scale: float = 1.0, decay: float = 0.0, **changes: object) -> tuple[Emb
     model = MLP(config)
     params = {n: p.detach() * (scale if n in ("V", "b2") else 1.0) for n, p in model.named_parameters()}
     x, y = (torch.from_numpy(a).long() for a in make_data(config).subset(TRAIN))
-    numbers = torch.arange(config.vocabulary, dtype=torch.float64)[:, None] if config.model == "scalar" else None
+    numbers = torch.arange(config.num_tokens, dtype=torch.float64)[:, None] if config.model == "scalar" else None
     mine = EmbeddingHessian(Passes(params, x, y, ACTIVATIONS[config.activation], numbers), decay)
     return mine, HessianOperator(Objective(model, x, y, weight_decay=decay), params)
 

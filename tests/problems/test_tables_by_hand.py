@@ -43,7 +43,7 @@ def torchs_hessian(problem: Any, params: dict[str, Tensor]) -> Tensor:
     z = (
         tokens
         if train.model == "scalar"
-        else nn.functional.one_hot(problem.tokens, train.vocabulary).double().flatten(1)
+        else nn.functional.one_hot(problem.tokens, train.num_tokens).double().flatten(1)
     )
 
     def loss(flat: Tensor) -> Tensor:

@@ -201,3 +201,8 @@ def test_the_estimate_grows_with_the_block(tiny_run: Path) -> None:
     assert small is not None
     assert large is not None
     assert 0 < small < large
+
+
+def test_a_bar_that_ctrl_c_stopped_while_it_was_made_closes() -> None:
+    # What is left of it is closed by tqdm once nothing refers to it.
+    Bar.__new__(Bar).close()

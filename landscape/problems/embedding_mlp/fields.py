@@ -23,7 +23,7 @@ def parameters(config: TrainConfig) -> tuple[Field, ...]:
 
 def lengths(config: TrainConfig) -> dict[str, int]:
     """Lengths of the axes that only this model has."""
-    d, vocabulary = config.embed_dim, config.vocabulary
+    d, vocabulary = config.embed_dim, config.num_tokens
     widths = {"embedding": d, "onehot": vocabulary, "tables": vocabulary, "scalar": 1}
     width = lookup(widths, "model", config.model)
-    return {"slot_embed": config.tokens * width}
+    return {"slot_embed": config.slots * width}

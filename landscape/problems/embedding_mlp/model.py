@@ -23,7 +23,7 @@ class MLP(nn.Module):
     def __init__(self, config: TrainConfig) -> None:
         super().__init__()
         self.kind, self.activation = config.model, ACTIVATIONS[config.activation]
-        self.slots, vocabulary, p, h = config.tokens, config.vocabulary, config.p, config.hidden
+        self.slots, vocabulary, p, h = config.slots, config.num_tokens, config.classes, config.hidden
         generator = torch.Generator().manual_seed(config.seed)
         dtype = getattr(torch, config.dtype)
 

@@ -57,7 +57,7 @@ class Networks(networks.Networks):
         device: torch.device,
     ) -> None:
         super().__init__(BLOCKS["all"], parameters, device)
-        self.vocabulary = config.vocabulary
+        self.vocabulary = config.num_tokens
         numbers = torch.arange(self.vocabulary, dtype=self.flat.dtype, device=device)
         inputs = numbers[:, None] if config.model == "scalar" else torch.diag(torch.ones_like(numbers))
         self._E = self.params["E"] if "E" in self.params else inputs.expand(self.members, -1, -1)

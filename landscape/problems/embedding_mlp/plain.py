@@ -22,7 +22,7 @@ def plain_model(
         def forward(self, tokens: Tensor) -> Tensor:
             if train.model == "scalar":
                 return tokens.double()
-            return nn.functional.one_hot(tokens, train.vocabulary).double()
+            return nn.functional.one_hot(tokens, train.num_tokens).double()
 
     class Activation(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
@@ -32,7 +32,7 @@ def plain_model(
     named: dict[str, Tensor] = {}
     first: nn.Module = Input()
     if train.model == "embedding":
-        first = nn.Embedding(train.vocabulary, train.embed_dim, dtype=torch.float64)
+        first = nn.Embedding(train.num_tokens, train.embed_dim, dtype=torch.float64)
         named["E"] = first.weight
     hidden, inputs = tensors["W"].shape
     layers = [

@@ -48,7 +48,7 @@ class EmbeddingMLPProblem(TrainedProblem):
         self.blocks = blocks_of(list(shapes))
         self.default_blocks = tuple(b for b in DEFAULT_BLOCKS if b in self.blocks)
         self.balanced = BALANCED if set(BALANCED) <= shapes.keys() else None
-        numbers = torch.arange(train.vocabulary, dtype=torch.float64, device=device)[:, None]
+        numbers = torch.arange(train.num_tokens, dtype=torch.float64, device=device)[:, None]
         self.vectors = numbers if train.model == "scalar" else None
 
     def network(self) -> MLP:
@@ -133,7 +133,7 @@ class MLPStructure:
         found = saddle_bound(G[:, rows.start : rows.stop], d)
         parts = {
             f"saddle_bound_{name}": saddle_bound(G[:, some.start : some.stop], d).sigma_max
-            for name, some in self.problem.rows["E"].items()
+            for name, some in self.problem.rows.get("E", {}).items()
             if names[0] == "E"
         }
         return {"saddle_bound": found.sigma_max, "saddle_rank_bound": found.rank_bound, **parts}

@@ -25,7 +25,7 @@ class Transformer(nn.Module):
 
     def __init__(self, config: TrainConfig) -> None:
         super().__init__()
-        self.heads, self.norms, self.classes = config.heads, config.norm, config.p
+        self.heads, self.norms, self.classes = config.heads, config.norm, config.classes
         self.activation = ACTIVATIONS[config.activation]
         d, h = config.embed_dim, config.hidden
         generator = torch.Generator().manual_seed(config.seed)
@@ -42,13 +42,13 @@ class Transformer(nn.Module):
         def constant(value: float, length: int) -> nn.ParameterList:
             return nn.ParameterList([torch.full((length,), value, dtype=dtype) for _ in range(config.layers)])
 
-        self.E = normal(config.vocabulary, d, config.init_scale_E)
-        self.P = normal(config.tokens, d) if config.positions == "learned" else None
+        self.E = normal(config.num_tokens, d, config.init_scale_E)
+        self.P = normal(config.slots, d) if config.positions == "learned" else None
         # No buffer: in float64 it is to be exact, whatever precision the network was made in.
-        self._positions = sinusoids(config.tokens, d)
+        self._positions = sinusoids(config.slots, d)
         self.Q, self.K, self.V, self.O = (layers(d, d) for _ in range(4))
         self.mlp_in, self.mlp_out = layers(h, d), layers(d, h)
-        self.U = None if config.tied else normal(config.p, d)
+        self.U = None if config.tied else normal(config.classes, d)
         self.b_in, self.b_out = (constant(0.0, n) if config.bias else None for n in (h, d))
         if self.norms != "none":
             self.norm_1, self.norm_2 = constant(1.0, d), constant(1.0, d)

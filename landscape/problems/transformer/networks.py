@@ -40,7 +40,7 @@ class Networks(networks.Networks):
     ) -> None:
         super().__init__([field.name for field in declared(config)], parameters, device)
         self._model = Transformer(config).to(device)
-        self._vocabulary, self._tokens, self._labels = config.vocabulary, tokens, labels.astype(np.int64)
+        self._vocabulary, self._tokens, self._labels = config.num_tokens, tokens, labels.astype(np.int64)
 
     def batch(self, pairs: NDArray[np.int64]) -> Batch:
         """The batch of pairs (member, sample) of the table."""

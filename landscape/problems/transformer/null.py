@@ -53,8 +53,10 @@ class NullVectors:
 
 
 def groups(config: TrainConfig) -> list[tuple[range, list[int]]]:
-    """Tokens with the slots that only they are in: the operands, and each mark beside them."""
+    """Tokens with the slots that only they are in: the operands, and each mark beside them; or all words."""
+    if config.reads_text:
+        return [(range(config.num_tokens), list(range(config.slots)))]
     operands = {2: [0, 1], 3: [0, 1], 4: [0, 2]}[config.tokens]
     marks = [slot for slot in range(config.tokens) if slot not in operands]
-    tokens = range(config.p, config.vocabulary)
+    tokens = range(config.p, config.num_tokens)
     return [(range(config.p), operands), *((range(t, t + 1), [slot]) for t, slot in zip(tokens, marks, strict=True))]

@@ -43,7 +43,7 @@ class _Plain(nn.Module):
             x = self.normed("post", x, 2, layer)
         if config.norm == "pre":
             x = functional.layer_norm(x, x.shape[-1:], theta["norm"], theta["shift"])
-        return functional.linear(x[:, -1], theta["U"] if "U" in theta else theta["E"][: config.p])
+        return functional.linear(x[:, -1], theta["U"] if "U" in theta else theta["E"][: config.classes])
 
     def normed(self, where: str, x: Tensor, which: int, layer: int) -> Tensor:
         scale, shift = self.get(f"norm_{which}", layer), self.get(f"shift_{which}", layer)

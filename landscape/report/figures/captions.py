@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from landscape.choices.tasks import TEXT
 from landscape.problems.embedding_mlp.blocks import CLAIM, CONTROL, RATE_RATIO
 from landscape.report.figures.sources import Source
 
@@ -14,6 +15,8 @@ _SETUP = {
     "task": "Task {}",
     "p": "p = {}",
     "tokens": "{} tokens",
+    "vocabulary": "{} words",
+    "context": "context {}",
     "model": "{} input",
     "layers": "{} layers",
     "heads": "{} heads",
@@ -32,6 +35,7 @@ _SETUP = {
 """The options that every caption names."""
 _SYMBOL = {"embed_dim": "d", "hidden": "h", "lr_ratio": RATE_RATIO}
 _NETWORK = {"model", "layers", "heads", "norm", "embed_dim", "hidden", "activation"}
+_OF_PAIRS, _OF_TEXTS = {"p", "tokens"}, {"text", "vocabulary", "context", "samples"}
 _OF_TRANSFORMERS = {"layers", "heads", "norm", "positions", "tied"}
 _WITHOUT_EFFECT = {"device", "checkpoint_every", "checkpoint_log", "checkpoint_at", "metrics_every"}
 _LISTED = 12
@@ -53,7 +57,7 @@ def _options(sources: Sequence[Source]) -> dict[str, list[Any]]:
     """The values of each option of the runs of `landscape train` that has an effect, by name."""
     configs = [source.config for source in sources if not source.is_recorded]
     names = (*_SETUP, *(option for option in configs[0] if option not in _SETUP)) if configs else ()
-    values = {name: _distinct(c[name] for c in configs if _takes_part(name, c["model"])) for name in names}
+    values = {name: _distinct(c[name] for c in configs if _takes_part(name, c)) for name in names}
     return {name: found for name, found in values.items() if found and name not in _WITHOUT_EFFECT}
 
 
@@ -65,7 +69,7 @@ def varied(sources: Sequence[Source]) -> list[str]:
 def option(source: Source, name: str) -> str:
     """The value of an option in a run; empty where it has no part."""
     config = source.config
-    return _text(config[name]) if name in config and _takes_part(name, config["model"]) else ""
+    return _text(config[name]) if name in config and _takes_part(name, config) else ""
 
 
 def symbol(name: str) -> str:
@@ -79,7 +83,7 @@ def _recorded(config: Mapping[str, Any]) -> str:
 
 def network(config: Mapping[str, Any]) -> str:
     """The network of a run in a few words."""
-    return ", ".join(_said(n, config[n]) for n in _SETUP if n in _NETWORK and _takes_part(n, config["model"]))
+    return ", ".join(_said(n, config[n]) for n in _SETUP if n in _NETWORK and _takes_part(n, config))
 
 
 def _said(name: str, value: Any) -> str:
@@ -90,8 +94,11 @@ def _said(name: str, value: Any) -> str:
     return said.removesuffix("s") if value == 1 and said.endswith("s") else said
 
 
-def _takes_part(name: str, model: str) -> bool:
-    """Whether an option has a part in a model."""
+def _takes_part(name: str, config: Mapping[str, Any]) -> bool:
+    """Whether an option has a part in a run."""
+    model, reads_text = str(config["model"]), config.get("task") == TEXT
+    if name in _OF_PAIRS or name in _OF_TEXTS:
+        return reads_text == (name in _OF_TEXTS)
     if name == "embed_dim":
         return model in ("embedding", "tables", "transformer")
     if name == "penalty":

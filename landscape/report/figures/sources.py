@@ -18,6 +18,7 @@ import xarray
 from numpy.typing import NDArray
 
 from landscape.analysis.fields import unlike
+from landscape.choices.tasks import TEXT
 from landscape.config import TrainConfig, replace
 from landscape.errors import FileError, LandscapeError, in_file, note, warn
 from landscape.storage import schema
@@ -155,9 +156,14 @@ class Source:
         """The number at each place of the geometry file."""
         return _group(self.geometry, schema.GEOMETRY, "numbers")
 
+    @property
+    def num_operands(self) -> int:
+        """The tokens that samples differ in: numbers mod p, or the words of a text."""
+        return int(self.config["vocabulary" if self.config["task"] == TEXT else "p"])
+
     @functools.cached_property
     def pairs_of_token(self) -> NDArray[np.int64]:
-        """Number of training pairs that contain each token."""
+        """Number of training samples that contain each token."""
         assert self.run is not None
         with RunReader(self.run) as reader:
             data = reader.data()
@@ -166,7 +172,7 @@ class Source:
         if tokens.min(initial=0) < 0 or tokens.max(initial=0) >= count:
             raise FileError(f"{self.run}: data holds tokens other than 0 to {count - 1}", COPY_AGAIN)
         holds = [np.unique(row) for row in tokens]
-        return np.bincount(np.concatenate(holds), minlength=int(tokens.max()) + 1)
+        return np.bincount(np.concatenate(holds), minlength=count)
 
     def blocks(self) -> list[str]:
         """The blocks that were analysed."""

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from landscape.choices.tasks import TEXT
 from landscape.problems.embedding_mlp.blocks import BALANCED
 from landscape.report.figures.axes import event_lines, legend
 from landscape.report.figures.captions import listed, what_was_run
@@ -148,7 +149,7 @@ def embedding_norms(sources: Sequence[Source]) -> Drawn:
     left, right = figure.axes
     rows, means, numbers, longer = [], [], {}, []
     for source in kept:
-        p = source.config["p"]
+        p = source.num_operands
         data = source.tokens.isel(token=slice(0, p))
         step, pairs = data["step"].values, source.pairs_of_token[:p]
         groups = np.array_split(np.argsort(pairs, kind="stable"), 3)
@@ -165,7 +166,7 @@ def embedding_norms(sources: Sequence[Source]) -> Drawn:
         steps = max(int(step[-1]), 1)
         share = data["count"].values[-1] / steps
         numbers[source.label] = (
-            f"{pairs.min()} to {pairs.max()} training pairs hold a token; share of batches with it "
+            f"{pairs.min()} to {pairs.max()} training samples hold a token; share of batches with it "
             f"{share.min():.4f} to {share.max():.4f}"
         )
         columns = {name: data[name].values.ravel() for name in ("count", "embedding_norm", "grad_norm")}
@@ -173,10 +174,12 @@ def embedding_norms(sources: Sequence[Source]) -> Drawn:
         rows.append(source.table(step=np.repeat(step, p), token=token, pairs=held, **columns))
     left.set(xlabel="step", ylabel=r"mean $\|e_i\|$", xlim=(0, None))
     left.set_ylim(bottom=0)
-    right.set(xlabel="training pairs that hold the token", ylabel=r"$\|e_i\|$ at the last step")
+    right.set(xlabel="training samples that hold the token", ylabel=r"$\|e_i\|$ at the last step")
+    if any(source.config.get("task") == TEXT for source in kept):
+        right.set_xscale("symlog")
     legend(left)
     caption = (
-        f"{what_was_run(kept)} Operand tokens in thirds by the number of training pairs that hold them. "
+        f"{what_was_run(kept)} Operand tokens in thirds by the number of training samples that hold them. "
         f"{listed(numbers)}"
     )
     if are_several(kept):
