@@ -58,9 +58,9 @@ def cubes(a: Ints, b: Ints, p: int) -> Ints:
     "samplers": '''
 
 @sampler()
-def smallest(pairs: Pairs, count: int, rng: np.random.Generator) -> Ints:
+def smallest(samples: Samples, count: int, rng: np.random.Generator) -> Ints:
     """the pairs with the smallest sums"""
-    return (pairs.a + pairs.b).argsort(kind="stable")[:count]
+    return samples.operands.sum(axis=1).argsort(kind="stable")[:count]
 ''',
     "activations": '''
 
@@ -142,7 +142,7 @@ def test_older_files_lack_the_quantity_and_open(copy: Path) -> None:
 def test_a_task_a_sampler_an_activation_and_an_optimiser_are_one_entry_each(copy: Path) -> None:
     """Help, training, exact resumption and analysis know them."""
     shown = " ".join(landscape(copy, "train", "--help").replace("│", " ").split())
-    for text in ("squares,cubes}", "cubes: a^3+b^3", "smallest}", "swish: x sigma(x)", "{sgd,adam,adamw,lion}"):
+    for text in ("text,cubes}", "cubes: a^3+b^3", "smallest}", "swish: x sigma(x)", "{sgd,adam,adamw,lion}"):
         assert text in shown
     options = ["--p", "5", "--tokens", "2", "--embed-dim", "2", "--hidden", "4", "--batch-size", "4", "--quiet"]
     options += ["--task", "cubes", "--sampler", "smallest", "--activation", "swish", "--optimizer", "lion"]
