@@ -36,8 +36,7 @@ def make_data(config: TrainConfig) -> TaskData:
     p, task = config.p, TASKS[config.task]
     if task.answer is None:
         found, followed, counts = choose_places(config)
-        parts = np.repeat(np.array([TRAIN, TEST], np.int8), counts)
-        split = np.pad(parts, (0, len(found) - len(parts)), constant_values=UNUSED)
+        split = np.repeat(np.array([TRAIN, TEST, UNUSED], np.int8), counts)
         _require_both(config, split)
         return TaskData(found, followed, split)
     a, b = (grid.ravel() for grid in np.meshgrid(np.arange(p), np.arange(p), indexing="ij"))

@@ -35,9 +35,9 @@ def read_text(config: TrainConfig) -> Text:
     path = Path(config.text)
     try:
         state = path.stat()
+        return _read(path.absolute(), config.vocabulary, (state.st_size, state.st_mtime_ns))
     except OSError as error:
         raise FileError(f"{path}: {error.strerror}", "name a text file in UTF-8 with --text") from error
-    return _read(path.absolute(), config.vocabulary, (state.st_size, state.st_mtime_ns))
 
 
 @functools.lru_cache(maxsize=4)
@@ -45,8 +45,6 @@ def _read(path: Path, vocabulary: int, state: tuple[int, int]) -> Text:
     """The text of a file, which is read again once its size or time is another."""
     try:
         letters = path.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise FileError(f"{path}: {error.strerror}", "name a text file in UTF-8 with --text") from error
     except UnicodeDecodeError as error:
         raise FileError(
             f"{path} is not text in UTF-8: byte {error.start} is 0x{error.object[error.start]:02x}",
@@ -64,23 +62,26 @@ def _read(path: Path, vocabulary: int, state: tuple[int, int]) -> Text:
     return Text([*words, UNKNOWN], np.array([tokens.get(word, vocabulary - 1) for word in found], np.int32))
 
 
-def choose_places(config: TrainConfig) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int64]]:
-    """Tokens (sample, slot) and labels (sample) of places of a text, and how many of them train and test.
+def choose_places(config: TrainConfig) -> tuple[NDArray[np.int32], NDArray[np.int32], tuple[int, int, int]]:
+    """Tokens (sample, slot) and labels (sample) of places of a text, and how many train, test and are unused.
 
-    Those for training come first, those for testing next, the unused last. The text is cut into STRETCHES, of which the
+    They come in this order. The text is cut into STRETCHES, of which the
     seed draws those for testing; a place lies within one, so that no word is learned from and tested on. Raises
     ConfigError for more samples than the text has places.
     """
     text, rng = read_text(config), np.random.default_rng([config.seed, 0])
-    train = round(config.train_fraction * config.samples)
-    test = config.samples - train if config.test_fraction is None else round(config.test_fraction * config.samples)
+    asked = round(config.train_fraction * config.samples)
+    test = config.samples - asked if config.test_fraction is None else round(config.test_fraction * config.samples)
+    # Both halves of an odd number may be rounded up.
+    train = min(asked, config.samples - test)
+    unused = config.samples - train - test
     first = np.arange(max(0, len(text.tokens) - config.context))
     stretch = first * STRETCHES // len(text.tokens)
     is_within = stretch == (first + config.context) * STRETCHES // len(text.tokens)
     tested = rng.permutation(STRETCHES)[: max(1, round(STRETCHES * test / config.samples))]
     is_tested = np.isin(stretch, tested)
     to_learn, to_test = first[is_within & ~is_tested], first[is_within & is_tested]
-    if len(to_learn) < config.samples - test or len(to_test) < test:
+    if len(to_learn) < train + unused or len(to_test) < test:
         raise ConfigError(
             f"samples is {config.samples}, but {config.text} has {len(to_learn)} places to learn from and "
             f"{len(to_test)} to test on",
@@ -90,8 +91,8 @@ def choose_places(config: TrainConfig) -> tuple[NDArray[np.int32], NDArray[np.in
     operands = np.stack([text.tokens[to_learn + k] for k in range(config.context)], axis=1).astype(np.int64)
     samples = Samples(operands, config.classes, config.skew, is_text=True)
     chosen = SAMPLERS[config.sampler].choose(samples, train, rng)
-    rest = rng.permutation(np.setdiff1d(np.arange(len(to_learn)), chosen))[: config.samples - train - test]
+    rest = rng.permutation(np.setdiff1d(np.arange(len(to_learn)), chosen))[:unused]
     places = np.concatenate([to_learn[chosen], places, to_learn[rest]])
     window = places[:, None] + np.arange(config.context + 1)
     found = text.tokens[window]
-    return found[:, :-1], found[:, -1], np.array([train, test])
+    return found[:, :-1], found[:, -1], (train, test, unused)
