@@ -121,7 +121,7 @@ def place(frames: Sequence[traceback.FrameSummary]) -> str:
 
 
 def mend(error: OSError) -> str:
-    """The hint for a failed write."""
+    """The hint for a file or folder that could not be read or written."""
     return _MENDS.get(error.errno or 0, "choose another place")
 
 

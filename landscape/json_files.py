@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from landscape.errors import ConfigError, FileError
+from landscape.errors import ConfigError, FileError, mend
 
 MOST_BYTES = 1 << 20
 """Largest size of a file."""
@@ -21,7 +21,7 @@ def read_object(path: Path, hint: str) -> dict[str, Any]:
             raise ConfigError(f"{path} has more than {MOST_BYTES:,} bytes", hint)
         data = json.loads(text.decode("utf-8"), object_pairs_hook=_unique)
     except OSError as error:
-        raise FileError(f"cannot read {path}: {error.strerror}", "check the path of --config") from error
+        raise FileError(f"cannot read {path}: {error.strerror}", mend(error)) from error
     except _RepeatedError as error:
         raise ConfigError(f"{path} sets {error} twice", "keep one of the two, for JSON would take the last") from error
     except ValueError as error:

@@ -130,7 +130,8 @@ class _Refinement:
 
     def search(self, tol: float, max_products: int, quiet: bool) -> CriticalPoint:
         """Search, from the state of an earlier search if there is one."""
-        with Bar(max_products, "product", quiet) as bar:
+        # Most searches end long before `max_products`, so that the time until then says nothing.
+        with Bar(None, "product", quiet) as bar:
 
             def counted(at: Mapping[str, Tensor]) -> LinearMap:
                 op = hessian(self.problem, at, self.decay)

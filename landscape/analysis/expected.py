@@ -32,14 +32,15 @@ class Blocks(contextlib.AbstractContextManager["Blocks"]):
         self._seconds = {block: _seconds(measurement, block) for block in set().union(*todo)}
         self._done, self._count = 0, sum(map(len, todo))
         if is_known := None not in self._seconds.values():
-            shares = {block: seconds or 0.0 for block, seconds in self._seconds.items()}
+            # Whole milliseconds, whose sum in any order is the total: one past it would be a warning of tqdm.
+            shares = {block: 1 + round(1e3 * (seconds or 0.0)) for block, seconds in self._seconds.items()}
         else:
             # A search takes as many products as it needs.
-            shares = dict.fromkeys(self._seconds, 1.0)
+            shares = dict.fromkeys(self._seconds, 1)
         self._shares = shares
         total = sum(shares[block] for blocks in todo for block in blocks)
-        seconds = total / max(1, processes) if is_known else None
-        if not quiet and (not is_known or total >= _WORTH_SAYING):
+        seconds = total / 1e3 / max(1, processes) if is_known else None
+        if not quiet and (not is_known or total >= 1e3 * _WORTH_SAYING):
             self._announce(len(todo), seconds, measurement.config.max_hvps)
         form = "{l_bar}{bar}| {elapsed}<{remaining}{postfix}"
         self._bar = Bar(total, "block", quiet, seconds=seconds, bar_format=form)
@@ -53,7 +54,8 @@ class Blocks(contextlib.AbstractContextManager["Blocks"]):
         if done:
             self.count([block])
         at = {} if step is None else {"step": step}
-        self._bar.set_postfix(**at, block=block, done=f"{self._done}/{self._count}")
+        what = {"then": "pairs"} if self._done == self._count else {"block": block}
+        self._bar.set_postfix(**at, **what, done=f"{self._done}/{self._count}")
 
     def count(self, blocks: Collection[str]) -> None:
         """Count blocks that are done."""

@@ -76,4 +76,6 @@ def _of_block(result: HessianReader, step: int, i: int) -> dict[str, Any]:
 
 
 def _title(title: str, result: HessianReader) -> str:
-    return title.format(pair=result.pairs[0] if result.pairs else "-", parts="/".join(result.parts[:PARTS_SHOWN]))
+    rest = ["..."] if len(result.parts) > PARTS_SHOWN else []
+    parts = "/".join([*result.parts[:PARTS_SHOWN], *rest])
+    return title.format(pair=result.pairs[0] if result.pairs else "-", parts=parts)

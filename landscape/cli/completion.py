@@ -7,14 +7,15 @@ from collections.abc import Iterator, Mapping
 
 from landscape.cli.declared import Command, declared
 
+_ZSH = ("autoload -U +X compinit bashcompinit", "(( $+functions[compdef] )) || compinit", "bashcompinit")
+"""zsh completes as bash does, once its own completion is on."""
+
 
 def script(shell: str, commands: Mapping[str, type[Command]]) -> str:
     """The script for bash, zsh or fish."""
     if shell == "fish":
         return "\n".join(_fish(commands))
-    # zsh knows how to complete as bash does.
-    first = ["autoload -U +X bashcompinit && bashcompinit"] if shell == "zsh" else []
-    return "\n".join([*first, *_bash(commands)])
+    return "\n".join([*(_ZSH if shell == "zsh" else []), *_bash(commands)])
 
 
 def _bash(commands: Mapping[str, type[Command]]) -> Iterator[str]:

@@ -96,7 +96,7 @@ def _usage_error(name: str, kind: type[Command], arguments: Sequence[str], box: 
     rows = [re.sub(r"\x1b\[[0-9;]*m", "", row) for row in box.splitlines()]
     inside = " ".join(row.strip(" │╰╯") for row in rows[1:])
     wrong, *mends = filter(None, map(str.strip, re.split("─+|-{8,}", inside)))
-    if found := re.fullmatch(r"invalid choice '(.*)' for argument '--(.*)'\. Expected one of \((.*)\)\.?", wrong):
+    if found := re.fullmatch(r"invalid choice '(.*)' for argument '(?:--)?(.*)'\. Expected one of \((.*)\)\.?", wrong):
         value, option, known = found.groups()
         return ConfigError(f"unknown {option} {value!r}", f"choose one of {known.replace(chr(39), '')}")
     found = re.match(r"(Missing|Error).* '?(--[\w-]+)'?[.:]", wrong)

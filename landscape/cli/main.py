@@ -39,8 +39,8 @@ class Completion(Command):
     """A script that completes commands and options in a shell, to be read when it starts."""
 
     examples = (
-        "landscape completion bash   # to be added to ~/.bashrc",
-        "landscape completion fish   # for ~/.config/fish/completions/landscape.fish",
+        "landscape completion bash >> ~/.bashrc   # or zsh >> ~/.zshrc",
+        "landscape completion fish > ~/.config/fish/completions/landscape.fish",
     )
     groups = {"shell": ("shell",)}
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+from helpers.commands import Refusal
 
 from landscape.cli.main import COMMANDS, run
 
@@ -49,3 +51,19 @@ def test_a_shell_reads_its_script(shell: str) -> None:
         pytest.skip(f"{shell} is not installed")
     done = subprocess.run([shell, "-n"], input=printed(shell), capture_output=True, text=True, check=True)
     assert done.stderr == ""
+
+
+def test_zsh_needs_no_settings_of_its_own(tmp_path: Path) -> None:
+    """Where its completion is not yet on, the script turns it on."""
+    if shutil.which("zsh") is None:
+        pytest.skip("zsh is not installed")
+    (tmp_path / "script").write_text(printed("zsh"))
+    line = ["zsh", "-fec", "source ./script; print -r -- $_comps[landscape]"]
+    done = subprocess.run(line, cwd=tmp_path, env={**os.environ, "HOME": str(tmp_path)}, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "_landscape" in done.stdout
+
+
+def test_an_unknown_shell(assert_refused: Refusal) -> None:
+    """It is refused with the known ones."""
+    assert_refused(["completion", "tcsh"], 2, "unknown shell 'tcsh'", "choose one of bash, zsh, fish")

@@ -64,8 +64,10 @@ def test_hostile_config_files(command: str, name: str, tmp_path: Path, assert_re
 
 
 def test_a_config_file_that_is_missing(tmp_path: Path, assert_refused: Refusal) -> None:
-    """Its path is the mistake."""
-    assert_refused(["train", "--config", tmp_path / "none.json"], 1, "cannot read", "check the path of --config")
+    """Its path is the mistake, whether it is an option or, as in a sweep, an argument."""
+    for argv in (["train", "--config"], ["sweep"]):
+        assert_refused([*argv, tmp_path / "none.json"], 1, "cannot read", "check the path")
+        assert_refused([*argv, tmp_path], 1, "cannot read", "name a file, not a folder")
 
 
 def test_a_wrong_choice_is_answered_with_the_right_ones(tmp_path: Path, assert_refused: Refusal) -> None:

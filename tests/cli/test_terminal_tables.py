@@ -31,6 +31,14 @@ def test_a_table_folds_to_the_terminal(tiny_hessian: HessianReader, monkeypatch:
         assert line == folded[0][i] + "".join(part[i][keys.end() :] for part in folded[1:])
 
 
+def test_masses_say_that_there_are_more(tiny_hessian: HessianReader, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first three parts are shown, and that those of a model with more do not add up to 1."""
+    monkeypatch.setenv("COLUMNS", "1000")
+    assert "  E/W/V/... mass\n" in measurements(tiny_hessian)
+    monkeypatch.setattr(tiny_hessian, "parts", ["E", "W", "V"])
+    assert "  E/W/V mass\n" in measurements(tiny_hessian)
+
+
 def test_the_tutorial_shows_columns_that_exist(tiny_hessian: HessianReader, monkeypatch: pytest.MonkeyPatch) -> None:
     """In their order."""
     monkeypatch.setenv("COLUMNS", "1000")

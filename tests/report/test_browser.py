@@ -96,13 +96,30 @@ def test_the_circle_is_that_of_the_file(page: Path, shown: Browser, tiny_hessian
             names = shown.evaluate(f"{points}.map(point => point.textContent)")
             assert [int(name) for name in names] == data["number"].values.tolist()
             place = shown.evaluate(
-                f"{points}.map(point => [+point.getAttribute('cx') - 210, 105 - +point.getAttribute('cy')])"
+                f"{points}.map(point => [+point.getAttribute('cx') - 210, 97 - +point.getAttribute('cy')])"
             )
             z = here["plane_position"].values[0]
             np.testing.assert_allclose(np.array(place) / np.abs(place).max(), z / np.abs(z).max(), atol=2e-3)
         curves = len(film(shown)["frequencies"]["curves"])
         assert curves == (data["frequency_in_use"].values[-1] == 1).sum()
     assert shown.evaluate("document.querySelectorAll('#frequencies path').length") == curves + 1
+
+
+def test_no_label_of_a_chart_is_cut_or_covered(shown: Browser) -> None:
+    """Where the last power of ten of the steps lies beside the edge, and where the circle is."""
+    steps = "films[chosen.value].accuracy.step"
+    last = shown.evaluate(f"{steps}.at(-1)")
+    shown.evaluate(f"{steps}[{steps}.length - 1] = 105")
+    shown.evaluate(EVENT % (0, "input", "step"))
+    labels = "[...document.querySelectorAll('.figures svg text')].filter(label => label.textContent"
+    assert shown.evaluate(f"{labels} === '100').length") > 1
+    right = "label.getBoundingClientRect().right > label.ownerSVGElement.getBoundingClientRect().right"
+    assert shown.evaluate(f"{labels} && {right}).length") == 0
+    title, points = "document.querySelector('#circle text')", "[...document.querySelectorAll('#circle circle')]"
+    below = f"{points}.filter(p => p.getBoundingClientRect().bottom > {title}.getBoundingClientRect().top)"
+    assert shown.evaluate(f"{below}.length") == 0
+    shown.evaluate(f"{steps}[{steps}.length - 1] = {last}")
+    shown.evaluate(EVENT % (0, "input", "step"))
 
 
 def test_a_block_can_be_hidden(shown: Browser) -> None:

@@ -33,8 +33,8 @@ function frame(svg, ticks) {
 
 function axes(svg, film, ticks) {
   frame(svg, ticks);
-  for (let step = 1; place(film, step) < W - RIGHT; step *= 10)
-    draw(svg, "text", {x: place(film, step), y: H - 8, "text-anchor": "middle"}, step.toLocaleString("en"));
+  for (let step = 1, x; (x = place(film, step)) < W - RIGHT; step *= 10)
+    draw(svg, "text", {x, y: H - 8, "text-anchor": W - x < 30 ? "end" : "middle"}, step.toLocaleString("en"));
   for (const event of ["memorised", "grokked"]) if (film[event] !== null) {
     const x = place(film, film[event]);
     draw(svg, "line", {x1: x, x2: x, y1: TOP, y2: H - BOTTOM, class: "axis", "stroke-dasharray": "4 3"});
@@ -144,13 +144,13 @@ function circle(svg, film, step) {
   frame(svg, []);
   const at = film.circles[step];
   if (at === undefined) return void draw(svg, "text", {x: W / 2, y: H / 2, "text-anchor": "middle"}, "no frequency measured at this step");
-  const n = film.numbers.length, half = H / 2 - TOP, reach = Math.max(...[...at.x, ...at.y].map(Math.abs)) || 1;
-  const points = film.numbers.map((_, i) => [W / 2 + half * at.x[i] / reach, H / 2 - half * at.y[i] / reach]);
+  const n = film.numbers.length, half = (H - TOP - BOTTOM) / 2, reach = Math.max(...[...at.x, ...at.y].map(Math.abs)) || 1;
+  const points = film.numbers.map((_, i) => [W / 2 + half * at.x[i] / reach, TOP + half - half * at.y[i] / reach]);
   const ring = [...points.keys()].sort((a, b) => at.frequency * a % n - at.frequency * b % n);
   line(svg, [...ring, ring[0]].map((i) => points[i]), "#949494", "neighbours on the circle").setAttribute("stroke-width", 0.7);
   film.numbers.forEach(({number, colour}, i) =>
     draw(draw(svg, "circle", {cx: points[i][0], cy: points[i][1], r: 3.5, fill: colour}), "title", {}, `${number}`));
-  draw(svg, "text", {x: LEFT, y: TOP + 10}, `frequency ${at.frequency}, ${share(at.share)} of the variance, R² ${short(at.r2)}`);
+  draw(svg, "text", {x: W / 2, y: H - 8, "text-anchor": "middle"}, `frequency ${at.frequency}, ${share(at.share)} of the variance, R² ${short(at.r2)}`);
 }
 
 const counted = (b) => b.index !== null ? b.index : `${b.index_lower} to ${b.index_upper}`;
