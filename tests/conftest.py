@@ -69,8 +69,16 @@ WHOLE_PROGRAM = ("claims", "program", "report", "sweep")
 """Folders of tests that run commands from end to end; `make test-fast` leaves them out."""
 
 
-LONGEST = ("test_accuracy.py", "test_readme.py", "test_sequences.py")
-"""Modules with tests of minutes, which come first, so that no process works on one while the others are done."""
+LONGEST = (
+    "test_accuracy.py",
+    "test_beyond.py",
+    "test_faults.py",
+    "test_package.py",
+    "test_readme.py",
+    "test_sequences.py",
+    "test_slurm.py",
+)
+"""Modules with the longest tests, which come first, so that no process works on one while the others are done."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

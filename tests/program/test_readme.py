@@ -34,9 +34,13 @@ OUTSIDERS = ("h5dump", "h5ls", "ncdump")
 
 SMALL = {"p": 23, "embed_dim": 8, "hidden": 16, "steps": 600}
 """Sizes and steps of `--preset demo` and `quick` here, whose own dense blocks take half a minute and more."""
+WORDS = "40"
+"""Words of the text in docs/how-to.md here, for the same reason."""
 
 
 def command(argv: list[str]) -> None:
+    if "--vocabulary" in argv:
+        argv[argv.index("--vocabulary") + 1] = WORDS
     if "--preset" in argv:
         for name in ("demo", "quick"):
             PRESETS[name] = PRESETS[name] | SMALL

@@ -62,10 +62,10 @@ def problem():
 """
 
 
-def torchrun(folder: Path, size: int, *argv: str) -> None:
+def torchrun(folder: Path, *argv: str) -> None:
     """The command line of docs/scale.md, in a folder."""
     path = f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
-    ranks = ["--standalone", "--nproc-per-node", str(size), "-m", "landscape", *argv]
+    ranks = ["--standalone", "--nproc-per-node", "2", "-m", "landscape", *argv]
     done = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", *ranks],
         cwd=folder,
@@ -100,7 +100,7 @@ def test_two_ranks_measure_a_trained_network(run_file: Path) -> None:
     """Products by hand and by autograd, 14 samples on one rank and 15 on the other; the file says how it was made."""
     options = ["--ckpt", str(run_file), "--steps", "60", "--blocks", "E", "all", "--method", "lanczos"]
     options = [*options, "--rtol", "1e-10", "--device", "cpu", "--quiet", "--out"]
-    torchrun(run_file.parent, 2, "hessian", *options, "two.h5")
+    torchrun(run_file.parent, "hessian", *options, "two.h5")
     assert cli.run(["hessian", *options, str(run_file.with_name("one.h5"))]) == 0
     two, one = (run_file.with_name(f"{name}.h5") for name in ("two", "one"))
     assert_equal(two, one)
@@ -177,7 +177,10 @@ OPTIONS = ["hessian", "--ckpt", "run.h5", "--problem", "loaded.py:problem", "--s
 @pytest.mark.slow
 def test_four_ranks_measure_a_users_network(loaded: Path) -> None:
     """Weighted samples, and eight batches, the last of which is short: each rank reads its own, and first batch 0."""
-    torchrun(loaded.parent, 4, *OPTIONS, "--out", "four.h5")
+    with started(loaded.parent, 4, command, loaded.parent, [*OPTIONS, "--out", "four.h5"]) as crew:
+        crew.join()
+    assert (crew.codes, crew.said()) == ([0] * 4, "")
+    assert crew.said("out").count("written: ") == 1
     assert cli.run([*OPTIONS, "--out", "one.h5"]) == 0
     assert_equal(loaded.with_name("four.h5"), loaded.with_name("one.h5"))
     assert HessianReader(loaded.with_name("four.h5")).attrs["world_size"] == 4
