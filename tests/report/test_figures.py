@@ -46,6 +46,7 @@ SHAPES = {
 }
 """Options of runs and of their analyses."""
 OF_GEOMETRY = ("fourier_shares", "embedding_circles", "geometry_progress")
+OVER_STEPS = ("extreme_eigenvalues", "saddle_index", "coupling_ratios", "tracking")
 GEOMETRY_NEEDS = ("fourier_share", "plane_position", "participation_ratio, restricted_loss")
 
 
@@ -208,16 +209,21 @@ def test_the_excess_index_as_it_was_measured(name: str, folder: Path) -> None:
 
 @pytest.mark.parametrize("backwards", [False, True])
 def test_runs_of_different_shapes_together(backwards: bool, folder: Path, tmp_path: Path) -> None:
-    """One page of them all, in either order; each axis reaches as far as the longest run."""
-    files = [folder / f"{name}.h5" for name in SHAPES][:: -1 if backwards else 1]
-    page = write_report(files, tmp_path / "r", quiet=True).with_name("report.md").read_text()
-    missing = ["no run file given holds metrics recorded from another training loop."]
-    missing += [f"no geometry file given holds {names}." for names in (*GEOMETRY_NEEDS, "plane_position")]
-    assert re.findall("Not drawn: (.*)", page) == missing
-    assert f"{len(SHAPES)} runs" in page
-    drawn = draw(files, ("extreme_eigenvalues", "saddle_index", "coupling_ratios", "tracking"))
-    for one in drawn.values():
-        assert all(axes.get_xlim()[1] > 60 for axes in one.figure.axes if axes.lines)
+    """One page of them all, and every figure in the other order; each axis reaches as far as the longest run."""
+    files = [folder / f"{name}.h5" for name in SHAPES]
+    absent = {"recorded_metrics", "timeline", *OF_GEOMETRY}
+    if backwards:
+        drawn = draw(files[::-1])
+        assert drawn.keys() == FAMILIES.keys() - absent
+    else:
+        page = write_report(files, tmp_path / "r", quiet=True).with_name("report.md").read_text()
+        missing = ["no run file given holds metrics recorded from another training loop."]
+        missing += [f"no geometry file given holds {names}." for names in (*GEOMETRY_NEEDS, "plane_position")]
+        assert re.findall("Not drawn: (.*)", page) == missing
+        assert f"{len(SHAPES)} runs" in page
+        drawn = draw(files, OVER_STEPS)
+    for name in OVER_STEPS:
+        assert all(axes.get_xlim()[1] > 60 for axes in drawn[name].figure.axes if axes.lines)
     (legend,) = drawn["coupling_ratios"].figure.legends
     assert any("onehot" in text.get_text() for text in legend.get_texts()), "settings have the colours"
 
