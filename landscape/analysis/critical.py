@@ -32,7 +32,7 @@ from landscape.errors import ConfigError, FileError
 from landscape.problems.factory import Source
 from landscape.problems.problem import Problem, hessian, tensors
 from landscape.progress import Bar
-from landscape.storage.files import as_path, make_folder, output, refuse_existing, require_name
+from landscape.storage.files import as_path, make_folder, output, refuse_existing, require_name, unmade
 from landscape.storage.hessians import HessianReader
 from landscape.storage.runs import RunReader
 from landscape.storage.schema import Field
@@ -72,9 +72,9 @@ def refine(
         raise ConfigError(f"tol is {tol}", "--grad-tol takes a number between 0 and 1")
     if out.resolve() == run.resolve():
         raise FileError(f"{out} is the run file itself", "choose another --out")
-    if not (resume or overwrite):
-        refuse_existing(out, "use --resume to continue it, --overwrite to replace it, or another --out")
-    with RunReader(run) as reader:
+    with unmade(out.parent), RunReader(run) as reader:
+        if not (resume or overwrite):
+            refuse_existing(out, "use --resume to continue it, --overwrite to replace it, or another --out")
         warn_of_damage(reader)
         make_folder(out.parent)
         with sole_writer(out):

@@ -48,7 +48,7 @@ class Slice(Command):
         from landscape.analysis.slices import slice_checkpoint
         from landscape.report.figures.slices import slices
         from landscape.report.style import FORMATS, save_figure, style
-        from landscape.storage.files import refuse_existing
+        from landscape.storage.files import refuse_existing, unmade
 
         analysis = AnalysisConfig(
             problem=self.problem,
@@ -58,7 +58,7 @@ class Slice(Command):
             device=self.device,
         )
         out = self.out or Path("reports") / f"{self.run.stem}-slices-{self.step}"
-        with working_on(out):
+        with unmade(out), working_on(out):
             if not self.overwrite:
                 for form in (*FORMATS, "csv"):
                     refuse_existing(out / f"slices.{form}", "use --overwrite to replace it, or another --out")

@@ -144,7 +144,11 @@ def _make_importable(folder: Path) -> None:
 def _beside(folder: Path, wanted: str) -> str:
     names = sorted(p.name for p in folder.glob("*.py")) if folder.is_dir() else []
     where = "the current folder" if folder.resolve() == Path.cwd() else str(folder)
-    return f"in {where}: {suggest(wanted, names)}" if names else f"there is no Python file in {where}: check the name"
+    return (
+        f"in {where}: {suggest(wanted, names, ', '.join(names))}"
+        if names
+        else f"there is no Python file in {where}: check the name"
+    )
 
 
 def _found(name: str, module: ModuleType, place: str, function: str) -> Callable[[], Any]:

@@ -8,6 +8,7 @@ import os
 import re
 import reprlib
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from landscape.errors import ConfigError, FileError, as_landscape_error
@@ -59,6 +60,7 @@ def open_file(path: Path, wanted: str = "") -> Contents:
                 "name the run it was made from"
                 if found in (schema.HESSIAN, schema.GEOMETRY) and wanted == schema.RUN
                 else f"name a file that `landscape {_MAKER[wanted]}` wrote"
+                + "; of your own training, `landscape import` or landscape.Recorder make one" * (wanted == schema.RUN)
             )
             raise FileError(f"{path} is {what}, not {_KIND[wanted]}", hint)
         version = str(guard.require("schema_version", str))
@@ -142,6 +144,18 @@ def remove_if_empty(folder: Path) -> None:
     """Remove a folder without entries; others stay."""
     with contextlib.suppress(OSError):
         folder.rmdir()
+
+
+@contextlib.contextmanager
+def unmade(folder: Path) -> Iterator[None]:
+    """Remove this folder and its parents, as far as they are new and empty, if what is done in them fails."""
+    new = [one for one in (folder, *folder.parents) if not one.exists()]
+    try:
+        yield
+    except BaseException:
+        for one in new:
+            remove_if_empty(one)
+        raise
 
 
 def hessian_file(run: Path, name: str = "") -> Path:

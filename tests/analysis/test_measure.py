@@ -20,7 +20,7 @@ from landscape.analysis.hessian import analyse
 from landscape.analysis.measurement import Measurement
 from landscape.cli.tables import measurements
 from landscape.config import HessianConfig, TrainConfig
-from landscape.errors import ConfigError, NumericsError
+from landscape.errors import ConfigError, FileError, LandscapeError, NumericsError
 from landscape.problems.embedding_mlp.blocks import BLOCKS, PAIRS
 from landscape.storage.hessians import HessianReader
 from landscape.training.loop import train
@@ -248,3 +248,13 @@ def test_adamw_has_no_regularised_objective() -> None:
     data = {"tokens": np.zeros((1, 2), np.int32), "labels": np.zeros(1, np.int32), "split": np.zeros(1, np.int8)}
     with pytest.raises(ConfigError, match="adamw decouples its decay"):
         Measurement(problems.of_config(TrainConfig(optimizer="adamw"), data), HessianConfig(objective="regularised"))
+
+
+def test_a_refused_tolerance_leaves_the_file_free(tiny_run: Path, tmp_path: Path) -> None:
+    """The same command with a valid tolerance takes the place of a file without rows."""
+    out = tmp_path / "x.h5"
+    with pytest.raises(LandscapeError, match="tau 1.0e-30 is below the error"):
+        analyse(tiny_run, HessianConfig(steps="0", blocks=("E",), rel_tau=1e-30), out, quiet=True)
+    assert analyse(tiny_run, HessianConfig(steps="0", blocks=("E",)), out, quiet=True).steps == [0]
+    with pytest.raises(FileError, match="it was made with rel_tau None, not 0.001"):
+        analyse(tiny_run, HessianConfig(steps="0", blocks=("E",), rel_tau=1e-3), out, quiet=True)

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import torch
 from conftest import TINY
+from helpers.commands import Refusal
 from torch import Tensor
 
 from landscape.analysis.hessian import analyse
@@ -97,6 +98,18 @@ def test_the_command_writes_the_figure_with_its_data(
     assert f"lambda {eigenvalues['eigenvalues'][0, 0, 0]:.6g}" in capsys.readouterr().out
     assert cli.run(command) == 1
     assert "slices.png exists" in capsys.readouterr().err
+
+
+def test_a_refused_slice_leaves_no_folder(tmp_path: Path, assert_refused: Refusal) -> None:
+    """Neither its own nor one above it; a folder that was there stays."""
+    run = tmp_path / "x.h5"
+    run.write_bytes(b"x")
+    for folder in ("a/b", "there/b"):
+        (tmp_path / "there").mkdir(exist_ok=True)
+        for command in ("slice", "critical"):
+            asked = [command, run, "--step", 1, "--out", tmp_path / folder / "x.h5"]
+            assert_refused(asked, 1, "not an HDF5 file", "name a file")
+        assert sorted(p.name for p in tmp_path.rglob("*")) == ["there", "x.h5"]
 
 
 @pytest.mark.slow

@@ -93,7 +93,7 @@ def test_a_file_without_permission(run_file: Path, tmp_path: Path, assert_refuse
         path.chmod(0)
     with without_privileges():
         assert_refused(["info", run_file], 1, f"{run_file}: Permission denied", "owner")
-        assert_refused(["train", "--config", config], 1, "Permission denied", "--config")
+        assert_refused(["train", "--config", config], 1, "Permission denied", "owner")
 
 
 def test_a_lock_of_another_user(tmp_path: Path, assert_refused: Refusal) -> None:

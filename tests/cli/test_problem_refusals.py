@@ -11,7 +11,7 @@ HEAD = "import torch\nfrom landscape import ModuleProblem\n"
 FACTORIES = {
     "no colon": ("mine.py", "", "--problem mine.py names no function", "path/to/file.py:factory"),
     "no module": ("mien:problem", "", "there is no module 'mien'", "in the current folder: did you mean mine.py"),
-    "no package": ("a.b.c:problem", "", "there is no module 'a.b.c'", "in the current folder: known: mine.py"),
+    "no package": ("a.b.c:problem", "", "there is no module 'a.b.c'", "in the current folder: mine.py"),
     "no file": ("mien.py:problem", "", "mien.py does not exist", "did you mean mine.py"),
     "no function": ("mine:probelm", HEAD + "def problem(): pass", "mine has no 'probelm'", "did you mean problem"),
     "import fails": (
