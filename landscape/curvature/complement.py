@@ -21,6 +21,8 @@ _FEWEST_STEPS, _MAX_STEPS = 10, 400
 _EACH = 8
 """Typical products per gathered direction; more if there are many."""
 _BASIS_BYTES = 5 << 28
+_EXACT = 1e-8
+"""Error of products, relative to the tolerance, up to which steps drift as the rounding of exact ones lets them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +67,8 @@ def index_bounds(
             chance = 0.0
         if steps < _FEWEST_STEPS or Q.shape[1] == n or hopeless:
             break
-        found, chance, used = _run(op, Q, tolerance, error, failure, min(steps, n - Q.shape[1]), generator)
+        steps = min(steps, n - Q.shape[1])
+        found, chance, used = _run(op, Q, tolerance, error, failure, steps, generator, error <= _EXACT * tolerance)
         products += used
         if chance <= ACCEPTED or found.shape[1] == 0:
             break
@@ -94,13 +97,21 @@ def unseen(op: LinearMap, Q: Tensor, limit: float, failure: float, steps: int, s
 
 
 def _run(
-    op: LinearMap, Q: Tensor, tolerance: float, error: float, failure: float, steps: int, generator: torch.Generator
+    op: LinearMap,
+    Q: Tensor,
+    tolerance: float,
+    error: float,
+    failure: float,
+    steps: int,
+    generator: torch.Generator,
+    partial: bool = False,
 ) -> tuple[Tensor, float, int]:
     """One Lanczos run: Ritz vectors to gather, the probability of a missed one, products used."""
-    run = RandomRun(op, Q, generator, columns=steps)
+    run = RandomRun(op, Q, generator, columns=steps, partial=partial)
     limit = (1 - GATHERED) * tolerance - error
     for last in run.projections(steps):
-        chance = _chance(run.theta, run.order, run.num_products, limit, run.exhausted)
+        # The projection of H is known but for what partial reorthogonalisation left out.
+        chance = _chance(run.theta, run.order, run.num_products, limit - run.lost, run.exhausted)
         if last or chance <= failure:
             break
     worth = np.flatnonzero(run.theta < -GATHERED * tolerance)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from landscape.curvature.checks import require_count, require_positive
-from landscape.curvature.krylov import Krylov, advance
+from landscape.curvature.krylov import Lanczos, advance
 from landscape.curvature.lanczos import Method, is_dense, require_symmetric
 from landscape.curvature.operators import LinearMap, Operator
 from landscape.curvature.sound import Sound, require_range
@@ -91,7 +91,7 @@ class Quadrature:
 
 
 def quadrature(op: LinearMap, probes: int = 8, steps: int = 80, seed: int = 0) -> Quadrature:
-    """Lanczos from `probes` Gaussian vectors, `steps` products each, fully reorthogonalised."""
+    """Lanczos from `probes` Gaussian vectors, `steps` products each, partially reorthogonalised."""
     require_symmetric(op)
     op = Sound(op)
     if probes < 2:
@@ -301,9 +301,9 @@ def trace(op: LinearMap, probes: int = 30, seed: int = 0) -> Trace:
     return Trace(value, error, value - reach, value + reach, probes)
 
 
-def _lockstep(op: LinearMap, z: Tensor, steps: int) -> list[Krylov]:
+def _lockstep(op: LinearMap, z: Tensor, steps: int) -> list[Lanczos]:
     """Lanczos runs from the columns of z, `steps` products each unless exhausted before, which share the products."""
-    runs = [Krylov(space_of(op), steps) for _ in range(z.shape[1])]
+    runs = [Lanczos(space_of(op), steps) for _ in range(z.shape[1])]
     for run, probe in zip(runs, z.split(1, dim=1), strict=True):
         run.lead(probe)
     while going := [run for run in runs if run.filled < steps and not run.exhausted]:
@@ -311,7 +311,7 @@ def _lockstep(op: LinearMap, z: Tensor, steps: int) -> list[Krylov]:
     return runs
 
 
-def _gauss(run: Krylov, m: int, mass: float, length: int) -> tuple[Array, Array]:
+def _gauss(run: Lanczos, m: int, mass: float, length: int) -> tuple[Array, Array]:
     """Nodes and weights (length,) of the Gauss rule of m steps for the spectral measure of a start of |z|^2 = mass."""
     theta, S = np.linalg.eigh(run.T[:m, :m])
     # Rules of one length: the rest are copies of the highest node, without weight.

@@ -23,6 +23,11 @@ _MOST = 0.7
 _ENOUGH = 0.1
 """Share of the largest vector that a pass must leave of each so that the block's own columns are all that is left."""
 _PASSES = 3
+_DRIFT = 1e-8
+"""Inner product with the basis at which a step is orthogonalised: below sqrt(eps), T keeps all of its digits."""
+_ROUNDING = 10
+"""Rounding of one step, in units of eps * |H|."""
+TINY = float(np.finfo(float).tiny)
 _ONE = np.ones((1, 1))
 
 
@@ -196,6 +201,46 @@ class Krylov:
         if self.width > 1:
             return torch.empty(at.rows, self.columns, dtype=at.dtype, device=at.device)
         return torch.empty(self.columns, at.rows, dtype=at.dtype, device=at.device).T
+
+
+class Lanczos(Krylov):
+    """Steps of single vectors; with `partial`, partially reorthogonalised (Simon 1984).
+
+    A step is orthogonalised against the basis only where his recurrence expects an inner product above `_DRIFT`, and
+    the step after it: about one in four. T is the same to rounding; `lost` sums the components of H basis that it then
+    lacks. Below float64 every step is orthogonalised.
+    """
+
+    def __init__(self, space: VectorSpace, columns: int, locked: Tensor | None = None, partial: bool = True) -> None:
+        super().__init__(space, columns, locked=locked)
+        self.partial, self.lost = partial and space.dtype == torch.float64, 0.0
+        # Estimated inner products of the basis with its next vector and with the last one.
+        self.drift, self.last_drift, self.is_due = np.zeros(0), np.zeros(0), True
+
+    @property
+    def noise(self) -> float:
+        """Rounding of one step."""
+        return _ROUNDING * torch.finfo(self.space.dtype).eps * self.scale
+
+    def restart(self, keep: NDArray[np.int64], columns: int | None = None) -> None:
+        super().restart(keep, columns)
+        self.drift, self.last_drift, self.is_due = np.full(self.filled, _DRIFT), np.zeros(0), True
+
+    def _is_apart(self, x: Tensor) -> bool:
+        if not self.partial:
+            return False
+        last = self.filled - 1
+        T, alpha, size, noise = self.T[:last, :last], self.T[last, last], float(self.lengths(x)[0]), self.noise
+        beta = self.T[last - 1, last] if last else 0.0
+        before, self.last_drift = np.pad(self.last_drift, (0, last - len(self.last_drift))), self.drift
+        drift = np.append(T @ self.drift - alpha * self.drift - beta * before, 0.0)
+        self.drift = drift + np.copysign(noise, drift)
+        is_due, self.is_due = self.is_due, float(np.abs(self.drift).max()) > _DRIFT * size
+        if is_due or self.is_due:
+            self.lost += float(np.linalg.norm(self._inner(x, self.basis[:, : self.filled])))
+            self.drift[:] = noise
+        self.drift /= max(size, noise, TINY)
+        return not (is_due or self.is_due)
 
 
 def orthonormal(space: VectorSpace, x: Tensor) -> Tensor:

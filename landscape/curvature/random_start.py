@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from landscape.curvature.krylov import Krylov, advance
+from landscape.curvature.krylov import TINY, Lanczos, advance
 from landscape.curvature.operators import LinearMap
 from landscape.curvature.spaces import space_of
 
@@ -19,11 +19,6 @@ End = Literal["lowest", "highest"]
 _CHECK_EVERY = 10
 _BASIS_BYTES = 1 << 28
 _SHORTEST, _LONGEST = 64, 400
-_TINY = float(np.finfo(float).tiny)
-_DRIFT = 1e-8
-"""Inner product with the basis at which a step is orthogonalised: below sqrt(eps), T keeps all of its digits."""
-_ROUNDING = 10
-"""Rounding of one step, in units of eps * |H|."""
 
 
 def kuczynski_wozniakowski(n: int, steps: int, eps: float) -> float:
@@ -43,14 +38,11 @@ def least_component(n: int, failure: float) -> float:
     return float(failure * (np.pi / (2 * n)) ** 0.5)
 
 
-class RandomRun(Krylov):
+class RandomRun(Lanczos):
     """Lanczos with thick restarts from a random vector in the complement of `locked` (n, m), if given.
 
     After a restart the run is still a polynomial in P H P applied to the start vector; its zeros are `theta` and the
     Ritz values dropped on the way.
-    partial: partial reorthogonalisation (Simon 1984). A step is orthogonalised against the basis only where his
-    recurrence expects an inner product above `_DRIFT`, and the step after it: about one in four. The Ritz values are
-    the same to rounding; `lost` sums the components of H basis that the projection T then lacks.
     """
 
     def __init__(
@@ -64,12 +56,9 @@ class RandomRun(Krylov):
         n = op.shape[0]
         columns = columns or min(_LONGEST, max(_SHORTEST, _BASIS_BYTES // (8 * n)))
         room = n if locked is None else n - locked.shape[1]
-        super().__init__(space_of(op), min(room, columns), locked=locked)
+        super().__init__(space_of(op), min(room, columns), locked, partial)
         self.op, self.num_products, self.log_beta = op, 0, 0.0
         self.dropped: list[float] = []
-        self.partial, self.lost = partial and op.dtype == torch.float64, 0.0
-        # Estimated inner products of the basis with its next vector and with the last one.
-        self.drift, self.last_drift, self.is_due = np.zeros(0), np.zeros(0), True
         self.fill(generator)
 
     def step(self) -> None:
@@ -80,28 +69,10 @@ class RandomRun(Krylov):
             keep = np.r_[:share, self.filled - share : self.filled]
             self.dropped.extend(np.delete(self.theta, keep))
             self.restart(keep)
-            self.drift, self.last_drift, self.is_due = np.full(self.filled, _DRIFT), np.zeros(0), True
         advance(self.op, [self])
         self.num_products += 1
         beta = float(self.coupling[:, -1].sum())
-        self.log_beta += math.log(max(beta, self.rounding * self.scale, _TINY))
-
-    def _is_apart(self, x: Tensor) -> bool:
-        if not self.partial:
-            return False
-        last = self.filled - 1
-        T, alpha, size = self.T[:last, :last], self.T[last, last], float(self.lengths(x)[0])
-        noise = _ROUNDING * torch.finfo(self.space.dtype).eps * self.scale
-        beta = self.T[last - 1, last] if last else 0.0
-        before, self.last_drift = np.pad(self.last_drift, (0, last - len(self.last_drift))), self.drift
-        drift = np.append(T @ self.drift - alpha * self.drift - beta * before, 0.0)
-        self.drift = drift + np.copysign(noise, drift)
-        is_due, self.is_due = self.is_due, float(np.abs(self.drift).max()) > _DRIFT * size
-        if is_due or self.is_due:
-            self.lost += float(np.linalg.norm(self._inner(x, self.basis[:, : self.filled])))
-            self.drift[:] = noise
-        self.drift /= max(size, noise, _TINY)
-        return not (is_due or self.is_due)
+        self.log_beta += math.log(max(beta, self.rounding * self.scale, TINY))
 
     def projections(self, max_products: float = np.inf) -> Iterator[bool]:
         """Step, project after every tenth and the last product; returns whether it was the last."""
@@ -119,10 +90,10 @@ class RandomRun(Krylov):
         of eigenvalue x has |<u, v>| |p(x)| = |<u, q>| <= 1, and |<u, v>| >= least_component with probability
         1 - failure. Outside of its zeros |p| = prod |x - zero| / prod beta grows without bound, so that it says how
         far out x can lie (van Dorsselaer, Hochstenbach & van der Vorst 2000; here with restarts, which drop zeros
-        from the basis but not from p). Rounding may hide as much again as `_ROUNDING` eps |H|. What T lacks
+        from the basis but not from p). Rounding may hide as much again as `noise`. What T lacks
         changes |p|, a determinant, by a factor of at least 1 - lost / d at a distance d from the zeros.
         """
-        rounding = _ROUNDING * torch.finfo(self.space.dtype).eps * self.scale
+        rounding = self.noise
         if self.filled == self.order or rounding == 0:
             return rounding
         zeros = np.concatenate([self.theta, self.dropped])

@@ -9,7 +9,7 @@ import pytest
 import scipy.special
 import scipy.stats
 import torch
-from helpers.matrices import matrix
+from helpers.matrices import Diagonal, matrix
 from numpy.typing import NDArray
 
 from landscape.curvature.density import (
@@ -23,11 +23,14 @@ from landscape.curvature.density import (
     jensen_shannon,
     jensen_shannon_error,
     quadrature,
+    smooth,
     spectral_density,
     trace,
 )
+from landscape.curvature.krylov import Lanczos, advance
 from landscape.curvature.lanczos import eigsh
 from landscape.curvature.operators import MatrixOperator
+from landscape.curvature.spaces import space_of
 
 Array = NDArray[np.float64]
 METHODS = ["dense", "lanczos"]
@@ -147,6 +150,32 @@ def test_probes_in_lockstep_are_the_probes_alone() -> None:
         for power in range(6):
             assert weights @ nodes**power == pytest.approx(float(w @ x**power), rel=1e-10)
         assert (weights > 1e-12).sum() == run.filled
+
+
+@pytest.mark.parametrize("name", [*spectra(9), "outliers"])
+def test_rules_are_those_of_full_reorthogonalisation(name: str) -> None:
+    """To rounding, though most steps of an ordinary spectrum do not read the basis."""
+    n, steps, seed = 2000, 80, 3
+    values = spectra(n).get(name, np.r_[100.0, 50.0, -20.0, 1e-3 * np.random.default_rng(1).standard_normal(n - 3)])
+    op, generator, read = Diagonal(values), torch.Generator().manual_seed(seed), 0
+    rule = quadrature(op, 2, steps, seed)
+    for x, w in zip(rule.nodes, rule.weights, strict=True):
+        z = torch.randn(n, 1, generator=generator, dtype=torch.float64)
+        full, partial = (Lanczos(space_of(op), steps, partial=is_partial) for is_partial in (False, True))
+        for run in (full, partial):
+            run.lead(z)
+            while run.filled < steps and not run.exhausted:
+                lost = run.lost
+                advance(op, [run])
+                read += run.lost > lost
+        nodes, weights = _gauss(full, full.filled, float(z.square().sum()), steps)
+        # Of a multiple eigenvalue rounding alone makes the nodes after the first, which have no weight.
+        grid, width = density_grid(rule.norm, 0.01, 200)
+        density, expected = smooth(x, w, grid, width), smooth(nodes, weights, grid, width)
+        np.testing.assert_allclose(density, expected, rtol=0, atol=1e-10 * expected.max())
+        for power in range(6):
+            assert w @ x**power == pytest.approx(float(weights @ nodes**power), rel=1e-11, abs=1e-11 * n)
+    assert name == "outliers" or read < steps
 
 
 def test_a_small_matrix_has_an_exact_rule() -> None:

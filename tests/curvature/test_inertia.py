@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
 import scipy.linalg
 import torch
-from helpers.matrices import drawn_spectrum, matrix
+from helpers.matrices import Diagonal, drawn_spectrum, matrix
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -17,6 +18,7 @@ from landscape.curvature.complement import ACCEPTED, index_bounds
 from landscape.curvature.inertia import Inertia, certified, from_spectrum, negative_pivots, saddle_index
 from landscape.curvature.lanczos import eigsh
 from landscape.curvature.operators import MatrixOperator
+from landscape.curvature.random_start import RandomRun
 from landscape.errors import NumericsError
 
 METHODS = ["dense", "lanczos"]
@@ -261,6 +263,26 @@ def test_a_direction_half_found_still_counts() -> None:
     eigen = dataclasses.replace(eigsh(operator, 1), values=quotient.numpy(), vectors=q[None])
     bounds = index_bounds(operator, eigen, tau, 1e-14, 1e-6, 3000, 0)
     assert (bounds.lower, bounds.upper) == (0, 1)
+
+
+@pytest.mark.parametrize("error", [1e-14, 1e-8])
+def test_bounds_are_those_of_full_reorthogonalisation(error: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To rounding, with the same products; steps are left as they are only where products are exact."""
+    values = np.concatenate([-np.geomspace(0.3, 1, 8), np.linspace(-0.004, 0.004, 400), np.geomspace(0.01, 2, 1200)])
+    op, asked = Diagonal(values), []
+
+    def fully(*arguments: Any, partial: bool, **options: Any) -> RandomRun:
+        asked.append(partial)
+        return RandomRun(*arguments, partial=False, **options)
+
+    eigen = eigsh(op, 2, method="lanczos")
+    partial = index_bounds(op, eigen, 0.02, error, 1e-6, 3000, 0)
+    monkeypatch.setattr(complement, "RandomRun", fully)
+    full = index_bounds(op, eigen, 0.02, error, 1e-6, 3000, 0)
+    assert set(asked) == {error == 1e-14}
+    assert (partial.lower, partial.upper, partial.num_products) == (full.lower, full.upper, full.num_products)
+    assert partial.lower == partial.upper == 8
+    assert partial.failure_probability == pytest.approx(full.failure_probability, rel=1e-5)
 
 
 @pytest.mark.parametrize(("lowest", "lower", "upper"), [(-195, 0, 1), (-205, 0, 1), (-220, 1, 1), (-180, 0, 0)])

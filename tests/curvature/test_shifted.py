@@ -11,7 +11,7 @@ from landscape import eigsh
 from landscape.curvature import shifted
 from landscape.curvature.operators import MatrixOperator, Product
 from landscape.curvature.shifted import shifted_ends
-from tests.helpers.matrices import matrix
+from tests.helpers.matrices import Diagonal, matrix
 
 N, K = 300, 6
 SPECTRA = {
@@ -51,6 +51,25 @@ def test_pairs_are_those_of_lapack(name: str) -> None:
         slow.tol,
         slow.hidden_failure_probability,
     )
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_one_factorisation_suffices(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Below one eigenvalue apart from a crowd, which a run finds late."""
+    values = np.r_[-2.5e-3, np.linspace(-2e-3, 0, 1000), np.linspace(0, 1, 499)]
+    taken, right = [], shifted.shifted_factor
+
+    def counted(matrix: torch.Tensor, shift: float) -> torch.Tensor | None:
+        taken.append(shift)
+        return right(matrix, shift)
+
+    monkeypatch.setattr(shifted, "shifted_factor", counted)
+    H = MatrixOperator(torch.diag(torch.from_numpy(values)))
+    found = shifted_ends(Diagonal(values), H, 3, 1e-6, seed, 3000)
+    assert (np.abs(found.values[0] - np.sort(values)[:3]) <= found.hidden[0] + 1e-13).all()
+    assert found.hidden[0] < 1e-6
+    assert found.converged.all()
+    assert len(taken) == 1
 
 
 @pytest.mark.slow

@@ -131,7 +131,8 @@ class Passes:
             da = dpre = None
             if moves_input:
                 dpre = self._inputs(tables, shift, index, n)
-                da = D * dpre
+                # Where nothing else reads them and they are no view, the inputs are overwritten.
+                da = dpre.mul_(D) if tables and self.bend is None else D * dpre
             dz = (v["b2"] if "b2" in v else V.new_zeros(m, C))[:, :, None].expand(m, C, n)
             dz = dz.clone() if da is None else torch.baddbmm(dz, V.expand(m, C, h), da.mT)
             if dV is not None:
