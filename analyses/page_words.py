@@ -77,17 +77,21 @@ def by_rank(ranges: pd.DataFrame) -> Markup:
 
 
 def ends(ranges: pd.DataFrame, link: Link) -> list[dict[str, Any]]:
-    """The most frequent word and the rarest range, by weight decay, where places come as they are in batches of 64."""
+    """The most frequent word and the rarest range, by weight decay, where places come as they are in batches of 64.
+
+    Medians over seeds, with the least and the largest of what fluctuates with the last batches.
+    """
     found = []
     rows = ranges[(ranges["sampler"] == "random") & (ranges["batch_size"] != DASHED)]
     for decay, group in rows.groupby("weight_decay"):
         for first in (group["first"].min(), group["first"].max()):
             at = group[group["first"] == first]
             known = {"sampler": "random", "batch_size": 64, "weight_decay": decay, "first": first}
-            cells = {
-                name: link("ranges", number(float(at[name].median())), **known)
-                for name in ("norm", "gradient", "updated", "balance", "opposed", "rest", "learned")
-            }
+            names = ("norm", "gradient", "updated", "balance", "opposed", "rest", "learned")
+            texts = {name: number(float(at[name].median())) for name in names}
+            for name in ("balance", "opposed"):
+                texts[name] += f" [{number(at[name].min())}, {number(at[name].max())}]"
+            cells = {name: link("ranges", text, **known) for name, text in texts.items()}
             found.append({"decay": f"{decay:g}", "ranks": ranks(first, at["last"].iloc[0]), **cells})
     return found
 
