@@ -19,8 +19,8 @@ QUANTITIES = {"norm": "‖e_i‖", "updated": "steps that update it", "learned":
 """What the figure shows against rank, by its column in ranges.csv."""
 LEAST = {"‖e_i‖": 0.1, "steps that update it": 0.01, "step learned": 1.0}
 """By quantity, the least that is shown; of less a curve runs along the edge."""
-COLOURS = {0.0: "#949494", 0.001: "#0173b2", 0.004: "#de8f05"}
-"""By weight decay."""
+COLOURS = {0.0: ("grey", "#949494"), 0.001: ("blue", "#0173b2"), 0.004: ("orange", "#de8f05")}
+"""Name and value by weight decay."""
 DASHED = 512
 """Size of the batches whose curves are dashed; the others are of 64."""
 PAIRS = ("E,W", "W,V")
@@ -44,6 +44,9 @@ def natural_text(scale: Scale, link: Link) -> dict[str, Any] | None:
     depth = depths(middle.reset_index(), "Depth at step 100 by pair and seed", PAIRS)
     return {
         "claims": list(judged(scale, link)),
+        "legend": "; ".join(
+            f"{COLOURS[decay][0]}: weight decay {decay:g}" for decay in sorted(set(ranges["weight_decay"]))
+        ),
         "bounded": bounded(middle, link),
         "figures": {"ranks": by_rank(ranges), "depths": depth},
         "ends": ends(ranges, link),
@@ -70,7 +73,7 @@ def by_rank(ranges: pd.DataFrame) -> Markup:
                 middle = group.groupby(["first", "last"])[column].median()
                 x = [float(np.sqrt(first * last)) for first, last in middle.index]
                 label = f"weight decay {decay:g}, batches of {size}"
-                curves.append(Curve(label, x, middle.tolist(), COLOURS[float(decay)], size == DASHED))
+                curves.append(Curve(label, x, middle.tolist(), COLOURS[float(decay)][1], size == DASHED))
             rows[words][str(sampler)] = curves
     alt = "Norm, updates and time to learn of words by rank, over sampler, weight decay and batch size"
     return panels(rows, "rank", LEAST, alt)
