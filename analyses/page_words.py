@@ -17,7 +17,7 @@ from scale import Scale
 
 QUANTITIES = {"norm": "‖e_i‖", "updated": "steps that update it", "learned": "step learned"}
 """What the figure shows against rank, by its column in ranges.csv."""
-LEAST = {"‖e_i‖": 0.1, "steps that update it": 0.01, "step learned": 1.0}
+LEAST = {"‖e_i‖": 0.05, "steps that update it": 0.01, "step learned": 1.0}
 """By quantity, the least that is shown; of less a curve runs along the edge."""
 COLOURS = {0.0: ("grey", "#949494"), 0.001: ("blue", "#0173b2"), 0.004: ("orange", "#de8f05")}
 """Name and value by weight decay."""
