@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 import pydoc_data.topics
@@ -23,6 +24,7 @@ import words
 from helpers.made_tables import made, write_tables
 from helpers.once import made_once
 from helpers.tiny_trial import STUDIES
+from helpers.trial_by_hand import verdict
 from page_claims import BEYOND
 from page_words import RATES
 from runs import finished
@@ -43,6 +45,7 @@ TINY: dict[str, Any] = {
 }
 SEEDS = (300, 301)
 TESTS = beyond.TESTS["text"]
+REFERENCE = STUDIES.parent / "reports/reference/text"
 
 
 def make_words(folder: Path) -> None:
@@ -109,6 +112,38 @@ def test_x_is_that_of_the_raw_files(scale: Path, tmp_path: Path) -> None:
         assert x["N4", seed] == pytest.approx(math.log(lowest["E,W"] / lowest["W,V"]))
     assert len(x) == len(TESTS) * len(SEEDS)
     assert all(any(x[name, seed] for seed in SEEDS) for name in TESTS)
+
+
+def test_the_committed_verdicts_are_those_of_the_committed_rows() -> None:
+    """By csv, NumPy and SciPy alone."""
+
+    def rows(name: str, **known: str) -> list[dict[str, str]]:
+        with (REFERENCE / f"{name}.csv").open(encoding="utf-8") as file:
+            return [row for row in csv.DictReader(file) if all(row[k] == value for k, value in known.items())]
+
+    def correlation(case: str, seed: str) -> float:
+        of = np.array([(row["count"], row["norm"]) for row in rows("words", case=case, seed=seed)], float)
+        return float(np.corrcoef(*(stats.rankdata(column) for column in of.T))[0, 1])
+
+    def best(study: str, case: str, seed: str) -> float:
+        return min(float(row["test_loss"]) for row in rows("losses", study=study, case=case, seed=seed))
+
+    def depth(block: str, seed: str) -> float:
+        (row,) = rows("curvature", study="curvature", block=block, seed=seed)
+        return -float(row["lowest"])
+
+    x: dict[str, dict[int, float]] = {name: {} for name in TESTS}
+    for seed in map(str, range(300, 310)):
+        of = {case: correlation(case, seed) for case in ("decay", "none", "large")}
+        x["N1"][int(seed)], x["N2"][int(seed)] = of["decay"] - of["none"], of["decay"] - of["large"]
+        x["N3"][int(seed)] = best("words", "decay", seed) - best("rates", "prop41", seed)
+        x["N4"][int(seed)] = math.log(depth("E,W", seed) / depth("W,V", seed))
+    for row in rows("seeds"):
+        assert float(row["x"]) == pytest.approx(x[row["claim"]][int(row["seed"])], abs=1e-9)
+    assert len(rows("seeds")) == 40
+    by_hand = verdict(x)
+    for row in rows("verdicts"):
+        assert (pytest.approx(float(row["holm"])), row["verdict"]) == by_hand[row["claim"]]
 
 
 @pytest.mark.slow
