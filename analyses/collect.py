@@ -15,6 +15,7 @@ from decay_map import MAP, map_row
 from lags import HALF, LAGS, lags
 from runs import Run, finished, used_for
 from scale import FILM, POINTS, prop41_constant
+from words import BY_RANK, BY_STEP, JUDGED, WORDS, losses, ranges, words
 
 from landscape.errors import LandscapeError, complain
 from landscape.storage.files import sha256
@@ -164,6 +165,7 @@ def tables(studies: Runs) -> dict[str, pd.DataFrame]:
     runs = [run for of_study in studies.values() for run in of_study]
     done = [(run, analysis) for run in runs for analysis, path in run.planned.hessian.items() if path.exists()]
     followed = [*chosen(studies, "curvature", case="c1"), *chosen(studies, FILM)]
+    texts = {name: [run for run in of if run.planned.config.reads_text] for name, of in studies.items()}
     found = {
         "points": [pd.DataFrame([point(*one)]) for one in done if one[0].planned.path.parent.name == POINTS],
         "runs": [pd.DataFrame([run_row(run)]) for run in runs],
@@ -172,6 +174,9 @@ def tables(studies: Runs) -> dict[str, pd.DataFrame]:
         "tokens": list(rare(studies)),
         "lags": [lags(run) for run in chosen(studies, LAGS)],
         "map": [map_row(run) for run in chosen(studies, MAP)],
+        "words": [words(run) for run in chosen(texts, WORDS) if run.labels["case"] in JUDGED],
+        "ranges": [ranges(run) for study in BY_RANK for run in chosen(texts, study)],
+        "losses": [losses(run) for study, case in BY_STEP for run in chosen(texts, study, **case)],
     }
     return {name: pd.concat(parts, ignore_index=True) for name, parts in found.items() if parts}
 

@@ -15,11 +15,12 @@ import pandas as pd
 from markupsafe import Markup
 from page_beside import COMPARISONS, by_task, compared
 from page_claims import CLAIMS, effect, headline, number, said
-from page_figures import COLOURS, SCALES, TRANSFORMER, alone, depths, effects, film, shares, training
+from page_figures import COLOURS, SCALES, TEXT, TRANSFORMER, alone, depths, effects, film, shares, training
 from page_lags import timing
 from page_map import decay_map
 from page_sizes import SIZES, points, sizes
 from page_transformers import transformers
+from page_words import natural_text
 from scale import FILM, Scale
 
 from landscape.config import TrainConfig, preset
@@ -218,7 +219,7 @@ def definitions() -> dict[str, tuple[str, str]]:
     found = {}
     for line in PROTOCOL.read_text(encoding="utf-8").splitlines():
         cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
-        if len(cells) == 4 and re.fullmatch(r"[CODGT]\d", cells[0]):
+        if len(cells) == 4 and re.fullmatch(r"[CODGTN]\d", cells[0]):
             found[cells[0]] = cells[2].replace("\\|", "|"), cells[3].replace("`", "")
     return found
 
@@ -262,6 +263,8 @@ def written(out: Path) -> dict[Path, str]:
     by_size = {results.name: found for results in done if (found := results.sizes())}
     maps = {one.name: found for one in every if (found := decay_map(one, one.link))}
     beyond = next(transformers(one, one.link) for one in every if one.name == TRANSFORMER)
+    text = Results(out / TEXT)
+    words = natural_text(text, text.link)
     filmed = [results for results in done if results.has_film]
     training = {results.name: results.over_training() for results in filmed}
     films = {results.name: results.film() for results in reversed(filmed)}
@@ -285,6 +288,8 @@ def written(out: Path) -> dict[Path, str]:
         "transformers": beyond,
         "definitions": definitions(),
         "transformer": next(one for one in every if one.name == TRANSFORMER),
+        "words": words,
+        "text": text,
         "points": [(results.name, row) for results in done for row in results.points()],
         "comparisons": [one.words for one in COMPARISONS],
         "compared": {one.name: compared(one.tables["runs"], one.link) for one in done},
@@ -302,6 +307,7 @@ def written(out: Path) -> dict[Path, str]:
     figures |= {f"{name}-sizes": one["figure"] for name, one in by_size.items()}
     figures |= {f"{name}-map": one["figure"] for name, one in maps.items()}
     figures |= {f"{TRANSFORMER}-depths": beyond["figure"]} if beyond else {}
+    figures |= {f"{TEXT}-{name}": figure for name, figure in words["figures"].items()} if words else {}
     return found | {out / f"figures/{name}.svg": alone(figure) for name, figure in figures.items()}
 
 

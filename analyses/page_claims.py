@@ -125,6 +125,36 @@ BEYOND = {
     ),
     "T2": CLAIMS["C8"],
     "T3": CLAIMS["C3"],
+    "N1": Claim(
+        "In natural text weight decay, not rarity alone, leaves rare words with short embeddings.",
+        "In natural text weight decay makes the embeddings of rare words longer than those of frequent ones.",
+        "In natural text, does weight decay leave rare words with short embeddings?",
+        "rank correlation of a word's frequency and norm, with weight decay minus without",
+        lambda x: x,
+        "{}",
+    ),
+    "N2": Claim(
+        "In natural text small batches, which leave rare words out, leave them behind.",
+        "In natural text small batches do not leave rare words behind: large batches do so more.",
+        "In natural text, do small batches leave rare words behind?",
+        "rank correlation of a word's frequency and norm, batches of 64 minus batches of 512",
+        lambda x: x,
+        "{}",
+    ),
+    "N3": Claim(
+        "In natural text c by Proposition 4.1 learns sooner than equal rates.",
+        "In natural text c by Proposition 4.1 learns later than equal rates.",
+        "In natural text, does c by Proposition 4.1 learn sooner than equal rates?",
+        "lowest test loss within 800 steps, c = 1 minus c by Proposition 4.1",
+        lambda x: x,
+        "{}",
+    ),
+    "N4": Claim(
+        "In natural text, without constant tokens, the coupling of E and W is deeper than that of W and V.",
+        "In natural text, without constant tokens, the coupling of W and V is deeper than that of E and W.",
+        "In natural text, is the coupling of E and W deeper than that of W and V?",
+        "λ_min(E,W) over λ_min(W,V) at step 100",
+    ),
 }
 """Those beyond the paper."""
 

@@ -17,8 +17,8 @@ from landscape.report.style import colour
 
 SCALES = {"quick": "#de8f05", "mid": "#0173b2", "paper": "#029e73"}
 """The scales of the trial, smallest first, with their colours in figures that compare them."""
-TRANSFORMER = "transformer"
-"""The scale beyond the paper."""
+TRANSFORMER, TEXT = "transformer", "text"
+"""The scales beyond the paper."""
 COLOURS = {TRANSFORMER: "#cc78bc", **SCALES}
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 420, 250, 52, 10, 12, 38
 PAIRS = ("E,W", "E[operands],W", "W,V")

@@ -29,25 +29,33 @@ def transformers(scale: Scale, link: Link) -> dict[str, Any] | None:
     """Three verdicts, where the negative curvature is, and what LayerNorm and tied embeddings change; None: no runs."""
     if "verdicts" not in scale.tables:
         return None
-    claims = []
-    for row in scale.tables["verdicts"].to_dict("records"):
-        name = row["claim"]
-        each = scale.rows("seeds", claim=name)["x"]
-        found = {"name": name, "sentence": said(name, row), "measure": BEYOND[name].measure, "verdict": row["verdict"]}
-        seeds = [link("seeds", number(x), claim=name, seed=seed) for seed, x in each.items()]
-        claims.append({**found, "effect": link("verdicts", effect(name, row), claim=name), "p": number(row["holm"])})
-        claims[-1]["seeds"] = seeds
     plateau = on_plateau(scale, "curvature", "c1").reset_index()
     deepest = plateau[plateau["block"].isin(PAIRS)].groupby("block")["lowest"].median().idxmin()
     alt = f"Depth on the plateau by pair and seed: {deepest} is the deepest in the median"
     return {
-        "claims": claims,
+        "claims": list(judged(scale, link)),
         "deepest": deepest,
         "figure": depths(plateau, alt, PAIRS),
         "pairs": list(pairs(scale, link)),
         "networks": list(networks(scale, link)),
         "rates": list(rates(scale, link)),
     }
+
+
+def judged(scale: Scale, link: Link) -> Iterator[dict[str, Any]]:
+    """Each claim of a scale beyond the paper: what its verdict says, its effect, p and every seed."""
+    for row in scale.tables["verdicts"].to_dict("records"):
+        name = row["claim"]
+        each = scale.rows("seeds", claim=name)["x"]
+        yield {
+            "name": name,
+            "sentence": said(name, row),
+            "measure": BEYOND[name].measure,
+            "verdict": row["verdict"],
+            "effect": link("verdicts", effect(name, row), claim=name),
+            "p": number(row["holm"]),
+            "seeds": [link("seeds", number(x), claim=name, seed=seed) for seed, x in each.items()],
+        }
 
 
 def on_plateau(scale: Scale, study: str, case: str) -> pd.DataFrame:

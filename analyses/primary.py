@@ -49,9 +49,15 @@ def difference(one: pd.Series, other: pd.Series, by: Callable[[float, float], fl
     return {seed: by(one[seed], other[seed]) for seed in one.index.intersection(other.index)}
 
 
-def depth(scale: Scale, block: str, study: str = "curvature", case: str = "c1") -> pd.Series:
-    """|λ_min| of a block on the plateau."""
-    return -scale.rows("curvature", study=study, case=case, analysis="plateau", block=block)["lowest"]
+def depth(scale: Scale, block: str, study: str = "curvature", case: str = "c1", analysis: str = "plateau") -> pd.Series:
+    """|λ_min| of a block, on the plateau unless another analysis is named."""
+    return -scale.rows("curvature", study=study, case=case, analysis=analysis, block=block)["lowest"]
+
+
+def frequency_and_norm(tokens: pd.DataFrame) -> pd.Series:
+    """By seed, the rank correlation of a token's places in training samples with the norm of its embedding."""
+    by_seed = tokens.groupby(level="seed")
+    return pd.Series({seed: stats.spearmanr(rows["count"], rows["norm"]).statistic for seed, rows in by_seed})
 
 
 def log_ratio(one: float, other: float) -> float:
@@ -65,11 +71,8 @@ def delay(scale: Scale) -> Numbers:
 
 @primary("C2", "Rare tokens stay behind because batches leave them out while they decay")
 def rare_tokens(scale: Scale) -> Numbers:
-    def correlations(study: str) -> pd.Series:
-        by_seed = scale.rows("tokens", study=study).groupby(level="seed")
-        return pd.Series({seed: stats.spearmanr(rows["count"], rows["norm"]).statistic for seed, rows in by_seed})
-
-    return difference(correlations("sampling"), correlations("rare"), operator.sub)
+    small, full = (frequency_and_norm(scale.rows("tokens", study=study)) for study in ("sampling", "rare"))
+    return difference(small, full, operator.sub)
 
 
 @primary("C3", "Uniform sampling groks before skewed")
@@ -192,11 +195,15 @@ def judge(x: Mapping[str, Numbers], tests: Tests) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def decide(tests: Tests, seeds: Sequence[int]) -> None:
-    """Write the verdicts of a scale, and x of every seed, beside the tables that they are computed from."""
+def asked() -> Scale:
+    """The scale that the command line names."""
     parser = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__)
     parser.add_argument("folder", type=Path, help="tables of a scale, such as reports/reference/quick")
-    scale = Scale(parser.parse_args().folder)
+    return Scale(parser.parse_args().folder)
+
+
+def decide(scale: Scale, tests: Tests, seeds: Sequence[int]) -> None:
+    """Write the verdicts of a scale, and x of every seed, beside the tables that they are computed from."""
     try:
         x = {name: measured(name, test(scale), seeds) for name, (_, test) in tests.items()}
     except LandscapeError as error:
@@ -211,7 +218,7 @@ def decide(tests: Tests, seeds: Sequence[int]) -> None:
 
 def main() -> None:
     """Command line: the paper's claims."""
-    decide(TESTS, SEEDS)
+    decide(asked(), TESTS, SEEDS)
 
 
 if __name__ == "__main__":

@@ -41,12 +41,13 @@ TINY: dict[str, Any] = {
 }
 """Networks that memorise, and of which some grok."""
 SEEDS = (200, 201)
+TESTS = beyond.TESTS["transformer"]
 
 
 def run(main: Any, *arguments: object) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["script", *map(str, arguments)])
-        patch.setattr(beyond, "SEEDS", SEEDS)
+        patch.setattr(beyond, "SEEDS", {"transformer": SEEDS})
         main()
 
 
@@ -88,19 +89,19 @@ def test_x_is_that_of_the_raw_files(tmp_path: Path) -> None:
             }
             costs.append(math.log(at["skewed"] / at["uniform"]))
         assert x["T3", seed] == pytest.approx(np.mean(costs))
-    assert len(x) == len(beyond.TESTS) * len(SEEDS)
+    assert len(x) == len(TESTS) * len(SEEDS)
     # A claim whose numbers were all alike would be tested by chance alone.
-    assert all(any(x[name, seed] for seed in SEEDS) for name in beyond.TESTS)
+    assert all(any(x[name, seed] for seed in SEEDS) for name in TESTS)
 
 
 def write_transformers(folder: Path, x: float) -> None:
     """Tables of Transformers whose claims all have this x, in which E,U is the deepest pair everywhere."""
-    numbers = {name: {seed + 100: value for seed, value in made(x).items()} for name in beyond.TESTS}
+    numbers = {name: {seed + 100: value for seed, value in made(x).items()} for name in TESTS}
     each = [{"claim": name, "seed": seed, "x": value} for name, by in numbers.items() for seed, value in by.items()]
     depth = {pair: 0.01 * (i + 1) for i, pair in enumerate(PAIRS)}
     runs, rows = [], []
     for study, case in NETWORKS.values():
-        for seed in beyond.SEEDS:
+        for seed in beyond.SEEDS["transformer"]:
             known = {"study": study, "case": case, "seed": seed}
             runs.append({**known, "lr_ratio": 1.0, "grokked": np.nan if case == "post" else 300.0})
             for analysis, step in (("plateau", 100), ("over-training", 0), ("over-training", 400)):
@@ -113,7 +114,7 @@ def write_transformers(folder: Path, x: float) -> None:
                 ]
     folder.mkdir()
     tables = {"runs": runs, "curvature": rows, "seeds": each}
-    for name, table in {**tables, "verdicts": primary.judge(numbers, beyond.TESTS)}.items():
+    for name, table in {**tables, "verdicts": primary.judge(numbers, TESTS)}.items():
         pd.DataFrame(table).to_csv(folder / f"{name}.csv", index=False)
 
 
@@ -123,12 +124,12 @@ def test_the_page_follows_the_verdicts(x: float, judgement: str, tmp_path: Path)
     write_transformers(tmp_path / "transformer", x)
     texts = page.written(tmp_path)
     html, report = unescape(texts[tmp_path / "index.html"]), texts[tmp_path / "report.md"]
-    for name in beyond.TESTS:
+    for name in TESTS:
         claim = BEYOND[name]
         sentence = {"supported": claim.holds, "not supported": claim.opposite}.get(judgement, claim.question)
         assert sentence in html
         assert sentence in report
-    assert html.count(f'<span class="badge {judgement.replace(" ", "-")}">{judgement}</span>') == len(beyond.TESTS)
+    assert html.count(f'<span class="badge {judgement.replace(" ", "-")}">{judgement}</span>') == len(TESTS)
     assert "E,U is the deepest in the median" in html
     # Start, plateau and end; its index beside each.
     assert [f"{0.06 * times:.3g}; 7</a>" in html for times in (1, 101, 401)] == [True] * 3

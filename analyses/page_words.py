@@ -1,0 +1,154 @@
+"""What the trial's page says of natural text: rare words, rates and curvature."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from markupsafe import Markup
+from page_beside import Link
+from page_claims import number
+from page_figures import depths
+from page_panels import Curve, panels
+from page_transformers import judged
+from scale import Scale
+
+QUANTITIES = {"norm": "‖e_i‖", "updated": "steps that update it", "learned": "step learned"}
+"""What the figure shows against rank, by its column in ranges.csv."""
+LEAST = {"‖e_i‖": 0.05, "steps that update it": 0.01, "step learned": 1.0}
+"""By quantity, the least that is shown; of less a curve runs along the edge."""
+COLOURS = {0.0: ("grey", "#949494"), 0.001: ("blue", "#0173b2"), 0.004: ("orange", "#de8f05")}
+"""Name and value by weight decay."""
+DASHED = 512
+"""Size of the batches whose curves are dashed; the others are of 64."""
+PAIRS = ("E,W", "W,V")
+RATES = {
+    "c = 1": ("words", "decay"),
+    "c = 3": ("rates", "c3"),
+    "c = 10": ("rates", "c10"),
+    "Proposition 4.1": ("rates", "prop41"),
+    "c = 1, no weight decay": ("words", "none"),
+    "c = 10, no weight decay": ("runaway", "c10"),
+    "Proposition 4.1, no weight decay": ("runaway", "prop41"),
+}
+"""Study and case by the rate of E over that of W."""
+
+
+def natural_text(scale: Scale, link: Link) -> dict[str, Any] | None:
+    """Four verdicts, what becomes of words by rank, losses by rate, and depths over training; None: no runs."""
+    if "verdicts" not in scale.tables:
+        return None
+    ranges, middle = scale.tables["ranges"], scale.rows("curvature", study="curvature", analysis="middle")
+    depth = depths(middle.reset_index(), "Depth at step 100 by pair and seed", PAIRS)
+    return {
+        "claims": list(judged(scale, link)),
+        "legend": "; ".join(
+            f"{COLOURS[decay][0]}: weight decay {decay:g}" for decay in sorted(set(ranges["weight_decay"]))
+        ),
+        "bounded": bounded(middle, link),
+        "figures": {"ranks": by_rank(ranges), "depths": depth},
+        "ends": ends(ranges, link),
+        "aware": aware(ranges, link),
+        "rates": list(rates(scale, link)),
+        "steps": list(over_training(scale, link)),
+    }
+
+
+def bounded(middle: pd.DataFrame, link: Link) -> Markup:
+    """In how many seeds bounds alone say that W,V is deeper: a Ritz value of it exceeds σ_max(G), which E,W cannot."""
+    of = middle.pivot_table(index="seed", columns="block", values=["lowest", "saddle_bound"])
+    surely = -of["lowest", "W,V"] > of["saddle_bound", "E,W"]
+    return link("curvature", f"{surely.sum()} of {len(surely)}", study="curvature", block="W,V")
+
+
+def by_rank(ranges: pd.DataFrame) -> Markup:
+    """Quantities against rank: a column a sampler, a colour a weight decay, dashes for large batches."""
+    rows: dict[str, dict[str, list[Curve]]] = {words: {} for words in QUANTITIES.values()}
+    for sampler, of_sampler in ranges.groupby("sampler", sort=False):
+        for column, words in QUANTITIES.items():
+            curves = []
+            for (decay, size), group in of_sampler.groupby(["weight_decay", "batch_size"]):
+                middle = group.groupby(["first", "last"])[column].median()
+                x = [float(np.sqrt(first * last)) for first, last in middle.index]
+                label = f"weight decay {decay:g}, batches of {size}"
+                curves.append(Curve(label, x, middle.tolist(), COLOURS[float(decay)][1], size == DASHED))
+            rows[words][str(sampler)] = curves
+    alt = "Norm, updates and time to learn of words by rank, over sampler, weight decay and batch size"
+    return panels(rows, "rank", LEAST, alt)
+
+
+def ends(ranges: pd.DataFrame, link: Link) -> list[dict[str, Any]]:
+    """The most frequent word and the rarest range, by weight decay, where places come as they are in batches of 64.
+
+    Medians over seeds, with the least and the largest of what fluctuates with the last batches.
+    """
+    found = []
+    rows = ranges[(ranges["sampler"] == "random") & (ranges["batch_size"] != DASHED)]
+    for decay, group in rows.groupby("weight_decay"):
+        for first in (group["first"].min(), group["first"].max()):
+            at = group[group["first"] == first]
+            known = {"sampler": "random", "batch_size": 64, "weight_decay": decay, "first": first}
+            names = ("norm", "gradient", "updated", "balance", "opposed", "rest", "learned")
+            texts = {name: number(float(at[name].median())) for name in names}
+            for name in ("balance", "opposed"):
+                texts[name] += f" [{number(at[name].min())}, {number(at[name].max())}]"
+            cells = {name: link("ranges", text, **known) for name, text in texts.items()}
+            found.append({"decay": f"{decay:g}", "ranks": ranks(first, at["last"].iloc[0]), **cells})
+    return found
+
+
+def ranks(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first} to {last}"
+
+
+def aware(ranges: pd.DataFrame, link: Link) -> dict[str, Any] | None:
+    """In how many runs that follow gradients words are hardly ever updated, or never learned; None: no runs."""
+    rows = ranges[ranges["sampler"] == "frequency_aware"]
+    if rows.empty:
+        return None
+    by_run = rows.groupby(["seed", "batch_size", "weight_decay"])
+    never = by_run["updated"].median() < 0.01
+    text = f"{int(never.sum())} of {len(never)}"
+    unlearned = by_run["learned"].count() == 0
+    return {
+        "never": link("ranges", text, sampler="frequency_aware"),
+        "unlearned": link("ranges", f"{int(unlearned.sum())} of {len(unlearned)}", sampler="frequency_aware"),
+    }
+
+
+def rates(scale: Scale, link: Link) -> Iterator[dict[str, Any]]:
+    """Each rate's lowest and last test loss, and c at the last step."""
+    for words, (study, case) in RATES.items():
+        rows = scale.rows("losses", study=study, case=case)
+        if rows.empty:
+            continue
+        by_seed = rows.sort_values("step").groupby(level="seed")
+        lowest, last = by_seed["test_loss"].min(), by_seed.last()
+        known = {"study": study, "case": case}
+        cells = {
+            "lowest": number(lowest.median()),
+            "last": number(last["test_loss"].median()),
+            "c": number(last["c"].median()),
+        }
+        yield {
+            "words": words,
+            "seeds": len(lowest),
+            **{name: link("losses", text, **known) for name, text in cells.items()},
+        }
+
+
+def over_training(scale: Scale, link: Link) -> Iterator[dict[str, Any]]:
+    """By analysed step of a network small enough: depths, certified index of E,W and κ₁, medians over seeds."""
+    rows = scale.rows("curvature", study="index", analysis="over-training").reset_index()
+    for step, at in rows.groupby("step"):
+        middle = at.groupby("block")[["lowest", "index", "kappa_1"]].median()
+        known = {"study": "index", "step": step}
+        cells = {
+            "E,W": number(-middle.loc["E,W", "lowest"]),
+            "W,V": number(-middle.loc["W,V", "lowest"]),
+            "index": number(middle.loc["E,W", "index"]),
+            "kappa": number(middle.loc["E,W", "kappa_1"]),
+        }
+        yield {"step": step, "cells": [link("curvature", text, **known) for text in cells.values()]}

@@ -1,0 +1,131 @@
+"""Rare and frequent words of a text: what becomes of their embeddings, and when they are learned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+import xarray
+from decay_map import rests
+from numpy.typing import NDArray
+from runs import Run, used_for
+
+Floats = NDArray[np.float64]
+WORDS = "words"
+"""Study whose tokens the primary tests read."""
+JUDGED = ("decay", "none", "large")
+"""Its cases that they do."""
+BY_RANK = (WORDS, "decays", "samplers")
+"""Studies whose words are compared by ranges of ranks."""
+BY_STEP: Sequence[tuple[str, Mapping[str, str]]] = (
+    (WORDS, {"case": "decay"}),
+    (WORDS, {"case": "none"}),
+    ("rates", {}),
+    ("runaway", {}),
+)
+"""Studies and cases whose test loss is followed."""
+RANGES = 10
+"""Of ranks, equal in logarithms."""
+
+
+def of_run(run: Run) -> dict[str, object]:
+    return {"study": run.planned.path.parent.name, "case": run.labels["case"], "seed": run.labels["seed"]}
+
+
+def places(data: xarray.Dataset) -> NDArray[np.int64]:
+    """In how many places of training contexts each word stands, most frequent in the text first; without <unknown>."""
+    held = data["tokens"].values[used_for(data, "train")]
+    return np.bincount(held.ravel(), minlength=data.sizes["token"])[:-1]
+
+
+def words(run: Run) -> pd.DataFrame:
+    """One row a word: its places in training contexts and the norm of its embedding at the last step."""
+    norm = run.data["embedding_norm"].values[-1, :-1].round(5)
+    return pd.DataFrame({**of_run(run), "token": np.arange(len(norm)), "count": places(run.data), "norm": norm})
+
+
+def losses(run: Run) -> pd.DataFrame:
+    """One row a recorded step: test loss, and the rate of E over that of W."""
+    data = run.data
+    ratio = data["lr_E"].values / data["lr_W"].values
+    return pd.DataFrame({**of_run(run), "step": data["metric_step"].values, "test_loss": data["test_loss"], "c": ratio})
+
+
+def range_of(count: int) -> NDArray[np.int64]:
+    """By word, the most frequent first, the range of its rank."""
+    found = np.floor(RANGES * np.log(np.arange(1, count + 1)) / np.log(count + 1)).astype(int)
+    return found.clip(max=RANGES - 1)
+
+
+def ranges(run: Run) -> pd.DataFrame:
+    """One row a range of ranks: medians over its words at the last step, and when they rest and are learned."""
+    config, data = run.planned.config, run.data
+    norms, steps = data["embedding_norm"].values[:, :-1], data["step"].values
+    pull = at_rest(data, config.weight_decay)
+    of_word = {
+        "places": places(data),
+        "norm": norms[-1],
+        "gradient": data["grad_norm"].values[-1, :-1],
+        "updated": data["count"].values[-1, :-1] / steps[-1],
+        "rest": rests(steps, norms),
+        **pull,
+    }
+    at = range_of(norms.shape[1])
+    ranks = np.arange(1, len(at) + 1)
+    table = pd.DataFrame(of_word).groupby(at).median()
+    ends = pd.DataFrame({"first": ranks, "last": ranks}).groupby(at).agg({"first": "min", "last": "max"})
+    known = {**of_run(run), **{name: getattr(config, name) for name in ("sampler", "batch_size", "weight_decay")}}
+    table = pd.concat([ends, table], axis=1).assign(learned=learned(data, at))
+    return pd.DataFrame([known] * len(table)).join(table.reset_index(drop=True))
+
+
+def forward(data: xarray.Dataset, step: int, tokens: NDArray[np.int32]) -> tuple[Floats, Floats]:
+    """Hidden layer before its ReLU, and log-probabilities, of samples at a stored step."""
+    E, W, b1, V, b2 = (data[name].sel(step=step).values.astype(float) for name in ("E", "W", "b1", "V", "b2"))
+    pre = E[tokens].reshape(len(tokens), -1) @ W.T + b1
+    logits = np.maximum(pre, 0) @ V.T + b2
+    logits -= logits.max(axis=1, keepdims=True)
+    return pre, logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+
+
+def at_rest(data: xarray.Dataset, decay: float) -> Mapping[str, Floats]:
+    """By word, at the last step: how much decay pulls over how much the training loss does, and how much they oppose.
+
+    balance: decay ‖e_i‖ / ‖∂L/∂e_i‖; opposed: cosine of -e_i with ∂L/∂e_i. Both are 1 where -decay e_i - ∂L/∂e_i = 0.
+    """
+    step, train = int(data["step"].values[-1]), used_for(data, "train")
+    tokens, labels = data["tokens"].values[train], data["labels"].values[train]
+    pre, log_p = forward(data, step, tokens)
+    E, W, V = (data[name].sel(step=step).values.astype(float) for name in ("E", "W", "V"))
+    residual = np.exp(log_p)
+    residual[np.arange(len(labels)), labels] -= 1
+    of_pre = (residual @ V / len(labels)) * (pre > 0)
+    gradient = np.zeros_like(E)
+    np.add.at(gradient, tokens, (of_pre @ W).reshape(*tokens.shape, -1))
+    e, g = E[:-1], gradient[:-1]
+    sizes = np.linalg.norm(e, axis=1), np.linalg.norm(g, axis=1)
+    # A word that the training places lack has no gradient to oppose, and decay outweighs it without bound.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return {"balance": decay * sizes[0] / sizes[1], "opposed": -(e * g).sum(axis=1) / sizes[0] / sizes[1]}
+
+
+def learned(data: xarray.Dataset, at: NDArray[np.int64]) -> Floats:
+    """By range, the first stored step with half of the largest gain in test loss over the words' frequencies alone.
+
+    Of the test places whose last word is in the range; NaN where there is no gain. at: by word, its range.
+    """
+    test = used_for(data, "test")
+    tokens, labels = data["tokens"].values[test], data["labels"].values[test]
+    inside = tokens[:, -1] < len(at)
+    tokens, labels = tokens[inside], labels[inside]
+    # One more of each, so that no word has the probability 0.
+    seen = 1 + np.bincount(data["labels"].values[used_for(data, "train")], minlength=data.sizes["class"])
+    alone = -np.log(seen / seen.sum())[labels]
+    gains = []
+    for step in data["step"].values:
+        log_p = forward(data, int(step), tokens)[1]
+        gains.append(pd.Series(alone + log_p[np.arange(len(labels)), labels]).groupby(at[tokens[:, -1]]).mean())
+    gain = pd.DataFrame(gains, index=data["step"].values).reindex(columns=range(RANGES))
+    half = gain >= gain.max() / 2
+    return half.idxmax().where(gain.max() > 0).to_numpy(float)

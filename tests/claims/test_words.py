@@ -1,0 +1,246 @@
+"""Natural text: x and the tables of words from the raw files by other means, and what the page says of them."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import pydoc_data.topics
+import sys
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import beyond
+import collect
+import h5py
+import numpy as np
+import page
+import pandas as pd
+import primary
+import pytest
+import torch
+import words
+from helpers.made_tables import made, write_tables
+from helpers.once import made_once
+from helpers.tiny_trial import STUDIES
+from helpers.trial_by_hand import verdict
+from page_claims import BEYOND
+from page_words import RATES
+from runs import finished
+from scipy import stats
+
+from landscape.sweep.plan import SweepConfig
+from landscape.sweep.run import run_sweep
+
+TINY: dict[str, Any] = {
+    "vocabulary": 60,
+    "samples": 300,
+    "embed_dim": 4,
+    "hidden": 8,
+    "batch_size": 16,
+    "steps": 100,
+    "metrics_every": 10,
+    "device": "cpu",
+}
+SEEDS = (300, 301)
+TESTS = beyond.TESTS["text"]
+REFERENCE = STUDIES.parent / "reports/reference/text"
+
+
+def make_words(folder: Path) -> None:
+    """The tiny runs and analyses that the primary tests read, in a folder `text`."""
+    text = folder / "topics.txt"
+    text.write_text("\n".join(pydoc_data.topics.topics.values()), encoding="utf-8")
+    for name in ("words", "rates", "curvature", "samplers"):
+        study = json.loads((STUDIES / f"text/beyond/{name}.json").read_text())
+        analyses = [{**one, "device": "cpu"} for one in study.get("hessian", ())]
+        # Larger batches than of TINY, but not full ones.
+        cases = {
+            case: {**options, **({"batch_size": 100} if "batch_size" in options else {})}
+            for case, options in study.get("cases", {"base": {}}).items()
+        }
+        grid = {"sampler": ["uniform"], "weight_decay": [0.0]} if "grid" in study else {}
+        tiny = {**study, "train": {**study["train"], **TINY, "text": str(text)}, "cases": cases, "grid": grid}
+        tiny |= {"seeds": list(SEEDS), "hessian": analyses}
+        run_sweep(SweepConfig(**tiny), folder / "text", jobs=1, overwrite=False, quiet=True)
+
+
+@pytest.fixture(scope="module")
+def scale(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Read only."""
+    return made_once(tmp_path_factory, make_words) / "text"
+
+
+def run(main: Any, *arguments: object) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["script", *map(str, arguments)])
+        patch.setattr(beyond, "SEEDS", {"text": SEEDS})
+        main()
+
+
+def correlation(path: Path) -> float:
+    """Of a word's places in training contexts with its norm at the end, but for the last word of the vocabulary."""
+    with h5py.File(path) as file:
+        contexts = file["data/tokens"][:][file["data/split"][:] == 0]
+        norms = np.linalg.norm(file["checkpoints/E"][-1][:-1], axis=1)
+    places = [np.count_nonzero(contexts == word) for word in range(len(norms))]
+    return float(np.corrcoef(stats.rankdata(places), stats.rankdata(norms))[0, 1])
+
+
+def lowest_loss(path: Path) -> float:
+    with h5py.File(path) as file:
+        return float(file["metrics/test_loss"][:].min())
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("without_workers")
+def test_x_is_that_of_the_raw_files(scale: Path, tmp_path: Path) -> None:
+    run(collect.main, scale, "--out", tmp_path)
+    run(beyond.main, tmp_path / "text")
+    table = pd.read_csv(tmp_path / "text/seeds.csv")
+    x = {(row.claim, row.seed): row.x for row in table.itertuples()}
+    for seed in SEEDS:
+        of = {case: correlation(scale / f"words/{case}-s{seed}.h5") for case in ("decay", "none", "large")}
+        # Norms have five decimals in the table, which may tie two of sixty words.
+        assert x["N1", seed] == pytest.approx(of["decay"] - of["none"], abs=1e-3)
+        assert x["N2", seed] == pytest.approx(of["decay"] - of["large"], abs=1e-3)
+        losses = [lowest_loss(scale / f"{run}-s{seed}.h5") for run in ("words/decay", "rates/prop41")]
+        assert x["N3", seed] == pytest.approx(losses[0] - losses[1])
+        with h5py.File(scale / f"curvature/base-s{seed}.hessian-middle.h5") as file:
+            lowest = dict(zip(file["block"].asstr(), file["eigenvalues"][0, :, 0, 0], strict=True))
+        assert x["N4", seed] == pytest.approx(math.log(lowest["E,W"] / lowest["W,V"]))
+    assert len(x) == len(TESTS) * len(SEEDS)
+    assert all(any(x[name, seed] for seed in SEEDS) for name in TESTS)
+
+
+def test_the_committed_verdicts_are_those_of_the_committed_rows() -> None:
+    """By csv, NumPy and SciPy alone."""
+
+    def rows(name: str, **known: str) -> list[dict[str, str]]:
+        with (REFERENCE / f"{name}.csv").open(encoding="utf-8") as file:
+            return [row for row in csv.DictReader(file) if all(row[k] == value for k, value in known.items())]
+
+    def correlation(case: str, seed: str) -> float:
+        of = np.array([(row["count"], row["norm"]) for row in rows("words", case=case, seed=seed)], float)
+        return float(np.corrcoef(*(stats.rankdata(column) for column in of.T))[0, 1])
+
+    def best(study: str, case: str, seed: str) -> float:
+        return min(float(row["test_loss"]) for row in rows("losses", study=study, case=case, seed=seed))
+
+    def depth(block: str, seed: str) -> float:
+        (row,) = rows("curvature", study="curvature", block=block, seed=seed)
+        return -float(row["lowest"])
+
+    x: dict[str, dict[int, float]] = {name: {} for name in TESTS}
+    for seed in map(str, range(300, 310)):
+        of = {case: correlation(case, seed) for case in ("decay", "none", "large")}
+        x["N1"][int(seed)], x["N2"][int(seed)] = of["decay"] - of["none"], of["decay"] - of["large"]
+        x["N3"][int(seed)] = best("words", "decay", seed) - best("rates", "prop41", seed)
+        x["N4"][int(seed)] = math.log(depth("E,W", seed) / depth("W,V", seed))
+    for row in rows("seeds"):
+        assert float(row["x"]) == pytest.approx(x[row["claim"]][int(row["seed"])], abs=1e-9)
+    assert len(rows("seeds")) == 40
+    by_hand = verdict(x)
+    for row in rows("verdicts"):
+        assert (pytest.approx(float(row["holm"])), row["verdict"]) == by_hand[row["claim"]]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("without_workers")
+def test_ranges_are_those_of_the_raw_files(scale: Path) -> None:
+    """The gradient by autograd; losses by PyTorch, place by place."""
+    run = next(run for run in finished("words", scale) if run.labels["case"] == "decay")
+    table = words.ranges(run)
+    with h5py.File(run.planned.path) as file:
+        read = lambda name: torch.from_numpy(file[name][:])  # noqa: E731
+        tokens, labels, split = (read(f"data/{name}").long() for name in ("tokens", "labels", "split"))
+        weights = [read(f"checkpoints/{name}").double() for name in ("E", "W", "b1", "V", "b2")]
+        steps, seen = file["checkpoints/step"][:], file["tokens/count"][-1]
+    each = []
+    for i in range(len(steps)):
+        E, W, b1, V, b2 = (w[i].clone().requires_grad_() for w in weights)
+        logits = torch.relu(E[tokens].flatten(1) @ W.T + b1) @ V.T + b2
+        each.append(torch.nn.functional.cross_entropy(logits, labels, reduction="none"))
+    each[-1][split == 0].mean().backward()
+    e, g = E.detach()[:-1], E.grad[:-1]
+    sizes = e.norm(dim=1), g.norm(dim=1)
+    balance, opposed = 1e-3 * sizes[0] / sizes[1], -(e * g).sum(dim=1) / sizes[0] / sizes[1]
+    frequency = torch.bincount(labels[split == 0], minlength=60) + 1.0
+    alone = -(frequency / frequency.sum()).log()[labels]
+    for row in table.itertuples():
+        of = slice(row.first - 1, row.last)
+        np.testing.assert_allclose(row.norm, np.median(e[of].norm(dim=1)), rtol=1e-6)
+        np.testing.assert_allclose(row.balance, np.median(balance[of]), rtol=1e-6)
+        np.testing.assert_allclose(row.opposed, np.nanmedian(opposed[of]), rtol=1e-6, atol=1e-9)
+        assert row.updated == pytest.approx(np.median(seen[of]) / steps[-1])
+        there = (split == 1) & (tokens[:, -1] >= row.first - 1) & (tokens[:, -1] < row.last)
+        gain = [float((alone - loss.detach())[there].mean()) for loss in each]
+        half = [step for step, value in zip(steps, gain, strict=True) if value >= max(gain) / 2]
+        np.testing.assert_equal(row.learned, half[0] if max(gain) > 0 else np.nan)
+    # Every word but the last of the vocabulary is in one range.
+    assert table["first"].tolist()[1:] == [last + 1 for last in table["last"][:-1]]
+    assert (table["first"].iloc[0], table["last"].iloc[-1]) == (1, 59)
+
+
+def write_text(folder: Path, x: float) -> None:
+    """Tables of a text whose claims all have this x; runs that follow gradients update no word."""
+    numbers = {name: {seed + 200: value for seed, value in made(x).items()} for name in TESTS}
+    each = [{"claim": name, "seed": seed, "x": value} for name, by in numbers.items() for seed, value in by.items()]
+    known = {"gradient": 2.0, "balance": 0.5, "opposed": 0.25, "rest": 300.0, "places": 9.0}
+    ranges = [
+        {"study": "words", "case": "decay", "seed": 300, "sampler": sampler, "batch_size": size, "weight_decay": decay}
+        | {"first": first, "last": last, "norm": norm, "updated": 0.0 if sampler == "frequency_aware" else 0.5}
+        | {"learned": np.nan if sampler == "frequency_aware" else 70.0, **known}
+        for sampler in ("random", "frequency_aware")
+        for size in (64, 512)
+        for decay in (0.0, 0.001)
+        for first, last, norm in ((1, 1, 3.25), (2, 59, 1e-9))
+    ]
+    losses = [
+        {"study": study, "case": case, "seed": 300, "step": step, "test_loss": loss, "c": 1.5}
+        for study, case in RATES.values()
+        for step, loss in ((0, 6.0), (400, 4.25), (800, 4.75))
+    ]
+    curvature = [
+        {"study": study, "case": "base", "seed": 300, "analysis": analysis, "step": step, "block": block}
+        | {"lowest": lowest, "index": 7.0, "kappa_1": 2.5, "saddle_bound_constants": np.nan, "saddle_bound": 0.02}
+        for study, analysis, steps in (("curvature", "middle", (100,)), ("index", "over-training", (0, 316)))
+        for step in steps
+        for block, lowest in (("E,W", -0.015), ("W,V", -0.045))
+    ]
+    folder.mkdir()
+    tables = {"seeds": each, "ranges": ranges, "losses": losses, "curvature": curvature, "runs": losses}
+    for name, table in {**tables, "verdicts": primary.judge(numbers, TESTS)}.items():
+        pd.DataFrame(table).to_csv(folder / f"{name}.csv", index=False)
+
+
+@pytest.mark.parametrize(("x", "judgement"), [(0.7, "supported"), (-0.7, "not supported"), (0.0, "undecided")])
+def test_the_page_follows_the_verdicts(x: float, judgement: str, tmp_path: Path) -> None:
+    write_tables(tmp_path / "mid", {}, tokens=4)
+    write_text(tmp_path / "text", x)
+    texts = page.written(tmp_path)
+    html, report = unescape(texts[tmp_path / "index.html"]), texts[tmp_path / "report.md"]
+    for name in TESTS:
+        claim = BEYOND[name]
+        sentence = {"supported": claim.holds, "not supported": claim.opposite}.get(judgement, claim.question)
+        assert sentence in html
+        assert sentence in report
+    assert html.count(f'<span class="badge {judgement.replace(" ", "-")}">{judgement}</span>') == len(TESTS)
+    for text in (html, report):
+        assert "4 of 4</a> runs the" in text.replace("\n", " ")
+        assert text.count(">4.25</a>") == text.count(">4.75</a>") == text.count(">1.5</a>") == len(RATES)
+        assert text.count(">0.015</a>") == text.count(">0.045</a>") == text.count(">2.5</a>") == 2
+        assert ">3.25</a>" in text
+        assert "1 of 1</a> seeds bounds decide" in text
+    # Two samplers, two decays, two sizes of batches, three quantities; words that are never learned have no curve.
+    figure = texts[tmp_path / "figures/text-ranks.svg"]
+    assert (figure.count("<path"), figure.count("stroke-dasharray")) == (20, 10)
+    assert tmp_path / "figures/text-depths.svg" in texts
+
+
+def test_a_trial_without_text_says_nothing_of_it(tmp_path: Path) -> None:
+    write_tables(tmp_path / "mid", {}, tokens=4)
+    texts = page.written(tmp_path)
+    assert 'id="text"' not in texts[tmp_path / "index.html"]
+    assert not any("text" in path.name for path in texts)
