@@ -101,4 +101,9 @@ def how_soon(runs: pd.DataFrame, link: Link, **known: object) -> dict[str, Any]:
     """How many runs grokked, and their median step, in which never is latest."""
     middle = runs["grokked"].fillna(np.inf).median()
     there = link("runs", f"{runs['grokked'].notna().sum()} of {len(runs)}", **known)
-    return {"grokked": there, "step": number(middle) if np.isinf(middle) else f"{middle:,.0f}"}
+    return {"grokked": there, "step": step(float(middle))}
+
+
+def step(at: float) -> str:
+    """A step of training; ∞ where it never came."""
+    return number(at) if np.isinf(at) else f"{at:,.0f}"
