@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 from page_beside import Link
-from page_claims import effect, number, said
+from page_claims import BEYOND, effect, number, said
 from page_transformers import how_soon, step
 from primary import Numbers, difference, judge
 from scale import Scale
@@ -40,6 +40,7 @@ def edges(scale: Scale, link: Link) -> dict[str, Any] | None:
             name: {
                 "sentence": said(name, row),
                 "verdict": row["verdict"],
+                "measure": BEYOND[name].measure,
                 "effect": link("runs", effect(name, row), study=STUDY, lr_ratio="auto"),
                 "p": number(row["holm"]),
             }
@@ -63,8 +64,10 @@ def pilots(scale: Scale, link: Link) -> Iterator[dict[str, Any]]:
     """Each case of the pilots: median steps at c = 1, at the best c of its sweep, and under auto."""
     study = PILOTS.format(scale.name)
     for case, rows in of_study(scale, study).groupby("case", sort=False):
-        steps = rows["grokked"].fillna(math.inf).groupby(rows["lr_ratio"].astype(str)).median()
-        best = str(steps.drop("auto").idxmin())
+        by_c = rows["grokked"].fillna(math.inf).groupby(rows["lr_ratio"].astype(str))
+        steps = by_c.median()
+        # Of ties the one with the smaller mean, as the protocol says.
+        best = str(by_c.agg(["median", "mean"]).drop("auto").sort_values(["median", "mean"]).index[0])
         shown = {
             c: link("runs", step(float(steps[c])), study=study, case=case, lr_ratio=c) for c in ("1.0", best, "auto")
         }

@@ -93,7 +93,8 @@ def rates(scale: Scale, link: Link) -> Iterator[dict[str, Any]]:
     """How soon the network groks with each rate of E over that of all else."""
     runs = scale.tables["runs"]
     runs = runs[((runs["study"] == "curvature") & runs["case"].isin(["c1", "c10"])) | (runs["study"] == "rates")]
-    for c, rows in runs.groupby("lr_ratio"):
+    # Beside `auto` in the table numbers are text, whose order is another.
+    for c, rows in sorted(runs.groupby("lr_ratio"), key=lambda of: float(str(of[0]))):
         yield {"c": f"{float(str(c)):g}", **how_soon(rows, link, study=rows["study"].iloc[0], lr_ratio=c)}
 
 
