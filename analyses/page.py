@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from markupsafe import Markup
+from page_auto import edges, pilots
 from page_beside import COMPARISONS, by_task, compared
 from page_claims import CLAIMS, effect, headline, number, said
 from page_figures import COLOURS, SCALES, TEXT, TRANSFORMER, alone, depths, effects, film, shares, training
@@ -219,7 +220,7 @@ def definitions() -> dict[str, tuple[str, str]]:
     found = {}
     for line in PROTOCOL.read_text(encoding="utf-8").splitlines():
         cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
-        if len(cells) == 4 and re.fullmatch(r"[CODGTN]\d", cells[0]):
+        if len(cells) == 4 and re.fullmatch(r"[ACODGTN]\d", cells[0]):
             found[cells[0]] = cells[2].replace("\\|", "|"), cells[3].replace("`", "")
     return found
 
@@ -285,6 +286,8 @@ def written(out: Path) -> dict[Path, str]:
             {one.name: one.link for one in every},
         ),
         "maps": maps,
+        "edges": {one.name: found for one in every if (found := edges(one, one.link))},
+        "pilots": [row for one in every for row in pilots(one, one.link)],
         "transformers": beyond,
         "definitions": definitions(),
         "transformer": next(one for one in every if one.name == TRANSFORMER),

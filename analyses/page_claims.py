@@ -123,6 +123,19 @@ BEYOND = {
         "In batches of 32, do skewed tokens cost more time under more weight decay?",
         CLAIMS["O3"].measure,
     ),
+    "A1": Claim(
+        "An embedding whose learning rate follows its edge of stability groks sooner than at equal rates.",
+        "An embedding whose learning rate follows its edge of stability groks later than at equal rates.",
+        "Does an embedding whose learning rate follows its edge of stability grok sooner than at equal rates?",
+        "step of grokking, c = 1 over auto",
+    ),
+    "A2": Claim(
+        "It takes at most 10 % longer than at the best c of a sweep.",
+        "It takes more than 10 % longer than at the best c of a sweep.",
+        "Does it take at most 10 % longer than at the best c of a sweep?",
+        "step of grokking, auto over the best c",
+        lambda x: 1.1 * math.exp(-x),
+    ),
     "T2": CLAIMS["C8"],
     "T3": CLAIMS["C3"],
     "N1": Claim(

@@ -101,7 +101,8 @@ def rates(scale: Scale, link: Link) -> Iterator[dict[str, Any]]:
     """How soon the network groks with each rate of E over that of all else."""
     runs = scale.tables["runs"]
     runs = runs[((runs["study"] == "curvature") & runs["case"].isin(["c1", "c10"])) | (runs["study"] == "rates")]
-    for c, rows in runs.groupby("lr_ratio"):
+    # Beside `auto` in the table numbers are text, whose order is another.
+    for c, rows in sorted(runs.groupby("lr_ratio"), key=lambda of: float(str(of[0]))):
         yield {"c": f"{float(str(c)):g}", **how_soon(rows, link, study=rows["study"].iloc[0], lr_ratio=c)}
 
 
@@ -109,4 +110,9 @@ def how_soon(runs: pd.DataFrame, link: Link, **known: object) -> dict[str, Any]:
     """How many runs grokked, and their median step, in which never is latest."""
     middle = runs["grokked"].fillna(np.inf).median()
     there = link("runs", f"{runs['grokked'].notna().sum()} of {len(runs)}", **known)
-    return {"grokked": there, "step": number(middle) if np.isinf(middle) else f"{middle:,.0f}"}
+    return {"grokked": there, "step": step(float(middle))}
+
+
+def step(at: float) -> str:
+    """A step of training; ∞ where it never came."""
+    return number(at) if np.isinf(at) else f"{at:,.0f}"

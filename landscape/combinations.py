@@ -6,6 +6,7 @@ import itertools
 import math
 from typing import Any
 
+from landscape.choices.optimizers import OPTIMIZERS
 from landscape.choices.samplers import SAMPLERS
 from landscape.choices.tasks import MODULUS, TASKS, is_prime
 from landscape.errors import ConfigError
@@ -17,6 +18,7 @@ def require_combination(config: Any) -> None:
     _require_start(config)
     _require_penalty(config)
     _require_model(config)
+    _require_ratio(config)
 
 
 def _require_task(config: Any) -> None:
@@ -71,10 +73,10 @@ def _require_model(config: Any) -> None:
                 f"norm is {config.norm} and embed_dim {config.embed_dim}: LayerNorm of {what}",
                 "raise --embed-dim, or use --norm none",
             )
-        if config.freeze == "W" or isinstance(config.lr_ratio, str) or config.init_scale_W != 1:
+        if config.freeze == "W" or config.lr_ratio in ("prop41", "curvature") or config.init_scale_W != 1:
             raise ConfigError(
                 "model transformer has no W, but freeze, lr_ratio or init_scale_W asks for one",
-                "use --freeze none or E, a number for --lr-ratio, and leave out --init-scale-W",
+                "use --freeze none or E, auto or a number for --lr-ratio, and leave out --init-scale-W",
             )
         return
     for name in ("layers", "heads", "norm", "positions", "tied"):
@@ -95,10 +97,19 @@ def _require_model(config: Any) -> None:
             f"lr_ratio is {config.lr_ratio}, but model tables has no E with a rate of its own",
             "use --model embedding, or leave out --lr-ratio",
         )
+
+
+def _require_ratio(config: Any) -> None:
+    """Raise ConfigError for a measured ratio of learning rates that the run cannot measure or use."""
     if config.freeze != "none" and isinstance(config.lr_ratio, str):
         raise ConfigError(
             f"lr_ratio {config.lr_ratio} balances E against W, but {config.freeze} is frozen",
             "use a number for --lr-ratio, or --freeze none",
+        )
+    if config.lr_ratio == "auto" and math.isnan(OPTIMIZERS[config.optimizer](config.momentum).edge_of_stability()):
+        raise ConfigError(
+            f"lr_ratio is auto, but the edge of stability of optimizer {config.optimizer} is not known",
+            "give the optimiser an edge_of_stability, or use a number for --lr-ratio",
         )
 
 

@@ -83,10 +83,10 @@ class TrainConfig:
     freeze_from: int = field(0, "Step from which it does.", at_least=0, at_most=MOST)
     optimizer: Optimizer = field("adam", "How gradients move the parameters.", choices=OPTIMIZERS)
     lr: float = field(0.01, "Learning rate of every parameter except E.", at_least=0)
-    lr_ratio: float | Literal["prop41", "curvature"] = field(
+    lr_ratio: float | Literal["prop41", "curvature", "auto"] = field(
         1.0,
-        "c = lr_E / lr_W: a number, Proposition 4.1 measured during training, or "
-        "sqrt(lambda_max(H_WW) / lambda_max(H_EE)).",
+        "c = lr_E / lr_W: a number, or measured during training; prop41: Proposition 4.1; curvature: "
+        "sqrt(lambda_max(H_WW) / lambda_max(H_EE)); auto: half of E's edge of stability.",
         above=0,
     )
     lr_ratio_every: int = field(50, "Steps between two updates of a measured lr_ratio.", at_least=1)

@@ -35,6 +35,13 @@ class Optimizer(ABC):
         All tensors are (member, parameter); rates are the learning rates.
         """
 
+    def edge_of_stability(self) -> float:
+        """Learning rate times largest eigenvalue up to which steps on a quadratic are stable; NaN if not known.
+
+        Of an optimiser with second moments, the eigenvalue of the Hessian that they precondition.
+        """
+        return math.nan
+
 
 OPTIMIZERS: Registry[type[Optimizer]] = Registry("optimizer")
 

@@ -23,6 +23,7 @@ from landscape.problems.networks import Batch, scores
 from landscape.problems.tasks import TRAIN
 from landscape.progress import Bar
 from landscape.storage.runs import Arrays
+from landscape.training.edge import edge_ratio
 from landscape.training.member import Member
 from landscape.training.optimizers import Optimizer
 from landscape.training.tables import SIGMA
@@ -130,7 +131,8 @@ class Group:
 
         The curvature policy equalises lr^2 * lambda_max, the second-order loss change of a step of size lr. In a
         bilinear least-squares model (F1) this is sigma_max(E) / sigma_max(W), as in Proposition 4.1. Without a finite
-        positive ratio, as at E = 0 or W = 0, the ratio keeps its value.
+        positive ratio, as at E = 0 or W = 0, the ratio keeps its value. That of the edge of stability never rises
+        after its first measurement: too large a step throws E into flat regions, whose edge is further out still.
         """
         measured = [i for i, m in enumerate(self.members) if isinstance(m.config.lr_ratio, str)]
         if not measured:
@@ -140,6 +142,8 @@ class Group:
             member = self.members[i]
             if member.config.lr_ratio == "prop41":
                 found = prop41_ratio(sigma["E"][i], sigma["W"][i], member.f_E(self.step) if self.step else 1.0)
+            elif member.config.lr_ratio == "auto":
+                found = self._edge_ratio(i)
             else:
                 found = self._curvature_ratio(i)
             if 0 < found < math.inf:
@@ -162,6 +166,21 @@ class Group:
             # Numbers out of range: the next record says that the run diverged.
             return math.nan
         return math.sqrt(lambda_W / lambda_E) if lambda_E > 0 and lambda_W > 0 else math.nan
+
+    @torch.inference_mode(False)
+    def _edge_ratio(self, i: int) -> float:
+        """The ratio of E's edge of stability of a member; NaN before the first step, or where there is none."""
+        if not self.step:
+            return math.nan
+        member = self.members[i]
+        theta = {name: part[i].double().clone() for name, part in self.networks.params.items()}
+        v = self.networks.parts(self.optimizer.v)["E"][i].double().clone()
+        try:
+            found = edge_ratio(member.config, vars(member.data), theta, v, self.step)
+        except (np.linalg.LinAlgError, LandscapeError):
+            # Numbers out of range: the next record says that the run diverged.
+            return math.nan
+        return found if self.step == self.config.lr_ratio_every else min(found, member.lr_ratio)
 
     def _sigma(self) -> dict[str, list[float]]:
         """Largest singular values of E and W by member."""

@@ -83,7 +83,7 @@ def test_the_other_members_go_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", ["curvature", "prop41"])
+@pytest.mark.parametrize("policy", ["curvature", "prop41", "auto"])
 @pytest.mark.parametrize(
     "changes",
     [{"init_scale_W": 0.0}, {"init_scale_E": 0.0}, {"lr": 1e9}, {"lr": 1e30}, {"lr": 1e300, "dtype": "float64"}],

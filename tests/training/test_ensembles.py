@@ -197,7 +197,7 @@ def test_two_hundred_steps_equal_torch_optim(changes: dict[str, Any]) -> None:
         slow({"optimizer": "sgd", "momentum": 0.9}, ("lr=0.01,0.1", "weight_decay=0,0.01")),
         slow({"batch_size": "full"}, ("init_scale_E=0.5,1", "init_scale_W=1,2")),
         ({"sampler": "frequency_aware", "sampler_every": 30}, ()),
-        slow({"lr_ratio_every": 30, "batch_size": 5}, ("lr_ratio=2,prop41,curvature",)),
+        slow({"lr_ratio_every": 30, "batch_size": 5}, ("lr_ratio=2,prop41,curvature,auto",)),
         ({"model": "onehot"}, ()),
         ({"model": "tables", "penalty": "nuclear"}, ("weight_decay=0.01,0.1",)),
     ],

@@ -313,11 +313,11 @@ def same_file(left: Path, right: Path) -> None:
         {"optimizer": "sgd", "momentum": 0.9},
         {"optimizer": "adamw", "dtype": "float64", "freeze": "W"},
         {"sampler": "frequency_aware", "sampler_every": 30},
-        {"lr_ratio": "prop41", "lr_ratio_every": 30, "batch_size": 5},
+        *({"lr_ratio": policy, "lr_ratio_every": 30, "batch_size": 5} for policy in ("prop41", "auto")),
         {"model": "onehot"},
         {"model": "tables", "penalty": "nuclear"},
     ],
-    ids=["adam", "sgd", "adamw", "frequency_aware", "prop41", "onehot", "nuclear"],
+    ids=["adam", "sgd", "adamw", "frequency_aware", "prop41", "auto", "onehot", "nuclear"],
 )
 def test_two_hundred_steps_are_one_hundred_and_resume(changes: dict[str, Any], tmp_path: Path) -> None:
     """Weights, moments, RNG, order, metrics: 200 steps = 100 steps + resume of 100."""

@@ -1,0 +1,47 @@
+"""The learning rate of E from its edge of stability."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from landscape import problems
+from landscape.choices.optimizers import EPSILON, OPTIMIZERS
+from landscape.config import TrainConfig
+from landscape.curvature.operators import LinearMap
+from landscape.curvature.random_start import RandomRun
+from landscape.curvature.tracking import scaled
+from landscape.problems.problem import hessian
+
+SHARE = 0.5
+"""Share of the stable limit: of a quadratic, gradient descent at half its limit is the step 1 / lambda_max."""
+HVPS = 8
+"""Hessian-vector products of one measurement."""
+
+
+def edge_ratio(config: TrainConfig, data: Any, theta: dict[str, Tensor], v: Tensor, step: int) -> float:
+    """lr_E / lr_W at which E takes `SHARE` of the steps that are stable for it; infinite where E has no curvature.
+
+    data: tokens, labels, split by name; theta: parameters in float64; v: second moments of E after `step` steps.
+    """
+    rule = OPTIMIZERS[config.optimizer]
+    problem = problems.of_config(config, data, theta["E"].device.type)
+    H_E = hessian(problem, theta, 0.0 if rule.decoupled else config.weight_decay).block(["E"])
+    diagonal = torch.ones_like(theta["E"])
+    if rule.second_moments:
+        diagonal /= (v / (1 - config.betas[1] ** step)).sqrt() + EPSILON
+    sharpness = largest(scaled(H_E, diagonal.reshape(-1)), config.seed)
+    limit = rule(config.momentum, config.betas).edge_of_stability()
+    return SHARE * limit / (config.lr * sharpness) if sharpness > 0 and config.lr > 0 else math.inf
+
+
+def largest(op: LinearMap, seed: int) -> float:
+    """The largest Ritz value after `HVPS` products from a random vector: lambda_max from below."""
+    run = RandomRun(op, None, torch.Generator().manual_seed(seed % (1 << 63)), HVPS)
+    while not run.exhausted and run.num_products < HVPS:
+        run.step()
+    run.project()
+    return float(run.theta[-1])

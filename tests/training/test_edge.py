@@ -1,0 +1,119 @@
+"""`--lr-ratio auto`: E at half of its edge of stability, beside dense matrices and PyTorch's own derivatives."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import SMALL_TRANSFORMER, TINY
+from torch import nn
+from torch.func import functional_call
+
+from landscape.choices.optimizers import OPTIMIZERS, Optimizer
+from landscape.config import TrainConfig
+from landscape.curvature.operators import MatrixOperator
+from landscape.curvature.tracking import scaled
+from landscape.errors import ConfigError
+from landscape.problems.embedding_mlp.model import MLP
+from landscape.problems.tasks import TRAIN, make_data
+from landscape.problems.transformer.model import Transformer
+from landscape.storage.runs import RunReader
+from landscape.training import edge
+from landscape.training.edge import edge_ratio, largest
+from landscape.training.loop import train
+
+EVERY = 20
+LIMITS = {"adam": 38.0, "adamw": 2 * (1 + 0.9) / (1 - 0.9), "sgd": 2 * (1 + 0.5)}
+
+
+def dense_ratio(config: TrainConfig, theta: dict[str, Any], v: dict[str, Any] | None, step: int) -> float:
+    """Half of the edge, from every eigenvalue of the matrix that torch.func differentiates."""
+    model = (Transformer if config.model == "transformer" else MLP)(config).double()
+    tokens, labels = (torch.from_numpy(x).long() for x in make_data(config).subset(TRAIN))
+    rest = {n: torch.from_numpy(theta[n]).double() for n, _ in model.named_parameters()}
+    E = rest.pop("E")
+
+    def loss(flat: torch.Tensor) -> torch.Tensor:
+        logits = functional_call(model, {**rest, "E": flat.reshape(E.shape)}, (tokens,))
+        decay = 0.0 if config.optimizer == "adamw" else config.weight_decay
+        return nn.functional.cross_entropy(logits, labels) + decay / 2 * flat.square().sum()
+
+    H = torch.func.hessian(loss)(E.reshape(-1)).numpy()
+    root = np.ones(E.numel())
+    if v is not None:
+        root = (np.sqrt(v["E"].reshape(-1) / (1 - config.betas[1] ** step)) + 1e-8) ** -0.5
+    return LIMITS[config.optimizer] / 2 / (config.lr * float(np.linalg.eigvalsh(root[:, None] * H * root)[-1]))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        TINY,
+        dataclasses.replace(TINY, optimizer="sgd", momentum=0.5, activation="gelu"),
+        dataclasses.replace(SMALL_TRANSFORMER, warmup=0),
+    ],
+    ids=["adam", "sgd", "transformer"],
+)
+def test_the_ratio_is_half_of_the_edge_and_never_rises(
+    config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """c = 1 up to the first measurement, then the smallest of those so far, to 1e-6 with products enough for all."""
+    monkeypatch.setattr(edge, "HVPS", 32)
+    config = dataclasses.replace(
+        config, lr_ratio="auto", lr_ratio_every=EVERY, metrics_every=1, dtype="float64", weight_decay=0.01
+    )
+    train(config, tmp_path / "run.h5", quiet=True)
+    with RunReader(tmp_path / "run.h5") as reader:
+        rows = reader.metrics()
+        used = rows["lr_E"] / rows.get("lr_W", rows.get("lr"))
+        found = [dense_ratio(config, reader.checkpoint(step), reader.second_moments(step), step) for step in (20, 40)]
+    np.testing.assert_array_equal(used[: EVERY + 1], 1.0)
+    assert used[EVERY + 1] == pytest.approx(found[0], rel=1e-6)
+    assert used[2 * EVERY + 1] == pytest.approx(min(found), rel=1e-6)
+
+
+def test_the_step_beyond_the_edge_diverges() -> None:
+    """Adam at rest in its preconditioner on a quadratic: stable at 1.9 times the ratio found, unstable at 2.1."""
+    curvatures, v, lr = torch.tensor([0.3, 2.0, 5.0]).double(), torch.tensor([4.0, 1.0, 9.0]).double(), 0.01
+    sharpness = largest(scaled(MatrixOperator(torch.diag(curvatures)), v.rsqrt()), 0)
+    assert sharpness == pytest.approx(2.0)
+    ratio = 38 / 2 / (lr * sharpness)
+    for factor, stable in ((1.9, True), (2.1, False)):
+        x, m = torch.ones(3).double(), torch.zeros(3).double()
+        for _ in range(2000):
+            m = 0.9 * m + 0.1 * curvatures * x
+            x = x - factor * ratio * lr * m * v.rsqrt()
+        assert bool(x.norm() < 1) == stable
+
+
+def test_eight_products_suffice() -> None:
+    """The largest Ritz value lies below the eigenvalue, by at most 5 % where few eigenvalues stand out."""
+    spectrum = torch.cat([torch.linspace(0, 1, 500), torch.tensor([2.0, 3.0, 4.0])]).double()
+    for seed in range(20):
+        assert 0.95 * 4 < largest(MatrixOperator(torch.diag(spectrum)), seed) <= 4 * (1 + 1e-12)
+
+
+def test_without_curvature_there_is_no_edge() -> None:
+    """With W = 0 the loss does not depend on E."""
+    theta = {n: p.detach().double() for n, p in MLP(TINY).named_parameters()}
+    theta["W"] = torch.zeros_like(theta["W"])
+    config = dataclasses.replace(TINY, weight_decay=0.0)
+    assert edge_ratio(config, vars(make_data(config)), theta, torch.ones_like(theta["E"]), 1) == float("inf")
+
+
+def test_what_cannot_follow_its_edge(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An optimiser without one, a frozen matrix, a model without E."""
+    monkeypatch.setitem(OPTIMIZERS._entries, "own", type("Own", (Optimizer,), {"step": lambda *_: None}))
+    for changes, error in (
+        ({"optimizer": "own"}, "the edge of stability of optimizer own is not known"),
+        ({"freeze": "E"}, "lr_ratio auto balances E against W, but E is frozen"),
+        ({"model": "onehot"}, "model onehot has no E"),
+    ):
+        with pytest.raises(ConfigError, match=error):
+            dataclasses.replace(TINY, lr_ratio="auto", **changes)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="E is frozen"):
+        dataclasses.replace(SMALL_TRANSFORMER, lr_ratio="auto", freeze="E")
