@@ -19,11 +19,13 @@ import page
 import pandas as pd
 import primary
 import pytest
+import runs
 from helpers.made_tables import made, write_tables
 from helpers.tiny_trial import STUDIES
 from page_claims import BEYOND
 from page_transformers import NETWORKS, PAIRS
 
+from landscape.analysis import hessian
 from landscape.sweep.plan import SweepConfig
 from landscape.sweep.run import run_sweep
 
@@ -39,7 +41,9 @@ TINY: dict[str, Any] = {
     "extra_steps": 0,
     "device": "cpu",
 }
-"""Networks that memorise, and of which some grok."""
+"""Networks that memorise, and of which most get half of the test pairs right."""
+GROKKED = 0.5
+"""Test accuracy that counts as grokked here. Which of them reach 95 % differs between machines, with their rounding."""
 SEEDS = (200, 201)
 TESTS = beyond.TESTS["transformer"]
 
@@ -55,12 +59,14 @@ def events(path: Path) -> dict[str, float]:
     """First steps of 99 % training and 95 % test accuracy, infinite where they never came."""
     with h5py.File(path) as file:
         steps = file["metrics/metric_step"][:]
-        found = {"memorised": ("train_accuracy", 0.99), "grokked": ("test_accuracy", 0.95)}
+        found = {"memorised": ("train_accuracy", 0.99), "grokked": ("test_accuracy", GROKKED)}
         return {k: float(min(steps[file[f"metrics/{m}"][:] >= a], default=math.inf)) for k, (m, a) in found.items()}
 
 
 @pytest.mark.usefixtures("without_workers")
-def test_x_is_that_of_the_raw_files(tmp_path: Path) -> None:
+def test_x_is_that_of_the_raw_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (hessian, runs):
+        monkeypatch.setattr(module, "GROKKED", GROKKED)
     scale = tmp_path / "transformer"
     for name in ("curvature", "sampling"):
         study = json.loads((STUDIES / f"transformer/beyond/{name}.json").read_text())
@@ -80,7 +86,7 @@ def test_x_is_that_of_the_raw_files(tmp_path: Path) -> None:
             lowest = dict(zip(file["block"].asstr(), file["eigenvalues"][0, :, 0, 0], strict=True))
         assert x["T1", seed] == pytest.approx(math.log(lowest["E,mlp_in"] / lowest["mlp_in,mlp_out"]))
         one, ten = grokked[f"c1-s{seed}"], grokked[f"c10-s{seed}"]
-        assert x["T2", seed] == pytest.approx(0.0 if one == ten else math.log(one / ten))
+        assert x["T2", seed] == pytest.approx(0.0 if one == ten else math.log(one) - math.log(ten))
         costs = []
         for size in (64, 512):
             at = {
