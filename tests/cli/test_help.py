@@ -120,7 +120,7 @@ def test_no_command(assert_refused: Refusal) -> None:
         ("slice a.h5 --step x", "--step is 'x'", "it takes an integer"),
         ("train --lr=fast", "--lr is 'fast'", "it takes a number"),
         ("train --batch_size x", "--batch-size is 'x'", "it takes an integer or full"),
-        ("train --lr-ratio x", "--lr-ratio is 'x'", "it takes a number, prop41 or curvature"),
+        ("train --lr-ratio x", "--lr-ratio is 'x'", "it takes a number, prop41, curvature or auto"),
         ("train --betas a 2", "--betas is 'a 2'", "it takes numbers"),
     ],
 )
