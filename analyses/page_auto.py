@@ -18,6 +18,17 @@ STUDY, PILOTS = "auto", "ratios-{}"
 BEST = {"quick": "256.0", "mid": "64.0"}
 """The c of the pilots that grokked soonest, by scale, as studies/PROTOCOL.md names it."""
 
+CASES = {
+    "base": "",
+    "mul": ", a · b",
+    "squares": ", a² + b²",
+    "E-small": ", E starts at half its scale",
+    "E-large": ", E starts at twice its scale",
+    "decay-low": ", half the weight decay",
+    "decay-high": ", twice the weight decay",
+}
+"""What is different about each case of the pilots."""
+
 
 def measured(scale: Scale) -> dict[str, Numbers]:
     """x of both tests by seed."""
@@ -72,7 +83,7 @@ def pilots(scale: Scale, link: Link) -> Iterator[dict[str, Any]]:
             c: link("runs", step(float(steps[c])), study=study, case=case, lr_ratio=c) for c in ("1.0", best, "auto")
         }
         yield {
-            "case": f"{scale.name}, {case}",
+            "case": f"{scale.name}{CASES[case]}",
             "plain": shown["1.0"],
             "best": shown[best],
             "c": named(best),

@@ -67,7 +67,7 @@ function logs(svg, film, step, values, least, paint) {
   const low = Math.floor(Math.min(...powers, 0)), high = Math.ceil(Math.max(...powers, low + 1));
   const y = (size) => TOP + (H - TOP - BOTTOM) * (high - Math.log10(size)) / (high - low);
   const ticks = [];
-  for (let power = low; power <= high; power++) ticks.push([y(10 ** power), power < 0 ? `1e${power}` : (10 ** power).toLocaleString("en")]);
+  for (let power = low; power <= high; power++) ticks.push([y(10 ** power), power < 0 || power > 4 ? `1e${power}` : (10 ** power).toLocaleString("en")]);
   axes(svg, film, ticks);
   for (const [block, stroke] of shown(film))
     paint(block, stroke, rows.filter((row) => row.block === block).map((row) => ({...row, x: place(film, row.step), y: y(row.size)})), y);
