@@ -123,11 +123,17 @@ class Watch:
         """This rank begins its part of a sum."""
         self._begun = time.monotonic()
 
-    def fail(self, error: LandscapeError) -> bool:
-        """End all ranks; whether this one is to tell why."""
+    def fail(self, error: LandscapeError, kill: int = 0) -> bool:
+        """End all ranks; whether this one is to tell why. kill: a process that would not end by itself."""
+        is_told = False
         with contextlib.suppress(Exception):
-            if self._store.add("told", 1) > 1:
-                return False
+            is_told = self._store.add("told", 1) > 1
+        if kill:
+            # It would not answer to the launcher either. Only now: who saw it gone before would blame lack of memory.
+            with contextlib.suppress(OSError):
+                os.kill(kill, signal.SIGKILL)
+        if is_told:
+            return False
         self._speaks = True
         with contextlib.suppress(Exception):
             self._set("verdict", str(error.exit_code))
@@ -172,24 +178,19 @@ class Watch:
         peer, state = self._peers[rank], ""
         if peer["machine"] == self._peers[self.rank]["machine"]:
             state = _state(peer["pid"])
-        name = self._name(rank)
+        name, here = self._name(rank), peer["pid"] if state else 0
         if state == "T" and silent > STOPPED:
-            self._kill(peer["pid"])
-            self._end(RankError(f"{name} is stopped", _RESUME))
+            self._end(RankError(f"{name} is stopped", _RESUME), here)
         if state == "gone":
             if self._store.check([f"ended/{rank}"]) or self._store.check(["verdict"]):
                 return
             self._end(RankError(f"{name} was killed, perhaps for lack of memory", _RESUME))
         if silent > SILENT:
-            if state:
-                self._kill(peer["pid"])
-            self._end(RankError(f"{name} has not been heard of for {silent:.0f} s", _RESUME))
+            self._end(RankError(f"{name} has not been heard of for {silent:.0f} s", _RESUME), here)
         since, sums = self._sums_since, int(said.split()[1])
         if since and sums < self._sums and time.monotonic() - since > max(self._patience, _TIMES * self._own):
-            if state:
-                self._kill(peer["pid"])
             late = time.monotonic() - since
-            self._end(RankError(f"{name} has not done its part {late:.0f} s after the others", _SLOW))
+            self._end(RankError(f"{name} has not done its part {late:.0f} s after the others", _SLOW), here)
 
     def _hangs(self) -> NoReturn:
         """This rank's main thread waits for something that is no rank, and nothing works for it."""
@@ -228,8 +229,8 @@ class Watch:
             time.sleep(10)
         self.leave(code)
 
-    def _end(self, error: LandscapeError) -> NoReturn:
-        if self.fail(error):
+    def _end(self, error: LandscapeError, kill: int = 0) -> NoReturn:
+        if self.fail(error, kill):
             complain(error)
         self.leave(error.exit_code)
 
@@ -242,11 +243,6 @@ class Watch:
             with contextlib.suppress(Exception):
                 stream.flush()
         os._exit(code)
-
-    def _kill(self, pid: int) -> None:
-        """A process of this job that does not answer would also not answer to the launcher."""
-        with contextlib.suppress(OSError):
-            os.kill(pid, signal.SIGKILL)
 
     def _set(self, key: str, value: str) -> None:
         self._store.set(key, value)

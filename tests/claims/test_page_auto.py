@@ -65,7 +65,7 @@ def test_the_page_follows_the_runs(auto: float, sooner: str, within: str, tmp_pa
     assert "| 64 | " in report
     assert ">0 of 10</a> | ∞ |" in report
     assert report.index("| 64 |") < report.index("| 256 |") < report.index("| auto |")
-    assert "<td>quick, mul</td>" in html
+    assert "<td>quick, a · b</td>" in html
     assert report.count(">801</a>") == report.count(">601</a>") == 2
     assert report.count(f"| {601 / 801:.3g} |") == 2
 

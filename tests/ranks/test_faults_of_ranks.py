@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -15,6 +17,7 @@ from helpers.ranks import MINUTE, started
 from landscape.errors import NumericsError
 from landscape.ranks.group import joined, require_alike
 from landscape.ranks.launch import PATIENCE
+from landscape.ranks.watch import RankError, Watch
 
 
 def sums(fault: str, at: int) -> None:
@@ -76,6 +79,29 @@ def test_a_fault_of_one_rank_ends_all(fault: str, at: int, tmp_path: Path) -> No
     assert said.count("error: ") + said.count("Traceback") == 1, said
     assert said.count("hint: ") == (fault != "bug")
     assert crew.said("out") == ""
+
+
+@pytest.mark.parametrize("told", [0, 1])
+def test_a_rank_is_killed_once_it_is_known_who_tells_why(told: int) -> None:
+    """Others that see it gone would blame lack of memory, were nobody known to tell."""
+    lived = []
+    with subprocess.Popen(["sleep", "60"]) as process:
+
+        class Store(torch.distributed.HashStore):
+            def add(self, key: str, amount: int) -> int:
+                # A process that was killed before would be gone by then.
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(0.5)
+                lived.append(process.returncode is None)
+                return int(super().add(key, amount))
+
+        store = Store()
+        store.add("told", told)
+        watch = Watch(store, 0, 2, PATIENCE)
+        assert watch.fail(RankError("slow", "wait"), process.pid) == (not told)
+        assert process.wait() == -signal.SIGKILL
+    assert store.check(["verdict"]) == (not told)
+    assert all(lived)
 
 
 @pytest.mark.slow
