@@ -142,7 +142,9 @@ def is_dense(method: Method, n: int) -> bool:
 
 
 def require_symmetric(op: LinearMap) -> None:
-    """Raise ArgumentError for an operator without eigenvalues: rectangular or off-diagonal."""
+    """Raise ArgumentError for what is no operator, or one without eigenvalues: rectangular or off-diagonal."""
+    if isinstance(op, Tensor):
+        raise ArgumentError(f"a tensor of shape {tuple(op.shape)} is no operator", "give MatrixOperator(tensor)")
     hint = "name the same parameters for rows and columns: op.block(names)"
     if op.shape[0] != op.shape[1]:
         raise ArgumentError(f"eigenvalues of a {op.shape[0]} x {op.shape[1]} operator: take a diagonal block", hint)

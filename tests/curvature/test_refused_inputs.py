@@ -272,6 +272,11 @@ M = MatrixOperator(torch.diag(torch.arange(-3.0, 9.0).double()))
         ),
         "no rows, eigenvalues": (lambda: eigsh(MatrixOperator(torch.zeros(0, 0)), 1), "without rows", "at least one"),
         "no rows, trace": (lambda: trace(MatrixOperator(torch.zeros(0, 0))), "without rows", "at least one row"),
+        "a tensor": (
+            lambda: eigsh(torch.eye(3), 1),  # type: ignore[arg-type]
+            r"a tensor of shape \(3, 3\) is no operator",
+            r"give MatrixOperator\(tensor\)",
+        ),
         "rectangular": (lambda: eigsh(MatrixOperator(torch.ones(2, 3)), 1), "2 x 3 operator", r"op\.block\(names\)"),
         "coupling": (
             lambda: saddle_index(operator().block(["0.bias"], ["2.bias"])),
