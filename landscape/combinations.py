@@ -103,7 +103,7 @@ def _require_ratio(config: Any) -> None:
     """Raise ConfigError for a measured ratio of learning rates that the run cannot measure or use."""
     if config.freeze != "none" and isinstance(config.lr_ratio, str):
         raise ConfigError(
-            f"lr_ratio {config.lr_ratio} balances E against W, but {config.freeze} is frozen",
+            f"lr_ratio {config.lr_ratio} sets the rate of E beside that of W, but {config.freeze} is frozen",
             "use a number for --lr-ratio, or --freeze none",
         )
     if config.lr_ratio == "auto" and math.isnan(OPTIMIZERS[config.optimizer](config.momentum).edge_of_stability()):

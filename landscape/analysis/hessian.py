@@ -203,7 +203,7 @@ def existing(
 ) -> HessianReader | None:
     """The analysis in `out`, if it is of this run and these settings; None if a new one is to be started.
 
-    Raises FileError for damaged rows and for any other file, except a Hessian file with `overwrite` or without rows.
+    Raises FileError for damaged rows and for any other file, except a Hessian file with `overwrite` or that is empty.
     """
     if not out.exists():
         return None
@@ -212,8 +212,8 @@ def existing(
     wrong = unlike(found) or _difference(found, reader, config, source)
     if not wrong and found.damage:
         wrong = f"rows fail their checksums: {found.damage}"
-    # A file without rows, as an analysis leaves that was refused at its first step, has nothing to lose.
-    is_empty = not (found.steps or found.search or found.damage)
+    # As an analysis leaves it that was refused at its first step; it has nothing to lose.
+    is_empty = not (found.steps or found.search or found.damage or has_parts(out))
     if wrong and not (overwrite or is_empty):
         raise FileError(f"{out}: {wrong}", "use --overwrite to replace it, or another --out")
     return None if wrong else found

@@ -18,6 +18,7 @@ from landscape import problems
 from landscape.analysis import verify
 from landscape.analysis.hessian import analyse
 from landscape.analysis.measurement import Measurement
+from landscape.analysis.parts import folder_of
 from landscape.cli.tables import measurements
 from landscape.config import HessianConfig, TrainConfig
 from landscape.errors import ConfigError, FileError, LandscapeError, NumericsError
@@ -255,6 +256,13 @@ def test_a_refused_tolerance_leaves_the_file_free(tiny_run: Path, tmp_path: Path
     out = tmp_path / "x.h5"
     with pytest.raises(LandscapeError, match="tau 1.0e-30 is below the error"):
         analyse(tiny_run, HessianConfig(steps="0", blocks=("E",), rel_tau=1e-30), out, quiet=True)
+    # Steps that processes have measured, and that wait for those before them, are not nothing.
+    waiting = folder_of(out) / "500-0.npz"
+    waiting.parent.mkdir()
+    waiting.touch()
+    with pytest.raises(FileError, match="it was made with rel_tau 1e-30, not None"):
+        analyse(tiny_run, HessianConfig(steps="0", blocks=("E",)), out, quiet=True)
+    waiting.unlink()
     assert analyse(tiny_run, HessianConfig(steps="0", blocks=("E",)), out, quiet=True).steps == [0]
     with pytest.raises(FileError, match="it was made with rel_tau None, not 0.001"):
         analyse(tiny_run, HessianConfig(steps="0", blocks=("E",), rel_tau=1e-3), out, quiet=True)

@@ -20,9 +20,8 @@ import pandas as pd
 import primary
 import pytest
 import runs
-from helpers.made_tables import made, write_tables
+from helpers.made_tables import assert_told, made, write_tables
 from helpers.tiny_trial import STUDIES
-from page_claims import BEYOND
 from page_transformers import NETWORKS, PAIRS
 
 from landscape.analysis import hessian
@@ -130,12 +129,7 @@ def test_the_page_follows_the_verdicts(x: float, judgement: str, tmp_path: Path)
     write_transformers(tmp_path / "transformer", x)
     texts = page.written(tmp_path)
     html, report = unescape(texts[tmp_path / "index.html"]), texts[tmp_path / "report.md"]
-    for name in TESTS:
-        claim = BEYOND[name]
-        sentence = {"supported": claim.holds, "not supported": claim.opposite}.get(judgement, claim.question)
-        assert sentence in html
-        assert sentence in report
-    assert html.count(f'<span class="badge {judgement.replace(" ", "-")}">{judgement}</span>') == len(TESTS)
+    assert_told(html, report, TESTS, judgement)
     assert "E,U is the deepest in the median" in html
     # Start, plateau and end; its index beside each.
     assert [f"{0.06 * times:.3g}; 7</a>" in html for times in (1, 101, 401)] == [True] * 3

@@ -21,11 +21,10 @@ import primary
 import pytest
 import torch
 import words
-from helpers.made_tables import made, write_tables
+from helpers.made_tables import assert_told, made, write_tables
 from helpers.once import made_once
 from helpers.tiny_trial import STUDIES
 from helpers.trial_by_hand import verdict
-from page_claims import BEYOND
 from page_words import RATES
 from runs import finished
 from scipy import stats
@@ -221,12 +220,7 @@ def test_the_page_follows_the_verdicts(x: float, judgement: str, tmp_path: Path)
     write_text(tmp_path / "text", x)
     texts = page.written(tmp_path)
     html, report = unescape(texts[tmp_path / "index.html"]), texts[tmp_path / "report.md"]
-    for name in TESTS:
-        claim = BEYOND[name]
-        sentence = {"supported": claim.holds, "not supported": claim.opposite}.get(judgement, claim.question)
-        assert sentence in html
-        assert sentence in report
-    assert html.count(f'<span class="badge {judgement.replace(" ", "-")}">{judgement}</span>') == len(TESTS)
+    assert_told(html, report, TESTS, judgement)
     for text in (html, report):
         assert "4 of 4</a> runs the" in text.replace("\n", " ")
         assert text.count(">4.25</a>") == text.count(">4.75</a>") == text.count(">1.5</a>") == len(RATES)

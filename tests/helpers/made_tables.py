@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import pandas as pd
 import primary
+from page_claims import BEYOND
 from scale import FILM
 
 SEEDS = range(100, 110)
@@ -110,3 +111,13 @@ def _rows(
         | {"saddle_bound_constants": 0.016 * deeper * 1.001}
         for block, value in lowest.items()
     ]
+
+
+def assert_told(html: str, report: str, tests: Collection[str], judgement: str) -> None:
+    """The page and report.md say of each of these claims what its verdict, the same for all, makes of it."""
+    for name in tests:
+        claim = BEYOND[name]
+        sentence = {"supported": claim.holds, "not supported": claim.opposite}.get(judgement, claim.question)
+        assert sentence in html
+        assert sentence in report
+    assert html.count(f'<span class="badge {judgement.replace(" ", "-")}">{judgement}</span>') == len(tests)

@@ -110,7 +110,7 @@ def test_what_cannot_follow_its_edge(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(OPTIMIZERS._entries, "own", type("Own", (Optimizer,), {"step": lambda *_: None}))
     for changes, error in (
         ({"optimizer": "own"}, "the edge of stability of optimizer own is not known"),
-        ({"freeze": "E"}, "lr_ratio auto balances E against W, but E is frozen"),
+        ({"freeze": "E"}, "lr_ratio auto sets the rate of E beside that of W, but E is frozen"),
         ({"model": "onehot"}, "model onehot has no E"),
     ):
         with pytest.raises(ConfigError, match=error):
