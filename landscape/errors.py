@@ -6,6 +6,7 @@ import contextlib
 import difflib
 import errno
 import os
+import re
 import sys
 import sysconfig
 import traceback
@@ -28,8 +29,8 @@ class LandscapeError(Exception):
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
         self.hint = hint
-        # Tracebacks show the hint too.
-        self.add_note(f"hint: {hint}")
+        # Tracebacks show the hint too; who sees one calls functions.
+        self.add_note(f"hint: {_as_arguments(hint)}")
 
 
 class ConfigError(LandscapeError):
@@ -69,6 +70,25 @@ def lookup(registry: Mapping[str, Value], kind: str, name: str) -> Value:
     return registry[name]
 
 
+def kind_of(value: object) -> str:
+    """The type of a value, after its article: an int, a tuple."""
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'AEIOaeio' else 'a'} {name}"
+
+
+def require_config(config: object, kind: type) -> None:
+    """Raise ArgumentError unless the config that a function is given is one of this kind."""
+    if not isinstance(config, kind):
+        name = kind.__name__
+        raise ArgumentError(f"the config is {kind_of(config)}, not a {name}", f"give landscape.{name}(...)")
+
+
+def _as_arguments(hint: str) -> str:
+    """A hint with options by their names in Python, unless it gives a whole command."""
+    return hint if _COMMAND.search(hint) else _FLAG.sub(lambda flag: flag[1].replace("-", "_"), hint)
+
+
+_COMMAND, _FLAG = re.compile(r"\b(landscape|torchrun) "), re.compile(r"--([a-z][\w-]*)")
 _LIBRARIES = [Path(__file__).parent, *(Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib"))]
 _MENDS = {
     errno.ENOENT: "check the path",

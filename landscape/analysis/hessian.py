@@ -19,7 +19,7 @@ from landscape.analysis.measurement import Measurement
 from landscape.analysis.parallel import Crew, Task, measure, measured, processes
 from landscape.analysis.parts import has_parts, parts, remove_parts
 from landscape.config import AnalysisConfig, HessianConfig, Spectra, replace, to_json
-from landscape.errors import FileError, NumericsError, StepError, in_file, note, warn
+from landscape.errors import FileError, NumericsError, StepError, in_file, note, require_config, warn
 from landscape.problems import spread
 from landscape.problems.choice import in_order
 from landscape.problems.factory import Source, unlike_source
@@ -61,7 +61,8 @@ def analyse(
     this process. ranks: those that the samples are spread over, of which this is the first; it needs `follow` in the
     others. Raises LandscapeError.
     """
-    run, config = as_path(run), config or HessianConfig()
+    run, config = as_path(run), HessianConfig() if config is None else config
+    require_config(config, HessianConfig)
     out = output(out or hessian_file(run))
     with RunReader(run) as reader, contextlib.ExitStack() as preparing:
         preparing.enter_context(clock("preparing", quiet))

@@ -49,7 +49,9 @@ def pair_shown(result: HessianReader) -> str:
 
 def notes(result: HessianReader) -> Iterator[str]:
     """Notes that readers of the tables need."""
-    yield f"objective: {result.attrs['objective']}; an index belongs to a critical point: see |grad|"
+    # The search for a critical point says itself how near it came to one.
+    belongs = "" if result.is_refined else "; an index belongs to a critical point: see |grad|"
+    yield f"objective: {result.attrs['objective']}{belongs}"
     if len(result.pairs) > 1 and pair_shown(result) in result.blocks:
         yield f"kappa, excess index and coupling are those of {pair_shown(result)}"
     cells = {cell for line in (*by_block(result), *by_step(result)) for cell in line}

@@ -82,7 +82,7 @@ def written(option: Option) -> str:
 def _text(option: Option) -> str:
     """What an option does, and its default where that says something."""
     if option.is_switch:
-        return option.help if option.default is not True else f"Turn off: {option.help}"
+        return option.help if option.default is not True else f"Turn off the {option.help[0].lower()}{option.help[1:]}"
     if option.is_required:
         return option.help if option.is_positional else f"{option.help} (required)"
     shown = option.default

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.parameter import UninitializedParameter
 from torch.utils import _pytree as pytree
 
-from landscape.errors import ArgumentError, DoesNotFitError, LandscapeError, NumericsError
+from landscape.errors import ArgumentError, DoesNotFitError, LandscapeError, NumericsError, kind_of
 
 _NO_MEMORY = ("out of memory", "not enough memory", "can't allocate memory")
 Value = Callable[[Mapping[str, Tensor]], Tensor]
@@ -47,10 +47,10 @@ def require_data(inputs: Any, targets: Any, where: str = "") -> tuple[int, torch
         leaves = [(what + pytree.keystr(path), leaf) for path, leaf in pytree.tree_flatten_with_path(data)[0]]
         for name, leaf in leaves:
             if hasattr(leaf, "__array__") and not isinstance(leaf, Tensor):
-                raise ArgumentError(f"{name}{where} are a {type(leaf).__name__}, not a tensor", _how_to_stack(leaf))
+                raise ArgumentError(f"{name}{where} are {kind_of(leaf)}, not a tensor", _how_to_stack(leaf))
         found = [(name, leaf) for name, leaf in leaves if isinstance(leaf, Tensor)]
         if not found:
-            raise ArgumentError(f"{what}{where} are a {type(data).__name__}, not a tensor", _how_to_stack(data))
+            raise ArgumentError(f"{what}{where} are {kind_of(data)}, not a tensor", _how_to_stack(data))
         for name, leaf in found:
             if leaf.ndim == 0:
                 raise ArgumentError(
@@ -81,7 +81,7 @@ def require_data(inputs: Any, targets: Any, where: str = "") -> tuple[int, torch
 def require_settings(model: Any, loss: Any, weight_decay: Any, dtype: Any) -> None:
     """Raise ArgumentError for meaningless settings of an objective."""
     if not callable(model):
-        raise ArgumentError(f"the model is a {type(model).__name__}", "give a module or a function of (params, inputs)")
+        raise ArgumentError(f"the model is {kind_of(model)}", "give a module or a function of (params, inputs)")
     reduction = getattr(loss, "reduction", "none")
     if reduction != "none":
         raise ArgumentError(
@@ -89,7 +89,7 @@ def require_settings(model: Any, loss: Any, weight_decay: Any, dtype: Any) -> No
             f"pass {type(loss).__name__}(reduction='none')",
         )
     if not callable(loss):
-        raise ArgumentError(f"the loss is a {type(loss).__name__}", "give a function of (outputs, targets)")
+        raise ArgumentError(f"the loss is {kind_of(loss)}", "give a function of (outputs, targets)")
     if not isinstance(weight_decay, numbers.Real) or not math.isfinite(weight_decay):
         raise ArgumentError(f"weight_decay is {weight_decay!r}", "give a finite number")
     if dtype not in (torch.float32, torch.float64):
@@ -99,9 +99,7 @@ def require_settings(model: Any, loss: Any, weight_decay: Any, dtype: Any) -> No
 def require_parameters(params: Any, device: torch.device) -> None:
     """Raise for parameters that are not real floating-point tensors by name on one device, or not finite."""
     if not isinstance(params, Mapping):
-        raise ArgumentError(
-            f"params are a {type(params).__name__}", "give tensors by name: dict(model.named_parameters())"
-        )
+        raise ArgumentError(f"params are {kind_of(params)}", "give tensors by name: dict(model.named_parameters())")
     if not params:
         raise ArgumentError("params are empty", "give tensors by name: dict(model.named_parameters())")
     for name, p in params.items():
@@ -120,7 +118,7 @@ def require_parameters(params: Any, device: torch.device) -> None:
 def require_real(name: str, p: Any) -> None:
     """Raise ArgumentError for a parameter that is no real floating-point tensor."""
     if not isinstance(p, Tensor):
-        raise ArgumentError(f"parameter {name!r} is a {type(p).__name__}", "give a tensor")
+        raise ArgumentError(f"parameter {name!r} is {kind_of(p)}", "give a tensor")
     if isinstance(p, UninitializedParameter):
         raise ArgumentError(f"parameter {name!r} has no shape yet", "call the module once on its inputs")
     if p.is_complex():
@@ -138,7 +136,7 @@ def require_outputs(outputs: Any, dtype: torch.dtype) -> Tensor:
     """The outputs of a model. Raises ArgumentError unless they are one real tensor in the objective's precision."""
     if not isinstance(outputs, Tensor):
         raise ArgumentError(
-            f"the model returns a {type(outputs).__name__}, not a tensor",
+            f"the model returns {kind_of(outputs)}, not a tensor",
             f"say which tensor the loss takes: outputs=lambda out: out{_first_part(outputs)}",
         )
     _require_dtype("the model's outputs", outputs, dtype)
@@ -148,7 +146,7 @@ def require_outputs(outputs: Any, dtype: torch.dtype) -> Tensor:
 def require_values(values: Any, shape: tuple[int, ...], dtype: torch.dtype) -> None:
     """Raise ArgumentError for a loss that does not return one number per sample (n,), or per token (n, T)."""
     if not isinstance(values, Tensor):
-        raise ArgumentError(f"the loss returns a {type(values).__name__}", "return a tensor, one value per sample")
+        raise ArgumentError(f"the loss returns {kind_of(values)}", "return a tensor, one value per sample")
     if values.shape != shape:
         n = shape[0]
         wanted = "sample" if len(shape) == 1 else "token"

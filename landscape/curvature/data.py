@@ -15,7 +15,7 @@ from landscape.curvature.checks import blaming, require_count, require_data
 from landscape.curvature.modules import in_precision
 from landscape.curvature.part import Part, taken
 from landscape.devices import free_memory
-from landscape.errors import ArgumentError
+from landscape.errors import ArgumentError, kind_of
 
 Tree = Any
 """A tensor, or a dict, tuple, list or other torch.utils._pytree of tensors; what is no tensor is passed on as it is."""
@@ -69,7 +69,7 @@ def as_data(
         return whole if (part := taken()) is None else whole.part(part, chunk_size)
     if isinstance(inputs, Tensor | Mapping) or not isinstance(inputs, Iterable):
         raise ArgumentError(
-            f"inputs are a {type(inputs).__name__}, and there are no targets",
+            f"inputs are {kind_of(inputs)}, and there are no targets",
             "give inputs and targets, or a DataLoader (or list) of (inputs, targets) batches",
         )
     if part := taken():
@@ -124,7 +124,7 @@ class Batches:
         """device: where the batches go; by default they stay where they are."""
         if isinstance(loader, Iterator):
             raise ArgumentError(
-                f"the batches are a {type(loader).__name__}, which can be read once only",
+                f"the batches are {kind_of(loader)}, which can be read once only",
                 "give a list or a DataLoader: a product with the Hessian reads all batches again",
             )
         self._loader, self._sums, self._count = loader, list[int](), 0

@@ -16,7 +16,7 @@ from landscape.curvature.checks import blaming, is_finite, require_choice, requi
 from landscape.curvature.objective import Objective, Parameters, gradients
 from landscape.curvature.sound import require_finite, require_range
 from landscape.curvature.vectors import gaussian
-from landscape.errors import ArgumentError, NumericsError, suggest
+from landscape.errors import ArgumentError, NumericsError, kind_of, suggest
 from landscape.results import Shown
 
 Part = Literal["hessian", "gauss_newton", "residual"]
@@ -128,7 +128,7 @@ class HessianOperator(Shown):
         part: Part = "hessian",
     ) -> None:
         if not isinstance(objective, Objective):
-            raise ArgumentError(f"the objective is a {type(objective).__name__}", "give an Objective(model, ...)")
+            raise ArgumentError(f"the objective is {kind_of(objective)}", "give an Objective(model, ...)")
         require_choice("part", part, get_args(Part))
         self.objective, self.part = objective, part
         self.dtype, self.device = objective.dtype, objective.device

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from landscape.curvature.checks import blaming
 from landscape.curvature.data import Tree, shapes, tensors_of
-from landscape.errors import ArgumentError
+from landscape.errors import ArgumentError, kind_of
 
 IGNORED = -100
 """The target of tokens that are left out, as in torch.nn.functional.cross_entropy."""
@@ -48,7 +48,7 @@ class Weights:
         with blaming(f"weights= fails on targets {shapes(targets)}"):
             found = self._function(targets)
         if not isinstance(found, Tensor) or found.shape != self.shape(targets):
-            what = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else f"a {type(found).__name__}"
+            what = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else kind_of(found)
             raise ArgumentError(
                 f"weights returns {what} for targets {shapes(targets)}; {self.shape(targets)} is needed",
                 "return one weight for each sample (n,), or with per_token for each token (n, T)",

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from landscape.errors import ConfigError, FileError, LandscapeError, suggest
+from landscape.errors import ConfigError, FileError, LandscapeError, kind_of, suggest
 from landscape.storage.files import sha256
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ def _found(name: str, module: ModuleType, place: str, function: str) -> Callable
     factory: Any = getattr(module, function)
     if not callable(factory):
         raise ConfigError(
-            f"--problem {name} is a {type(factory).__name__}, not a function",
+            f"--problem {name} is {kind_of(factory)}, not a function",
             f"write a function that returns it: def problem(): return {function}",
         )
     return factory  # type: ignore[no-any-return]
@@ -183,7 +183,7 @@ def _require_problem(name: str, problem: Any) -> None:
     if lacking := [member for member in _MEMBERS if not hasattr(problem, member)]:
         without = f" without {lacking[0]}" if hasattr(problem, "objective") else ""
         raise ConfigError(
-            f"--problem {name} returns a {type(problem).__name__}{without}, not a problem",
+            f"--problem {name} returns {kind_of(problem)}{without}, not a problem",
             "return landscape.ModuleProblem(model, inputs, targets, loss)",
         )
 

@@ -16,7 +16,7 @@ from landscape.curvature.data import Data, Tree, as_data, fresh
 from landscape.curvature.modules import device_of, first_names, in_precision
 from landscape.curvature.objective import Adapter, Objective, PerSampleLoss, cross_entropy
 from landscape.curvature.weights import WeightFunction, Weights
-from landscape.errors import ArgumentError
+from landscape.errors import ArgumentError, kind_of
 from landscape.problems.blocks import Blocks, Pairs, declared, named_blocks
 from landscape.problems.problem import Arrays, ParameterSpec, Plain, Training, plain_axes, shapes_of, tensors
 from landscape.problems.rows import Groups
@@ -64,7 +64,7 @@ class ModuleProblem(Shown):
         weights: WeightFunction | None = None,
     ) -> None:
         if not isinstance(model, nn.Module):
-            raise ArgumentError(f"the model is a {type(model).__name__}", "give a torch.nn.Module")
+            raise ArgumentError(f"the model is {kind_of(model)}", "give a torch.nn.Module")
         self._model, self._loss, self._decay = model, loss, weight_decay
         self._settings: dict[str, Any] = {"per_token": per_token, "outputs": outputs, "weights": weights}
         self._data = as_data(inputs, targets, chunk_size, device_of(model))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from landscape.config import AnalysisConfig, HessianConfig, TrainConfig, load, preset, replace
-from landscape.errors import ConfigError, suggest
+from landscape.errors import ConfigError, require_config, suggest
 from landscape.former import renamed_fields
 from landscape.options import check
 from landscape.storage.files import as_path, hessian_file
@@ -149,6 +149,7 @@ def sweep_runs(config: SweepConfig, out: Path | str = "checkpoints") -> list[Swe
 
     Raises ConfigError for invalid values.
     """
+    require_config(config, SweepConfig)
     runs, base = [], preset(config.preset)
     chosen = [(a.name, {*(a.cases or config.cases)}, {*(a.seeds or config.seeds)}) for a in config.analyses]
     for case, *values, seed in itertools.product(config.cases, *config.grid.values(), config.seeds):

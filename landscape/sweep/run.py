@@ -194,9 +194,9 @@ def planned(config: SweepConfig, out: Path | str, overwrite: bool = False) -> It
     Raises ConfigError for invalid values, and FileError for a file of another config in the way, or if another process
     has the folder.
     """
+    runs = sweep_runs(config, out)
     analyses = {analysis.name: analysis for analysis in config.analyses}
     settings = {name: analysis.settings for name, analysis in analyses.items()}
-    runs = sweep_runs(config, out)
     configs = _check(runs, analyses)
     folder = as_path(out) / config.name
     make_folder(folder)

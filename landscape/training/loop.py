@@ -17,7 +17,7 @@ import torch
 
 from landscape.config import TrainConfig
 from landscape.devices import free_memory, keep_freed_memory, one_thread, pick_device
-from landscape.errors import ConfigError, DoesNotFitError, LandscapeError, NumericsError, warn
+from landscape.errors import ConfigError, DoesNotFitError, LandscapeError, NumericsError, require_config, warn
 from landscape.problems.fields import axes, number_of_parameters, parameters
 from landscape.progress import Bar
 from landscape.results import Result
@@ -96,6 +96,8 @@ def train_ensemble(
     """
     started = time.monotonic()
     named = {as_path(path): config for path, config in runs.items()}
+    for config in named.values():
+        require_config(config, TrainConfig)
     runs = {output(path): config for path, config in named.items()}
     if len(runs) < len(named):
         raise ConfigError(

@@ -55,7 +55,7 @@ FACTORIES = {
     "no function but a value": (
         "mine:problem",
         "problem = 3\n",
-        "is a int, not a function",
+        "is an int, not a function",
         "write a function that returns it",
     ),
     "a complex parameter": (

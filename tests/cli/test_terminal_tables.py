@@ -31,6 +31,14 @@ def test_a_table_folds_to_the_terminal(tiny_hessian: HessianReader, monkeypatch:
         assert line == folded[0][i] + "".join(part[i][keys.end() :] for part in folded[1:])
 
 
+def test_only_a_checkpoint_is_asked_for_its_gradient(tiny_hessian: HessianReader) -> None:
+    """The search for a critical point says itself how near it came."""
+    asks = "an index belongs to a critical point: see |grad|"
+    searched = HessianReader(Path(__file__).parents[1] / "data/run-1.1-stopped.critical-20.h5")
+    assert asks not in measurements(searched)
+    assert asks in measurements(tiny_hessian)
+
+
 def test_masses_say_that_there_are_more(tiny_hessian: HessianReader, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first three parts are shown, and that those of a model with more do not add up to 1."""
     monkeypatch.setenv("COLUMNS", "1000")

@@ -302,7 +302,7 @@ def problem(loader: Any, **settings: Any) -> Callable[[], Any]:
         ),
         "a dataclass": (
             lambda: hessian(Objective(Tagger(), (WORDS, MASK.float()), TAGS, per_token=True), Tagger()),
-            "the model returns a Out, not a tensor",
+            "the model returns an Out, not a tensor",
             r"outputs=lambda out: out\.logits",
         ),
         "a sample that sees its batch": (

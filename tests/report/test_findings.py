@@ -41,7 +41,7 @@ def test_they_hold_the_numbers_of_the_files(tiny_run: Path) -> None:
             assert f"with {file['coupling_index'][at, j]} above 1" in couplings
         assert depths.startswith("At the last analysed step, 60, E,W is curved down")
         known = run["metrics/prop41_ratio"][1:]
-        assert f"lr_E/lr_W = {known[0]:.3g} at step 10 and {known[-1]:.3g} at step 60, 1 was in use" in rates
+        assert f"lr_E/lr_W = {known[0]:.3g} at step 10 and {known[-1]:.3g} at step 60; 1 was in use" in rates
         assert f"sharpness is {file['sharpness_adam'][at] / 38:.3g} times its stable limit of 38" in rates
 
 

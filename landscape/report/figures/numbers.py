@@ -174,7 +174,7 @@ def asked_of_rates(
     """What Proposition 4.1 asks for at the first and last step of each run that knows it, beside what was in use."""
     ends = zip(zip(*ratios, strict=True), zip(*steps, strict=True), strict=True)
     asked = " and ".join(f"{spread(values)} at step {spread(at, ',.0f')}" for values, at in ends)
-    return f"Proposition 4.1 asks for {RATE_RATIO} = {asked}, {spread(used)} was in use"
+    return f"Proposition 4.1 asks for {RATE_RATIO} = {asked}; {spread(used)} was in use"
 
 
 def spread(values: Sequence[float], form: str = ".3g") -> str:
