@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,10 +26,20 @@ sys.stdin.read()
 """
 
 
+def sleeps() -> bool:
+    """Whether the main thread waits for another one to end."""
+    main = threading.main_thread()
+    name = sys._current_frames()[main.ident or 0].f_code.co_name
+    state = Path(f"/proc/self/task/{main.native_id}/stat").read_text().rpartition(")")[2].split()[0]
+    return name in {"join", "_wait_for_tstate_lock"} and state == "S"
+
+
 def look(work: Callable[[Idle], None], patience: float = 10.0) -> None:
     """Have a thread look at this process, whose main thread waits for it."""
 
     def run() -> None:
+        # Twice: the first time it may only wait for the interpreter's lock.
+        wait_for(lambda: sleeps() and not time.sleep(0.05) and sleeps())
         work(Idle(before | {threading.get_native_id()}, patience))
         done.append(True)
 
