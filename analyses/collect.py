@@ -15,7 +15,7 @@ from decay_map import MAP, map_row
 from lags import HALF, LAGS, lags
 from runs import Run, finished, used_for
 from scale import FILM, POINTS, prop41_constant
-from words import BY_RANK, BY_STEP, JUDGED, WORDS, losses, ranges, words
+from words import BY_RANK, BY_STEP, JUDGED, OTHERS, WORDS, losses, ranges, words, zipf
 
 from landscape.errors import LandscapeError, complain
 from landscape.storage.files import sha256
@@ -176,6 +176,7 @@ def tables(studies: Runs) -> dict[str, pd.DataFrame]:
         "map": [map_row(run) for run in chosen(studies, MAP)],
         "words": [words(run) for run in chosen(texts, WORDS) if run.labels["case"] in JUDGED],
         "ranges": [ranges(run) for study in BY_RANK for run in chosen(texts, study)],
+        "zipf": [pd.DataFrame([zipf(run)]) for study in (WORDS, OTHERS) for run in chosen(texts, study)],
         "losses": [losses(run) for study, case in BY_STEP for run in chosen(texts, study, **case)],
     }
     return {name: pd.concat(parts, ignore_index=True) for name, parts in found.items() if parts}

@@ -58,7 +58,7 @@ class Results(Scale):
         table = self.tables["verdicts"]
         return dict(table[table["claim"] == claim].iloc[0])
 
-    def link(self, table: str, text: str, **chosen: object) -> Markup:
+    def link(self, table: str, text: str, /, **chosen: object) -> Markup:
         """Text that leads to the CSV, at the first row with these values."""
         rows = self.tables[table]
         at = rows.index[pd.concat([rows[name] == value for name, value in chosen.items()], axis=1).all(axis=1)]

@@ -24,6 +24,8 @@ COLOURS = {0.0: ("grey", "#949494"), 0.001: ("blue", "#0173b2"), 0.004: ("orange
 DASHED = 512
 """Size of the batches whose curves are dashed; the others are of 64."""
 PAIRS = ("E,W", "W,V")
+TEXTS = {"bible": "King James Bible", "jargon": "Jargon File"}
+"""By file."""
 RATES = {
     "c = 1": ("words", "decay"),
     "c = 3": ("rates", "c3"),
@@ -51,6 +53,7 @@ def natural_text(scale: Scale, link: Link) -> dict[str, Any] | None:
         "figures": {"ranks": by_rank(ranges), "depths": depth},
         "ends": ends(ranges, link),
         "aware": aware(ranges, link),
+        "texts": list(texts(scale, link)),
         "rates": list(rates(scale, link)),
         "steps": list(over_training(scale, link)),
     }
@@ -116,6 +119,23 @@ def aware(ranges: pd.DataFrame, link: Link) -> dict[str, Any] | None:
         "never": link("ranges", text, sampler="frequency_aware"),
         "unlearned": link("ranges", f"{int(unlearned.sum())} of {len(unlearned)}", sampler="frequency_aware"),
     }
+
+
+def texts(scale: Scale, link: Link) -> Iterator[dict[str, Any]]:
+    """By text and number of words, what weight decay and small batches do to the correlation of norm and frequency."""
+    if "zipf" not in scale.tables:
+        return
+    for (text, count), rows in scale.tables["zipf"].groupby(["text", "words"]):
+        of = rows.set_index(["weight_decay", "batch_size", "seed"])["correlation"].unstack("seed")
+        known = {"text": text, "words": count}
+        by = {"decay": of.loc[0.001, 64] - of.loc[0.0, 64], "batches": of.loc[0.001, 64] - of.loc[0.001, DASHED]}
+        cells = {name: f"{number(x.median())} [{number(x.min())}, {number(x.max())}]" for name, x in by.items()}
+        yield {
+            "text": TEXTS[text],
+            "words": f"{count:,}",
+            "seeds": of.shape[1],
+            **{name: link("zipf", cell, **known) for name, cell in cells.items()},
+        }
 
 
 def rates(scale: Scale, link: Link) -> Iterator[dict[str, Any]]:

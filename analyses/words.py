@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -10,6 +11,7 @@ import xarray
 from decay_map import rests
 from numpy.typing import NDArray
 from runs import Run, used_for
+from scipy import stats
 
 Floats = NDArray[np.float64]
 WORDS = "words"
@@ -18,6 +20,8 @@ JUDGED = ("decay", "none", "large")
 """Its cases that they do."""
 BY_RANK = (WORDS, "decays", "samplers")
 """Studies whose words are compared by ranges of ranks."""
+OTHERS = "texts"
+"""Study of a second text and of more words."""
 BY_STEP: Sequence[tuple[str, Mapping[str, str]]] = (
     (WORDS, {"case": "decay"}),
     (WORDS, {"case": "none"}),
@@ -43,6 +47,20 @@ def words(run: Run) -> pd.DataFrame:
     """One row a word: its places in training contexts and the norm of its embedding at the last step."""
     norm = run.data["embedding_norm"].values[-1, :-1].round(5)
     return pd.DataFrame({**of_run(run), "token": np.arange(len(norm)), "count": places(run.data), "norm": norm})
+
+
+def zipf(run: Run) -> dict[str, object]:
+    """One row: how the norms of all words follow their places in training contexts, and the lowest test loss."""
+    config, held = run.planned.config, words(run)
+    return {
+        **of_run(run),
+        "text": Path(config.text).stem,
+        "words": config.vocabulary,
+        "weight_decay": config.weight_decay,
+        "batch_size": config.batch_size,
+        "correlation": float(stats.spearmanr(held["count"], held["norm"]).statistic),
+        "lowest": float(run.data["test_loss"].min()),
+    }
 
 
 def losses(run: Run) -> pd.DataFrame:
