@@ -9,7 +9,11 @@ import primary
 from primary import Numbers, Tests
 from scale import Scale
 
-SEEDS: Mapping[str, Sequence[int]] = {"transformer": range(200, 210), "text": range(300, 310)}
+SEEDS: Mapping[str, Sequence[int]] = {
+    "transformer": range(200, 210),
+    "text": range(300, 310),
+    "text-transformer": range(300, 310),
+}
 """By scale."""
 
 
@@ -33,12 +37,30 @@ def rank_correlations(scale: Scale, *cases: str) -> Numbers:
 
 
 def measured_rate(scale: Scale) -> Numbers:
-    runs = scale.rows("losses", study="words", case="decay"), scale.rows("losses", study="rates", case="prop41")
-    return primary.difference(*(rows.groupby("seed")["test_loss"].min() for rows in runs), operator.sub)
+    return sooner(scale, ("words", "decay"), ("rates", "prop41"))
+
+
+def adam_lr(scale: Scale) -> Numbers:
+    return sooner(scale, ("rates", "c1"), ("rates", "c10"))
+
+
+def sooner(scale: Scale, *runs: tuple[str, str]) -> Numbers:
+    """How much lower the test loss of one study and case comes than that of the one before."""
+    of = (scale.rows("losses", study=study, case=case) for study, case in runs)
+    return primary.difference(*(rows.groupby("seed")["test_loss"].min() for rows in of), operator.sub)
 
 
 def words_coupling(scale: Scale) -> Numbers:
-    pair = (primary.depth(scale, block, "curvature", "base", "middle") for block in ("E,W", "W,V"))
+    return on_text(scale, "E,W", "W,V")
+
+
+def text_coupling(scale: Scale) -> Numbers:
+    return on_text(scale, "E,mlp_in", "mlp_in,mlp_out")
+
+
+def on_text(scale: Scale, *blocks: str) -> Numbers:
+    """The logarithm of one block's depth over the other's, where a text is learned best."""
+    pair = (primary.depth(scale, block, "curvature", "base", "middle") for block in blocks)
     return primary.difference(*pair, primary.log_ratio)
 
 
@@ -56,6 +78,10 @@ TESTS: Mapping[str, Tests] = {
         "N2": ("Rare words stay behind because batches leave them out", small_batches),
         "N3": ("c by Proposition 4.1 learns sooner than equal rates", measured_rate),
         "N4": ("The coupling of E and W is deeper than that of W and V", words_coupling),
+    },
+    "text-transformer": {
+        "N5": ("The coupling of E and the MLP that reads it is deeper than that within the MLP", text_coupling),
+        "N6": ("Adam-LR (c = 10) learns sooner", adam_lr),
     },
 }
 """Claims, and their tests, by name, by scale."""

@@ -64,9 +64,9 @@ def zipf(run: Run) -> dict[str, object]:
 
 
 def losses(run: Run) -> pd.DataFrame:
-    """One row a recorded step: test loss, and the rate of E over that of W."""
+    """One row a recorded step: test loss, and the rate of E over that of W, or of all else in a Transformer."""
     data = run.data
-    ratio = data["lr_E"].values / data["lr_W"].values
+    ratio = data["lr_E"].values / data["lr_W" if "lr_W" in data else "lr"].values
     return pd.DataFrame({**of_run(run), "step": data["metric_step"].values, "test_loss": data["test_loss"], "c": ratio})
 
 
