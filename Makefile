@@ -64,7 +64,7 @@ studies-paper: $(INSTALLED)
 	$(call trial,paper)
 
 # Beyond the paper: when the geometry of the embedding appears, Transformers, and natural text, which is fetched from the
-# package index. Hours at the larger scales.
+# package index and, the Jargon File, from Debian. Hours at the larger scales.
 studies-beyond: $(INSTALLED)
 	$(call beyond,transformer)
 	$(BIN)/python analyses/beyond.py reports/reference/transformer
@@ -75,6 +75,9 @@ studies-beyond: $(INSTALLED)
 	$(call studies,studies/text/beyond,text)
 	$(BIN)/python analyses/collect.py checkpoints/trial/text
 	$(BIN)/python analyses/beyond.py reports/reference/text
+	$(call studies,studies/text-transformer/beyond,text-transformer)
+	$(BIN)/python analyses/collect.py checkpoints/trial/text-transformer
+	$(BIN)/python analyses/beyond.py reports/reference/text-transformer
 	$(BIN)/python analyses/page.py
 
 define beyond

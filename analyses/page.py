@@ -16,12 +16,12 @@ from markupsafe import Markup
 from page_auto import edges, pilots
 from page_beside import COMPARISONS, by_task, compared
 from page_claims import CLAIMS, effect, headline, number, said
-from page_figures import COLOURS, SCALES, TEXT, TRANSFORMER, alone, depths, effects, film, shares, training
+from page_figures import COLOURS, READER, SCALES, TEXT, TRANSFORMER, alone, depths, effects, film, shares, training
 from page_lags import timing
 from page_map import decay_map
 from page_sizes import SIZES, points, sizes
 from page_transformers import transformers
-from page_words import natural_text
+from page_words import natural_text, transformer_on_text
 from scale import FILM, Scale
 
 from landscape.config import TrainConfig, preset
@@ -266,6 +266,7 @@ def written(out: Path) -> dict[Path, str]:
     beyond = next(transformers(one, one.link) for one in every if one.name == TRANSFORMER)
     text = Results(out / TEXT)
     words = natural_text(text, text.link)
+    reader = Results(out / READER)
     filmed = [results for results in done if results.has_film]
     training = {results.name: results.over_training() for results in filmed}
     films = {results.name: results.film() for results in reversed(filmed)}
@@ -293,6 +294,8 @@ def written(out: Path) -> dict[Path, str]:
         "transformer": next(one for one in every if one.name == TRANSFORMER),
         "words": words,
         "text": text,
+        "reading": transformer_on_text(reader, reader.link),
+        "reader": reader,
         "points": [(results.name, row) for results in done for row in results.points()],
         "comparisons": [one.words for one in COMPARISONS],
         "compared": {one.name: compared(one.tables["runs"], one.link) for one in done},

@@ -168,6 +168,20 @@ BEYOND = {
         "In natural text, is the coupling of E and W deeper than that of W and V?",
         "λ_min(E,W) over λ_min(W,V) at step 100",
     ),
+    "N5": Claim(
+        "In a Transformer on natural text the coupling of E and the MLP is deeper than that within the MLP.",
+        "In a Transformer on natural text the coupling within the MLP is deeper than that of E and the MLP.",
+        "In a Transformer on natural text, is the coupling of E and the MLP deeper than that within the MLP?",
+        "λ_min(E,mlp_in) over λ_min(mlp_in,mlp_out) at step 100",
+    ),
+    "N6": Claim(
+        "In a Transformer on natural text Adam-LR (c = 10) learns sooner than equal rates.",
+        "In a Transformer on natural text Adam-LR (c = 10) learns later than equal rates.",
+        "In a Transformer on natural text, does Adam-LR (c = 10) learn sooner than equal rates?",
+        "lowest test loss within 800 steps, c = 1 minus c = 10",
+        lambda x: x,
+        "{}",
+    ),
 }
 """Those beyond the paper."""
 

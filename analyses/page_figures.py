@@ -17,7 +17,7 @@ from landscape.report.style import colour
 
 SCALES = {"quick": "#de8f05", "mid": "#0173b2", "paper": "#029e73"}
 """The scales of the trial, smallest first, with their colours in figures that compare them."""
-TRANSFORMER, TEXT = "transformer", "text"
+TRANSFORMER, TEXT, READER = "transformer", "text", "text-transformer"
 """The scales beyond the paper."""
 COLOURS = {TRANSFORMER: "#cc78bc", **SCALES}
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 420, 250, 52, 10, 12, 38

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,8 @@ RATES = {
     "Proposition 4.1, no weight decay": ("runaway", "prop41"),
 }
 """Study and case by the rate of E over that of W."""
+RATES_OF_READER = {"c = 1": ("rates", "c1"), "c = 3": ("rates", "c3"), "c = 10": ("rates", "c10")}
+"""The same by the rate of E over that of all else in a Transformer."""
 
 
 def natural_text(scale: Scale, link: Link) -> dict[str, Any] | None:
@@ -54,7 +56,7 @@ def natural_text(scale: Scale, link: Link) -> dict[str, Any] | None:
         "ends": ends(ranges, link),
         "aware": aware(ranges, link),
         "texts": list(texts(scale, link)),
-        "rates": list(rates(scale, link)),
+        "rates": list(rates(scale, link, RATES)),
         "steps": list(over_training(scale, link)),
     }
 
@@ -138,9 +140,9 @@ def texts(scale: Scale, link: Link) -> Iterator[dict[str, Any]]:
         }
 
 
-def rates(scale: Scale, link: Link) -> Iterator[dict[str, Any]]:
+def rates(scale: Scale, link: Link, which: Mapping[str, tuple[str, str]]) -> Iterator[dict[str, Any]]:
     """Each rate's lowest and last test loss, and c at the last step."""
-    for words, (study, case) in RATES.items():
+    for words, (study, case) in which.items():
         rows = scale.rows("losses", study=study, case=case)
         if rows.empty:
             continue
@@ -172,3 +174,23 @@ def over_training(scale: Scale, link: Link) -> Iterator[dict[str, Any]]:
             "kappa": number(middle.loc["E,W", "kappa_1"]),
         }
         yield {"step": step, "cells": [link("curvature", text, **known) for text in cells.values()]}
+
+
+def transformer_on_text(scale: Scale, link: Link) -> dict[str, Any] | None:
+    """Two verdicts, each pair's depth over training, and losses by rate; None: no runs."""
+    if "verdicts" not in scale.tables:
+        return None
+    rows = scale.rows("curvature", study="curvature", analysis="over-training")
+    middle = (-rows.groupby(["block", "step"])["lowest"].median()).unstack("step")
+    return {
+        "claims": list(judged(scale, link)),
+        "steps": middle.columns.tolist(),
+        "pairs": {
+            pair: [
+                link("curvature", number(depth), analysis="over-training", block=pair, step=step)
+                for step, depth in at.items()
+            ]
+            for pair, at in middle.iterrows()
+        },
+        "rates": list(rates(scale, link, RATES_OF_READER)),
+    }

@@ -25,7 +25,7 @@ from helpers.made_tables import assert_told, made, write_tables
 from helpers.once import made_once
 from helpers.tiny_trial import STUDIES
 from helpers.trial_by_hand import verdict
-from page_words import RATES
+from page_words import RATES, RATES_OF_READER
 from runs import finished
 from scipy import stats
 
@@ -43,7 +43,7 @@ TINY: dict[str, Any] = {
     "device": "cpu",
 }
 SEEDS = (300, 301)
-TESTS = beyond.TESTS["text"]
+TESTS, OF_READER = beyond.TESTS["text"], beyond.TESTS["text-transformer"]
 REFERENCE = STUDIES.parent / "reports/reference/text"
 
 
@@ -251,6 +251,46 @@ def test_the_page_follows_the_verdicts(x: float, judgement: str, tmp_path: Path)
     figure = texts[tmp_path / "figures/text-ranks.svg"]
     assert (figure.count("<path"), figure.count("stroke-dasharray")) == (20, 10)
     assert tmp_path / "figures/text-depths.svg" in texts
+
+
+def write_reader(folder: Path, x: float) -> None:
+    """Tables of a Transformer on a text whose claims have this x."""
+    numbers = {name: {seed + 200: value for seed, value in made(x).items()} for name in OF_READER}
+    each = [{"claim": name, "seed": seed, "x": value} for name, by in numbers.items() for seed, value in by.items()]
+    losses = [
+        {"study": study, "case": case, "seed": 300, "step": step, "test_loss": loss, "c": 1.5}
+        for study, case in RATES_OF_READER.values()
+        for step, loss in ((0, 6.0), (400, 4.25), (800, 4.75))
+    ]
+    curvature = [
+        {"study": "curvature", "seed": 300 + seed, "analysis": analysis, "step": step, "block": block}
+        | {"lowest": -depth * (1 + seed / 10)}
+        for seed in range(3)
+        for analysis, steps in (("middle", (100,)), ("over-training", (0, 100)))
+        for step in steps
+        for block, depth in (("E,mlp_in", 0.2 if analysis == "middle" else 0.3), ("mlp_in,mlp_out", 0.5))
+    ]
+    folder.mkdir()
+    tables = {"seeds": each, "losses": losses, "curvature": curvature, "runs": losses}
+    for name, table in {**tables, "verdicts": primary.judge(numbers, OF_READER)}.items():
+        pd.DataFrame(table).to_csv(folder / f"{name}.csv", index=False)
+
+
+@pytest.mark.parametrize(("x", "judgement"), [(0.7, "supported"), (-0.7, "not supported"), (0.0, "undecided")])
+def test_the_page_follows_a_transformer(x: float, judgement: str, tmp_path: Path) -> None:
+    write_tables(tmp_path / "mid", {}, tokens=4)
+    write_text(tmp_path / "text", {0.7: -0.7, -0.7: 0.0, 0.0: 0.7}[x])
+    write_reader(tmp_path / "text-transformer", x)
+    texts = page.written(tmp_path)
+    html, report = unescape(texts[tmp_path / "index.html"]), texts[tmp_path / "report.md"]
+    assert_told(html, report, OF_READER, judgement)
+    for text in (html, report):
+        # Medians over three seeds of the depths over training alone, at two steps.
+        assert text.count(">0.33</a>") == text.count(">0.55</a>") == 2
+        # Lowest and last test loss of each rate lead to its first row.
+        assert [text.count(f'text-transformer/losses.csv#L{row}"') for row in (2, 5, 8)] == [2, 2, 2]
+    assert 'href="text-transformer/zipf.csv"' not in html
+    assert 'href="text-transformer/losses.csv"' in html
 
 
 def test_a_trial_without_text_says_nothing_of_it(tmp_path: Path) -> None:
