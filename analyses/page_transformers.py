@@ -100,10 +100,13 @@ def networks(scale: Scale, link: Link) -> Iterator[dict[str, Any]]:
 def rates(scale: Scale, link: Link) -> Iterator[dict[str, Any]]:
     """How soon the network groks with each rate of E over that of all else."""
     runs = scale.tables["runs"]
-    runs = runs[((runs["study"] == "curvature") & runs["case"].isin(["c1", "c10"])) | (runs["study"] == "rates")]
-    # Beside `auto` in the table numbers are text, whose order is another.
-    for c, rows in sorted(runs.groupby("lr_ratio"), key=lambda of: float(str(of[0]))):
+    fixed = ((runs["study"] == "curvature") & runs["case"].isin(["c1", "c10"])) | (runs["study"] == "rates")
+    # Beside policies in the table numbers are text, whose order is another.
+    for c, rows in sorted(runs[fixed].groupby("lr_ratio"), key=lambda of: float(str(of[0]))):
         yield {"c": f"{float(str(c)):g}", **how_soon(rows, link, study=rows["study"].iloc[0], lr_ratio=c)}
+    policy = scale.runs("policy")
+    if len(policy):
+        yield {"c": "by Proposition 4.1", **how_soon(policy, link, study="policy")}
 
 
 def how_soon(runs: pd.DataFrame, link: Link, **known: object) -> dict[str, Any]:

@@ -73,10 +73,10 @@ def _require_model(config: Any) -> None:
                 f"norm is {config.norm} and embed_dim {config.embed_dim}: LayerNorm of {what}",
                 "raise --embed-dim, or use --norm none",
             )
-        if config.freeze == "W" or config.lr_ratio in ("prop41", "curvature") or config.init_scale_W != 1:
+        if config.freeze == "W" or config.lr_ratio == "curvature" or config.init_scale_W != 1:
             raise ConfigError(
                 "model transformer has no W, but freeze, lr_ratio or init_scale_W asks for one",
-                "use --freeze none or E, auto or a number for --lr-ratio, and leave out --init-scale-W",
+                "use --freeze none or E, prop41, auto or a number for --lr-ratio, and leave out --init-scale-W",
             )
         return
     for name in ("layers", "heads", "norm", "positions", "tied"):

@@ -85,8 +85,9 @@ class TrainConfig:
     lr: float = field(0.01, "Learning rate of every parameter except E.", at_least=0)
     lr_ratio: float | Literal["prop41", "curvature", "auto"] = field(
         1.0,
-        "c = lr_E / lr_W: a number, or measured during training; prop41: Proposition 4.1; curvature: "
-        "sqrt(lambda_max(H_WW) / lambda_max(H_EE)); auto: half of E's edge of stability.",
+        "c = lr_E / lr_W: a number, or measured during training; prop41: Proposition 4.1 (W of a Transformer: all that "
+        "reads E in its first layer); curvature: sqrt(lambda_max(H_WW) / lambda_max(H_EE)); auto: half of E's edge of "
+        "stability.",
         above=0,
     )
     lr_ratio_every: int = field(50, "Steps between two updates of a measured lr_ratio.", at_least=1)

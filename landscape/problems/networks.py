@@ -56,6 +56,10 @@ class Networks(ABC):
     def backward(self, batch: Any) -> Tensor:
         """Put the gradient of each member's mean cross-entropy into `grad`; the logits (member, class, sample)."""
 
+    def reader(self) -> Tensor:
+        """The matrix that reads E in Proposition 4.1, (member, row, column)."""
+        return self.params["W"]
+
     def measures(self) -> Parts:
         """What only this kind of network has in a row of /metrics, (member) by name."""
         return {}

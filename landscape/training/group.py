@@ -137,11 +137,12 @@ class Group:
         measured = [i for i, m in enumerate(self.members) if isinstance(m.config.lr_ratio, str)]
         if not measured:
             return
-        sigma = self._sigma()
         for i in measured:
             member = self.members[i]
             if member.config.lr_ratio == "prop41":
-                found = prop41_ratio(sigma["E"][i], sigma["W"][i], member.f_E(self.step) if self.step else 1.0)
+                of = (self.networks.params["E"][i], self.networks.reader()[i])
+                sigma_E, sigma_W = (float(largest_singular_value(matrix)) for matrix in of)
+                found = prop41_ratio(sigma_E, sigma_W, member.f_E(self.step) if self.step else 1.0)
             elif member.config.lr_ratio == "auto":
                 found = self._edge_ratio(i)
             else:

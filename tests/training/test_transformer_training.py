@@ -110,6 +110,25 @@ def stored(path: Path) -> list[int]:
 
 
 @pytest.mark.slow
+def test_policy_prop41(tmp_path: Path) -> None:
+    """lr_E / lr follows (sigma_max(E) / sigma_max(W)) / f_E, W being all that reads the first layer's stream."""
+    config = variant(lr_ratio="prop41", lr_ratio_every=20, metrics_every=1, batch_size=3, layers=2, dtype="float64")
+    train(config, tmp_path / "run.h5", quiet=True)
+    with RunReader(tmp_path / "run.h5") as reader:
+        metrics, tokens, operands = reader.metrics(), reader.tokens(), config.p
+        for step in (20, 40):
+            params = reader.checkpoint(step)
+            f_E = tokens["count"][tokens["step"] == step][0, :operands].mean() / step
+            assert f_E < 0.9
+            W = np.vstack([params[f"{kind}.0"] for kind in ("Q", "K", "V", "mlp_in")])
+            expected = np.linalg.norm(params["E"], 2) / np.linalg.norm(W, 2) / f_E
+            used = metrics["lr_E"] / metrics["lr"]
+            # The row of step s shows what moved the weights to step s.
+            assert used[metrics["metric_step"] == step + 1] == pytest.approx(expected, rel=1e-9)
+            assert used[metrics["metric_step"] == step + 19] == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.slow
 def test_a_frozen_embedding_stays(tmp_path: Path) -> None:
     """Neither gradient nor decoupled decay moves it."""
     train(variant(freeze="E"), tmp_path / "run.h5", quiet=True)
@@ -128,7 +147,7 @@ def test_a_frozen_embedding_stays(tmp_path: Path) -> None:
         ({"layers": 0}, "layers is 0", "--layers takes an integer >= 1"),
         ({"norm": "batch"}, "unknown norm 'batch'", "choose one of none, pre, post"),
         ({"freeze": "W"}, "model transformer has no W", "--freeze none or E"),
-        ({"lr_ratio": "prop41"}, "model transformer has no W", "a number for --lr-ratio"),
+        ({"lr_ratio": "curvature"}, "model transformer has no W", "prop41, auto or a number for --lr-ratio"),
         ({"init_scale_W": 2.0}, "model transformer has no W", "leave out --init-scale-W"),
         ({"betas": (0.9,)}, r"betas is \[0.9\]", "two numbers from 0 to below 1"),
         ({"betas": (0.9, 1.0)}, r"betas is \[0.9, 1.0\]", "two numbers from 0 to below 1"),

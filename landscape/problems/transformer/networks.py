@@ -69,6 +69,10 @@ class Networks(networks.Networks):
             found.append(logits.detach())
         return torch.stack(found).mT
 
+    def reader(self) -> Tensor:
+        """The first layer's matrices that read the residual stream, which begins as E, one below the other."""
+        return torch.cat([self.params[f"{kind}.0"] for kind in ("Q", "K", "V", "mlp_in")], dim=1)
+
     def _member(self, i: int) -> dict[str, Tensor]:
         return {name: part[i] for name, part in self.params.items()}
 
