@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
@@ -12,9 +12,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from landscape.curvature.checks import blaming, is_finite, require_choice, require_parameters
+from landscape.curvature.checks import (
+    blaming,
+    is_finite,
+    require_choice,
+    require_matrix,
+    require_parameters,
+    require_symmetric,
+)
 from landscape.curvature.objective import Objective, Parameters, gradients
 from landscape.curvature.sound import require_finite, require_range
+from landscape.curvature.symmetry import asymmetry, symmetrised
 from landscape.curvature.vectors import gaussian
 from landscape.errors import ArgumentError, NumericsError, kind_of, suggest
 from landscape.results import Shown
@@ -71,17 +79,13 @@ class Product:
 class MatrixOperator(Shown):
     """A dense matrix as an operator; error: a bound on its distance, in norm, from the exact matrix.
 
-    Raises ArgumentError unless it is a real floating-point one.
+    Raises ArgumentError unless it is a real floating-point one, and for an error below 0.
     """
 
     shown = ("shape", "error", "dtype", "device")
 
     def __init__(self, matrix: Tensor, error: float = 0.0) -> None:
-        if not isinstance(matrix, Tensor) or matrix.ndim != 2 or not matrix.is_floating_point():
-            what = (
-                f"{matrix.dtype}, shape {tuple(matrix.shape)}" if isinstance(matrix, Tensor) else type(matrix).__name__
-            )
-            raise ArgumentError(f"not a real matrix: {what}", "give a two-dimensional tensor of torch.float64")
+        require_matrix(matrix, error)
         self.matrix, self.error, self.dtype, self.device = matrix, error, matrix.dtype, matrix.device
         self.shape = (matrix.shape[0], matrix.shape[1])
 
@@ -97,6 +101,7 @@ class MatrixOperator(Shown):
         return MatrixOperator(self.matrix.T, self.error)
 
     def dense(self) -> Tensor:
+        """The matrix itself."""
         return self.matrix
 
     def symmetric(self) -> MatrixOperator:
@@ -274,35 +279,13 @@ def assembled(op: LinearMap, is_diagonal: bool) -> MatrixOperator:
     return MatrixOperator(symmetrised(result), error)
 
 
-def asymmetry(matrix: Tensor) -> float:
-    """|M - M^T|_F. Raises NumericsError for a matrix that is not finite."""
-    found = sum((1 if i == j else 2) * float((upper - lower.T).norm()) ** 2 for i, j, upper, lower in _tiles(matrix))
-    require_finite(found)
-    return float(found**0.5)
-
-
-def symmetrised(matrix: Tensor) -> Tensor:
-    """(M + M^T) / 2 in place of M."""
-    for _, _, upper, lower in _tiles(matrix):
-        mean = (upper + lower.T) / 2
-        upper.copy_(mean)
-        lower.copy_(mean.T)
-    return matrix
-
-
-def _tiles(matrix: Tensor, size: int = 1024) -> Iterator[tuple[int, int, Tensor, Tensor]]:
-    """Tiles on and above the diagonal with their mirror images, because reading a large transpose is slow."""
-    for i in range(0, len(matrix), size):
-        for j in range(i, len(matrix), size):
-            yield i, j, matrix[i : i + size, j : j + size], matrix[j : j + size, i : i + size]
-
-
 def product_error(op: LinearMap, seed: int = 0) -> float:
     """delta: the error of an operator's products, as a norm, measured with four random probes.
 
     The asymmetry |H - H^T|_F, which vanishes for exact products, and below float64 also the difference from the
     same products in float64. Costs 4 products, or 4 in each precision; none for a matrix, whose error is known.
     """
+    require_symmetric(op)
     if isinstance(op, MatrixOperator):
         return op.error + asymmetry(op.matrix)
     probes = gaussian(op.shape[0], 4, seed).to(op.device)

@@ -16,8 +16,13 @@ from landscape import (
     HessianOperator,
     MatrixOperator,
     Objective,
+    coupling,
     eigsh,
+    excess_index,
+    jensen_shannon,
     mse,
+    principal_angles,
+    product_error,
     saddle_index,
     slice_lines,
     slice_plane,
@@ -239,6 +244,29 @@ def test_data_and_settings(make: Callable[[], Any], words: str, hint: str) -> No
             r"eigenvectors \(2, 5, 3\) before and \(2, 5, 2\) now",
             "same block with the same k",
         ),
+        "results to track": (
+            lambda: track(eigsh(M, 1), eigsh(M, 1)),
+            "eigenvectors are an EigenResult before and an EigenResult now",
+            "`vectors` of two results of eigsh",
+        ),
+        "NumPy to begin with": (
+            lambda: eigsh(M, 1, method="lanczos", v0=np.ones((12, 1))),
+            "v0 is a ndarray, not a tensor",
+            r"torch\.from_numpy\(array\)",
+        ),
+        "error of a matrix": (lambda: MatrixOperator(torch.eye(3), -1.0), "error is -1.0", "a number of at least 0"),
+        "NumPy for angles": (lambda: principal_angles(np.eye(3), [3]), "vectors are a ndarray", r"torch\.from_numpy"),
+        "parts that do not add up": (
+            lambda: principal_angles(torch.eye(3), [1, 1]),
+            r"parts of \[1, 1\] rows of vectors \(3, 3\)",
+            "sizes that sum to 3",
+        ),
+        "negative part": (lambda: principal_angles(torch.eye(3), [4, -1]), r"parts of \[4, -1\] rows", "sum to 3"),
+        "vectors of another length": (
+            lambda: principal_angles(2 * torch.eye(3)[:, :2], [1, 2]),
+            "the columns are not orthonormal",
+            r"torch\.linalg\.qr\(vectors\)",
+        ),
     }
 )
 def test_vectors_and_matrices(make: Callable[[], Any], words: str, hint: str) -> None:
@@ -277,6 +305,18 @@ M = MatrixOperator(torch.diag(torch.arange(-3.0, 9.0).double()))
             r"a tensor of shape \(3, 3\) is no operator",
             r"give MatrixOperator\(tensor\)",
         ),
+        "NumPy": (
+            lambda: eigsh(np.eye(3), 1),
+            "a ndarray is no operator",
+            r"give MatrixOperator\(torch\.from_numpy\(array\)\)",
+        ),
+        "a list": (lambda: trace([[1.0]]), "a list is no operator", "a HessianOperator or MatrixOperator"),
+        "error of a coupling": (
+            lambda: product_error(operator().block(["0.bias"], ["2.bias"])),
+            "5 x 4 operator",
+            "same parameters",
+        ),
+        "upper": (lambda: saddle_index(M, upper=-1), "upper is -1", "a whole number of at least 0"),
         "rectangular": (lambda: eigsh(MatrixOperator(torch.ones(2, 3)), 1), "2 x 3 operator", r"op\.block\(names\)"),
         "coupling": (
             lambda: saddle_index(operator().block(["0.bias"], ["2.bias"])),
@@ -306,6 +346,40 @@ M = MatrixOperator(torch.diag(torch.arange(-3.0, 9.0).double()))
 def test_solvers(make: Callable[[], Any], words: str, hint: str) -> None:
     """Numbers of pairs, probes and tolerances mean something, and methods have known names."""
     refused(make, words, hint)
+
+
+EYE, TALL = MatrixOperator(torch.eye(3).double()), MatrixOperator(torch.ones(3, 2).double())
+
+
+@table(
+    {
+        "tensors": (lambda: [torch.eye(3), TALL, EYE], r"a tensor of shape \(3, 3\) is no operator", "MatrixOperator"),
+        "a tensor between": (lambda: [EYE, torch.eye(3), EYE], r"a tensor of shape \(3, 3\)", "MatrixOperator"),
+        "shapes": (
+            lambda: [EYE, TALL, EYE],
+            r"blocks of shapes \(3, 3\), \(3, 2\), \(3, 3\)",
+            r"\(m, m\), \(m, n\), \(n, n\)",
+        ),
+        "rectangular": (lambda: [TALL, TALL, EYE], "3 x 2 operator", "take a diagonal block|same parameters"),
+        "tau": (lambda: [EYE, EYE, EYE, -1.0], "abs_tau is -1.0", "a number of at least 0"),
+        "tau NaN": (lambda: [EYE, EYE, EYE, NAN], "abs_tau is nan", "a number of at least 0"),
+        "tau as a word": (lambda: [EYE, EYE, EYE, "small"], "abs_tau is 'small'", "a number of at least 0"),
+    }
+)
+def test_pairs_of_blocks(make: Callable[[], Any], words: str, hint: str) -> None:
+    """Two blocks and what is between them have shapes that belong together."""
+    for measure in (coupling, excess_index):
+        refused(lambda measure=measure: measure(*make()), words, hint)
+    refused(lambda: coupling(EYE, EYE, EYE, k=0, method="lanczos"), "k is 0", "a whole number of at least 1")
+
+
+def test_densities() -> None:
+    """Two densities are lists, arrays or tensors of one length, of numbers that are not negative and not all 0."""
+    one = np.array([1.0, 3.0])
+    for other in ([3.0, 1.0], torch.tensor([3.0, 1.0])):
+        assert jensen_shannon(one, other) == jensen_shannon(one, np.array([3.0, 1.0])) > 0
+    for bad in ([1.0], [-1.0, 2.0], [NAN, 1.0], [INF, 1.0], [0.0, 0.0], [[1.0, 1.0]], "ab", M):
+        refused(lambda bad=bad: jensen_shannon(one, bad), "densities", "`density` of two results on one grid")
 
 
 def test_kinds_of_errors() -> None:
