@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from landscape.curvature.checks import require_count, require_pair, require_tensor
+from landscape.curvature.arguments import require_count, require_pair, require_tensor
 from landscape.curvature.inertia import FAILURE, TAU_DENSE, TAU_LANCZOS
 from landscape.curvature.lanczos import Method, eigsh, is_dense, operator_norm
 from landscape.curvature.operators import MatrixOperator, Operator, Product, coupling_error, product_error

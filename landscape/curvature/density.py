@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from landscape.curvature.checks import as_densities, require_count, require_positive, require_symmetric
+from landscape.curvature.arguments import as_densities, require_count, require_positive, require_symmetric
 from landscape.curvature.krylov import Lanczos, advance
 from landscape.curvature.lanczos import Method, is_dense
 from landscape.curvature.operators import LinearMap, Operator

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import torch
 
-from landscape.curvature.checks import require_pair
+from landscape.curvature.arguments import require_pair
 from landscape.curvature.coupling import joint
 from landscape.curvature.density import quadrature
 from landscape.curvature.inertia import TAU_DENSE, TAU_LANCZOS, Inertia, bracketed, certified

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from landscape.curvature.checks import require_count, require_positive, require_symmetric
+from landscape.curvature.arguments import require_count, require_positive, require_symmetric
 from landscape.curvature.complement import GATHERED, index_bounds
 from landscape.curvature.density import Count, Quadrature, quadrature
 from landscape.curvature.lanczos import EigenResult, Method, eigsh, is_dense, operator_norm

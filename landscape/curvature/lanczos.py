@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Literal, cast, get_args
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from landscape.curvature.checks import (
+from landscape.curvature.arguments import (
     require_choice,
     require_count,
     require_positive,
@@ -41,7 +42,7 @@ class EigenResult(Curve):
     """Extreme eigenpairs of a symmetric operator, outermost first.
 
     values, residuals, converged (end, k); vectors (end, n, k): one end for "lowest" or "highest", lowest and
-    highest for "both". residuals are |Hv - lambda v|_2 for the unit vectors returned, recomputed at the end.
+    highest for `which` "both". residuals are |Hv - lambda v|_2 for the unit vectors returned, recomputed at the end.
     ritz: every eigenvalue if method is "dense", else every eigenvalue of the last projection, ascending.
     operator_norm: max |ritz|. orthonormality: max |V^T V - I| over the returned vectors. tol: the relative residual
     that counted as converged, never below what the precision can hold. error: of a matrix that was assembled, as its
@@ -76,6 +77,10 @@ class EigenResult(Curve):
     hidden: Array
     hidden_failure_probability: float
     error: float = 0.0
+    which: Which = "both"
+
+    def _labels(self) -> Mapping[str, Sequence[str]]:
+        return {"end": list(ENDS[self.which])}
 
     def clusters(self, end: int, gap: float = 1e-6) -> list[tuple[float, int]]:
         """Eigenvalues of one end as (mean, multiplicity), outermost first: apart by more than gap * |H|.
@@ -209,4 +214,5 @@ def _result(
         hidden=hidden,
         hidden_failure_probability=search.failure if search else 0.0,
         error=error,
+        which=which,
     )

@@ -12,19 +12,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from landscape.curvature.checks import (
-    blaming,
-    is_finite,
-    require_choice,
-    require_matrix,
-    require_parameters,
-    require_symmetric,
-)
-from landscape.curvature.objective import Objective, Parameters, gradients
+from landscape.curvature.arguments import chosen, require_choice, require_matrix, require_symmetric
+from landscape.curvature.checks import blaming, is_finite, require_parameters
+from landscape.curvature.objective import Objective, Parameters, gradients, require_objective
 from landscape.curvature.sound import require_finite, require_range
 from landscape.curvature.symmetry import asymmetry, symmetrised
 from landscape.curvature.vectors import gaussian
-from landscape.errors import ArgumentError, NumericsError, kind_of, suggest
+from landscape.errors import ArgumentError, NumericsError
 from landscape.results import Shown
 
 Part = Literal["hessian", "gauss_newton", "residual"]
@@ -132,8 +126,7 @@ class HessianOperator(Shown):
         cols: Sequence[str] | None = None,
         part: Part = "hessian",
     ) -> None:
-        if not isinstance(objective, Objective):
-            raise ArgumentError(f"the objective is {kind_of(objective)}", "give an Objective(model, ...)")
+        require_objective(objective)
         require_choice("part", part, get_args(Part))
         self.objective, self.part = objective, part
         self.dtype, self.device = objective.dtype, objective.device
@@ -144,8 +137,8 @@ class HessianOperator(Shown):
         self._choose(params if block is None else block, cols)
 
     def _choose(self, rows: Sequence[str] | Mapping[str, Tensor], cols: Sequence[str] | None) -> None:
-        self.rows = self._names(rows)
-        self.cols = self.rows if cols is None else self._names(cols)
+        self.rows = chosen(rows, self._params)
+        self.cols = self.rows if cols is None else chosen(cols, self._params)
         self.shape = (self._size(self.rows), self._size(self.cols))
         by_row, by_col = ([self._params[n] for n in names] for names in (self.rows, self.cols))
         self._terms: list[_Term] = []
@@ -229,20 +222,6 @@ class HessianOperator(Shown):
 
         forward = product(self)
         return LinearOperator(self.shape, dtype=np.float64, matvec=forward, rmatvec=product(self.T), matmat=forward)
-
-    def _names(self, names: Sequence[str] | Mapping[str, Tensor]) -> list[str]:
-        if isinstance(names, str):
-            raise ArgumentError(f"a block is a list of names, not {names!r}", f"give [{names!r}]")
-        for name in names:
-            if name not in self._params:
-                raise ArgumentError(
-                    f"no parameter {name!r}; the objective has {', '.join(self._params)}", suggest(name, self._params)
-                )
-        if len(set(names)) < len(names):
-            raise ArgumentError(f"a block with names given twice: {', '.join(names)}", "give each name once")
-        if self._size(list(names)) == 0:
-            raise ArgumentError("a block of no parameters", "name at least one that has elements")
-        return list(names)
 
     def _size(self, names: Sequence[str]) -> int:
         return sum(self._params[n].numel() for n in names)

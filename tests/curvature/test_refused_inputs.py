@@ -15,20 +15,9 @@ from torch.utils.data import DataLoader, TensorDataset
 from landscape import (
     HessianOperator,
     MatrixOperator,
+    ModuleProblem,
     Objective,
-    coupling,
-    eigsh,
-    excess_index,
-    jensen_shannon,
     mse,
-    principal_angles,
-    product_error,
-    saddle_index,
-    slice_lines,
-    slice_plane,
-    spectral_density,
-    trace,
-    track,
 )
 from landscape.errors import ArgumentError, NumericsError
 
@@ -122,7 +111,7 @@ def vector(P: dict[str, Tensor], x: Tensor) -> Tensor:
         "block as a word": (lambda: operator().block("0.weight"), "not '0.weight'", r"give \['0.weight'\]"),
         "block with a misspelt name": (
             lambda: operator().block(["0.wieght"]),
-            r"no parameter '0.wieght'; the objective has 0\.weight, 0\.bias",
+            r"no parameter '0.wieght' among 0\.weight, 0\.bias",
             r"did you mean 0\.weight",
         ),
         "block twice the same": (lambda: operator().block(["0.bias"] * 2), "names given twice: 0.bias, 0.bias", "once"),
@@ -178,6 +167,12 @@ def test_parameters(make: Callable[[], Any], words: str, hint: str) -> None:
         "chunk size -1": (lambda: operator(chunk_size=-1), "chunk_size is -1", "a whole number of at least 1"),
         "chunk size 2.5": (lambda: operator(chunk_size=2.5), "chunk_size is 2.5", "a whole number of at least 1"),
         "decay as a word": (lambda: operator(weight_decay="1"), "weight_decay is '1'", "give a finite number"),
+        "decay of a problem": (
+            lambda: ModuleProblem(net(), X, Y, weight_decay="1"),
+            "weight_decay is '1'",
+            "give a finite number",
+        ),
+        "loss of a problem": (lambda: ModuleProblem(net(), X, Y, loss="mse"), "the loss is a str", "a function of"),
         "decay": (lambda: operator(weight_decay=NAN), "weight_decay is nan", "give a finite number"),
         "precision": (lambda: operator(dtype=torch.bfloat16), "dtype is torch.bfloat16", "take torch.float64"),
     }
@@ -224,162 +219,11 @@ def test_data_and_settings(make: Callable[[], Any], words: str, hint: str) -> No
         ),
         "vector as a matrix": (lambda: MatrixOperator(torch.ones(3)), r"shape \(3,\)", "two-dimensional"),
         "NumPy matrix": (lambda: MatrixOperator(np.eye(3)), "not a real matrix: ndarray", "two-dimensional"),
-        "directions of a slice": (
-            lambda: slice_lines(operator().objective, point(), ["0.bias"], torch.ones(4, 1).double(), np.zeros(1)),
-            r"directions \(4, 1\) for a block of 5 parameters",
-            r"give a tensor \(5, m\)",
-        ),
-        "directions of a plane": (
-            lambda: slice_plane(operator().objective, point(), ["0.bias"], torch.ones(5, 3).double(), np.zeros(1)),
-            r"a plane of 3 directions",
-            r"give two, \(n, 2\)",
-        ),
-        "block of a slice": (
-            lambda: slice_lines(operator().objective, point(), ["0.bais"], torch.ones(5, 1).double(), np.zeros(1)),
-            "no parameter '0.bais'",
-            "did you mean 0.bias",
-        ),
-        "vectors to track": (
-            lambda: track(torch.ones(2, 5, 3), torch.ones(2, 5, 2)),
-            r"eigenvectors \(2, 5, 3\) before and \(2, 5, 2\) now",
-            "same block with the same k",
-        ),
-        "results to track": (
-            lambda: track(eigsh(M, 1), eigsh(M, 1)),
-            "eigenvectors are an EigenResult before and an EigenResult now",
-            "`vectors` of two results of eigsh",
-        ),
-        "NumPy to begin with": (
-            lambda: eigsh(M, 1, method="lanczos", v0=np.ones((12, 1))),
-            "v0 is a ndarray, not a tensor",
-            r"torch\.from_numpy\(array\)",
-        ),
-        "error of a matrix": (lambda: MatrixOperator(torch.eye(3), -1.0), "error is -1.0", "a number of at least 0"),
-        "NumPy for angles": (lambda: principal_angles(np.eye(3), [3]), "vectors are a ndarray", r"torch\.from_numpy"),
-        "parts that do not add up": (
-            lambda: principal_angles(torch.eye(3), [1, 1]),
-            r"parts of \[1, 1\] rows of vectors \(3, 3\)",
-            "sizes that sum to 3",
-        ),
-        "negative part": (lambda: principal_angles(torch.eye(3), [4, -1]), r"parts of \[4, -1\] rows", "sum to 3"),
-        "vectors of another length": (
-            lambda: principal_angles(2 * torch.eye(3)[:, :2], [1, 2]),
-            "the columns are not orthonormal",
-            r"torch\.linalg\.qr\(vectors\)",
-        ),
     }
 )
 def test_vectors_and_matrices(make: Callable[[], Any], words: str, hint: str) -> None:
     """Vectors have the operator's length and precision, and products are finite."""
     refused(make, words, hint)
-
-
-# --- solvers --------------------------------------------------------------------------------------------------
-
-M = MatrixOperator(torch.diag(torch.arange(-3.0, 9.0).double()))
-
-
-@table(
-    {
-        "k 0": (lambda: eigsh(M, 0), "k is 0", "give a whole number of at least 1"),
-        "k -1": (lambda: eigsh(M, -1, method="lanczos"), "k is -1", "give a whole number of at least 1"),
-        "k 2.5": (lambda: eigsh(M, 2.5), "k is 2.5", "give a whole number of at least 1"),
-        "which": (lambda: eigsh(M, 1, "largest"), "which is 'largest'", "choose from both, lowest, highest"),
-        "method": (lambda: eigsh(M, 1, method="lancos"), "method is 'lancos'", "choose from auto, dense, lanczos"),
-        "rtol": (lambda: eigsh(M, 1, rtol=NAN), "rtol is nan", "give a finite number above 0"),
-        "tau as a word": (lambda: saddle_index(M, "small"), "tau is 'small'", "give a finite number above 0"),
-        "tau NaN": (lambda: saddle_index(M, NAN), "tau is nan", "give a finite number above 0"),
-        "tau NaN, matrix-free": (lambda: saddle_index(M, NAN, "lanczos"), "tau is nan", "a finite number above 0"),
-        "tau -1": (lambda: saddle_index(M, -1.0), "tau is -1.0", "give a finite number above 0"),
-        "tau infinite": (lambda: saddle_index(M, INF), "tau is inf", "give a finite number above 0"),
-        "method of an index": (lambda: saddle_index(M, method="ldl"), "method is 'ldl'", "choose from auto, dense"),
-        "no rows": (
-            lambda: saddle_index(MatrixOperator(torch.zeros(0, 0))),
-            "eigenvalues of an operator without rows",
-            "give at least one row",
-        ),
-        "no rows, eigenvalues": (lambda: eigsh(MatrixOperator(torch.zeros(0, 0)), 1), "without rows", "at least one"),
-        "no rows, trace": (lambda: trace(MatrixOperator(torch.zeros(0, 0))), "without rows", "at least one row"),
-        "a tensor": (
-            lambda: eigsh(torch.eye(3), 1),  # type: ignore[arg-type]
-            r"a tensor of shape \(3, 3\) is no operator",
-            r"give MatrixOperator\(tensor\)",
-        ),
-        "NumPy": (
-            lambda: eigsh(np.eye(3), 1),
-            "a ndarray is no operator",
-            r"give MatrixOperator\(torch\.from_numpy\(array\)\)",
-        ),
-        "a list": (lambda: trace([[1.0]]), "a list is no operator", "a HessianOperator or MatrixOperator"),
-        "error of a coupling": (
-            lambda: product_error(operator().block(["0.bias"], ["2.bias"])),
-            "5 x 4 operator",
-            "same parameters",
-        ),
-        "upper": (lambda: saddle_index(M, upper=-1), "upper is -1", "a whole number of at least 0"),
-        "rectangular": (lambda: eigsh(MatrixOperator(torch.ones(2, 3)), 1), "2 x 3 operator", r"op\.block\(names\)"),
-        "coupling": (
-            lambda: saddle_index(operator().block(["0.bias"], ["2.bias"])),
-            r"eigenvalues of a 5 x 4 operator: take a diagonal block",
-            r"name the same parameters for rows and columns: op\.block\(names\)",
-        ),
-        "few probes": (lambda: trace(M, 5), "5 probes: Hutch", "give more probes, such as 30"),
-        "one probe": (
-            lambda: spectral_density(M, method="lanczos", probes=1),
-            "1 probe",
-            "give more probes, such as 8",
-        ),
-        "no steps": (
-            lambda: spectral_density(M, method="lanczos", steps=0),
-            "steps is 0",
-            "a whole number of at least 1",
-        ),
-        "no points": (lambda: spectral_density(M, points=0), "points is 0", "a whole number of at least 2"),
-        "bandwidth": (lambda: spectral_density(M, 0.0), "bandwidth is 0.0", "give a finite number above 0"),
-        "method of a density": (
-            lambda: spectral_density(M, method="slq"),
-            "method is 'slq'",
-            "choose from auto, dense",
-        ),
-    }
-)
-def test_solvers(make: Callable[[], Any], words: str, hint: str) -> None:
-    """Numbers of pairs, probes and tolerances mean something, and methods have known names."""
-    refused(make, words, hint)
-
-
-EYE, TALL = MatrixOperator(torch.eye(3).double()), MatrixOperator(torch.ones(3, 2).double())
-
-
-@table(
-    {
-        "tensors": (lambda: [torch.eye(3), TALL, EYE], r"a tensor of shape \(3, 3\) is no operator", "MatrixOperator"),
-        "a tensor between": (lambda: [EYE, torch.eye(3), EYE], r"a tensor of shape \(3, 3\)", "MatrixOperator"),
-        "shapes": (
-            lambda: [EYE, TALL, EYE],
-            r"blocks of shapes \(3, 3\), \(3, 2\), \(3, 3\)",
-            r"\(m, m\), \(m, n\), \(n, n\)",
-        ),
-        "rectangular": (lambda: [TALL, TALL, EYE], "3 x 2 operator", "take a diagonal block|same parameters"),
-        "tau": (lambda: [EYE, EYE, EYE, -1.0], "abs_tau is -1.0", "a number of at least 0"),
-        "tau NaN": (lambda: [EYE, EYE, EYE, NAN], "abs_tau is nan", "a number of at least 0"),
-        "tau as a word": (lambda: [EYE, EYE, EYE, "small"], "abs_tau is 'small'", "a number of at least 0"),
-    }
-)
-def test_pairs_of_blocks(make: Callable[[], Any], words: str, hint: str) -> None:
-    """Two blocks and what is between them have shapes that belong together."""
-    for measure in (coupling, excess_index):
-        refused(lambda measure=measure: measure(*make()), words, hint)
-    refused(lambda: coupling(EYE, EYE, EYE, k=0, method="lanczos"), "k is 0", "a whole number of at least 1")
-
-
-def test_densities() -> None:
-    """Two densities are lists, arrays or tensors of one length, of numbers that are not negative and not all 0."""
-    one = np.array([1.0, 3.0])
-    for other in ([3.0, 1.0], torch.tensor([3.0, 1.0])):
-        assert jensen_shannon(one, other) == jensen_shannon(one, np.array([3.0, 1.0])) > 0
-    for bad in ([1.0], [-1.0, 2.0], [NAN, 1.0], [INF, 1.0], [0.0, 0.0], [[1.0, 1.0]], "ab", M):
-        refused(lambda bad=bad: jensen_shannon(one, bad), "densities", "`density` of two results on one grid")
 
 
 def test_kinds_of_errors() -> None:

@@ -20,6 +20,7 @@ from landscape.errors import ArgumentError, LandscapeError
         "analyse": (lambda run, folder: landscape.analyse(run, {"k": 3}), "HessianConfig"),
         "analyse with nothing in it": (lambda run, folder: landscape.analyse(run, {}), "HessianConfig"),
         "run_sweep": (lambda run, folder: landscape.run_sweep({"seeds": [0]}, folder / "new"), "SweepConfig"),
+        "ensemble": (lambda run, folder: landscape.ensemble({"seed": 0}, folder / "new.h5"), "TrainConfig"),
         "sweep_runs": (lambda run, folder: landscape.sweep_runs({"seeds": [0]}), "SweepConfig"),
     }.values(),
 )
@@ -31,6 +32,15 @@ def test_a_dict_is_no_config(call: Callable[[Path, Path], Any], name: str, tiny_
         f"give landscape.{name}(...)",
     )
     assert not any(tmp_path.iterdir())
+
+
+def test_other_arguments_that_are_none() -> None:
+    with pytest.raises(LandscapeError) as refused:
+        landscape.preset(None)  # type: ignore[arg-type]
+    assert str(refused.value) == "unknown preset None"
+    with pytest.raises(ArgumentError, match="vary is 'lr=0.1,0.2'") as refused:
+        landscape.ensemble(landscape.TrainConfig(), "run.h5", vary="lr=0.1,0.2")
+    assert refused.value.hint == "give a list: ['lr=0.1,0.2']"
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,8 @@ def test_datasets_have_every_number(results: dict[str, Result]) -> None:
             np.testing.assert_array_equal(found.values, wanted)
     both, lowest = (results[name].to_xarray() for name in ("0 EigenResult", "1 EigenResult"))
     assert both["values"].sel(end="highest", rank=0) == results["0 EigenResult"].values[1, 0]  # type: ignore[attr-defined]
-    assert "end" not in lowest.coords
+    assert list(lowest["end"].values) == ["lowest"]
+    assert set(results["1 EigenResult"].to_dataframe()["end"]) == {"lowest"}
     estimated: Any = results["3 Inertia"]
     assert estimated.to_xarray()["estimate_value"] == estimated.estimate.value
 
