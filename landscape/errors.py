@@ -83,6 +83,12 @@ def require_config(config: object, kind: type) -> None:
         raise ArgumentError(f"the config is {kind_of(config)}, not a {name}", f"give landscape.{name}(...)")
 
 
+def require_jobs(jobs: object) -> None:
+    """Raise ConfigError unless this is a number of processes, or None for the number of cores."""
+    if jobs is not None and (not isinstance(jobs, int) or jobs < 0):
+        raise ConfigError(f"jobs is {jobs!r}", "--jobs takes an integer >= 1")
+
+
 def _as_arguments(hint: str) -> str:
     """A hint with options by their names in Python, unless it gives a whole command."""
     return hint if _COMMAND.search(hint) else _FLAG.sub(lambda flag: flag[1].replace("-", "_"), hint)

@@ -69,8 +69,8 @@ class HessianReader(Described):
 
     def previous(self, step: int) -> int:
         """The step from which a step was tracked; -1: none."""
-        earlier = max((s for s in self.steps if s < step), default=-1)
-        return int(self.row(step).get("previous_step", earlier))
+        row = self.row(step)
+        return int(row.get("previous_step", max((s for s in self.steps if s < step), default=-1)))
 
     def spectra(self, step: int) -> dict[str, Any]:
         """All eigenvalues of each dense block at one step, ascending."""

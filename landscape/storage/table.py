@@ -47,7 +47,7 @@ def listed(labels: Sequence[int]) -> str:
 
 def no_step(path: Path, what: str, step: object, steps: Sequence[int]) -> StepError:
     """The error of a step that a table of a file has no row of."""
-    at = float(step) if isinstance(step, numbers.Real) else 0.0
+    at: Any = step if isinstance(step, numbers.Real) else 0
     near = sorted(sorted(steps, key=lambda s: abs(s - at))[:2])
     return StepError(
         f"{path} holds no {what}step {step!r}", f"the nearest stored steps: {', '.join(map(str, near)) or 'none'}"
