@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from landscape.errors import ConfigError, lookup
+from landscape.errors import ConfigError, lookup, note
 from landscape.storage.files import as_path
 from landscape.storage.folders import replaced_folder
 from landscape.storage.views import File
@@ -30,6 +30,9 @@ def export(path: Path | str, out: Path | str, form: str, overwrite: bool = False
             raise ConfigError(f"{file.path} lies in {out}, which the export replaces", "choose another folder")
         with replaced_folder(out, "export", overwrite) as draft:
             write(file, draft)
+            is_empty = all(path.name.startswith(".") for path in draft.iterdir())
+    if is_empty:
+        note(f"{file.path} has no measurements yet: {out} holds no table")
     return out
 
 
