@@ -15,9 +15,9 @@ from landscape.text import write_csv
 
 
 def export(path: Path | str, out: Path | str, form: str, overwrite: bool = False) -> Path:
-    """Write a run, Hessian or geometry file into the folder `out` in one of FORMS; returns the folder.
+    """Write a run, Hessian or geometry file into the folder `out` in the form of another tool; returns the folder.
 
-    csv, parquet: one file for each table of `File.to_dataframes`. netcdf: one file with all groups, parameters and
+    csv, parquet: one file for each table of its `to_dataframes`. netcdf: one file with all groups, parameters and
     eigenvectors too. tensorboard, wandb: a scalar for each quantity and its labels, such as inertia/E,W/negative, by
     step. With `overwrite` an earlier export is replaced; files added to its folder stay. Raises ConfigError for an
     unknown form and for one that needs a package that is not installed, FileError for an existing `out` and for files

@@ -105,12 +105,13 @@ def eigsh(
 ) -> EigenResult:
     """The k lowest and/or k highest eigenvalues of a symmetric operator, at most n.
 
-    rtol: an eigenpair is converged once its residual is at most rtol * |H|, at least 10 sqrt(n) eps, and the outermost
-    pair that a random vector finds in the complement has come as far and does not belong among the k. v0: where to
-    begin instead of at random (`seed`): vectors (n, m), as many as there are, of which the best combinations are
-    taken, or the vectors (end, n, m) of a neighbouring checkpoint, which random mixtures of them stand for.
-    max_hvps: products after which the search ends, and reports what has converged; the first basis is always filled.
-    `auto` is dense up to 8000 rows. Raises ArgumentError for an operator that is rectangular or an off-diagonal block.
+    method: `auto` is dense up to 8000 rows. rtol: an eigenpair is converged once its residual is at most rtol * |H|, at
+    least 10 sqrt(n) eps, and the outermost pair that a random vector finds in the complement has come as far and does
+    not belong among the k. v0: where to begin instead of at random (`seed`): vectors (n, m), as many as there are, of
+    which the best combinations are taken, or the vectors (end, n, m) of a neighbouring checkpoint, which random
+    mixtures of them stand for. max_hvps: products after which the search ends, and reports what has converged; the
+    first basis is always filled.
+    Raises ArgumentError for an operator that is rectangular or an off-diagonal block.
     """
     require_symmetric(op)
     require_count("k", k)

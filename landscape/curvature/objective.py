@@ -75,7 +75,10 @@ def cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) 
 
 
 def mse(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Squared error of each sample, averaged over the outputs; outputs and targets (N, ...), returns (N,)."""
+    """Squared error of each sample, averaged over the outputs; outputs and targets (N, ...), returns (N,).
+
+    Raises ArgumentError for two shapes.
+    """
     if outputs.shape != targets.shape:
         raise ArgumentError(
             f"mse of outputs {tuple(outputs.shape)} and targets {tuple(targets.shape)}",

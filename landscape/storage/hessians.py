@@ -53,7 +53,7 @@ class HessianReader(Described):
         return "critical_point" in self._rows
 
     def row(self, step: int) -> dict[str, Any]:
-        """Every dataset at one step, without its step axis. Raises StepError, as do the methods below."""
+        """Every dataset at one step, without its step axis. Raises StepError, as all methods of a step but `rows`."""
         return self._at("/", step)
 
     def rows(self, step: int) -> dict[str, dict[str, Any]]:
