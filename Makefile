@@ -54,7 +54,7 @@ bench: $(TEST_INSTALLED)
 bench-full: $(TEST_INSTALLED)
 	$(BIN)/python -m benchmarks --full
 
-# Hours on two cores: the runs and analyses of the trial, its verdicts and its page. Goes on where it was stopped.
+# Hours on two cores: the runs and analyses of the trial, its verdicts and its page. Resumes where it stopped.
 studies: $(INSTALLED)
 	$(call trial,quick)
 	$(call trial,mid)

@@ -68,9 +68,14 @@ def write(docs: Path, results: Path = RESULTS) -> None:
         where |= dict.fromkeys(
             ((name, line.part) for line in lines[name]), *map(numbered.get, found[name]["environments"])
         )
+    busy = {(name, part) for name in SCRIPTS for part, p in found[name]["parts"].items() if _was_busy(p)}
     drawn = figures.draw({name: found[name]["parts"] for name in SCRIPTS}, docs / "performance")
 
-    targets = [(line, where[name, line.part]) for name in _ordered(lines) for line in lines[name]]
+    targets = [
+        (line, f"{where[name, line.part]}{', busy' * ((name, line.part) in busy)}")
+        for name in _ordered(lines)
+        for line in lines[name]
+    ]
     rows = ["| row | what | target | found | | run |", "|---|---|---|---|---|---|"]
     rows += [
         f"| {line.row} | {line.what} | {line.target} | {line.found} | {MARKS[line.met]} | {at} |"
@@ -161,7 +166,7 @@ def _missing(found: Mapping[str, Any], lines: Mapping[str, list[Line]]) -> str:
         gaps.append(
             f"**The machine was busy** during these parts: {', '.join(shared.values())}. Other programs took more than "
             f"{100 * BUSY:.0f} % of its time, or, where that was not measured yet, its load exceeded {BUSY_BEFORE} at "
-            "the start: their times are those of a shared machine."
+            "the start: their times are those of a shared machine. Their rows say `busy` beside the run."
         )
     if not any(line.what.startswith("GPU") for line in lines["gpu"]):
         gaps.append("**No row was run on a GPU:** `python benchmarks/gpu.py` measures rows 1, 2, 5 and 7 there.")

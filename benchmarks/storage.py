@@ -77,11 +77,11 @@ def lines(found: Mapping[str, Numbers]) -> Iterator[Line]:
     for part, numbers in found.items():
         write, limit = numbers["checkpoint"], WRITES * numbers["tofile"] + EXTRA
         what = f"a checkpoint against tofile, {part} ({numbers['bytes'] / 1e6:.2g} MB)"
-        told = f"{1e3 * write:.2f} ms against {1e3 * numbers['tofile']:.2f} ms"
+        told = f"{1e3 * write:.3g} ms against {1e3 * numbers['tofile']:.3g} ms"
         yield Line("storage", what, f"≤ {WRITES}× + {1e3 * EXTRA:g} ms", told, write <= limit, part)
         for read, raw in (("checkpoint", "fromfile_checkpoint"), ("E_over_steps", "fromfile_E_over_steps")):
             own, other = numbers[f"read_{read}"], numbers[raw]
-            told = f"{other / own:.2f}× its speed ({1e3 * own:.2f} ms against {1e3 * other:.2f} ms)"
+            told = f"{other / own:.2f}× its speed ({1e3 * own:.3g} ms against {1e3 * other:.3g} ms)"
             what = f"reading {read.replace('_', ' ')} against fromfile, {part}"
             yield Line("storage", what, f"≥ {READS:g}×", told, other / own >= READS, part)
 

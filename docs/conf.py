@@ -57,6 +57,8 @@ html_copy_source = False
 html_static_path = ["static"]
 html_css_files = ["site.css"]
 pygments_style = "friendly"
+# Flags keep their dashes, and code in docstrings its quotes.
+smartquotes = False
 autodoc_preserve_defaults = True
 autodoc_member_order = "bysource"
 python_use_unqualified_type_names = True

@@ -83,6 +83,12 @@ def require_config(config: object, kind: type) -> None:
         raise ArgumentError(f"the config is {kind_of(config)}, not a {name}", f"give landscape.{name}(...)")
 
 
+def require_jobs(jobs: object) -> None:
+    """Raise ConfigError unless this is a number of processes, or None for the number of cores."""
+    if jobs is not None and (not isinstance(jobs, int) or jobs < 0):
+        raise ConfigError(f"jobs is {jobs!r}", "--jobs takes an integer >= 1")
+
+
 def _as_arguments(hint: str) -> str:
     """A hint with options by their names in Python, unless it gives a whole command."""
     return hint if _COMMAND.search(hint) else _FLAG.sub(lambda flag: flag[1].replace("-", "_"), hint)
@@ -189,7 +195,7 @@ def _tell(text: str) -> None:
 def suggest(word: str, known: Iterable[str], otherwise: str = "") -> str:
     """A sentence with the nearest known words; where none is near, another one, by default with all of them."""
     known = list(known)
-    near = difflib.get_close_matches(word, known, n=2)
+    near = difflib.get_close_matches(str(word), known, n=2)
     return f"did you mean {' or '.join(near)}?" if near else otherwise or f"known: {', '.join(known)}"
 
 

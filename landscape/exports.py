@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from landscape.errors import ConfigError, lookup
+from landscape.errors import ConfigError, lookup, note
 from landscape.storage.files import as_path
 from landscape.storage.folders import replaced_folder
 from landscape.storage.views import File
@@ -15,9 +15,9 @@ from landscape.text import write_csv
 
 
 def export(path: Path | str, out: Path | str, form: str, overwrite: bool = False) -> Path:
-    """Write a run, Hessian or geometry file into the folder `out` in one of FORMS; returns the folder.
+    """Write a run, Hessian or geometry file into the folder `out` in the form of another tool; returns the folder.
 
-    csv, parquet: one file for each table of `File.to_dataframes`. netcdf: one file with all groups, parameters and
+    csv, parquet: one file for each table of its `to_dataframes`. netcdf: one file with all groups, parameters and
     eigenvectors too. tensorboard, wandb: a scalar for each quantity and its labels, such as inertia/E,W/negative, by
     step. With `overwrite` an earlier export is replaced; files added to its folder stay. Raises ConfigError for an
     unknown form and for one that needs a package that is not installed, FileError for an existing `out` and for files
@@ -30,6 +30,9 @@ def export(path: Path | str, out: Path | str, form: str, overwrite: bool = False
             raise ConfigError(f"{file.path} lies in {out}, which the export replaces", "choose another folder")
         with replaced_folder(out, "export", overwrite) as draft:
             write(file, draft)
+            is_empty = all(path.name.startswith(".") for path in draft.iterdir())
+    if is_empty:
+        note(f"{file.path} has no measurements yet: {out} holds no table")
     return out
 
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 _FEW = 8
 """Entries of an array or a list that are shown one by one."""
-_LABELS = {"end": ["lowest", "highest"]}
-"""Labels of axes that have names, where both ends are there."""
 
 
 class Described(abc.ABC):
@@ -75,8 +73,12 @@ class Result(Described):
             if value is not None and not isinstance(value, Mapping):
                 found[name] = (self.axes.get(name, ()), _array(value))
         data = xarray.Dataset(found)
-        labels = {axis: names for axis, names in _LABELS.items() if data.sizes.get(axis) == len(names)}
+        labels = {axis: names for axis, names in self._labels().items() if data.sizes.get(axis) == len(names)}
         return data.assign_coords(labels)
+
+    def _labels(self) -> Mapping[str, Sequence[str]]:
+        """Names along axes, for those that are as long."""
+        return {"end": ["lowest", "highest"]}
 
     def to_dataframe(self) -> pd.DataFrame:
         """A row for each entry of the main array, with the others along its axes; one row where there is no array."""

@@ -19,7 +19,7 @@ from landscape.analysis.measurement import Measurement
 from landscape.analysis.parallel import Crew, Task, measure, measured, processes
 from landscape.analysis.parts import has_parts, parts, remove_parts
 from landscape.config import AnalysisConfig, HessianConfig, Spectra, replace, to_json
-from landscape.errors import FileError, NumericsError, StepError, in_file, note, require_config, warn
+from landscape.errors import FileError, NumericsError, StepError, in_file, note, require_config, require_jobs, warn
 from landscape.problems import spread
 from landscape.problems.choice import in_order
 from landscape.problems.factory import Source, unlike_source
@@ -63,6 +63,7 @@ def analyse(
     """
     run, config = as_path(run), HessianConfig() if config is None else config
     require_config(config, HessianConfig)
+    require_jobs(jobs)
     out = output(out or hessian_file(run))
     with RunReader(run) as reader, contextlib.ExitStack() as preparing:
         preparing.enter_context(clock("preparing", quiet))

@@ -15,7 +15,7 @@ from torch import Tensor
 from landscape.analysis.checkpoint import Checkpoint
 from landscape.analysis.fields import ENDS, ROOT, density_table, spectrum_table, vectors_table
 from landscape.analysis.quantities import QUANTITIES, density, tracking
-from landscape.analysis.quantities.quantity import Quantity, Row
+from landscape.analysis.quantities.quantity import Quantity, Row, pad
 from landscape.config import AnalysisConfig
 from landscape.curvature.operators import HessianOperator
 from landscape.devices import one_thread, require_dense
@@ -115,7 +115,8 @@ class Measurement:
         densities, distances = density.compute(at, spectra, kept, stored)
         rows = {"/": root | distances, "spectrum": spectra, "density": densities}
         if self.config.eigenvectors:
-            made = {b: vectors.mT.cpu().numpy() for b, vectors in self.vectors.items() if b not in kept}
+            found = {b: vectors.mT.cpu().numpy() for b, vectors in self.vectors.items() if b not in kept}
+            made = {b: pad(vectors, self.config.k) for b, vectors in found.items()}
             rows["eigenvectors"] = {b: stored["eigenvectors"][b] for b in kept} | made
         return rows
 

@@ -7,7 +7,7 @@ import io
 import itertools
 import re
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tyro
@@ -105,6 +105,10 @@ def _usage_error(name: str, kind: type[Command], arguments: Sequence[str], box: 
         if problem == "Missing":
             return ConfigError(f"{option.flag} lacks its value", f"write it like {written(option)}")
         return ConfigError(f"{option.flag} is {_given(option, arguments)}", f"it takes {option.takes}")
+    if re.match("Missing value for argument '[a-z]", wrong):
+        # The parser took an unknown option for the file.
+        word = next((word for word in arguments if word.startswith("-") and word.partition("=")[0] not in options), "")
+        return _unknown(name, options.values(), word)
     if wrong.startswith("Missing"):
         lacks = [written(option) for option in options.values() if option.is_required and option.help in wrong]
         return ConfigError(f"landscape {name} lacks {' and '.join(lacks)}", f"write it like {usage(name, kind)}")
@@ -112,9 +116,17 @@ def _usage_error(name: str, kind: type[Command], arguments: Sequence[str], box: 
         word = found[1].partition("=")[0]
         if not word.startswith("-"):
             return ConfigError(f"unexpected argument {found[1]!r}", f"write it like {usage(name, kind)}")
-        flags = [written(option).split()[0] for option in options.values() if not option.is_positional]
-        return ConfigError(f"unknown option {word}", suggest(word, flags, f"landscape {name} --help lists them"))
+        return _unknown(name, options.values(), word)
     return ConfigError(wrong, mends[0] if mends else f"see landscape {name} --help")
+
+
+def _unknown(name: str, options: Iterable[Option], word: str) -> ConfigError:
+    """The error of an option that a command has not, or of a file that would be one."""
+    flags = [written(option).split()[0] for option in options if not option.is_positional]
+    otherwise = (
+        f"for a file of that name write ./{word}" if word.endswith(".h5") else f"landscape {name} --help lists them"
+    )
+    return ConfigError(f"unknown option {word.partition('=')[0]}", suggest(word, flags, otherwise))
 
 
 def _given(option: Option, arguments: Sequence[str]) -> str:

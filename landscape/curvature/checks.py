@@ -19,24 +19,6 @@ _NO_MEMORY = ("out of memory", "not enough memory", "can't allocate memory")
 Value = Callable[[Mapping[str, Tensor]], Tensor]
 
 
-def require_count(name: str, value: Any, least: int = 1) -> None:
-    """Raise ArgumentError for an argument that is not a whole number of at least `least`."""
-    if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < least:
-        raise ArgumentError(f"{name} is {value!r}", f"give a whole number of at least {least}")
-
-
-def require_positive(name: str, value: Any) -> None:
-    """Raise ArgumentError for an argument that is not a finite positive number."""
-    if not isinstance(value, numbers.Real) or not 0 < float(value) < math.inf:
-        raise ArgumentError(f"{name} is {value!r}", "give a finite number above 0")
-
-
-def require_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
-    """Raise ArgumentError for an argument that is not among the choices."""
-    if value not in choices:
-        raise ArgumentError(f"{name} is {value!r}", f"choose from {', '.join(choices)}")
-
-
 def require_data(inputs: Any, targets: Any, where: str = "") -> tuple[int, torch.device]:
     """The number of samples and the device of trees of tensors.
 

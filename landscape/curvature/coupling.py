@@ -9,13 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from landscape.curvature.arguments import require_count, require_pair, require_tensor
 from landscape.curvature.inertia import FAILURE, TAU_DENSE, TAU_LANCZOS
 from landscape.curvature.lanczos import Method, eigsh, is_dense, operator_norm
 from landscape.curvature.operators import MatrixOperator, Operator, Product, coupling_error, product_error
 from landscape.curvature.pencil import leading_ratios, upper_bounds, whitened
 from landscape.curvature.solve import Cholesky, ConjugateGradients, Solver
 from landscape.curvature.vectors import Array, gaussian, probe_bound, to_array
-from landscape.errors import NumericsError
+from landscape.errors import ArgumentError, NumericsError
 from landscape.former import renamed
 from landscape.results import Curve
 
@@ -78,8 +79,12 @@ def coupling(
     eigenvectors of the joint block, where the largest ratios often are. The blocks' errors, as a
     MatrixOperator states them or as their products show them, enter the bounds. Raises NumericsError where a shifted
     diagonal block is not positive definite beyond its error and rounding: its own negative curvature then leaves K
-    undefined (never with ReLU and a convex loss, F8).
+    undefined (never with ReLU and a convex loss, F8), ArgumentError for shapes that do not belong together.
     """
+    require_pair(H_11, H_12, H_22, abs_tau)
+    require_count("k", k)
+    if v0 is not None:
+        require_tensor("v0", v0, "is")
     m, n = H_12.shape
     dense = is_dense(method, m + n)
     tolerance = abs_tau
@@ -234,8 +239,16 @@ def principal_angles(vectors: Tensor, sizes: Sequence[int]) -> Array:
     """Principal angles, ascending, in rad, between the span of orthonormal columns (n, m) and each part's axes.
 
     (part, m), for consecutive parts of `sizes` rows. 0: the part holds a direction of the subspace; pi/2: it holds
-    none. A part of fewer rows than columns has only as many angles; the rest are pi/2.
+    none. A part of fewer rows than columns has only as many angles; the rest are pi/2. Raises ArgumentError for columns
+    that are not orthonormal to 1e-4, and for sizes that do not sum to n.
     """
+    require_tensor("vectors", vectors)
+    if vectors.ndim != 2 or min(sizes, default=0) < 0 or sum(sizes) != len(vectors):
+        raise ArgumentError(
+            f"parts of {list(sizes)} rows of vectors {tuple(vectors.shape)}", f"give sizes that sum to {len(vectors)}"
+        )
+    if not bool((vectors.mT @ vectors - torch.eye(vectors.shape[1]).to(vectors)).norm() <= 1e-4):
+        raise ArgumentError("the columns are not orthonormal", "give torch.linalg.qr(vectors).Q")
     m = vectors.shape[1]
     cosines = np.zeros((len(sizes), m))
     for i, piece in enumerate(vectors.split(list(sizes))):

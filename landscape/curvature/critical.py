@@ -10,8 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from landscape.curvature.arguments import require_count, require_positive
+from landscape.curvature.checks import require_parameters
 from landscape.curvature.krylov import Krylov, advance
-from landscape.curvature.objective import Objective
+from landscape.curvature.objective import Objective, require_objective
 from landscape.curvature.operators import HessianOperator, LinearMap
 from landscape.curvature.spaces import Local
 from landscape.curvature.vectors import Array
@@ -110,8 +112,13 @@ def find_critical_point(
     progress: called with |grad| and the products so far after each step; True ends the search. hessian: the Hessian
     at given parameters, all of them in their order; by default by automatic differentiation. save: called with the
     state at the start and after each step; a search that is given such a `state` ends bit for bit as the one that saved
-    it, and at once where that one had come to rest.
+    it, and at once where that one had come to rest. tol: of |grad|; max_hvps: products after which the search ends.
+    Raises ArgumentError and NumericsError for what `HessianOperator` refuses.
     """
+    require_objective(objective)
+    require_parameters(params, objective.device)
+    require_positive("tol", tol)
+    require_count("max_hvps", max_hvps, 0)
     search = _Search(objective, params, hessian or (lambda at: HessianOperator(objective, at)))
     at = dataclasses.replace(state) if state else SearchState.begin(objective, params)
     if save and not state:

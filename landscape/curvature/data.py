@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from landscape.curvature.checks import blaming, require_count, require_data
+from landscape.curvature.arguments import require_count
+from landscape.curvature.checks import blaming, require_data
 from landscape.curvature.modules import in_precision
 from landscape.curvature.part import Part, taken
 from landscape.devices import free_memory

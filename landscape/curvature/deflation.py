@@ -6,7 +6,9 @@ from typing import Protocol
 
 from torch import Tensor
 
+from landscape.curvature.arguments import require_symmetric
 from landscape.curvature.operators import LinearMap, MatrixOperator, Operator
+from landscape.errors import ArgumentError, kind_of
 from landscape.results import Shown
 
 
@@ -29,11 +31,25 @@ class Spanned(Directions, Protocol):
 
 
 class Deflated(Shown):
-    """P H P with P the projector onto the complement of some directions, which become exact null vectors."""
+    """P H P with P the projector onto the complement of some directions, which become exact null vectors.
+
+    directions: of H's rows, such as GaugeTangent and SoftmaxShift: their `dimension`, and `remove`, which projects them
+    out of vectors. Raises ArgumentError for those of another block, and for what is no symmetric operator.
+    """
 
     shown = ("shape", "dimension", "dtype", "device")
 
     def __init__(self, op: Operator | LinearMap, directions: Directions) -> None:
+        require_symmetric(op)
+        if not callable(getattr(directions, "remove", None)):
+            raise ArgumentError(
+                f"the directions are {kind_of(directions)}", "give what projects them out, such as GaugeTangent(...)"
+            )
+        rows = sum(getattr(directions, "sizes", op.shape[:1]))
+        if rows != op.shape[0]:
+            raise ArgumentError(
+                f"directions of {rows} numbers for an operator of {op.shape[0]} rows", "make both of the same block"
+            )
         self.op, self.directions = op, directions
         self.shape, self.dtype, self.device = op.shape, op.dtype, op.device
         self.dimension = directions.dimension

@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from landscape.curvature.checks import require_count, require_positive
+from landscape.curvature.arguments import as_densities, require_count, require_positive, require_symmetric
 from landscape.curvature.krylov import Lanczos, advance
-from landscape.curvature.lanczos import Method, is_dense, require_symmetric
+from landscape.curvature.lanczos import Method, is_dense
 from landscape.curvature.operators import LinearMap, Operator
 from landscape.curvature.sound import Sound, require_range
 from landscape.curvature.spaces import space_of
@@ -216,10 +216,14 @@ def smooth(nodes: Array, weights: Array, grid: Array, width: float) -> Array:
 
 
 def jensen_shannon(p: Array, q: Array) -> float:
-    """Jensen-Shannon distance (base 2, 0 to 1) of two densities on one grid: the heterogeneity of arXiv 2402.16788."""
+    """Jensen-Shannon distance (base 2, 0 to 1) of two densities on one grid: the heterogeneity of arXiv 2402.16788.
+
+    p, q (point,): of any positive sum. Raises ArgumentError for numbers that are negative or not finite, and for two
+    lengths.
+    """
     from scipy.special import rel_entr
 
-    p, q = p / p.sum(), q / q.sum()
+    p, q = as_densities(p, q)
     # Tails that underflow in the mean would have infinite logarithms.
     p, q = (np.where(x > 1e-200, x, 0.0) for x in (p, q))
     middle = (p + q) / 2

@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 import torch
 
+from landscape.curvature.arguments import require_pair
 from landscape.curvature.coupling import joint
 from landscape.curvature.density import quadrature
 from landscape.curvature.inertia import TAU_DENSE, TAU_LANCZOS, Inertia, bracketed, certified
@@ -60,8 +61,9 @@ def excess_index(
     H_11 (m, m), H_12 (m, n), H_22 (n, n). abs_tau: tau itself; default 1e-8 (dense) or 1e-3 (matrix-free) of the
     joint block's norm. dense (auto: up to 8000 rows in all): certified, by three L D L^T factorisations; lanczos:
     brackets and estimates, by up to max_hvps products and some 640 for each of the three blocks. Raises
-    NumericsError if tau is not above the error of a block.
+    NumericsError if tau is not above the error of a block, ArgumentError for shapes that do not belong together.
     """
+    require_pair(H_11, H_12, H_22, abs_tau)
     m, n = H_12.shape
     dense = is_dense(method, m + n)
     blocks: list[LinearMap] = [joint(H_11, H_12, H_22), H_11, H_22]

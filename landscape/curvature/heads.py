@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from landscape.curvature.checks import require_count, require_labels
+from landscape.curvature.arguments import require_count
+from landscape.curvature.checks import require_labels
 from landscape.curvature.weights import IGNORED
 from landscape.errors import ArgumentError
 

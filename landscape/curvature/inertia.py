@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from landscape.curvature.checks import require_positive
+from landscape.curvature.arguments import require_count, require_positive, require_symmetric
 from landscape.curvature.complement import GATHERED, index_bounds
 from landscape.curvature.density import Count, Quadrature, quadrature
-from landscape.curvature.lanczos import EigenResult, Method, eigsh, is_dense, operator_norm, require_symmetric
+from landscape.curvature.lanczos import EigenResult, Method, eigsh, is_dense, operator_norm
 from landscape.curvature.ldl import ShiftedLDL
 from landscape.curvature.operators import LinearMap, Operator, product_error
 from landscape.curvature.vectors import gaussian, probe_bound
@@ -70,6 +70,8 @@ def saddle_index(
     require_symmetric(op)
     if rel_tau is not None:
         require_positive("rel_tau", rel_tau)
+    if upper is not None:
+        require_count("upper", upper, 0)
     if is_dense(method, op.shape[0]):
         H = cast(Operator, op).symmetric()
         norm = operator_norm(H, seed=seed)
@@ -196,7 +198,7 @@ def require_honest(tolerance: float, error: float, norm: float) -> None:
     if norm > 0 and not tolerance > error:
         raise NumericsError(
             f"tau {tolerance / norm:.1e} is below the error of the computed Hessian, {error / norm:.1e} relative",
-            f"use tau >= {2 * error / norm:.1e}",
+            f"use tau >= {2 * error / norm:.1e} relative to |H|, {2 * error:.1e} absolute",
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Literal, cast, get_args
 
 import numpy as np
@@ -11,7 +12,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from landscape.curvature.checks import require_choice, require_count, require_positive
+from landscape.curvature.arguments import (
+    require_choice,
+    require_count,
+    require_positive,
+    require_symmetric,
+    require_tensor,
+)
 from landscape.curvature.ends import end_vectors, tridiagonal_ends
 from landscape.curvature.operators import LinearMap, Operator
 from landscape.curvature.random_start import RandomRun
@@ -19,7 +26,6 @@ from landscape.curvature.search import ENDS, HIDDEN_FAILURE, Search, Which
 from landscape.curvature.sound import Sound, require_range
 from landscape.curvature.spaces import space_of
 from landscape.curvature.vectors import Array, to_array
-from landscape.errors import ArgumentError
 from landscape.former import renamed
 from landscape.results import Curve
 
@@ -36,7 +42,7 @@ class EigenResult(Curve):
     """Extreme eigenpairs of a symmetric operator, outermost first.
 
     values, residuals, converged (end, k); vectors (end, n, k): one end for "lowest" or "highest", lowest and
-    highest for "both". residuals are |Hv - lambda v|_2 for the unit vectors returned, recomputed at the end.
+    highest for `which` "both". residuals are |Hv - lambda v|_2 for the unit vectors returned, recomputed at the end.
     ritz: every eigenvalue if method is "dense", else every eigenvalue of the last projection, ascending.
     operator_norm: max |ritz|. orthonormality: max |V^T V - I| over the returned vectors. tol: the relative residual
     that counted as converged, never below what the precision can hold. error: of a matrix that was assembled, as its
@@ -44,7 +50,7 @@ class EigenResult(Curve):
     also says that a random search of the complement of all vectors converged and found no pair that belongs among
     them. hidden (end,): the i-th value is within `hidden` of the i-th eigenvalue, copies counted, except with
     probability hidden_failure_probability: no eigenvalue that is not listed lies further out than the k-th value by
-    more. 0 if method is "dense"; infinite if max_products left none for the complement.
+    more. 0 if method is "dense"; infinite if max_hvps left none for the complement.
     """
 
     axes = {
@@ -71,11 +77,15 @@ class EigenResult(Curve):
     hidden: Array
     hidden_failure_probability: float
     error: float = 0.0
+    which: Which = "both"
+
+    def _labels(self) -> Mapping[str, Sequence[str]]:
+        return {"end": list(ENDS[self.which])}
 
     def clusters(self, end: int, gap: float = 1e-6) -> list[tuple[float, int]]:
         """Eigenvalues of one end as (mean, multiplicity), outermost first: apart by more than gap * |H|.
 
-        The last cluster may continue beyond the k requested values.
+        end: its row in `values`. The last cluster may continue beyond the k requested values.
         """
         values = self.values[end]
         cuts = np.flatnonzero(np.abs(np.diff(values)) > gap * self.operator_norm) + 1
@@ -95,16 +105,20 @@ def eigsh(
 ) -> EigenResult:
     """The k lowest and/or k highest eigenvalues of a symmetric operator, at most n.
 
-    rtol: an eigenpair is converged once its residual is at most rtol * |H|, at least 10 sqrt(n) eps, and the outermost
-    pair that a random vector finds in the complement has come as far and does not belong among the k. v0: where to
-    begin instead of at random (`seed`): vectors (n, m), as many as there are, of which the best combinations are
-    taken, or the vectors (end, n, m) of a neighbouring checkpoint, which random mixtures of them stand for.
-    `auto` is dense up to 8000 rows. Raises ArgumentError for an operator that is rectangular or an off-diagonal block.
+    method: `auto` is dense up to 8000 rows. rtol: an eigenpair is converged once its residual is at most rtol * |H|, at
+    least 10 sqrt(n) eps, and the outermost pair that a random vector finds in the complement has come as far and does
+    not belong among the k. v0: where to begin instead of at random (`seed`): vectors (n, m), as many as there are, of
+    which the best combinations are taken, or the vectors (end, n, m) of a neighbouring checkpoint, which random
+    mixtures of them stand for. max_hvps: products after which the search ends, and reports what has converged; the
+    first basis is always filled.
+    Raises ArgumentError for an operator that is rectangular or an off-diagonal block.
     """
     require_symmetric(op)
     require_count("k", k)
     require_choice("which", which, get_args(Which))
     require_positive("rtol", rtol)
+    if v0 is not None:
+        require_tensor("v0", v0, "is")
     n = op.shape[0]
     k = min(k, n)
     tol = max(rtol, 10 * n**0.5 * torch.finfo(op.dtype).eps)
@@ -139,20 +153,6 @@ def is_dense(method: Method, n: int) -> bool:
     """Whether an operator of order n is written out. Raises ArgumentError for an unknown method."""
     require_choice("method", method, get_args(Method))
     return method == "dense" or (method == "auto" and n <= DENSE_LIMIT)
-
-
-def require_symmetric(op: LinearMap) -> None:
-    """Raise ArgumentError for what is no operator, or one without eigenvalues: rectangular or off-diagonal."""
-    if isinstance(op, Tensor):
-        raise ArgumentError(f"a tensor of shape {tuple(op.shape)} is no operator", "give MatrixOperator(tensor)")
-    hint = "name the same parameters for rows and columns: op.block(names)"
-    if op.shape[0] != op.shape[1]:
-        raise ArgumentError(f"eigenvalues of a {op.shape[0]} x {op.shape[1]} operator: take a diagonal block", hint)
-    if op.shape[0] == 0:
-        raise ArgumentError("eigenvalues of an operator without rows", "give at least one row")
-    rows, cols = getattr(op, "rows", None), getattr(op, "cols", None)
-    if rows != cols:
-        raise ArgumentError(f"eigenvalues of the coupling {rows} x {cols}: take a diagonal block", hint)
 
 
 def _dense(matrix: Tensor, k: int) -> tuple[Array, Tensor, Tensor]:
@@ -215,4 +215,5 @@ def _result(
         hidden=hidden,
         hidden_failure_probability=search.failure if search else 0.0,
         error=error,
+        which=which,
     )

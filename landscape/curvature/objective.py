@@ -29,7 +29,7 @@ from landscape.curvature.differences import require_derivatives
 from landscape.curvature.modules import ModuleFunction, device_of, loss_in_precision
 from landscape.curvature.part import taken
 from landscape.curvature.weights import WeightFunction, Weights
-from landscape.errors import ArgumentError
+from landscape.errors import ArgumentError, kind_of
 from landscape.results import Shown
 
 Parameters = Mapping[str, Tensor]
@@ -75,7 +75,10 @@ def cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) 
 
 
 def mse(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Squared error of each sample, averaged over the outputs; outputs and targets (N, ...), returns (N,)."""
+    """Squared error of each sample, averaged over the outputs; outputs and targets (N, ...), returns (N,).
+
+    Raises ArgumentError for two shapes.
+    """
     if outputs.shape != targets.shape:
         raise ArgumentError(
             f"mse of outputs {tuple(outputs.shape)} and targets {tuple(targets.shape)}",
@@ -317,6 +320,12 @@ class Objective(Shown):
 
 def _weighted(outputs: Callable[[Parameters], Tensor], weights: Tensor, params: Parameters) -> Tensor:
     return (outputs(params) * weights).sum()
+
+
+def require_objective(objective: object) -> None:
+    """Raise ArgumentError for what is no objective."""
+    if not isinstance(objective, Objective):
+        raise ArgumentError(f"the objective is {kind_of(objective)}", "give an Objective(model, ...)")
 
 
 def gradients(

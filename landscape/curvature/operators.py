@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
@@ -12,11 +12,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from landscape.curvature.checks import blaming, is_finite, require_choice, require_parameters
-from landscape.curvature.objective import Objective, Parameters, gradients
+from landscape.curvature.arguments import chosen, require_choice, require_matrix, require_symmetric
+from landscape.curvature.checks import blaming, is_finite, require_parameters
+from landscape.curvature.objective import Objective, Parameters, gradients, require_objective
 from landscape.curvature.sound import require_finite, require_range
+from landscape.curvature.symmetry import asymmetry, symmetrised
 from landscape.curvature.vectors import gaussian
-from landscape.errors import ArgumentError, NumericsError, kind_of, suggest
+from landscape.errors import ArgumentError, NumericsError
 from landscape.results import Shown
 
 Part = Literal["hessian", "gauss_newton", "residual"]
@@ -71,17 +73,13 @@ class Product:
 class MatrixOperator(Shown):
     """A dense matrix as an operator; error: a bound on its distance, in norm, from the exact matrix.
 
-    Raises ArgumentError unless it is a real floating-point one.
+    Raises ArgumentError unless it is a real floating-point one, and for an error below 0.
     """
 
     shown = ("shape", "error", "dtype", "device")
 
     def __init__(self, matrix: Tensor, error: float = 0.0) -> None:
-        if not isinstance(matrix, Tensor) or matrix.ndim != 2 or not matrix.is_floating_point():
-            what = (
-                f"{matrix.dtype}, shape {tuple(matrix.shape)}" if isinstance(matrix, Tensor) else type(matrix).__name__
-            )
-            raise ArgumentError(f"not a real matrix: {what}", "give a two-dimensional tensor of torch.float64")
+        require_matrix(matrix, error)
         self.matrix, self.error, self.dtype, self.device = matrix, error, matrix.dtype, matrix.device
         self.shape = (matrix.shape[0], matrix.shape[1])
 
@@ -97,6 +95,7 @@ class MatrixOperator(Shown):
         return MatrixOperator(self.matrix.T, self.error)
 
     def dense(self) -> Tensor:
+        """The matrix itself."""
         return self.matrix
 
     def symmetric(self) -> MatrixOperator:
@@ -127,8 +126,7 @@ class HessianOperator(Shown):
         cols: Sequence[str] | None = None,
         part: Part = "hessian",
     ) -> None:
-        if not isinstance(objective, Objective):
-            raise ArgumentError(f"the objective is {kind_of(objective)}", "give an Objective(model, ...)")
+        require_objective(objective)
         require_choice("part", part, get_args(Part))
         self.objective, self.part = objective, part
         self.dtype, self.device = objective.dtype, objective.device
@@ -139,8 +137,8 @@ class HessianOperator(Shown):
         self._choose(params if block is None else block, cols)
 
     def _choose(self, rows: Sequence[str] | Mapping[str, Tensor], cols: Sequence[str] | None) -> None:
-        self.rows = self._names(rows)
-        self.cols = self.rows if cols is None else self._names(cols)
+        self.rows = chosen(rows, self._params)
+        self.cols = self.rows if cols is None else chosen(cols, self._params)
         self.shape = (self._size(self.rows), self._size(self.cols))
         by_row, by_col = ([self._params[n] for n in names] for names in (self.rows, self.cols))
         self._terms: list[_Term] = []
@@ -225,20 +223,6 @@ class HessianOperator(Shown):
         forward = product(self)
         return LinearOperator(self.shape, dtype=np.float64, matvec=forward, rmatvec=product(self.T), matmat=forward)
 
-    def _names(self, names: Sequence[str] | Mapping[str, Tensor]) -> list[str]:
-        if isinstance(names, str):
-            raise ArgumentError(f"a block is a list of names, not {names!r}", f"give [{names!r}]")
-        for name in names:
-            if name not in self._params:
-                raise ArgumentError(
-                    f"no parameter {name!r}; the objective has {', '.join(self._params)}", suggest(name, self._params)
-                )
-        if len(set(names)) < len(names):
-            raise ArgumentError(f"a block with names given twice: {', '.join(names)}", "give each name once")
-        if self._size(list(names)) == 0:
-            raise ArgumentError("a block of no parameters", "name at least one that has elements")
-        return list(names)
-
     def _size(self, names: Sequence[str]) -> int:
         return sum(self._params[n].numel() for n in names)
 
@@ -274,35 +258,13 @@ def assembled(op: LinearMap, is_diagonal: bool) -> MatrixOperator:
     return MatrixOperator(symmetrised(result), error)
 
 
-def asymmetry(matrix: Tensor) -> float:
-    """|M - M^T|_F. Raises NumericsError for a matrix that is not finite."""
-    found = sum((1 if i == j else 2) * float((upper - lower.T).norm()) ** 2 for i, j, upper, lower in _tiles(matrix))
-    require_finite(found)
-    return float(found**0.5)
-
-
-def symmetrised(matrix: Tensor) -> Tensor:
-    """(M + M^T) / 2 in place of M."""
-    for _, _, upper, lower in _tiles(matrix):
-        mean = (upper + lower.T) / 2
-        upper.copy_(mean)
-        lower.copy_(mean.T)
-    return matrix
-
-
-def _tiles(matrix: Tensor, size: int = 1024) -> Iterator[tuple[int, int, Tensor, Tensor]]:
-    """Tiles on and above the diagonal with their mirror images, because reading a large transpose is slow."""
-    for i in range(0, len(matrix), size):
-        for j in range(i, len(matrix), size):
-            yield i, j, matrix[i : i + size, j : j + size], matrix[j : j + size, i : i + size]
-
-
 def product_error(op: LinearMap, seed: int = 0) -> float:
     """delta: the error of an operator's products, as a norm, measured with four random probes.
 
     The asymmetry |H - H^T|_F, which vanishes for exact products, and below float64 also the difference from the
     same products in float64. Costs 4 products, or 4 in each precision; none for a matrix, whose error is known.
     """
+    require_symmetric(op)
     if isinstance(op, MatrixOperator):
         return op.error + asymmetry(op.matrix)
     probes = gaussian(op.shape[0], 4, seed).to(op.device)

@@ -63,6 +63,7 @@ def shifted_ends(op: LinearMap, H: MatrixOperator, k: int, rtol: float, seed: in
                 operator_norm=norm,
                 orthonormality=max(low.orthonormality, high.orthonormality),
                 hidden=np.array([hidden, high.hidden[0]]),
+                which="both",
                 hidden_failure_probability=max(low.hidden_failure_probability, high.hidden_failure_probability),
             )
     found = eigsh(op, k, "both", "lanczos", rtol, seed, max_hvps=max_hvps)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from landscape.curvature.objective import Objective, gradients
+from landscape.curvature.arguments import chosen, require_tensor
+from landscape.curvature.objective import Objective, gradients, require_objective
 from landscape.curvature.vectors import Array, to_array
-from landscape.errors import ArgumentError, suggest
+from landscape.errors import ArgumentError
 from landscape.results import Curve
 
 
@@ -36,8 +38,12 @@ class Slice(Curve):
 def slice_lines(
     objective: Objective, params: Mapping[str, Tensor], block: Sequence[str], directions: Tensor, t: Array
 ) -> Slice:
-    """The objective along each column of `directions` (n, m), unit vectors over the parameters of `block`."""
-    _require_directions(params, block, directions)
+    """The objective along each column of `directions` (n, m), unit vectors over the parameters of `block`.
+
+    t (point,): how far. Raises ArgumentError for directions that are not unit vectors, to 1e-4, in the objective's
+    precision, and for a t that is not finite.
+    """
+    t = _checked(objective, params, block, directions, t)
     moved = [_split(params, block, v) for v in directions.T]
     loss = [[objective.value(_shift(params, (x, step))) for x in t] for step in moved]
     gradient = objective.gradient(params)
@@ -49,8 +55,11 @@ def slice_lines(
 def slice_plane(
     objective: Objective, params: Mapping[str, Tensor], block: Sequence[str], plane: Tensor, t: Array
 ) -> Array:
-    """The objective on the plane of two unit directions (n, 2): loss[i, j] at t[j] along the first, t[i] the second."""
-    _require_directions(params, block, plane)
+    """The objective on the plane of two unit directions (n, 2): loss[i, j] at t[j] along the first, t[i] the second.
+
+    Raises ArgumentError as `slice_lines`.
+    """
+    t = _checked(objective, params, block, plane, t)
     if plane.shape[1] != 2:
         raise ArgumentError(f"a plane of {plane.shape[1]} directions", "give two, (n, 2)")
     first, second = (_split(params, block, v) for v in plane.T)
@@ -68,15 +77,33 @@ def _curvature(objective: Objective, params: Mapping[str, Tensor], step: Mapping
     return total
 
 
-def _require_directions(params: Mapping[str, Tensor], block: Sequence[str], directions: Tensor) -> None:
-    for name in block:
-        if name not in params:
-            raise ArgumentError(f"no parameter {name!r}", suggest(name, params))
-    n = sum(params[name].numel() for name in block)
+def _checked(objective: Any, params: Mapping[str, Tensor], block: Any, directions: Any, t: Any) -> Array:
+    """t as an array. Raises ArgumentError for what is no objective, block of it, directions or t."""
+    require_objective(objective)
+    require_tensor("directions", directions)
+    n = sum(params[name].numel() for name in chosen(block, params))
     if directions.ndim != 2 or len(directions) != n:
         raise ArgumentError(
             f"directions {tuple(directions.shape)} for a block of {n} parameters", f"give a tensor ({n}, m)"
         )
+    if directions.dtype != objective.dtype:
+        raise ArgumentError(
+            f"directions are {directions.dtype} in an objective of {objective.dtype}",
+            f"give directions.to({objective.dtype})",
+        )
+    lengths = to_array(directions.norm(dim=0))
+    if not (np.abs(lengths - 1) <= 1e-4).all():
+        raise ArgumentError(
+            f"directions of lengths {lengths.min():.4g} to {lengths.max():.4g}: unit vectors are needed",
+            "divide them by directions.norm(dim=0)",
+        )
+    try:
+        at = np.asarray(t, dtype=np.float64)
+    except (TypeError, ValueError, RuntimeError):
+        at = np.array(np.nan)
+    if at.ndim != 1 or not np.isfinite(at).all():
+        raise ArgumentError("t is not a list of finite numbers", "give one, such as np.linspace(-1, 1, 41)")
+    return at
 
 
 def _split(params: Mapping[str, Tensor], block: Sequence[str], vector: Tensor) -> dict[str, Tensor]:

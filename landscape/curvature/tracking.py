@@ -10,7 +10,7 @@ from torch import Tensor
 
 from landscape.curvature.operators import LinearMap, Product
 from landscape.curvature.vectors import Array, to_array
-from landscape.errors import ArgumentError
+from landscape.errors import ArgumentError, kind_of
 from landscape.results import Curve
 
 
@@ -38,18 +38,18 @@ class Track(Curve):
 
 
 def track(before: Tensor, vectors: Tensor) -> Track:
-    """Match eigenvectors (end, n, k) with those of the previous point, of the same shape.
+    """Match eigenvectors (end, n, k) with those of the previous point, tensors of the same shape.
 
     An overlap is only as good as the gap: within a cluster of equal eigenvalues the vectors are arbitrary, while the
-    subspace overlap of the whole cluster is not.
+    subspace overlap of the whole cluster is not. Raises ArgumentError for other shapes.
     """
     from scipy.optimize import linear_sum_assignment
 
+    hint = "give those of the same block with the same k: `vectors` of two results of eigsh"
+    if not isinstance(before, Tensor) or not isinstance(vectors, Tensor):
+        raise ArgumentError(f"eigenvectors are {kind_of(before)} before and {kind_of(vectors)} now", hint)
     if before.shape != vectors.shape or before.ndim != 3:
-        raise ArgumentError(
-            f"eigenvectors {tuple(before.shape)} before and {tuple(vectors.shape)} now",
-            "give those of the same block with the same k: `vectors` of two results of eigsh",
-        )
+        raise ArgumentError(f"eigenvectors {tuple(before.shape)} before and {tuple(vectors.shape)} now", hint)
     overlaps = to_array((before.mT @ vectors).abs())
     ends, _, k = overlaps.shape
     rank, best = np.zeros((ends, k), np.int64), np.zeros((ends, k))

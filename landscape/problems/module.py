@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from landscape.curvature.checks import require_real
+from landscape.curvature.checks import require_real, require_settings
 from landscape.curvature.data import Data, Tree, as_data, fresh
 from landscape.curvature.modules import device_of, first_names, in_precision
 from landscape.curvature.objective import Adapter, Objective, PerSampleLoss, cross_entropy
@@ -35,7 +35,8 @@ class ModuleProblem(Shown):
     module's device. blocks: by name, parameters or patterns such as "*.attn.*", in the order of the block's rows; block
     `all` always exists. pairs: blocks whose couplings are measured, where the joint block "A,B" is analysed. Tied
     parameters count once, under their first name, whichever of their names a run file has. Raises ArgumentError for a
-    pattern that matches nothing, for pairs of unknown or overlapping blocks, and for data that `Objective` refuses.
+    pattern that matches nothing, for pairs of unknown or overlapping blocks, and for data and settings that `Objective`
+    refuses.
     """
 
     shown = ("parameters", "blocks", "pairs", "device")
@@ -65,6 +66,7 @@ class ModuleProblem(Shown):
     ) -> None:
         if not isinstance(model, nn.Module):
             raise ArgumentError(f"the model is {kind_of(model)}", "give a torch.nn.Module")
+        require_settings(model, loss, weight_decay, torch.float64)
         self._model, self._loss, self._decay = model, loss, weight_decay
         self._settings: dict[str, Any] = {"per_token": per_token, "outputs": outputs, "weights": weights}
         self._data = as_data(inputs, targets, chunk_size, device_of(model))

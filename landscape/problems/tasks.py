@@ -74,8 +74,14 @@ def _require_both(config: TrainConfig, split: NDArray[np.int8]) -> None:
     """Raise ConfigError for a split that leaves nothing to learn from or nothing to test on."""
     what, more = ("samples", "samples") if config.reads_text else ("pairs", "p")
     for part, name in ((TRAIN, "train_fraction"), (TEST, "test_fraction")):
-        if not (split == part).any():
+        if (split == part).any():
+            continue
+        if getattr(config, name) is None:
             raise ConfigError(
-                f"{name} {getattr(config, name)} of {len(split)} {what} leaves none",
-                f"raise --{name.replace('_', '-')} or --{more}",
+                f"all {len(split)} {what} are trained on: none is left to test on",
+                "lower --train-fraction, or set --test-fraction",
             )
+        raise ConfigError(
+            f"{name} {getattr(config, name)} of {len(split)} {what} leaves none",
+            f"raise --{name.replace('_', '-')} or --{more}",
+        )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import landscape
 from landscape.analysis.tables import by_block
 from landscape.choices.tasks import TEXT
-from landscape.errors import ConfigError, FileError, warn
+from landscape.errors import ArgumentError, ConfigError, FileError, require_jobs, warn
 from landscape.problems.embedding_mlp.blocks import RATE_RATIO
 from landscape.problems.factory import load, unlike_source
 from landscape.progress import clock
@@ -47,9 +47,12 @@ def write_report(
     every Hessian file must have been made with; empty: any. Raises FileError for broken files, for an existing `out`
     and for a Hessian file of another problem.
     """
-    out = as_path(out)
+    out, files = as_path(out), [files] if isinstance(files, Path | str) else files
+    require_jobs(jobs)
+    if not files:
+        raise ArgumentError("no files to report on", "name one run or Hessian file at least")
     with clock("reading", quiet):
-        sources = open_sources([files] if isinstance(files, Path | str) else files)
+        sources = open_sources(files)
     if problem:
         _require_problem(problem, sources)
     for line in (line for source in sources for line in source.damage):

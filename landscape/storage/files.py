@@ -22,7 +22,11 @@ _MAKER = {schema.RUN: "train", schema.HESSIAN: "hessian", schema.GEOMETRY: "geom
 
 
 def as_path(path: Path | str) -> Path:
-    """A path from a string or path. Raises ConfigError for anything else."""
+    """A path from a string or path. Raises ConfigError for anything else, and for paths that no file can have."""
+    if path == "":
+        raise ConfigError("the path of a file is empty", "name a file or folder")
+    if "\0" in str(path):
+        raise ConfigError(f"the path {str(path)!r} holds a zero byte", "name a file or folder without it")
     try:
         return Path(path)
     except TypeError as error:
@@ -34,9 +38,11 @@ def as_path(path: Path | str) -> Path:
 def output(path: Path | str) -> Path:
     """The path of an output with symbolic links resolved, so that the links stay links.
 
-    Its lock and temporary files are beside it. Raises FileError for circular links.
+    Its lock and temporary files are beside it. Raises FileError for circular links and for a folder.
     """
     path = as_path(path)
+    if path.is_dir():
+        raise FileError(f"{path} is a folder", "name the .h5 file in it")
     if not path.is_symlink():
         return path
     target = Path(os.path.realpath(path))

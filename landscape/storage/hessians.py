@@ -13,7 +13,7 @@ from landscape.results import Described
 from landscape.storage import schema
 from landscape.storage.files import as_path, open_file
 from landscape.storage.runs import RunReader
-from landscape.storage.table import Row, listed
+from landscape.storage.table import Row, listed, no_step
 
 
 class HessianReader(Described):
@@ -53,8 +53,8 @@ class HessianReader(Described):
         return "critical_point" in self._rows
 
     def row(self, step: int) -> dict[str, Any]:
-        """Every dataset at one step, without its step axis."""
-        return self._rows["/"][step]
+        """Every dataset at one step, without its step axis. Raises StepError, as all methods of a step but `rows`."""
+        return self._at("/", step)
 
     def rows(self, step: int) -> dict[str, dict[str, Any]]:
         """The rows of all groups at one step, including eigenvectors."""
@@ -69,20 +69,26 @@ class HessianReader(Described):
 
     def previous(self, step: int) -> int:
         """The step from which a step was tracked; -1: none."""
-        earlier = max((s for s in self.steps if s < step), default=-1)
-        return int(self.row(step).get("previous_step", earlier))
+        row = self.row(step)
+        return int(row.get("previous_step", max((s for s in self.steps if s < step), default=-1)))
 
     def spectra(self, step: int) -> dict[str, Any]:
         """All eigenvalues of each dense block at one step, ascending."""
-        return self._rows["spectrum"][step]
+        return self._at("spectrum", step)
 
     def densities(self, step: int) -> dict[str, Any]:
         """The spectral densities at one step, with their grid `eigenvalue`, `width` and errors."""
-        return self._rows["density"][step]
+        return self._at("density", step)
 
     def critical_point(self, step: int) -> dict[str, Any]:
         """The refined point of a step and how it was found; empty for a plain checkpoint."""
-        return self._rows["critical_point"][step] if self.is_refined else {}
+        return self._at("critical_point", step) if self.is_refined else {}
+
+    def _at(self, group: str, step: int) -> dict[str, Any]:
+        rows = self._rows[group]
+        if step not in rows:
+            raise no_step(self.path, "", step, self.steps)
+        return rows[step]
 
     def mismatch(self, run: RunReader) -> str:
         """Why this file does not belong to a run file; empty if it does."""

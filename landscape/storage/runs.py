@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from landscape.errors import FileError, NumericsError, StepError
+from landscape.errors import FileError, NumericsError
 from landscape.results import Described
 from landscape.storage import schema
 from landscape.storage.files import as_path, open_file, sha256
-from landscape.storage.table import Row, TableReader, listed
+from landscape.storage.table import Row, TableReader, listed, no_step
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 MEMORISED, GROKKED = 0.99, 0.95
@@ -95,8 +95,11 @@ class RunReader(Described):
             self._row(group, step)
 
     def record(self, step: int) -> int:
-        """The checksum of the checkpoint at a stored step, which identifies it."""
-        return self.tables["checkpoints"].record(step)
+        """The checksum of the checkpoint at a stored step, which identifies it. Raises StepError."""
+        table = self.tables["checkpoints"]
+        if not table.holds(step):
+            raise no_step(self.path, "", step, self.steps)
+        return table.record(step)
 
     def disowns(self, attrs: Mapping[str, Any], records: Mapping[int, int]) -> str:
         """Why a file with these attributes was not measured from this run; empty if it was.
@@ -175,11 +178,7 @@ class RunReader(Described):
         table = self.table(group)
         what = "checkpoint" if group == "checkpoints" else f"row in {group}"
         if not table.holds(step):
-            near = sorted(sorted(self.steps, key=lambda s: abs(s - step))[:2])
-            raise StepError(
-                f"{self.path} holds no {'' if group == 'checkpoints' else what + ' of '}step {step}",
-                f"the nearest stored steps: {', '.join(map(str, near)) or 'none'}",
-            )
+            raise no_step(self.path, "" if group == "checkpoints" else f"{what} of ", step, self.steps)
         values = table.row(step)
         if values is None:
             raise FileError(

@@ -7,13 +7,14 @@ checksum, written last, matches its bytes. A process killed at any time leaves a
 from __future__ import annotations
 
 import functools
+import numbers
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from landscape.errors import FileError
+from landscape.errors import FileError, StepError
 from landscape.storage import schema
 from landscape.storage.guard import Array, Stored
 from landscape.storage.strings import BLOCK, COPY_AGAIN
@@ -42,6 +43,15 @@ def listed(labels: Sequence[int]) -> str:
     """The steps of a message."""
     more = f" and {len(labels) - 20} more" if len(labels) > 20 else ""
     return f"step {', '.join(map(str, labels[:20]))}{more}" if labels else ""
+
+
+def no_step(path: Path, what: str, step: object, steps: Sequence[int]) -> StepError:
+    """The error of a step that a table of a file has no row of."""
+    at: Any = step if isinstance(step, numbers.Real) else 0
+    near = sorted(sorted(steps, key=lambda s: abs(s - at))[:2])
+    return StepError(
+        f"{path} holds no {what}step {step!r}", f"the nearest stored steps: {', '.join(map(str, near)) or 'none'}"
+    )
 
 
 class Row(dict[str, Any]):

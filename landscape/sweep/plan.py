@@ -64,7 +64,7 @@ class SweepConfig:
     name: str = "sweep"
     """Name of the folder."""
     preset: str = "quick"
-    """Starting point of all options: quick, mid or paper."""
+    """Starting point of all options: a name that `landscape.preset` knows."""
     train: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Options of every run; they override the preset."""
     cases: dict[str, dict[str, Any]] = dataclasses.field(default_factory=lambda: {"base": {}})

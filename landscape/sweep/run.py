@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from landscape import problems
 from landscape.analysis.measurement import Measurement
 from landscape.config import TrainConfig, to_json
-from landscape.errors import ConfigError, FileError, LandscapeError
+from landscape.errors import ConfigError, FileError, LandscapeError, require_jobs
 from landscape.problems.tasks import make_data
 from landscape.progress import Bar
 from landscape.results import Described, events
@@ -130,9 +130,8 @@ def run_sweep(
     stop other runs. The folder keeps the sweep as sweep.json; `load_sweep` and `sweep_runs` map it to the files. The
     processes import the calling script: guard its own work with `if __name__ == "__main__"`.
     """
+    require_jobs(jobs)
     jobs = len(os.sched_getaffinity(0)) if jobs is None else jobs
-    if jobs < 0:
-        raise ConfigError(f"jobs is {jobs}", "--jobs takes an integer >= 1")
     with planned(config, out, overwrite) as work, contextlib.ExitStack() as stack:
         pool = stack.enter_context(Workers(jobs)) if jobs else Here()
         journal = Journal(work.folder, work.holder.process.id, work.attempt, str(work.holder.process))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from landscape.config import TrainConfig
-from landscape.errors import ConfigError
+from landscape.errors import ArgumentError, ConfigError, require_config
 from landscape.storage.files import as_path, require_name
 from landscape.text import counted
 
@@ -30,6 +30,9 @@ def ensemble(
     RUN-lr-0.1.h5; without seeds and values there is one run, `out`. Raises ConfigError for other names and invalid
     values.
     """
+    require_config(config, TrainConfig)
+    if isinstance(vary, str):
+        raise ArgumentError(f"vary is {vary!r}", f"give a list: [{vary!r}]")
     out = as_path(out)
     if seeds is not None and seeds < 1:
         raise ConfigError(f"seeds is {seeds}", "--seeds takes an integer >= 1")

@@ -17,7 +17,16 @@ import torch
 
 from landscape.config import TrainConfig
 from landscape.devices import free_memory, keep_freed_memory, one_thread, pick_device
-from landscape.errors import ConfigError, DoesNotFitError, LandscapeError, NumericsError, require_config, warn
+from landscape.errors import (
+    ArgumentError,
+    ConfigError,
+    DoesNotFitError,
+    LandscapeError,
+    NumericsError,
+    kind_of,
+    require_config,
+    warn,
+)
 from landscape.problems.fields import axes, number_of_parameters, parameters
 from landscape.progress import Bar
 from landscape.results import Result
@@ -27,8 +36,9 @@ from landscape.storage.files import as_path, make_folder, output, refuse_existin
 from landscape.storage.making import require_room
 from landscape.storage.runs import GROKKED, MEMORISED, RunReader
 from landscape.storage.writing import sole_writer
+from landscape.training.ensemble import VARIABLE
 from landscape.training.group import Group
-from landscape.training.member import Member, difference, rooms
+from landscape.training.member import RESUMABLE, Member, difference, rooms
 from landscape.training.tables import scales
 
 TOGETHER = 4
@@ -92,12 +102,12 @@ def train_ensemble(
     """Train runs of one shape side by side; up to rounding, every file equals that of `train`.
 
     The configs may differ in seed, lr, lr_ratio, weight_decay, init_scale_E and init_scale_W (see `ensemble`).
-    Finished runs stay as they are; a run that ends early does not stop the others. Raises as `train`.
+    Finished runs stay as they are; a run that ends early does not stop the others. Raises as `train`, and for runs
+    that differ in more.
     """
     started = time.monotonic()
+    _require_alike(runs)
     named = {as_path(path): config for path, config in runs.items()}
-    for config in named.values():
-        require_config(config, TrainConfig)
     runs = {output(path): config for path, config in named.items()}
     if len(runs) < len(named):
         raise ConfigError(
@@ -163,6 +173,25 @@ def summarise(path: Path, started: float | None = None) -> RunSummary:
             seconds=None if started is None else time.monotonic() - started,
             diverged_step=diverged_step,
         )
+
+
+def _require_alike(runs: object) -> None:
+    """Raise ArgumentError for what is no config by path, and ConfigError for runs that no ensemble can train."""
+    hint = "give a config for each path: {path: config}"
+    if not isinstance(runs, Mapping):
+        raise ArgumentError(f"runs are {kind_of(runs)}", hint)
+    if not runs:
+        raise ArgumentError("no runs to train", hint)
+    for config in runs.values():
+        require_config(config, TrainConfig)
+    free = {"seed", *VARIABLE, *RESUMABLE}
+    for field in dataclasses.fields(TrainConfig):
+        one, *others = dict.fromkeys(getattr(config, field.name) for config in runs.values())
+        if others and field.name not in free:
+            raise ConfigError(
+                f"{field.name} is {one} in one run and {others[0]} in another",
+                f"train them one after another: side by side only {', '.join(('seed', *VARIABLE))} may differ",
+            )
 
 
 def _train_all(states: dict[Member, dict[str, Any]], device: torch.device, stop: threading.Event, quiet: bool) -> None:

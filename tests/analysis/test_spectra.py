@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import TINY
 
 from landscape import config
 from landscape.analysis.checkpoint import Checkpoint
@@ -17,6 +18,7 @@ from landscape.config import HessianConfig, Spectra
 from landscape.errors import FileError
 from landscape.report.figures import FAMILIES, NotDrawnError, open_sources
 from landscape.storage.hessians import HessianReader
+from landscape.training.loop import train
 
 DATA = Path(__file__).parents[1] / "data"
 BLOCKS = ("E", "W", "V", "E,W", "W,V", "E,V", "all")
@@ -97,6 +99,23 @@ def test_auto_follows_an_existing_file(tiny_run: Path, tmp_path: Path, monkeypat
     assert len(grown.steps) > len(before.steps)
     for step in grown.steps:
         assert set(grown.spectra(step)) == set(before.spectra(before.steps[0])) != set()
+
+
+def test_eigenvectors_of_a_block_with_fewer_parameters_than_k(tmp_path: Path) -> None:
+    """As of their eigenvalues, ranks that the block has not are NaN; so are those of blocks added later."""
+    run = tmp_path / "small.h5"
+    train(dataclasses.replace(TINY, embed_dim=1, hidden=1, steps=2), run, quiet=True)
+    config = HessianConfig(blocks=("E", "W"), eigenvectors=True, steps="0,2", device="cpu")
+    analyse(run, config, quiet=True)
+    found = analyse(run, dataclasses.replace(config, blocks=("E", "W", "E,W")), quiet=True)
+    for step in found.steps:
+        rows = found.rows(step)
+        for block, values in zip(found.blocks, rows["/"]["eigenvalues"], strict=True):
+            vectors = rows["eigenvectors"][block]
+            n = vectors.shape[-1]
+            assert vectors.shape == (2, 10, n)
+            np.testing.assert_array_equal(np.isnan(vectors).any(2), np.isnan(values))
+            np.testing.assert_allclose(np.linalg.norm(vectors[:, : min(n, 10)], axis=2), 1)
 
 
 def test_full_spectra_take_a_matrix(tiny_run: Path, capsys: pytest.CaptureFixture[str]) -> None:

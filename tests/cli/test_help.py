@@ -160,3 +160,10 @@ def test_a_flag_without_its_file(assert_refused: Refusal) -> None:
     """Whatever follows it."""
     for more in ([], ["--quiet"]):
         assert_refused(["hessian", "--ckpt", *more], 2, "--ckpt lacks its file", "write it like --ckpt FILE")
+
+
+@pytest.mark.parametrize("command", ["info", "check", "export", "hessian", "slice", "geometry"])
+def test_an_option_where_the_file_belongs(command: str, assert_refused: Refusal) -> None:
+    """It is named, not a file that is missing; of a file's name the mend is."""
+    assert_refused([command, "--xyzzy"], 2, "unknown option --xyzzy", f"landscape {command} --help lists them")
+    assert_refused([command, "-a.h5"], 2, "unknown option -a.h5", "for a file of that name write ./-a.h5")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import re
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from landscape.curvature.coupling import coupling, joint
 from landscape.curvature.excess import combined, excess_index
 from landscape.curvature.inertia import Inertia, saddle_index
 from landscape.curvature.operators import MatrixOperator
-from landscape.errors import ArgumentError
+from landscape.errors import ArgumentError, NumericsError
 
 
 def symmetric(n: int, seed: int, shift: float = 0.0) -> Tensor:
@@ -174,3 +175,14 @@ def test_default_tolerances_are_those_of_the_joint_block() -> None:
     expected = saddle_index(MatrixOperator(whole(A, B, C))).tolerance
     assert excess_index(*map(MatrixOperator, (A, B, C))).tolerance == pytest.approx(expected, rel=2e-3)
     assert joint(*map(MatrixOperator, (A, B, C))).shape == (len(A) + len(C),) * 2
+
+
+def test_the_tolerance_that_a_refusal_names_is_accepted() -> None:
+    """abs_tau is absolute: so is one of the two numbers of the hint, which a block of another size shows."""
+    blocks = [MatrixOperator(1e4 * X) for X in drawn(3)[:3]]
+    with pytest.raises(NumericsError, match="is below the error of the computed Hessian") as refusal:
+        excess_index(*blocks, abs_tau=1e-20)
+    relative, absolute = (float(x) for x in re.findall(r"\d\.\de-\d+", refusal.value.hint))
+    assert absolute > 1e3 * relative
+    # The digits shown are rounded.
+    assert excess_index(*blocks, abs_tau=1.1 * absolute).level == "certified"

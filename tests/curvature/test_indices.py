@@ -51,7 +51,7 @@ def test_a_tolerance_below_the_error_is_refused() -> None:
     result = eigsh(MatrixOperator(matrix([-1.0, 0.0, 1.0]), error=1e-6), 1)
     with pytest.raises(NumericsError, match="tau 1.0e-08 is below the error of the computed Hessian, 1.0e-06") as error:
         from_spectrum(result)
-    assert error.value.hint == "use tau >= 2.0e-06"
+    assert error.value.hint == "use tau >= 2.0e-06 relative to |H|, 2.0e-06 absolute"
 
 
 @pytest.mark.slow

@@ -174,7 +174,7 @@ def test_products_are_deterministic(kind: str, chunk_size: int | None) -> None:
 def test_errors_name_what_is_wrong() -> None:
     """Unknown parameters, vectors of a wrong length and unpaired targets are refused by name and number."""
     operator = operator_of("mlp")
-    with pytest.raises(ValueError, match=r"no parameter 'nonesuch'; the objective has 0\.weight, 0\.bias, 2\.weight"):
+    with pytest.raises(ValueError, match=r"no parameter 'nonesuch' among 0\.weight, 0\.bias, 2\.weight"):
         operator.block(["nonesuch"])
     with pytest.raises(ValueError, match="no parameter 'nonesuch'"):
         operator.block(["0.weight"], ["nonesuch"])

@@ -15,15 +15,9 @@ from torch.utils.data import DataLoader, TensorDataset
 from landscape import (
     HessianOperator,
     MatrixOperator,
+    ModuleProblem,
     Objective,
-    eigsh,
     mse,
-    saddle_index,
-    slice_lines,
-    slice_plane,
-    spectral_density,
-    trace,
-    track,
 )
 from landscape.errors import ArgumentError, NumericsError
 
@@ -117,7 +111,7 @@ def vector(P: dict[str, Tensor], x: Tensor) -> Tensor:
         "block as a word": (lambda: operator().block("0.weight"), "not '0.weight'", r"give \['0.weight'\]"),
         "block with a misspelt name": (
             lambda: operator().block(["0.wieght"]),
-            r"no parameter '0.wieght'; the objective has 0\.weight, 0\.bias",
+            r"no parameter '0.wieght' among 0\.weight, 0\.bias",
             r"did you mean 0\.weight",
         ),
         "block twice the same": (lambda: operator().block(["0.bias"] * 2), "names given twice: 0.bias, 0.bias", "once"),
@@ -173,6 +167,12 @@ def test_parameters(make: Callable[[], Any], words: str, hint: str) -> None:
         "chunk size -1": (lambda: operator(chunk_size=-1), "chunk_size is -1", "a whole number of at least 1"),
         "chunk size 2.5": (lambda: operator(chunk_size=2.5), "chunk_size is 2.5", "a whole number of at least 1"),
         "decay as a word": (lambda: operator(weight_decay="1"), "weight_decay is '1'", "give a finite number"),
+        "decay of a problem": (
+            lambda: ModuleProblem(net(), X, Y, weight_decay="1"),
+            "weight_decay is '1'",
+            "give a finite number",
+        ),
+        "loss of a problem": (lambda: ModuleProblem(net(), X, Y, loss="mse"), "the loss is a str", "a function of"),
         "decay": (lambda: operator(weight_decay=NAN), "weight_decay is nan", "give a finite number"),
         "precision": (lambda: operator(dtype=torch.bfloat16), "dtype is torch.bfloat16", "take torch.float64"),
     }
@@ -219,92 +219,10 @@ def test_data_and_settings(make: Callable[[], Any], words: str, hint: str) -> No
         ),
         "vector as a matrix": (lambda: MatrixOperator(torch.ones(3)), r"shape \(3,\)", "two-dimensional"),
         "NumPy matrix": (lambda: MatrixOperator(np.eye(3)), "not a real matrix: ndarray", "two-dimensional"),
-        "directions of a slice": (
-            lambda: slice_lines(operator().objective, point(), ["0.bias"], torch.ones(4, 1).double(), np.zeros(1)),
-            r"directions \(4, 1\) for a block of 5 parameters",
-            r"give a tensor \(5, m\)",
-        ),
-        "directions of a plane": (
-            lambda: slice_plane(operator().objective, point(), ["0.bias"], torch.ones(5, 3).double(), np.zeros(1)),
-            r"a plane of 3 directions",
-            r"give two, \(n, 2\)",
-        ),
-        "block of a slice": (
-            lambda: slice_lines(operator().objective, point(), ["0.bais"], torch.ones(5, 1).double(), np.zeros(1)),
-            "no parameter '0.bais'",
-            "did you mean 0.bias",
-        ),
-        "vectors to track": (
-            lambda: track(torch.ones(2, 5, 3), torch.ones(2, 5, 2)),
-            r"eigenvectors \(2, 5, 3\) before and \(2, 5, 2\) now",
-            "same block with the same k",
-        ),
     }
 )
 def test_vectors_and_matrices(make: Callable[[], Any], words: str, hint: str) -> None:
     """Vectors have the operator's length and precision, and products are finite."""
-    refused(make, words, hint)
-
-
-# --- solvers --------------------------------------------------------------------------------------------------
-
-M = MatrixOperator(torch.diag(torch.arange(-3.0, 9.0).double()))
-
-
-@table(
-    {
-        "k 0": (lambda: eigsh(M, 0), "k is 0", "give a whole number of at least 1"),
-        "k -1": (lambda: eigsh(M, -1, method="lanczos"), "k is -1", "give a whole number of at least 1"),
-        "k 2.5": (lambda: eigsh(M, 2.5), "k is 2.5", "give a whole number of at least 1"),
-        "which": (lambda: eigsh(M, 1, "largest"), "which is 'largest'", "choose from both, lowest, highest"),
-        "method": (lambda: eigsh(M, 1, method="lancos"), "method is 'lancos'", "choose from auto, dense, lanczos"),
-        "rtol": (lambda: eigsh(M, 1, rtol=NAN), "rtol is nan", "give a finite number above 0"),
-        "tau as a word": (lambda: saddle_index(M, "small"), "tau is 'small'", "give a finite number above 0"),
-        "tau NaN": (lambda: saddle_index(M, NAN), "tau is nan", "give a finite number above 0"),
-        "tau NaN, matrix-free": (lambda: saddle_index(M, NAN, "lanczos"), "tau is nan", "a finite number above 0"),
-        "tau -1": (lambda: saddle_index(M, -1.0), "tau is -1.0", "give a finite number above 0"),
-        "tau infinite": (lambda: saddle_index(M, INF), "tau is inf", "give a finite number above 0"),
-        "method of an index": (lambda: saddle_index(M, method="ldl"), "method is 'ldl'", "choose from auto, dense"),
-        "no rows": (
-            lambda: saddle_index(MatrixOperator(torch.zeros(0, 0))),
-            "eigenvalues of an operator without rows",
-            "give at least one row",
-        ),
-        "no rows, eigenvalues": (lambda: eigsh(MatrixOperator(torch.zeros(0, 0)), 1), "without rows", "at least one"),
-        "no rows, trace": (lambda: trace(MatrixOperator(torch.zeros(0, 0))), "without rows", "at least one row"),
-        "a tensor": (
-            lambda: eigsh(torch.eye(3), 1),  # type: ignore[arg-type]
-            r"a tensor of shape \(3, 3\) is no operator",
-            r"give MatrixOperator\(tensor\)",
-        ),
-        "rectangular": (lambda: eigsh(MatrixOperator(torch.ones(2, 3)), 1), "2 x 3 operator", r"op\.block\(names\)"),
-        "coupling": (
-            lambda: saddle_index(operator().block(["0.bias"], ["2.bias"])),
-            r"eigenvalues of a 5 x 4 operator: take a diagonal block",
-            r"name the same parameters for rows and columns: op\.block\(names\)",
-        ),
-        "few probes": (lambda: trace(M, 5), "5 probes: Hutch", "give more probes, such as 30"),
-        "one probe": (
-            lambda: spectral_density(M, method="lanczos", probes=1),
-            "1 probe",
-            "give more probes, such as 8",
-        ),
-        "no steps": (
-            lambda: spectral_density(M, method="lanczos", steps=0),
-            "steps is 0",
-            "a whole number of at least 1",
-        ),
-        "no points": (lambda: spectral_density(M, points=0), "points is 0", "a whole number of at least 2"),
-        "bandwidth": (lambda: spectral_density(M, 0.0), "bandwidth is 0.0", "give a finite number above 0"),
-        "method of a density": (
-            lambda: spectral_density(M, method="slq"),
-            "method is 'slq'",
-            "choose from auto, dense",
-        ),
-    }
-)
-def test_solvers(make: Callable[[], Any], words: str, hint: str) -> None:
-    """Numbers of pairs, probes and tolerances mean something, and methods have known names."""
     refused(make, words, hint)
 
 

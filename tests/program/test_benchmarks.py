@@ -142,6 +142,8 @@ def test_page_says_where_the_machine_was_busy(tmp_path: Path) -> None:
         text = (tmp_path / "performance.md").read_text()
         assert ("**The machine was busy**" in text) == bool(told)
         assert told in text
+        assert ("| 1, busy |" in text) == bool(told)
+        assert "| 1 |" in text
 
 
 @pytest.mark.slow

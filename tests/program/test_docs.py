@@ -85,13 +85,14 @@ def test_every_fact_has_its_place(site: Path, pages: dict[Path, Page]) -> None:
 
 
 def test_tests_that_the_theory_names_exist() -> None:
-    """`test_x` in docs/theory.md is the name of a test."""
+    """`test_x` in docs/theory.md is the name of a test, and a test that has the number of a fact is there."""
     named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs/theory.md").read_text()))
     known = {
         name for path in (ROOT / "tests").rglob("test_*.py") for name in re.findall(r"def (test_\w+)", path.read_text())
     }
     assert len(named) > 10
     assert named <= known
+    assert {name for name in known if re.match(r"test_f\d", name)} <= named
 
 
 def test_notebooks_are_executed(site: Path, pages: dict[Path, Page]) -> None:

@@ -17,11 +17,13 @@ import netCDF4
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from helpers.commands import Refusal
 from pyarrow import parquet
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.util import tensor_util
 
+from landscape import Recorder
 from landscape.cli import main as cli
 from landscape.exports import FORMS, export
 from landscape.storage.hessians import HessianReader
@@ -204,3 +206,21 @@ def test_what_an_export_needs(tiny_run: Path, tmp_path: Path, assert_refused: Re
         assert_refused(argv, 2, f"{form} needs the package {package}, which is not installed", extra)
     assert not list(tmp_path.iterdir())
     assert list(FORMS) == ["csv", "parquet", "netcdf", "tensorboard", "wandb"]
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_a_file_without_a_row_has_no_tables(form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An empty folder is explained; it is replaced as any other export once there are rows."""
+    path = tmp_path / "empty.h5"
+    model = torch.nn.Linear(2, 2)
+    with Recorder(path, model):
+        pass
+    out = export(path, tmp_path / "out", form)
+    assert [file.name for file in out.iterdir()] == [".landscape.json"]
+    assert capsys.readouterr().err == f"note: {path} has no measurements yet: {out} holds no table\n"
+    with Recorder(path, model, resume=True) as recorder:
+        recorder.checkpoint(0)
+        recorder.metrics(0, loss=1.0)
+    export(path, out, form, overwrite=True)
+    assert (out / f"metrics_by_metric_step.{form}").exists()
+    assert capsys.readouterr().err == ""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import pickle
+import re
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping
 from pathlib import Path
@@ -97,7 +99,8 @@ def test_datasets_have_every_number(results: dict[str, Result]) -> None:
             np.testing.assert_array_equal(found.values, wanted)
     both, lowest = (results[name].to_xarray() for name in ("0 EigenResult", "1 EigenResult"))
     assert both["values"].sel(end="highest", rank=0) == results["0 EigenResult"].values[1, 0]  # type: ignore[attr-defined]
-    assert "end" not in lowest.coords
+    assert list(lowest["end"].values) == ["lowest"]
+    assert set(results["1 EigenResult"].to_dataframe()["end"]) == {"lowest"}
     estimated: Any = results["3 Inertia"]
     assert estimated.to_xarray()["estimate_value"] == estimated.estimate.value
 
@@ -230,3 +233,21 @@ def test_files_are_tables_and_plots(tiny_run: Path, tiny_hessian: landscape.Hess
     with landscape.RunFile(tmp_path / "b.h5") as run, told:
         run.plot()
     pyplot.close("all")
+
+
+def test_the_reference_shows_what_functions_return() -> None:
+    """Every class of the package that a public function's signature returns."""
+    page = (Path(__file__).parents[2] / "docs/api.rst").read_text()
+    shown = set(re.findall(r"^\.\. auto\w+:: landscape\.(?:[\w.]+\.)?(\w+)$", page, re.MULTILINE))
+    functions = [
+        value
+        for name in landscape.__all__
+        if callable(value := getattr(landscape, name)) and not isinstance(value, type)
+    ]
+    returned: set[str] = set()
+    for function in map(inspect.unwrap, functions):
+        for word in re.findall(r"\w+", inspect.signature(function).return_annotation):
+            kind = function.__globals__.get(word)
+            if isinstance(kind, type) and kind.__module__.startswith("landscape."):
+                returned.add(word)
+    assert {"RunSummary", "SweepRun", "Slice"} <= returned <= shown

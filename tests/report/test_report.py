@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pandas as pd
 import pytest
@@ -264,3 +265,20 @@ def test_a_script_without_files(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SystemExit) as stop:
         runpy.run_path(script, run_name="__main__")
     assert stop.value.code == 2
+
+
+def test_a_step_that_is_not_committed_is_not_drawn(run_file: Path, tmp_path: Path) -> None:
+    """Rows of spectra and densities are written before that of their step, which a killed analysis may lack."""
+    hessian = run_file.with_name("run.hessian.h5")
+    config = HessianConfig(blocks=("E", "W", "E,W"), steps="0,20", k=1, probes=2, device="cpu")
+    analyse(run_file, config, quiet=True)
+    pages = []
+    for gone in (1, 2):
+        with h5py.File(hessian, "r+") as file:
+            file["crc32"][-gone:] = 0
+        page = write_report(run_file, tmp_path / f"without-{gone}", quiet=True).parent
+        pages.append({path.stem for path in (page / "figures").glob("*.csv")})
+        assert "training_curves" in pages[-1]
+    spectra = pd.read_csv(tmp_path / "without-1" / "figures" / "densities.csv")
+    assert set(spectra["step"]) == {0}
+    assert "densities" in pages[0] - pages[1]

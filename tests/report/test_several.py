@@ -20,10 +20,11 @@ from landscape.cli import main as cli
 from landscape.config import HessianConfig
 from landscape.errors import FileError
 from landscape.report.comparison import compared, side_by_side
-from landscape.report.figures import FAMILIES, open_sources
+from landscape.report.figures import FAMILIES, embedding, open_sources, timeline
 from landscape.report.figures.settings import settings
 from landscape.report.figures.several import BANDS, band
 from landscape.report.findings import findings
+from landscape.report.page import write_report
 from landscape.report.style import style
 from landscape.training.loop import train
 
@@ -48,6 +49,34 @@ def test_an_analysis_without_the_pair_is_not_counted(tiny_run: Path, tmp_path: P
     depths = findings(open_sources([tiny_run, other]))[1]
     assert depths.startswith("In 2 analyses, each at its plateau or last step, E,W in 1 of them is curved down")
     assert " of them" not in findings(open_sources([tiny_run]))[1]
+
+
+def test_runs_of_two_models_are_in_one_report(tiny_run: Path, tmp_path: Path) -> None:
+    """An MLP and a Transformer share few blocks and no pair: every figure that one alone has is drawn of both."""
+    other = tmp_path / "other.h5"
+    shape = {"model": "transformer", "embed_dim": 4, "heads": 2, "hidden": 6, "tokens": 3}
+    train(dataclasses.replace(TINY, steps=20, **shape), other, quiet=True)
+    analyse(other, HessianConfig(steps="0,20", k=2, device="cpu"), quiet=True)
+    for files in ([tiny_run, other], [other, tiny_run]):
+        page = write_report(files, tmp_path / f"report-{files[0].stem}", quiet=True)
+        ratios = pd.read_csv(page.parent / "figures" / "coupling_ratios.csv")
+        pairs = {run: set(part["pair"]) for run, part in ratios.groupby("run")}
+        assert {"E,W", "W,V"} <= pairs["tiny (seed 0)"]
+        assert {"V,O", "mlp_in,mlp_out"} <= pairs["other (seed 0)"]
+        assert not pairs["tiny (seed 0)"] & pairs["other (seed 0)"]
+
+
+def test_titles_of_runs_in_which_nothing_came() -> None:
+    """ "0 of 0 runs" says nothing."""
+    assert (
+        embedding._order([(None, 100), (50, None)])
+        == "No run has both a frequency out of chance and 95 % test accuracy"
+    )
+    assert embedding._order([(None, 100), (50, 100)]).endswith("in 1 of 1 runs that have both")
+    nothing = dict.fromkeys((timeline._HALF, timeline._PEAK, timeline._GROKS))
+    assert timeline._title([nothing, nothing]) == "No run groks with a frequency or a coupling ratio to compare"
+    grokked = {timeline._HALF: None, timeline._PEAK: 20, timeline._GROKS: 100}
+    assert timeline._title([nothing, grokked]) == "Before the network groks, κ₁ is largest in 1 of 1 runs"
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from landscape import HessianFile, HessianReader, RunFile, RunReader, open_run
-from landscape.errors import FileError
+from landscape.errors import FileError, StepError
 from landscape.storage.schema import MAIN
 from landscape.storage.views import File
 
@@ -79,3 +79,16 @@ def test_a_file_of_the_other_kind_is_refused(tiny_run: Path, tiny_hessian: Hessi
         HessianFile(tiny_run)
     with pytest.raises(FileError, match="is a Hessian file, not a run file"):
         RunFile(tiny_hessian.path)
+
+
+@pytest.mark.parametrize("step", [55, -1, "0"])
+def test_a_step_that_is_not_there_is_named(step: Any, tiny_run: Path, tiny_hessian: HessianReader) -> None:
+    """Whatever is asked for of it, with the nearest steps of the file."""
+    with RunReader(tiny_run) as run:
+        reads: list[Callable[[Any], Any]] = [run.checkpoint, run.record, run.tokens_at, run.second_moments]
+        of_hessian = [tiny_hessian.row, tiny_hessian.spectra, tiny_hessian.densities, tiny_hessian.converged]
+        for read in [*reads, *of_hessian, tiny_hessian.measured, tiny_hessian.previous]:
+            with pytest.raises(StepError, match=rf"tiny\.(hessian\.)?h5 holds no .*step {step!r}\n") as refused:
+                read(step)
+            near = ("56, 60" if read in reads else "20, 60") if step == 55 else "0, 1" if read in reads else "0, 20"
+            assert refused.value.hint == f"the nearest stored steps: {near}"

@@ -40,6 +40,7 @@ from landscape.training.loop import train
         ({"preset": "quikc"}, "unknown preset 'quikc'", "did you mean quick?"),
         ({"train": {"lr": "fast"}}, "base-s0: lr cannot be 'fast'", "it takes float"),
         ({"train": {"train_fraction": 0.001, "p": 5}}, "train_fraction 0.001 of 25 pairs leaves none", "raise"),
+        ({"train": {"train_fraction": 0.999, "p": 5}}, "all 25 pairs are trained on: none is left to test on", "lower"),
         ({"hessian": [{"k": 0}]}, "hessian '': k is 0", "--k takes an integer from 1 to 2^20"),
         ({"hessian": [{"name": "a", "blok": []}]}, "hessian 'a': unknown config key 'blok'", "did you mean blocks?"),
         ({"hessian": [{}, {}]}, "hessian names ['', '']: one twice", "a name of its own"),

@@ -61,8 +61,8 @@ class Quantity:
 
 
 def pad(values: NDArray[Any], k: int, fill: float = np.nan) -> NDArray[np.float64]:
-    """(end, found) -> (end, k)."""
-    padded = np.full((len(values), k), fill)
+    """(end, found, ...) -> (end, k, ...)."""
+    padded = np.full((len(values), k, *values.shape[2:]), fill)
     padded[:, : values.shape[1]] = values
     return padded
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from landscape.curvature.operators import symmetrised
+from landscape.curvature.symmetry import symmetrised
 from landscape.problems.embedding_mlp.activations import derivatives, others
 
 _CHUNK_BYTES = 1 << 29

@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from landscape.curvature.arguments import chosen
 from landscape.curvature.deflation import Directions
+from landscape.errors import ArgumentError
 from landscape.results import Shown
 
 
@@ -16,15 +18,24 @@ class GaugeTangent(Shown):
 
     params: E (V, d), W (h, s d) and whatever else the block `names` holds, in the order of its rows. With
     A = E^T E and B = sum_k W_k^T W_k the Gram operator of the tangents is X -> X A + B X, so that their projector is
-    a Sylvester equation in the eigenbases of A and B: O(n d), without a basis of d^2 vectors.
+    a Sylvester equation in the eigenbases of A and B: O(n d), without a basis of d^2 vectors. Raises ArgumentError for
+    a block without E or W, and for shapes that do not belong together.
     """
 
     shown = ("dimension", "names")
 
     def __init__(self, params: Mapping[str, Tensor], names: Sequence[str]) -> None:
+        self.names = chosen(names, params)
+        if not {"E", "W"} <= set(self.names):
+            raise ArgumentError(f"tangents of the block {','.join(self.names)}", "name E and W among others")
         self.E, self.W = params["E"], params["W"]
-        self.names, self.sizes = list(names), [params[n].numel() for n in names]
+        self.sizes = [params[n].numel() for n in self.names]
         d = self.E.shape[1]
+        if self.W.shape[1] % d:
+            raise ArgumentError(
+                f"W {tuple(self.W.shape)} is not (h, s d) of E {tuple(self.E.shape)}",
+                f"give W as many columns of W as {d} for each token, or another E",
+            )
         self.slots = self.W.reshape(len(self.W), -1, d)
         self.left: Tensor
         self.right: Tensor
@@ -83,13 +94,16 @@ class GaugeTangent(Shown):
 class SoftmaxShift(Shown):
     """V -> V + 1 c^T and b2 -> b2 + c_0: exact null vectors of cross-entropy at every point (F9).
 
-    params: V (C, h) and whatever else the block `names` holds. h dimensions for V, one more for b2.
+    params: V (C, h) and whatever else the block `names` holds. h dimensions for V, one more for b2. Raises
+    ArgumentError for names that are not there.
     """
 
     shown = ("dimension", "names")
 
     def __init__(self, params: Mapping[str, Tensor], names: Sequence[str]) -> None:
-        self.names, self.sizes = list(names), [params[n].numel() for n in names]
+        self.names = chosen(names, params)
+        chosen(["V"], params)
+        self.sizes = [params[n].numel() for n in self.names]
         self.classes = len(params["V"])
         self.dimension = sum(params[n].numel() // self.classes for n in names if n in ("V", "b2"))
 

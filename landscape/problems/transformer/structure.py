@@ -12,7 +12,7 @@ from torch import Tensor
 from landscape.config import TrainConfig
 from landscape.curvature.deflation import Directions, Spanned
 from landscape.curvature.objective import cross_entropy, gradients
-from landscape.curvature.operators import symmetrised
+from landscape.curvature.symmetry import symmetrised
 from landscape.problems.transformer.head import LastMLP
 from landscape.problems.transformer.model import Transformer, load_model
 from landscape.problems.transformer.null import NullVectors, groups

@@ -47,10 +47,11 @@ def coupling_ratios(sources: Sequence[Source]) -> Drawn:
         data = source.measured
         step = data["step"].values
         for axis, pair in zip(panels, found, strict=True):
-            ratios, part = _ratios(source, pair), data.sel(pair=pair)
+            ratios = _ratios(source, pair)
             known = np.isfinite(ratios[:, 0])
             if not known.any():
                 continue
+            part = data.sel(pair=pair)
             for rank in range(ratios.shape[1]):
                 fade = 1.0 - 0.75 * rank / ratios.shape[1]
                 axis.plot(step, ratios[:, rank], color=colour(pair), alpha=fade, linewidth=1.6 if rank == 0 else 0.9)
@@ -206,5 +207,6 @@ def _pairs(sources: Sequence[Source]) -> list[str]:
 
 
 def _ratios(source: Source, pair: str) -> NDArray[np.float64]:
-    values: NDArray[np.float64] = source.measured["coupling_ratios"].sel(pair=pair).values
+    """The ratios of a pair (step, rank); NaN in a file without it, as of another model."""
+    values: NDArray[np.float64] = source.measured["coupling_ratios"].reindex(pair=[pair]).isel(pair=0).values
     return values

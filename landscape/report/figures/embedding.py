@@ -93,7 +93,7 @@ def fourier_shares(sources: Sequence[Source]) -> Drawn:
         figure = several(kept, panels)
         caption = f"{what_was_run(kept)} Shares of frequencies in the variance of the embedding's rows. {BANDS}"
     keys, together, count = told[0]
-    if len(told) > 1:
+    if len(told) > 1 and any(keys for keys, _, _ in told):
         title = f"At last {spread([len(keys) for keys, _, _ in told])} frequencies are in use"
         title += f", with {spread([together for _, together, _ in told])} of the variance"
     elif keys:
@@ -235,6 +235,8 @@ def _order(when: Sequence[tuple[int | None, int | None]]) -> str:
     """Whether circles or generalisation came first, as a title."""
     if len(when) > 1:
         both = [(came, grok) for came, grok in when if came is not None and grok is not None]
+        if not both:
+            return "No run has both a frequency out of chance and 95 % test accuracy"
         before = sum(came < grok for came, grok in both)
         return f"The top frequency came before 95 % test accuracy in {before} of {len(both)} runs that have both"
     ((came, grok),) = when

@@ -139,12 +139,17 @@ class Source:
     @functools.cached_property
     def spectra(self) -> xarray.Dataset:
         """Full spectra of the dense blocks by step."""
-        return _group(self.hessian, schema.HESSIAN, "spectrum")
+        return self._committed("spectrum")
 
     @functools.cached_property
     def densities(self) -> xarray.Dataset:
         """Smoothed spectral densities of all blocks by step."""
-        return _group(self.hessian, schema.HESSIAN, "density")
+        return self._committed("density")
+
+    def _committed(self, group: str) -> xarray.Dataset:
+        """A group of the Hessian file at the steps of `measured`, whose rows are written last."""
+        data = _group(self.hessian, schema.HESSIAN, group)
+        return data.isel(step=np.isin(data["step"].values, self.measured["step"].values)) if data.sizes else data
 
     @functools.cached_property
     def embedding(self) -> xarray.Dataset:

@@ -113,7 +113,10 @@ def _title(found: Sequence[dict[str, int | None]]) -> str:
     for what in (_HALF, _PEAK):
         pairs = ((one[what], one[_GROKS]) for one in found)
         both = [(step, grok) for step, grok in pairs if step is not None and grok is not None]
-        counts.append(f"{what} in {sum(step < grok for step, grok in both)} of {len(both)} runs")
+        if both:
+            counts.append(f"{what} in {sum(step < grok for step, grok in both)} of {len(both)} runs")
+    if not counts:
+        return "No run groks with a frequency or a coupling ratio to compare"
     return f"Before the network groks, {' and '.join(counts)}"
 
 
