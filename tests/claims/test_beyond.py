@@ -69,10 +69,12 @@ def test_x_is_that_of_the_raw_files(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     scale = tmp_path / "transformer"
     for name in ("curvature", "sampling"):
         study = json.loads((STUDIES / f"transformer/beyond/{name}.json").read_text())
-        analyses = [{**one, "device": "cpu", "num_steps": 3} for one in study.get("hessian", ())]
-        for one in analyses:
-            if one["steps"] == "plateau":
-                del one["num_steps"]
+        # Of the analyses T1 reads one, of its blocks two.
+        analyses = [
+            {**one, "device": "cpu", "blocks": ["mlp_in,mlp_out", "E,mlp_in"]}
+            for one in study.get("hessian", ())
+            if one["name"] == "plateau"
+        ]
         tiny = {**study, "train": {**study["train"], **TINY}, "seeds": list(SEEDS), "hessian": analyses}
         run_sweep(SweepConfig(**tiny), scale, jobs=1, overwrite=False, quiet=True)
     run(collect.main, scale, "--out", tmp_path / "out")

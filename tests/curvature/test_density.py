@@ -9,6 +9,7 @@ import pytest
 import scipy.special
 import scipy.stats
 import torch
+from helpers.draws import drawn, draws
 from helpers.matrices import Diagonal, matrix
 from numpy.typing import NDArray
 
@@ -63,16 +64,20 @@ def covered(rules: Iterable[Quadrature], values: Array, x: float) -> tuple[float
     return np.mean([c.low <= truth <= c.high for c in counts]), np.mean([c.high - c.low for c in counts])
 
 
+SEEDS = draws(120, 300)
+
+
+@drawn
 @pytest.mark.slow
 @pytest.mark.parametrize("name", spectra(60))
 def test_count_intervals_cover(name: str) -> None:
-    """12 steps from 2 probes: the 95 % interval holds the true count for 95 % of 300 seeds, within their scatter."""
+    """12 steps from 2 probes: the 95 % interval holds the true count for 95 % of the seeds, within their scatter."""
     values = spectra(60)[name]
     operator = MatrixOperator(matrix(values))
-    rules = [quadrature(operator, probes=2, steps=12, seed=seed) for seed in range(300)]
+    rules = [quadrature(operator, probes=2, steps=12, seed=seed) for seed in range(SEEDS)]
     for x in (-1e-3, (values.min() + values.max()) / 2):
         # Three standard errors of a rate of 0.95 below it.
-        assert covered(rules, values, x)[0] >= 0.95 - 3 * (0.95 * 0.05 / 300) ** 0.5
+        assert covered(rules, values, x)[0] >= 0.95 - 3 * (0.95 * 0.05 / SEEDS) ** 0.5
 
 
 def exact_rules(values: Array, probes: int, count: int) -> Iterator[Quadrature]:
@@ -265,13 +270,13 @@ def drawn(rng: np.random.Generator) -> Array:
 
 @pytest.mark.slow
 def test_jensen_shannon_errors_cover() -> None:
-    """The interval holds the distance of the true densities for 95 % of 60 pairs, one in three beside a known one.
+    """The interval holds the distance of the true densities for 95 % of 42 pairs, one in three beside a known one.
 
     Two bandwidths, of the same quadratures.
     """
     rng, bandwidths = np.random.default_rng(0), (0.01, 0.03)
-    away, errors = np.empty((2, 60)), np.empty((2, 60))
-    for trial in range(60):
+    away, errors = np.empty((2, 42)), np.empty((2, 42))
+    for trial in range(42):
         values = drawn(rng), drawn(rng)
         rules = [quadrature(MatrixOperator(torch.diag(torch.from_numpy(v))), seed=trial) for v in values]
         for i, bandwidth in enumerate(bandwidths):

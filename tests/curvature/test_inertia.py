@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 import torch
+from helpers.draws import drawn, draws
 from helpers.matrices import Diagonal, drawn_spectrum, matrix
 from numpy.typing import NDArray
 from torch import Tensor
@@ -178,10 +179,11 @@ def test_zero_identity_and_order_one(method: str) -> None:
 # --- bracketed ------------------------------------------------------------------------------------------------
 
 
+@drawn
 @pytest.mark.slow
 def test_matrix_free_brackets_of_prescribed_spectra() -> None:
-    """lower <= index <= upper for 60 spectra; equal where no eigenvalue lies near -tau; no certificate is claimed."""
-    for seed in range(60):
+    """lower <= index <= upper for many spectra; equal where no eigenvalue lies near -tau; no certificate is claimed."""
+    for seed in range(draws(25, 60)):
         values = drawn_spectrum(seed, 1e-3, 20)
         found = saddle_index(MatrixOperator(matrix(values, seed)), method="lanczos", seed=seed)
         index = true_index(values, found)
@@ -218,14 +220,15 @@ def test_a_small_budget_gives_an_estimate_and_theory_a_bound() -> None:
     assert saddle_index(operator, method="dense").negative == 150
 
 
+@drawn
 @pytest.mark.slow
 def test_a_hidden_eigenvalue_is_never_missed() -> None:
-    """One eigenvalue just below -tau among 150, and nothing gathered before: over 200 seeds it is always counted."""
+    """One eigenvalue just below -tau among 150, and nothing gathered before: every seed counts it."""
     tau = 0.02
     values = np.concatenate([[-1.02 * tau], np.linspace(-0.2 * tau, 0.2 * tau, 60), np.linspace(0.01, 1, 89)])
     operator = MatrixOperator(matrix(values))
     blind = eigsh(operator, 1, which="highest", method="lanczos")
-    for seed in range(200):
+    for seed in range(draws(50, 200)):
         bounds = index_bounds(operator, blind, tau, 1e-14, 1e-6, 3000, seed)
         assert bounds.lower == bounds.upper == 1, seed
         assert 0 < bounds.failure_probability <= ACCEPTED

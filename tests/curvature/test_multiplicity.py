@@ -77,19 +77,19 @@ def test_six_copies_before_a_crowded_edge(seed: int) -> None:
 
 @drawn
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(0, draws(50, 500), 50))
+@pytest.mark.parametrize("first", range(0, draws(25, 500), 25))
 def test_no_copy_is_missed_in_many_spectra(first: int) -> None:
-    """Fifty at a time, most of up to 300 eigenvalues and one in 20 of up to 2,000; nearly all of them converge.
+    """Twenty-five at a time, most of up to 300 eigenvalues and one in 20 of up to 2,000; nearly all of them converge.
 
     Where nothing is sought in the complement, every second one shows it.
     """
     converged = 0
-    for seed in range(first, first + 50):
+    for seed in range(first, first + 25):
         values, k = provoked(seed, 300 if seed % 20 else 2000)
         found = eigsh(Diagonal(values), k, method="lanczos", seed=seed, max_hvps=10_000)
         require_nothing_missed(found, values, seed)
         converged += found.converged.all()
-    assert converged >= 45
+    assert converged >= 22
 
 
 def real_blocks(
@@ -109,16 +109,12 @@ def real_blocks(
                     )
 
 
-def nets(seeds: int) -> list[TrainConfig]:
+def nets() -> list[TrainConfig]:
     """Nets of a few hundred parameters, whose blocks have exact and near null vectors and saddle clusters."""
     small = dataclasses.replace(
         TINY, p=7, embed_dim=6, hidden=24, batch_size=8, steps=120, checkpoint_every=60, checkpoint_at=(), lr=3e-3
     )
-    return [
-        dataclasses.replace(small, activation=activation, seed=seed)
-        for seed in range(seeds)
-        for activation in ("relu", "tanh", "gelu")
-    ]
+    return [dataclasses.replace(small, activation=activation) for activation in ("relu", "tanh", "gelu")]
 
 
 def require_all_found(blocks: Iterator[tuple[str, MatrixOperator]], at_least: int) -> None:
@@ -131,10 +127,10 @@ def require_all_found(blocks: Iterator[tuple[str, MatrixOperator]], at_least: in
 
 
 @pytest.mark.slow
-def test_no_copy_is_missed_in_100_real_blocks(tmp_path: Path) -> None:
-    """Three activations, two seeds, three steps, six blocks, against the dense matrix."""
+def test_no_copy_is_missed_in_50_real_blocks(tmp_path: Path) -> None:
+    """Three activations, three steps, six blocks, against the dense matrix."""
     blocks = ("E", "W", "E,W", "W,V", "E,V", "all")
-    require_all_found(real_blocks(tmp_path, nets(2), "0,60,120", blocks), at_least=100)
+    require_all_found(real_blocks(tmp_path, nets(), "0,60,120", blocks), at_least=50)
 
 
 def test_an_unfinished_search_of_the_complement_is_no_convergence() -> None:
@@ -180,10 +176,11 @@ def test_components_of_random_vectors(n: int) -> None:
     assert n < 1000 or share >= 0.09
 
 
+@drawn
 @pytest.mark.slow
 @pytest.mark.parametrize("partial", [False, True])
 @pytest.mark.parametrize("columns", [24, 400])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(draws(2, 6)))
 def test_no_run_reaches_less_far_than_its_start_allows(seed: int, columns: int, partial: bool) -> None:
     """With the start's true component in place of the random event, the bound holds at every step, restarts or not.
 
@@ -208,8 +205,9 @@ def test_no_run_reaches_less_far_than_its_start_allows(seed: int, columns: int, 
     assert closest < 30
 
 
+@drawn
 @pytest.mark.parametrize("columns", [100, 400])
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(draws(4, 10)))
 def test_partial_reorthogonalisation_keeps_all_digits(seed: int, columns: int) -> None:
     """Simon (1984): its basis is orthonormal to sqrt(eps), the projection exact to rounding; most steps read none."""
     values, _ = provoked(seed, 3000)

@@ -20,7 +20,7 @@ LONG: dict[str, Any] = {
     "name": "long",
     "train": {**SHORT, "steps": 1500, "checkpoint_every": 20, "dtype": "float64"},
     "cases": {"base": {}, "wide": {"hidden": 12}},
-    "grid": {"lr_ratio": [1, 0.5], "bias": [True]},
+    "grid": {"lr_ratio": [0.5], "bias": [True]},
     "seeds": [0, 3],
     "hessian": [
         {"steps": "0,20,1500", "blocks": ["E", "E,W"], "device": "cpu"},

@@ -80,9 +80,9 @@ def machine(kind: type[Kind], examples: int) -> Any:
     return pytest.mark.slow(case)
 
 
-# About 30 sequences of two or three commands each, of which half are stopped; others every time. The torture run draws
+# About 25 sequences of two or three commands each, of which half are stopped; others every time. The torture run draws
 # thousands.
-TestRun = machine(Run, 24)
+TestRun = machine(Run, 14)
 TestEnsemble = machine(Ensemble, 3)
 TestHessian = machine(Hessian, 4)
 TestCritical = machine(Critical, 3)

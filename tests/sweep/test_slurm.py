@@ -21,11 +21,11 @@ from landscape.sweep.plan import SweepConfig, sweep_runs
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 SWEEP: dict[str, Any] = {
     "name": "shapes",
-    "train": {**SHORT, "steps": 300, "checkpoint_every": 20, "dtype": "float64"},
-    "cases": {f"h{hidden}": {"hidden": hidden} for hidden in range(8, 32)},
-    "hessian": [{"steps": "0,300", "blocks": ["E", "E,W"], "device": "cpu"}],
+    "train": {**SHORT, "steps": 600, "checkpoint_every": 40, "dtype": "float64"},
+    "cases": {f"h{hidden}": {"hidden": hidden} for hidden in range(8, 20)},
+    "hessian": [{"steps": "0,600", "blocks": ["E", "E,W"], "device": "cpu"}],
 }
-"""24 runs of a shape each: who trains beside whom changes the last bits, and here nobody does."""
+"""12 runs of a shape each: who trains beside whom changes the last bits, and here nobody does."""
 
 
 @pytest.fixture
@@ -39,11 +39,11 @@ def slurm(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
 def test_the_files_are_those_of_the_local_executor(
     slurm: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """24 runs and 24 analyses in arrays; a process and a worker are killed, a task is cancelled, and all is resumed."""
+    """12 runs and 12 analyses in arrays; a process and a worker are killed, a task is cancelled, and all is resumed."""
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
     ours.mkdir()
     theirs.mkdir()
-    argv = [*arguments(ours, SWEEP)[:-2], "--executor", "slurm", "--pack", "8", "--slurm", "cpus=1", "time=10"]
+    argv = [*arguments(ours, SWEEP)[:-2], "--executor", "slurm", "--pack", "4", "--slurm", "cpus=1", "time=10"]
 
     def command(*more: str) -> str:
         assert cli.run([*argv, *more]) == 0
@@ -55,7 +55,7 @@ def test_the_files_are_those_of_the_local_executor(
     def ended() -> bool:
         return not said(slurm, "squeue", "--noheader")
 
-    assert re.fullmatch(r"(submitted: Slurm job \d+, tasks: 3, files: 24\n){2}", command())
+    assert re.fullmatch(r"(submitted: Slurm job \d+, tasks: 3, files: 12\n){2}", command())
     assert command() == "nothing to submit: everything is done or in Slurm's queue\n"
 
     def running() -> dict[str, str]:
@@ -77,7 +77,7 @@ def test_the_files_are_those_of_the_local_executor(
     assert found[second]["reason"] == "its process ended with exit code -9"
     assert Path(found[second]["log"]).exists()
     assert f"failed: {second}: its process ended with exit code -9" in command("--status")
-    assert sum(file["state"] == "done" for file in found.values()) < 48
+    assert sum(file["state"] == "done" for file in found.values()) < 24
 
     assert command().startswith("submitted: ")
     wait_for(ended, 0.3)

@@ -31,11 +31,11 @@ from landscape.training.loop import train
 def test_the_product_and_its_names(whole: Path) -> None:
     """Cases x grid x seeds in order, a file each, analyses where they are asked for, and nothing beside."""
     runs = sweep_runs(SweepConfig(**LONG), whole)
-    stems = [f"{case}-lr_ratio={c}-bias=true-s{s}" for case in ("base", "wide") for c in ("1", "0.5") for s in (0, 3)]
+    stems = [f"{case}-lr_ratio=0.5-bias=true-s{s}" for case in ("base", "wide") for s in (0, 3)]
     assert [run.path for run in runs] == [whole / "long" / f"{stem}.h5" for stem in stems]
-    assert runs[3].labels == {"case": "base", "lr_ratio": 0.5, "bias": True, "seed": 3}
-    assert [list(run.hessian) for run in runs] == [[""], [""], [""], [""], [""], ["", "end"], [""], ["", "end"]]
-    assert runs[7].hessian["end"] == whole / "long" / f"{stems[7]}.hessian-end.h5"
+    assert runs[1].labels == {"case": "base", "lr_ratio": 0.5, "bias": True, "seed": 3}
+    assert [list(run.hessian) for run in runs] == [[""], [""], [""], ["", "end"]]
+    assert runs[3].hessian["end"] == whole / "long" / f"{stems[3]}.hessian-end.h5"
     names = {path.name for run in runs for path in (run.path, *run.hessian.values())}
     assert {path.name for path in (whole / "long").iterdir()} == names | {DEFINITION}
     assert sweep_runs(load_sweep(whole / "long" / DEFINITION), whole) == runs
@@ -43,18 +43,24 @@ def test_the_product_and_its_names(whole: Path) -> None:
         with RunReader(run.path) as reader:
             assert reader.config == json.loads(to_json(run.config))
             assert reader.attrs["status"] == "complete"
-        assert (run.config.hidden, run.config.lr_ratio) == (
-            12 if run.labels["case"] == "wide" else 8,
-            run.labels["lr_ratio"],
-        )
+        assert (run.config.hidden, run.config.lr_ratio) == (12 if run.labels["case"] == "wide" else 8, 0.5)
         assert HessianReader(run.hessian[""]).steps == [0, 20, 1500]
         assert not inspect(run.hessian[""]).notes[1:], "its run file is found beside it"
-    assert HessianReader(runs[5].hessian["end"]).blocks == ["all"]
+    assert HessianReader(runs[3].hessian["end"]).blocks == ["all"]
+    grid = {"lr_ratio": [1, 0.5], "bias": [True, False]}
+    planned = sweep_runs(SweepConfig(**{**LONG, "grid": grid}), whole)
+    assert [tuple(run.labels.values()) for run in planned] == [
+        (case, ratio, bias, seed)
+        for case in ("base", "wide")
+        for ratio in (1, 0.5)
+        for bias in (True, False)
+        for seed in (0, 3)
+    ]
 
 
 def test_each_run_is_the_run_alone(whole: Path, tmp_path: Path) -> None:
     """Trained in a worker beside others, a run is what `train` makes of its config."""
-    run = sweep_runs(SweepConfig(**LONG), whole)[6]
+    run = sweep_runs(SweepConfig(**LONG), whole)[2]
     train(run.config, tmp_path / "alone.h5", quiet=True)
     same_run(run.path, tmp_path / "alone.h5", 1e-6)
 
@@ -110,7 +116,7 @@ def test_what_is_finished_is_left_alone(whole: Path, tmp_path: Path, capsys: pyt
     runs = sweep_runs(SweepConfig(**LONG), tmp_path)
     assert [line.split(": ")[0] for line in lines] == [str(run.path) for run in runs]
     assert re.fullmatch(r".*h5: 1500 steps; train 99 % at step \d+; test 95 %: not reached", lines[0])
-    gone = [runs[0].path, runs[0].hessian[""], runs[5].hessian["end"]]
+    gone = [runs[0].path, runs[0].hessian[""], runs[3].hessian["end"]]
     for path in gone:
         path.unlink()
     assert cli.run(arguments(tmp_path, LONG)) == 0
@@ -141,7 +147,7 @@ def test_json_is_one_document(whole: Path, tmp_path: Path, capsys: pytest.Captur
     runs = sweep_runs(SweepConfig(**LONG), tmp_path)
     assert [entry["labels"] for entry in document["runs"]] == [run.labels for run in runs]
     assert [entry["path"] for entry in document["runs"]] == [str(run.path) for run in runs]
-    assert document["runs"][5]["hessian"]["end"] == str(runs[5].hessian["end"])
+    assert document["runs"][3]["hessian"]["end"] == str(runs[3].hessian["end"])
     assert (document["runs"][0]["steps"], document["runs"][0]["grok_step"]) == (1500, None)
     assert (document["unconverged"], document["failures"]) == ([], [])
 

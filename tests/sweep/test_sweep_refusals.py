@@ -117,7 +117,7 @@ def test_a_file_in_the_way(whole: Path, tmp_path: Path, capsys: pytest.CaptureFi
         assert files(tmp_path) == before
     runs[0].hessian[""].unlink()
     assert cli.run(arguments(tmp_path, k)) == 1
-    assert f"{runs[5].hessian['end']}: it was made with k 10, not 3" in capsys.readouterr().err
+    assert f"{runs[3].hessian['end']}: it was made with k 10, not 3" in capsys.readouterr().err
     with sole_writer(tmp_path / "long"):
         assert cli.run(arguments(tmp_path, LONG)) == 1
     assert f"{tmp_path / 'long'} is being written by another process" in capsys.readouterr().err
