@@ -57,8 +57,10 @@ class Import(Command):
             return 0
         for note in found.notes:
             print(printable(note), file=sys.stderr)
+        count, last = len(found.steps), found.steps[-1]
+        steps = f"{count} checkpoints, steps {found.steps[0]} to" if count > 1 else "a checkpoint at step"
         say(
-            f"{printable(found.path)}: {len(found.steps)} checkpoints, steps {found.steps[0]} to {found.steps[-1]}, "
+            f"{printable(found.path)}: {steps} {last}, "
             f"{found.num_parameters:,} parameters in {found.num_tensors} tensors"
         )
         return 0

@@ -94,6 +94,7 @@ def quadrature(op: LinearMap, probes: int = 8, steps: int = 80, seed: int = 0) -
     """Lanczos from `probes` Gaussian vectors, `steps` products each, partially reorthogonalised."""
     require_symmetric(op)
     op = Sound(op)
+    require_count("probes", probes)
     if probes < 2:
         raise ArgumentError(f"{probes} probe: a standard error takes at least 2", "give more probes, such as 8")
     require_count("steps", steps)
@@ -280,6 +281,7 @@ def trace(op: LinearMap, probes: int = 30, seed: int = 0) -> Trace:
     interval takes Student's t. Exact for at most `probes` rows.
     """
     require_symmetric(op)
+    require_count("probes", probes)
     op = Sound(op)
     n, third = op.shape[0], probes // 3
     if third < 2:

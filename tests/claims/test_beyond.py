@@ -119,6 +119,10 @@ def write_transformers(folder: Path, x: float) -> None:
                     | {"lowest": -depth[pair] * (1 + step), "saddle_bound_constants": np.nan}
                     for pair in pairs
                 ]
+    runs += [
+        {"study": "policy", "case": "base", "seed": seed, "lr_ratio": "prop41", "grokked": 150.0 + seed - 200}
+        for seed in beyond.SEEDS["transformer"]
+    ]
     folder.mkdir()
     tables = {"runs": runs, "curvature": rows, "seeds": each}
     for name, table in {**tables, "verdicts": primary.judge(numbers, TESTS)}.items():
@@ -138,6 +142,7 @@ def test_the_page_follows_the_verdicts(x: float, judgement: str, tmp_path: Path)
     assert html.count("E,U 10</td>") == len(NETWORKS) - 1
     assert html.count("V,O 10</td>") == 1
     assert re.search(r"<td>1</td><td>.*10 of 10</a></td><td>300</td>", html)
+    assert re.search(r"<td>by Proposition 4.1</td><td>.*10 of 10</a></td><td>154</td>", html)
     assert "<td>∞</td><td>× 0.5 [0.5, 0.5]</td>" in html
     assert tmp_path / "figures/transformer-depths.svg" in texts
 

@@ -366,6 +366,9 @@ def test_words_of_errors() -> None:
         quadrature(square, probes=1)
     with pytest.raises(ValueError, match=r"5 probes: Hutch\+\+ takes at least 6"):
         trace(square, probes=5)
+    for refuses in (quadrature, trace):
+        with pytest.raises(ValueError, match=r"probes is 7\.5"):
+            refuses(square, probes=7.5)
     for attempt in (quadrature, spectral_density, trace, lambda op: eigsh(op, 1)):
         with pytest.raises(ValueError, match="eigenvalues of a 40 x 50 operator: take a diagonal block"):
             attempt(oblong)

@@ -49,6 +49,8 @@ def test_states_inside_of_others(key: str, tmp_path: Path, capsys: pytest.Captur
     assert cli.run(["import", str(tmp_path), "--out", str(tmp_path / "run.h5"), "--quiet"]) == 0
     said = capsys.readouterr()
     assert "2 checkpoints, steps 1 to 2, 15 parameters in 4 tensors" in said.out
+    assert cli.run(["import", str(tmp_path / "at2.pt"), "--out", str(tmp_path / "one.h5"), "--quiet"]) == 0
+    assert "one.h5: a checkpoint at step 2, 15 parameters in 4 tensors" in capsys.readouterr().out
     for line in (
         f"the state is under '{key}'",
         "skipped 'optimizer': no tensor",
