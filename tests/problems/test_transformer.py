@@ -21,6 +21,7 @@ from landscape.errors import ConfigError
 from landscape.problems.fields import number_of_parameters, parameters
 from landscape.problems.problem import members, size, tensors
 from landscape.problems.tasks import make_data
+from landscape.problems.transformer import structure as module
 from landscape.problems.transformer.model import Transformer, load_model, sinusoids
 from landscape.problems.transformer.problem import TransformerProblem
 from landscape.storage.runs import RunReader
@@ -193,6 +194,21 @@ def test_dense_blocks(config: TrainConfig) -> None:
     assert alone is not None
     assert again is not None
     assert torch.equal(alone, again)
+
+
+def test_closed_forms_of_large_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They need no columns of the whole Hessian, which a large model has too many of."""
+    config = variant()
+    problem, params = problem_of(config), at_random(config)
+    names = ["mlp_in.0", "b_in.0", "mlp_out.0", "b_out.0", "U"]
+    expected = problem.structure(params, 0.5).dense(names)
+    monkeypatch.setattr(module, "_MOST", 1)
+    large = problem.structure(params, 0.5)
+    found = large.dense(names)
+    assert found is not None
+    assert expected is not None
+    assert torch.equal(found, expected)
+    assert large.dense(["E", *names]) is None
 
 
 def test_decay_is_on_the_diagonal() -> None:

@@ -42,8 +42,8 @@ class TransformerStructure:
         """Automatic differentiation has to do."""
 
     def dense(self, names: Sequence[str], gauss_newton: bool = False) -> Tensor | None:
-        """A diagonal block or its Gauss-Newton part; None where the whole model's columns are too many to keep."""
-        if self._size > _MOST:
+        """A diagonal block or its Gauss-Newton part; None where it takes more columns than may be kept."""
+        if self._size > _MOST and not self._late.keys() >= set(names):
             return None
         matrix = torch.cat([torch.cat([self._piece(a, b, gauss_newton) for b in names], dim=1) for a in names])
         matrix.diagonal().add_(self.decay)
