@@ -44,7 +44,7 @@ TINY: dict[str, Any] = {
 }
 SEEDS = (300, 301)
 TESTS, OF_READER = beyond.TESTS["text"], beyond.TESTS["text-transformer"]
-REFERENCE = STUDIES.parent / "reports/reference/text"
+REFERENCE = STUDIES.parent / "reports/reference"
 
 
 def make_words(folder: Path) -> None:
@@ -119,36 +119,56 @@ def test_x_is_that_of_the_raw_files(scale: Path, tmp_path: Path) -> None:
     assert all(any(x[name, seed] for seed in SEEDS) for name in TESTS)
 
 
-def test_the_committed_verdicts_are_those_of_the_committed_rows() -> None:
-    """By csv, NumPy and SciPy alone."""
+class Committed:
+    """What the tables of a scale give, by csv and NumPy alone."""
 
-    def rows(name: str, **known: str) -> list[dict[str, str]]:
-        with (REFERENCE / f"{name}.csv").open(encoding="utf-8") as file:
+    def __init__(self, scale: str) -> None:
+        self.folder = REFERENCE / scale
+
+    def rows(self, name: str, **known: str) -> list[dict[str, str]]:
+        with (self.folder / f"{name}.csv").open(encoding="utf-8") as file:
             return [row for row in csv.DictReader(file) if all(row[k] == value for k, value in known.items())]
 
-    def correlation(case: str, seed: str) -> float:
-        of = np.array([(row["count"], row["norm"]) for row in rows("words", case=case, seed=seed)], float)
+    def correlation(self, case: str, seed: str) -> float:
+        of = np.array([(row["count"], row["norm"]) for row in self.rows("words", case=case, seed=seed)], float)
         return float(np.corrcoef(*(stats.rankdata(column) for column in of.T))[0, 1])
 
-    def best(study: str, case: str, seed: str) -> float:
-        return min(float(row["test_loss"]) for row in rows("losses", study=study, case=case, seed=seed))
+    def best(self, study: str, case: str, seed: str) -> float:
+        return min(float(row["test_loss"]) for row in self.rows("losses", study=study, case=case, seed=seed))
 
-    def depth(block: str, seed: str) -> float:
-        (row,) = rows("curvature", study="curvature", block=block, seed=seed)
-        return -float(row["lowest"])
+    def deeper(self, one: str, other: str, seed: str) -> float:
+        found = []
+        for block in (one, other):
+            (row,) = self.rows("curvature", study="curvature", analysis="middle", block=block, seed=seed)
+            found.append(-float(row["lowest"]))
+        return math.log(found[0] / found[1])
 
-    x: dict[str, dict[int, float]] = {name: {} for name in TESTS}
+    def require(self, x: dict[str, dict[int, float]]) -> None:
+        """The numbers and verdicts that are committed are these."""
+        for row in self.rows("seeds"):
+            assert float(row["x"]) == pytest.approx(x[row["claim"]][int(row["seed"])], abs=1e-9)
+        assert len(self.rows("seeds")) == 10 * len(x)
+        by_hand = verdict(x)
+        for row in self.rows("verdicts"):
+            assert (pytest.approx(float(row["holm"])), row["verdict"]) == by_hand[row["claim"]]
+
+
+def test_the_committed_verdicts_are_those_of_the_committed_rows() -> None:
+    text, x = Committed("text"), {name: dict[int, float]() for name in TESTS}
     for seed in map(str, range(300, 310)):
-        of = {case: correlation(case, seed) for case in ("decay", "none", "large")}
+        of = {case: text.correlation(case, seed) for case in ("decay", "none", "large")}
         x["N1"][int(seed)], x["N2"][int(seed)] = of["decay"] - of["none"], of["decay"] - of["large"]
-        x["N3"][int(seed)] = best("words", "decay", seed) - best("rates", "prop41", seed)
-        x["N4"][int(seed)] = math.log(depth("E,W", seed) / depth("W,V", seed))
-    for row in rows("seeds"):
-        assert float(row["x"]) == pytest.approx(x[row["claim"]][int(row["seed"])], abs=1e-9)
-    assert len(rows("seeds")) == 40
-    by_hand = verdict(x)
-    for row in rows("verdicts"):
-        assert (pytest.approx(float(row["holm"])), row["verdict"]) == by_hand[row["claim"]]
+        x["N3"][int(seed)] = text.best("words", "decay", seed) - text.best("rates", "prop41", seed)
+        x["N4"][int(seed)] = text.deeper("E,W", "W,V", seed)
+    text.require(x)
+
+
+def test_the_committed_verdicts_on_a_transformer_are_those_of_the_committed_rows() -> None:
+    reader, x = Committed("text-transformer"), {name: dict[int, float]() for name in OF_READER}
+    for seed in map(str, range(300, 310)):
+        x["N5"][int(seed)] = reader.deeper("E,mlp_in", "mlp_in,mlp_out", seed)
+        x["N6"][int(seed)] = reader.best("rates", "c1", seed) - reader.best("rates", "c10", seed)
+    reader.require(x)
 
 
 @pytest.mark.slow
