@@ -176,7 +176,7 @@ def tables(studies: Runs) -> dict[str, pd.DataFrame]:
         "map": [map_row(run) for run in chosen(studies, MAP)],
         "words": [words(run) for run in chosen(texts, WORDS) if run.labels["case"] in JUDGED],
         "ranges": [ranges(run) for study in BY_RANK for run in chosen(texts, study)],
-        "zipf": [pd.DataFrame([zipf(run)]) for study in (WORDS, OTHERS) for run in chosen(texts, study)],
+        "zipf": [pd.DataFrame([zipf(run)]) for run in chosen(texts, OTHERS)],
         "losses": [losses(run) for study, case in BY_STEP for run in chosen(texts, study, **case)],
     }
     return {name: pd.concat(parts, ignore_index=True) for name, parts in found.items() if parts}

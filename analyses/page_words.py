@@ -127,17 +127,27 @@ def texts(scale: Scale, link: Link) -> Iterator[dict[str, Any]]:
     """By text and number of words, what weight decay and small batches do to the correlation of norm and frequency."""
     if "zipf" not in scale.tables:
         return
+    judged_on = {name: scale.rows("seeds", claim=name)["x"] for name in ("N1", "N2")}
+    yield {
+        "text": TEXTS["bible"],
+        "words": "500",
+        "seeds": len(judged_on["N1"]),
+        "changes": [link("seeds", ends_of(x), claim=name) for name, x in judged_on.items()],
+    }
     for (text, count), rows in scale.tables["zipf"].groupby(["text", "words"]):
         of = rows.set_index(["weight_decay", "batch_size", "seed"])["correlation"].unstack("seed")
-        known = {"text": text, "words": count}
-        by = {"decay": of.loc[0.001, 64] - of.loc[0.0, 64], "batches": of.loc[0.001, 64] - of.loc[0.001, DASHED]}
-        cells = {name: f"{number(x.median())} [{number(x.min())}, {number(x.max())}]" for name, x in by.items()}
+        changes = of.loc[0.001, 64] - of.loc[0.0, 64], of.loc[0.001, 64] - of.loc[0.001, DASHED]
         yield {
             "text": TEXTS[text],
             "words": f"{count:,}",
             "seeds": of.shape[1],
-            **{name: link("zipf", cell, **known) for name, cell in cells.items()},
+            "changes": [link("zipf", ends_of(x), text=text, words=count) for x in changes],
         }
+
+
+def ends_of(x: pd.Series) -> str:
+    """The median, and the least and the largest."""
+    return f"{number(x.median())} [{number(x.min())}, {number(x.max())}]"
 
 
 def rates(scale: Scale, link: Link, which: Mapping[str, tuple[str, str]]) -> Iterator[dict[str, Any]]:

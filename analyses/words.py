@@ -50,7 +50,7 @@ def words(run: Run) -> pd.DataFrame:
 
 
 def zipf(run: Run) -> dict[str, object]:
-    """One row: how the norms of all words follow their places in training contexts, and the lowest test loss."""
+    """One row: how the norms of all words follow their places in training contexts."""
     config, held = run.planned.config, words(run)
     return {
         **of_run(run),
@@ -59,7 +59,6 @@ def zipf(run: Run) -> dict[str, object]:
         "weight_decay": config.weight_decay,
         "batch_size": config.batch_size,
         "correlation": float(stats.spearmanr(held["count"], held["norm"]).statistic),
-        "lowest": float(run.data["test_loss"].min()),
     }
 
 
