@@ -23,7 +23,7 @@ from landscape.analysis.measurement import Measurement
 from landscape.config import AnalysisConfig, HessianConfig
 from landscape.errors import LandscapeError
 from landscape.problems.embedding_mlp.blocks import BLOCKS
-from landscape.report.figures import FAMILIES, Drawn, NotDrawnError, open_sources
+from landscape.report.figures import FAMILIES, Drawn, NotDrawnError, open_sources, timeline
 from landscape.report.findings import findings
 from landscape.report.page import write_report
 from landscape.report.style import style
@@ -142,7 +142,7 @@ def test_the_geometry_of_any_run(name: str, folder: Path, tmp_path: Path) -> Non
             np.testing.assert_array_equal(first["number"], data["number"])
 
 
-def test_one_picture_of_a_run(folder: Path, tmp_path: Path) -> None:
+def test_one_picture_of_a_run(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each panel has the numbers of its file, at the steps of that file; several runs are drawn by setting."""
     runs = []
     for name in ("sgd", "free"):
@@ -167,6 +167,8 @@ def test_one_picture_of_a_run(folder: Path, tmp_path: Path) -> None:
         assert steps[-1] == data["step"][-1]
         last = circles[circles["step"] == steps[-1]]
         np.testing.assert_array_equal(last["y"], data["plane_position"].values[-1, 0, :, 1])
+    # Sixty steps in float32 may grok or not; at this level they do at the first of them.
+    monkeypatch.setattr(timeline, "GROKKED", 0.0)
     (both,) = draw(runs, ["timeline"]).values()
     assert set(both.data["run"]) == {"sgd (seed 0)", "free (seed 3)"}
     assert both.title.startswith("Before the network groks")
