@@ -153,7 +153,9 @@ def test_a_wheel_works_in_an_empty_environment(parent: Path, tmp_path: Path) -> 
     run("landscape", "report", "mine/run.h5", "--out", "mine/report", "--quiet")
     assert {path.name for path in (home / "mine").iterdir()} == {"run.h5", "run.hessian.h5", "report"}
     assert (home / "mine/report/report.html").stat().st_size > 10_000
-    assert [path.name for path in home.iterdir() if path.name[0] != "."] == ["mine"]
+    run("landscape", "demo", "--steps", "20", "--checkpoints", "1", "--quiet")
+    assert (home / "landscape-demo/report/report.html").stat().st_size > 10_000
+    assert sorted(path.name for path in home.iterdir() if path.name[0] != ".") == ["landscape-demo", "mine"]
 
 
 def test_a_citation_has_what_its_format_needs() -> None:
