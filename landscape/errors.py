@@ -195,7 +195,9 @@ def _tell(text: str) -> None:
 def suggest(word: str, known: Iterable[str], otherwise: str = "") -> str:
     """A sentence with the nearest known words; where none is near, another one, by default with all of them."""
     known = list(known)
-    near = difflib.get_close_matches(str(word), known, n=2)
+    # The dashes of flags make no two of them alike.
+    bare = {name.lstrip("-"): name for name in known}
+    near = [bare[name] for name in difflib.get_close_matches(str(word).lstrip("-"), bare, n=2)]
     return f"did you mean {' or '.join(near)}?" if near else otherwise or f"known: {', '.join(known)}"
 
 

@@ -112,6 +112,7 @@ def test_no_command(assert_refused: Refusal) -> None:
     [
         ("train --prest demo", "unknown option --prest", "did you mean --preset"),
         ("train --hiden=4", "unknown option --hiden", "did you mean --hidden"),
+        ("demo --out mine", "unknown option --out", "landscape demo --help lists them"),
         ("train --xyzzy", "unknown option --xyzzy", "landscape train --help lists them"),
         ("info a.h5 b.h5", "unexpected argument 'b.h5'", "write it like landscape info FILE [options]"),
         ("slice", "landscape slice lacks RUN and --step N", "write it like landscape slice RUN --step N [options]"),
