@@ -8,7 +8,7 @@ TEST_INSTALLED := $(VENV)/.installed-test
 DEMO_STEPS ?= 3000
 DEMO_CHECKPOINTS ?= 12
 
-.PHONY: install demo demo-transformer test lint bench bench-full studies studies-paper studies-beyond torture docs clean
+.PHONY: install demo demo-transformer test test-all test-fast lint bench bench-full studies studies-paper studies-beyond torture docs clean
 
 install: $(INSTALLED)
 
@@ -39,7 +39,11 @@ lint: $(TEST_INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy landscape
 
+# All but the longest dozen.
 test: lint
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m "not long"
+
+test-all: lint
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal --durations 40 --durations-min 5
 
 # The tests of single modules; those that take long, or the whole program, are left out.

@@ -83,11 +83,16 @@ LONGEST = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of the whole program are slow."""
+    """Tests of the whole program are slow, and so are long ones."""
     for item in items:
-        if item.path.parent.name in WHOLE_PROGRAM:
+        if item.path.parent.name in WHOLE_PROGRAM or item.get_closest_marker("long"):
             item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: item.path.name not in LONGEST)
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are cores: a quarter of the time a test waits for other programs."""
+    return len(os.sched_getaffinity(0)) + 1
 
 
 def pytest_collection_finish() -> None:

@@ -62,6 +62,7 @@ def events(path: Path) -> dict[str, float]:
         return {k: float(min(steps[file[f"metrics/{m}"][:] >= a], default=math.inf)) for k, (m, a) in found.items()}
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("without_workers")
 def test_x_is_that_of_the_raw_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (hessian, runs):

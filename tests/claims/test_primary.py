@@ -64,6 +64,7 @@ def same(one: primary.Numbers, other: primary.Numbers) -> bool:
     return one.keys() == other.keys() and np.allclose(*values, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.long
 def test_every_x_is_that_of_the_raw_files(tiny_scale: Path, numbers: dict[str, primary.Numbers]) -> None:
     by_hand = every_x(Files(tiny_scale))
     assert numbers.keys() == by_hand.keys()

@@ -220,7 +220,7 @@ def expect_json(capsys: pytest.CaptureFixture[str]) -> Callable[[list[str], int 
     return check
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_ctrl_c_at_any_time(tmp_path: Path, tiny_run: Path) -> None:
     """130 or the end, no traceback; what was begun can be resumed."""
     run = tmp_path / "run.h5"

@@ -49,7 +49,7 @@ def one_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accuracy, "copies", copies)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("assembled", "one_start")
 def test_no_wrong_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """The script ends with 0, and makes the rows and verdicts of docs/accuracy.md."""

@@ -16,7 +16,7 @@ from landscape.cli.main import COMMANDS
 
 ROOT = Path(__file__).parents[2]
 FACT = re.compile(r"\bF\d{1,2}b?\b")
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 
 class Page(HTMLParser):

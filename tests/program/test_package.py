@@ -123,7 +123,7 @@ def test_a_source_archive_has_all_that_is_needed(source: tarfile.TarFile) -> Non
     )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_wheel_works_in_an_empty_environment(parent: Path, tmp_path: Path) -> None:
     """Installed by pip under a name of its own, with an empty HOME, from another folder; only dependencies are ours."""
     environment = tmp_path / "venv"
@@ -199,7 +199,7 @@ def use(H: Tensor) -> None:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_types_reach_other_people_s_code(tmp_path: Path) -> None:
     """mypy --strict sees real types, and mistakes, in a file outside the repository; it has what lint has cached."""
     path = tmp_path / "snippet.py"

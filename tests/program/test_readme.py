@@ -98,7 +98,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_commands_and_examples(folder: Path) -> None:
     """They leave the files that they name behind; the index of every block is certified."""
     for name in (
@@ -115,7 +115,7 @@ def test_commands_and_examples(folder: Path) -> None:
         assert {LEVELS[level] for level in found.row(step)["inertia_level"]} == {"certified"}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_smooth_activation_reaches_a_saddle(folder: Path) -> None:
     """With activation x^2 a point with |grad| <= 1e-10, a certified index, and negative curvature of E and W."""
     found = HessianReader(folder / "checkpoints/smooth.critical-1000.h5")

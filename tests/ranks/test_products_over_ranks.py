@@ -95,7 +95,7 @@ def assert_equal(found: Path, expected: Path) -> None:
         assert compared > 60
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_ranks_measure_a_trained_network(run_file: Path) -> None:
     """Products by hand and by autograd, 14 samples on one rank and 15 on the other; the file says how it was made."""
     options = ["--ckpt", str(run_file), "--steps", "60", "--blocks", "E", "all", "--method", "lanczos"]

@@ -36,6 +36,7 @@ def slurm(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
         yield env
 
 
+@pytest.mark.long
 def test_the_files_are_those_of_the_local_executor(
     slurm: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

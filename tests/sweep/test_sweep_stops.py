@@ -41,7 +41,7 @@ def never_sees_ctrl_c(pid: int) -> bool:
     return any(mask & 1 << signal.SIGINT - 1 for mask in masks)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("without_workers")
 @pytest.mark.parametrize(
     ("number", "status"),
@@ -89,7 +89,7 @@ def test_ctrl_c_while_the_workers_start(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("*.h5*"))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_killed_worker_costs_nothing_else(tmp_path: Path) -> None:
     """The runs of a worker that dies are resumed one by one; one that dies alone is reported, no other."""
     runs = sweep_runs(SweepConfig(**LONG), tmp_path)

@@ -216,7 +216,7 @@ def test_every_command_takes_a_transformer(tmp_path: Path, capsys: pytest.Captur
     assert "the control" not in page
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_preset_groks(tmp_path: Path) -> None:
     """As in the demo it memorises, later answers 95 % of the test pairs, and its dense blocks are certified."""
     config = dataclasses.replace(preset("transformer"), seed=1, device="cpu")
