@@ -52,6 +52,12 @@ def median_interval(x: ArrayLike, level: float = 0.95) -> tuple[float, float, fl
     return float(median), float(values[inside[-1]]), float(values[n - 1 - inside[-1]])
 
 
+def share_interval(successes: int, trials: int, level: float = 0.95) -> tuple[float, float]:
+    """The exact interval of a share (Clopper and Pearson 1934)."""
+    found = stats.binomtest(successes, trials).proportion_ci(confidence_level=level, method="exact")
+    return float(found.low), float(found.high)
+
+
 def holm(p: Mapping[str, float]) -> dict[str, float]:
     """Corrected p-values by name (Holm 1979)."""
     corrected, least = {}, 0.0

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from markupsafe import Markup
+from page_arms import arm, constant_tokens, experiment, step
 from page_auto import edges, pilots
-from page_beside import COMPARISONS, by_task, compared
-from page_claims import CLAIMS, effect, headline, number, said
+from page_beside import COMPARISONS, by_task, compared, spread
+from page_claims import CLAIMS, capital, effect, headline, number, said, size
 from page_figures import COLOURS, READER, SCALES, TEXT, TRANSFORMER, alone, depths, effects, film, shares, training
 from page_lags import timing
 from page_map import decay_map
@@ -101,23 +102,34 @@ class Results(Scale):
             name: self.link("curvature", number(value), **known, block=block)
             for name, value, block in (("ratio", ratio, "E,W"), ("control", control, "W,V"), ("off", off, "E,W"))
         }
-        return {**linked, "deeper": control > 1, "figure": figure, "seeds": len(lowest)}
+        return {**linked, "deeper": control > 1, "figure": figure, "words": words}
 
     def without_coupling(self) -> dict[str, Any]:
-        """The quoted numbers of the second discovery, and its figure."""
+        """The second discovery: the three cases of its test in a figure, and every arm of its experiment."""
         cases = {
             "E and W, L2": (self.runs("curvature", case="c1"), "#d55e00"),
             "tables, nuclear norm": (self.runs("tables", case="nuclear"), "#0173b2"),
             "tables, L2": (self.runs("tables", case="l2"), "#949494"),
         }
-        facts = {}
-        for label, (rows, _) in cases.items():
-            known = {name: rows[name].iloc[0] for name in ("study", "case")}
-            there = f"{rows['grokked'].notna().sum()} of {len(rows)}"
-            rank = number(float(rows["effective_rank"].median()))
-            facts[label] = {"grokked": self.link("runs", there, **known), "rank": self.link("runs", rank, **known)}
+        rows = self.tables["runs"]
+        facts = {
+            label: arm(rows, {name: of[name].iloc[0] for name in ("study", "case")}, self.link)
+            for label, (of, _) in cases.items()
+        }
         alt = "; ".join(f"{label}: {facts[label]['grokked'].striptags()} grokked" for label in facts)
-        return {"cases": facts, "figure": shares(cases, f"Share of runs that have grokked at {self.name}. {alt}")}
+        figure = shares(cases, f"Share of runs that have grokked at {self.name}. {alt}")
+        return {"cases": facts, "figure": figure, "arms": experiment(rows, self.name, self.link)}
+
+    def curvature_off(self) -> Markup | None:
+        """By which factor λ_max(W)/λ_max(E) on the plateau misses (σ_max(E)/σ_max(W))² at the nearest record."""
+        found = []
+        top = self.rows("curvature", study="curvature", case="c1", analysis="top-plateau", block="E")
+        for seed, row in top.iterrows():
+            records = self.rows("metrics", study="curvature", case="c1").loc[[seed]]
+            near = records.iloc[(records["step"] - row["step"]).abs().argmin()]
+            found.append(math.exp(abs(math.log(row["curvature_ratio"] * (near.sigma_max_W / near.sigma_max_E) ** 2))))
+        known = {"study": "curvature", "case": "c1", "analysis": "top-plateau", "block": "E"}
+        return self.link("curvature", spread(found), **known) if found else None
 
     @property
     def has_film(self) -> bool:
@@ -146,8 +158,8 @@ class Results(Scale):
         shown = film(self.of_film("curvature"), self.of_film("metrics"))
         return {**shown, **self.events(), "run": run["file"], "setting": setting}
 
-    def over_training(self) -> Markup:
-        """The depths of the pairs over training."""
+    def over_training(self) -> dict[str, Any]:
+        """The depths of the pairs over training, and what they show."""
         rows = self.of_film("curvature")
         lowest = rows.pivot_table(index="step", columns="block", values="lowest")
         bound = rows[rows["block"] == "E,W"].set_index("step")["saddle_bound_constants"]
@@ -155,7 +167,8 @@ class Results(Scale):
         words = (
             f"the depth of E,W equals the norm of the bias's gradient within 1 % at {on_it.sum()} of {len(on_it)} steps"
         )
-        return training(rows, self.events(), f"Depth of each pair over training at {self.name}: {words}")
+        alt = f"Depth of each pair over training at {self.name}: {words}"
+        return {"figure": training(rows, self.events(), alt), "words": words}
 
     def sizes(self) -> dict[str, Any] | None:
         """What changes with size, where that was studied."""
@@ -179,40 +192,35 @@ class Results(Scale):
         """Median step of grokking of division, where it was studied."""
         rows = self.runs("tasks", case="c1", task="div")
         known = {"study": "tasks", "case": "c1", "task": "div"}
-        return self.link("runs", median_step(rows["grokked"]), **known) if len(rows) else None
+        return self.link("runs", step(rows["grokked"]), **known) if len(rows) else None
+
+    def sgd(self) -> Markup | None:
+        """The constant of Proposition 4.1 with SGD, where it was studied."""
+        rows = self.runs("sgd", case="c1")
+        return (
+            self.link("runs", spread(rows["prop41_constant"].tolist()), study="sgd", case="c1") if len(rows) else None
+        )
 
     def settings(self) -> list[dict[str, Any]]:
         """What became of the runs of each setting: how many grokked, and medians."""
         rows, found = self.tables["runs"], []
         for varied, group in rows.groupby(VARIED, sort=False):
             known = dict(zip(VARIED, varied, strict=True))
-            medians = {name: median_step(group[name]) for name in ("memorised", "grokked")}
+            medians = {name: step(group[name]) for name in ("memorised", "grokked")}
             there = self.link("runs", f"{group['grokked'].notna().sum()} of {len(group)}", **known)
             rank = number(group["effective_rank"].median()) if group["effective_rank"].notna().any() else "–"
             found.append({**known, **medians, "there": there, "rank": rank})
         return found
 
-    def inputs(self) -> dict[str, Markup]:
-        """Median step of grokking with the constant tokens, without them, and with them folded into the bias."""
-        with_them = ("curvature", "c1") if self.config.tokens == 4 else ("constants", "four")
-        known = {"four tokens": with_them, "operands alone": ("constants", "two"), "folded": ("constants", "folded")}
-        found = {}
-        for label, (study, case) in known.items():
-            if len(rows := self.runs(study, case=case)):
-                found[label] = self.link("runs", median_step(rows["grokked"]), study=study, case=case)
-        return found
+    def inputs(self) -> dict[str, Any]:
+        """What becomes of memorising and grokking without the constant tokens, and with them folded into the bias."""
+        return constant_tokens(self.tables["runs"], self.link)
 
     def seeds(self, claim: str) -> list[Markup]:
         """x of each seed, linked."""
         rows = self.tables["seeds"]
         rows = rows[rows["claim"] == claim]
         return [self.link("seeds", number(row.x), claim=claim, seed=row.seed) for row in rows.itertuples()]
-
-
-def median_step(steps: pd.Series) -> str:
-    """The median of steps, in which never is latest."""
-    found = steps.fillna(math.inf).median()
-    return f"{found:,.0f}" if math.isfinite(found) else "∞"
 
 
 def definitions() -> dict[str, tuple[str, str]]:
@@ -231,7 +239,7 @@ def title(rows: list[dict[str, Any]], scale: str) -> str:
         judgement: sum(row["verdict"] == judgement for row in rows) for judgement in ("supported", "not supported")
     }
     rest = len(rows) - sum(count.values())
-    held = f"{count['supported']} of the paper's {len(rows)} claims hold at {scale}"
+    held = f"{capital(size(scale))} {count['supported']} of the paper's {len(rows)} claims hold"
     return f"{held}, {count['not supported']} come out the other way, {rest} stay undecided"
 
 
@@ -276,7 +284,10 @@ def written(out: Path) -> dict[Path, str]:
         "done": done,
         "colours": SCALES,
         "claims": claims,
-        "groups": {"The paper's nine claims": PAPER, "Two open questions": OPEN},
+        "groups": {"Two discoveries": DISCOVERIES, "The paper's nine claims": PAPER, "Two open questions": OPEN},
+        "where": size(done[-1].name),
+        "inputs": {results.name: results.inputs() for results in done},
+        "off": {results.name: found for results in done if (found := results.curvature_off())},
         "everything": [*DISCOVERIES, *PAPER, *OPEN],
         "constants": constants,
         "training": training,
@@ -307,7 +318,7 @@ def written(out: Path) -> dict[Path, str]:
     templates = environment(HERE / "templates")
     texts = {"index.html": "page.html.j2", "report.md": "report.md.j2"}
     found = {out / name: templates.get_template(template).render(said_once) for name, template in texts.items()}
-    figures = {f"{name}-training": figure for name, figure in training.items()}
+    figures = {f"{name}-training": one["figure"] for name, one in training.items()}
     figures |= {f"{name}-depths": one["figure"] for name, one in constants.items()}
     figures |= {f"{name}-shares": one["figure"] for name, one in tables.items()}
     figures |= {f"{name}-sizes": one["figure"] for name, one in by_size.items()}

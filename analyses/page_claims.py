@@ -7,6 +7,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from exact import MOST_SEEDS
+
 Row = Mapping[str, Any]
 """A row of verdicts.csv."""
 
@@ -209,7 +211,9 @@ def said(name: str, row: Row) -> str:
     if row["verdict"] != "undecided":
         return claim.holds if row["verdict"] == "supported" else claim.opposite
     needed = row["seeds_to_decide"]
-    more = "" if math.isnan(needed) else f" {needed:.0f} seeds like these would decide."
+    more = f" {MOST_SEEDS} seeds like these would not decide."
+    if not math.isnan(needed):
+        more = f" {needed:.0f} seeds like these would decide."
     return f"Undecided: {claim.question}{more}"
 
 
@@ -223,4 +227,13 @@ def headline(name: str, rows: Mapping[str, Row]) -> str:
     scale, row = list(rows.items())[-1]
     sentence = said(name, row)
     agree = len({row["verdict"] for row in rows.values()}) == 1
-    return sentence if agree else f"At {scale}: {sentence}"
+    return sentence if agree else f"{capital(size(scale))}: {sentence}"
+
+
+def size(scale: str) -> str:
+    """Where a scale is named in a sentence: the preset `paper` is not the paper."""
+    return "at the paper's size" if scale == "paper" else f"at {scale}"
+
+
+def capital(text: str) -> str:
+    return text[0].upper() + text[1:]

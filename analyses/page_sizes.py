@@ -6,9 +6,12 @@ import math
 from typing import Any
 
 import pandas as pd
+from matplotlib.colors import to_hex
 from page_claims import number
 from page_figures import ladder
 from scale import POINTS
+
+from landscape.report.style import colour
 
 SIZES = "sizes"
 """Study that varies one quantity at a time."""
@@ -17,8 +20,8 @@ RUN = ["study", "case", "task", "seed"]
 VARIED = {"d": "embed_dim", "h": "hidden", "p": "p", "tokens": "tokens"}
 """Columns of runs.csv by the name of the quantity."""
 SHOWN = {
-    "E,W over W,V": "#d55e00",
-    "operands' rows of E, and W, over W,V": "#0173b2",
+    "E,W over W,V": to_hex(colour("E,W")),
+    "operands' rows of E, and W, over W,V": to_hex(colour("E[operands],W")),
 }
 """Ratios of depths, with their colours."""
 

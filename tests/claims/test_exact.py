@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from exact import holm, median_interval, seeds_to_decide, signed_rank_p
+from exact import holm, median_interval, seeds_to_decide, share_interval, signed_rank_p
 from scipy import stats
 
 
@@ -74,3 +74,11 @@ def test_what_would_decide() -> None:
     assert needed % 10 == 0
     assert signed_rank_p(np.tile(x, needed // 10)) < 0.05 / 13 <= signed_rank_p(np.tile(x, needed // 10 - 1))
     assert seeds_to_decide([1.0, -1.0], 13) is None
+
+
+@pytest.mark.parametrize(("successes", "trials"), [(0, 10), (3, 10), (10, 10)])
+def test_the_interval_of_a_share_is_that_of_its_beta_quantiles(successes: int, trials: int) -> None:
+    low, high = share_interval(successes, trials)
+    rest = trials - successes
+    assert low == pytest.approx(stats.beta.ppf(0.025, successes, rest + 1) if successes else 0)
+    assert high == pytest.approx(stats.beta.ppf(0.975, successes + 1, rest) if rest else 1)

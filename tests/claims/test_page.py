@@ -6,7 +6,6 @@ import csv
 import re
 import sys
 from html import unescape
-from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -14,38 +13,13 @@ import page
 import pytest
 from helpers.browser import CHROMIUM, browser
 from helpers.made_tables import DEPTHS, write_tables
+from helpers.pages import Reader
 from markupsafe import Markup
 from page_beside import by_task, compared
 from page_claims import CLAIMS, effect
 
 SCALES = ("quick", "mid", "paper")
 HELD = dict.fromkeys(CLAIMS, 0.9) | {"C7": 0.3, "C9": 0.1}
-
-
-class Reader(HTMLParser):
-    """Text outside of what is folded, ids, links, and elements with their attributes."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.words: list[str] = []
-        self.found: list[tuple[str, dict[str, str | None]]] = []
-        self.folded = self.silent = 0
-        self.feed(text)
-        self.ids = [attributes["id"] for _, attributes in self.found if "id" in attributes]
-        self.links = [attributes for tag, attributes in self.found if tag == "a"]
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attrs)))
-        self.folded += tag == "details"
-        self.silent += tag in ("style", "script", "title")
-
-    def handle_endtag(self, tag: str) -> None:
-        self.folded -= tag == "details"
-        self.silent -= tag in ("style", "script", "title")
-
-    def handle_data(self, data: str) -> None:
-        if not self.folded and not self.silent:
-            self.words += data.split()
 
 
 def heading(text: str, name: str) -> str:
@@ -90,8 +64,9 @@ def test_what_is_open_is_asked(tmp_path: Path) -> None:
     """A claim without verdict is a question; where scales disagree, the sentence names its scale."""
     write_tables(tmp_path / "quick", {"C1": 0.7}, tokens=2)
     text = html(tmp_path)
-    assert heading(text, "C8") == f"Undecided: {CLAIMS['C8'].question}"
-    assert "1 of the paper's 9 claims hold at quick, 0 come out the other way, 8 stay undecided" in unescape(text)
+    # Zeros stay zeros, however many.
+    assert heading(text, "C8") == f"Undecided: {CLAIMS['C8'].question} 200 seeds like these would not decide."
+    assert "At quick 1 of the paper's 9 claims hold, 0 come out the other way, 8 stay undecided" in unescape(text)
     write_tables(tmp_path / "mid", {"C1": -0.7}, tokens=4)
     assert heading(html(tmp_path), "C1") == f"At mid: {CLAIMS['C1'].opposite}"
 
@@ -113,8 +88,12 @@ def test_every_number_leads_to_its_row(three: Path) -> None:
     for link in others:
         if link.startswith("#"):
             assert reader.ids.count(link[1:]) == 1, link
-        elif link == "../../studies/PROTOCOL.md":
-            assert page.PROTOCOL.exists()
+        elif link.startswith("../../"):
+            # From the committed page, to a heading of a file of the repository.
+            target, _, place = link.removeprefix("../../").partition("#")
+            whole = (page.HERE.parent / target).read_text(encoding="utf-8")
+            headings = re.findall(r"^#+ (.*)$", whole, re.MULTILINE)
+            assert not place or place in [name.lower().replace(" ", "-") for name in headings], link
         else:
             assert link.startswith("https://arxiv.org/") or (three / link).exists(), link
     # Runs that never grokked are later than all: the median of ten is that of the fifth and the sixth.
@@ -128,6 +107,35 @@ def test_every_number_leads_to_its_row(three: Path) -> None:
     for value in (DEPTHS["E,W"] / operands, DEPTHS["W,V"] / operands, 1 - 1 / 1.001):
         assert f" {value:.3g} " in quote, quote
     assert "it is the deeper coupling" in quote
+
+
+def test_every_arm_of_the_experiment_is_counted(three: Path) -> None:
+    """Runs that never grokked are later than all; of the arms of d, the least and the largest are quoted."""
+    arms = page.Results(three / "mid").without_coupling()["arms"]
+    shown = {words: {name: cell.striptags() for name, cell in row.items()} for words, row in arms["rows"].items()}
+    assert list(shown) == [
+        "a: E and W, L2", "b: tables, L2", "c: tables, nuclear norm", "d: E and W, d = 8", "d: E and W, d = 16",
+        "e: op and = removed", "f: E frozen once memorised", "g: balanced start",
+    ][:-1]  # fmt: skip
+    # Clopper and Pearson's interval of 3 of 10, as in their tables.
+    assert shown["d: E and W, d = 8"] == {
+        "grokked": "3 of 10", "share": "7% to 65%", "step": "∞", "delay": "∞", "rank": "10.4", "nuclear": "418",
+    }  # fmt: skip
+    assert shown["a: E and W, L2"]["delay"] == "804"
+    assert (arms["named"]["least"]["d"], arms["named"]["most"]["d"]) == ("8", "16")
+    assert len(arms["figures"]) == 2
+
+
+def test_what_folding_the_constant_tokens_does_is_said(three: Path) -> None:
+    """Made runs grok at half the step; with two tokens they are compared to those of `constants` with four."""
+    for name in SCALES:
+        found = page.Results(three / name).inputs()
+        assert (found["folded"]["grokked"].striptags(), found["folded"]["sooner"]) == ("× 0.5 [0.5, 0.5]", "sooner")
+        assert (found["removed"]["grokked"].striptags(), found["removed"]["sooner"]) == (
+            "× 1 [1, 1]", "neither sooner nor later",
+        )  # fmt: skip
+    words = unescape(re.sub(r"\s+", " ", (three / "index.html").read_text(encoding="utf-8")))
+    assert "At quick it groks sooner; at mid it groks sooner; at paper it groks sooner." in words
 
 
 def test_what_changes_with_size_is_said(three: Path) -> None:
@@ -164,7 +172,8 @@ def test_settings_are_compared_over_paired_seeds(three: Path) -> None:
     results = page.Results(three / "mid")
     runs, curvature = results.tables["runs"], results.tables["curvature"]
     assert {words: text.striptags() for words, text in compared(runs, results.link).items()} == {
-        "c = 4 over c = 1": "× 0.5 [0.5, 0.5]"
+        "E stays as it was when the training set was memorised": "× ∞ [∞, ∞]",
+        "c = 4 over c = 1": "× 0.5 [0.5, 0.5]",
     }
     tasks = by_task(runs, curvature, results.link)
     assert list(tasks) == ["a + b", "a / b"]
@@ -182,7 +191,7 @@ def test_the_page_is_short_whole_and_described(three: Path) -> None:
     assert 300 < len(reader.words) <= 2500
     assert len(text.encode()) < 5e6
     pictures = [attributes for tag, attributes in reader.found if tag == "svg"]
-    assert len(pictures) == 3 + 3 + 3 + 13 + 1 + 4
+    assert len(pictures) == 3 + 3 + 3 * 3 + 13 + 1 + 4
     assert all(picture["role"] == "img" and len(str(picture["aria-label"])) > 10 for picture in pictures)
     # Nothing is loaded.
     assert not [tag for tag, attributes in reader.found if "src" in attributes or tag == "link"]
@@ -197,8 +206,9 @@ def test_what_github_shows(three: Path) -> None:
     table = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
     assert table[0] == ["", "finding", *SCALES]
     shown = (three / "index.html").read_text(encoding="utf-8")
-    assert {row[0]: unescape(row[1]) for row in table[2:]} == {name: heading(shown, name) for name in CLAIMS}
-    for name, _, *found in table[2:]:
+    findings = table[2 : 2 + len(CLAIMS)]
+    assert {row[0]: unescape(row[1]) for row in findings} == {name: heading(shown, name) for name in CLAIMS}
+    for name, _, *found in findings:
         for scale, cell in zip(SCALES, found, strict=True):
             verdict = page.Results(three / scale).verdict(name)
             assert re.sub("<[^>]+>", "", cell) == f"{verdict['verdict']}, {effect(name, verdict)}"

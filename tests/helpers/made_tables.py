@@ -40,6 +40,8 @@ def write_tables(folder: Path, x: Mapping[str, float], tokens: int) -> None:
         ("tables", "nuclear"),
         ("constants", "four"),
         ("constants", "two"),
+        ("constants", "folded"),
+        *[("tables", case) for case in ("d16", "d8", "frozen")],
     ]
     tables["runs"] = pd.DataFrame([_run(study, case, seed, tokens) for study, case in cases for seed in SEEDS])
     tables["runs"].loc[len(tables["runs"])] = _run(FILM, "base", SEEDS[0], tokens) | {"p": 59 if tokens == 2 else 97}
@@ -85,7 +87,8 @@ def _run(study: str, case: str, seed: int, tokens: int) -> dict[str, object]:
     size = {"p": 59, "tokens": tokens, "embed_dim": 16, "hidden": 64, "prop41_constant": seed / 100}
     if case in WIDTHS:
         size[WIDTHS[case][0]] = WIDTHS[case][1]
-    grokked = None if case == "l2" else (900 + seed) / (2 if case in ("c10", "c4") else 1)
+    never = case in ("l2", "frozen") or (case == "d8" and seed > 102)
+    grokked = None if never else (900 + seed) / (2 if case in ("c10", "c4", "folded") else 1)
     return {
         **known,
         **setting,
@@ -95,6 +98,7 @@ def _run(study: str, case: str, seed: int, tokens: int) -> dict[str, object]:
         "delay": None if grokked is None else grokked - 200,
         "watched": 6000,
         "effective_rank": seed / 10,
+        "nuclear_norm": 4.0 * seed,
     }
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import page
 import pytest
+from helpers.pages import Reader
 from helpers.trial_by_hand import Tables, every_x, verdict
 
 REFERENCE = Path(__file__).parents[2] / "reports/reference"
@@ -72,3 +73,32 @@ def test_the_committed_page_is_that_of_the_committed_tables() -> None:
         pytest.skip("no page is committed yet: python analyses/page.py")
     for path, text in page.written(REFERENCE).items():
         assert path.read_text(encoding="utf-8") == text, path
+
+
+def test_what_the_page_concludes_of_tables_is_in_the_committed_rows() -> None:
+    """The sentences on coupling, rank and regulariser, which no verdict turns."""
+
+    def delays(scale: str, study: str, case: str) -> list[float]:
+        known = {"study": study, "case": case}
+        return [
+            float(row["delay"] or "inf")
+            for row in rows(REFERENCE / scale / "runs.csv")
+            if all(row[name] == value for name, value in known.items())
+        ]
+
+    for scale, least, most in (("quick", "d4", "d118"), ("mid", "d8", "d122"), ("paper", "d8", "d198")):
+        ordinary = delays(scale, "curvature", "c1")
+        l2, nuclear, small, large, frozen = (
+            delays(scale, "tables", case) for case in ("l2", "nuclear", least, most, "frozen")
+        )
+        assert np.median(nuclear) > np.median(ordinary), "tables wait as well"
+        assert np.median(l2) > 2 * np.median(nuclear)
+        assert np.median(small) > 2 * np.median(large), "the smaller d, the longer the wait"
+        assert min(frozen) == np.inf
+
+
+def test_the_committed_page_is_short() -> None:
+    """At most 2 500 words that are not folded, and 5 MB."""
+    text = (REFERENCE / "index.html").read_text(encoding="utf-8")
+    assert len(Reader(text).words) <= 2500
+    assert len(text.encode()) < 5e6
