@@ -15,7 +15,7 @@ from conftest import SMALL_TRANSFORMER
 from helpers.transformers import at_random, problem_of
 from torch import Tensor, nn
 
-from landscape.config import TrainConfig
+from landscape.config import TrainConfig, preset
 from landscape.problems.problem import members
 from landscape.problems.transformer import model as module
 from landscape.problems.transformer.model import load_model
@@ -117,6 +117,16 @@ def test_f17_nothing_else_is_null_wherever_a_block_moves(name: str) -> None:
             assert checked(problem, at, names) == dimension
             stacked = torch.cat([stacked, block_of(problem, at, names)])
         assert found == dimension, block
+
+
+def test_f17_at_full_size() -> None:
+    """Of the preset of 226,688 parameters, in a moment and without a basis."""
+    config = preset("nanda")
+    problem = problem_of(config)
+    structure = problem.structure(at_random(config), 0.0)
+    found = {block: structure.null_vectors(members(problem, block)) for block in ("Q", "K", "mlp_in,mlp_out")}
+    sizes = {"Q": 128 * 127, "K": 128 * (128 - 4), "mlp_in,mlp_out": 512 * (128 - 112)}
+    assert {block: null and null.dimension for block, null in found.items()} == sizes
 
 
 @pytest.mark.parametrize("norm", ["none", "pre", "post"])
