@@ -175,11 +175,7 @@ def test_the_table_of_dimensions_is_measured() -> None:
 
 
 def loss_of(
-    config: TrainConfig,
-    problem: TransformerProblem,
-    params: Mapping[str, Tensor],
-    grown: Sequence[str],
-    epsilon: Tensor,
+    problem: TransformerProblem, params: Mapping[str, Tensor], grown: Sequence[str], epsilon: Tensor
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The loss, with `epsilon` in the LayerNorms of these scales, and what it depends on."""
     model, plain = load_model(problem.train, params), module.layer_norm
