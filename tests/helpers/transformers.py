@@ -1,4 +1,4 @@
-"""Transformers of options drawn at random, and their Hessians from run files alone, by formulas written again."""
+"""Transformers of random options or parameters, and Hessians from run files alone, by formulas written again."""
 
 from __future__ import annotations
 
@@ -14,10 +14,15 @@ import h5py
 import torch
 from torch import Tensor
 
+from landscape import problems
 from landscape.choices.optimizers import OPTIMIZERS
 from landscape.choices.samplers import SAMPLERS
 from landscape.choices.tasks import TASKS
 from landscape.config import TrainConfig
+from landscape.problems.fields import parameters
+from landscape.problems.tasks import make_data
+from landscape.problems.transformer.model import Transformer
+from landscape.problems.transformer.problem import TransformerProblem
 
 ACTIVATIONS = {
     "relu": torch.relu,
@@ -67,6 +72,23 @@ def drawn(seed: int) -> TrainConfig:
         metrics_every=3,
         device="cpu",
     )
+
+
+def at_random(config: TrainConfig, seed: int = 7, spread: float = 0.3) -> dict[str, Tensor]:
+    """Parameters of which none, norms and biases among them, is what it starts from."""
+    generator = torch.Generator().manual_seed(seed)
+    named = dict(Transformer(config).double().named_parameters())
+    return {
+        name: named[name].detach() + spread * torch.randn(named[name].shape, generator=generator, dtype=torch.float64)
+        for name in (field.name for field in parameters(config))
+    }
+
+
+def problem_of(config: TrainConfig) -> TransformerProblem:
+    data = vars(make_data(config))
+    found = problems.of_config(config, data, "cpu")
+    assert isinstance(found, TransformerProblem)
+    return found
 
 
 def dense_hessian(path: Path, step: int, only: Collection[str] = ()) -> tuple[Tensor, dict[str, slice]]:

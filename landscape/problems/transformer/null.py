@@ -1,62 +1,66 @@
-"""Directions along which a Transformer's loss does not change at all."""
+"""Directions along which a Transformer's loss does not change, wherever in a block it starts (F17)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from landscape.config import TrainConfig
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """Null vectors of a matrix (row, column): left with any columns, and wide with the columns `right`.
+
+    names: the parameters that make the matrix, one below the other or, `beside`, one beside the other. left (row, k),
+    wide (row, l) and right (column, m) have orthonormal columns; left lies in the span of wide. wide None: all rows.
+    """
+
+    names: tuple[str, ...]
+    left: Tensor
+    wide: Tensor | None
+    right: Tensor
+    beside: bool = False
+
+    @property
+    def dimension(self) -> int:
+        """Of the span."""
+        (rows, left), (columns, right) = self.left.shape, self.right.shape
+        return left * columns + ((rows if self.wide is None else self.wide.shape[1]) - left) * right
+
+    def remove(self, matrices: Tensor) -> Tensor:
+        """The components orthogonal to all of them, of matrices (row, column, m)."""
+        # The two projectors commute, because left lies in the span of wide.
+        found = matrices - _spanned(self.left, matrices)
+        shares = torch.tensordot(found, self.right, ([1], [0]))
+        if self.wide is not None:
+            shares = _spanned(self.wide, shares)
+        rest: Tensor = found - torch.tensordot(shares, self.right, ([2], [1])).transpose(1, 2)
+        return rest
 
 
 class NullVectors:
-    """U -> U + 1 c^T, and E[x] + c against P[slot] - c for the tokens x that only these slots hold.
+    """The span of parts of a block that share no parameter; sizes: the numbers in each parameter of the block."""
 
-    They are exact null vectors of the cross-entropy at every point: the softmax takes no notice of what all logits
-    have in common, and E and P only act by their sum. params: those of the block `names` and others; groups: tokens
-    and slots that belong together. dimension: embed_dim for U, and for each group if the block holds E and P.
-    """
-
-    def __init__(
-        self,
-        params: Mapping[str, Tensor],
-        names: Sequence[str],
-        groups: Sequence[tuple[Sequence[int], Sequence[int]]],
-    ) -> None:
-        self.names, self.sizes = list(names), [params[n].numel() for n in names]
-        self.d = params["E"].shape[1]
-        self._shifts: list[Tensor] = []
-        if {"E", "P"} <= set(names):
-            vocabulary, slots = len(params["E"]), len(params["P"])
-            for tokens, places in groups:
-                shift = params["E"].new_zeros(vocabulary + slots)
-                shift[list(tokens)] = 1.0
-                shift[[vocabulary + place for place in places]] = -1.0
-                self._shifts.append(shift / shift.norm())
-        self.dimension = self.d * (len(self._shifts) + ("U" in names))
+    def __init__(self, names: Sequence[str], sizes: Sequence[int], parts: Sequence[Part]) -> None:
+        self.names, self.sizes, self.parts = list(names), list(sizes), list(parts)
+        self.dimension = sum(part.dimension for part in parts)
 
     def remove(self, vectors: Tensor) -> Tensor:
         """The components orthogonal to all of them, of vectors (n,) or (n, m)."""
-        pieces = dict(zip(self.names, vectors.split(self.sizes), strict=True))
-        if "U" in pieces:
-            by_class = pieces["U"].reshape(-1, self.d, *vectors.shape[1:])
-            pieces["U"] = (by_class - by_class.mean(0)).reshape(pieces["U"].shape)
-        if self._shifts:
-            both = torch.cat([pieces["E"], pieces["P"]])
-            rows = both.reshape(-1, self.d, *vectors.shape[1:])
-            for shift in self._shifts:
-                rows = rows - torch.tensordot(shift, torch.tensordot(shift, rows, 1), 0)
-            both = rows.reshape(both.shape)
-            pieces["E"], pieces["P"] = both.split([len(pieces["E"]), len(pieces["P"])])
-        return torch.cat(list(pieces.values()))
+        pieces = dict(zip(self.names, vectors.reshape(len(vectors), -1).split(self.sizes), strict=True))
+        for part in self.parts:
+            axis, rows, columns = int(part.beside), len(part.left), len(part.right)
+            shape = (rows, -1) if part.beside else (-1, columns)
+            members = [pieces[name].reshape(*shape, pieces[name].shape[1]) for name in part.names]
+            found = part.remove(torch.cat(members, dim=axis))
+            for name, piece in zip(part.names, found.split([m.shape[axis] for m in members], dim=axis), strict=True):
+                pieces[name] = piece.reshape(pieces[name].shape)
+        return torch.cat(list(pieces.values())).reshape(vectors.shape)
 
 
-def groups(config: TrainConfig) -> list[tuple[range, list[int]]]:
-    """Tokens with the slots that only they are in: the operands, and each mark beside them; or all words."""
-    if config.reads_text:
-        return [(range(config.num_tokens), list(range(config.slots)))]
-    operands = {2: [0, 1], 3: [0, 1], 4: [0, 2]}[config.tokens]
-    marks = [slot for slot in range(config.tokens) if slot not in operands]
-    tokens = range(config.p, config.num_tokens)
-    return [(range(config.p), operands), *((range(t, t + 1), [slot]) for t, slot in zip(tokens, marks, strict=True))]
+def _spanned(basis: Tensor, vectors: Tensor) -> Tensor:
+    """The components of vectors (row, ...) in the span of orthonormal columns."""
+    found: Tensor = torch.tensordot(basis, torch.tensordot(basis, vectors, ([0], [0])), 1)
+    return found

@@ -14,8 +14,8 @@ from landscape.curvature.deflation import Directions, Spanned
 from landscape.curvature.objective import cross_entropy, gradients
 from landscape.curvature.symmetry import symmetrised
 from landscape.problems.transformer.head import LastMLP
+from landscape.problems.transformer.invariance import null_vectors
 from landscape.problems.transformer.model import Transformer, load_model
-from landscape.problems.transformer.null import NullVectors, groups
 
 _MOST = 1 << 13
 """Parameters of a model whose columns are kept for all blocks of a checkpoint: half a gigabyte."""
@@ -54,8 +54,8 @@ class TransformerStructure:
         return None, 0
 
     def null_vectors(self, names: Sequence[str]) -> Directions | None:
-        """The softmax shift of U, and what E and P can exchange, of the data loss."""
-        found = NullVectors(self._params, names, groups(self.train))
+        """Those of the data loss alone, which decay moves (F17)."""
+        found = null_vectors(self.train, self._params, self.tokens, names)
         return found if found.dimension and not self.decay else None
 
     def gauge(self, names: Sequence[str]) -> Spanned | None:
