@@ -14,7 +14,7 @@ import xarray
 from decay_map import MAP, map_row
 from lags import HALF, LAGS, lags
 from runs import Run, finished, used_for
-from scale import FILM, POINTS, prop41_constant
+from scale import ARMS, FILM, POINTS, prop41_constant
 from words import BY_RANK, BY_STEP, JUDGED, OTHERS, WORDS, losses, ranges, words, zipf
 
 from landscape.errors import LandscapeError, complain
@@ -160,6 +160,13 @@ def metrics(run: Run) -> pd.DataFrame:
     return pd.concat([pd.DataFrame([named(run)] * len(table)), table], axis=1)
 
 
+def ranks(run: Run) -> pd.DataFrame:
+    """Effective rank and nuclear norm of the tables of a run, every hundred steps."""
+    table = run.data[["effective_rank", "nuclear_norm"]].to_dataframe().rename_axis("step").reset_index()
+    table = table[table["step"] % 100 == 0]
+    return pd.concat([pd.DataFrame([named(run)] * len(table), index=table.index), table], axis=1)
+
+
 def tables(studies: Runs) -> dict[str, pd.DataFrame]:
     """What stands behind the primary tests and the page, by the name of its CSV file."""
     runs = [run for of_study in studies.values() for run in of_study]
@@ -171,6 +178,7 @@ def tables(studies: Runs) -> dict[str, pd.DataFrame]:
         "runs": [pd.DataFrame([run_row(run)]) for run in runs],
         "curvature": [curvature(*one) for one in done],
         "metrics": [metrics(run) for run in followed],
+        "ranks": [ranks(run) for run in chosen(studies, ARMS)],
         "tokens": list(rare(studies)),
         "lags": [lags(run) for run in chosen(studies, LAGS)],
         "map": [map_row(run) for run in chosen(studies, MAP)],

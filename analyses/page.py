@@ -118,7 +118,11 @@ class Results(Scale):
         }
         alt = "; ".join(f"{label}: {facts[label]['grokked'].striptags()} grokked" for label in facts)
         figure = shares(cases, f"Share of runs that have grokked at {self.name}. {alt}")
-        return {"cases": facts, "figure": figure, "arms": experiment(rows, self.name, self.link)}
+        return {
+            "cases": facts,
+            "figure": figure,
+            "arms": experiment(self.tables, self.name, self.link),
+        }
 
     def curvature_off(self) -> Markup | None:
         """By which factor λ_max(W)/λ_max(E) on the plateau misses (σ_max(E)/σ_max(W))² at the nearest record."""
@@ -292,6 +296,7 @@ def written(out: Path) -> dict[Path, str]:
         "constants": constants,
         "training": training,
         "tables": tables,
+        "seen": [name for name, one in tables.items() if one["arms"]["is_seen"]],
         "sizes": by_size,
         "timing": timing(
             {one.name: one.tables["lags"] for one in every if "lags" in one.tables},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -12,12 +13,12 @@ from markupsafe import Markup
 from matplotlib.colors import to_hex
 from page_beside import PLAIN, Link, Setting, ratio
 from page_claims import number
-from page_figures import shares
-from scale import chosen
+from page_figures import curves, shares
+from scale import ARMS, chosen
 
 from landscape.report.style import shades
 
-OTHERS = ("#d55e00", "#949494", "#0173b2", "#cc78bc", "#029e73")
+OTHERS = ("#d55e00", "#949494", "#0173b2", "#cc78bc", "#029e73", "#ca9161")
 
 
 def four_tokens(runs: pd.DataFrame) -> Setting:
@@ -38,10 +39,11 @@ def arms(runs: pd.DataFrame) -> dict[str, Setting]:
         **{f"d: E and W, d = {case[1:]}": case for case in cases},
     }
     last = {"f: E frozen once memorised": "frozen", "g: balanced start": "balanced"}
+    two = four_tokens(runs) != PLAIN
     every = {
-        "a: E and W, L2": four_tokens(runs),
+        "a: E and W, L2": PLAIN,
         **{words: {"study": "tables", "case": case} for words, case in tables.items()},
-        "e: op and = removed": {"study": "constants", "case": "two"},
+        f"e: op and = {'added' if two else 'removed'}": {"study": "constants", "case": "four" if two else "two"},
         **{words: {"study": "tables", "case": case} for words, case in last.items()},
     }
     return {words: known for words, known in every.items() if len(chosen(runs, **known))}
@@ -63,29 +65,63 @@ def arm(runs: pd.DataFrame, known: Setting, link: Link) -> dict[str, Markup]:
     return {name: link("runs", text, **known) for name, text in found.items()}
 
 
+def case_of(known: Setting) -> str:
+    """The case of the study `arms` with the settings of an arm."""
+    return "base" if known == PLAIN else known["case"]
+
+
+def inside(curvature: pd.DataFrame, known: Setting, link: Link) -> dict[str, Markup]:
+    """The depth of an arm's first block on the plateau, that of E,W or of the tables alone, and its index."""
+    case = case_of(known)
+    rows = curvature[(curvature["study"] == ARMS) & (curvature["case"] == case) & curvature["block"].isin(["E,W", "W"])]
+    if rows.empty:
+        return dict.fromkeys(("depth", "index"), Markup("–"))
+    depth = max(0.0, -float(rows["lowest"].median()))
+    # The estimates of a search this short have no narrow intervals: of an index that is not certified, its bound.
+    is_sure = bool(rows["index"].notna().all())
+    count = float(rows["index" if is_sure else "index_lower"].median())
+    told = {"depth": number(depth) if depth > 1e-12 else "0", "index": f"{'' if is_sure else '≥ '}{count:,.0f}"}
+    where = {"study": ARMS, "case": case, "block": rows["block"].iloc[0]}
+    return {name: link("curvature", text, **where) for name, text in told.items()}
+
+
 def step(steps: pd.Series) -> str:
     """The median of steps, in which never is latest."""
     found = steps.fillna(math.inf).median()
     return f"{found:,.0f}" if math.isfinite(found) else "∞"
 
 
-def experiment(runs: pd.DataFrame, scale: str, link: Link) -> dict[str, Any]:
-    """Every arm with its numbers, those that the text names, and who grokked when, in two figures."""
+def experiment(tables: Mapping[str, pd.DataFrame], scale: str, link: Link) -> dict[str, Any]:
+    """Every arm with its numbers, those that the text names, and figures by words: who grokked when, and ranks."""
+    runs, curvature = tables["runs"], tables["curvature"]
     every = arms(runs)
-    rows = {words: arm(runs, known, link) for words, known in every.items()}
+    rows = {words: arm(runs, known, link) | inside(curvature, known, link) for words, known in every.items()}
     by_d = [words for words in every if words.startswith("d:")]
     rest = [words for words in every if words not in by_d]
     figures = []
-    for names, colours in ((by_d, map(to_hex, shades(len(by_d)))), (rest, OTHERS)):
-        cases = {words: (chosen(runs, **every[words]), hue) for words, hue in zip(names, colours, strict=False)}
-        if cases:
+    for names, colours in ((by_d, [*map(to_hex, shades(len(by_d)))]), (rest, OTHERS)):
+        hues = dict(zip(names, colours, strict=False))
+        if cases := {words: (chosen(runs, **every[words]), hue) for words, hue in hues.items()}:
             told = "; ".join(f"{words}: {rows[words]['grokked'].striptags()}" for words in cases)
-            figures.append(shares(cases, f"Share of runs that have grokked at {scale}. {told}"))
+            shown = "Share of runs that have grokked"
+            figures.append((f"{shown} (Kaplan–Meier)", shares(cases, f"{shown} at {scale}. {told}")))
+        if lines := {words: (found, hues[words]) for words in hues if (found := ranks(tables, every[words])).size}:
+            told = "; ".join(f"{words}: {found.iloc[-1]:.3g}" for words, (found, _) in lines.items())
+            shown = "Effective rank over steps, median of the seeds still in training"
+            figures.append((shown, curves(lines, f"{shown}, at {scale}. Last: {told}")))
     ends = {"least": by_d[0], "most": by_d[-1]} if by_d else {}
     named = {name: {"d": words.rpartition(" ")[2], **rows[words]} for name, words in ends.items()}
-    return {"rows": rows, "named": {words[0]: row for words, row in rows.items() if words not in by_d} | named} | {
-        "figures": figures
-    }
+    named |= {words[0]: row for words, row in rows.items() if words not in by_d}
+    is_seen = bool((curvature["study"] == ARMS).any())
+    return {"rows": rows, "named": named, "figures": figures, "is_seen": is_seen}
+
+
+def ranks(tables: Mapping[str, pd.DataFrame], known: Setting) -> pd.Series:
+    """The median effective rank of an arm by step; empty where it was not followed."""
+    if "ranks" not in tables:
+        return pd.Series(dtype=float)
+    rows = tables["ranks"][tables["ranks"]["case"] == case_of(known)]
+    return rows.groupby("step")["effective_rank"].median()
 
 
 def constant_tokens(runs: pd.DataFrame, link: Link) -> dict[str, Any]:

@@ -102,11 +102,11 @@ def training(curvature: pd.DataFrame, events: Mapping[str, float | None], alt: s
     scale = lambda value: TOP + (HEIGHT - TOP - BOTTOM) * min(1, (high - math.log10(value)) / (high - low))  # noqa: E731
     place, marks = _steps(1.0, float(curvature["step"].max()))
     marks += [_tick_y(scale(10.0**power), f"10{_superscript(power)}") for power in range(low, high + 1)]
-    for event, step in events.items():
+    for line, (event, step) in enumerate(events.items()):
         if step is not None:
             x = place(step)
             marks.append(f'<path d="M{x:.1f} {TOP}V{HEIGHT - BOTTOM}" class="axis" stroke-dasharray="4 3"/>')
-            marks.append(f'<text x="{x - 4:.1f}" y="{TOP + 10}" text-anchor="end">{event}</text>')
+            marks.append(f'<text x="{x - 4:.1f}" y="{TOP + 10 + 14 * line}" text-anchor="end">{event}</text>')
     for block, curve in shown.items():
         points = [(place(step), scale(value)) for step, value in curve.items()]
         path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
@@ -139,6 +139,25 @@ def shares(cases: Mapping[str, tuple[pd.DataFrame, str]], alt: str) -> Markup:
         text = f"{label}: {share:.0%} of {len(rows)} runs"
         marks.append(f'<path d="{path}" fill="none" stroke="{stroke}" stroke-width="2.5"><title>{text}</title></path>')
         marks.append(f'<text x="{LEFT + 6}" y="{TOP + 3 + 15 * i}" style="fill:{stroke}">{escape(text)}</text>')
+    return _figure("".join(marks), alt)
+
+
+def curves(cases: Mapping[str, tuple[pd.Series, str]], alt: str) -> Markup:
+    """A quantity over steps. cases: its values by step, and a colour, by label."""
+    last = max(float(values.index.max()) for values, _ in cases.values())
+    place, marks = _steps(50.0, last)
+    top = TOP + 15 * len(cases)
+    high = max(float(values.max()) for values, _ in cases.values())
+    marks += [_tick_y(top + (HEIGHT - top - BOTTOM) * (1 - share), f"{share * high:.3g}") for share in (0, 0.5, 1)]
+    for i, (label, (values, stroke)) in enumerate(cases.items()):
+        points = [
+            (place(step), top + (HEIGHT - top - BOTTOM) * (1 - y / high)) for step, y in values.items() if step >= 50
+        ]
+        path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
+        marks.append(
+            f'<path d="{path}" fill="none" stroke="{stroke}" stroke-width="2"><title>{escape(label)}</title></path>'
+        )
+        marks.append(f'<text x="{LEFT + 6}" y="{TOP + 3 + 15 * i}" style="fill:{stroke}">{escape(label)}</text>')
     return _figure("".join(marks), alt)
 
 

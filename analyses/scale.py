@@ -13,6 +13,8 @@ import pandas as pd
 
 FILM = "film"
 """Study of the run whose blocks are followed over training."""
+ARMS = "arms"
+"""Study of the arms of `tables`: their ranks over steps and their blocks on the plateau."""
 POINTS = "points"
 """Study of searches for critical points."""
 

@@ -120,10 +120,19 @@ def test_every_arm_of_the_experiment_is_counted(three: Path) -> None:
     # Clopper and Pearson's interval of 3 of 10, as in their tables.
     assert shown["d: E and W, d = 8"] == {
         "grokked": "3 of 10", "share": "7% to 65%", "step": "∞", "delay": "∞", "rank": "10.4", "nuclear": "418",
+        "depth": "–", "index": "–",
     }  # fmt: skip
     assert shown["a: E and W, L2"]["delay"] == "804"
     assert (arms["named"]["least"]["d"], arms["named"]["most"]["d"]) == ("8", "16")
-    assert len(arms["figures"]) == 2
+    assert [words.partition(" ")[0] for words, _ in arms["figures"]] == ["Share", "Share", "Effective"]
+    # The third of five seeds, 102, less a tenth of the last step.
+    assert "Last: a: E and W, L2: 82" in arms["figures"][-1][1]
+    # Of the five seeds analysed the third; of an index that is not certified the lower bound.
+    for words, inside in {"a: E and W, L2": ("0.0204", "≥ 3"), "b: tables, L2": ("0", "0")}.items():
+        assert (shown[words]["depth"], shown[words]["index"]) == inside
+    assert "The blocks of every arm were analysed at mid and paper alone." in " ".join(
+        unescape((three / "index.html").read_text(encoding="utf-8")).split()
+    )
 
 
 def test_what_folding_the_constant_tokens_does_is_said(three: Path) -> None:
@@ -191,7 +200,7 @@ def test_the_page_is_short_whole_and_described(three: Path) -> None:
     assert 300 < len(reader.words) <= 2500
     assert len(text.encode()) < 5e6
     pictures = [attributes for tag, attributes in reader.found if tag == "svg"]
-    assert len(pictures) == 3 + 3 + 3 * 3 + 13 + 1 + 4
+    assert len(pictures) == 3 + 3 + 3 * 3 + 2 + 13 + 1 + 4
     assert all(picture["role"] == "img" and len(str(picture["aria-label"])) > 10 for picture in pictures)
     # Nothing is loaded.
     assert not [tag for tag, attributes in reader.found if "src" in attributes or tag == "link"]

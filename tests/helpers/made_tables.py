@@ -61,6 +61,16 @@ def write_tables(folder: Path, x: Mapping[str, float], tokens: int) -> None:
         rows += [
             _rows("points", case, seed, "end", 4000, {"E,W": -0.1, "W,V": -0.1}, 1) for case in ends for seed in SEEDS
         ]
+    if tokens == 4:
+        seeds = SEEDS[:5]
+        rows += [_rows("arms", "base", seed, "plateau", 400, {"E,W": -0.02, "W,V": -0.01}) for seed in seeds]
+        rows += [_rows("arms", "l2", seed, "plateau-tables", 400, {"W": 1e-29, "W,V": -0.01}, 0) for seed in seeds]
+        wide = [
+            {"study": "arms", "case": "base", "seed": s, "step": at, "effective_rank": s - at / 10}
+            for s in seeds
+            for at in (100, 200)
+        ]
+        tables["ranks"] = pd.DataFrame(wide)
     # Over training, as multiples of those on the plateau.
     for step, times in {0: 0.1, 10: 2.0, 1000: 1.0}.items():
         pairs = {block: times * value for block, value in DEPTHS.items() if value}
