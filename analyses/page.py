@@ -323,6 +323,10 @@ def written(out: Path) -> dict[Path, str]:
     templates = environment(HERE / "templates")
     texts = {"index.html": "page.html.j2", "report.md": "report.md.j2"}
     found = {out / name: templates.get_template(template).render(said_once) for name, template in texts.items()}
+    # Pages that a site is made of lead to each other by links of Markdown alone.
+    found[out / "report.md"] = re.sub(
+        r'<a href="(\.\./[^"]*)">(.*?)</a>', r"[\2](\1)", found[out / "report.md"], flags=re.DOTALL
+    )
     figures = {f"{name}-training": one["figure"] for name, one in training.items()}
     figures |= {f"{name}-depths": one["figure"] for name, one in constants.items()}
     figures |= {f"{name}-shares": one["figure"] for name, one in tables.items()}

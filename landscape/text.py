@@ -33,7 +33,8 @@ def csv_cell(value: Any) -> Any:
     """A cell that no spreadsheet evaluates: an apostrophe precedes text that looks like a formula."""
     if not isinstance(value, str):
         return value
-    return f"'{printable(value)}" if value.startswith(_FORMULA) and not _is_number(value) else printable(value)
+    shown = printable(value)
+    return f"'{shown}" if value.startswith(_FORMULA) and not _is_number(shown) else shown
 
 
 def csv_text(table: pd.DataFrame) -> str:

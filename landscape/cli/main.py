@@ -84,6 +84,11 @@ def main() -> None:
         # The reader of the progress has gone; the files can be resumed.
         discard(sys.stderr)
         code = INTERRUPTED
+    try:
+        sys.stderr.flush()
+    except OSError:
+        # What nobody can read; Python would end with a code of its own.
+        discard(sys.stderr)
     sys.exit(code)
 
 

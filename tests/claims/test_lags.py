@@ -49,7 +49,7 @@ def test_the_page_says_what_comes_first(sign: int, judgement: str, tmp_path: Pat
     write_lags(tmp_path / "mid", sign)
     texts = page.written(tmp_path)
     text = unescape(texts[tmp_path / "index.html"])
-    assert f'<h2 id="geometry">{SENTENCES[judgement]}</h2>' in text
+    assert f'<details id="geometry"><summary><h2>{SENTENCES[judgement]}</h2>' in text
     # All signs alike, which two of 2^10 choices are; or all zero.
     assert f"mid {judgement}, p = {'1' if sign == 0 else '0.00195'}." in text
     found = re.search(r"<td>50 % test accuracy</td><td>.*?>(.*?)</a></td><td>(.*?)</td>", text)

@@ -144,7 +144,7 @@ def test_text_stays_readable_and_harmless(text: str) -> None:
     assert not re.search(r"<|(?<!\\)(\\\\)*[\[\]|`*]", markdown(text))
 
 
-@given(st.text() | st.sampled_from(["-1", "+2.5", "-inf", "=1", "@x", "-x", "\t=1", "+", "-1e5", "E,W"]))
+@given(st.text() | st.sampled_from(["-1", "+2.5", "-inf", "=1", "@x", "-x", "\t=1", "+", "-1e5", "-0\r", "E,W"]))
 def test_cells(text: str) -> None:
     """Text that a spreadsheet would run gets an apostrophe; numbers, and text that is none, stay."""
     cell = csv_cell(text)
