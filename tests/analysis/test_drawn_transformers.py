@@ -36,6 +36,7 @@ def test_the_draws_have_every_value() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.long
 def test_training_and_analysis(seed: int, tmp_path: Path) -> None:
     """A run resumed beside another seed is an undisturbed one's equal; its blocks have the dense matrix's spectrum."""
     config, whole, parts = drawn(seed), tmp_path / "whole.h5", tmp_path / "parts.h5"
@@ -78,6 +79,7 @@ def test_training_and_analysis(seed: int, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "block"), [("demo", "E"), ("transformer", "P")])
+@pytest.mark.long
 def test_presets_of_the_demos(name: str, block: str, tmp_path: Path) -> None:
     """A block of each network that the Makefile shows, from the numbers in its files alone."""
     config = dataclasses.replace(preset(name), steps=40, stop_test_accuracy=None, checkpoint_every=40, device="cpu")

@@ -152,6 +152,7 @@ def name(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_from_run_to_figures(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Every number that the embedding MLP gets: spectra, index, coupling, densities, tracking, slices."""
     own = ["--ckpt", "run.h5", "--problem", "mine.py:problem"]

@@ -23,6 +23,7 @@ def settings(steps: str, *blocks: str) -> HessianConfig:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_file_is_the_same_for_any_number_of_processes(tiny_run: Path, tmp_path: Path) -> None:
     """Bit for bit, tracking and rows measured later between others included."""
     together, grown = tmp_path / "together.h5", tmp_path / "grown.h5"

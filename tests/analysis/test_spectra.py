@@ -33,6 +33,7 @@ def ends(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> HessianRea
     return analyse(tiny_run, config, out, quiet=True)
 
 
+@pytest.mark.long
 def test_ends_and_indices_are_those_of_full_spectra(ends: HessianReader, tiny_hessian: HessianReader) -> None:
     """Eigenvalues within their residuals and `hidden`, every index certified, with and without gauge, pairs, traces."""
     assert ends.steps == [0, 60]

@@ -62,6 +62,7 @@ def test_the_merged_file_is_that_of_one_command(run_file: Path, tmp_path: Path, 
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_file_grows_by_jobs(run_file: Path, tmp_path: Path, submitted: list[list[Job]]) -> None:
     """New steps are measured apart, new blocks of old steps by the job that merges; other settings have other parts."""
     whole, out = tmp_path / "whole.h5", tmp_path / "out.h5"

@@ -123,6 +123,7 @@ def test_a_claim_is_a_function(copied: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert (last["verdict"], float(last["median"]), float(last["p"])) == ("undecided", 190.0, 0.5)
 
 
+@pytest.mark.long
 def test_tables_grow_study_by_study_and_on_several_machines(
     tiny_scale: Path, collected: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -95,6 +95,7 @@ def lowest_loss(path: Path) -> float:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("without_workers")
+@pytest.mark.long
 def test_x_is_that_of_the_raw_files(scale: Path, tmp_path: Path) -> None:
     run(collect.main, scale, "--out", tmp_path)
     run(beyond.main, tmp_path / "text")

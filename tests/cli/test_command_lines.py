@@ -128,6 +128,7 @@ def too_long(argv: list[str]) -> bool:
 @pytest.mark.slow
 @settings(max_examples=300, suppress_health_check=list(HealthCheck))
 @given(argv=lines())
+@pytest.mark.long
 def test_random_command_lines(argv: list[str], folder: Path) -> None:
     """Whatever is typed ends in words."""
     if not too_long(argv):
@@ -140,6 +141,7 @@ def test_random_command_lines(argv: list[str], folder: Path) -> None:
     "command",
     [pytest.param(name, marks=pytest.mark.slow if len(OPTIONS[name]) > 15 else ()) for name in sorted(BASE)],
 )
+@pytest.mark.long
 def test_every_option_with_hostile_values(command: str, folder: Path) -> None:
     """Each option on its own, with what it cannot take and without its value."""
     for option in OPTIONS[command]:

@@ -11,6 +11,7 @@ from landscape.presets import PRESETS
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_same_command_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It leaves a run, its geometry and Hessian and a report; again, it finds nothing to train or measure."""
     monkeypatch.setitem(PRESETS, "demo", PRESETS["demo"] | {"p": 7, "embed_dim": 4, "hidden": 8})

@@ -95,6 +95,7 @@ def test_a_finished_run_is_not_trained_again(tmp_path: Path, capsys: pytest.Capt
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_an_interrupted_run_is_resumed_by_the_same_command(tmp_path: Path) -> None:
     """After Ctrl-C, which says so: its file ends as that of a run that nobody stopped."""
     run, whole = tmp_path / "run.h5", tmp_path / "whole.h5"

@@ -222,6 +222,7 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
 @pytest.mark.slow
 @settings(max_examples=300, derandomize=True)
 @given(case=cases())
+@pytest.mark.long
 def test_right_or_refused(case: dict[str, Any]) -> None:
     """Whatever is put together: no other exception, and no other number than the mean's by torch."""
     assert examine(**case) in ("right", "refused")

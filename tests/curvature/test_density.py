@@ -269,6 +269,7 @@ def drawn(rng: np.random.Generator) -> Array:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_jensen_shannon_errors_cover() -> None:
     """The interval holds the distance of the true densities for 95 % of 42 pairs, one in three beside a known one.
 

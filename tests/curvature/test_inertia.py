@@ -181,6 +181,7 @@ def test_zero_identity_and_order_one(method: str) -> None:
 
 @drawn
 @pytest.mark.slow
+@pytest.mark.long
 def test_matrix_free_brackets_of_prescribed_spectra() -> None:
     """lower <= index <= upper for many spectra; equal where no eigenvalue lies near -tau; no certificate is claimed."""
     for seed in range(draws(25, 60)):
@@ -222,6 +223,7 @@ def test_a_small_budget_gives_an_estimate_and_theory_a_bound() -> None:
 
 @drawn
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_hidden_eigenvalue_is_never_missed() -> None:
     """One eigenvalue just below -tau among 150, and nothing gathered before: every seed counts it."""
     tau = 0.02

@@ -155,6 +155,7 @@ def test_products_and_ends(name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_resnet_18() -> None:
     """Eleven million parameters, with batch norm's running statistics: a product is curvlinops' own."""
     from curvlinops import HessianLinearOperator

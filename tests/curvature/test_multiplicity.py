@@ -78,6 +78,7 @@ def test_six_copies_before_a_crowded_edge(seed: int) -> None:
 @drawn
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, draws(25, 500), 25))
+@pytest.mark.long
 def test_no_copy_is_missed_in_many_spectra(first: int) -> None:
     """Twenty-five at a time, most of up to 300 eigenvalues and one in 20 of up to 2,000; nearly all of them converge.
 

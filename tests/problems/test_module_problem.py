@@ -31,6 +31,7 @@ BLOCKS = {"E": ["0.*"], "W": ["2.weight"], "V": ["4.weight"]}
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["dense", slow("lanczos")])
+@pytest.mark.long
 def test_a_module_is_measured_as_the_problem_is(method: Any, tmp_path: Path) -> None:
     """A plain nn.Sequential with its own names, against the products and closed forms derived by hand."""
     config = dataclasses.replace(TINY, activation="tanh", embed_dim=3, hidden=6)

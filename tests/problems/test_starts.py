@@ -79,6 +79,7 @@ def memorised(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_cluster_that_random_starts_do_not_resolve(memorised: Path) -> None:
     """The low end of E,W of a memorised net is the dense one's, found with fewer products; so are W and V."""
     with RunReader(memorised) as reader:

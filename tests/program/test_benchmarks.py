@@ -82,6 +82,7 @@ def test_page_takes_other_programs_results(tmp_path: Path) -> None:
     assert "No row was run on a GPU" not in text
 
 
+@pytest.mark.long
 def test_profile_of_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kinds of work add up, nothing stays wrapped, and what matrix products take is a part of the products' time."""
     monkeypatch.setattr(peers, "CACHE", tmp_path)
@@ -147,6 +148,7 @@ def test_page_says_where_the_machine_was_busy(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_gpu_script_runs_on_a_cpu(tmp_path: Path) -> None:
     """Everything it checks is right, and its JSON has the page's form."""
     command = [sys.executable, "benchmarks/gpu.py", "--device", "cpu", "--small"]

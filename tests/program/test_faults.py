@@ -144,6 +144,7 @@ def test_a_reader_polls_a_live_run(truth: faults.Undisturbed, tmp_path: Path, mo
     assert [len(served) for served in looks] == sorted(len(served) for served in looks)
 
 
+@pytest.mark.long
 def test_two_writers_at_once(truth: faults.Undisturbed, tmp_path: Path) -> None:
     """Of two processes started together one writes the run; the other is refused, or finds it there."""
     path = tmp_path / "run.h5"

@@ -102,6 +102,7 @@ sys.exit(cli.run(sys.argv[1:]))
 """
 
 
+@pytest.mark.long
 def test_a_block_that_an_address_space_cannot_hold_is_refused(tmp_path: Path) -> None:
     """Under `ulimit -v` the command says what is needed and what is free, before it starts; a small block is done."""
     run = tmp_path / "wide.h5"

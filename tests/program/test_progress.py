@@ -177,6 +177,7 @@ def test_a_worker_is_heard_while_it_works(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_bar_moves_by_block_with_processes_too(
     tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,7 +77,7 @@ def machine(kind: type[Kind], examples: int) -> Any:
     """The test of a kind with so many sequences."""
     case = type(f"{kind.__name__}Sequences", (Sequences,), {"kind": kind}).TestCase
     case.settings = settings(max_examples=examples, stateful_step_count=4, suppress_health_check=list(HealthCheck))
-    return pytest.mark.slow(case)
+    return pytest.mark.long(case)
 
 
 # About 25 sequences of two or three commands each, of which half are stopped; others every time. The torture run draws

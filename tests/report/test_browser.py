@@ -51,6 +51,7 @@ def film(shown: Browser) -> dict[str, Any]:
     return dict(found)
 
 
+@pytest.mark.long
 def test_it_fits(page: Path, shown: Browser) -> None:
     """Nothing overflows on a phone, dark differs from light, and the contents lead to what they name."""
     backgrounds = set()

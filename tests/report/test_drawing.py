@@ -67,6 +67,7 @@ def alone(run: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, byte
     return contents(out)
 
 
+@pytest.mark.long
 def test_helpers_change_nothing(run: Path, alone: dict[str, bytes], tmp_path: Path) -> None:
     """Every file of a report is the same to the byte, whoever drew it; helpers did draw."""
     seen = f"Path({str(tmp_path / 'seen')!r})"

@@ -77,6 +77,7 @@ def draw(files: Sequence[Path], names: Collection[str] = FAMILIES) -> dict[str, 
 
 
 @pytest.mark.parametrize("blocks", [("E",), ("all",), ("E,W",)], ids=str)
+@pytest.mark.long
 def test_a_report_of_few_blocks(blocks: tuple[str, ...], folder: Path, tmp_path: Path) -> None:
     """A whole page where one block was measured; what cannot be drawn says why."""
     hessian = tmp_path / "few.hessian.h5"
@@ -210,6 +211,7 @@ def test_the_excess_index_as_it_was_measured(name: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("backwards", [False, True])
+@pytest.mark.long
 def test_runs_of_different_shapes_together(backwards: bool, folder: Path, tmp_path: Path) -> None:
     """One page of them all, and every figure in the other order; each axis reaches as far as the longest run."""
     files = [folder / f"{name}.h5" for name in SHAPES]

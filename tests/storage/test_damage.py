@@ -140,6 +140,7 @@ def test_truncation(kind: str, files: dict[str, Path], tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "flips"), [("run", 200), ("hessian", 100)])
+@pytest.mark.long
 def test_flipped_bytes(kind: str, flips: int, files: dict[str, Path], tmp_path: Path) -> None:
     """A changed byte is harmless or named, wherever it is: no wrong number, no other error, no crash, no hang."""
     whole, path = files[kind].read_bytes(), tmp_path / "flipped.h5"

@@ -128,6 +128,7 @@ def killed_at(number: int, out: Path, exchanges: bool) -> bool:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize("exchanges", [True, False])
+@pytest.mark.long
 def test_a_kill_at_any_instant(exchanges: bool, tmp_path: Path) -> None:
     """Before each system call: the old or the new report is whole, and the next one leaves nothing hidden behind."""
     number, seen = 0, set()

@@ -129,6 +129,7 @@ def test_a_full_shared_disk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         subprocess.run(["umount", disk], check=True)
 
 
+@pytest.mark.long
 def test_cancel_while_it_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The process ends as after Ctrl-C, with what it has; a second --cancel finds nothing."""
     long = {**SWEEP, "train": {**SHORT, "steps": 100_000, "checkpoint_every": 20}}
@@ -148,6 +149,7 @@ def test_cancel_while_it_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().out.splitlines()[1].split() == ["train", "0", "0", "0", "1"]
 
 
+@pytest.mark.long
 def test_a_time_out_resumes_itself(run: SweepRun, tmp_path: Path) -> None:
     """The signal before a time-out: submitit submits the rest again, and the file is that of an undisturbed run."""
     config = SweepConfig(**{**SWEEP, "train": {**SHORT, "steps": 3000, "checkpoint_every": 20}})

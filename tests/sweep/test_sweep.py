@@ -28,6 +28,7 @@ from landscape.training.ensemble import balanced
 from landscape.training.loop import train
 
 
+@pytest.mark.long
 def test_the_product_and_its_names(whole: Path) -> None:
     """Cases x grid x seeds in order, a file each, analyses where they are asked for, and nothing beside."""
     runs = sweep_runs(SweepConfig(**LONG), whole)
@@ -170,6 +171,7 @@ def test_not_converged_is_exit_code_3(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 @pytest.mark.usefixtures("without_workers")
+@pytest.mark.long
 def test_refined_points_are_those_of_landscape_critical(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

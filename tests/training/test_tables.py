@@ -136,6 +136,7 @@ def test_a_diverging_run_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_every_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Train two seeds, then info, check, hessian with --verify, slice, critical, report and a sweep."""
     options = ["--p", "5", "--hidden", "6", "--embed-dim", "3", "--tokens", "2", "--activation", "quadratic"]

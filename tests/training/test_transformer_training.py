@@ -164,6 +164,7 @@ def test_options_that_cannot_be(changes: dict[str, Any], error: str, hint: str) 
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_every_command_takes_a_transformer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """train, info, check, hessian with its second opinions, critical, slice and report on one run."""
     run, step = tmp_path / "run.h5", ["--step", "60"]
@@ -235,6 +236,7 @@ def test_the_preset_groks(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "batch_size"), [("nanda", "full"), ("power", 512)])
+@pytest.mark.long
 def test_published_presets_resume(name: str, batch_size: Any, tmp_path: Path) -> None:
     """Their first steps at full size: a run that goes on from a checkpoint equals the undisturbed one bit for bit."""
     config = dataclasses.replace(preset(name), steps=4, checkpoint_every=2, metrics_every=3, device="cpu")
