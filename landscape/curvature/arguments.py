@@ -21,6 +21,12 @@ def require_count(name: str, value: Any, least: int = 1) -> None:
         raise ArgumentError(f"{name} is {value!r}", f"give a whole number of at least {least}")
 
 
+def require_seed(value: Any) -> None:
+    """Raise ArgumentError for an argument that does not start torch's random numbers."""
+    if not isinstance(value, numbers.Integral) or isinstance(value, bool) or not 0 <= int(value) < 1 << 64:
+        raise ArgumentError(f"seed is {value!r}", "give an integer from 0 to 2^64 - 1")
+
+
 def require_positive(name: str, value: Any) -> None:
     """Raise ArgumentError for an argument that is not a finite positive number."""
     if not isinstance(value, numbers.Real) or not 0 < float(value) < math.inf:

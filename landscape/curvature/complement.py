@@ -12,6 +12,7 @@ from torch import Tensor
 from landscape.curvature.lanczos import EigenResult
 from landscape.curvature.operators import LinearMap
 from landscape.curvature.random_start import RandomRun, kuczynski_wozniakowski
+from landscape.curvature.vectors import seeded
 
 ACCEPTED = 1e-3
 """Largest failure probability of an upper bound."""
@@ -56,7 +57,7 @@ def index_bounds(
     """
     n = op.shape[0]
     Q = eigen.vectors[0][:, torch.as_tensor(eigen.values[0] < -GATHERED * tolerance)]
-    generator = torch.Generator().manual_seed(seed + 1)
+    generator = seeded(seed, 1)
     columns = max(64, _BASIS_BYTES // (8 * n))
     products, chance = 0, 1.0
     while True:
@@ -91,7 +92,7 @@ def unseen(op: LinearMap, Q: Tensor, limit: float, failure: float, steps: int, s
         return True, 0
     if steps < 1 or limit <= 0:
         return False, 0
-    generator = torch.Generator().manual_seed(seed + 1)
+    generator = seeded(seed, 1)
     _, chance, used = _run(op, Q, limit / (1 - GATHERED), 0.0, failure, min(steps, rest, _MAX_STEPS), generator)
     return chance <= failure, used
 

@@ -16,7 +16,7 @@ from landscape.curvature.lanczos import Method, is_dense
 from landscape.curvature.operators import LinearMap, Operator
 from landscape.curvature.sound import Sound, require_range
 from landscape.curvature.spaces import space_of
-from landscape.curvature.vectors import Array, gaussian, to_array
+from landscape.curvature.vectors import Array, gaussian, seeded, to_array
 from landscape.errors import ArgumentError
 from landscape.results import Curve, Interval
 
@@ -101,7 +101,7 @@ def quadrature(op: LinearMap, probes: int = 8, steps: int = 80, seed: int = 0) -
     n = op.shape[0]
     steps = min(steps, n)
     together = max(1, min(probes, _BASIS_BYTES // (8 * n * steps))) if op.device.type == "cuda" else 1
-    generator = torch.Generator().manual_seed(seed)
+    generator = seeded(seed)
     rules, shorter, exact, products = [], [], [], 0
     for start in range(0, probes, together):
         z = op.space.randn(min(together, probes - start), generator)
@@ -289,7 +289,7 @@ def trace(op: LinearMap, probes: int = 30, seed: int = 0) -> Trace:
     if n <= probes:
         exact = float((op @ torch.eye(n, dtype=op.dtype, device=op.device)).trace())
         return Trace(exact, 0.0, exact, exact, n)
-    generator = torch.Generator().manual_seed(seed)
+    generator = seeded(seed)
     Q = torch.linalg.qr(op @ gaussian(n, third, generator).to(op.device, op.dtype))[0]
     range_image = op @ Q
     known = float((Q * range_image).sum())

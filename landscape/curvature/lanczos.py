@@ -25,7 +25,7 @@ from landscape.curvature.random_start import RandomRun
 from landscape.curvature.search import ENDS, HIDDEN_FAILURE, Search, Which
 from landscape.curvature.sound import Sound, require_range
 from landscape.curvature.spaces import space_of
-from landscape.curvature.vectors import Array, to_array
+from landscape.curvature.vectors import Array, seeded, to_array
 from landscape.former import renamed
 from landscape.results import Curve
 
@@ -138,7 +138,7 @@ def operator_norm(op: LinearMap, tol: float = 1e-3, seed: int = 0) -> float:
 
     At most a tenth too small, except with probability 1e-6, for any spectrum.
     """
-    run = RandomRun(Sound(op), None, torch.Generator().manual_seed(seed))
+    run = RandomRun(Sound(op), None, seeded(seed))
     for last in run.projections():
         top = int(np.abs(run.theta).argmax())
         norm = float(abs(run.theta[top]))

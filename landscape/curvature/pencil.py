@@ -9,7 +9,7 @@ from torch import Tensor
 from landscape.curvature.complement import unseen
 from landscape.curvature.operators import Operator, Product, coupling_error
 from landscape.curvature.solve import Cholesky, Solver
-from landscape.curvature.vectors import Array, gaussian, to_array
+from landscape.curvature.vectors import Array, gaussian, seeded, to_array
 
 Blocks = tuple[Cholesky, Operator, Cholesky]
 INNER_TOL = 0.2
@@ -37,7 +37,7 @@ def leading_ratios(
     transposed = B.T
     k = min(k, *B.shape)
     width = min(k + _GUARD, *B.shape)
-    generator = torch.Generator().manual_seed(seed)
+    generator = seeded(seed)
     random = gaussian(B.shape[1], width, generator).to(B.device, B.dtype)
     first, second = (random.new_zeros(n, 0) for n in B.shape) if v0 is None else v0.split(list(B.shape))
     U, V = _Basis(A, first), _Basis(C, second)

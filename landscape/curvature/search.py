@@ -13,7 +13,7 @@ from landscape.curvature.krylov import Krylov, advance, orthonormal
 from landscape.curvature.operators import LinearMap
 from landscape.curvature.random_start import End, search_complement
 from landscape.curvature.spaces import space_of
-from landscape.curvature.vectors import gaussian
+from landscape.curvature.vectors import gaussian, seeded
 
 Which = Literal["both", "lowest", "highest"]
 ENDS: dict[Which, tuple[End, ...]] = {"both": ("lowest", "highest"), "lowest": ("lowest",), "highest": ("highest",)}
@@ -53,7 +53,7 @@ class Search:
         # Few are as hard to find as ten where k cuts a cluster: what is kept beyond k tells its members apart.
         self.reach = max(k, min(4 * k, 10))
         self.size, self.longest = (min(self.n, len(self.ends) * (m * self.reach + 2 * BLOCK)) for m in (3, 6))
-        self.generator = torch.Generator(device="cpu").manual_seed(seed)
+        self.generator = seeded(seed)
         self.space = space_of(op)
         self.width = 1
         self.products = self.restarts = self.runs = 0

@@ -14,7 +14,7 @@ from landscape.curvature.random_start import RandomRun
 from landscape.curvature.search import HIDDEN
 from landscape.curvature.solve import inverse, shifted_factor
 from landscape.curvature.sound import Sound
-from landscape.curvature.vectors import Array, column_norms, gaussian, probe_bound, to_array
+from landscape.curvature.vectors import Array, column_norms, gaussian, probe_bound, seeded, to_array
 
 _CLOSE = 3e-4
 """Residual of the estimate of the lowest eigenvalue, relative to the spectrum's width.
@@ -72,7 +72,7 @@ def shifted_ends(op: LinearMap, H: MatrixOperator, k: int, rtol: float, seed: in
 
 def _lowest(op: LinearMap, seed: int, max_hvps: int) -> RandomRun:
     """A run whose first Ritz value is near the lowest eigenvalue, and above it."""
-    run = RandomRun(Sound(op), None, torch.Generator().manual_seed(seed), partial=True)
+    run = RandomRun(Sound(op), None, seeded(seed), partial=True)
     for last in run.projections(max_hvps):
         if last or run.residuals()[0] <= _CLOSE * (run.theta[-1] - run.theta[0]):
             break

@@ -7,6 +7,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from landscape.curvature.arguments import require_seed
+
 Array = NDArray[np.float64]
 
 
@@ -14,6 +16,12 @@ def to_array(x: Tensor) -> Array:
     """The numbers of a tensor on any device, in double precision."""
     found: Array = x.double().cpu().numpy()
     return found
+
+
+def seeded(seed: int, stream: int = 0) -> torch.Generator:
+    """Random numbers on the CPU, others for each stream of a seed. Raises ArgumentError for what is no seed."""
+    require_seed(seed)
+    return torch.Generator().manual_seed((int(seed) + stream) % (1 << 64))
 
 
 _PIECE = 1 << 16
@@ -25,7 +33,7 @@ def gaussian(n: int, m: int, seed: int | torch.Generator = 0, rows: slice | None
 
     rows: all that is returned of them. The other rows are drawn, too, and forgotten.
     """
-    generator = torch.Generator().manual_seed(seed) if isinstance(seed, int) else seed
+    generator = seed if isinstance(seed, torch.Generator) else seeded(seed)
     begin, end, _ = (rows or slice(None)).indices(n)
     found = torch.empty(max(0, end - begin), m, dtype=torch.float64)
     starts = [*range(0, max(1, n - _PIECE + 1), _PIECE), n]

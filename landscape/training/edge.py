@@ -14,6 +14,7 @@ from landscape.config import TrainConfig
 from landscape.curvature.operators import LinearMap
 from landscape.curvature.random_start import RandomRun
 from landscape.curvature.tracking import scaled
+from landscape.curvature.vectors import seeded
 from landscape.problems.problem import hessian
 
 SHARE = 0.5
@@ -40,7 +41,7 @@ def edge_ratio(config: TrainConfig, data: Any, theta: dict[str, Tensor], v: Tens
 
 def largest(op: LinearMap, seed: int) -> float:
     """The largest Ritz value after `HVPS` products from a random vector: lambda_max from below."""
-    run = RandomRun(op, None, torch.Generator().manual_seed(seed % (1 << 63)), HVPS)
+    run = RandomRun(op, None, seeded(seed), HVPS)
     while not run.exhausted and run.num_products < HVPS:
         run.step()
     run.project()

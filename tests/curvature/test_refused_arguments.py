@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from helpers.refusals import net, operator, point, refused, table
 
@@ -244,6 +245,7 @@ def test_directions(make: Callable[[], Any], words: str, hint: str) -> None:
 
 
 EYE, TALL = MatrixOperator(torch.eye(3).double()), MatrixOperator(torch.ones(3, 2).double())
+LARGE = MatrixOperator(torch.eye(200).double())
 
 
 @table(
@@ -266,6 +268,26 @@ def test_pairs_of_blocks(make: Callable[[], Any], words: str, hint: str) -> None
     for measure in (coupling, excess_index):
         refused(lambda measure=measure: measure(*make()), words, hint)
     refused(lambda: coupling(EYE, EYE, EYE, k=0, method="lanczos"), "k is 0", "a whole number of at least 1")
+
+
+@table(
+    {
+        "eigenvalues": (lambda: eigsh(M, 1, method="lanczos", seed=-1), "seed is -1", r"from 0 to 2\^64 - 1"),
+        "density": (lambda: spectral_density(M, method="lanczos", seed=1.5), "seed is 1.5", r"from 0 to 2\^64 - 1"),
+        "trace": (lambda: trace(LARGE, seed="first"), "seed is 'first'", r"an integer from 0 to 2\^64 - 1"),
+        "index": (lambda: saddle_index(M, method="lanczos", seed=True), "seed is True", r"from 0 to 2\^64 - 1"),
+        "excess": (lambda: excess_index(M, M, M, method="lanczos", seed=1 << 64), "seed is 18446", "an integer"),
+        "ratios": (lambda: coupling(EYE, EYE, EYE, method="lanczos", seed=None), "seed is None", "an integer"),
+        "error of products": (lambda: product_error(operator(), seed=-1), "seed is -1", "an integer from 0"),
+    }
+)
+def test_seeds(make: Callable[[], Any], words: str, hint: str) -> None:
+    refused(make, words, hint)
+
+
+def test_the_largest_seed_and_those_of_numpy_are_seeds() -> None:
+    assert saddle_index(M, method="lanczos", seed=(1 << 64) - 1).lower == 3
+    assert eigsh(M, 1, method="lanczos", seed=np.int64(3)).values[0] == pytest.approx(-3)  # type: ignore[arg-type]
 
 
 def test_densities() -> None:
