@@ -60,6 +60,9 @@ bench-full: $(TEST_INSTALLED)
 
 # Hours on two cores: the runs and analyses of the trial, its verdicts and its page. Resumes where it stopped.
 studies: $(INSTALLED)
+	test -f checkpoints/gromov.h5 || $(BIN)/python studies/gromov.py checkpoints/gromov.h5
+	$(BIN)/landscape hessian --ckpt checkpoints/gromov.h5 --problem studies/gromov.py:problem
+	$(BIN)/python analyses/analytic.py checkpoints/gromov.h5
 	$(call trial,quick)
 	$(call trial,mid)
 

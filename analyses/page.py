@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import math
 import re
 import sys
@@ -15,15 +16,18 @@ import pandas as pd
 from markupsafe import Markup
 from page_arms import arm, constant_tokens, experiment, step
 from page_auto import edges, pilots
-from page_beside import COMPARISONS, by_task, compared, spread
+from page_beside import COMPARISONS, PLAIN, asked, by_task, compared, spread
 from page_claims import CLAIMS, capital, effect, headline, number, said, size
 from page_figures import COLOURS, READER, SCALES, TEXT, TRANSFORMER, alone, depths, effects, film, shares, training
 from page_lags import timing
+from page_links import Linked, setup
 from page_map import decay_map
-from page_sizes import SIZES, points, sizes
+from page_others import division, gromov, spikes
+from page_points import ended, enough, judged
+from page_sizes import SIZES, sizes
 from page_transformers import transformers
 from page_words import natural_text, transformer_on_text
-from scale import FILM, Scale
+from scale import FILM, which
 
 from landscape.config import TrainConfig, preset
 from landscape.errors import LandscapeError, complain
@@ -38,7 +42,7 @@ PAPER, OPEN, DISCOVERIES = [f"C{i}" for i in range(1, 10)], ["O2", "O3"], ["D1",
 
 
 @dataclasses.dataclass(frozen=True)
-class Results(Scale):
+class Results(Linked):
     """What the page says of one scale."""
 
     @property
@@ -59,15 +63,9 @@ class Results(Scale):
         table = self.tables["verdicts"]
         return dict(table[table["claim"] == claim].iloc[0])
 
-    def link(self, table: str, text: str, /, **chosen: object) -> Markup:
-        """Text that leads to the CSV, at the first row with these values."""
-        rows = self.tables[table]
-        at = rows.index[pd.concat([rows[name] == value for name, value in chosen.items()], axis=1).all(axis=1)]
-        place, row = f"{self.name}/{table}.csv", " ".join(map(str, chosen.values()))
-        return Markup('<a class="n" href="{}#L{}" title="{}, row {}">{}</a>').format(place, at[0] + 2, place, row, text)
-
-    def linked_effect(self, claim: str) -> Markup:
-        return self.link("verdicts", effect(claim, self.verdict(claim)), claim=claim)
+    def of_verdict(self, claim: str, text: str) -> Markup:
+        """Text that leads to the verdict on a claim."""
+        return self.link("verdicts", text, claim=claim)
 
     def plateau(self) -> pd.DataFrame:
         """Rows of curvature.csv on the plateau of runs with four tokens."""
@@ -95,14 +93,15 @@ class Results(Scale):
         ratio = float((lowest["E,W"] / lowest["E[operands],W"]).median())
         control = float((lowest["W,V"] / lowest["E[operands],W"]).median())
         off = float((1 + lowest["E,W"] / bound).abs().median())
-        words = f"negative curvature of E,W is {number(ratio)} times as deep as that of its operands"
-        figure = depths(rows, f"Depth on the plateau at {self.name}, by block and seed: {words}")
-        known = {"study": rows["study"].iloc[0], "case": rows["case"].iloc[0], "analysis": "plateau"}
+        runs = {name: rows[name].iloc[0] for name in ("study", "case")}
         linked = {
-            name: self.link("curvature", number(value), **known, block=block)
+            name: self.link("curvature", number(value), **runs, analysis="plateau", block=block)
             for name, value, block in (("ratio", ratio, "E,W"), ("control", control, "W,V"), ("off", off, "E,W"))
         }
-        return {**linked, "deeper": control > 1, "figure": figure, "words": words}
+        words = Markup("negative curvature of E,W is {} times as deep as that of its operands").format(linked["ratio"])
+        figure = depths(rows, f"Depth on the plateau at {self.name}, by block and seed: {words.striptags()}")
+        caption = self.caption("curvature", runs)
+        return {**linked, "deeper": control > 1, "figure": figure, "words": words, "caption": caption}
 
     def without_coupling(self) -> dict[str, Any]:
         """The second discovery: the three cases of its test in a figure, and every arm of its experiment."""
@@ -121,6 +120,7 @@ class Results(Scale):
         return {
             "cases": facts,
             "figure": figure,
+            "caption": self.caption("runs", {"study": "tables", "case": "nuclear"}),
             "arms": experiment(self.tables, self.name, self.link),
         }
 
@@ -158,9 +158,8 @@ class Results(Scale):
     def film(self) -> dict[str, Any]:
         """What the slider shows."""
         run = self.filmed()
-        setting = f"p = {run['p']}, {run['tokens']} tokens, d = {run['embed_dim']}, h = {run['hidden']}"
-        shown = film(self.of_film("curvature"), self.of_film("metrics"))
-        return {**shown, **self.events(), "run": run["file"], "setting": setting}
+        shown = film(self.of_film("curvature"), self.of_film("metrics"), f"{self.name}/curvature.csv")
+        return {**shown, **self.events(), "run": run["file"], "setting": setup(which(self.tables["runs"], study=FILM))}
 
     def over_training(self) -> dict[str, Any]:
         """The depths of the pairs over training, and what they show."""
@@ -168,35 +167,30 @@ class Results(Scale):
         lowest = rows.pivot_table(index="step", columns="block", values="lowest")
         bound = rows[rows["block"] == "E,W"].set_index("step")["saddle_bound_constants"]
         on_it = (1 + lowest["E,W"] / bound).abs() < 0.01
-        words = (
-            f"the depth of E,W equals the norm of the bias's gradient within 1 % at {on_it.sum()} of {len(on_it)} steps"
-        )
-        alt = f"Depth of each pair over training at {self.name}: {words}"
-        return {"figure": training(rows, self.events(), alt), "words": words}
+        count = self.link("curvature", f"{on_it.sum()} of {len(on_it)}", study=FILM, block="E,W")
+        words = Markup("the depth of E,W equals the norm of the bias's gradient within 1 % at {} steps").format(count)
+        alt = f"Depth of each pair over training at {self.name}: {words.striptags()}"
+        caption = self.caption("curvature", {"study": FILM})
+        return {"figure": training(rows, self.events(), alt), "words": words, "caption": caption}
 
     def sizes(self) -> dict[str, Any] | None:
         """What changes with size, where that was studied."""
         rows = self.tables["runs"]
-        return sizes(rows, self.tables["curvature"]) if (rows["study"] == SIZES).any() else None
+        if not (rows["study"] == SIZES).any():
+            return None
+        found = sizes(rows, self.tables["curvature"], self.link)
+        # The settings that the others are compared to belong to other studies.
+        bases = which(rows, **PLAIN), which(rows, study="constants", case="four")
+        drawn = pd.concat([rows[rows["study"] == SIZES], *bases])
+        there = self.link("curvature", "curvature.csv", study=SIZES)
+        return {**found, "caption": Markup("{}; {}.").format(setup(drawn), there)}
 
-    def points(self) -> list[dict[str, Any]]:
-        """Where searches for critical points ended, where there were some."""
-        return points(self.tables["points"], self.tables["curvature"]) if "points" in self.tables else []
-
-    def spikes(self) -> dict[str, Markup]:
-        """In how many runs the training loss spiked after grokking, by precision, where that was studied."""
-        found = {}
-        for case in ("float32", "float64"):
-            if len(rows := self.runs("spikes", case=case)):
-                words = f"{(rows['spikes'] > 0).sum()} of {len(rows)}"
-                found[case] = self.link("runs", words, study="spikes", case=case)
-        return found
-
-    def division(self) -> Markup | None:
-        """Median step of grokking of division, where it was studied."""
-        rows = self.runs("tasks", case="c1", task="div")
-        known = {"study": "tasks", "case": "c1", "task": "div"}
-        return self.link("runs", step(rows["grokked"]), **known) if len(rows) else None
+    def points(self) -> dict[str, Any] | None:
+        """Where searches for critical points ended, and what that says by activation; None where there were none."""
+        if "points" not in self.tables:
+            return None
+        where = self.tables["points"], self.tables["curvature"], self.link
+        return {"rows": list(ended(*where)), "judged": judged(*where), "enough": enough(self.tables["points"])}
 
     def sgd(self) -> Markup | None:
         """The constant of Proposition 4.1 with SGD, where it was studied."""
@@ -210,10 +204,15 @@ class Results(Scale):
         rows, found = self.tables["runs"], []
         for varied, group in rows.groupby(VARIED, sort=False):
             known = dict(zip(VARIED, varied, strict=True))
-            medians = {name: step(group[name]) for name in ("memorised", "grokked")}
-            there = self.link("runs", f"{group['grokked'].notna().sum()} of {len(group)}", **known)
-            rank = number(group["effective_rank"].median()) if group["effective_rank"].notna().any() else "–"
-            found.append({**known, **medians, "there": there, "rank": rank})
+            has_rank = group["effective_rank"].notna().any()
+            cells = {
+                "memorised": step(group["memorised"]),
+                "there": f"{group['grokked'].notna().sum()} of {len(group)}",
+                "grokked": step(group["grokked"]),
+                "rank": number(group["effective_rank"].median()) if has_rank else "–",
+            }
+            linked = {name: self.link("runs", text, **known) for name, text in cells.items()}
+            found.append({"setting": varied, "cells": linked})
         return found
 
     def inputs(self) -> dict[str, Any]:
@@ -237,14 +236,17 @@ def definitions() -> dict[str, tuple[str, str]]:
     return found
 
 
-def title(rows: list[dict[str, Any]], scale: str) -> str:
+def title(results: Results) -> Markup:
     """What became of the paper's nine claims."""
-    count = {
-        judgement: sum(row["verdict"] == judgement for row in rows) for judgement in ("supported", "not supported")
-    }
-    rest = len(rows) - sum(count.values())
-    held = f"{capital(size(scale))} {count['supported']} of the paper's {len(rows)} claims hold"
-    return f"{held}, {count['not supported']} come out the other way, {rest} stay undecided"
+    verdicts = {claim: results.verdict(claim)["verdict"] for claim in PAPER}
+
+    def count(judgement: str) -> Markup:
+        of = [claim for claim, verdict in verdicts.items() if verdict == judgement]
+        return results.of_verdict(of[0] if of else PAPER[0], str(len(of)))
+
+    counts = map(count, ("supported", "not supported", "undecided"))
+    held = f"{capital(size(results.name))} {{}} of the paper's {len(PAPER)} claims hold"
+    return Markup(held + ", {} come out the other way, {} stay undecided").format(*counts)
 
 
 def written(out: Path) -> dict[Path, str]:
@@ -260,16 +262,19 @@ def written(out: Path) -> dict[Path, str]:
     claims = {}
     for name, claim in CLAIMS.items():
         rows = {results.name: results.verdict(name) for results in done}
+        verdicts = {scale: row["verdict"] for scale, row in rows.items()}
+        there = {results.name: functools.partial(results.of_verdict, name) for results in done}
+        sentences = {scale: said(name, row, there[scale]) for scale, row in rows.items()}
         claims[name] = {
-            "sentence": headline(name, rows),
-            "said": {results.name: said(name, rows[results.name]) for results in done},
-            "badges": {one.name: rows[one.name]["verdict"] if one.done else "pending" for one in scales},
+            "sentence": headline(name, verdicts, sentences),
+            "said": sentences,
+            "badges": {one.name: verdicts.get(one.name, "pending") for one in scales},
             "measure": claim.measure,
-            "effects": {results.name: results.linked_effect(name) for results in done},
+            "effects": {scale: there[scale](effect(name, row)) for scale, row in rows.items()},
             "bars": effects(rows, {scale: effect(name, row) for scale, row in rows.items()}),
             "definition": definitions()[name],
             "seeds": {results.name: results.seeds(name) for results in done},
-            "p": {scale: number(row["holm"]) for scale, row in rows.items()},
+            "p": {scale: there[scale](number(row["holm"])) for scale, row in rows.items()},
         }
     constants = {results.name: results.depth_of_constants() for results in done}
     tables = {results.name: results.without_coupling() for results in done}
@@ -283,7 +288,7 @@ def written(out: Path) -> dict[Path, str]:
     training = {results.name: results.over_training() for results in filmed}
     films = {results.name: results.film() for results in reversed(filmed)}
     said_once = {
-        "title": title([done[-1].verdict(name) for name in PAPER], done[-1].name),
+        "title": title(done[-1]),
         "scales": scales,
         "done": done,
         "colours": SCALES,
@@ -312,7 +317,11 @@ def written(out: Path) -> dict[Path, str]:
         "text": text,
         "reading": transformer_on_text(reader, reader.link),
         "reader": reader,
-        "points": [(results.name, row) for results in done for row in results.points()],
+        "points": {results.name: found for results in done if (found := results.points())},
+        "questions": asked(done),
+        "gromov": gromov(out),
+        "division": division(done),
+        "spikes": spikes(done),
         "comparisons": [one.words for one in COMPARISONS],
         "compared": {one.name: compared(one.tables["runs"], one.link) for one in done},
         "by_task": {one.name: by_task(one.tables["runs"], one.tables["curvature"], one.link) for one in done},

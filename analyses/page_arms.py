@@ -8,13 +8,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
-from exact import later, median_interval, share_interval
+from exact import median_interval, share_interval
 from markupsafe import Markup
 from matplotlib.colors import to_hex
-from page_beside import PLAIN, Link, Setting, ratio
+from page_beside import PLAIN, Setting, differences, ratio
 from page_claims import number
 from page_figures import curves, shares
-from scale import ARMS, chosen
+from page_links import Link, setup
+from scale import ARMS, chosen, which
 
 from landscape.report.style import shades
 
@@ -104,11 +105,16 @@ def experiment(tables: Mapping[str, pd.DataFrame], scale: str, link: Link) -> di
         if cases := {words: (chosen(runs, **every[words]), hue) for words, hue in hues.items()}:
             told = "; ".join(f"{words}: {rows[words]['grokked'].striptags()}" for words in cases)
             shown = "Share of runs that have grokked"
-            figures.append((f"{shown} (Kaplan–Meier)", shares(cases, f"{shown} at {scale}. {told}")))
+            drawn = setup(pd.concat([which(runs, **every[words]) for words in cases]))
+            of = Markup("{}; {}.").format(drawn, link("runs", "runs.csv", **every[next(iter(cases))]))
+            figures.append((f"{shown} (Kaplan–Meier)", shares(cases, f"{shown} at {scale}. {told}"), of))
         if lines := {words: (found, hues[words]) for words in hues if (found := ranks(tables, every[words])).size}:
             told = "; ".join(f"{words}: {found.iloc[-1]:.3g}" for words, (found, _) in lines.items())
             shown = "Effective rank over steps, median of the seeds still in training"
-            figures.append((shown, curves(lines, f"{shown}, at {scale}. Last: {told}")))
+            followed = [{"study": ARMS, "case": case_of(every[words])} for words in lines]
+            drawn = setup(pd.concat([which(runs, **known) for known in followed]))
+            of = Markup("{}; {}.").format(drawn, link("ranks", "ranks.csv", **followed[0]))
+            figures.append((shown, curves(lines, f"{shown}, at {scale}. Last: {told}"), of))
     ends = {"least": by_d[0], "most": by_d[-1]} if by_d else {}
     named = {name: {"d": words.rpartition(" ")[2], **rows[words]} for name, words in ends.items()}
     named |= {words[0]: row for words, row in rows.items() if words not in by_d}
@@ -136,8 +142,6 @@ def constant_tokens(runs: pd.DataFrame, link: Link) -> dict[str, Any]:
         if len(rows := chosen(runs, **known)):
             texts = {name: ratio(rows[name], four[name]) for name in ("memorised", "delay", "grokked")}
             found[label] = {name: link("runs", text, **known) for name, text in texts.items()}
-            seeds = rows.index.intersection(four.index)
-            x = [later(float(rows["grokked"][seed]), float(four["grokked"][seed])) for seed in seeds]
-            _, low, high = median_interval(x)
+            _, low, high = median_interval(differences(rows["grokked"], four["grokked"]))
             found[label]["sooner"] = "sooner" if high < 0 else "later" if low > 0 else "neither sooner nor later"
     return found

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
-from page_beside import Link
 from page_claims import BEYOND, effect, number, said
+from page_links import Link
 from page_transformers import how_soon, step
 from primary import Numbers, difference, judge
 from scale import Scale
@@ -49,11 +50,11 @@ def edges(scale: Scale, link: Link) -> dict[str, Any] | None:
     return {
         "claims": {
             name: {
-                "sentence": said(name, row),
+                "sentence": said(name, row, functools.partial(link, "runs", study=STUDY, lr_ratio="auto")),
                 "verdict": row["verdict"],
                 "measure": BEYOND[name].measure,
                 "effect": link("runs", effect(name, row), study=STUDY, lr_ratio="auto"),
-                "p": number(row["holm"]),
+                "p": link("runs", number(row["holm"]), study=STUDY, lr_ratio="auto"),
             }
             for name, row in rows.items()
         },
@@ -61,7 +62,7 @@ def edges(scale: Scale, link: Link) -> dict[str, Any] | None:
             {"c": named(str(c)), **how_soon(of_c, link, study=STUDY, lr_ratio=c)}
             for c, of_c in sorted(runs.groupby("lr_ratio"), key=lambda of: order(of[0]))
         ],
-        "best": named(BEST[scale.name]),
+        "best": link("runs", named(BEST[scale.name]), study=STUDY, lr_ratio=BEST[scale.name]),
     }
 
 
@@ -79,16 +80,15 @@ def pilots(scale: Scale, link: Link) -> Iterator[dict[str, Any]]:
         steps = by_c.median()
         # Of ties the one with the smaller mean, as the protocol says.
         best = str(by_c.agg(["median", "mean"]).drop("auto").sort_values(["median", "mean"]).index[0])
-        shown = {
-            c: link("runs", step(float(steps[c])), study=study, case=case, lr_ratio=c) for c in ("1.0", best, "auto")
-        }
+        at = {c: functools.partial(link, "runs", study=study, case=case, lr_ratio=c) for c in ("1.0", best, "auto")}
+        shown = {c: there(step(float(steps[c]))) for c, there in at.items()}
         yield {
             "case": f"{scale.name}{CASES[case]}",
             "plain": shown["1.0"],
             "best": shown[best],
-            "c": named(best),
+            "c": at[best](named(best)),
             "auto": shown["auto"],
-            "ratio": number(float(steps["auto"] / steps[best])),
+            "ratio": at["auto"](number(float(steps["auto"] / steps[best]))),
         }
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from exact import MOST_SEEDS
+from markupsafe import Markup
 
 Row = Mapping[str, Any]
 """A row of verdicts.csv."""
@@ -205,29 +206,28 @@ def effect(name: str, row: Row) -> str:
     return f"{shown} [{', '.join(number(end) for end in sorted(ends))}]"
 
 
-def said(name: str, row: Row) -> str:
-    """The sentence that a verdict allows."""
+def said(name: str, row: Row, linked: Callable[[str], str]) -> Markup:
+    """The sentence that a verdict allows. linked: what leads its number of seeds to the row behind it."""
     claim = (CLAIMS | BEYOND)[name]
     if row["verdict"] != "undecided":
-        return claim.holds if row["verdict"] == "supported" else claim.opposite
+        return Markup(claim.holds if row["verdict"] == "supported" else claim.opposite)
     needed = row["seeds_to_decide"]
-    more = f" {MOST_SEEDS} seeds like these would not decide."
+    more = f"{MOST_SEEDS} seeds like these would not decide."
     if not math.isnan(needed):
-        more = f" {needed:.0f} seeds like these would decide."
-    return f"Undecided: {claim.question}{more}"
+        more = f"{linked(f'{needed:.0f}')} seeds like these would decide."
+    return Markup(f"Undecided: {claim.question} {more}")
 
 
-def headline(name: str, rows: Mapping[str, Row]) -> str:
+def headline(name: str, verdicts: Mapping[str, str], sentences: Mapping[str, Markup]) -> Markup:
     """The sentence of the largest scale that has a verdict; it names the scale unless all scales agree.
 
-    rows: by scale, smallest first.
+    verdicts, sentences: by scale, smallest first.
     """
-    if not rows:
-        return f"Pending: {CLAIMS[name].question}"
-    scale, row = list(rows.items())[-1]
-    sentence = said(name, row)
-    agree = len({row["verdict"] for row in rows.values()}) == 1
-    return sentence if agree else f"{capital(size(scale))}: {sentence}"
+    if not verdicts:
+        return Markup(f"Pending: {CLAIMS[name].question}")
+    scale, sentence = list(sentences.items())[-1]
+    agree = len(set(verdicts.values())) == 1
+    return sentence if agree else Markup(f"{capital(size(scale))}: {sentence}")
 
 
 def size(scale: str) -> str:

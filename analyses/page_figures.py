@@ -11,6 +11,7 @@ import pandas as pd
 from exact import survival
 from markupsafe import Markup, escape
 from matplotlib.colors import to_hex
+from matplotlib.ticker import MaxNLocator
 
 from landscape.report.film import assembled, known
 from landscape.report.style import colour
@@ -148,11 +149,10 @@ def curves(cases: Mapping[str, tuple[pd.Series, str]], alt: str) -> Markup:
     place, marks = _steps(50.0, last)
     top = TOP + 15 * len(cases)
     high = max(float(values.max()) for values, _ in cases.values())
-    marks += [_tick_y(top + (HEIGHT - top - BOTTOM) * (1 - share), f"{share * high:.3g}") for share in (0, 0.5, 1)]
+    scale = lambda y: top + (HEIGHT - top - BOTTOM) * (1 - y / high)  # noqa: E731
+    marks += [_tick_y(scale(y), f"{y:g}") for y in round_ticks(0, high)]
     for i, (label, (values, stroke)) in enumerate(cases.items()):
-        points = [
-            (place(step), top + (HEIGHT - top - BOTTOM) * (1 - y / high)) for step, y in values.items() if step >= 50
-        ]
+        points = [(place(step), scale(y)) for step, y in values.items() if step >= 50]
         path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
         marks.append(
             f'<path d="{path}" fill="none" stroke="{stroke}" stroke-width="2"><title>{escape(label)}</title></path>'
@@ -237,6 +237,12 @@ def _steps(first: float, last: float) -> tuple[Callable[[float], float], list[st
     return place, marks
 
 
+def round_ticks(low: float, high: float) -> list[float]:
+    """About four round numbers between two numbers, ends included."""
+    found = MaxNLocator(nbins=4, steps=[1, 2, 5, 10]).tick_values(low, high)
+    return [tick for tick in map(float, found) if low <= tick <= high]
+
+
 def _tick_y(y: float, text: str, width: int = WIDTH) -> str:
     line = f'<line x1="{LEFT}" x2="{width - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" class="grid"/>'
     return f'{line}<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{text}</text>'
@@ -259,16 +265,21 @@ def alone(figure: Markup) -> str:
     return whole.replace(">", ">" + style, 1) + "\n"
 
 
-def film(curvature: pd.DataFrame, metrics: pd.DataFrame) -> dict[str, Any]:
-    """What the slider shows of one run: rows of curvature.csv by step, and its accuracies."""
+def film(curvature: pd.DataFrame, metrics: pd.DataFrame, place: str) -> dict[str, Any]:
+    """What the slider shows of one run: its blocks by step, and its accuracies.
+
+    curvature: rows of the curvature.csv at `place`.
+    """
     by_step = {}
     for step, rows in curvature.groupby("step"):
         blocks = {}
-        for row in rows.drop_duplicates("block", keep="last").to_dict("records"):
+        last = rows.drop_duplicates("block", keep="last")
+        for at, row in zip(last.index, last.to_dict("records"), strict=True):
             ratios = [row[name] for name in rows.filter(like="kappa_") if math.isfinite(row[name])]
             index = {name: None if math.isnan(row[name]) else row[name] for name in INDEX}
             ends = {name: known(row[name]) for name in ("lowest", "highest")}
-            blocks[row["block"]] = {**ends, **index, "level": row["index_level"], "kappa": ratios}
+            there = {"row": f"{place}#L{at + 2}", "title": f"{place}, row {row['block']} {step} {row['file']}"}
+            blocks[row["block"]] = {**ends, **index, "level": row["index_level"], "kappa": ratios, **there}
         by_step[int(step)] = blocks
     accuracy = {name: metrics[name].tolist() for name in ("step", "train_accuracy", "test_accuracy")}
     return assembled(by_step, accuracy)

@@ -9,9 +9,10 @@ from typing import Any
 import pandas as pd
 from exact import ALPHA, later, median_interval, signed_rank_p
 from lags import EVENTS, REFERENCE
-from page_beside import Link, spread
+from page_beside import spread
 from page_claims import number
 from page_figures import effects
+from page_links import Link
 
 CLAIM = "half"
 """Event of the primary test."""
@@ -31,7 +32,7 @@ def timing(tables: Mapping[str, pd.DataFrame], links: Mapping[str, Link]) -> dic
         return None
     steps = {scale: table.pivot(index="seed", columns="event", values="step") for scale, table in tables.items()}
     x = {scale: {event: _later(table, event) for event in EVENTS if event in table} for scale, table in steps.items()}
-    verdicts = {scale: _verdict(of[CLAIM]) for scale, of in x.items()}
+    verdicts = {scale: _verdict(of[CLAIM], links[scale]) for scale, of in x.items()}
     rows = []
     for event, words in EVENTS.items():
         known = {scale: of for scale, of in x.items() if event in of}
@@ -48,7 +49,9 @@ def timing(tables: Mapping[str, pd.DataFrame], links: Mapping[str, Link]) -> dic
         cells |= {
             scale: {
                 "ratio": links[scale]("lags", shown[scale], event=event),
-                "after": f"{sum(value > 0 for value in of[event])} of {len(of[event])}",
+                "after": links[scale](
+                    "lags", f"{sum(value > 0 for value in of[event])} of {len(of[event])}", event=event
+                ),
             }
             for scale, of in known.items()
         }
@@ -65,8 +68,8 @@ def _later(steps: pd.DataFrame, event: str) -> list[float]:
     return list(map(later, at[event], at[REFERENCE]))
 
 
-def _verdict(x: list[float]) -> dict[str, str]:
+def _verdict(x: list[float], link: Link) -> dict[str, str]:
     """The verdict of the one test beyond the paper, with its p-value."""
     p = signed_rank_p(x)
     decided = "supported" if median_interval(x)[0] > 0 else "not supported"
-    return {"verdict": decided if p < ALPHA else "undecided", "p": number(p)}
+    return {"verdict": decided if p < ALPHA else "undecided", "p": link("lags", number(p), event=CLAIM)}

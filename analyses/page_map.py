@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
-from page_beside import Link
 from page_claims import effect, number, said
 from page_figures import heat
+from page_links import Link, Linked
 from primary import Numbers, judge
-from scale import Scale
+from scale import chosen
 
 CLAIM = "G2"
 DECAYS, SKEWS = (0.0005, 0.002), (0.0, 0.7)
@@ -32,7 +32,7 @@ def cost_of_skew(table: pd.DataFrame) -> Numbers:
     return {int(seed): cost(seed, high) - cost(seed, low) for seed in table["seed"].unique()}
 
 
-def decay_map(scale: Scale, link: Link) -> dict[str, Any] | None:
+def decay_map(scale: Linked, link: Link) -> dict[str, Any] | None:
     """The verdict on G2, and a map of grokking and of the embeddings' rest; None where that was not studied."""
     if "map" not in scale.tables:
         return None
@@ -40,18 +40,20 @@ def decay_map(scale: Scale, link: Link) -> dict[str, Any] | None:
     (row,) = judge({CLAIM: cost_of_skew(table)}, {CLAIM: ("", lambda _: {})}).to_dict("records")
     row["seeds_to_decide"] = math.nan if row["seeds_to_decide"] is None else row["seeds_to_decide"]
     shown = {name: cells(table, name) for name in PANELS}
-    absent = {name: float(table[f"absent_{name}"][table["skew"] == table["skew"].max()].median()) for name in OF}
+    skewed, judged_on = {"skew": table["skew"].max()}, {"skew": SKEWS[1], "weight_decay": DECAYS[1]}
+    absent = {name: float(chosen(table, **skewed)[f"absent_{name}"].median()) for name in OF}
     alt = "; ".join(f"{PANELS[name]} by weight decay and skew" for name in PANELS)
     return {
-        "sentence": said(CLAIM, row),
-        "effect": link("map", effect(CLAIM, row), skew=SKEWS[1], weight_decay=DECAYS[1]),
-        "p": number(row["p"]),
+        "sentence": said(CLAIM, row, lambda text: link("map", text, **judged_on)),
+        "effect": link("map", effect(CLAIM, row), **judged_on),
+        "p": link("map", number(row["p"]), **judged_on),
         "verdict": row["verdict"],
         "figure": heat({PANELS[name]: values for name, values in shown.items()}, ("skew", "weight decay"), alt),
-        "absent": {name: f"{share:.0%}" for name, share in absent.items()},
+        "absent": {name: link("map", f"{share:.0%}", **skewed) for name, share in absent.items()},
         "never": link("map", str(int(table["grokked"].isna().sum())), skew=SKEWS[1]),
-        "runs": len(table),
-        "setting": f"{scale.name}, batches of 32, {table['seed'].nunique()} seeds",
+        "runs": link("map", str(len(table)), study="map"),
+        "setting": f"{scale.name}, batches of 32",
+        "caption": scale.caption("map", {"study": "map"}),
     }
 
 

@@ -1,4 +1,4 @@
-"""What changes with the size of the network, one quantity at a time, and where searches for critical points ended."""
+"""What changes with the size of the network, one quantity at a time."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import math
 from typing import Any
 
 import pandas as pd
+from markupsafe import Markup
 from matplotlib.colors import to_hex
 from page_claims import number
 from page_figures import ladder
-from scale import POINTS
+from page_links import Link
 
 from landscape.report.style import colour
 
@@ -19,6 +20,8 @@ RUN = ["study", "case", "task", "seed"]
 """What names a run in both tables."""
 VARIED = {"d": "embed_dim", "h": "hidden", "p": "p", "tokens": "tokens"}
 """Columns of runs.csv by the name of the quantity."""
+NAMED = ["study", "case"]
+"""What names a setting in both tables."""
 SHOWN = {
     "E,W over W,V": to_hex(colour("E,W")),
     "operands' rows of E, and W, over W,V": to_hex(colour("E[operands],W")),
@@ -38,7 +41,7 @@ def ratios(runs: pd.DataFrame, curvature: pd.DataFrame) -> pd.DataFrame:
     return runs.merge(found.reset_index(), on=RUN)
 
 
-def sizes(runs: pd.DataFrame, curvature: pd.DataFrame) -> dict[str, Any]:
+def sizes(runs: pd.DataFrame, curvature: pd.DataFrame, link: Link) -> dict[str, Any]:
     """The figure of the depths against size, and a sentence for each quantity, the one that moves them most first."""
     table = ratios(runs, curvature)
     base = table[(table["study"] == "constants") & (table["case"] == "four")]
@@ -51,6 +54,7 @@ def sizes(runs: pd.DataFrame, curvature: pd.DataFrame) -> dict[str, Any]:
             str(value): {label: part[label].tolist() for label in SHOWN} for value, part in varied.groupby(column)
         }
         medians = varied.groupby(column)[[*SHOWN, "prop41_constant"]].median()
+        medians[NAMED] = varied.groupby(column)[NAMED].first()
         rows += [{"quantity": name, "value": value, **row} for value, row in medians.to_dict("index").items()]
     medians = pd.DataFrame(rows)
 
@@ -59,29 +63,22 @@ def sizes(runs: pd.DataFrame, curvature: pd.DataFrame) -> dict[str, Any]:
         return math.log(found.max() / found.min())
 
     told = {
-        name: [_ends(medians[medians["quantity"] == name], label) for label in [*SHOWN, "prop41_constant"]]
+        name: [_ends(medians[medians["quantity"] == name], label, link) for label in [*SHOWN, "prop41_constant"]]
         for name in sorted(VARIED, key=spread, reverse=True)
     }
     most = next(iter(told))
-    title = f"Whether E,W is deeper than W,V changes most with {most}: {told[most][0]}"
-    return {"figure": ladder(groups, SHOWN, title), "title": title, "told": told}
+    title = Markup("Whether E,W is deeper than W,V changes most with {}: {}").format(most, told[most][0])
+    return {"figure": ladder(groups, SHOWN, title.striptags()), "title": title, "told": told}
 
 
-def _ends(medians: pd.DataFrame, label: str) -> str:
+def _ends(medians: pd.DataFrame, label: str, link: Link) -> Markup:
     """A median at the least and at the largest value of what was varied."""
-    return ", ".join(f"{number(row[label])} at {row['value']}" for _, row in medians.iloc[[0, -1]].iterrows())
-
-
-def points(found: pd.DataFrame, curvature: pd.DataFrame) -> list[dict[str, Any]]:
-    """One row an activation and start: how many searches ended at a critical point, and what the blocks are there."""
-    rows = []
-    blocks = curvature[curvature["study"] == POINTS]
-    for (activation, start), group in found.groupby(["activation", "analysis"], sort=False):
-        critical = group[group["status"] == "critical"]
-        at = blocks.merge(critical[["case", "seed", "analysis"]], on=["case", "seed", "analysis"])
-        sure = at[at["index_level"] == "certified"].groupby("block")["index"]
-        counts = {block: f"{(part > 0).sum()} of {len(part)}" for block, part in sure}
-        ends = {"grad_norm": number(group["grad_norm"].min()), "median": number(group["grad_norm"].median())}
-        row = {"activation": activation, "start": start, "searches": len(group), "critical": len(critical), **ends}
-        rows.append({**row, "counts": {block: counts.get(block, "–") for block in ("E,W", "W,V")}})
-    return rows
+    told = []
+    for _, row in medians.iloc[[0, -1]].iterrows():
+        table, where = "runs", row[NAMED].to_dict()
+        if label in SHOWN:
+            two = row["quantity"] == "tokens" and row["value"] == 2
+            block = "E,W" if two or label == next(iter(SHOWN)) else "E[operands],W"
+            table, where = "curvature", {**where, "analysis": "plateau", "block": block}
+        told.append(Markup("{} at {}").format(link(table, number(row[label]), **where), row["value"]))
+    return Markup(", ").join(told)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from markupsafe import Markup
-from page_beside import Link, spread
+from page_beside import spread
 from page_claims import BEYOND, effect, number, said
 from page_figures import depths
+from page_links import Link, Linked
 from scale import Scale, chosen
 
 PAIRS = ("E,mlp_in", "mlp_in,mlp_out", "E,Q,K", "Q,K", "V,O", "E,U")
@@ -25,7 +27,7 @@ NETWORKS = {
 """Study and case by what is different about the network."""
 
 
-def transformers(scale: Scale, link: Link) -> dict[str, Any] | None:
+def transformers(scale: Linked, link: Link) -> dict[str, Any] | None:
     """Three verdicts, where the negative curvature is, and what LayerNorm and tied embeddings change; None: no runs."""
     if "verdicts" not in scale.tables:
         return None
@@ -36,6 +38,7 @@ def transformers(scale: Scale, link: Link) -> dict[str, Any] | None:
         "claims": list(judged(scale, link)),
         "deepest": deepest,
         "figure": depths(plateau, alt, PAIRS),
+        "caption": scale.caption("curvature", {"study": "curvature", "case": "c1"}),
         "pairs": list(pairs(scale, link)),
         "networks": list(networks(scale, link)),
         "rates": list(rates(scale, link)),
@@ -49,11 +52,11 @@ def judged(scale: Scale, link: Link) -> Iterator[dict[str, Any]]:
         each = scale.rows("seeds", claim=name)["x"]
         yield {
             "name": name,
-            "sentence": said(name, row),
+            "sentence": said(name, row, functools.partial(link, "verdicts", claim=name)),
             "measure": BEYOND[name].measure,
             "verdict": row["verdict"],
             "effect": link("verdicts", effect(name, row), claim=name),
-            "p": number(row["holm"]),
+            "p": link("verdicts", number(row["holm"]), claim=name),
             "seeds": [link("seeds", number(x), claim=name, seed=seed) for seed, x in each.items()],
         }
 
@@ -89,11 +92,14 @@ def networks(scale: Scale, link: Link) -> Iterator[dict[str, Any]]:
         plateau = on_plateau(scale, study, case).reset_index()
         lowest = plateau[plateau["block"].isin(PAIRS)].pivot_table(index="seed", columns="block", values="lowest")
         deepest = lowest.idxmin(axis=1).value_counts()
+        there = {"study": study, "case": case, "analysis": plateau["analysis"].iloc[0]}
+        ratio = spread((lowest["E,mlp_in"] / lowest["mlp_in,mlp_out"]).tolist())
+        counts = {pair: link("curvature", str(count), **there, block=pair) for pair, count in deepest.items()}
         yield {
             "words": words,
             **how_soon(runs, link, study=study, case=case),
-            "ratio": spread((lowest["E,mlp_in"] / lowest["mlp_in,mlp_out"]).tolist()),
-            "deepest": Markup("; ").join(f"{pair} {count}" for pair, count in deepest.items()),
+            "ratio": link("curvature", ratio, **there, block="E,mlp_in"),
+            "deepest": Markup("; ").join(Markup("{} {}").format(pair, count) for pair, count in counts.items()),
         }
 
 
@@ -112,8 +118,8 @@ def rates(scale: Scale, link: Link) -> Iterator[dict[str, Any]]:
 def how_soon(runs: pd.DataFrame, link: Link, **known: object) -> dict[str, Any]:
     """How many runs grokked, and their median step, in which never is latest."""
     middle = runs["grokked"].fillna(np.inf).median()
-    there = link("runs", f"{runs['grokked'].notna().sum()} of {len(runs)}", **known)
-    return {"grokked": there, "step": step(float(middle))}
+    texts = {"grokked": f"{runs['grokked'].notna().sum()} of {len(runs)}", "step": step(float(middle))}
+    return {name: link("runs", text, **known) for name, text in texts.items()}
 
 
 def step(at: float) -> str:

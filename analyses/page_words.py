@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from markupsafe import Markup
-from page_beside import Link
 from page_claims import number
 from page_figures import depths
+from page_links import Link, Linked
 from page_panels import Curve, panels
 from page_transformers import judged
 from scale import Scale
@@ -40,7 +40,7 @@ RATES_OF_READER = {"c = 1": ("rates", "c1"), "c = 3": ("rates", "c3"), "c = 10":
 """The same by the rate of E over that of all else in a Transformer."""
 
 
-def natural_text(scale: Scale, link: Link) -> dict[str, Any] | None:
+def natural_text(scale: Linked, link: Link) -> dict[str, Any] | None:
     """Four verdicts, what becomes of words by rank, losses by rate, and depths over training; None: no runs."""
     if "verdicts" not in scale.tables:
         return None
@@ -53,6 +53,10 @@ def natural_text(scale: Scale, link: Link) -> dict[str, Any] | None:
         ),
         "bounded": bounded(middle, link),
         "figures": {"ranks": by_rank(ranges), "depths": depth},
+        "captions": {
+            "ranks": scale.caption("ranges", {"study": "words"}),
+            "depths": scale.caption("curvature", {"study": "curvature"}),
+        },
         "ends": ends(ranges, link),
         "aware": aware(ranges, link),
         "texts": list(texts(scale, link)),
@@ -131,7 +135,7 @@ def texts(scale: Scale, link: Link) -> Iterator[dict[str, Any]]:
     yield {
         "text": TEXTS["bible"],
         "words": "500",
-        "seeds": len(judged_on["N1"]),
+        "seeds": link("seeds", str(len(judged_on["N1"])), claim="N1"),
         "changes": [link("seeds", ends_of(x), claim=name) for name, x in judged_on.items()],
     }
     for (text, count), rows in scale.tables["zipf"].groupby(["text", "words"]):
@@ -140,7 +144,7 @@ def texts(scale: Scale, link: Link) -> Iterator[dict[str, Any]]:
         yield {
             "text": TEXTS[text],
             "words": f"{count:,}",
-            "seeds": of.shape[1],
+            "seeds": link("zipf", str(of.shape[1]), text=text, words=count),
             "changes": [link("zipf", ends_of(x), text=text, words=count) for x in changes],
         }
 
@@ -160,13 +164,13 @@ def rates(scale: Scale, link: Link, which: Mapping[str, tuple[str, str]]) -> Ite
         lowest, last = by_seed["test_loss"].min(), by_seed.last()
         known = {"study": study, "case": case}
         cells = {
+            "seeds": str(len(lowest)),
             "lowest": number(lowest.median()),
             "last": number(last["test_loss"].median()),
             "c": number(last["c"].median()),
         }
         yield {
             "words": words,
-            "seeds": len(lowest),
             **{name: link("losses", text, **known) for name, text in cells.items()},
         }
 

@@ -19,11 +19,16 @@ POINTS = "points"
 """Study of searches for critical points."""
 
 
-def chosen(table: pd.DataFrame, **known: object) -> pd.DataFrame:
-    """The rows with these values, by seed. Values are compared as text: some columns hold numbers and words."""
+def which(table: pd.DataFrame, **known: object) -> pd.DataFrame:
+    """The rows with these values. They are compared as text: some columns hold numbers and words."""
     for column, value in known.items():
         table = table[table[column].astype(str) == str(value)]
-    return table.set_index("seed")
+    return table
+
+
+def chosen(table: pd.DataFrame, **known: object) -> pd.DataFrame:
+    """The rows with these values, by seed."""
+    return which(table, **known).set_index("seed")
 
 
 @dataclasses.dataclass(frozen=True)

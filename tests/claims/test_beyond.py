@@ -20,7 +20,8 @@ import pandas as pd
 import primary
 import pytest
 import runs
-from helpers.made_tables import assert_told, made, write_tables
+from helpers.made_tables import NETWORK, assert_told, made, write_tables
+from helpers.pages import unlinked
 from helpers.tiny_trial import STUDIES
 from page_transformers import NETWORKS, PAIRS
 
@@ -111,7 +112,7 @@ def write_transformers(folder: Path, x: float) -> None:
     for study, case in NETWORKS.values():
         for seed in beyond.SEEDS["transformer"]:
             known = {"study": study, "case": case, "seed": seed}
-            runs.append({**known, "lr_ratio": 1.0, "grokked": np.nan if case == "post" else 300.0})
+            runs.append({**known, **NETWORK, "lr_ratio": 1.0, "grokked": np.nan if case == "post" else 300.0})
             for analysis, step in (("plateau", 100), ("over-training", 0), ("over-training", 400)):
                 # No embedding that unembeds has a pair E,U.
                 pairs = [pair for pair in PAIRS if (case, pair) != ("tied", "E,U")]
@@ -121,7 +122,14 @@ def write_transformers(folder: Path, x: float) -> None:
                     for pair in pairs
                 ]
     runs += [
-        {"study": "policy", "case": "base", "seed": seed, "lr_ratio": "prop41", "grokked": 150.0 + seed - 200}
+        {
+            "study": "policy",
+            "case": "base",
+            **NETWORK,
+            "seed": seed,
+            "lr_ratio": "prop41",
+            "grokked": 150.0 + seed - 200,
+        }
         for seed in beyond.SEEDS["transformer"]
     ]
     folder.mkdir()
@@ -140,11 +148,13 @@ def test_the_page_follows_the_verdicts(x: float, judgement: str, tmp_path: Path)
     assert "E,U is the deepest in the median" in html
     # Start, plateau and end; its index beside each.
     assert [f"{0.06 * times:.3g}; 7</a>" in html for times in (1, 101, 401)] == [True] * 3
-    assert html.count("E,U 10</td>") == len(NETWORKS) - 1
-    assert html.count("V,O 10</td>") == 1
-    assert re.search(r"<td>1</td><td>.*10 of 10</a></td><td>300</td>", html)
-    assert re.search(r"<td>by Proposition 4.1</td><td>.*10 of 10</a></td><td>154</td>", html)
-    assert "<td>∞</td><td>× 0.5 [0.5, 0.5]</td>" in html
+    plain = unlinked(html)
+    assert plain.count("E,U 10</td>") == len(NETWORKS) - 1
+    assert plain.count("V,O 10</td>") == 1
+    assert re.search(r">1</th><td>\d+ of \d+</td><td>300</td>", plain)
+    assert ">by Proposition 4.1</th><td>10 of 10</td><td>154</td>" in plain
+    assert "<td>∞</td><td>× 0.5 [0.5, 0.5]</td>" in plain
+    assert "p = 59, 3 tokens, d = 16, h = 64, seeds 200 to 209; curvature.csv." in plain
     assert tmp_path / "figures/transformer-depths.svg" in texts
 
 

@@ -13,7 +13,8 @@ import numpy as np
 import page
 import pandas as pd
 import pytest
-from helpers.made_tables import write_tables
+from helpers.made_tables import NETWORK, write_tables
+from helpers.pages import unlinked
 from helpers.tiny_trial import STUDIES, TINY
 from page_claims import BEYOND
 from page_map import cost_of_skew
@@ -66,6 +67,8 @@ def write_map(folder: Path, cost: float) -> None:
         for seed in SEEDS
     ]
     pd.DataFrame(rows).to_csv(folder / "map.csv", index=False)
+    runs = pd.DataFrame([{"study": "map", "case": "base", "seed": seed, **NETWORK} for seed in SEEDS])
+    pd.concat([pd.read_csv(folder / "runs.csv"), runs]).to_csv(folder / "runs.csv", index=False)
 
 
 @pytest.mark.parametrize(("cost", "judgement"), [(2.0, "supported"), (0.5, "not supported"), (1.0, "undecided")])
@@ -78,8 +81,10 @@ def test_the_page_follows_the_map(cost: float, judgement: str, tmp_path: Path) -
     sentence = {"supported": claim.holds, "not supported": claim.opposite}.get(judgement, claim.question)
     assert sentence in html
     assert sentence in texts[tmp_path / "report.md"]
-    assert "absent from 50% of batches" in html
-    assert "50</a> of 200 runs never grokked" in html
+    plain = unlinked(html)
+    assert "absent from 50% of batches" in plain
+    assert "50 of 200 runs never grokked" in plain
+    assert "p = 59, 3 tokens, d = 16, h = 64, seeds 200 to 209; map.csv." in plain
     figure = texts[tmp_path / "figures/quick-map.svg"]
     assert figure.count(">∞<") == 5
     assert (f">{1000 * cost:,.0f}<" in figure, figure.count(">1.50<"), figure.count(">3.00<")) == (True, 5, 5)

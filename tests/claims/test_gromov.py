@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import sys
 from pathlib import Path
 
+import analytic
 import numpy as np
+import page_others
+import pandas as pd
 import pytest
 import torch
 from torch.func import functional_call, jacrev
@@ -44,3 +49,11 @@ def test_its_index_is_zero_and_its_zeros_are_those_of_the_jacobian(
         assert found["inertia"].values.ravel().tolist() == [0, matrix.shape[1] - rank, rank]
         assert LEVELS[int(found["inertia_level"].item())] == "certified"
         assert found["grad_norm"].item() < 1e-13
+
+    monkeypatch.setattr(sys, "argv", ["analytic", str(tmp_path / "run.h5"), "--out", str(tmp_path / "out")])
+    analytic.main()
+    (row,) = pd.read_csv(tmp_path / "out" / page_others.GROMOV).to_dict("records")
+    wanted = {"block": "inputs,output", "level": "certified", "p": 5, "units": 14, "parameters": matrix.shape[1]}
+    wanted |= {"negative": 0, "zero": matrix.shape[1] - rank, "positive": rank}
+    assert {name: row[name] for name in wanted} == wanted
+    assert row["sha256"] == hashlib.sha256((tmp_path / "run.hessian.h5").read_bytes()).hexdigest()

@@ -14,6 +14,7 @@ import page
 import pandas as pd
 import pytest
 from helpers.made_tables import write_tables
+from helpers.pages import unlinked
 from helpers.tiny_trial import STUDIES, shortened
 from page_lags import SENTENCES
 from runs import finished
@@ -48,18 +49,16 @@ def write_lags(folder: Path, sign: int) -> None:
 def test_the_page_says_what_comes_first(sign: int, judgement: str, tmp_path: Path) -> None:
     write_lags(tmp_path / "mid", sign)
     texts = page.written(tmp_path)
-    text = unescape(texts[tmp_path / "index.html"])
+    text = unlinked(unescape(texts[tmp_path / "index.html"]))
     assert f'<details id="geometry"><summary><h2>{SENTENCES[judgement]}</h2>' in text
     # All signs alike, which two of 2^10 choices are; or all zero.
     assert f"mid {judgement}, p = {'1' if sign == 0 else '0.00195'}." in text
-    found = re.search(r"<td>50 % test accuracy</td><td>.*?>(.*?)</a></td><td>(.*?)</td>", text)
+    found = re.search(r">50 % test accuracy</th><td>(.*?)</td><td>(.*?)</td>", text)
     assert found
     ratio = f"{1.5**sign:.3g}"
     assert found.groups() == (f"× {ratio} [{ratio}, {ratio}]", f"{10 if sign > 0 else 0} of 10")
-    assert re.search(
-        r"<td>the saddle index of the pair is highest</td><td>.*?× 0.000489 .*?</td><td>0 of 10</td>", text
-    )
-    grokked = re.search(r"<td>95 % test accuracy</td><td>.*?</td><td>(.*?)</td>", text)
+    assert re.search(r">the saddle index of the pair is highest</th><td>× 0.000489 [^<]*</td><td>0 of 10</td>", text)
+    grokked = re.search(r">95 % test accuracy</th><td>.*?</td><td>(.*?)</td>", text)
     assert grokked
     assert grokked[1] == f"{10 if sign > 0 else 1} of 10"
     assert SENTENCES[judgement] in texts[tmp_path / "report.md"]
@@ -71,7 +70,7 @@ def test_what_is_not_defined_is_left_open(tmp_path: Path) -> None:
     table = pd.read_csv(tmp_path / "mid/lags.csv")
     table[table["event"] != "kappa_peak"].to_csv(tmp_path / "mid/lags.csv", index=False)
     text = unescape(page.written(tmp_path)[tmp_path / "index.html"])
-    assert "<td>κ₁ of the pair is highest</td><td>–</td><td>–</td>" in text
+    assert ">κ₁ of the pair is highest</th><td>–</td><td>–</td>" in text
 
 
 def test_scales_without_the_study_have_no_section(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import re
 import sys
 from html import unescape
@@ -10,6 +11,10 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import page
+import page_beside
+import page_others
+import page_points
+import pandas as pd
 import pytest
 from helpers.browser import CHROMIUM, browser
 from helpers.made_tables import DEPTHS, write_tables
@@ -97,10 +102,10 @@ def test_every_number_leads_to_its_row(three: Path) -> None:
         else:
             assert link.startswith("https://arxiv.org/") or (three / link).exists(), link
     # Runs that never grokked are later than all: the median of ten is that of the fifth and the sixth.
-    settings = {(row["study"], row["case"]): row for row in page.Results(three / "mid").settings()}
-    assert settings["tables", "l2"]["grokked"] == "∞"
+    settings = {tuple(row["setting"][:2]): row["cells"] for row in page.Results(three / "mid").settings()}
+    assert settings["tables", "l2"]["grokked"].striptags() == "∞"
     assert settings["tables", "l2"]["there"].striptags() == "0 of 10"
-    assert settings["tables", "nuclear"]["grokked"] == "1,004"
+    assert settings["tables", "nuclear"]["grokked"].striptags() == "1,004"
     # In the words of the quoted sentence, from the made depths alone.
     quote = unescape(re.sub(r"<[^>]+>|\s+", " ", text.partition("<blockquote>")[2].partition("</blockquote>")[0]))
     operands = DEPTHS["E[operands],W"]
@@ -124,7 +129,8 @@ def test_every_arm_of_the_experiment_is_counted(three: Path) -> None:
     }  # fmt: skip
     assert shown["a: E and W, L2"]["delay"] == "804"
     assert (arms["named"]["least"]["d"], arms["named"]["most"]["d"]) == ("8", "16")
-    assert [words.partition(" ")[0] for words, _ in arms["figures"]] == ["Share", "Share", "Effective"]
+    assert [words.partition(" ")[0] for words, *_ in arms["figures"]] == ["Share", "Share", "Effective"]
+    assert arms["figures"][-1][2].striptags() == "p = 59, 4 tokens, d = 16, h = 64, seeds 100 to 109; ranks.csv."
     # The third of five seeds, 102, less a tenth of the last step.
     assert "Last: a: E and W, L2: 82" in arms["figures"][-1][1]
     # Of the five seeds analysed the third; of an index that is not certified the lower bound.
@@ -158,10 +164,58 @@ def test_what_changes_with_size_is_said(three: Path) -> None:
 
 
 def test_points_are_counted_where_a_search_ended_at_one(three: Path) -> None:
-    gelu, relu = page.Results(three / "quick").points()
-    assert (gelu["critical"], gelu["searches"], gelu["counts"]) == (10, 10, {"E,W": "10 of 10", "W,V": "10 of 10"})
-    assert (relu["critical"], relu["grad_norm"], relu["counts"]) == (0, "1e−11", {"E,W": "–", "W,V": "–"})
-    assert page.Results(three / "mid").points() == []
+    found = page.Results(three / "quick").points()
+    shown = {
+        row["activation"]: {name: cell.striptags() for name, cell in row["cells"].items()} for row in found["rows"]
+    }
+    ends = {"grad_norm": "1e−11", "median": "1e−11"}
+    assert shown == {
+        "GELU": {"critical": "10 of 10", **ends, "E,W": "10 of 10", "W,V": "10 of 10"},
+        "ReLU": {"critical": "0 of 10", **ends, "E,W": "–", "W,V": "–"},
+    }
+    assert found["enough"] == "enough for a verdict with GELU"
+    # Clopper and Pearson's interval of 10 of 10 begins at 0.025^(1/10).
+    assert {name: verdict.striptags() for name, verdict in found["judged"].items()} == {
+        "GELU": "mostly saddles of E,W (10 of 10 searches): E,W has a negative eigenvalue at 10 of 10, of all such "
+        "points at 69% to 100% (95 %).",
+        "ReLU": "too few for a verdict: 0 (0 of 10 searches). Smallest gradient norms: 1e−11, 1e−11, 1e−11.",
+    }
+    assert page.Results(three / "mid").points() is None
+
+
+def test_seven_points_are_too_few(three: Path) -> None:
+    """The eighth decides; a point whose index is not certified is none."""
+    tables = page.Results(three / "quick").tables
+    link = page.Results(three / "quick").link
+    for count in (7, 8):
+        few = tables["points"].copy()
+        few.loc[few.index[few["activation"] == "gelu"][count:], "status"] = "unfinished"
+        said = page_points.judged(few, tables["curvature"], link)["GELU"]
+        assert said.startswith("too few for a verdict" if count < 8 else "mostly saddles of E,W")
+        unsure = tables["curvature"].assign(index_level="bracketed")
+        assert page_points.judged(few, unsure, link)["GELU"].startswith("too few")
+
+
+def test_exploratory_questions_have_effects_and_no_verdicts(tmp_path: Path) -> None:
+    """Twice the scale of E groks at twice the step of half of it; of batches of 64 none groks; W is not studied."""
+    write_tables(tmp_path / "mid", {}, tokens=4)
+    runs = pd.read_csv(tmp_path / "mid/runs.csv")
+    base = runs[(runs["study"] == "curvature") & (runs["case"] == "c1")]
+    starts = [base.assign(study="starts", case=f"E-{name}", grokked=base["grokked"] * by) for name, by in
+              (("double", 2.0), ("half", 1.0))]  # fmt: skip
+    small = {"batch_size": 64, "grokked": math.nan}
+    never = [base.assign(study="rare", case="aware", **small), base.assign(study="sampling", case="base", **small)]
+    pd.concat([runs, *starts, *never]).to_csv(tmp_path / "mid/runs.csv", index=False)
+    asked = page_beside.asked([page.Results(tmp_path / "mid")])
+    assert [one["sentence"] for one in asked.values()] == [
+        "Compared with random sampling, frequency-aware sampling in batches of 64: at mid no network groks in either "
+        "case.",
+        "Compared with half of it, twice the initial scale of E makes a network grok later.",
+    ]
+    effects = {name: one["effects"]["mid"].striptags() for name, one in asked.items()}
+    assert effects == {"F1": "never in either", "I1": "× 2 [2, 2]"}
+    text = unescape(re.sub(r"<[^>]+>|\s+", " ", html(tmp_path)))
+    assert re.search(r"mid: exploratory, +× 2 \[2, 2\]", text)
 
 
 def test_the_index_off_the_gauge_is_said(three: Path) -> None:
@@ -172,9 +226,16 @@ def test_the_index_off_the_gauge_is_said(three: Path) -> None:
 
 def test_other_results_stand_beside_ours(three: Path) -> None:
     results = page.Results(three / "mid")
-    assert results.spikes()["float32"].striptags() == "7 of 10"
-    assert results.spikes()["float64"].striptags() == "0 of 10"
-    assert results.division().striptags() == "1,004"
+    found = page_others.spikes([results])
+    assert {where: text.striptags() for where, text in found["counts"].items()} == {
+        "mid, float32": "7 of 10", "mid, float64": "0 of 10",
+    }  # fmt: skip
+    assert found["any"]
+    by_rate = {one.pop("words"): {name: cell.striptags() for name, cell in one.items()}
+               for one in page_others.division([results])}  # fmt: skip
+    assert by_rate["MLP at mid, Adam"] == {"p": "59", "grokked": "1,004", "memorised": "200", "runs": "10"}
+    assert by_rate["MLP at mid, Adam-LR (c = 10)"]["grokked"] == "502"
+    assert page_others.gromov(three) is None
 
 
 def test_settings_are_compared_over_paired_seeds(three: Path) -> None:
@@ -264,10 +325,18 @@ def test_browsers_show_it(three: Path, tmp_path_factory: pytest.TempPathFactory)
             named = ", ".join(f"{name} = document.getElementById('{name}')" for name in ("now", "run", "blocks"))
             return tuple(shown.evaluate(f"(() => {{ const {named}; return {state}; }})()"))
 
-        assert film() == ("step 10", "film/base-s100.h5: p = 97, 4 tokens, d = 16, h = 64", 3)
+        assert film() == ("step 10", "film/base-s100.h5: p = 97, 4 tokens, d = 16, h = 64, seed 100", 3)
         move = "(e => { e.value = %s; e.dispatchEvent(new Event('%s')); })(document.getElementById('%s'))"
         shown.evaluate(move % (2, "input", "step"))
         assert film()[::2] == ("step 1,000", 3)
         shown.evaluate(move % ("'quick'", "change", "chosen"))
-        assert film()[1:] == ("film/base-s100.h5: p = 59, 4 tokens, d = 16, h = 64", 3)
+        assert film()[1:] == ("film/base-s100.h5: p = 59, 4 tokens, d = 16, h = 64, seed 100", 3)
+        cells = "[...document.querySelectorAll('#blocks td:not(:first-child)')].map(td => [td.parentElement.cells[0]"
+        numbers = shown.evaluate(f"{cells}.textContent, td.querySelector('a.n').getAttribute('href')])")
+        assert len(numbers) == 3 * 4
+        for block, link in numbers:
+            name, _, line = link.partition("#L")
+            with (three / name).open(encoding="utf-8") as file:
+                row = list(csv.reader(file))[int(line) - 1]
+            assert {"film", block, "10"} <= set(row), link
         assert shown.complaints == []

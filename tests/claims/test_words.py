@@ -22,8 +22,9 @@ import primary
 import pytest
 import torch
 import words
-from helpers.made_tables import assert_told, made, write_tables
+from helpers.made_tables import NETWORK, assert_told, made, write_tables
 from helpers.once import made_once
+from helpers.pages import unlinked
 from helpers.tiny_trial import STUDIES
 from helpers.trial_by_hand import verdict
 from page_words import RATES, RATES_OF_READER
@@ -246,8 +247,9 @@ def write_text(folder: Path, x: float) -> None:
         for decay in (0.0, 0.001)
         for size in (64, 512)
     ]
+    runs = [{"study": study, "seed": 300, **NETWORK, "task": "text"} for study in ("words", "curvature")]
     folder.mkdir()
-    tables = {"zipf": zipf, "seeds": each, "ranges": ranges, "losses": losses, "curvature": curvature, "runs": losses}
+    tables = {"zipf": zipf, "seeds": each, "ranges": ranges, "losses": losses, "curvature": curvature, "runs": runs}
     for name, table in {**tables, "verdicts": primary.judge(numbers, TESTS)}.items():
         pd.DataFrame(table).to_csv(folder / f"{name}.csv", index=False)
 
@@ -268,7 +270,10 @@ def test_the_page_follows_the_verdicts(x: float, judgement: str, tmp_path: Path)
         # Medians over seeds of what weight decay adds, and of what small batches take; the judged seeds themselves.
         assert text.count(">0.562 [0.5, 0.625]</a>") == text.count(">−0.125 [−0.125, −0.125]</a>") == 1
         assert text.count("Jargon File") == 1
-        assert re.search(r"King James Bible(</td><td>| \| )500(</td><td>| \| )10\b", text)
+        bible = r"King James Bible(</th><th scope=\"row\">| \| )500(</th><td>| \| )10\b"
+        assert re.search(bible, unlinked(text))
+    plain = unlinked(html)
+    assert plain.count("Vocabulary 500, d = 16, h = 64, seed 300; ") == 2
     # Two samplers, two decays, two sizes of batches, three quantities; words that are never learned have no curve.
     figure = texts[tmp_path / "figures/text-ranks.svg"]
     assert (figure.count("<path"), figure.count("stroke-dasharray")) == (20, 10)
@@ -309,8 +314,8 @@ def test_the_page_follows_a_transformer(x: float, judgement: str, tmp_path: Path
     for text in (html, report):
         # Medians over three seeds of the depths over training alone, at two steps.
         assert text.count(">0.33</a>") == text.count(">0.55</a>") == 2
-        # Lowest and last test loss of each rate lead to its first row.
-        assert [text.count(f'text-transformer/losses.csv#L{row}"') for row in (2, 5, 8)] == [2, 2, 2]
+        # Seeds, lowest and last test loss of each rate lead to its first row.
+        assert [text.count(f'text-transformer/losses.csv#L{row}"') for row in (2, 5, 8)] == [3, 3, 3]
     assert 'href="text-transformer/zipf.csv"' not in html
     assert 'href="text-transformer/losses.csv"' in html
 

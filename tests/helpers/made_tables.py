@@ -13,6 +13,8 @@ from scale import FILM
 SEEDS = range(100, 110)
 WIDTHS = {"d64": ("embed_dim", 64, 0.5), "h256": ("hidden", 256, 4.0), "p97": ("p", 97, 1.5)}
 """What a case of `sizes` changes, its value, and how much deeper E,W is."""
+NETWORK = {"task": "add", "p": 59, "tokens": 3, "embed_dim": 16, "hidden": 64}
+"""Columns of runs.csv that captions name."""
 DEPTHS = {"E,W": -0.016, "E[operands],W": -0.0025, "W,V": -0.01, "E": 0.0, "W": 0.0}
 """λ_min on the plateau of seed 100; each further seed is 1 % deeper."""
 
@@ -36,6 +38,7 @@ def write_tables(folder: Path, x: Mapping[str, float], tokens: int) -> None:
         *sizes,
         *[("spikes", "float32"), ("spikes", "float64"), ("tasks", "c1"), ("tasks", "c10"), ("pace", "c4")],
         ("curvature", "c1"),
+        ("arms", "base"),
         ("tables", "l2"),
         ("tables", "nuclear"),
         ("constants", "four"),
@@ -121,7 +124,15 @@ def _rows(
     free = {"index_gauge_free": None if sure is None else 0}
     index = {**free, "index_level": level, "index": sure, "index_lower": 3, "index_upper": 9}
     return [
-        {**known, "block": block, "lowest": value * deeper, "highest": 0.3, **index, "kappa_1": 2.5}
+        {
+            **known,
+            "block": block,
+            "file": f"{study}/{case}-s{seed}.hessian.h5",
+            "lowest": value * deeper,
+            "highest": 0.3,
+            **index,
+            "kappa_1": 2.5,
+        }
         | {"saddle_bound_constants": 0.016 * deeper * 1.001}
         for block, value in lowest.items()
     ]

@@ -2,7 +2,51 @@
 
 from __future__ import annotations
 
+import re
 from html.parser import HTMLParser
+
+NUMBER = re.compile(r"\d[\d,.]*|∞")
+
+
+def unlinked(text: str) -> str:
+    """A page without its links, whose texts stay."""
+    return re.sub(r"</?a\b[^>]*>", "", text)
+
+
+class Loose(HTMLParser):
+    """What of a page is no part of a link: texts of the cells of tables, and all numbers outside of figures."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.cells: list[str] = []
+        self.numbers: list[str] = []
+        self.linked: list[str] = []
+        self.open: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        # A cell of words has numbers in its sentences alone.
+        if tag == "td":
+            tag = "sentence" if dict(attrs).get("class") == "said" else tag
+            self.cells.append("")
+        if tag in ("a", "td", "sentence", "style", "script", "title", "svg"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "td" and "sentence" in self.open:
+            tag = "sentence"
+        if tag in self.open:
+            del self.open[self.open.index(tag) :]
+
+    def handle_data(self, data: str) -> None:
+        if {"style", "script", "title", "svg"} & {*self.open}:
+            return
+        if "a" in self.open:
+            self.linked += NUMBER.findall(data)
+            return
+        self.numbers += NUMBER.findall(data)
+        if "td" in self.open:
+            self.cells[-1] += data
 
 
 class Reader(HTMLParser):

@@ -35,10 +35,10 @@ function axes(svg, film, ticks) {
   frame(svg, ticks);
   for (let step = 1, x; (x = place(film, step)) < W - RIGHT; step *= 10)
     draw(svg, "text", {x, y: H - 8, "text-anchor": W - x < 30 ? "end" : "middle"}, step.toLocaleString("en"));
-  for (const event of ["memorised", "grokked"]) if (film[event] !== null) {
+  for (const [i, event] of ["memorised", "grokked"].entries()) if (film[event] !== null) {
     const x = place(film, film[event]);
     draw(svg, "line", {x1: x, x2: x, y1: TOP, y2: H - BOTTOM, class: "axis", "stroke-dasharray": "4 3"});
-    draw(svg, "text", {x: x - 4, y: TOP + 10, "text-anchor": "end"}, event);
+    draw(svg, "text", {x: x - 4, y: TOP + 10 + 14 * i, "text-anchor": "end"}, event);
   }
 }
 
@@ -153,6 +153,13 @@ function circle(svg, film, step) {
   draw(svg, "text", {x: W / 2, y: H - 8, "text-anchor": "middle"}, `frequency ${at.frequency}, ${share(at.share)} of the variance, R² ${short(at.r2)}`);
 }
 
+// A number leads to the row of a CSV behind it, where the page names one.
+function linked(text, b) {
+  if (b.row === undefined) return text;
+  const link = document.createElement("a");
+  return Object.assign(link, {className: "n", href: b.row, title: b.title, textContent: text});
+}
+
 const counted = (b) => b.index !== null ? b.index : `${b.index_lower} to ${b.index_upper}`;
 const each = (tell) => (film, x) => {
   const one = film.steps[nearest(film, film.steps.map(({step}) => step), x)];
@@ -205,8 +212,9 @@ function show() {
   body.replaceChildren();
   for (const [block] of shown(film)) if (now.blocks[block]) {
     const b = now.blocks[block], row = body.insertRow();
-    for (const text of [block, short(b.lowest), short(b.highest), `${counted(b)} (${b.level})`, b.kappa.map(short).join(", ") || "–"])
-      row.insertCell().textContent = text;
+    for (const text of [short(b.lowest), short(b.highest), `${counted(b)} (${b.level})`, b.kappa.map(short).join(", ") || "–"])
+      row.insertCell().append(linked(text, b));
+    row.insertCell(0).textContent = block;
     row.cells[0].style.borderLeft = `6px solid ${film.colours[block]}`;
     row.cells[0].style.paddingLeft = ".5rem";
   }

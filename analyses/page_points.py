@@ -1,0 +1,89 @@
+"""Where searches for critical points ended, and what that says of saddles, by activation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+from exact import share_interval
+from markupsafe import Markup
+from page_claims import number
+from page_links import Link
+from scale import POINTS
+
+ENOUGH = 8
+"""Critical points of an activation from which on there is a verdict."""
+SHOWN = 3
+"""Smallest gradient norms that are named where there are too few."""
+NAMES = {"relu": "ReLU", "gelu": "GELU"}
+"""Activations whose name is not their word in the files."""
+
+
+def ended(found: pd.DataFrame, curvature: pd.DataFrame, link: Link) -> Iterator[dict[str, Any]]:
+    """One row an activation and start: how many searches ended at a critical point, and what the blocks are there."""
+    for (activation, start), group in found.groupby(["activation", "analysis"], sort=False):
+        known = {"study": POINTS, "activation": activation, "analysis": start}
+        critical = group[group["status"] == "critical"]
+        smallest = group.sort_values("grad_norm").iloc[0]
+        cells = {
+            "critical": link("points", f"{len(critical)} of {len(group)}", **known),
+            "grad_norm": link("points", number(smallest["grad_norm"]), **known, seed=smallest["seed"]),
+            "median": link("points", number(group["grad_norm"].median()), **known),
+        }
+        cells |= {block: _negative(block, critical, curvature, link) for block in ("E,W", "W,V")}
+        yield {"activation": NAMES.get(activation, activation), "start": start, "cells": cells}
+
+
+def _negative(block: str, critical: pd.DataFrame, curvature: pd.DataFrame, link: Link) -> Markup:
+    """At how many of these points a block has a negative eigenvalue, of those where its index is certified."""
+    sure = _certified(critical, curvature, block)
+    if sure.empty:
+        return Markup("–")
+    known = {"study": POINTS, **sure.iloc[0][["case", "analysis"]], "block": block}
+    return link("curvature", f"{(sure['index'] > 0).sum()} of {len(sure)}", **known)
+
+
+def _certified(critical: pd.DataFrame, curvature: pd.DataFrame, block: str) -> pd.DataFrame:
+    """The rows of curvature.csv of a block at these points, where its index is certified."""
+    rows = curvature[(curvature["study"] == POINTS) & (curvature["block"] == block)]
+    rows = rows.merge(critical[["case", "seed", "analysis"]], on=["case", "seed", "analysis"])
+    return rows[rows["index_level"] == "certified"]
+
+
+def judged(found: pd.DataFrame, curvature: pd.DataFrame, link: Link) -> dict[str, Markup]:
+    """By activation what its critical points say of E,W, or that they are too few, with the smallest gradient norms."""
+    return {
+        NAMES.get(activation, activation): _said(activation, group, curvature, link)
+        for activation, group in found.groupby("activation", sort=False)
+    }
+
+
+def _said(activation: str, group: pd.DataFrame, curvature: pd.DataFrame, link: Link) -> Markup:
+    critical = group[group["status"] == "critical"]
+    known = {"study": POINTS, "activation": activation}
+    reached = link("points", f"{len(critical)} of {len(group)}", **known)
+    sure = _certified(critical, curvature, "E,W")
+    if len(sure) < ENOUGH:
+        smallest = group.sort_values("grad_norm").head(SHOWN)
+        norms = Markup(", ").join(
+            link("points", number(row.grad_norm), **known, analysis=row.analysis, seed=row.seed)
+            for row in smallest.itertuples()
+        )
+        few = link("points", str(len(critical)), **known)
+        words = "too few for a verdict: {} ({} searches). Smallest gradient norms: {}."
+        return Markup(words).format(few, reached, norms)
+    saddles = int((sure["index"] > 0).sum())
+    low, high = share_interval(saddles, len(sure))
+    verdict = "mostly saddles of E,W" if low > 0.5 else "mostly no saddles of E,W" if high < 0.5 else "undecided"
+    share = link("curvature", f"{saddles} of {len(sure)}", study=POINTS, case=activation, block="E,W")
+    interval = link("curvature", f"{low:.0%} to {high:.0%}", study=POINTS, case=activation, block="E,W")
+    words = "{} ({} searches): E,W has a negative eigenvalue at {}, of all such points at {} (95 %)."
+    return Markup(words).format(verdict, reached, share, interval)
+
+
+def enough(found: pd.DataFrame) -> str:
+    """Which activations have enough points for a verdict, as a heading."""
+    reached = found[found["status"] == "critical"].groupby("activation").size()
+    names = [NAMES.get(name, name) for name in found["activation"].unique() if reached.get(name, 0) >= ENOUGH]
+    return f"enough for a verdict with {', '.join(names)}" if names else "too few for a verdict with any activation"
