@@ -155,7 +155,7 @@ def parts() -> list[Part]:
             training, "quick", STEPS, members=4
         ),
     }
-    return [Part(name, work, slow=name == TURNING) for name, work in works.items()]
+    return [Part(name, work, slow=name == TURNING or "training" in name) for name, work in works.items()]
 
 
 def lines(found: Mapping[str, Numbers]) -> Iterator[Line]:
