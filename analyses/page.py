@@ -177,7 +177,7 @@ class Results(Scale):
     def sizes(self) -> dict[str, Any] | None:
         """What changes with size, where that was studied."""
         rows = self.tables["runs"]
-        return sizes(rows, self.tables["curvature"]) if (rows["study"] == SIZES).any() else None
+        return sizes(rows, self.tables["curvature"], self.link) if (rows["study"] == SIZES).any() else None
 
     def points(self) -> list[dict[str, Any]]:
         """Where searches for critical points ended, where there were some."""
