@@ -56,16 +56,22 @@ def dots(rows: Sequence[Row], columns: Mapping[str, str], alt: str) -> Markup:
     bottom = len(rows) * (TITLE + HEIGHT + GAP) - GAP
     for j, (column, words) in enumerate(columns.items()):
         left, values = LEFT + each * j, _values(rows, column)
-        shown = math.inf
-        for value in reversed(values):
+        shown: list[float] = []
+        for value in sorted(values, key=_roundness):
             x = left + _across(value, values, each)
-            if shown - x >= APART:
+            if all(abs(x - other) >= APART for other in shown):
                 marks.append(f'<text x="{x:.2f}" y="{bottom + FONT + 4}" text-anchor="middle">{value:g}</text>')
-                shown = x
+                shown.append(x)
         middle = left + (each - GAP) / 2
         marks.append(f'<text x="{middle:.1f}" y="{bottom + 2 * FONT + 8}" text-anchor="middle">{escape(words)}</text>')
     box = f'viewBox="0 0 {WIDTH} {bottom + BOTTOM}" style="font-size: {FONT}px"'
     return Markup(f'<svg {box} role="img" aria-label="{escape(alt)}">{"".join(marks)}</svg>')
+
+
+def _roundness(value: float) -> tuple[float, float]:
+    """Order of values for ticks where not all have room: powers of two first, the largest first."""
+    power = int(value) & -int(value)
+    return value / power, -value
 
 
 def _values(rows: Sequence[Row], column: str) -> list[float]:
@@ -106,7 +112,8 @@ def _row(row: Row, rows: Sequence[Row], columns: Sequence[str], each: float) -> 
             middles = {value: statistics.median(found) for value, found in by.items()}
             path = "M" + "L".join(f"{at[value]:.2f} {up(y):.1f}" for value, y in middles.items())
             told = ", ".join(f"{y:.3g} at {column} = {value:g}" for value, y in middles.items())
-            title = f"<title>{escape(f'{row.title} {one.label}: median {told}')}</title>"
+            name = f"{row.title} {one.label}".strip()
+            title = f"<title>{escape(f'{name}: median {told}')}</title>"
             points = "".join(
                 f'<circle cx="{at[value]:.2f}" cy="{up(y):.1f}" r="4" fill="{one.stroke}" fill-opacity="0.45"/>'
                 for value, found in by.items()
