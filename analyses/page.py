@@ -24,7 +24,7 @@ from page_links import Linked, setup
 from page_map import decay_map
 from page_others import division, gromov, spikes
 from page_points import ended, enough, judged
-from page_sizes import SIZES, sizes
+from page_sizes import GAUGE, SIZES, sizes
 from page_transformers import transformers
 from page_words import natural_text, transformer_on_text
 from scale import FILM, which
@@ -181,7 +181,7 @@ class Results(Linked):
         found = sizes(rows, self.tables["curvature"], self.link)
         # The settings that the others are compared to belong to other studies.
         bases = which(rows, **PLAIN), which(rows, study="constants", case="four")
-        drawn = pd.concat([rows[rows["study"] == SIZES], *bases])
+        drawn = pd.concat([rows[rows["study"].isin([SIZES, GAUGE])], *bases])
         there = self.link("curvature", "curvature.csv", study=SIZES)
         return {**found, "caption": Markup("{}; {}.").format(setup(drawn), there)}
 

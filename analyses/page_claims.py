@@ -212,7 +212,7 @@ def said(name: str, row: Row, linked: Callable[[str], str]) -> Markup:
     if row["verdict"] != "undecided":
         return Markup(claim.holds if row["verdict"] == "supported" else claim.opposite)
     needed = row["seeds_to_decide"]
-    more = f"{MOST_SEEDS} seeds like these would not decide."
+    more = f"{linked(str(MOST_SEEDS))} seeds like these would not decide."
     if not math.isnan(needed):
         more = f"{linked(f'{needed:.0f}')} seeds like these would decide."
     return Markup(f"Undecided: {claim.question} {more}")

@@ -1,4 +1,4 @@
-"""Figures of the trial's page as SVG: effects with intervals, depths on the plateau and by size, who grokked."""
+"""Figures of the trial's page as SVG: effects with intervals, depths on the plateau, who grokked."""
 
 from __future__ import annotations
 
@@ -161,36 +161,6 @@ def curves(cases: Mapping[str, tuple[pd.Series, str]], alt: str) -> Markup:
     return _figure("".join(marks), alt)
 
 
-def ladder(
-    groups: Mapping[str, Mapping[str, Mapping[str, list[float]]]], colours: Mapping[str, str], alt: str
-) -> Markup:
-    """Numbers around 1 on a log axis, a point a run and a dash a median. groups: by quantity, its value, and label."""
-    width, gap = 840, 24
-    values = [x for group in groups.values() for by in group.values() for found in by.values() for x in found]
-    low, high = (math.floor(math.log2(min(values))), math.ceil(math.log2(max(values))))
-    scale = lambda x: TOP + (HEIGHT - TOP - BOTTOM) * (high - math.log2(x)) / max(high - low, 1)  # noqa: E731
-    marks = [_tick_y(scale(2.0**power), f"{2.0**power:g}", width) for power in range(low, high + 1)]
-    marks.append(f'<line x1="{LEFT}" x2="{width - RIGHT}" y1="{scale(1):.1f}" y2="{scale(1):.1f}" class="axis"/>')
-    step = (width - LEFT - RIGHT - gap * len(groups)) / sum(map(len, groups.values()))
-    x = LEFT + gap / 2
-    for quantity, group in groups.items():
-        middle = x + step * len(group) / 2
-        marks.append(f'<text x="{middle:.0f}" y="{HEIGHT - 4}" text-anchor="middle">{escape(quantity)}</text>')
-        for value, by in group.items():
-            marks.append(f'<text x="{x + step / 2:.0f}" y="{HEIGHT - 20}" text-anchor="middle">{escape(value)}</text>')
-            for i, (label, found) in enumerate(by.items()):
-                at, style = x + step * (i + 1) / (len(by) + 1), f'fill="{colours[label]}"'
-                dots = "".join(f'<circle cx="{at:.1f}" cy="{scale(y):.1f}" r="3" {style} opacity=".5"/>' for y in found)
-                place = f"M{at - 7:.1f} {scale(float(np.median(found))):.1f}h14"
-                dash = f'<path d="{place}" stroke-width="3" stroke="{colours[label]}"/>'
-                title = f"{quantity} = {value}, {label}: median {np.median(found):.3g}"
-                marks.append(f"<g><title>{escape(title)}</title>{dots}{dash}</g>")
-            x += step
-        x += gap
-    inside = "".join(marks)
-    return Markup(f'<svg viewBox="0 0 {width} {HEIGHT}" role="img" aria-label="{escape(alt)}">{inside}</svg>')
-
-
 def heat(panels: Mapping[str, Mapping[tuple[float, float], float]], axes: tuple[str, str], alt: str) -> Markup:
     """Maps side by side of positive numbers by two quantities; larger is darker, in logarithms. axes: across, up."""
     width, top, left = 840, TOP + 14, LEFT + 16
@@ -243,8 +213,8 @@ def round_ticks(low: float, high: float) -> list[float]:
     return [tick for tick in map(float, found) if low <= tick <= high]
 
 
-def _tick_y(y: float, text: str, width: int = WIDTH) -> str:
-    line = f'<line x1="{LEFT}" x2="{width - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" class="grid"/>'
+def _tick_y(y: float, text: str) -> str:
+    line = f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" class="grid"/>'
     return f'{line}<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{text}</text>'
 
 

@@ -2,31 +2,74 @@
 
 from __future__ import annotations
 
-import math
+import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
-from markupsafe import Markup
 from matplotlib.colors import to_hex
-from page_claims import number
-from page_figures import ladder
+from page_claims import capital, number
+from page_dots import Row, Series, dots
 from page_links import Link
 
 from landscape.report.style import colour
 
-SIZES = "sizes"
-"""Study that varies one quantity at a time."""
+SIZES, GAUGE = "sizes", "gauge"
+"""Studies that vary one quantity at a time: with blocks by products, and with certified indices of smaller ones."""
 RUN = ["study", "case", "task", "seed"]
 """What names a run in both tables."""
-VARIED = {"d": "embed_dim", "h": "hidden", "p": "p", "tokens": "tokens"}
-"""Columns of runs.csv by the name of the quantity."""
-NAMED = ["study", "case"]
-"""What names a setting in both tables."""
-SHOWN = {
-    "E,W over W,V": to_hex(colour("E,W")),
-    "operands' rows of E, and W, over W,V": to_hex(colour("E[operands],W")),
+DEPTHS = {
+    "E,W over W,V": ("E,W", to_hex(colour("E,W"))),
+    "operands' rows of E, and W, over W,V": ("E[operands],W", to_hex(colour("E[operands],W"))),
 }
-"""Ratios of depths, with their colours."""
+"""Ratios of depths, with the block and its colour."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Varied:
+    """A setting of the network: its column of runs.csv, and how the figure and the text call it."""
+
+    column: str
+    axis: str
+    words: str
+
+
+VARIED = {
+    "d": Varied("embed_dim", "d, width of E", "the embedding's width d"),
+    "h": Varied("hidden", "h, hidden units", "the hidden width h"),
+    "p": Varied("p", "p, modulus", "the modulus p"),
+    "tokens": Varied("tokens", "tokens of the input", "the input form"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Measure:
+    """What is asked of each setting: a column of `measured`, in words, and the study that varies d, h and p.
+
+    table, block: where its numbers are. is_share: from 0 to 1; its changes are differences, those of others factors.
+    """
+
+    column: str
+    words: str
+    study: str
+    table: str
+    stroke: str
+    block: str = ""
+    is_share: bool = False
+
+    def change(self, low: float, high: float) -> float:
+        return high - low if self.is_share else high / low
+
+    def text(self, value: float) -> str:
+        return f"{value:.0%}" if self.is_share else number(value)
+
+
+WHOLE, OPERANDS = (
+    Measure(name, f"the depth of {words} over W,V", SIZES, "curvature", stroke, block)
+    for (name, (block, stroke)), words in zip(DEPTHS.items(), ("E,W", "its operands' rows"), strict=True)
+)
+SHARE = Measure("gauge", "the gauge's share of E,W's index", GAUGE, "curvature", WHOLE.stroke, "E,W", is_share=True)
+CONSTANT = Measure("prop41_constant", "the constant of C7", SIZES, "runs", "#7a828c")
 
 
 def ratios(runs: pd.DataFrame, curvature: pd.DataFrame) -> pd.DataFrame:
@@ -35,50 +78,85 @@ def ratios(runs: pd.DataFrame, curvature: pd.DataFrame) -> pd.DataFrame:
     lowest = plateau.pivot_table(index=RUN, columns="block", values="lowest")
     lowest = lowest.reindex(columns=["E,W", "E[operands],W", "W,V"])
     # Of two tokens all rows are operands.
-    operands = lowest["E[operands],W"].fillna(lowest["E,W"])
-    found = pd.DataFrame({"E,W": lowest["E,W"] / lowest["W,V"], "operands": operands / lowest["W,V"]})
-    found.columns = pd.Index(SHOWN)
+    lowest["E[operands],W"] = lowest["E[operands],W"].fillna(lowest["E,W"])
+    found = pd.DataFrame({name: lowest[block] / lowest["W,V"] for name, (block, _) in DEPTHS.items()})
     return runs.merge(found.reset_index(), on=RUN)
 
 
-def sizes(runs: pd.DataFrame, curvature: pd.DataFrame, link: Link) -> dict[str, Any]:
-    """The figure of the depths against size, and a sentence for each quantity, the one that moves them most first."""
-    table = ratios(runs, curvature)
+def measured(runs: pd.DataFrame, curvature: pd.DataFrame) -> pd.DataFrame:
+    """`ratios`, and which share of the certified index of E,W is gone off the gauge (NaN: not known)."""
+    pair = curvature[(curvature["analysis"] == "plateau") & (curvature["block"] == "E,W")].set_index(RUN)
+    share = 1 - pair["index_gauge_free"] / pair["index"].where(pair["index"] > 0)
+    return ratios(runs, curvature).merge(share.rename(SHARE.column).reset_index(), on=RUN)
+
+
+def settings(table: pd.DataFrame, measure: Measure, name: str) -> pd.DataFrame:
+    """The rows of `measured` that vary one quantity alone, with its `value` and the measure `y`, by value.
+
+    Those of the network that all of them vary, `quick` with four tokens, are among them.
+    """
     base = table[(table["study"] == "constants") & (table["case"] == "four")]
-    two = table[(table["study"] == "curvature") & (table["case"] == "c1")]
-    groups, rows = {}, []
-    for name, column in VARIED.items():
-        own = table[(table["study"] == SIZES) & (table[column] != base[column].iloc[0])]
-        varied = pd.concat([two, base]) if name == "tokens" else pd.concat([own, base]).sort_values(column)
-        groups[name] = {
-            str(value): {label: part[label].tolist() for label in SHOWN} for value, part in varied.groupby(column)
-        }
-        medians = varied.groupby(column)[[*SHOWN, "prop41_constant"]].median()
-        medians[NAMED] = varied.groupby(column)[NAMED].first()
-        rows += [{"quantity": name, "value": value, **row} for value, row in medians.to_dict("index").items()]
-    medians = pd.DataFrame(rows)
-
-    def spread(name: str) -> float:
-        found = medians.loc[medians["quantity"] == name, next(iter(SHOWN))]
-        return math.log(found.max() / found.min())
-
-    told = {
-        name: [_ends(medians[medians["quantity"] == name], label, link) for label in [*SHOWN, "prop41_constant"]]
-        for name in sorted(VARIED, key=spread, reverse=True)
-    }
-    most = next(iter(told))
-    title = Markup("Whether E,W is deeper than W,V changes most with {}: {}").format(most, told[most][0])
-    return {"figure": ladder(groups, SHOWN, title.striptags()), "title": title, "told": told}
+    column = VARIED[name].column
+    if name == "tokens":
+        others = table[(table["study"] == "curvature") & (table["case"] == "c1")]
+    else:
+        others = table[(table["study"] == measure.study) & (table[column] != base[column].iloc[0])]
+    rows = pd.concat([others, base])
+    return rows.assign(value=rows[column], y=rows[measure.column]).dropna(subset="y").sort_values("value")
 
 
-def _ends(medians: pd.DataFrame, label: str, link: Link) -> Markup:
-    """A median at the least and at the largest value of what was varied."""
-    told = []
-    for _, row in medians.iloc[[0, -1]].iterrows():
-        table, where = "runs", row[NAMED].to_dict()
-        if label in SHOWN:
-            two = row["quantity"] == "tokens" and row["value"] == 2
-            block = "E,W" if two or label == next(iter(SHOWN)) else "E[operands],W"
-            table, where = "curvature", {**where, "analysis": "plateau", "block": block}
-        told.append(Markup("{} at {}").format(link(table, number(row[label]), **where), row["value"]))
-    return Markup(", ").join(told)
+def sizes(runs: pd.DataFrame, curvature: pd.DataFrame, link: Link) -> dict[str, Any]:
+    """The figure of what changes with size, and of each measure in words which quantity moves it most, with numbers."""
+    table = measured(runs, curvature)
+    told = {measure: moves(table, measure, link) for measure in (WHOLE, OPERANDS, SHARE, CONSTANT)}
+    drivers: dict[str, list[str]] = {}
+    for measure in (WHOLE, SHARE, CONSTANT):
+        drivers.setdefault(told[measure][0]["words"], []).append(measure.words)
+    parts = [
+        f"{' and '.join(of)} {'change' if len(of) > 1 else 'changes'} most with {quantity}"
+        for quantity, of in drivers.items()
+    ]
+    title = capital("; ".join(parts))
+    of = lambda measure, label="": series(table, measure, label)  # noqa: E731
+    rows = [
+        Row("Depth on the plateau over that of W,V", [of(WHOLE, WHOLE.block), of(OPERANDS, OPERANDS.block)]),
+        Row("Gauge's share of the index of E,W", [of(SHARE)], is_share=True),
+        Row("C7: constant of Proposition 4.1", [of(CONSTANT)]),
+    ]
+    figure = dots(rows, {name: one.axis for name, one in VARIED.items()}, title)
+    return {"figure": figure, "title": title, "told": {capital(one.words): found for one, found in told.items()}}
+
+
+def series(table: pd.DataFrame, measure: Measure, label: str) -> Series:
+    """The numbers of a measure by quantity and its value."""
+    columns = {}
+    for name in VARIED:
+        rows = settings(table, measure, name)
+        columns[name] = {float(value): part["y"].tolist() for value, part in rows.groupby("value")}
+    return Series(label, measure.stroke, columns)
+
+
+def moves(table: pd.DataFrame, measure: Measure, link: Link) -> Sequence[dict[str, Any]]:
+    """How far the median of a measure goes with each quantity, that which moves it most first.
+
+    The values with the least and with the greatest median, these as links, and whether all seeds of the one are below
+    all of the other.
+    """
+    found = []
+    for name in VARIED:
+        rows = settings(table, measure, name)
+        middles = rows.groupby("value")["y"].median()
+        ends = [rows[rows["value"] == value] for value in (middles.idxmin(), middles.idxmax())]
+        texts = []
+        for part in ends:
+            known = {column: part[column].iloc[0] for column in ("study", "case")}
+            if measure.block:
+                # Of two tokens all rows are operands.
+                block = measure.block if part["tokens"].iloc[0] > 2 else WHOLE.block
+                known |= {"analysis": "plateau", "block": block}
+            texts.append(link(measure.table, f"{measure.text(part['y'].median())} at {part['value'].iloc[0]}", **known))
+        row = {"quantity": name, "words": VARIED[name].words, "texts": texts}
+        row |= {"change": measure.change(middles.min(), middles.max())}
+        row |= {"apart": ends[0]["y"].max() < ends[1]["y"].min()}
+        found.append(row)
+    return sorted(found, key=lambda row: row["change"], reverse=True)

@@ -15,6 +15,8 @@ WIDTHS = {"d64": ("embed_dim", 64, 0.5), "h256": ("hidden", 256, 4.0), "p97": ("
 """What a case of `sizes` changes, its value, and how much deeper E,W is."""
 NETWORK = {"task": "add", "p": 59, "tokens": 3, "embed_dim": 16, "hidden": 64}
 """Columns of runs.csv that captions name."""
+FREE = {"d64": 10, "h256": 2, "p97": 19}
+"""Of an index of 20, how much a case of `gauge` has off the gauge; with `four`, 15."""
 DEPTHS = {"E,W": -0.016, "E[operands],W": -0.0025, "W,V": -0.01, "E": 0.0, "W": 0.0}
 """λ_min on the plateau of seed 100; each further seed is 1 % deeper."""
 
@@ -33,7 +35,7 @@ def write_tables(folder: Path, x: Mapping[str, float], tokens: int) -> None:
         "seeds": pd.DataFrame(each),
         "tokens": pd.DataFrame({"token": [0]}),
     }
-    sizes = [("sizes", case) for case in WIDTHS] if tokens == 2 else []
+    sizes = [(study, case) for study in ("sizes", "gauge") for case in WIDTHS] if tokens == 2 else []
     cases = [
         *sizes,
         *[("spikes", "float32"), ("spikes", "float64"), ("tasks", "c1"), ("tasks", "c10"), ("pace", "c4")],
@@ -49,12 +51,14 @@ def write_tables(folder: Path, x: Mapping[str, float], tokens: int) -> None:
     tables["runs"] = pd.DataFrame([_run(study, case, seed, tokens) for study, case in cases for seed in SEEDS])
     tables["runs"].loc[len(tables["runs"])] = _run(FILM, "base", SEEDS[0], tokens) | {"p": 59 if tokens == 2 else 97}
     four = ("curvature", "c1") if tokens == 4 else ("constants", "four")
-    rows = [_rows(*four, seed, "plateau", 400, DEPTHS) for seed in SEEDS]
+    known = (20, 15) if tokens == 2 else ()
+    rows = [_rows(*four, seed, "plateau", 400, DEPTHS, *known) for seed in SEEDS]
     if tokens == 2:
         rows += [_rows("curvature", "c1", seed, "plateau", 400, {"E,W": -0.012, "W,V": -0.01}, 12) for seed in SEEDS]
         for case, (_, _, deeper) in WIDTHS.items():
             own = {**DEPTHS, "E,W": DEPTHS["E,W"] * deeper}
             rows += [_rows("sizes", case, seed, "plateau", 400, own) for seed in SEEDS]
+            rows += [_rows("gauge", case, seed, "plateau", 400, {"E,W": -1.0}, 20, FREE[case]) for seed in SEEDS]
         ends = {"gelu": "critical", "relu": "unfinished"}
         searches = [
             {"study": "points", "case": case, "seed": seed, "analysis": "end"} for case in ends for seed in SEEDS
@@ -100,6 +104,7 @@ def _run(study: str, case: str, seed: int, tokens: int) -> dict[str, object]:
     size = {"p": 59, "tokens": tokens, "embed_dim": 16, "hidden": 64, "prop41_constant": seed / 100}
     if case in WIDTHS:
         size[WIDTHS[case][0]] = WIDTHS[case][1]
+        size["prop41_constant"] = seed / (200 if case == "p97" else 100)
     never = case in ("l2", "frozen") or (case == "d8" and seed > 102)
     grokked = None if never else (900 + seed) / (2 if case in ("c10", "c4", "folded") else 1)
     return {
@@ -116,13 +121,20 @@ def _run(study: str, case: str, seed: int, tokens: int) -> dict[str, object]:
 
 
 def _rows(
-    study: str, case: str, seed: int, analysis: str, step: int, lowest: Mapping[str, float], sure: int | None = None
+    study: str,
+    case: str,
+    seed: int,
+    analysis: str,
+    step: int,
+    lowest: Mapping[str, float],
+    sure: int | None = None,
+    free: int = 0,
 ) -> list[dict[str, object]]:
     deeper = 1 + (seed - SEEDS[0]) / 100
     known = {"study": study, "case": case, "task": "add", "seed": seed, "analysis": analysis, "step": step}
     level = "bracketed" if sure is None else "certified"
-    free = {"index_gauge_free": None if sure is None else 0}
-    index = {**free, "index_level": level, "index": sure, "index_lower": 3, "index_upper": 9}
+    off = {"index_gauge_free": None if sure is None else free}
+    index = {**off, "index_level": level, "index": sure, "index_lower": 3, "index_upper": 9}
     return [
         {
             **known,
