@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from markupsafe import Markup
+from page_again import again, turned
 from page_arms import arm, constant_tokens, experiment, step
 from page_auto import edges, pilots
 from page_beside import COMPARISONS, PLAIN, asked, by_task, compared, spread
@@ -275,6 +276,7 @@ def written(out: Path) -> dict[Path, str]:
             "definition": definitions()[name],
             "seeds": {results.name: results.seeds(name) for results in done},
             "p": {scale: there[scale](number(row["holm"])) for scale, row in rows.items()},
+            "again": {one.name: found for one in done if (found := again(one, name))},
         }
     constants = {results.name: results.depth_of_constants() for results in done}
     tables = {results.name: results.without_coupling() for results in done}
@@ -298,6 +300,7 @@ def written(out: Path) -> dict[Path, str]:
         "inputs": {results.name: results.inputs() for results in done},
         "off": {results.name: found for results in done if (found := results.curvature_off())},
         "everything": [*DISCOVERIES, *PAPER, *OPEN],
+        "turned": turned(done),
         "constants": constants,
         "training": training,
         "tables": tables,
