@@ -62,8 +62,9 @@ def shortened(study: dict[str, Any], cases: Collection[str]) -> dict[str, Any]:
         if case in cases
     }
     hessian = [
-        {**analysis, "cases": [case for case in analysis.get("cases", own) if case in own], "seeds": SEEDS}
-        | {"device": "cpu", "probes": 2, "probe_steps": 5}
+        {**analysis, "cases": [case for case in analysis.get("cases", own) if case in own], "device": "cpu"}
+        | ({"seeds": SEEDS} if "seeds" in analysis else {})
+        | {"probes": 2, "probe_steps": 5}
         | ({"num_steps": 5, "cases": list(own)[:1]} if "num_steps" in analysis else {})
         | ({"refine_from": 0} if "refine_from" in analysis else {})
         for analysis in study.get("hessian", ())
