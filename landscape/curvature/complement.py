@@ -21,6 +21,8 @@ GATHERED = 0.25
 _FEWEST_STEPS, _MAX_STEPS = 10, 400
 _EACH = 8
 """Typical products per gathered direction; more if there are many."""
+_PER_PRODUCT = 64
+"""Gathered directions against which one step is orthogonalised at about the cost of one product."""
 _BASIS_BYTES = 5 << 28
 _EXACT = 1e-8
 """Error of products, relative to the tolerance, up to which steps drift as the rounding of exact ones lets them."""
@@ -52,18 +54,19 @@ def index_bounds(
     after Kuczynski & Wozniakowski (1992), that H is above -tolerance + gamma there. By Haynsworth's inertia
     additivity the index is then at most that of Q^T H Q + tolerance - R^T R / gamma with R = (1 - Q Q^T) H Q; by
     Cauchy's interlacing it is at least that of Q^T H Q + tolerance. Without such a run within `max_products` there
-    is no upper bound. expected: estimated number of directions to gather; a search that exceeds `max_products` is not
-    started.
+    is no upper bound; a step in the complement of many directions counts as several of these. expected: estimated
+    number of directions to gather; a search that exceeds `max_products` is not started.
     """
     n = op.shape[0]
     Q = eigen.vectors[0][:, torch.as_tensor(eigen.values[0] < -GATHERED * tolerance)]
     generator = seeded(seed, 1)
     columns = max(64, _BASIS_BYTES // (8 * n))
-    products, chance = 0, 1.0
+    products, spent, chance = 0, 0.0, 1.0
     while True:
-        left = max_products - products - Q.shape[1]
-        steps = min(_MAX_STEPS, columns - Q.shape[1], left)
-        hopeless = _EACH * (expected - Q.shape[1]) > left
+        left = max_products - spent - Q.shape[1]
+        steps = min(_MAX_STEPS, columns - Q.shape[1], int(left / _step_cost(Q.shape[1])))
+        missing = expected - Q.shape[1]
+        hopeless = _EACH * missing * _step_cost(Q.shape[1] + missing / 2) > left
         if Q.shape[1] == n:
             chance = 0.0
         if steps < _FEWEST_STEPS or Q.shape[1] == n or hopeless:
@@ -71,6 +74,7 @@ def index_bounds(
         steps = min(steps, n - Q.shape[1])
         found, chance, used = _run(op, Q, tolerance, error, failure, steps, generator, error <= _EXACT * tolerance)
         products += used
+        spent += used * _step_cost(Q.shape[1])
         if chance <= ACCEPTED or found.shape[1] == 0:
             break
         Q = torch.linalg.qr(torch.cat([Q, found], dim=1))[0]
@@ -83,6 +87,11 @@ def index_bounds(
     lower = _negative(A, -tolerance - error)
     upper = _negative(A - R.T @ R / (GATHERED * tolerance), -tolerance + error) if proved else None
     return Bounds(lower, upper, chance if proved else 0.0, products + Q.shape[1])
+
+
+def _step_cost(gathered: float) -> float:
+    """Products that a step in the complement of so many directions counts as."""
+    return 1 + gathered / _PER_PRODUCT
 
 
 def unseen(op: LinearMap, Q: Tensor, limit: float, failure: float, steps: int, seed: int) -> tuple[bool, int]:

@@ -290,6 +290,28 @@ def test_bounds_are_those_of_full_reorthogonalisation(error: float, monkeypatch:
     assert partial.failure_probability == pytest.approx(full.failure_probability, rel=1e-5)
 
 
+def test_orthogonalisation_counts_as_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 400 negative directions, each 64 gathered make a step cost a product more; a hopeless search is not begun."""
+    values = np.concatenate([-np.linspace(0.1, 1, 400), np.linspace(0.1, 1, 1600)])
+    op, runs = Diagonal(values), list[RandomRun]()
+
+    def recorded(*arguments: Any, **options: Any) -> RandomRun:
+        runs.append(RandomRun(*arguments, **options))
+        return runs[-1]
+
+    eigen = eigsh(op, 2, method="lanczos")
+    monkeypatch.setattr(complement, "RandomRun", recorded)
+    bounds = index_bounds(op, eigen, 0.02, 1e-14, 1e-6, 1500, 0)
+    spent = sum(run.num_products * (1 + run.locked.shape[1] / 64) for run in runs)
+    assert 1200 < spent <= 1500
+    assert bounds.num_products < 1000
+    assert bounds.upper is None
+    assert 100 < bounds.lower < 400
+    runs.clear()
+    assert index_bounds(op, eigen, 0.02, 1e-14, 1e-6, 3000, 0, expected=300).lower == 2
+    assert not runs
+
+
 @pytest.mark.parametrize(("lowest", "lower", "upper"), [(-195, 0, 1), (-205, 0, 1), (-220, 1, 1), (-180, 0, 0)])
 def test_products_in_error_leave_the_bracket_open(lowest: int, lower: int, upper: int) -> None:
     """An eigenvalue within the error 0.001 of -tau = -0.02 may count or not; beyond it on either side it is known."""
