@@ -235,7 +235,8 @@ class Checkpoint:
         if closed is None:
             self.products[block] += op.shape[0]
             return op.symmetric()
-        closed = chosen.of(chosen.of(closed).T).contiguous()
+        # Symmetric; transposed back, the block of all rows is no copy.
+        closed = chosen.of(chosen.of(closed).T).T.contiguous()
         return MatrixOperator(closed, self._self_check(block, closed, op))
 
     def restricted(self, whole: Block, block: str, cols: str | None = None) -> Operator:

@@ -133,9 +133,11 @@ def inverse(factor: Tensor) -> Product:
 
 def shifted_factor(matrix: Tensor, shift: float) -> Tensor | None:
     """The Cholesky factor of H + shift; None unless it is positive definite."""
-    shifted = matrix.clone()
-    shifted.diagonal().add_(shift)
-    factor, failed = torch.linalg.cholesky_ex(shifted)
+    # LAPACK takes columns: the transpose of a copy by rows can be factorised in place.
+    factor = matrix.clone(memory_format=torch.contiguous_format).mT
+    factor.diagonal().add_(shift)
+    failed = torch.empty((), dtype=torch.int32, device=matrix.device)
+    torch.linalg.cholesky_ex(factor, out=(factor, failed))
     return factor if int(failed) == 0 else None
 
 
