@@ -109,6 +109,7 @@ EVERY = sorted(TABLE | MORE, key=lambda name: name not in FIRST)
 
 @drawn
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", EVERY[: draws(len(FIRST), len(EVERY))])
 def test_f17_nothing_else_is_null_wherever_a_block_moves(name: str) -> None:
     """What Hessians of a block at several points annihilate, all else held, has the dimension of its null vectors."""
@@ -137,6 +138,8 @@ def test_f17_at_full_size() -> None:
     assert {block: null and null.dimension for block, null in found.items()} == sizes
 
 
+@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("norm", ["none", "pre", "post"])
 @pytest.mark.parametrize("tied", [False, True])
 def test_f17_at_the_start_on_words_and_with_relu(norm: str, tied: bool, tmp_path: Path) -> None:
