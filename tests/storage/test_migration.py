@@ -19,6 +19,7 @@ import landscape
 from landscape.analysis import fields
 from landscape.cli import main as cli
 from landscape.cli.files import Info
+from landscape.cli.tables import measurements
 from landscape.errors import FileError
 from landscape.storage import schema
 from landscape.storage.files import open_file
@@ -272,6 +273,29 @@ def test_old_hessian_files_grow(name: str, folder: Path) -> None:
                 kept = new.row(step)[field.name][: len(blocks)]
                 assert kept.tobytes() == old.row(step)[field.name].tobytes(), field.name
     assert [new.previous(step) for step in new.steps] == [-1, 0, 10]
+    assert "nan" not in measurements(new)
+
+
+@pytest.mark.slow
+def test_what_old_rows_lack_hides_nothing_of_new_ones(folder: Path) -> None:
+    """A matrix-free file of 1.0 grows; terminal and report give the probability of the block that has one."""
+    run, path = folder / "run-1.0.h5", folder / "run-1.0.hessian.h5"
+    with h5py.File(path, "r+") as file:
+        file.attrs["config"] = file.attrs["config"].replace('"auto"', '"lanczos"')
+        file.attrs["method"] = "lanczos"
+    argv = ["hessian", "--ckpt", str(run), "--out", str(path), "--steps", "0,20", "--method", "lanczos", "--k", "4"]
+    assert cli.run([*argv, "--blocks", "E", "W", "E,W", "W,V", "--device", "cpu", "--quiet"]) == 0
+    with h5py.File(path, "r+") as file:
+        file["hidden_failure_probability"][1, 3] = 1e-6
+        row = [file[name][1].tobytes() for name in str(file["crc32"].attrs["fields"]).split()]
+        file["crc32"][1] = (1 << 32) + zlib.crc32(b"".join([np.int64(20).tobytes(), *row]))
+    result = HessianReader(path)
+    assert np.isnan(result.row(20)["hidden_failure_probability"]).tolist() == [True, True, True, False]
+    text = measurements(result)
+    assert "nan" not in text
+    assert "except with probability 1e-06 per end" in text
+    assert cli.run(["report", str(run), "--out", str(folder / "report"), "--quiet"]) == 0
+    assert "(failure probability 1e-06 per end)" in (folder / "report/report.md").read_text()
 
 
 @pytest.mark.slow
