@@ -6,6 +6,7 @@ The numbers below were printed by h5dump, not by this package.
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 import shutil
 import zlib
@@ -14,6 +15,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from helpers.commands import Refusal
 
 import landscape
 from landscape.analysis import fields
@@ -370,6 +372,17 @@ def test_a_newer_version_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FileError, match=r"has schema version 2\.1; this landscape reads up to 2\.0") as error:
         open_file(copy, schema.RUN)
     assert error.value.hint == "upgrade landscape"
+
+
+@pytest.mark.parametrize("name", ["task", "sampler", "optimizer", "activation", "model"])
+def test_a_name_that_is_known_elsewhere(name: str, copy: Path, assert_refused: Refusal) -> None:
+    """Another copy of the package may register more: the error names it, the hint says what reads it; `info` does."""
+    with h5py.File(copy, "r+") as file:
+        file.attrs["config"] = json.dumps(json.loads(file.attrs["config"]) | {name: "mine"})
+    assert cli.run(["info", str(copy)]) == 0
+    error = f"{copy}: its config cannot be: unknown {name} 'mine'"
+    for argv in (["hessian", "--ckpt", str(copy)], ["train", "--out", str(copy), "--resume"]):
+        assert_refused(argv, 1, error, "get it again from its source, or use the landscape that wrote it", [copy])
 
 
 @pytest.mark.slow
