@@ -168,7 +168,11 @@ def in_file(path: object, what: str) -> Iterator[None]:
     try:
         yield
     except (ConfigError, ValueError, TypeError, ArithmeticError, RecursionError) as error:
-        raise FileError(f"{path}: its {what} cannot be: {str(error)[:200]}", "get it again from its source") from error
+        hint = "get it again from its source"
+        if isinstance(error, ConfigError):
+            # Another version of the package, or one with entries of the user's own, may know the option or name.
+            hint += ", or use the landscape that wrote it"
+        raise FileError(f"{path}: its {what} cannot be: {str(error)[:200]}", hint) from error
 
 
 def complain(error: LandscapeError) -> None:

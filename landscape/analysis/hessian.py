@@ -231,7 +231,7 @@ def _difference(found: HessianReader, reader: RunReader, config: AnalysisConfig,
         return f"it is {'the analysis of a critical point' if found.is_refined else 'no analysis of a critical point'}"
     with in_file(found.path, "config"):
         was, now = (json.loads(to_json(c)) for c in (replace(type(config)(), found.config), config))
-    was["spectra"] = found.config.get("spectra", "full")
+    was["spectra"] = _stored_spectra(found)
     now["spectra"] = _spectra(config, found)
     for name in was.keys() - GROWING:
         if was[name] != now[name]:
@@ -248,9 +248,15 @@ def joined(config: Analysis, problem: Problem, found: HessianReader | None) -> A
 
 
 def _spectra(config: AnalysisConfig, found: HessianReader | None) -> Spectra:
-    """Which eigenvalues are computed: auto follows an existing file, and one that does not say has all of them."""
-    held: Spectra = found.config.get("spectra", "full") if found else "auto"
+    """Which eigenvalues are computed: auto follows an existing file."""
+    held: Spectra = _stored_spectra(found) if found else "auto"
     return held if config.spectra == "auto" else config.spectra
+
+
+def _stored_spectra(found: HessianReader) -> Spectra:
+    """Which eigenvalues a file has: where an earlier version did not say, all of them, unless it formed no matrix."""
+    stored: Spectra = found.config.get("spectra", "auto" if found.config["method"] == "lanczos" else "full")
+    return stored
 
 
 def warn_of_damage(reader: RunReader) -> None:

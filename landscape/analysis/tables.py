@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from landscape.analysis.quantities import QUANTITIES
 from landscape.analysis.quantities.directions import PARTS_SHOWN
 from landscape.analysis.quantities.quantity import Column
@@ -58,7 +60,9 @@ def notes(result: HessianReader) -> Iterator[str]:
     if any(cell.startswith(">=") for cell in cells):
         yield ">= matrix-free: a lower bound without a known upper one (see coupling_ratio_error)"
     rows = [result.row(step) for step in result.steps]
-    if chance := max((row["hidden_failure_probability"].max() for row in rows if "hidden" in row), default=0.0):
+    # NaN where a file of an earlier version was extended.
+    chances = [chance for row in rows if "hidden" in row for chance in row["hidden_failure_probability"]]
+    if chance := np.nanmax([0.0, *chances]):
         yield f"hidden/|H|: no eigenvalue is missed further out than this, except with probability {chance:.0e} per end"
     if any(cell.endswith("*") for cell in cells):
         yield "* not every eigenvalue converged (see converged in the file)"

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 import landscape
 from landscape.analysis.tables import by_block
 from landscape.choices.tasks import TEXT
@@ -192,12 +194,13 @@ def _notes(sources: Sequence[Source]) -> list[str]:
     analysed = [s for s in sources if s.hessian]
     if analysed:
         files = [s.measured for s in analysed if "hidden" in s.measured]
-        failures = [measured["hidden_failure_probability"].values.max(initial=0.0) for measured in files]
+        # NaN where a file of an earlier version was extended.
+        failures = [p for measured in files for p in measured["hidden_failure_probability"].values.flat]
         notes += [
             f"Objective of the Hessian: {objectives(analysed)}. float64, the whole training set.",
             where(analysed) + " Read every saddle index beside its gradient norm.",
             "hidden: distance beyond the reported eigenvalues within which one may have been missed, relative to the "
-            f"norm of the block (failure probability {max(failures, default=0.0):.0g} per end); 0: all were computed.",
+            f"norm of the block (failure probability {np.nanmax([0.0, *failures]):.0g} per end); 0: all were computed.",
             *([f"{control(analysed)} Both pairs are products of two factors."] if control(analysed) else []),
             "A caption that names F0, F14 or the like means that fact of docs/theory.md, where it is proved.",
         ]

@@ -6,6 +6,7 @@ The numbers below were printed by h5dump, not by this package.
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 import shutil
 import zlib
@@ -14,11 +15,13 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from helpers.commands import Refusal
 
 import landscape
 from landscape.analysis import fields
 from landscape.cli import main as cli
 from landscape.cli.files import Info
+from landscape.cli.tables import measurements
 from landscape.errors import FileError
 from landscape.storage import schema
 from landscape.storage.files import open_file
@@ -272,6 +275,29 @@ def test_old_hessian_files_grow(name: str, folder: Path) -> None:
                 kept = new.row(step)[field.name][: len(blocks)]
                 assert kept.tobytes() == old.row(step)[field.name].tobytes(), field.name
     assert [new.previous(step) for step in new.steps] == [-1, 0, 10]
+    assert "nan" not in measurements(new)
+
+
+@pytest.mark.slow
+def test_what_old_rows_lack_hides_nothing_of_new_ones(folder: Path) -> None:
+    """A matrix-free file of 1.0 grows; terminal and report give the probability of the block that has one."""
+    run, path = folder / "run-1.0.h5", folder / "run-1.0.hessian.h5"
+    with h5py.File(path, "r+") as file:
+        file.attrs["config"] = file.attrs["config"].replace('"auto"', '"lanczos"')
+        file.attrs["method"] = "lanczos"
+    argv = ["hessian", "--ckpt", str(run), "--out", str(path), "--steps", "0,20", "--method", "lanczos", "--k", "4"]
+    assert cli.run([*argv, "--blocks", "E", "W", "E,W", "W,V", "--device", "cpu", "--quiet"]) == 0
+    with h5py.File(path, "r+") as file:
+        file["hidden_failure_probability"][1, 3] = 1e-6
+        row = [file[name][1].tobytes() for name in str(file["crc32"].attrs["fields"]).split()]
+        file["crc32"][1] = (1 << 32) + zlib.crc32(b"".join([np.int64(20).tobytes(), *row]))
+    result = HessianReader(path)
+    assert np.isnan(result.row(20)["hidden_failure_probability"]).tolist() == [True, True, True, False]
+    text = measurements(result)
+    assert "nan" not in text
+    assert "except with probability 1e-06 per end" in text
+    assert cli.run(["report", str(run), "--out", str(folder / "report"), "--quiet"]) == 0
+    assert "(failure probability 1e-06 per end)" in (folder / "report/report.md").read_text()
 
 
 @pytest.mark.slow
@@ -346,6 +372,17 @@ def test_a_newer_version_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FileError, match=r"has schema version 2\.1; this landscape reads up to 2\.0") as error:
         open_file(copy, schema.RUN)
     assert error.value.hint == "upgrade landscape"
+
+
+@pytest.mark.parametrize("name", ["task", "sampler", "optimizer", "activation", "model"])
+def test_a_name_that_is_known_elsewhere(name: str, copy: Path, assert_refused: Refusal) -> None:
+    """Another copy of the package may register more: the error names it, the hint says what reads it; `info` does."""
+    with h5py.File(copy, "r+") as file:
+        file.attrs["config"] = json.dumps(json.loads(file.attrs["config"]) | {name: "mine"})
+    assert cli.run(["info", str(copy)]) == 0
+    error = f"{copy}: its config cannot be: unknown {name} 'mine'"
+    for argv in (["hessian", "--ckpt", str(copy)], ["train", "--out", str(copy), "--resume"]):
+        assert_refused(argv, 1, error, "get it again from its source, or use the landscape that wrote it", [copy])
 
 
 @pytest.mark.slow

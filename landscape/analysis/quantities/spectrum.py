@@ -55,9 +55,7 @@ FIELDS = (
 COLUMNS = (
     Column("lambda_min", lambda row: _end(row, 0)),
     Column("lambda_max", lambda row: _end(row, 1)),
-    Column(
-        "hidden/|H|", lambda row: f"{row['hidden'].max() / (row['operator_norm'] or 1):.1g}" if "hidden" in row else "-"
-    ),
+    Column("hidden/|H|", lambda row: _hidden(row)),
 )
 
 
@@ -65,6 +63,12 @@ def _end(row: Row, end: int) -> str:
     """The outermost eigenvalue of an end, starred unless all of the block converged."""
     is_whole = bool(row["converged"][~np.isnan(row["eigenvalues"])].all())
     return f"{row['eigenvalues'][end, 0]:.6g}{'' if is_whole else '*'}"
+
+
+def _hidden(row: Row) -> str:
+    """What may be hidden at either end relative to the norm; a dash where an earlier version measured the block."""
+    hidden = row["hidden"].max()
+    return "-" if np.isnan(hidden) else f"{hidden / (row['operator_norm'] or 1):.1g}"
 
 
 SPECTRUM = Quantity(FIELDS, compute, columns=COLUMNS, place=10)
