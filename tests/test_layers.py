@@ -159,9 +159,11 @@ def test_only_problems_name_parameters(room: str) -> None:
         assert not found & names, path
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "landscape/report").rglob("*.*")), ids=lambda p: p.name)
-def test_reports_name_no_parameter(path: Path) -> None:
-    """Captions, labels and names of metrics take E, W and V from the problem's declaration."""
+@pytest.mark.parametrize(
+    "path", [p for room in ("analysis", "report") for p in sorted((ROOT / "landscape" / room).rglob("*.*"))], ids=str
+)
+def test_reports_and_quantities_name_no_parameter(path: Path) -> None:
+    """Captions, labels and descriptions take E, W and V from the problem's declaration, or speak of its two factors."""
     if path.suffix in (".py", ".j2"):
         assert not re.findall(r"(?<![A-Za-z0-9])(?:[EWV]|b[12])(?![A-Za-z0-9])", path.read_text())
 

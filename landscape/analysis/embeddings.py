@@ -100,7 +100,7 @@ def participation_ratio(X: Floats) -> Floats:
 def fourier_shares(X: Floats) -> Floats:
     """Share (..., frequency) of each frequency 0 ... n // 2 in the variance of the rows; that of 0 is 0.
 
-    Source: the Fourier transform of W_E over the numbers in arXiv 2301.05217, section 4.1.
+    Source: the Fourier transform of the embedding over the numbers in arXiv 2301.05217, section 4.1.
     """
     X = centred(X)
     n = X.shape[-2]

@@ -54,8 +54,9 @@ def index_bounds(
     after Kuczynski & Wozniakowski (1992), that H is above -tolerance + gamma there. By Haynsworth's inertia
     additivity the index is then at most that of Q^T H Q + tolerance - R^T R / gamma with R = (1 - Q Q^T) H Q; by
     Cauchy's interlacing it is at least that of Q^T H Q + tolerance. Without such a run within `max_products` there
-    is no upper bound; a step in the complement of many directions counts as several of these. expected: estimated
-    number of directions to gather; a search that exceeds `max_products` is not started.
+    is no upper bound; a step in the complement of many directions counts as several of these, and each direction that
+    the last run found takes one more. expected: estimated number of directions to gather; a search that exceeds
+    `max_products` is not started.
     """
     n = op.shape[0]
     Q = eigen.vectors[0][:, torch.as_tensor(eigen.values[0] < -GATHERED * tolerance)]

@@ -64,7 +64,7 @@ FIELDS = (
     counted(
         "saddle_index_gauge_free",
         ("block",),
-        "saddle index on the complement of the gauge tangents of E and W; missing (-1): not certified, or without both",
+        "saddle index on the complement of the factors' gauge tangents; missing (-1): not certified, or without both",
     ),
 )
 BOUNDS = (
@@ -72,15 +72,15 @@ BOUNDS = (
         "saddle_bound",
         (),
         "f8",
-        "saddle bound: lambda_min(H_[E,W]) >= -sigma_max(G) for piecewise-linear activations",
+        "saddle bound: lambda_min of the two factors >= -sigma_max(G) for piecewise-linear activations",
         formula="sigma_max(G), G = [dL/dT_1^T; ...; dL/dT_s^T]",
     ),
-    counted("saddle_rank_bound", (), "bound on the saddle index of E,W", formula="d * rank(G); missing (-1): none"),
+    counted("saddle_rank_bound", (), "bound on the factors' saddle index", formula="d * rank(G); missing (-1): none"),
     Field(
         "saddle_bound_operands",
         (),
         "f8",
-        "saddle bound of E[operands],W",
+        "saddle bound of the two factors with the operands' rows alone",
         formula="sigma_max of the operands' columns of G",
         since="2.0",
     ),
@@ -88,8 +88,8 @@ BOUNDS = (
         "saddle_bound_constants",
         (),
         "f8",
-        "saddle bound of E[constants],W, tokens that every sample holds; NaN without any",
-        formula="sigma_max of their columns of G, which is |dL/db1|",
+        "saddle bound with the rows of the tokens that every sample holds; NaN without any",
+        formula="sigma_max of their columns of G: the norm of the first bias's gradient",
         since="2.0",
     ),
 )

@@ -38,25 +38,29 @@ FIELDS = (
         (),
         "f8",
         "curvature ratio of a bilinear least-squares model",
-        formula="(sigma_max(E) / sigma_max(W))^2",
+        formula="(sigma_max(1) / sigma_max(2))^2 of the two factors",
     ),
-    Field("gradient_ratio", (), "f8", "gradient ratio", formula="|dL/dW|_F / |dL/dE|_F"),
+    Field("gradient_ratio", (), "f8", "gradient ratio", formula="|dL/d2|_F / |dL/d1|_F of the two factors"),
     Field(
         "gradient_ratio_predicted",
         (),
         "f8",
         "gradient ratio of arXiv 2505.15624, eq. 22",
-        formula="sigma_max(E) / sigma_max(W)",
+        formula="sigma_max(1) / sigma_max(2)",
     ),
     Field(
         "prop41_ratio",
         (),
         "f8",
-        "lr_E / lr_W that Proposition 4.1 asks for",
-        formula="(sigma_max(E) / sigma_max(W)) * (f_W / f_E)",
+        "ratio of learning rates, factor 1 over 2, that Proposition 4.1 asks for",
+        formula="(sigma_max(1) / sigma_max(2)) * (f_2 / f_1)",
     ),
 )
-MEASURED = (Field("curvature_ratio", (), "f8", "curvature ratio", formula="lambda_max(H_WW) / lambda_max(H_EE)"),)
+MEASURED = (
+    Field(
+        "curvature_ratio", (), "f8", "curvature ratio", formula="lambda_max(H_22) / lambda_max(H_11) of the two factors"
+    ),
+)
 COLUMNS = (
     Column("curv. pred.", lambda row: number(row["curvature_ratio_predicted"])),
     Column("grad. ratio", lambda row: number(row["gradient_ratio"])),

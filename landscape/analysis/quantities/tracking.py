@@ -37,7 +37,7 @@ FIELDS = (
         ("block", "end"),
         "f8",
         "overlap of the eigenvectors' span with that of the row before",
-        formula="|V_before^T V|_F^2 / k; NaN in the first row",
+        formula="|Q_before^T Q|_F^2 / k; NaN in the first row",
     ),
     counted(
         "previous_rank", ("block", "end", "rank"), "rank of the same eigenvector in the row before; missing (-1): none"
