@@ -40,18 +40,20 @@ EVENTS = {
 
 
 def lags(run: Run) -> pd.DataFrame:
-    """One row an event of a run: its first step, NaN where it never came; none of ratios that are never defined."""
+    """One row an event of a run: its first step, NaN where it never came; none of what is never known.
+
+    An index counts where it is certified: the interval of an estimate from few products is as wide as the block.
+    """
     loss = run.data["test_loss"].to_series()
     found = {name: run.times[name] for name in ("memorised", "grokked")}
     found |= {"half": run.first("test_accuracy", HALF), "loss_peak": float(loss.idxmax()), "loss_half": fall(loss)}
     (analysis,) = run.planned.hessian
     # Of one block, E with the first layer that reads it.
     pair = run.hessian(analysis).squeeze("block")
-    # Where the block is too large for its index, the estimate.
-    index = pair["inertia"].sel(sign="negative").fillna(pair["inertia_estimate"])
+    index = pair["inertia"].sel(sign="negative")
     kappa = pair["coupling_ratios"].sel(pair=pair["block"].item()).isel(rank=0)
     index, kappa = (values.to_series().dropna() for values in (index, kappa))
-    found |= {"index_peak": highest(index), "index_half": fall(index)}
+    found |= {"index_peak": highest(index), "index_half": fall(index)} if len(index) else {}
     found |= {"kappa_peak": highest(kappa)} if len(kappa) else {}
     with open_geometry(geometry_file(run.planned.path)) as geometry:
         steps = geometry["step"].values
