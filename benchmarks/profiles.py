@@ -155,8 +155,8 @@ def parts() -> list[Part]:
             training, "quick", STEPS, members=4
         ),
     }
-    lasts = ("training", "p=97", "of all, mid", TURNING)
-    return [Part(name, work, slow=any(word in name for word in lasts)) for name, work in works.items()]
+    slow = ("training", "p=97", "of all, mid", TURNING)
+    return [Part(name, work, slow=any(word in name for word in slow)) for name, work in works.items()]
 
 
 def lines(found: Mapping[str, Numbers]) -> Iterator[Line]:
