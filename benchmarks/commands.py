@@ -19,22 +19,34 @@ UNFINISHED = 3
 """Exit code of an analysis whose searches did not all converge, which is measured all the same."""
 
 
-def command(arguments: str, before: tuple[str, ...] = (), run: str = "", steps: tuple[int, ...] = ()) -> Numbers:
-    """`landscape` with these arguments in an empty folder, with every core; `before` are run first, untimed.
+def command(arguments: str, run: str = "", steps: tuple[int, ...] = ()) -> Numbers:
+    """`landscape` with these arguments in an empty folder, with every core.
 
     run: preset of the run file that {run} stands for, with checkpoints at `steps`.
     """
+    with tempfile.TemporaryDirectory() as folder:
+        return _command(arguments, folder, run, steps)
+
+
+@functools.cache
+def hessian() -> tuple[tempfile.TemporaryDirectory[str], Numbers]:
+    """A folder with the Hessian file of two checkpoints of quick, which goes with this process; what it took."""
+    folder = tempfile.TemporaryDirectory()
+    return folder, _command(f"{HESSIAN} --steps {TWO}", folder.name, "quick", STEPS)
+
+
+def report() -> Numbers:
+    """The report of the same run and file."""
+    return _command("report {run} hessian.h5 --out page", hessian()[0].name, "quick", STEPS)
+
+
+def _command(arguments: str, folder: str, run: str, steps: tuple[int, ...]) -> Numbers:
     path = ""
     if run:
         with trained(preset(run), steps) as reader:
             path = str(reader.path.resolve())
-    with tempfile.TemporaryDirectory() as folder:
-        for each in before:
-            _landscape(each.format(run=path), folder)
-        return {
-            "command": f"landscape {arguments.format(run='RUN.h5')}",
-            **_landscape(arguments.format(run=path), folder),
-        }
+    told = f"landscape {arguments.format(run='RUN.h5')}"
+    return {"command": told, **_landscape(arguments.format(run=path), folder)}
 
 
 def _landscape(arguments: str, folder: str, first: str = "") -> Numbers:
@@ -79,15 +91,15 @@ for work in (
 """
 STEPS = tuple(range(30, 3001, 30))
 """A hundred checkpoints of quick."""
-TWO, FOUR = "600,3000", "30,600,1500,3000"
+TWO = "600,3000"
 TWENTY = ",".join(map(str, STEPS[4::5]))
 """Every fifth of a run's hundred; each is a task of its own, so that a hundred take five times as long."""
 LARGE = "--k 4 --blocks E W E,W W,V E,V"
 HESSIAN = "hessian --ckpt {run} --out hessian.h5"
 LIMITS: dict[str, tuple[float, int, str]] = {
     "train": (30.0, 1, "a run of quick, 6,891 parameters: training, files and metrics"),
-    "hessian": (12.0, 4, "a checkpoint of quick: five blocks, every index certified"),
-    "hessian full": (25.0, 4, "a checkpoint of quick with every eigenvalue of all five blocks"),
+    "hessian": (12.0, 2, "a checkpoint of quick: five blocks, every index certified"),
+    "hessian full": (25.0, 2, "a checkpoint of quick with every eigenvalue of all five blocks"),
     "hessian 20": (6.0, 20, "a checkpoint of quick, of twenty spread over a run as a hundred would be"),
     "hessian mid": (60.0, 1, "a checkpoint of mid, 84,859 parameters: five blocks, ten pairs at each end, indices"),
     "hessian paper": (180.0, 1, "a checkpoint of paper, 325,089 parameters: five blocks, four pairs at each end"),
@@ -115,17 +127,13 @@ def parts() -> list[Part]:
     return [
         Part("machine", machine),
         Part("train", functools.partial(command, "train --preset quick --out run.h5 --device cpu")),
-        Part("hessian", functools.partial(quick, f"{HESSIAN} --steps {FOUR}")),
-        Part("report", functools.partial(quick, "report {run} --out page", (f"{HESSIAN} --steps {TWO}",))),
+        Part("hessian", lambda: hessian()[1]),
+        Part("report", report),
         Part("demo", demo),
-        Part("hessian full", functools.partial(quick, f"{HESSIAN} --steps {FOUR} --spectra full"), slow=True),
+        Part("hessian full", functools.partial(quick, f"{HESSIAN} --steps {TWO} --spectra full"), slow=True),
         Part("hessian 20", functools.partial(quick, f"{HESSIAN} --steps {TWENTY}"), slow=True),
-        Part("hessian mid", functools.partial(command, f"{HESSIAN} --steps 150", (), "mid", (150,)), slow=True),
-        Part(
-            "hessian paper",
-            functools.partial(command, f"{HESSIAN} --steps 150 {LARGE}", (), "paper", (150,)),
-            slow=True,
-        ),
+        Part("hessian mid", functools.partial(command, f"{HESSIAN} --steps 150", "mid", (150,)), slow=True),
+        Part("hessian paper", functools.partial(command, f"{HESSIAN} --steps 150 {LARGE}", "paper", (150,)), slow=True),
     ]
 
 

@@ -153,10 +153,10 @@ def low_end() -> Numbers:
 
 
 def parts() -> list[Part]:
-    quick = [Part(f"quick {b}", functools.partial(block, "quick", b, CAP), slow=b == "all") for b in SEARCHED]
+    quick = [Part(f"quick {b}", functools.partial(block, "quick", b, CAP), slow=b != "E,W") for b in SEARCHED]
     mid = [Part(f"mid {b}", functools.partial(block, "mid", b, LONG_CAP), slow=True) for b in SEARCHED]
     loose = [
-        Part(f"{name} {b}{LOOSELY}", functools.partial(loosely, name, b), slow=name == "mid" or b == "all")
+        Part(f"{name} {b}{LOOSELY}", functools.partial(loosely, name, b), slow=name == "mid" or b != "E,W")
         for name in ("quick", "mid")
         for b in SEARCHED
     ]

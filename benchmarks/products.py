@@ -70,7 +70,8 @@ def product(name: str, dtype: str) -> Numbers:
 
 
 def parts() -> list[Part]:
-    return [Part(f"{name} {dtype}", functools.partial(product, name, dtype)) for name in PRESETS for dtype in DTYPES]
+    works = {(name, dtype): functools.partial(product, name, dtype) for name in PRESETS for dtype in DTYPES}
+    return [Part(f"{n} {d}", work, slow=n == "paper" or d != "float64") for (n, d), work in works.items()]
 
 
 def lines(found: Mapping[str, Numbers]) -> Iterator[Line]:

@@ -27,7 +27,7 @@ from landscape.training.group import Group
 from landscape.training.loop import train
 from landscape.training.member import Member
 
-STEPS = {"quick": 6000, "mid": 1500}
+STEPS = {"quick": 3000, "mid": 1500}
 MEMBERS, ROUNDS = 16, 3
 WATCHED = {
     "making the file": (Member, "open"),
