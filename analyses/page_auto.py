@@ -16,7 +16,7 @@ from scale import Scale
 
 STUDY, PILOTS = "auto", "ratios-{}"
 """The study of the tests, and that of the pilots of a scale."""
-BEST = {"quick": "256.0", "mid": "64.0"}
+BEST = {"quick": "256.0", "mid": "64.0", "transformer": "10.0"}
 """The c of the pilots that grokked soonest, by scale, as studies/PROTOCOL.md names it."""
 
 CASES = {
