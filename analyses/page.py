@@ -304,7 +304,7 @@ def written(out: Path) -> dict[Path, str]:
         "constants": constants,
         "training": training,
         "tables": tables,
-        "seen": [name for name, one in tables.items() if one["arms"]["is_seen"]],
+        "seen": {name: one["arms"]["seen"] for name, one in tables.items() if one["arms"]["seen"]},
         "sizes": by_size,
         "timing": timing(
             {one.name: one.tables["lags"] for one in every if "lags" in one.tables},

@@ -118,8 +118,8 @@ def experiment(tables: Mapping[str, pd.DataFrame], scale: str, link: Link) -> di
     ends = {"least": by_d[0], "most": by_d[-1]} if by_d else {}
     named = {name: {"d": words.rpartition(" ")[2], **rows[words]} for name, words in ends.items()}
     named |= {words[0]: row for words, row in rows.items() if words not in by_d}
-    is_seen = bool((curvature["study"] == ARMS).any())
-    return {"rows": rows, "named": named, "figures": figures, "is_seen": is_seen}
+    seen = curvature.loc[curvature["study"] == ARMS, "seed"].nunique()
+    return {"rows": rows, "named": named, "figures": figures, "seen": seen}
 
 
 def ranks(tables: Mapping[str, pd.DataFrame], known: Setting) -> pd.Series:
