@@ -8,6 +8,7 @@ from runs import Run
 
 from landscape import open_geometry
 from landscape.analysis.embeddings import appears
+from landscape.errors import LandscapeError
 from landscape.storage.files import geometry_file
 
 LAGS = "lags"
@@ -43,6 +44,7 @@ def lags(run: Run) -> pd.DataFrame:
     """One row an event of a run: its first step, NaN where it never came; none of what is never known.
 
     An index counts where it is certified: the interval of an estimate from few products is as wide as the block.
+    Raises LandscapeError for a geometry file that is not complete.
     """
     loss = run.data["test_loss"].to_series()
     found = {name: run.times[name] for name in ("memorised", "grokked")}
@@ -55,7 +57,11 @@ def lags(run: Run) -> pd.DataFrame:
     index, kappa = (values.to_series().dropna() for values in (index, kappa))
     found |= {"index_peak": highest(index), "index_half": fall(index)} if len(index) else {}
     found |= {"kappa_peak": highest(kappa)} if len(kappa) else {}
-    with open_geometry(geometry_file(run.planned.path)) as geometry:
+    with open_geometry(path := geometry_file(run.planned.path)) as geometry:
+        # What a file in the making lacks at its end would count as never there.
+        if geometry.attrs["status"] != "complete":
+            found = f"{path} is {geometry.attrs['status']}, not complete"
+            raise LandscapeError(found, f"landscape geometry {run.planned.path}")
         steps = geometry["step"].values
         for event, name in GEOMETRY.items():
             at = appears(steps, geometry[name].values, geometry[f"{name}_p"].values, falls=event == "dimension")

@@ -20,6 +20,7 @@ from page_lags import SENTENCES
 from runs import finished
 
 from landscape.analysis.geometry import measure_geometry
+from landscape.errors import LandscapeError
 from landscape.sweep.plan import SweepConfig
 from landscape.sweep.run import run_sweep
 
@@ -103,6 +104,10 @@ def test_events_are_those_of_the_raw_files(tmp_path: Path) -> None:
         at, share, p = (file[name][:] for name in ("step", "top_frequency_share", "top_frequency_share_p"))
     there = at[(p <= 0.01) & (share >= share[-1] / 2)]
     np.testing.assert_equal(found["frequency"], there[0] if len(there) else np.nan)
+    with h5py.File(run.planned.path.with_suffix(".geometry.h5"), "r+") as file:
+        file.attrs["status"] = "running"
+    with pytest.raises(LandscapeError, match=r"geometry.h5 is running, not complete"):
+        lags.lags(run)
 
 
 def test_a_peak_and_its_fall() -> None:

@@ -154,7 +154,7 @@ def test_every_arm_of_the_experiment_is_counted(three: Path) -> None:
     # Of the five seeds analysed the third; of an index that is not certified the lower bound.
     for words, inside in {"a: E and W, L2": ("0.0204", "≥ 3"), "b: tables, L2": ("0", "0")}.items():
         assert (shown[words]["depth"], shown[words]["index"]) == inside
-    assert "The blocks of every arm were analysed at mid and paper alone." in " ".join(
+    assert "The blocks of every arm were analysed at mid on 5 seeds, at paper on 5 seeds." in " ".join(
         unescape((three / "index.html").read_text(encoding="utf-8")).split()
     )
 
