@@ -196,8 +196,8 @@ def limit(found: Mapping[str, Numbers], part: str) -> str:
     seconds, largest = numbers["seconds"], list(numbers["kinds"].items())[:SHOWN]
     told = "; ".join(f"{kind} {_seconds(work)}" for kind, work in largest)
     return (
-        f"limit: {told}. Matrix products and LAPACK alone take {_alone(numbers):.3g} of the {seconds:.3g} CPU seconds "
-        "of a checkpoint"
+        f"limit, on one thread at step {numbers['step']:,}: {told}. Matrix products and LAPACK alone take "
+        f"{_alone(numbers):.3g} of the {seconds:.3g} CPU seconds of a checkpoint"
     )
 
 

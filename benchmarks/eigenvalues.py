@@ -22,7 +22,9 @@ from landscape.problems.embedding_mlp.dense import EmbeddingMLP
 K, STEP, TOLERANCE = 10, 150, 1e-6
 CAP, LONG_CAP = 5.0, 150.0
 """Seconds of products after which curvlinops with SciPy's eigsh stops, at each end; for quick and for mid."""
-UNBROKEN = 300
+BASIS = 76
+"""Vectors of ARPACK's basis, as many as of ours: with SciPy's own, 21, it needs more products."""
+UNBROKEN = 600
 """Steps of hessian-eigenthings' Lanczos at each end: it has no restarts."""
 LOOSELY = ", as accurate as PyHessian"
 TARGETS = {"PyHessian": 10.0, "curvlinops": 3.0, "hessian-eigenthings": None}
@@ -75,8 +77,9 @@ def curvlinops(at: Case, names: tuple[str, ...], norm: float, cap: float) -> Num
 
     H, products = at.curvlinops(names).to_scipy(), 0
     one = timed(lambda: H @ np.ones(H.shape[1]))[0]
-    # Each restart multiplies at most ncv - k = K + 1 vectors.
-    options = {"k": K, "tol": TOLERANCE, "maxiter": max(2, round(cap / one / (K + 1))), "rng": 0}
+    # Each restart multiplies at most ncv - k vectors.
+    restarts = max(2, round(cap / one / (BASIS - K)))
+    options = {"k": K, "tol": TOLERANCE, "ncv": BASIS, "maxiter": restarts, "rng": 0}
 
     def search(shift: float, which: str) -> Any:
         def apply(x: Any) -> Any:

@@ -23,6 +23,8 @@ from landscape.provenance import provenance
 
 ROOT = Path(__file__).parent.parent
 RESULTS, CACHE = ROOT / "benchmarks/results", ROOT / "benchmarks/.cache"
+PAGE = ("__main__", "page", "figures", "accuracy", "gpu")
+"""Scripts that no result here depends on."""
 PEERS = ("PyHessian", "curvlinops-for-pytorch", "hessian-eigenthings", "scipy")
 Numbers = dict[str, Any]
 
@@ -133,7 +135,7 @@ def measure(name: str, parts: Sequence[Part], full: bool, again: bool) -> dict[s
     torch.set_num_threads(1)
     RESULTS.mkdir(exist_ok=True)
     here = environment()
-    place, code = _digest(here), _code(name, here)
+    place, code = _digest(here), _code(here)
     for part in parts:
         found = load(name)
         known = found["parts"].get(part.name, {})
@@ -157,10 +159,10 @@ def measure(name: str, parts: Sequence[Part], full: bool, again: bool) -> dict[s
     return load(name)
 
 
-def _code(name: str, here: Mapping[str, Any]) -> str:
-    """A digest of machine, versions, package and script, which identifies a result."""
+def _code(here: Mapping[str, Any]) -> str:
+    """A digest of machine, versions, package and scripts, which share work, and which identifies a result."""
     sources = [*(ROOT / "landscape").rglob("*.py")]
-    sources += [ROOT / f"benchmarks/{module}.py" for module in ("harness", "peers", "counts", name)]
+    sources += [path for path in (ROOT / "benchmarks").glob("*.py") if path.stem not in PAGE]
     text = "".join(path.read_text(encoding="utf-8") for path in sorted(sources))
     return _digest([text, {k: v for k, v in here.items() if not k.startswith("git_")}])
 

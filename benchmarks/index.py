@@ -21,7 +21,7 @@ STEP, TARGET = 150, 4.0
 def index(name: str, rounds: int) -> Numbers:
     """Seconds of `saddle_index` and of torch.linalg.eigvalsh, for the matrix after some training, and both counts."""
     at = case(NETS[name], STEP)
-    H = closed_form(at)()
+    H = closed_form(at)
     op = MatrixOperator(H)
 
     def alone() -> Inertia:

@@ -35,7 +35,7 @@ def _checkpoint(name: str) -> Numbers:
         seconds, _ = timed(functools.partial(_blocks, measurement, reader.checkpoint(0)))
     return {
         "preset": name,
-        "blocks": list(config.blocks),
+        "blocks": list(measurement.config.blocks),
         "max_products": MAX_PRODUCTS,
         "seconds": seconds,
         "before": before,

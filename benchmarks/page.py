@@ -57,6 +57,9 @@ PLAN = (Path(__file__).parent / "plan.md").read_text(encoding="utf-8")
 def write(docs: Path, results: Path = RESULTS) -> None:
     """Write performance.md, and its figures in performance/, into a folder."""
     found = {name: load(name, results) for name in (*SCRIPTS, *ELSEWHERE)}
+    for name, script in SCRIPTS.items():
+        known = {part.name for part in script.parts()}
+        found[name]["parts"] = {part: numbers for part, numbers in found[name]["parts"].items() if part in known}
     lines = {
         name: sorted(script.lines(found[name]["parts"]), key=lambda line: line.row) for name, script in SCRIPTS.items()
     }
@@ -120,7 +123,8 @@ def write(docs: Path, results: Path = RESULTS) -> None:
 
 TITLE = """# Performance: time and memory
 
-Whole commands on every core, from the start of the process to its end; seconds and the largest resident size."""
+Whole commands on every core, from the start of the process to its end: seconds and CPU seconds, for each checkpoint
+where a row is of one, and the largest memory of the process and its workers."""
 
 
 def _otherwise(searches: Mapping[str, Any]) -> str:
@@ -133,7 +137,8 @@ def _otherwise(searches: Mapping[str, Any]) -> str:
             found.append(f"{tool} takes {seconds:.0f} s in {preset} and finds {pairs} of {wanted}")
     return (
         "Otherwise: no other tool has saddle indices or coupling ratios. Of ten eigenvalues at each end of E, W, E,W "
-        f"and all, to a residual of 1e-6, {'; '.join(found)} (row 5). PyHessian finds none to that residual."
+        f"and all, to a residual of 1e-6, {'; '.join(found)}, within the limits given below (row 5). PyHessian finds "
+        "none to that residual."
     )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import checkpoints, page, peers
+from benchmarks import checkpoints, commands, page, peers
 from benchmarks.counts import Shape
 from landscape import HessianConfig, TrainConfig
 from landscape.problems.embedding_mlp.products import Passes
@@ -119,11 +119,23 @@ def test_page_says_what_the_limit_is(tmp_path: Path) -> None:
         page.write(tmp_path, tmp_path)
         text = (tmp_path / "performance.md").read_text()
         limit = (
-            "| limit: products: densities 6 s (1,280, GEMMs 50%); L D Lᵀ and Cholesky 3 s (9); files, Python and the "
-            "rest 1 s. Matrix products and LAPACK alone take 6 of the 10 CPU seconds of a checkpoint | | | | 1 |"
+            "| limit, on one thread at step 3: products: densities 6 s (1,280, GEMMs 50%); L D Lᵀ and Cholesky 3 s "
+            "(9); files, Python and the rest 1 s. Matrix products and LAPACK alone take 6 of the 10 CPU seconds of a "
+            "checkpoint | | | | 1 |"
         )
         assert (limit in text) == is_shown
         assert "| in all | 10, of which 6 are GEMMs and LAPACK |" in text
+
+
+def test_memory_is_that_of_a_process_and_its_workers() -> None:
+    """Two processes that have written 50 MB each; and of one that has ended, none."""
+    code = "import os, sys; os.fork(); x = bytes([1]) * 50_000_000; print(flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        assert (process.stdout.readline(), process.stdout.readline()) == (b"\n", b"\n")
+        assert 100e6 < commands._memory(process.pid) < 150e6
+        process.communicate()
+    assert commands._memory(process.pid) == 0
 
 
 def test_page_says_where_the_machine_was_busy(tmp_path: Path) -> None:
