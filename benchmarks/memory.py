@@ -50,10 +50,7 @@ def _blocks(measurement: Measurement, arrays: Arrays) -> None:
 
 
 def parts() -> list[Part]:
-    return [
-        Part("quick", functools.partial(checkpoint, "quick")),
-        Part("paper", functools.partial(checkpoint, "paper"), slow=True),
-    ]
+    return [Part(name, functools.partial(checkpoint, name), slow=True) for name in ("quick", "paper")]
 
 
 def lines(found: Mapping[str, Numbers]) -> Iterator[Line]:
