@@ -109,7 +109,8 @@ LIMITS: dict[str, tuple[float, int, str]] = {
     "hessian 20": (6.0, 20, "a checkpoint of quick, of twenty spread over a run as a hundred would be"),
     "hessian mid": (60.0, 1, "a checkpoint of mid, 84,859 parameters: five blocks, ten pairs at each end, indices"),
     "hessian paper": (
-        *(180.0, 1),
+        180.0,
+        1,
         "a checkpoint of paper, 325,089 parameters: E, W, E,W, W,V and E,V, four pairs at each end, indices",
     ),
     "report": (5.0, 1, "the report of the demo's run and its Hessian file of twelve checkpoints"),
