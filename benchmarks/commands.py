@@ -116,10 +116,11 @@ LIMITS: dict[str, tuple[float, int, str]] = {
     "report": (5.0, 1, "the report of the demo's run and its Hessian file of twelve checkpoints"),
     "demo": (90.0, 1, "`landscape demo`: training, Hessians of twelve checkpoints, report"),
 }
+"""By part: seconds allowed for one checkpoint or command, how many of these the part does, and what it does."""
 MEMORY = {"hessian paper": 4e9}
 """Bytes allowed, by part."""
 FIRST = (20.0, "its first figures")
-"""By part: seconds allowed for one checkpoint or command, how many of these the part does, and what it does."""
+"""Seconds allowed, and what is there by then."""
 
 
 @functools.cache

@@ -23,7 +23,7 @@ from landscape.provenance import provenance
 
 ROOT = Path(__file__).parent.parent
 RESULTS, CACHE = ROOT / "benchmarks/results", ROOT / "benchmarks/.cache"
-PAGE = ("__main__", "page", "figures", "accuracy", "gpu")
+UNRELATED = ("__main__", "page", "figures", "accuracy", "gpu")
 """Scripts that no result here depends on."""
 PEERS = ("PyHessian", "curvlinops-for-pytorch", "hessian-eigenthings", "scipy")
 Numbers = dict[str, Any]
@@ -162,7 +162,7 @@ def measure(name: str, parts: Sequence[Part], full: bool, again: bool) -> dict[s
 def _code(here: Mapping[str, Any]) -> str:
     """A digest of machine, versions, package and scripts, which share work, and which identifies a result."""
     sources = [*(ROOT / "landscape").rglob("*.py")]
-    sources += [path for path in (ROOT / "benchmarks").glob("*.py") if path.stem not in PAGE]
+    sources += [path for path in (ROOT / "benchmarks").glob("*.py") if path.stem not in UNRELATED]
     text = "".join(path.read_text(encoding="utf-8") for path in sorted(sources))
     return _digest([text, {k: v for k, v in here.items() if not k.startswith("git_")}])
 
