@@ -71,7 +71,7 @@ def write(docs: Path, results: Path = RESULTS) -> None:
         where |= dict.fromkeys(
             ((name, line.part) for line in lines[name]), *map(numbered.get, found[name]["environments"])
         )
-    busy = {(name, part) for name in SCRIPTS for part, p in found[name]["parts"].items() if _was_busy(p)}
+    busy = {(name, part) for name in SCRIPTS for part, p in found[name]["parts"].items() if _was_busy(part, p)}
     drawn = figures.draw({name: found[name]["parts"] for name in SCRIPTS}, docs / "performance")
 
     targets = [
@@ -155,18 +155,18 @@ def _ordered(lines: Mapping[str, list[Line]]) -> list[str]:
     return sorted(first, key=lambda name: int(first[name]) if first[name].isdigit() else 99)
 
 
-def _was_busy(part: Mapping[str, Any]) -> bool:
-    return bool(part["elsewhere"] > BUSY if "elsewhere" in part else part["load_before"] > BUSY_BEFORE)
+def _was_busy(part: str, p: Mapping[str, Any]) -> bool:
+    """Whether other programs took time while this was timed; memory does not depend on them."""
+    return not part.startswith("memory") and bool(
+        p["elsewhere"] > BUSY if "elsewhere" in p else p["load_before"] > BUSY_BEFORE
+    )
 
 
 def _missing(found: Mapping[str, Any], lines: Mapping[str, list[Line]]) -> str:
     """What was not measured, or not on a quiet machine."""
     gaps = []
-    shared = {
-        name: f"{busy} of {len(parts)} in {name}"
-        for name in SCRIPTS
-        if (busy := sum(map(_was_busy, (parts := found[name]["parts"]).values())))
-    }
+    marks = {name: [_was_busy(part, p) for part, p in found[name]["parts"].items()] for name in SCRIPTS}
+    shared = {name: f"{sum(busy)} of {len(busy)} in {name}" for name, busy in marks.items() if any(busy)}
     if shared:
         gaps.append(
             f"**The machine was busy** during these parts: {', '.join(shared.values())}. Other programs took more than "

@@ -25,7 +25,7 @@ from benchmarks.training import plain_loop
 from benchmarks.wholerun import searched
 from landscape import MatrixOperator, preset, problems, saddle_index
 from landscape.config import AnalysisConfig
-from landscape.problems.embedding_mlp.blocks import BLOCKS, DEFAULT_BLOCKS
+from landscape.problems.embedding_mlp.blocks import DEFAULT_BLOCKS
 from landscape.training.loop import train_ensemble
 
 ROUNDS, SHOWN, STEPS, MID_STEPS = 5, 7, 1500, 300
@@ -85,7 +85,7 @@ def index() -> Numbers:
 def search() -> Numbers:
     """Ten pairs at each end of all parameters of mid."""
     at = case(preset("mid"), STEP)
-    return by_operation(lambda: own(at, BLOCKS["all"]), rounds=1)
+    return by_operation(lambda: own(at, "all"), rounds=1)
 
 
 def training(name: str, steps: int, members: int = 1, threads: int = 1, rounds: int = ROUNDS) -> Numbers:
@@ -118,7 +118,7 @@ def turning() -> Numbers:
     """Quick, 30 steps on: how much of each block's end vectors the old ones span, and products from these or cold."""
     config = AnalysisConfig(method="lanczos", blocks=DEFAULT_BLOCKS, device="cpu")
     found: dict[str, Numbers] = {}
-    with trained(preset("quick"), wholerun.STEPS["quick"]) as reader:
+    with trained(preset("quick"), wholerun.STEPS) as reader:
         problem = problems.of_run(reader, config.device)
         for first, step in TRANSITIONS:
             old = searched(problem, config, reader.checkpoint(first), {})[1]

@@ -1,4 +1,4 @@
-"""Both ends of every block over a whole run, with warm starts from the previous checkpoint, beside cold starts."""
+"""Both ends of every block over a run, begun from the checkpoint before, beside cold starts."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from landscape.problems.embedding_mlp.blocks import DEFAULT_BLOCKS
 from landscape.problems.problem import Arrays, Problem
 
 TARGET, CHECKPOINTS = 2.0, 100
-STEPS = {"quick": list(range(30, 30 * CHECKPOINTS + 1, 30)), "mid": [150, 170]}
+STEPS = list(range(30, 30 * CHECKPOINTS + 1, 30))
 Vectors = dict[str, Tensor]
 
 
-def run(name: str, steps: list[int], cold: list[int], blocks: tuple[str, ...] = DEFAULT_BLOCKS) -> Numbers:
+def run(steps: list[int], cold: list[int], blocks: tuple[str, ...] = DEFAULT_BLOCKS) -> Numbers:
     """Seconds and products of the searches at each step; at the steps in `cold` also a cold start, right after."""
     config = AnalysisConfig(method="lanczos", blocks=blocks, device="cpu")
-    with trained(preset(name), STEPS[name]) as reader:
+    with trained(preset("quick"), STEPS) as reader:
         problem = problems.of_run(reader, config.device)
         before: Vectors = {}
         found = []
@@ -35,7 +35,7 @@ def run(name: str, steps: list[int], cold: list[int], blocks: tuple[str, ...] = 
             if step in cold:
                 found[-1]["cold"] = searched(problem, config, arrays, {})[0]
             before = vectors
-    return {"preset": name, "blocks": list(config.blocks), "k": config.k, "method": config.method, "steps": found}
+    return {"blocks": list(config.blocks), "k": config.k, "method": config.method, "steps": found}
 
 
 def searched(problem: Problem, config: AnalysisConfig, arrays: Arrays, before: Vectors) -> tuple[Numbers, Vectors]:
@@ -63,38 +63,29 @@ def searched(problem: Problem, config: AnalysisConfig, arrays: Arrays, before: V
 
 
 def parts() -> list[Part]:
-    """quick at 100 checkpoints, in tens, at a few with one block, and at a few of mid.
-
-    Each ten is begun from nothing, so that an interrupted run can be resumed; its last one is done both ways.
-    """
-    few = STEPS["quick"][10:13]
-    tens = [STEPS["quick"][i : i + 10] for i in range(0, CHECKPOINTS, 10)]
+    """A few checkpoints of quick with one block, and one in each fifth of its run: each after the one before it."""
+    few = STEPS[10:13]
+    pairs = [STEPS[i - 2 : i] for i in range(20, CHECKPOINTS + 1, 20)]
     return [
-        Part("quick, 3 checkpoints, E", functools.partial(run, "quick", few, few[1:], ("E",))),
-        *(
-            Part(f"quick, steps {ten[0]} to {ten[-1]}", functools.partial(run, "quick", ten, ten[-1:]), slow=True)
-            for ten in tens
-        ),
-        Part("mid, 2 checkpoints", functools.partial(run, "mid", STEPS["mid"], STEPS["mid"][1:]), slow=True),
+        Part("quick, 3 checkpoints, E", functools.partial(run, few, few[1:], ("E",))),
+        *(Part(f"quick, step {pair[1]}", functools.partial(run, pair, pair[1:]), slow=True) for pair in pairs),
     ]
 
 
 def lines(found: Mapping[str, Numbers]) -> Iterator[Line]:
-    """Row 7; the tens of a run together."""
+    """Row 7; the steps of a run together."""
     runs: dict[tuple[str, ...], list[str]] = {}
     for part, numbers in found.items():
-        runs.setdefault((numbers["preset"], *numbers["blocks"]), []).append(part)
+        runs.setdefault(tuple(numbers["blocks"]), []).append(part)
     for parts_of_run in runs.values():
         numbers, part = found[parts_of_run[0]], parts_of_run[-1]
-        steps = [step for each in parts_of_run for step in found[each]["steps"]]
-        both = [step for step in steps if "cold" in step]
+        both = [step for each in parts_of_run for step in found[each]["steps"] if "cold" in step]
         warm, cold = sum(s["seconds"] for s in both), sum(s["cold"]["seconds"] for s in both)
         products = [sum(s["products"] for s in both), sum(s["cold"]["products"] for s in both)]
-        is_target = len(steps) >= CHECKPOINTS
-        what = f"{len(steps)} checkpoints × {' '.join(numbers['blocks'])}, {numbers['preset']}, {numbers['method']}"
-        counts = f"{products[0]:,} products against {products[1]:,}, {warm:.3g} s against {cold:.3g} s"
-        ratios = f"{products[1] / products[0]:.2f}× by products, {cold / warm:.2f}× by seconds"
-        told = f"{ratios} at the {len(both)} done both ways ({counts}); all: {sum(s['seconds'] for s in steps):.3g} s"
+        is_target = len(numbers["blocks"]) > 1
+        what = f"{len(both)} checkpoints × {' '.join(numbers['blocks'])}, quick, {numbers['method']}"
+        told = f"{products[1] / products[0]:.2f}× by products, {cold / warm:.2f}× by seconds"
+        told += f" ({products[0]:,} products against {products[1]:,}, {warm:.3g} s against {cold:.3g} s)"
         target = f"≥ {TARGET:g}×" if is_target else "–"
         yield Line("7", what, target, told, cold / warm >= TARGET if is_target else None, part)
 
