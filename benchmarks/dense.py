@@ -91,10 +91,10 @@ def _torch_hessian(name: str) -> Numbers:
 
 
 def parts() -> list[Part]:
-    by_products = Part("quick, products", functools.partial(block, "quick"))
+    by_products = Part("quick, products", functools.partial(block, "quick"), slow=True)
     return [
         by_products,
-        *(Part(f"{name}, torch.func.hessian", functools.partial(by_torch, name), True) for name in NETS),
+        *(Part(f"{name}, torch.func.hessian", functools.partial(by_torch, name), slow=True) for name in NETS),
     ]
 
 
