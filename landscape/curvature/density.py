@@ -35,6 +35,13 @@ class Count(Interval):
     low: int
     high: int
 
+    def within(self, lower: int, upper: int) -> Count:
+        """The same of a count known to be in [lower, upper], which is the interval where the two do not meet."""
+        low, high = max(self.low, lower), min(self.high, upper)
+        if low > high:
+            low, high = lower, upper
+        return Count(min(max(self.value, lower), upper), self.standard_error, low, high)
+
 
 @dataclasses.dataclass(frozen=True)
 class Quadrature:

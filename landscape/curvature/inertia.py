@@ -33,7 +33,7 @@ class Inertia(Interval):
     "bracketed": only the bracket is known, and negative, zero and positive are -1 unless its ends are equal;
     "estimated": the upper bound is the order, and `estimate` says more. tolerance and error (of the
     matrix or of its products) are absolute, as norms. failure_probability: of the upper bound, 0 where it is proved.
-    estimate: the stochastic count with its 95 % interval, None at level "certified".
+    estimate: the stochastic count with its 95 % interval, within the bracket, None at level "certified".
     """
 
     interval = ("negative", "lower", "upper")
@@ -183,12 +183,12 @@ def bracketed(
     require_honest(tolerance, rho, norm)
     expected = rule.count_below(-GATHERED * tolerance).value
     search = index_bounds(op, eigen, tolerance, rho, FAILURE, max_products, seed, expected)
-    estimate = rule.count_below(-tolerance)
     lower = max(int((eigen.ritz < -tolerance - rho).sum()), search.lower)
     bounds = [b for b in (search.upper, upper) if b is not None]
     highest = max(lower, min([n, *bounds]))
     failure = search.failure_probability if search.upper is not None and search.upper == highest else 0.0
     level = "bracketed" if bounds else "estimated"
+    estimate = rule.count_below(-tolerance).within(lower, highest)
     products = 4 + search.num_products + rule.num_products
     return _inertia(n, lower, highest, None, tolerance, level, rho, failure, estimate, products)
 

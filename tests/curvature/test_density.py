@@ -14,6 +14,7 @@ from helpers.matrices import Diagonal, matrix
 from numpy.typing import NDArray
 
 from landscape.curvature.density import (
+    Count,
     Quadrature,
     Smoothed,
     _gauss,
@@ -86,6 +87,16 @@ def exact_rules(values: Array, probes: int, count: int) -> Iterator[Quadrature]:
     for _ in range(count):
         weights = rng.standard_normal((probes, len(values))) ** 2
         yield Quadrature(np.tile(np.sort(values), (probes, 1)), weights, np.ones(probes, bool), len(values), 0)
+
+
+def test_a_count_known_to_lie_between_bounds_keeps_to_them() -> None:
+    """Its interval is the part between the bounds, or all of it where they do not meet."""
+    count = Count(50.0, 5.0, 40, 61)
+    assert count.within(0, 100) == count
+    assert count.within(55, 100) == Count(55, 5.0, 55, 61)
+    assert count.within(0, 45) == Count(45, 5.0, 40, 45)
+    assert count.within(70, 90) == Count(70, 5.0, 70, 90)
+    assert count.within(3, 3) == Count(3, 5.0, 3, 3)
 
 
 @pytest.mark.slow

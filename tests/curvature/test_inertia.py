@@ -218,6 +218,7 @@ def test_a_small_budget_gives_an_estimate_and_theory_a_bound() -> None:
     assert found.estimate.low <= 150 <= found.estimate.high < 400
     capped = saddle_index(operator, method="lanczos", max_hvps=60, upper=170)
     assert (capped.level, capped.upper, capped.failure_probability) == ("bracketed", 170, 0)
+    assert capped.lower <= capped.estimate.low <= 150 <= capped.estimate.high <= 170
     assert saddle_index(operator, method="dense").negative == 150
 
 

@@ -58,7 +58,7 @@ FIELDS = (
     Field("inertia_tolerance", ("block",), "f8", "tolerance tau of the saddle index"),
     Field("inertia_failure_probability", ("block",), "f8", "probability that inertia_upper fails; 0: it is proved"),
     Field("inertia_error", ("block",), "f8", "error of the matrix or of its products that the bracket allows for"),
-    Field("inertia_estimate", ("block",), "f8", "stochastic estimate of the saddle index; NaN where it is certified"),
+    Field("inertia_estimate", ("block",), "f8", "stochastic estimate of the index, within its bounds; NaN: certified"),
     Field("inertia_estimate_low", ("block",), "f8", "lower end of the estimate's 95 % confidence interval"),
     Field("inertia_estimate_high", ("block",), "f8", "upper end of the estimate's 95 % confidence interval"),
     counted(
