@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
-import math
 import re
 import sys
 from pathlib import Path
@@ -14,8 +13,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from markupsafe import Markup
+from matplotlib.colors import to_hex
 from page_again import again, turned
-from page_arms import arm, constant_tokens, experiment, step
+from page_arms import arm, constant_tokens, experiment, frozen_from, step
 from page_auto import edges, pilots
 from page_beside import COMPARISONS, PLAIN, asked, by_task, compared, spread
 from page_claims import CLAIMS, capital, effect, headline, number, said, size
@@ -23,8 +23,10 @@ from page_figures import COLOURS, READER, SCALES, TEXT, TRANSFORMER, alone, dept
 from page_lags import timing
 from page_links import Linked, setup
 from page_map import decay_map
+from page_notes import notes, to_half
 from page_others import division, gromov, spikes
-from page_points import ended, enough, judged
+from page_points import ended, from_where, judged
+from page_rates import by_rate, when_highest
 from page_sizes import GAUGE, SIZES, sizes
 from page_transformers import transformers
 from page_words import natural_text, transformer_on_text
@@ -34,6 +36,7 @@ from landscape.config import TrainConfig, preset
 from landscape.errors import LandscapeError, complain
 from landscape.report.film import CHARTS
 from landscape.report.page import environment
+from landscape.report.style import colour
 
 HERE = Path(__file__).parent
 PROTOCOL = HERE.parent / "studies/PROTOCOL.md"
@@ -125,17 +128,6 @@ class Results(Linked):
             "arms": experiment(self.tables, self.name, self.link),
         }
 
-    def curvature_off(self) -> Markup | None:
-        """By which factor λ_max(W)/λ_max(E) on the plateau misses (σ_max(E)/σ_max(W))² at the nearest record."""
-        found = []
-        top = self.rows("curvature", study="curvature", case="c1", analysis="top-plateau", block="E")
-        for seed, row in top.iterrows():
-            records = self.rows("metrics", study="curvature", case="c1").loc[[seed]]
-            near = records.iloc[(records["step"] - row["step"]).abs().argmin()]
-            found.append(math.exp(abs(math.log(row["curvature_ratio"] * (near.sigma_max_W / near.sigma_max_E) ** 2))))
-        known = {"study": "curvature", "case": "c1", "analysis": "top-plateau", "block": "E"}
-        return self.link("curvature", spread(found), **known) if found else None
-
     @property
     def has_film(self) -> bool:
         """Whether the blocks of a run were followed over training."""
@@ -191,7 +183,8 @@ class Results(Linked):
         if "points" not in self.tables:
             return None
         where = self.tables["points"], self.tables["curvature"], self.link
-        return {"rows": list(ended(*where)), "judged": judged(*where), "enough": enough(self.tables["points"])}
+        reached = from_where(self.tables["points"], self.link)
+        return {"rows": list(ended(*where)), "judged": judged(*where), "reached": reached}
 
     def sgd(self) -> Markup | None:
         """The constant of Proposition 4.1 with SGD, where it was studied."""
@@ -260,15 +253,15 @@ def written(out: Path) -> dict[Path, str]:
     done = [results for results in scales if results.done]
     if not done:
         raise LandscapeError(f"no scale has verdicts in {out}", f"python analyses/primary.py {out}/quick")
-    claims = {}
+    claims, told = {}, notes(done)
     for name, claim in CLAIMS.items():
         rows = {results.name: results.verdict(name) for results in done}
         verdicts = {scale: row["verdict"] for scale, row in rows.items()}
         there = {results.name: functools.partial(results.of_verdict, name) for results in done}
-        sentences = {scale: said(name, row, there[scale]) for scale, row in rows.items()}
         claims[name] = {
-            "sentence": headline(name, verdicts, sentences),
-            "said": sentences,
+            "sentence": headline(name, rows),
+            "note": told.get(name),
+            "said": {scale: said(name, row, there[scale]) for scale, row in rows.items()},
             "badges": {one.name: verdicts.get(one.name, "pending") for one in scales},
             "measure": claim.measure,
             "effects": {scale: there[scale](effect(name, row)) for scale, row in rows.items()},
@@ -297,8 +290,13 @@ def written(out: Path) -> dict[Path, str]:
         "claims": claims,
         "groups": {"Two discoveries": DISCOVERIES, "The paper's nine claims": PAPER, "Two open questions": OPEN},
         "where": size(done[-1].name),
+        "frozen_from": {results.name: frozen_from(results.name) for results in done},
         "inputs": {results.name: results.inputs() for results in done},
-        "off": {results.name: found for results in done if (found := results.curvature_off())},
+        "weak": [name for name in PAPER if name in told and told[name].is_weak],
+        "halves": {results.name: found for results in done if (found := to_half(results))},
+        "by_rate": by_rate(done),
+        "block_colours": {block: to_hex(colour(block)) for block in ("E", "W")},
+        "falls": {results.name: found for results in done if (found := when_highest(results))},
         "everything": [*DISCOVERIES, *PAPER, *OPEN],
         "turned": turned(done),
         "constants": constants,
@@ -342,6 +340,7 @@ def written(out: Path) -> dict[Path, str]:
     figures = {f"{name}-training": one["figure"] for name, one in training.items()}
     figures |= {f"{name}-depths": one["figure"] for name, one in constants.items()}
     figures |= {f"{name}-shares": one["figure"] for name, one in tables.items()}
+    figures |= {"by-rate": said_once["by_rate"]} if said_once["by_rate"] else {}
     figures |= {f"{name}-sizes": one["figure"] for name, one in by_size.items()}
     figures |= {f"{name}-map": one["figure"] for name, one in maps.items()}
     figures |= {f"{TRANSFORMER}-depths": beyond["figure"]} if beyond else {}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
-import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -19,6 +20,11 @@ from scale import ARMS, chosen, which
 
 from landscape.report.style import shades
 
+TABLES, NARROW = "tables", "narrow"
+"""The study of the experiment, and that of its least d at the larger scales."""
+MOST_APART = 2
+"""Times the lower bound of an index: with an upper bound beyond, the page calls it not determined."""
+STUDIES = Path(__file__).parents[1] / "studies"
 OTHERS = ("#d55e00", "#949494", "#0173b2", "#cc78bc", "#029e73", "#ca9161")
 
 
@@ -30,22 +36,17 @@ def four_tokens(runs: pd.DataFrame) -> Setting:
 
 def arms(runs: pd.DataFrame) -> dict[str, Setting]:
     """The arms of the experiment in words, those of d by d."""
-    cases = sorted(
-        (case for case in runs.loc[runs["study"] == "tables", "case"].unique() if re.fullmatch(r"d\d+", case)),
-        key=lambda case: int(case[1:]),
-    )
-    tables = {
-        "b: tables, L2": "l2",
-        "c: tables, nuclear norm": "nuclear",
-        **{f"d: E and W, d = {case[1:]}": case for case in cases},
-    }
-    last = {"f: E frozen once memorised": "frozen", "g: balanced start": "balanced"}
+    by_d = runs[runs["study"].isin([TABLES, NARROW]) & runs["case"].str.fullmatch(r"d\d+")]
+    found = by_d[["study", "case"]].drop_duplicates().to_dict("records")
+    tables = {"b: tables, L2": "l2", "c: tables, nuclear norm": "nuclear"}
+    last = {"f: E frozen after memorising": "frozen", "g: balanced start": "balanced"}
     two = four_tokens(runs) != PLAIN
     every = {
         "a: E and W, L2": PLAIN,
-        **{words: {"study": "tables", "case": case} for words, case in tables.items()},
+        **{words: {"study": TABLES, "case": case} for words, case in tables.items()},
+        **{f"d: E and W, d = {of['case'][1:]}": of for of in sorted(found, key=lambda of: int(of["case"][1:]))},
         f"e: op and = {'added' if two else 'removed'}": {"study": "constants", "case": "four" if two else "two"},
-        **{words: {"study": "tables", "case": case} for words, case in last.items()},
+        **{words: {"study": TABLES, "case": case} for words, case in last.items()},
     }
     return {words: known for words, known in every.items() if len(chosen(runs, **known))}
 
@@ -60,10 +61,15 @@ def arm(runs: pd.DataFrame, known: Setting, link: Link) -> dict[str, Markup]:
         "share": f"{low:.0%} to {high:.0%}",
         "step": step(rows["grokked"]),
         "delay": step(rows["delay"]),
-        "rank": number(float(rows["effective_rank"].median())),
-        "nuclear": number(float(rows["nuclear_norm"].median())),
     }
-    return {name: link("runs", text, **known) for name, text in found.items()}
+    # The ordinary runs go on after grokking; those of `arms` with the same settings stop there, as all others do.
+    stopped = {"study": ARMS, "case": case_of(known)} if known == PLAIN else known
+    ends = chosen(runs, **stopped)[["effective_rank", "nuclear_norm"]].median()
+    last = {"rank": number(float(ends["effective_rank"])), "nuclear": number(float(ends["nuclear_norm"]))}
+    return {
+        **{name: link("runs", text, **known) for name, text in found.items()},
+        **{name: link("runs", text, **stopped) for name, text in last.items()},
+    }
 
 
 def case_of(known: Setting) -> str:
@@ -73,17 +79,30 @@ def case_of(known: Setting) -> str:
 
 def inside(curvature: pd.DataFrame, known: Setting, link: Link) -> dict[str, Markup]:
     """The depth of an arm's first block on the plateau, that of E,W or of the tables alone, and its index."""
-    case = case_of(known)
-    rows = curvature[(curvature["study"] == ARMS) & (curvature["case"] == case) & curvature["block"].isin(["E,W", "W"])]
+    blocks = curvature[curvature["block"].isin(["E,W", "W"])]
+    where = {"study": ARMS, "case": case_of(known)}
+    if which(blocks, **where).empty:
+        where = {**known, "analysis": "plateau"}
+    rows = which(blocks, **where)
     if rows.empty:
         return dict.fromkeys(("depth", "index"), Markup("–"))
+    # Where both blocks were analysed, E,W is the arm's.
+    rows = rows[rows["block"] == min(rows["block"])]
     depth = max(0.0, -float(rows["lowest"].median()))
-    # The estimates of a search this short have no narrow intervals: of an index that is not certified, its bound.
-    is_sure = bool(rows["index"].notna().all())
-    count = float(rows["index" if is_sure else "index_lower"].median())
-    told = {"depth": number(depth) if depth > 1e-12 else "0", "index": f"{'' if is_sure else '≥ '}{count:,.0f}"}
-    where = {"study": ARMS, "case": case, "block": rows["block"].iloc[0]}
-    return {name: link("curvature", text, **where) for name, text in told.items()}
+    low, high = (float(rows[f"index_{end}"].median()) for end in ("lower", "upper"))
+    count = f"{low:,.0f}" if low == high else f"{low:,.0f} to {high:,.0f}"
+    told = {
+        "depth": number(depth) if depth > 1e-12 else "0",
+        "index": count if high <= MOST_APART * low else "not determined",
+    }
+    of = {**where, "block": rows["block"].iloc[0]}
+    return {name: link("curvature", text, **of) for name, text in told.items()}
+
+
+def frozen_from(scale: str) -> int:
+    """The step from which E is frozen in the arm of that name."""
+    study = json.loads((STUDIES / scale / "tables.json").read_text(encoding="utf-8"))
+    return int(study["cases"]["frozen"]["freeze_from"])
 
 
 def step(steps: pd.Series) -> str:

@@ -55,7 +55,7 @@ COMPARISONS = (
     Comparison("W starts at half its scale", start("W-half"), PLAIN),
     Comparison("W starts at twice its scale", start("W-double"), PLAIN),
     Comparison("E and W start balanced", {"study": "tables", "case": "balanced"}, PLAIN),
-    Comparison("E stays as it was when the training set was memorised", {"study": "tables", "case": "frozen"}, PLAIN),
+    Comparison("E frozen after memorising", {"study": "tables", "case": "frozen"}, PLAIN),
     *[Comparison(f"c = {c} over c = 1", pace(f"c{c}"), PLAIN) for c in (2, 4, 8)],
     Comparison("c = 10 over c = 1", {"study": "curvature", "case": "c10"}, PLAIN),
     *[Comparison(f"c = {c} over c = 1", pace(f"c{c}"), PLAIN) for c in (16, 32, 64, 128)],
@@ -143,13 +143,17 @@ def differences(of: pd.Series, over: pd.Series) -> list[float]:
     return [later(float(of[seed]), float(over[seed])) for seed in of.index.intersection(over.index)]
 
 
-def spread(values: list[float]) -> str:
-    """The median with its interval, where there are seeds enough for one; empty of no values."""
-    if not values:
-        return ""
-    middle, low, high = median_interval(values)
-    ends = "" if math.isnan(low) else f" [{number(low)}, {number(high)}]"
-    return f"× {number(middle)}{ends}"
+def spread(factors: list[float]) -> str:
+    """The median of factors, as of `middle`; empty of none."""
+    return f"× {middle(factors)}" if factors else ""
+
+
+def middle(values: list[float]) -> str:
+    """The median with its interval; of seeds too few for one, with the least, the largest and how many there are."""
+    median, low, high = median_interval(values)
+    if math.isnan(low):
+        return f"{number(median)} ({number(min(values))} to {number(max(values))}; n = {len(values)})"
+    return f"{number(median)} [{number(low)}, {number(high)}]"
 
 
 def compared(runs: pd.DataFrame, link: Link) -> dict[str, Markup]:

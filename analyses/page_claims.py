@@ -107,9 +107,9 @@ CLAIMS = {
         lambda x: 2 * math.exp(x),
     ),
     "D2": Claim(
-        "Take the coupling out and keep its regulariser, and the network still groks.",
+        "Tables without the coupling grok sooner with the embedding's regulariser than with L2.",
         "Tables without the coupling grok sooner with L2 than with the embedding's regulariser.",
-        "Is it the regulariser of the embedding that makes the network grok?",
+        "Without the coupling, do tables grok sooner with the embedding's regulariser than with L2?",
         "step of grokking, tables with L2 over tables with a nuclear norm",
     ),
 }
@@ -206,28 +206,38 @@ def effect(name: str, row: Row) -> str:
     return f"{shown} [{', '.join(number(end) for end in sorted(ends))}]"
 
 
-def said(name: str, row: Row, linked: Callable[[str], str]) -> Markup:
-    """The sentence that a verdict allows. linked: what leads its number of seeds to the row behind it."""
+def finding(name: str, row: Row) -> str:
+    """The sentence that a verdict allows."""
     claim = (CLAIMS | BEYOND)[name]
+    sentences = {"supported": claim.holds, "not supported": claim.opposite}
+    return sentences.get(row["verdict"], f"Undecided: {claim.question}")
+
+
+def said(name: str, row: Row, linked: Callable[[str], str]) -> Markup:
+    """That sentence and, of an open question, how many seeds would decide.
+
+    linked: what leads their number to the row behind it.
+    """
+    sentence = finding(name, row)
     if row["verdict"] != "undecided":
-        return Markup(claim.holds if row["verdict"] == "supported" else claim.opposite)
+        return Markup(sentence)
     needed = row["seeds_to_decide"]
     more = f"{linked(str(MOST_SEEDS))} seeds like these would not decide."
     if not math.isnan(needed):
         more = f"{linked(f'{needed:.0f}')} seeds like these would decide."
-    return Markup(f"Undecided: {claim.question} {more}")
+    return Markup(f"{sentence} {more}")
 
 
-def headline(name: str, verdicts: Mapping[str, str], sentences: Mapping[str, Markup]) -> Markup:
+def headline(name: str, rows: Mapping[str, Row]) -> Markup:
     """The sentence of the largest scale that has a verdict; it names the scale unless all scales agree.
 
-    verdicts, sentences: by scale, smallest first.
+    rows: of verdicts.csv by scale, smallest first.
     """
-    if not verdicts:
+    if not rows:
         return Markup(f"Pending: {CLAIMS[name].question}")
-    scale, sentence = list(sentences.items())[-1]
-    agree = len(set(verdicts.values())) == 1
-    return sentence if agree else Markup(f"{capital(size(scale))}: {sentence}")
+    scale, last = list(rows.items())[-1]
+    agree = len({row["verdict"] for row in rows.values()}) == 1
+    return Markup(finding(name, last) if agree else f"{capital(size(scale))}: {finding(name, last)}")
 
 
 def size(scale: str) -> str:

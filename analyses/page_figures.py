@@ -121,6 +121,27 @@ def training(curvature: pd.DataFrame, events: Mapping[str, float | None], alt: s
     return _figure("".join(marks), alt)
 
 
+def tops(curvature: pd.DataFrame, events: Mapping[str, float], alt: str) -> Markup:
+    """λ_max of blocks over the analysed steps, a line a seed and block.
+
+    events: steps by name. Log axes, from step 1.
+    """
+    place, marks = _steps(1.0, float(curvature["step"].max()))
+    low, high = (edge(math.log10(of(curvature["highest"]))) for edge, of in ((math.floor, min), (math.ceil, max)))
+    scale = lambda value: TOP + (HEIGHT - TOP - BOTTOM) * (high - math.log10(value)) / (high - low)  # noqa: E731
+    marks += [_tick_y(scale(10.0**power), f"10{_superscript(power)}") for power in range(low, high + 1)]
+    for line, (event, step) in enumerate(events.items()):
+        x = place(step)
+        marks.append(f'<path d="M{x:.1f} {TOP}V{HEIGHT - BOTTOM}" class="axis" stroke-dasharray="4 3"/>')
+        marks.append(f'<text x="{x - 4:.1f}" y="{TOP + 10 + 14 * line}" text-anchor="end">{event}</text>')
+    for (block, seed), rows in curvature.sort_values("step").groupby(["block", "seed"]):
+        points = zip(rows["step"], rows["highest"], strict=True)
+        path = "M" + "L".join(f"{place(step):.1f} {scale(value):.1f}" for step, value in points)
+        style = f'fill="none" stroke="{to_hex(colour(block))}" stroke-width="1.5" stroke-opacity="0.6"'
+        marks.append(f'<path d="{path}" {style}><title>{escape(f"{block}, seed {seed}")}</title></path>')
+    return _figure("".join(marks), alt)
+
+
 def shares(cases: Mapping[str, tuple[pd.DataFrame, str]], alt: str) -> Markup:
     """Kaplan-Meier: the share of runs that have grokked, over steps. cases: rows of runs.csv and colour, by label."""
     last = max(float(rows["watched"].max()) for rows, _ in cases.values())

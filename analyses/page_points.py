@@ -16,6 +16,8 @@ ENOUGH = 8
 """Critical points of an activation from which on there is a verdict."""
 SHOWN = 3
 """Smallest gradient norms that are named where there are too few."""
+START = {"plateau": "from the plateau", "end": "from the end of training"}
+"""Analyses, by where their searches started."""
 NAMES = {"relu": "ReLU", "gelu": "GELU"}
 """Activations whose name is not their word in the files."""
 
@@ -82,8 +84,13 @@ def _said(activation: str, group: pd.DataFrame, curvature: pd.DataFrame, link: L
     return Markup(words).format(verdict, reached, share, interval)
 
 
-def enough(found: pd.DataFrame) -> str:
-    """Which activations have enough points for a verdict, as a heading."""
-    reached = found[found["status"] == "critical"].groupby("activation").size()
-    names = [NAMES.get(name, name) for name in found["activation"].unique() if reached.get(name, 0) >= ENOUGH]
-    return f"enough for a verdict with {', '.join(names)}" if names else "too few for a verdict with any activation"
+def from_where(found: pd.DataFrame, link: Link) -> Markup:
+    """How many searches reached a critical point by where they started, as a heading."""
+    counts = {}
+    for start, group in found.groupby("analysis", sort=False):
+        reached = f"{(group['status'] == 'critical').sum()} of {len(group)}"
+        counts[START[start]] = link("points", reached, study=POINTS, analysis=start)
+    # The plateau, which the claims are about, comes first.
+    ordered = sorted(counts.items(), key=lambda one: one[0] != START["plateau"])
+    parts = [Markup("{} searches {}").format(count, words) for words, count in ordered]
+    return Markup("{} reached a critical point").format(Markup(", ").join(parts))

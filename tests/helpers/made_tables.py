@@ -134,7 +134,8 @@ def _rows(
     known = {"study": study, "case": case, "task": "add", "seed": seed, "analysis": analysis, "step": step}
     level = "bracketed" if sure is None else "certified"
     off = {"index_gauge_free": None if sure is None else free}
-    index = {**off, "index_level": level, "index": sure, "index_lower": 3, "index_upper": 9}
+    ends = (3, 9) if sure is None else (sure, sure)
+    index = {**off, "index_level": level, "index": sure, "index_lower": ends[0], "index_upper": ends[1]}
     return [
         {
             **known,

@@ -1,0 +1,276 @@
+"""What the verdicts of the trial's page do and do not show: a sentence a claim, from the rows behind it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pandas as pd
+from markupsafe import Markup
+from page_again import again
+from page_arms import step
+from page_beside import PLAIN, middle, ratio, spread
+from page_claims import number, size
+from page_links import Linked
+from page_sizes import DEPTHS, ratios
+from scale import chosen
+
+Scales = Sequence[Linked]
+"""Those with verdicts, smallest first."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Note:
+    """A sentence on a claim, and whether its runs at the largest scale cannot test it."""
+
+    text: Markup
+    is_weak: bool = False
+
+
+NOTES: dict[str, Callable[[Scales], Note | None]] = {}
+"""By claim; None where the rows are missing or there is nothing to say."""
+
+
+def note(claim: str) -> Callable[[Callable[[Scales], Note | None]], Callable[[Scales], Note | None]]:
+    """Register what is said of a claim."""
+
+    def register(of: Callable[[Scales], Note | None]) -> Callable[[Scales], Note | None]:
+        NOTES[claim] = of
+        return of
+
+    return register
+
+
+def notes(scales: Scales) -> dict[str, Note]:
+    """The notes on all claims that have one."""
+    return {claim: found for claim, of in NOTES.items() if (found := of(scales))}
+
+
+def listed(parts: dict[str, Markup]) -> Markup:
+    """Numbers by scale: `quick 1, mid 2, paper 3`."""
+    return Markup(", ").join(Markup("{} {}").format(scale, text) for scale, text in parts.items())
+
+
+def waits_until_half(scale: Linked) -> list[float]:
+    """By seed, from memorising to 50 % test accuracy: the wait with an embedding over that with one-hot input."""
+    of, over = (scale.runs("delay", case=case) for case in ("embedding", "onehot"))
+    return ((of["half"] - of["memorised"]) / (over["half"] - over["memorised"])).dropna().tolist()
+
+
+def to_half(scale: Linked) -> Markup | None:
+    """The median of these, with its interval."""
+    found = waits_until_half(scale)
+    return scale.link("runs", spread(found), study="delay", case="embedding") if found else None
+
+
+@note("C1")
+def one_hot(scales: Scales) -> Note | None:
+    last = scales[-1]
+    of, over = (last.runs("delay", case=case) for case in ("embedding", "onehot"))
+    if of.empty:
+        return None
+    known = {"study": "delay", "case": "onehot"}
+    text = Markup(
+        "With one-hot input {} grok {}. To 50 % test accuracy an embedding's wait is {}; from the start it takes {} "
+        "steps, one-hot input {}."
+    ).format(
+        last.link("runs", f"{over['grokked'].notna().sum()} of {len(over)}", **known),
+        size(last.name),
+        to_half(last),
+        last.link("runs", step(of["half"]), study="delay", case="embedding"),
+        last.link("runs", step(over["half"]), **known),
+    )
+    return Note(text)
+
+
+@note("C2")
+def rare_tokens(scales: Scales) -> Note | None:
+    last = scales[-1]
+    known = {"study": "sampling", "sampler": "skewed", "batch_size": 64}
+    small, full = chosen(last.tables["runs"], **known), last.runs("rare", case="full")
+    if small.empty or full.empty:
+        return None
+    at = last.rows("tokens", study="rare")["step"]
+    if small["memorised"].fillna(math.inf).median() <= at.median():
+        return None
+    text = Markup("Compared at step {}: full batches have memorised by then (step {}), batches of 64 have not").format(
+        last.link("tokens", step(at), study="rare"),
+        last.link("runs", step(full["memorised"]), study="rare", case="full"),
+    )
+    if not (is_weak := bool(small["memorised"].isna().all())):
+        return Note(text + ".")
+    ever = last.link("runs", f"{small['memorised'].notna().sum()} of {len(small)}", **known)
+    untested = Markup(" and never do ({}): {} these runs cannot test the claim.").format(ever, size(last.name))
+    return Note(text + untested, is_weak)
+
+
+@note("C3")
+def batches(scales: Scales) -> Note | None:
+    last = scales[-1]
+    by_size = {
+        batch: [last.runs("sampling", sampler=how, batch_size=batch)["grokked"] for how in ("skewed", "uniform")]
+        for batch in (64, 512)
+    }
+    small, large = by_size.values()
+    if small[0].empty or any(grokked.notna().any() for grokked in small):
+        return None
+    text = Markup("{} batches of 64 learn nothing, which halves x: in batches of 512 the effect is {}.").format(
+        size(last.name).capitalize(),
+        last.link("runs", ratio(*large), study="sampling", sampler="skewed", batch_size=512),
+    )
+    return Note(text)
+
+
+@note("C4")
+def couplings(scales: Scales) -> Note | None:
+    whole, operands = DEPTHS
+    found = {one.name: chosen(ratios(one.tables["runs"], one.tables["curvature"]), **PLAIN) for one in scales}
+    last = scales[-1]
+    rows = found[last.name]
+    if rows.empty:
+        return None
+    # Of two tokens all rows are operands.
+    blocks = {whole: "E,W", operands: "E[operands],W" if (rows["tokens"] > 2).all() else "E,W"}
+    texts = [
+        last.link("curvature", spread(rows[name].tolist()), **PLAIN, analysis="plateau", block=block)
+        for name, block in blocks.items()
+    ]
+    end = "."
+    if all((of[operands] < 1).all() for of in found.values()):
+        end = ": without the constant tokens it is the shallower one at every size, in every seed."
+    return Note(Markup("E,W over W,V: {}; with the operands' rows of E alone {}{}").format(*texts, end))
+
+
+@note("C5")
+def gap(scales: Scales) -> Note | None:
+    known = {**PLAIN, "analysis": "top-plateau", "block": "E"}
+    by_scale = {one.name: chosen(one.tables["curvature"], **known) for one in scales}
+    if any(rows.empty for rows in by_scale.values()):
+        return None
+    counts = {
+        one.name: one.link("curvature", f"{(rows['curvature_ratio'] > 1).sum()} of {len(rows)}", **known)
+        for one, rows in zip(scales, by_scale.values(), strict=True)
+    }
+    words = "The gap is |ln(λ_max(W)/λ_max(E))|, whichever is the larger. Under c = 1 W's is, in seeds: {}."
+    return Note(Markup(words).format(listed(counts)))
+
+
+def peaks(scale: Linked) -> pd.DataFrame:
+    """By seed, the analysed step after 0 at which λ_max of E, and of W, is highest under c = 1."""
+    top = chosen(scale.tables["curvature"], **PLAIN, analysis="top").reset_index()
+    top = top[top["step"] > 0].sort_values("highest")
+    return top.groupby(["seed", "block"])["step"].last().unstack("block")
+
+
+@note("C6")
+def falls(scales: Scales) -> Note | None:
+    last = scales[-1]
+    highest = peaks(last)
+    if highest.empty:
+        return None
+    runs = last.runs("curvature", case="c1")
+    blind = (highest.max(axis=1) <= runs["memorised"]).sum()
+    if not blind:
+        return None
+    text = Markup(
+        "Where both blocks peak before memorising, x is 0 whatever follows: in {} seeds {}. More seeds would decide by "
+        "the others alone."
+    ).format(last.link("runs", f"{blind} of {len(highest)}", **PLAIN), size(last.name))
+    if (highest["W"] == 1).all():
+        of = {**PLAIN, "analysis": "top", "block": "W"}
+        first = last.link("curvature", f"{(highest['W'] == 1).sum()} of {len(highest)}", **of)
+        text += Markup(" W's peak is that of Adam's first step in {}.").format(first)
+    return Note(text, is_weak=bool(2 * blind >= len(highest)))
+
+
+def curvature_off(scale: Linked) -> Markup | None:
+    """By which factor λ_max(W)/λ_max(E) on the plateau misses (σ_max(E)/σ_max(W))² at the nearest record."""
+    known = {**PLAIN, "analysis": "top-plateau", "block": "E"}
+    found = []
+    for seed, row in chosen(scale.tables["curvature"], **known).iterrows():
+        records = scale.rows("metrics", **PLAIN).loc[[seed]]
+        near = records.iloc[(records["step"] - row["step"]).abs().argmin()]
+        found.append(math.exp(abs(math.log(row["curvature_ratio"] * (near.sigma_max_W / near.sigma_max_E) ** 2))))
+    return scale.link("curvature", spread(found), **known) if found else None
+
+
+def slope(scale: Linked) -> Markup | None:
+    """Of ln(|∇W|/|∇E|) over ln(σ_max(E)/σ_max(W)) on the plateau under c = 1: 1 where they are proportional."""
+    found = []
+    for seed, run in scale.runs("curvature", case="c1").iterrows():
+        records = scale.rows("metrics", **PLAIN).loc[[seed]]
+        records = records[(records["step"] >= run["memorised"]) & ~(records["step"] > run["grokked"])]
+        x = np.log(records["sigma_max_E"] / records["sigma_max_W"])
+        y = np.log(records["grad_norm_W"] / records["grad_norm_E"])
+        found.append(float(np.polyfit(x, y, 1)[0]))
+    return scale.link("metrics", middle(found), **PLAIN) if found else None
+
+
+@note("C7")
+def balance(scales: Scales) -> Note | None:
+    off = {one.name: text for one in scales if (text := curvature_off(one))}
+    if not off:
+        return None
+    slopes = {one.name: text for one in scales if (text := slope(one))}
+    words = (
+        "In size, not in change: the slope of one logarithm over the other, 1 if proportional, is {}. The ratio of "
+        "curvatures misses what it should be by {}."
+    )
+    return Note(Markup(words).format(listed(slopes), listed(off)))
+
+
+@note("C8")
+def same_product(scales: Scales) -> Note | None:
+    of: dict[str, str] = {"study": "pace", "case": "equal-c10"}
+    found = {one.name: (one, chosen(one.tables["runs"], **of)["grokked"]) for one in scales}
+    texts = {
+        name: one.link("runs", ratio(rows, one.runs("curvature", case="c1")["grokked"]), **of)
+        for name, (one, rows) in found.items()
+        if len(rows)
+    }
+    if not texts:
+        return None
+    words = Markup("At the same product of both rates c = 10 takes, over c = 1: {}.")
+    return Note(words.format(listed(texts)) + _turned(scales, "C8"))
+
+
+@note("O2")
+def fragile(scales: Scales) -> Note | None:
+    last, text = scales[-1], Markup("")
+    table = last.tables["verdicts"]
+    row = table[table["claim"] == "O2"].iloc[0]
+    if row["verdict"] != "undecided" and row["low"] < 0 < row["high"]:
+        p = last.link("verdicts", number(row["holm"]), claim="O2")
+        text = Markup("Fragile: Holm's p is {}, and the interval holds no effect, too.").format(p)
+    text += _turned(scales, "O2")
+    return Note(text) if text else None
+
+
+def _turned(scales: Scales, claim: str) -> Markup:
+    """What became of a verdict that another training of the same seeds turned; empty where none did."""
+    text = Markup("")
+    for one in scales:
+        table = one.tables["verdicts"]
+        first = table[table["claim"] == claim]["verdict"].iloc[0]
+        if (second := again(one, claim)) and second["verdict"].striptags() != first:
+            text += Markup(" Trained again, {}: {}.").format(one.name, second["verdict"])
+    return text
+
+
+@note("D2")
+def no_embedding(scales: Scales) -> Note | None:
+    last = scales[-1]
+    arms = {case: last.runs("tables", case=case)["delay"] for case in ("nuclear", "l2")}
+    own = last.runs("curvature", case="c1")["delay"]
+    if own.empty or any(of.empty for of in arms.values()):
+        return None
+    words = "Neither arm has E and W, which wait {} steps {}; tables {} under a nuclear norm, {} under L2."
+    return Note(
+        Markup(words).format(
+            last.link("runs", step(own), **PLAIN),
+            size(last.name),
+            *(last.link("runs", step(of), study="tables", case=case) for case, of in arms.items()),
+        )
+    )
