@@ -23,7 +23,7 @@ from page_figures import COLOURS, READER, SCALES, TEXT, TRANSFORMER, alone, dept
 from page_lags import timing
 from page_links import Linked, setup
 from page_map import decay_map
-from page_notes import notes, to_half
+from page_notes import notes, proportional, to_half
 from page_others import division, gromov, spikes
 from page_points import ended, from_where, judged
 from page_rates import by_rate, when_highest
@@ -161,7 +161,7 @@ class Results(Linked):
         bound = rows[rows["block"] == "E,W"].set_index("step")["saddle_bound_constants"]
         on_it = (1 + lowest["E,W"] / bound).abs() < 0.01
         count = self.link("curvature", f"{on_it.sum()} of {len(on_it)}", study=FILM, block="E,W")
-        words = Markup("the depth of E,W equals the norm of the bias's gradient within 1 % at {} steps").format(count)
+        words = Markup("the depth of E,W is the norm of the bias's gradient within 1 % at {} steps").format(count)
         alt = f"Depth of each pair over training at {self.name}: {words.striptags()}"
         caption = self.caption("curvature", {"study": FILM})
         return {"figure": training(rows, self.events(), alt), "words": words, "caption": caption}
@@ -294,6 +294,7 @@ def written(out: Path) -> dict[Path, str]:
         "inputs": {results.name: results.inputs() for results in done},
         "weak": [name for name in PAPER if name in told and told[name].is_weak],
         "halves": {results.name: found for results in done if (found := to_half(results))},
+        "proportional": proportional(done),
         "by_rate": by_rate(done),
         "block_colours": {block: to_hex(colour(block)) for block in ("E", "W")},
         "falls": {results.name: found for results in done if (found := when_highest(results))},

@@ -64,6 +64,7 @@ def arm(runs: pd.DataFrame, known: Setting, link: Link) -> dict[str, Markup]:
     }
     # The ordinary runs go on after grokking; those of `arms` with the same settings stop there, as all others do.
     stopped = {"study": ARMS, "case": case_of(known)} if known == PLAIN else known
+    stopped = known if which(runs, **stopped).empty else stopped
     ends = chosen(runs, **stopped)[["effective_rank", "nuclear_norm"]].median()
     last = {"rank": number(float(ends["effective_rank"])), "nuclear": number(float(ends["nuclear_norm"]))}
     return {
@@ -138,7 +139,8 @@ def experiment(tables: Mapping[str, pd.DataFrame], scale: str, link: Link) -> di
     named = {name: {"d": words.rpartition(" ")[2], **rows[words]} for name, words in ends.items()}
     named |= {words[0]: row for words, row in rows.items() if words not in by_d}
     seen = curvature.loc[curvature["study"] == ARMS, "seed"].nunique()
-    return {"rows": rows, "named": named, "figures": figures, "seen": seen}
+    l2_groks = bool(chosen(runs, study=TABLES, case="l2")["grokked"].notna().any())
+    return {"rows": rows, "named": named, "figures": figures, "seen": seen, "l2_groks": l2_groks}
 
 
 def ranks(tables: Mapping[str, pd.DataFrame], known: Setting) -> pd.Series:

@@ -20,6 +20,9 @@ from scale import chosen
 Scales = Sequence[Linked]
 """Those with verdicts, smallest first."""
 
+TOP = {**PLAIN, "analysis": "top-plateau", "block": "E"}
+"""The rows with λ_max(W)/λ_max(E) on the plateau."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Note:
@@ -56,6 +59,8 @@ def listed(parts: dict[str, Markup]) -> Markup:
 def waits_until_half(scale: Linked) -> list[float]:
     """By seed, from memorising to 50 % test accuracy: the wait with an embedding over that with one-hot input."""
     of, over = (scale.runs("delay", case=case) for case in ("embedding", "onehot"))
+    if of.empty:
+        return []
     return ((of["half"] - of["memorised"]) / (over["half"] - over["memorised"])).dropna().tolist()
 
 
@@ -88,7 +93,7 @@ def one_hot(scales: Scales) -> Note | None:
 @note("C2")
 def rare_tokens(scales: Scales) -> Note | None:
     last = scales[-1]
-    known = {"study": "sampling", "sampler": "skewed", "batch_size": 64}
+    known = {"study": "sampling", "sampler": "skewed", "batch_size": "64"}
     small, full = chosen(last.tables["runs"], **known), last.runs("rare", case="full")
     if small.empty or full.empty:
         return None
@@ -111,14 +116,14 @@ def batches(scales: Scales) -> Note | None:
     last = scales[-1]
     by_size = {
         batch: [last.runs("sampling", sampler=how, batch_size=batch)["grokked"] for how in ("skewed", "uniform")]
-        for batch in (64, 512)
+        for batch in ("64", "512")
     }
     small, large = by_size.values()
     if small[0].empty or any(grokked.notna().any() for grokked in small):
         return None
     text = Markup("{} batches of 64 learn nothing, which halves x: in batches of 512 the effect is {}.").format(
         size(last.name).capitalize(),
-        last.link("runs", ratio(*large), study="sampling", sampler="skewed", batch_size=512),
+        last.link("runs", ratio(*large), study="sampling", sampler="skewed", batch_size="512"),
     )
     return Note(text)
 
@@ -145,16 +150,17 @@ def couplings(scales: Scales) -> Note | None:
 
 @note("C5")
 def gap(scales: Scales) -> Note | None:
-    known = {**PLAIN, "analysis": "top-plateau", "block": "E"}
-    by_scale = {one.name: chosen(one.tables["curvature"], **known) for one in scales}
+    by_scale = {one.name: chosen(one.tables["curvature"], **TOP) for one in scales}
     if any(rows.empty for rows in by_scale.values()):
         return None
+    words = "The gap is |ln(λ_max(W)/λ_max(E))|, whichever is larger: W's is, under c = 1, {}."
+    if all((rows["curvature_ratio"] > 1).all() for rows in by_scale.values()):
+        return Note(Markup(words).format("in every seed at every size"))
     counts = {
-        one.name: one.link("curvature", f"{(rows['curvature_ratio'] > 1).sum()} of {len(rows)}", **known)
+        one.name: one.link("curvature", f"{(rows['curvature_ratio'] > 1).sum()} of {len(rows)}", **TOP)
         for one, rows in zip(scales, by_scale.values(), strict=True)
     }
-    words = "The gap is |ln(λ_max(W)/λ_max(E))|, whichever is the larger. Under c = 1 W's is, in seeds: {}."
-    return Note(Markup(words).format(listed(counts)))
+    return Note(Markup(words).format(Markup("in these of the seeds: {}").format(listed(counts))))
 
 
 def peaks(scale: Linked) -> pd.DataFrame:
@@ -185,19 +191,18 @@ def falls(scales: Scales) -> Note | None:
     return Note(text, is_weak=bool(2 * blind >= len(highest)))
 
 
-def curvature_off(scale: Linked) -> Markup | None:
-    """By which factor λ_max(W)/λ_max(E) on the plateau misses (σ_max(E)/σ_max(W))² at the nearest record."""
-    known = {**PLAIN, "analysis": "top-plateau", "block": "E"}
+def curvature_off(scale: Linked) -> list[float]:
+    """By seed, by which factor λ_max(W)/λ_max(E) on the plateau misses (σ_max(E)/σ_max(W))² at the nearest record."""
     found = []
-    for seed, row in chosen(scale.tables["curvature"], **known).iterrows():
+    for seed, row in chosen(scale.tables["curvature"], **TOP).iterrows():
         records = scale.rows("metrics", **PLAIN).loc[[seed]]
         near = records.iloc[(records["step"] - row["step"]).abs().argmin()]
         found.append(math.exp(abs(math.log(row["curvature_ratio"] * (near.sigma_max_W / near.sigma_max_E) ** 2))))
-    return scale.link("curvature", spread(found), **known) if found else None
+    return found
 
 
-def slope(scale: Linked) -> Markup | None:
-    """Of ln(|∇W|/|∇E|) over ln(σ_max(E)/σ_max(W)) on the plateau under c = 1: 1 where they are proportional."""
+def slopes(scale: Linked) -> list[float]:
+    """By seed, of ln(|∇W|/|∇E|) over ln(σ_max(E)/σ_max(W)) on the plateau under c = 1; 1: proportional."""
     found = []
     for seed, run in scale.runs("curvature", case="c1").iterrows():
         records = scale.rows("metrics", **PLAIN).loc[[seed]]
@@ -205,20 +210,34 @@ def slope(scale: Linked) -> Markup | None:
         x = np.log(records["sigma_max_E"] / records["sigma_max_W"])
         y = np.log(records["grad_norm_W"] / records["grad_norm_E"])
         found.append(float(np.polyfit(x, y, 1)[0]))
-    return scale.link("metrics", middle(found), **PLAIN) if found else None
+    return found
+
+
+def proportional(scales: Scales) -> dict[str, dict[str, Markup]]:
+    """Both by scale, medians with intervals; empty without the curvatures."""
+    found = {}
+    for one in scales:
+        if off := curvature_off(one):
+            cells = {
+                "slope": one.link("metrics", middle(slopes(one)), **PLAIN),
+                "off": one.link("curvature", spread(off), **TOP),
+            }
+            found[one.name] = cells
+    return found
 
 
 @note("C7")
 def balance(scales: Scales) -> Note | None:
-    off = {one.name: text for one in scales if (text := curvature_off(one))}
-    if not off:
+    found = proportional(scales)
+    if not found:
         return None
-    slopes = {one.name: text for one in scales if (text := slope(one))}
+    last = scales[-1].name
     words = (
-        "In size, not in change: the slope of one logarithm over the other, 1 if proportional, is {}. The ratio of "
+        "In size, not in change: {}, the slope of one logarithm over the other is {}, 1 if proportional. The ratio of "
         "curvatures misses what it should be by {}."
     )
-    return Note(Markup(words).format(listed(slopes), listed(off)))
+    off = listed({name: cells["off"] for name, cells in found.items()})
+    return Note(Markup(words).format(size(last), found[last]["slope"], off))
 
 
 @note("C8")
@@ -243,7 +262,7 @@ def fragile(scales: Scales) -> Note | None:
     row = table[table["claim"] == "O2"].iloc[0]
     if row["verdict"] != "undecided" and row["low"] < 0 < row["high"]:
         p = last.link("verdicts", number(row["holm"]), claim="O2")
-        text = Markup("Fragile: Holm's p is {}, and the interval holds no effect, too.").format(p)
+        text = Markup("Fragile: Holm's p is {}, and the interval includes 1.").format(p)
     text += _turned(scales, "O2")
     return Note(text) if text else None
 

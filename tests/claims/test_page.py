@@ -183,14 +183,13 @@ def test_what_changes_with_size_is_said(three: Path) -> None:
     for words in (
         f"The depth of E,W over W,V {most} the hidden width h; the gauge's share of E,W's index {most} the input form; "
         f"the constant of C7 {most} the modulus p",
-        f"The depth of E,W over W,V {most} the hidden width h: h {base:.3g} at 64, {4 * base:.3g} at 256.",
-        f"The depth of E,W over W,V: d {base / 2:.3g} at 64, {base:.3g} at 16; p {base:.3g} at 59, {1.5 * base:.3g} at "
-        f"97; tokens {two} at 2, {base:.3g} at 4.",
-        f"rows over W,V {most} the input form: tokens 0.25 at 4, 1.2 at 2.",
-        "rows over W,V: d 0.25 at 16, 0.25 at 16 (seeds overlap)",
-        f"The gauge's share of E,W's index {most} the input form: tokens 25% at 4, 100% at 2.",
-        "The gauge's share of E,W's index: h 25% at 64, 90% at 256; d 25% at 16, 50% at 64; p 5% at 97, 25% at 59.",
-        f"The constant of C7 {most} the modulus p: p 0.522 at 97, 1.04 at 59.",
+        f"The depth of E,W over W,V {most} the hidden width h: h {base:.3g} at 64, {4 * base:.3g} at 256; "
+        f"d {base / 2:.3g} at 64, {base:.3g} at 16; p {base:.3g} at 59, {1.5 * base:.3g} at 97; tokens {two} at 2, "
+        f"{base:.3g} at 4.",
+        f"rows over W,V {most} the input form: tokens 0.25 at 4, 1.2 at 2; d 0.25 at 16, 0.25 at 16 (seeds overlap)",
+        f"The gauge's share of E,W's index {most} the input form: tokens 25% at 4, 100% at 2; "
+        "h 25% at 64, 90% at 256; d 25% at 16, 50% at 64; p 5% at 97, 25% at 59.",
+        f"The constant of C7 {most} the modulus p: p 0.522 at 97, 1.04 at 59; ",
     ):
         assert words in text
 
