@@ -15,7 +15,7 @@ import pandas as pd
 from markupsafe import Markup
 from matplotlib.colors import to_hex
 from page_again import again, turned
-from page_arms import arm, constant_tokens, experiment, frozen_from, step
+from page_arms import arm, below_the_grid, constant_tokens, experiment, frozen_from, step
 from page_auto import edges, pilots
 from page_beside import COMPARISONS, PLAIN, asked, by_task, compared, spread
 from page_claims import CLAIMS, capital, effect, headline, number, said, size
@@ -290,6 +290,7 @@ def written(out: Path) -> dict[Path, str]:
         "claims": claims,
         "groups": {"Two discoveries": DISCOVERIES, "The paper's nine claims": PAPER, "Two open questions": OPEN},
         "where": size(done[-1].name),
+        "below": [row for results in done for row in below_the_grid(results)],
         "frozen_from": {results.name: frozen_from(results.name) for results in done},
         "inputs": {results.name: results.inputs() for results in done},
         "weak": [name for name in PAPER if name in told and told[name].is_weak],

@@ -15,7 +15,7 @@ from matplotlib.colors import to_hex
 from page_beside import PLAIN, Setting, differences, ratio
 from page_claims import number
 from page_figures import curves, shares
-from page_links import Link, setup
+from page_links import Link, Linked, setup
 from scale import ARMS, chosen, which
 
 from landscape.report.style import shades
@@ -98,6 +98,23 @@ def inside(curvature: pd.DataFrame, known: Setting, link: Link) -> dict[str, Mar
     }
     of = {**where, "block": rows["block"].iloc[0]}
     return {name: link("curvature", text, **of) for name, text in told.items()}
+
+
+def below_the_grid(scale: Linked) -> list[dict[str, Markup | str]]:
+    """What became of tables with L2 at each λ below the grid that D2's was chosen from, on the pilots' seeds."""
+    study = f"l2-{scale.name}"
+    found: list[dict[str, Markup | str]] = []
+    for decay, rows in which(scale.tables["runs"], study=study).groupby("weight_decay"):
+        grokked = rows["grokked"].dropna()
+        cells = {
+            "grokked": f"{len(grokked)} of {len(rows)}",
+            "first": f"{grokked.min():,.0f}" if len(grokked) else "∞",
+            "watched": f"{rows['watched'].max():,}",
+            "best": f"{rows['best'].median():.0%}",
+        }
+        linked = {name: scale.link("runs", text, study=study, weight_decay=decay) for name, text in cells.items()}
+        found.append({"scale": scale.name, "decay": f"{decay:f}".rstrip("0"), **linked})
+    return found
 
 
 def frozen_from(scale: str) -> int:

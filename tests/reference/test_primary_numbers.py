@@ -95,6 +95,9 @@ def test_what_the_page_concludes_of_tables_is_in_the_committed_rows() -> None:
         assert np.median(l2) > 2 * np.median(nuclear)
         assert np.median(small) > 2 * np.median(large), "the smaller d, the longer the wait"
         assert min(frozen) == np.inf
+        low = [row["grokked"] for row in rows(REFERENCE / scale / "runs.csv") if row["study"] == f"l2-{scale}"]
+        assert low
+        assert all(float(step or "inf") > 2 * np.median(nuclear) for step in low), "at no λ as soon as the nuclear norm"
 
 
 def test_the_committed_page_is_short() -> None:
