@@ -136,3 +136,10 @@ def test_ranks_of_all_arms_are_of_runs_that_stop_at_grokking(told: str) -> None:
         nuclear = median(float(run["nuclear_norm"]) for run in base)
         row = rf"a: E and W, L2 10 of 10 69% to 100% \S+ \S+ {rank:.3g} {nuclear:.0f} "
         assert re.search(rf"{scale} grokked .*? {row}", told)
+
+
+def test_where_the_film_determines_no_index() -> None:
+    for scale in ("mid", "paper"):
+        pairs = [row for row in rows(scale, "curvature", study="film") if "," in row["block"]]
+        assert len(pairs) >= 24
+        assert all(float(row["index_upper"]) > 2 * float(row["index_lower"]) for row in pairs)
