@@ -66,7 +66,7 @@ def arm(runs: pd.DataFrame, known: Setting, link: Link) -> dict[str, Markup]:
     stopped = {"study": ARMS, "case": case_of(known)} if known == PLAIN else known
     stopped = known if which(runs, **stopped).empty else stopped
     ends = chosen(runs, **stopped)[["effective_rank", "nuclear_norm"]].median()
-    last = {"rank": number(float(ends["effective_rank"])), "nuclear": number(float(ends["nuclear_norm"]))}
+    last = {"rank": number(float(ends["effective_rank"])), "nuclear": f"{ends['nuclear_norm']:,.0f}"}
     return {
         **{name: link("runs", text, **known) for name, text in found.items()},
         **{name: link("runs", text, **stopped) for name, text in last.items()},

@@ -134,7 +134,7 @@ def test_ranks_of_all_arms_are_of_runs_that_stop_at_grokking(told: str) -> None:
         assert {int(run["embed_dim"]) for run in base} == {d}
         rank = median(float(run["effective_rank"]) for run in base)
         nuclear = median(float(run["nuclear_norm"]) for run in base)
-        row = rf"a: E and W, L2 10 of 10 69% to 100% \S+ \S+ {rank:.3g} {nuclear:.0f} "
+        row = rf"a: E and W, L2 10 of 10 69% to 100% \S+ \S+ {rank:.3g} {nuclear:,.0f} "
         assert re.search(rf"{scale} grokked .*? {row}", told)
 
 
