@@ -8,7 +8,7 @@ TEST_INSTALLED := $(VENV)/.installed-test
 DEMO_STEPS ?= 3000
 DEMO_CHECKPOINTS ?= 12
 
-.PHONY: install demo demo-transformer test test-all test-fast lint bench bench-full studies studies-paper studies-beyond torture docs clean
+.PHONY: install demo demo-transformer test test-all test-fast lint bench bench-full studies studies-paper studies-beyond studies-nanda torture docs clean
 
 install: $(INSTALLED)
 
@@ -71,10 +71,10 @@ studies-paper: $(INSTALLED)
 	$(call trial,paper)
 
 # Beyond the paper: when the geometry of the embedding appears, Transformers, and natural text, which is fetched from the
-# package index and, the Jargon File, from Debian. Hours at the larger scales.
+# package index and, the Jargon File, from Debian. Hours; the runs of `lags` at the paper's size alone take an hour and a half
+# (five minutes of Hessians and three of geometry a seed on one core).
 studies-beyond: $(INSTALLED)
 	$(call beyond,transformer)
-	$(BIN)/python analyses/beyond.py reports/reference/transformer
 	$(call beyond,quick)
 	$(call beyond,mid)
 	$(call beyond,paper)
@@ -87,10 +87,19 @@ studies-beyond: $(INSTALLED)
 	$(BIN)/python analyses/beyond.py reports/reference/text-transformer
 	$(BIN)/python analyses/page.py
 
+# Three Transformers of the size of arXiv 2301.05217, of at most 30,000 steps: the first groks after 9,100 of them, which take
+# half an hour to an hour of a core. The Hessians take as long again.
+studies-nanda: $(INSTALLED)
+	$(call studies,studies/transformer,transformer)
+	$(BIN)/python analyses/collect.py checkpoints/trial/transformer
+	$(BIN)/python analyses/page.py
+
 define beyond
 	$(call studies,studies/$(1)/beyond,$(1))
-	for run in checkpoints/trial/$(1)/lags/*-s[0-9]*[0-9].h5; do $(BIN)/landscape geometry $$run || exit 1; done
+	for study in lags geometry; do \
+		for run in checkpoints/trial/$(1)/$$study/*-s[0-9]*[0-9].h5; do $(BIN)/landscape geometry $$run || exit 1; done; done
 	$(BIN)/python analyses/collect.py checkpoints/trial/$(1)
+	$(BIN)/python analyses/beyond.py reports/reference/$(1)
 endef
 
 # Exit code 3: done, but a search did not converge, which the files say where it is so.

@@ -1,13 +1,22 @@
-"""The primary tests about Transformers and natural text, as studies/PROTOCOL.md fixes them: one number a seed."""
+"""The primary tests beyond the paper, as studies/PROTOCOL.md fixes them: one number a seed."""
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import operator
+import sys
 from collections.abc import Mapping, Sequence
 
+import pandas as pd
 import primary
+from decay_map import MAP
+from lags import CLAIM, LAGS, REFERENCE
 from primary import Numbers, Tests
 from scale import Scale
+
+from landscape.errors import LandscapeError, complain
+from landscape.text import write_csv
 
 SEEDS: Mapping[str, Sequence[int]] = {
     "transformer": range(200, 210),
@@ -64,6 +73,45 @@ def on_text(scale: Scale, *blocks: str) -> Numbers:
     return primary.difference(*pair, primary.log_ratio)
 
 
+def geometry_first(scale: Scale) -> Numbers:
+    """How much later half of the test pairs are right than the frequencies of the embedding appear."""
+    steps = scale.tables["lags"].pivot(index="seed", columns="event", values="step").clip(lower=1)
+    return primary.difference(steps[CLAIM], steps[REFERENCE])
+
+
+DECAYS, SKEWS = (0.0005, 0.002), (0.0, 0.7)
+"""Of the map's test: least first."""
+
+
+def cost_of_skew(scale: Scale) -> Numbers:
+    """How much more skewed tokens cost under more weight decay."""
+    table = scale.tables["map"]
+    at = primary.counted(table).groupby([table["seed"], table["weight_decay"], table["skew"]]).first()
+    (low, high), (flat, skewed) = DECAYS, SKEWS
+    cost = lambda seed, decay: math.log(at[seed, decay, skewed] / at[seed, decay, flat])  # noqa: E731
+    return {int(seed): cost(seed, high) - cost(seed, low) for seed in table["seed"].unique()}
+
+
+AUTO = "auto"
+"""Study of the rate of E that follows its edge of stability, and that rate's name."""
+BEST = {"quick": "256.0", "mid": "64.0", "transformer": "10.0"}
+"""The c of the pilots that grokked soonest, by scale, as studies/PROTOCOL.md names it."""
+
+
+def at_rate(scale: Scale, c: str) -> pd.Series:
+    steps: pd.Series = scale.runs(AUTO, lr_ratio=c)["grokked"]
+    return steps
+
+
+def follows_the_edge(scale: Scale) -> Numbers:
+    return primary.difference(at_rate(scale, "1.0"), at_rate(scale, AUTO))
+
+
+def within_the_best(scale: Scale) -> Numbers:
+    x = primary.difference(at_rate(scale, AUTO), at_rate(scale, BEST[scale.name]))
+    return {seed: math.log(1.1) - slower for seed, slower in x.items()}
+
+
 TESTS: Mapping[str, Tests] = {
     "transformer": {
         "T1": (
@@ -87,10 +135,67 @@ TESTS: Mapping[str, Tests] = {
 """Claims, and their tests, by name, by scale."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """Tests that are corrected together at each scale that has their study."""
+
+    table: str
+    study: str
+    seeds: Sequence[int]
+    tests: Tests
+
+
+FAMILIES = (
+    Family(
+        "lags",
+        LAGS,
+        range(200, 210),
+        {"G1": ("The circles of the embedding are there before the network generalises", geometry_first)},
+    ),
+    Family(
+        "map",
+        MAP,
+        range(200, 210),
+        {"G2": ("Skewed tokens cost more time under more weight decay, in batches of 32", cost_of_skew)},
+    ),
+    Family(
+        "runs",
+        AUTO,
+        range(400, 410),
+        {
+            "A1": ("c from E's edge of stability groks sooner than c = 1", follows_the_edge),
+            "A2": ("It takes at most 10 % longer than the best c of a sweep", within_the_best),
+        },
+    ),
+)
+
+
+def families(scale: Scale) -> tuple[pd.DataFrame, pd.DataFrame] | None:
+    """The verdicts of all families whose study the scale has, and x of every seed; None: it has none."""
+    studied = [one for one in FAMILIES if (scale.tables.get(one.table, NONE)["study"] == one.study).any()]
+    found = [primary.decided(scale, one.tests, one.seeds) for one in studied]
+    verdicts, each = ([part[i] for part in found] for i in (0, 1))
+    return (pd.concat(verdicts, ignore_index=True), pd.concat(each, ignore_index=True)) if found else None
+
+
+NONE = pd.DataFrame(columns=["study"])
+
+
 def main() -> None:
-    """Command line: the claims about Transformers or natural text."""
+    """Command line: verdicts.csv of Transformers or text, and beyond.csv of the tests that several scales have."""
     scale = primary.asked()
-    primary.decide(scale, TESTS[scale.name], SEEDS[scale.name])
+    if scale.name in TESTS:
+        primary.decide(scale, TESTS[scale.name], SEEDS[scale.name])
+    try:
+        found = families(scale)
+    except LandscapeError as error:
+        complain(error)
+        sys.exit(error.exit_code)
+    if found is not None:
+        verdicts, each = found
+        write_csv(verdicts, scale.folder / "beyond.csv")
+        write_csv(each, scale.folder / "beyond-seeds.csv")
+        print(verdicts.to_string(index=False))
 
 
 if __name__ == "__main__":

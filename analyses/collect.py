@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import xarray
+from beyond import AUTO
+from circles import GEOMETRY, circles, frequencies, last_geometry
 from decay_map import MAP, map_row
 from lags import HALF, LAGS, lags
 from runs import Run, finished, used_for
@@ -160,6 +162,14 @@ def metrics(run: Run) -> pd.DataFrame:
     return pd.concat([pd.DataFrame([named(run)] * len(table)), table], axis=1)
 
 
+def rates(run: Run) -> pd.DataFrame:
+    """One row a rate of E over that of all else in a run that follows its edge: c, and the step from which it held."""
+    data = run.data
+    c = (data["lr_E"] / data["lr_W" if "lr_W" in data else "lr"]).to_series().rename("c").rename_axis("step")
+    table = c[c != c.shift()].reset_index()
+    return pd.concat([pd.DataFrame([named(run)] * len(table)), table], axis=1)
+
+
 def ranks(run: Run) -> pd.DataFrame:
     """Effective rank and nuclear norm of the tables of a run, every hundred steps."""
     table = run.data[["effective_rank", "nuclear_norm"]].to_dataframe().rename_axis("step").reset_index()
@@ -171,7 +181,9 @@ def tables(studies: Runs) -> dict[str, pd.DataFrame]:
     """What stands behind the primary tests and the page, by the name of its CSV file."""
     runs = [run for of_study in studies.values() for run in of_study]
     done = [(run, analysis) for run in runs for analysis, path in run.planned.hessian.items() if path.exists()]
-    followed = [*chosen(studies, "curvature", case="c1"), *chosen(studies, FILM)]
+    # The film shows the circles of one run, the first of them.
+    circling = list(chosen(studies, LAGS))[:1]
+    followed = [*chosen(studies, "curvature", case="c1"), *chosen(studies, FILM), *circling]
     texts = {name: [run for run in of if run.planned.config.reads_text] for name, of in studies.items()}
     found = {
         "points": [pd.DataFrame([point(*one)]) for one in done if one[0].planned.path.parent.name == POINTS],
@@ -180,6 +192,10 @@ def tables(studies: Runs) -> dict[str, pd.DataFrame]:
         "metrics": [metrics(run) for run in followed],
         "ranks": [ranks(run) for run in chosen(studies, ARMS)],
         "tokens": list(rare(studies)),
+        "geometry": [last_geometry(run) for study in (LAGS, GEOMETRY) for run in chosen(studies, study)],
+        "frequencies": [frequencies(run) for run in circling],
+        "circles": [circles(run) for run in circling],
+        "rates": [rates(run) for run in runs if run.planned.config.lr_ratio == AUTO],
         "lags": [lags(run) for run in chosen(studies, LAGS)],
         "map": [map_row(run) for run in chosen(studies, MAP)],
         "words": [words(run) for run in chosen(texts, WORDS) if run.labels["case"] in JUDGED],

@@ -11,6 +11,8 @@ MAP = "map"
 """Study of weight decay against skew."""
 NEAR = 0.1
 """Relative distance from the last norm within which an embedding rests."""
+LATE = 0.8
+"""Share of the steps watched: what comes so near to its last norm only later is still moving at the end."""
 FIFTHS = 5
 """The rarest and the most frequent of so many equal parts of the tokens are compared."""
 

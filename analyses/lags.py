@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+import xarray
 from runs import Run
 
-from landscape import open_geometry
 from landscape.analysis.embeddings import appears
-from landscape.errors import LandscapeError
-from landscape.storage.files import geometry_file
 
 LAGS = "lags"
 """Study of when things happen."""
 HALF = 0.5
 """Test accuracy, and share of a peak, that counts as half way."""
-REFERENCE = "frequency"
-"""Event that all others are compared with."""
+REFERENCE, CLAIM = "frequency", "half"
+"""Event that all others are compared with, and that of the primary test."""
 GEOMETRY = {
     REFERENCE: "top_frequency_share",
     "circle": "top_circle_r2",
@@ -38,6 +36,8 @@ EVENTS = {
     "grokked": "95 % test accuracy",
 }
 """What happens, in words, by the name of its event in lags.csv."""
+FALL, ON_GRID = ("index_half",), ("index_peak", "index_half", "kappa_peak")
+"""Events known at the analysed steps alone, and which of them is no peak."""
 
 
 def lags(run: Run) -> pd.DataFrame:
@@ -49,23 +49,19 @@ def lags(run: Run) -> pd.DataFrame:
     loss = run.data["test_loss"].to_series()
     found = {name: run.times[name] for name in ("memorised", "grokked")}
     found |= {"half": run.first("test_accuracy", HALF), "loss_peak": float(loss.idxmax()), "loss_half": fall(loss)}
-    (analysis,) = run.planned.hessian
     # Of one block, E with the first layer that reads it.
-    pair = run.hessian(analysis).squeeze("block")
+    parts = [run.hessian(analysis).squeeze("block") for analysis in run.planned.hessian]
+    pair = xarray.concat([part[["inertia", "coupling_ratios"]] for part in parts], "step").sortby("step")
     index = pair["inertia"].sel(sign="negative")
     kappa = pair["coupling_ratios"].sel(pair=pair["block"].item()).isel(rank=0)
     index, kappa = (values.to_series().dropna() for values in (index, kappa))
     found |= {"index_peak": highest(index), "index_half": fall(index)} if len(index) else {}
     found |= {"kappa_peak": highest(kappa)} if len(kappa) else {}
-    with open_geometry(path := geometry_file(run.planned.path)) as geometry:
-        # What a file in the making lacks at its end would count as never there.
-        if geometry.attrs["status"] != "complete":
-            found = f"{path} is {geometry.attrs['status']}, not complete"
-            raise LandscapeError(found, f"landscape geometry {run.planned.path}")
-        steps = geometry["step"].values
-        for event, name in GEOMETRY.items():
-            at = appears(steps, geometry[name].values, geometry[f"{name}_p"].values, falls=event == "dimension")
-            found[event] = np.nan if at is None else float(at)
+    geometry = run.geometry()
+    steps = geometry["step"].values
+    for event, name in GEOMETRY.items():
+        at = appears(steps, geometry[name].values, geometry[f"{name}_p"].values, falls=event == "dimension")
+        found[event] = np.nan if at is None else float(at)
     known = {"study": LAGS, "case": run.labels["case"], "seed": run.labels["seed"], "model": run.planned.config.model}
     return pd.DataFrame([{**known, "event": event, "step": step} for event, step in found.items()])
 

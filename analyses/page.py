@@ -16,10 +16,11 @@ from markupsafe import Markup
 from matplotlib.colors import to_hex
 from page_again import again, turned
 from page_arms import arm, below_the_grid, constant_tokens, experiment, frozen_from, step
-from page_auto import edges, pilots
+from page_auto import edges, swept
 from page_beside import COMPARISONS, PLAIN, asked, by_task, compared, spread
 from page_claims import CLAIMS, capital, effect, headline, number, said, size
 from page_figures import COLOURS, READER, SCALES, TEXT, TRANSFORMER, alone, depths, effects, film, shares, training
+from page_geometry import film_of_circles, last_geometry
 from page_lags import timing
 from page_links import Linked, setup
 from page_map import decay_map
@@ -34,7 +35,7 @@ from scale import FILM, which
 
 from landscape.config import TrainConfig, preset
 from landscape.errors import LandscapeError, complain
-from landscape.report.film import CHARTS
+from landscape.report.film import CHARTS, GEOMETRY
 from landscape.report.page import environment
 from landscape.report.style import colour
 
@@ -282,6 +283,7 @@ def written(out: Path) -> dict[Path, str]:
     filmed = [results for results in done if results.has_film]
     training = {results.name: results.over_training() for results in filmed}
     films = {results.name: results.film() for results in reversed(filmed)}
+    circling = {f"{one.name}, with circles": found for one in every if (found := film_of_circles(one))}
     said_once = {
         "title": title(done[-1]),
         "scales": scales,
@@ -306,13 +308,11 @@ def written(out: Path) -> dict[Path, str]:
         "tables": tables,
         "seen": {name: one["arms"]["seen"] for name, one in tables.items() if one["arms"]["seen"]},
         "sizes": by_size,
-        "timing": timing(
-            {one.name: one.tables["lags"] for one in every if "lags" in one.tables},
-            {one.name: one.link for one in every},
-        ),
+        "timing": timing(every),
+        "geometry": last_geometry(every),
         "maps": maps,
         "edges": {one.name: found for one in every if (found := edges(one, one.link))},
-        "pilots": [row for one in every for row in pilots(one, one.link)],
+        "swept": swept(every),
         "transformers": beyond,
         "definitions": definitions(),
         "transformer": next(one for one in every if one.name == TRANSFORMER),
@@ -328,8 +328,8 @@ def written(out: Path) -> dict[Path, str]:
         "comparisons": [one.words for one in COMPARISONS],
         "compared": {one.name: compared(one.tables["runs"], one.link) for one in done},
         "by_task": {one.name: by_task(one.tables["runs"], one.tables["curvature"], one.link) for one in done},
-        "charts": CHARTS,
-        "films": films,
+        "charts": CHARTS | (GEOMETRY if circling else {}),
+        "films": films | circling,
         "film_of": "scale",
     }
     templates = environment(HERE / "templates")

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pandas as pd
-from page_claims import BEYOND, effect, number, said
-from page_links import Link
-from page_transformers import how_soon, step
-from primary import Numbers, difference, judge
+from beyond import AUTO, BEST
+from markupsafe import Markup
+from page_claims import number
+from page_links import Link, Linked
+from page_transformers import how_soon, judged, step
 from scale import Scale
 
-STUDY, PILOTS = "auto", "ratios-{}"
-"""The study of the tests, and that of the pilots of a scale."""
-BEST = {"quick": "256.0", "mid": "64.0", "transformer": "10.0"}
-"""The c of the pilots that grokked soonest, by scale, as studies/PROTOCOL.md names it."""
-
+PILOTS = ("ratios-{}", "ratios-{}-wider")
+"""The studies of the pilots of a scale: the sweep, and further c where its best was the last one."""
+MARGIN = 1.1
+"""How much longer auto may take in A2."""
 CASES = {
     "base": "",
     "mul": ", a · b",
@@ -31,39 +31,33 @@ CASES = {
 """What is different about each case of the pilots."""
 
 
-def measured(scale: Scale) -> dict[str, Numbers]:
-    """x of both tests by seed."""
-    plain, best, auto = (scale.runs(STUDY, lr_ratio=c)["grokked"] for c in ("1.0", BEST[scale.name], "auto"))
-    within = {seed: math.log(1.1) - later for seed, later in difference(auto, best).items()}
-    return {"A1": difference(plain, auto), "A2": within}
-
-
-def edges(scale: Scale, link: Link) -> dict[str, Any] | None:
+def edges(scale: Linked, link: Link) -> dict[str, Any] | None:
     """The verdicts on A1 and A2, and steps of grokking by c; None where that was not studied."""
-    runs = of_study(scale, STUDY)
+    runs = of_study(scale, AUTO)
     if runs.empty:
         return None
-    x = measured(scale)
-    rows = {row["claim"]: row for row in judge(x, dict.fromkeys(x, ("", lambda _: {}))).to_dict("records")}
-    for row in rows.values():
-        row["seeds_to_decide"] = math.nan if row["seeds_to_decide"] is None else row["seeds_to_decide"]
+    steps = {c: scale.runs(AUTO, lr_ratio=c)["grokked"].fillna(math.inf) for c in (AUTO, BEST[scale.name])}
+    medians = [float(of.median()) for of in steps.values()]
+    there = functools.partial(link, "runs", study=AUTO)
     return {
-        "claims": {
-            name: {
-                "sentence": said(name, row, functools.partial(link, "runs", study=STUDY, lr_ratio="auto")),
-                "verdict": row["verdict"],
-                "measure": BEYOND[name].measure,
-                "effect": link("runs", effect(name, row), study=STUDY, lr_ratio="auto"),
-                "p": link("runs", number(row["holm"]), study=STUDY, lr_ratio="auto"),
-            }
-            for name, row in rows.items()
-        },
+        "claims": list(judged(scale, link, "beyond", ("A1", "A2"))),
         "rates": [
-            {"c": named(str(c)), **how_soon(of_c, link, study=STUDY, lr_ratio=c)}
+            {"c": named(str(c)), **how_soon(of_c, link, study=AUTO, lr_ratio=c)}
             for c, of_c in sorted(runs.groupby("lr_ratio"), key=lambda of: order(of[0]))
         ],
-        "best": link("runs", named(BEST[scale.name]), study=STUDY, lr_ratio=BEST[scale.name]),
+        "best": there(named(BEST[scale.name]), lr_ratio=BEST[scale.name]),
+        "medians": there(f"{step(medians[0])}/{step(medians[1])} = {number(medians[0] / medians[1])}", lr_ratio=AUTO),
+        "settled": settled(scale, link),
     }
+
+
+def settled(scale: Scale, link: Link) -> Markup | None:
+    """c of the last step under auto, the median with the least and the largest over seeds; None: not recorded."""
+    if "rates" not in scale.tables or (rows := scale.rows("rates", study=AUTO)).empty:
+        return None
+    last = rows.sort_values("step").groupby("seed")["c"].last()
+    text = f"{number(last.median())} [{number(last.min())}, {number(last.max())}]"
+    return link("rates", text, study=AUTO)
 
 
 def of_study(scale: Scale, study: str) -> pd.DataFrame:
@@ -74,28 +68,47 @@ def of_study(scale: Scale, study: str) -> pd.DataFrame:
 
 def pilots(scale: Scale, link: Link) -> Iterator[dict[str, Any]]:
     """Each case of the pilots: median steps at c = 1, at the best c of its sweep, and under auto."""
-    study = PILOTS.format(scale.name)
-    for case, rows in of_study(scale, study).groupby("case", sort=False):
+    runs = pd.concat([of_study(scale, study.format(scale.name)) for study in PILOTS])
+    for case, rows in runs.groupby("case", sort=False):
         by_c = rows["grokked"].fillna(math.inf).groupby(rows["lr_ratio"].astype(str))
         steps = by_c.median()
         # Of ties the one with the smaller mean, as the protocol says.
-        best = str(by_c.agg(["median", "mean"]).drop("auto").sort_values(["median", "mean"]).index[0])
-        at = {c: functools.partial(link, "runs", study=study, case=case, lr_ratio=c) for c in ("1.0", best, "auto")}
+        best = str(by_c.agg(["median", "mean"]).drop(AUTO).sort_values(["median", "mean"]).index[0])
+        studies = rows.groupby(rows["lr_ratio"].astype(str))["study"].first()
+        at = {c: functools.partial(link, "runs", study=studies[c], case=case, lr_ratio=c) for c in ("1.0", best, AUTO)}
         shown = {c: there(step(float(steps[c]))) for c, there in at.items()}
+        slower = float(steps[AUTO] / steps[best])
+        swept = sorted(map(float, steps.index.drop(AUTO)))
+        # The best may lie beyond the last c, or between 1 and the second.
+        sign = "≥ " if float(best) == swept[-1] else "≤ " if float(best) == swept[1] else ""
         yield {
             "case": f"{scale.name}{CASES[case]}",
             "plain": shown["1.0"],
             "best": shown[best],
-            "c": at[best](named(best)),
-            "auto": shown["auto"],
-            "ratio": at["auto"](number(float(steps["auto"] / steps[best]))),
+            "c": at[best](f"{sign}{named(best)}"),
+            "auto": shown[AUTO],
+            "ratio": at[AUTO](number(slower)),
+            "slower": slower > MARGIN,
+            "bracketed": not sign,
         }
+
+
+def swept(scales: Sequence[Linked]) -> dict[str, Any] | None:
+    """The pilots of all scales; in how many auto is later than A2 allows, and the best c is the last of its sweep."""
+    rows = [(one, row) for one in scales for row in pilots(one, one.link)]
+    if not rows:
+        return None
+    last = rows[-1][0]
+    counts = {"slower": sum(row["slower"] for _, row in rows), "open": sum(not row["bracketed"] for _, row in rows)}
+    there = functools.partial(last.link, "runs", study=PILOTS[0].format(last.name))
+    linked = {name: there(f"{count} of {len(rows)}") for name, count in counts.items()}
+    return {"rows": [row for _, row in rows], "bracketed": not counts["open"], **linked}
 
 
 def named(c: str) -> str:
     """A ratio as it is written on the page."""
-    return c if c == "auto" else f"{float(c):g}"
+    return c if c == AUTO else f"{float(c):g}"
 
 
 def order(c: object) -> float:
-    return math.inf if c == "auto" else float(str(c))
+    return math.inf if c == AUTO else float(str(c))

@@ -114,11 +114,17 @@ CLAIMS = {
     ),
 }
 BEYOND = {
+    "G1": Claim(
+        "The main frequency of the embedding appears before 50 % test accuracy.",
+        "The main frequency of the embedding appears after 50 % test accuracy.",
+        "Does the main frequency of the embedding appear before 50 % test accuracy?",
+        "step of 50 % test accuracy over that at which the main frequency appears",
+    ),
     "T1": Claim(
-        "In a Transformer, too, the coupling of E and the MLP has deeper negative curvature than that within the MLP.",
-        "In a Transformer the coupling within the MLP has deeper negative curvature than that of E and the MLP.",
-        "In a Transformer, is the coupling of E and the MLP deeper than that within the MLP?",
-        "λ_min(E,mlp_in) over λ_min(mlp_in,mlp_out) on the plateau",
+        "In a Transformer without LayerNorm the coupling of E and the MLP is deeper than that within the MLP.",
+        "In a Transformer without LayerNorm the coupling within the MLP is deeper than that of E and the MLP.",
+        "In a Transformer without LayerNorm, is the coupling of E and the MLP deeper than that within the MLP?",
+        "λ_min(E,mlp_in) over λ_min(mlp_in,mlp_out) at the plateau checkpoint",
     ),
     "G2": Claim(
         "In batches of 32, too, skewed tokens cost more time under more weight decay.",
@@ -158,9 +164,9 @@ BEYOND = {
         "{}",
     ),
     "N3": Claim(
-        "In natural text c by Proposition 4.1 learns sooner than equal rates.",
-        "In natural text c by Proposition 4.1 learns later than equal rates.",
-        "In natural text, does c by Proposition 4.1 learn sooner than equal rates?",
+        "In natural text c by Proposition 4.1 reaches a lower test loss within 800 steps than equal rates.",
+        "In natural text equal rates reach a lower test loss within 800 steps than c by Proposition 4.1.",
+        "In natural text, does c by Proposition 4.1 reach a lower test loss within 800 steps than equal rates?",
         "lowest test loss within 800 steps, c = 1 minus c by Proposition 4.1",
         lambda x: x,
         "{}",
@@ -178,9 +184,11 @@ BEYOND = {
         "λ_min(E,mlp_in) over λ_min(mlp_in,mlp_out) at step 100",
     ),
     "N6": Claim(
-        "In a Transformer on natural text Adam-LR (c = 10) learns sooner than equal rates.",
-        "In a Transformer on natural text Adam-LR (c = 10) learns later than equal rates.",
-        "In a Transformer on natural text, does Adam-LR (c = 10) learn sooner than equal rates?",
+        "In a Transformer on natural text Adam-LR (c = 10) reaches a lower test loss within 800 steps than equal "
+        "rates.",
+        "In a Transformer on natural text equal rates reach a lower test loss within 800 steps than Adam-LR (c = 10).",
+        "In a Transformer on natural text, does Adam-LR (c = 10) reach a lower test loss within 800 steps than equal "
+        "rates?",
         "lowest test loss within 800 steps, c = 1 minus c = 10",
         lambda x: x,
         "{}",

@@ -182,8 +182,16 @@ def curves(cases: Mapping[str, tuple[pd.Series, str]], alt: str) -> Markup:
     return _figure("".join(marks), alt)
 
 
-def heat(panels: Mapping[str, Mapping[tuple[float, float], float]], axes: tuple[str, str], alt: str) -> Markup:
-    """Maps side by side of positive numbers by two quantities; larger is darker, in logarithms. axes: across, up."""
+def heat(
+    panels: Mapping[str, Mapping[tuple[float, float], float]],
+    axes: tuple[str, str],
+    alt: str,
+    infinite: Mapping[str, str],
+) -> Markup:
+    """Maps side by side of positive numbers by two quantities; larger is darker, in logarithms.
+
+    axes: across, up. infinite: by panel, what stands in a cell for ∞.
+    """
     width, top, left = 840, TOP + 14, LEFT + 16
     marks = []
     each = width / len(panels)
@@ -197,11 +205,11 @@ def heat(panels: Mapping[str, Mapping[tuple[float, float], float]], axes: tuple[
         for (a, b), value in cells.items():
             x, y = x0 + size[0] * across.index(a), top + size[1] * (len(up) - 1 - up.index(b))
             share = (math.log(value) - low) / span if math.isfinite(value) else 1.0
-            text = f"{value:,.0f}" if 10 <= value < math.inf else "∞" if value == math.inf else f"{value:.2f}"
+            text = f"{value:,.0f}" if value < math.inf else infinite[title]
             place = f'x="{x + 1:.1f}" y="{y + 1:.1f}" width="{size[0] - 2:.1f}" height="{size[1] - 2:.1f}"'
             marks.append(f'<rect {place} fill="#0173b2" fill-opacity="{0.06 + 0.5 * share:.2f}"/>')
             middle = f'x="{x + size[0] / 2:.1f}" y="{y + size[1] / 2 + 4:.1f}" text-anchor="middle"'
-            marks.append(f"<text {middle}>{text}</text>")
+            marks.append(f"<text {middle}>{escape(text)}</text>")
         for j, value in enumerate(across):
             x = x0 + size[0] * (j + 0.5)
             marks.append(f'<text x="{x:.1f}" y="{HEIGHT - 22}" text-anchor="middle">{value:g}</text>')

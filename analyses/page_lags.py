@@ -2,74 +2,153 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
-from exact import ALPHA, later, median_interval, signed_rank_p
-from lags import EVENTS, REFERENCE
-from page_beside import spread
-from page_claims import number
+from exact import later, median_interval
+from lags import CLAIM, EVENTS, FALL, LAGS, ON_GRID, REFERENCE
+from markupsafe import Markup
+from page_claims import headline, number
 from page_figures import effects
-from page_links import Link
+from page_links import Linked
+from page_transformers import judged
 
-CLAIM = "half"
-"""Event of the primary test."""
-SENTENCES = {
-    "supported": "The circles of the embedding are there before the network generalises",
-    "not supported": "The circles of the embedding come after the network generalises",
-    "undecided": "Do the circles of the embedding come before the network generalises?",
+NAME = "G1"
+ASKED = {
+    "half": "50 % test accuracy",
+    "loss_half": "the fall of test loss",
+    "index_half": "the fall of the saddle index",
+    "kappa_peak": "the peak of κ₁",
 }
+"""What the geometry may come before or after, by event."""
+FIRST = "circle"
+"""Event that comes before the reference in every run, so that circles are there sooner than their share is large."""
 
 
-def timing(tables: Mapping[str, pd.DataFrame], links: Mapping[str, Link]) -> dict[str, Any] | None:
-    """The verdict on G1 at each scale, and every event's steps over that of the geometry; None of no tables.
+@dataclasses.dataclass(frozen=True)
+class Lag:
+    """By seed, ln of an event's step over that of the reference: as seen, at least and at most.
 
-    tables: lags.csv by scale, smallest first.
+    Bounds differ from what is seen where only some steps were analysed: an event lies between two of them.
     """
-    if not tables:
+
+    seen: Sequence[float]
+    least: Sequence[float]
+    most: Sequence[float]
+
+    @functools.cached_property
+    def interval(self) -> tuple[float, float, float]:
+        """The median as seen, the lower end of the interval of the least, and the upper one of the most."""
+        return median_interval(self.seen)[0], median_interval(self.least)[1], median_interval(self.most)[2]
+
+    @property
+    def shown(self) -> str:
+        middle, low, high = (number(math.exp(value)) for value in self.interval)
+        return f"× {middle} [{low}, {high}]"
+
+    @property
+    def where(self) -> str:
+        """Where the reference stands: before or after the event, or neither."""
+        _, low, high = self.interval
+        resolved = list(self.least) == list(self.seen) == list(self.most)
+        return "before" if low > 0 else "after" if high < 0 else "with" if resolved else "unresolved"
+
+    @property
+    def count(self) -> str:
+        """In how many seeds the event came later, whatever the steps that were analysed."""
+        return f"{sum(value > 0 for value in self.least)} of {len(self.least)}"
+
+
+def timing(scales: Sequence[Linked]) -> dict[str, Any] | None:
+    """The verdict on G1 at each scale, what else the geometry comes before, and every event; None: not studied.
+
+    scales: smallest first.
+    """
+    studied = {one.name: one for one in scales if "lags" in one.tables}
+    if not studied:
         return None
-    steps = {scale: table.pivot(index="seed", columns="event", values="step") for scale, table in tables.items()}
-    x = {scale: {event: _later(table, event) for event in EVENTS if event in table} for scale, table in steps.items()}
-    verdicts = {scale: _verdict(of[CLAIM], links[scale]) for scale, of in x.items()}
+    x = {name: lags_of(one) for name, one in studied.items()}
+    claims = {name: next(judged(one, one.link, "beyond", [NAME])) for name, one in studied.items()}
+    verdicts = {name: claim["verdict"] for name, claim in claims.items()}
     rows = []
     for event, words in EVENTS.items():
-        known = {scale: of for scale, of in x.items() if event in of}
-        shown = {scale: spread([math.exp(value) for value in of[event]]) for scale, of in known.items()}
-        middles = {
-            scale: dict(zip(("median", "low", "high"), median_interval(of[event]), strict=True))
-            for scale, of in known.items()
-        }
-        named = {
-            scale: {**one, "verdict": verdicts[scale]["verdict"] if event == CLAIM else "exploratory"}
-            for scale, one in middles.items()
-        }
-        cells = dict.fromkeys(x, {"ratio": "–", "after": "–"})
-        cells |= {
-            scale: {
-                "ratio": links[scale]("lags", shown[scale], event=event),
-                "after": links[scale](
-                    "lags", f"{sum(value > 0 for value in of[event])} of {len(of[event])}", event=event
-                ),
-            }
-            for scale, of in known.items()
-        }
+        cells, named, shown = dict.fromkeys(x, {"ratio": "–", "after": "–"}), {}, {}
+        for name, of in x.items():
+            if event in of:
+                link = functools.partial(studied[name].link, "lags", event=event)
+                cells[name] = {"ratio": link(of[event].shown), "after": link(of[event].count)}
+                shown[name] = of[event].shown
+                named[name] = dict(zip(("median", "low", "high"), of[event].interval, strict=True))
+                named[name]["verdict"] = verdicts[name] if event == CLAIM else "exploratory"
         rows.append({"words": words, "cells": cells, "bars": effects(named, shown)})
-    scale, last = list(verdicts.items())[-1]
-    agree = len({found["verdict"] for found in verdicts.values()}) == 1
-    sentence = SENTENCES[last["verdict"]] if agree else f"At {scale}: {SENTENCES[last['verdict']]}"
-    return {"sentence": sentence, "verdicts": verdicts, "rows": rows}
+    first = [value < 0 for of in x.values() for value in of[FIRST].most]
+    last = list(studied.values())[-1]
+    return {
+        "sentence": headline(NAME, claims),
+        "claims": claims,
+        "asked": ASKED,
+        "answers": {name: answers(studied[name], of) for name, of in x.items()},
+        "first": last.link("lags", f"{sum(first)} of {len(first)}", event=FIRST),
+        "bounds": {name: found for name, one in studied.items() if (found := bounds(one)) is not None},
+        "rows": rows,
+    }
 
 
-def _later(steps: pd.DataFrame, event: str) -> list[float]:
-    """By seed, ln of an event's step over that at which the frequencies appear; step 0 counts as 1."""
-    at = steps.clip(lower=1)
-    return list(map(later, at[event], at[REFERENCE]))
+def bounds(scale: Linked) -> Markup | None:
+    """The bounds of an index that is not certified, the least and the largest of any run; None where all are."""
+    rows = scale.tables["curvature"]
+    rows = rows[(rows["study"] == LAGS) & (rows["index_level"] != "certified")]
+    if rows.empty:
+        return None
+    text = f"{rows['index_lower'].min():,.0f} to {rows['index_upper'].max():,.0f}"
+    return scale.link("curvature", text, study=LAGS)
 
 
-def _verdict(x: list[float], link: Link) -> dict[str, str]:
-    """The verdict of the one test beyond the paper, with its p-value."""
-    p = signed_rank_p(x)
-    decided = "supported" if median_interval(x)[0] > 0 else "not supported"
-    return {"verdict": decided if p < ALPHA else "undecided", "p": link("lags", number(p), event=CLAIM)}
+def answers(scale: Linked, x: Mapping[str, Lag]) -> list[Markup | str]:
+    """Whether the frequencies come before each event that was asked about, or why that is not known."""
+    found: list[Markup | str] = []
+    for event in ASKED:
+        if event not in x:
+            found.append("not known")
+            continue
+        where = scale.link("lags", f"{x[event].where}, {x[event].shown}", event=event)
+        found.append(Markup("<b>{}</b>").format(where) if event == CLAIM else where)
+    return found
+
+
+def lags_of(scale: Linked) -> Mapping[str, Lag]:
+    """How much later than the reference each event came that a scale has; step 0 counts as 1."""
+    steps = scale.tables["lags"].pivot(index="seed", columns="event", values="step").clip(lower=1)
+    curvature = scale.tables["curvature"]
+    grid = curvature[curvature["study"] == LAGS].groupby("seed")["step"].unique()
+    found = {}
+    for event in (name for name in EVENTS if name in steps):
+        seen = steps[event]
+        around = pd.DataFrame(
+            [(at, at) if event not in ON_GRID or seed not in grid else bracket(event, at, grid[seed])
+             for seed, at in seen.items()],
+            index=seen.index,
+        )  # fmt: skip
+        columns = (seen, around[0].clip(lower=1), around[1].clip(lower=1))
+        found[event] = Lag(*([*map(after, column, steps[REFERENCE])] for column in columns))
+    return found
+
+
+def after(at: float, reference: float) -> float:
+    """As `later`, where an event may lie beyond the last step that was analysed."""
+    return math.inf if math.isinf(at) else later(at, reference)
+
+
+def bracket(event: str, at: float, steps: Sequence[int]) -> tuple[float, float]:
+    """The analysed steps between which an event lies that was seen at one of them; infinite: beyond the last.
+
+    A peak lies between the neighbours of its step, a fall between the step before and its own.
+    """
+    if math.isnan(at):
+        return at, at
+    before = max((step for step in steps if step < at), default=at)
+    return before, at if event in FALL else min((step for step in steps if step > at), default=math.inf)

@@ -7,29 +7,19 @@ from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
-from page_claims import effect, number, said
+from beyond import DECAYS, SKEWS
+from decay_map import LATE
 from page_figures import heat
 from page_links import Link, Linked
-from primary import Numbers, judge
+from page_transformers import judged
 from scale import chosen
 
-CLAIM = "G2"
-DECAYS, SKEWS = (0.0005, 0.002), (0.0, 0.7)
-"""Of the primary test: least first."""
 PANELS = {
     "grokked": "step of grokking",
-    "rest": "step at which rare tokens rest, over that of frequent ones",
+    "rest_rare": "step at which rare tokens rest",
+    "rest_frequent": "step at which frequent tokens rest",
 }
-"""What the map shows, by the name of its panel."""
-
-
-def cost_of_skew(table: pd.DataFrame) -> Numbers:
-    """x of a seed: how much more skewed tokens cost under more weight decay; what never grokked counts as watched."""
-    steps = table["grokked"].fillna(table["watched"])
-    at = steps.groupby([table["seed"], table["weight_decay"], table["skew"]]).first()
-    (low, high), (flat, skewed) = DECAYS, SKEWS
-    cost = lambda seed, decay: math.log(at[seed, decay, skewed] / at[seed, decay, flat])  # noqa: E731
-    return {int(seed): cost(seed, high) - cost(seed, low) for seed in table["seed"].unique()}
+"""What the map shows, by its column in map.csv."""
 
 
 def decay_map(scale: Linked, link: Link) -> dict[str, Any] | None:
@@ -37,32 +27,38 @@ def decay_map(scale: Linked, link: Link) -> dict[str, Any] | None:
     if "map" not in scale.tables:
         return None
     table = scale.tables["map"]
-    (row,) = judge({CLAIM: cost_of_skew(table)}, {CLAIM: ("", lambda _: {})}).to_dict("records")
-    row["seeds_to_decide"] = math.nan if row["seeds_to_decide"] is None else row["seeds_to_decide"]
-    shown = {name: cells(table, name) for name in PANELS}
-    skewed, judged_on = {"skew": table["skew"].max()}, {"skew": SKEWS[1], "weight_decay": DECAYS[1]}
-    absent = {name: float(chosen(table, **skewed)[f"absent_{name}"].median()) for name in OF}
-    alt = "; ".join(f"{PANELS[name]} by weight decay and skew" for name in PANELS)
+    watched = float(table["watched"].max())
+    # What has not come to rest by then, or never grokked, is later than all.
+    last = {"grokked": watched, **dict.fromkeys(("rest_rare", "rest_frequent"), LATE * watched)}
+    skewed = {"skew": table["skew"].max()}
+    absent = {name: float(chosen(table, **skewed)[f"absent_{name}"].median()) for name in ("rare", "frequent")}
+    asked, decays = table[table["skew"].isin(SKEWS)], {"low": DECAYS[0], "high": DECAYS[1]}
+    alt = "; ".join(f"{words} by weight decay and skew" for words in PANELS.values())
     return {
-        "sentence": said(CLAIM, row, lambda text: link("map", text, **judged_on)),
-        "effect": link("map", effect(CLAIM, row), **judged_on),
-        "p": link("map", number(row["p"]), **judged_on),
-        "verdict": row["verdict"],
-        "figure": heat({PANELS[name]: values for name, values in shown.items()}, ("skew", "weight decay"), alt),
+        **next(judged(scale, link, "beyond", ("G2",))),
+        "figure": heat(
+            {words: cells(table, name, last[name]) for name, words in PANELS.items()},
+            ("skew", "weight decay"),
+            alt,
+            {words: "∞" if name == "grokked" else f"> {last[name]:,.0f}" for name, words in PANELS.items()},
+        ),
         "absent": {name: link("map", f"{share:.0%}", **skewed) for name, share in absent.items()},
-        "never": link("map", str(int(table["grokked"].isna().sum())), skew=SKEWS[1]),
-        "runs": link("map", str(len(table)), study="map"),
-        "setting": f"{scale.name}, batches of 32",
+        "decays": decays,
+        "censored": {name: link("map", never(asked, decay), weight_decay=decay) for name, decay in decays.items()},
+        "never": link("map", never(table), study="map"),
+        "late": link("map", f"{(table['rest_rare'] > last['rest_rare']).sum()} of {len(table)}", study="map"),
         "caption": scale.caption("map", {"study": "map"}),
     }
 
 
-OF = ("rare", "frequent")
-"""Fifths of the tokens by how many batches hold them."""
+def never(table: pd.DataFrame, decay: float | None = None) -> str:
+    """How many runs never grokked, of those with this weight decay or of all."""
+    steps = table["grokked"] if decay is None else table["grokked"][table["weight_decay"] == decay]
+    return f"{steps.isna().sum()} of {len(steps)}"
 
 
-def cells(table: pd.DataFrame, panel: str) -> Mapping[tuple[float, float], float]:
-    """Medians over seeds of what a panel shows, by skew and weight decay; infinite where most runs never got there."""
-    values = table["grokked"].fillna(math.inf) if panel == "grokked" else table["rest_rare"] / table["rest_frequent"]
-    medians = values.groupby([table["skew"], table["weight_decay"]]).median()
+def cells(table: pd.DataFrame, name: str, last: float) -> Mapping[tuple[float, float], float]:
+    """Medians over seeds of a column, by skew and weight decay; infinite where half of the runs come after `last`."""
+    steps = table[name].fillna(math.inf)
+    medians = steps.where(steps <= last, math.inf).groupby([table["skew"], table["weight_decay"]]).median()
     return {(float(skew), float(decay)): float(value) for (skew, decay), value in medians.items()}

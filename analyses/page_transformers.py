@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,10 @@ from page_figures import depths
 from page_links import Link, Linked
 from scale import Scale, chosen
 
-PAIRS = ("E,mlp_in", "mlp_in,mlp_out", "E,Q,K", "Q,K", "V,O", "E,U")
+PAIRS = ("E,mlp_in", "mlp_in,mlp_out", "Q,K", "V,O", "E,U")
 """Two matrices of which one multiplies the other, or of which both see the residual stream."""
+THREE = "E,Q,K"
+"""Not compared with pairs: it contains Q,K, so that it is at least as deep."""
 NETWORKS = {
     "no LayerNorm, untied": ("curvature", "c1"),
     "LayerNorm before each sublayer": ("variants", "pre"),
@@ -31,7 +33,10 @@ def transformers(scale: Linked, link: Link) -> dict[str, Any] | None:
     """Three verdicts, where the negative curvature is, and what LayerNorm and tied embeddings change; None: no runs."""
     if "verdicts" not in scale.tables:
         return None
-    plateau = on_plateau(scale, "curvature", "c1").reset_index()
+    plateau, runs = on_plateau(scale, "curvature", "c1").reset_index(), scale.runs("curvature", case="c1")
+    lowest = plateau.pivot_table(index="seed", columns="block", values="lowest")
+    there = functools.partial(link, "curvature", study="curvature", case="c1", analysis="plateau")
+    early = runs["half"] < runs["memorised"]
     deepest = plateau[plateau["block"].isin(PAIRS)].groupby("block")["lowest"].median().idxmin()
     alt = f"Depth on the plateau by pair and seed: {deepest} is the deepest in the median"
     return {
@@ -39,25 +44,36 @@ def transformers(scale: Linked, link: Link) -> dict[str, Any] | None:
         "deepest": deepest,
         "figure": depths(plateau, alt, PAIRS),
         "caption": scale.caption("curvature", {"study": "curvature", "case": "c1"}),
+        "early": link("runs", f"{early.sum()} of {len(early)}", study="curvature", case="c1"),
+        "waits": waits(runs, link, study="curvature", case="c1")["delay"],
+        "contained": there(spread((lowest[THREE] / lowest["Q,K"]).tolist()), block=THREE),
+        "missing": [words for words, (study, case) in NETWORKS.items() if scale.runs(study, case=case).empty],
         "pairs": list(pairs(scale, link)),
         "networks": list(networks(scale, link)),
         "rates": list(rates(scale, link)),
     }
 
 
-def judged(scale: Scale, link: Link) -> Iterator[dict[str, Any]]:
-    """Each claim of a scale beyond the paper: what its verdict says, its effect, p and every seed."""
-    for row in scale.tables["verdicts"].to_dict("records"):
+def judged(
+    scale: Scale, link: Link, table: str = "verdicts", names: Collection[str] = tuple(BEYOND)
+) -> Iterator[dict[str, Any]]:
+    """Each of these claims: what its verdict says, its effect, p and every seed.
+
+    table: verdicts, of one scale alone, or beyond, of the claims that several scales have.
+    """
+    x = "seeds" if table == "verdicts" else f"{table}-seeds"
+    rows = scale.tables[table]
+    for row in rows[rows["claim"].isin(names)].to_dict("records"):
         name = row["claim"]
-        each = scale.rows("seeds", claim=name)["x"]
+        each = scale.rows(x, claim=name)["x"]
         yield {
             "name": name,
-            "sentence": said(name, row, functools.partial(link, "verdicts", claim=name)),
+            "sentence": said(name, row, functools.partial(link, table, claim=name)),
             "measure": BEYOND[name].measure,
             "verdict": row["verdict"],
-            "effect": link("verdicts", effect(name, row), claim=name),
-            "p": link("verdicts", number(row["holm"]), claim=name),
-            "seeds": [link("seeds", number(x), claim=name, seed=seed) for seed, x in each.items()],
+            "effect": link(table, effect(name, row), claim=name),
+            "p": link(table, number(row["holm"]), claim=name),
+            "seeds": [link(x, number(value), claim=name, seed=seed) for seed, value in each.items()],
         }
 
 
@@ -71,7 +87,7 @@ def pairs(scale: Scale, link: Link) -> Iterator[dict[str, Any]]:
     """Each pair's median depth at the start, on the plateau and at the end of training, and its saddle index there."""
     known = {"study": "curvature", "case": "c1"}
     through = scale.rows("curvature", **known, analysis="over-training").reset_index()
-    for pair in PAIRS:
+    for pair in (*PAIRS, THREE):
         of_pair = through[through["block"] == pair].sort_values("step").groupby("seed")
         middle = chosen(on_plateau(scale, *known.values()).reset_index(), block=pair)
         at = {"start": (of_pair.first(), "over-training"), "plateau": (middle, "plateau")}
@@ -80,7 +96,7 @@ def pairs(scale: Scale, link: Link) -> Iterator[dict[str, Any]]:
         for when, (rows, analysis) in at.items():
             text = f"{number(-rows['lowest'].median())}; {number(rows['index'].median())}"
             cells[when] = link("curvature", text, **known, analysis=analysis, block=pair)
-        yield {"pair": pair, "cells": cells}
+        yield {"pair": f"{pair}, contains Q,K" if pair == THREE else pair, "cells": cells}
 
 
 def networks(scale: Scale, link: Link) -> Iterator[dict[str, Any]]:
@@ -98,6 +114,8 @@ def networks(scale: Scale, link: Link) -> Iterator[dict[str, Any]]:
         yield {
             "words": words,
             **how_soon(runs, link, study=study, case=case),
+            **waits(runs, link, study=study, case=case),
+            "measured": link("curvature", str(len(lowest)), **there),
             "ratio": link("curvature", ratio, **there, block="E,mlp_in"),
             "deepest": Markup("; ").join(Markup("{} {}").format(pair, count) for pair, count in counts.items()),
         }
@@ -119,6 +137,14 @@ def how_soon(runs: pd.DataFrame, link: Link, **known: object) -> dict[str, Any]:
     """How many runs grokked, and their median step, in which never is latest."""
     middle = runs["grokked"].fillna(np.inf).median()
     texts = {"grokked": f"{runs['grokked'].notna().sum()} of {len(runs)}", "step": step(float(middle))}
+    return {name: link("runs", text, **known) for name, text in texts.items()}
+
+
+def waits(runs: pd.DataFrame, link: Link, **known: object) -> dict[str, Markup]:
+    """How many runs memorised, and the median delay, with the least and the largest, of those that grokked as well."""
+    delay = runs["delay"].dropna()
+    text = f"{number(delay.median())} [{number(delay.min())}, {number(delay.max())}]"
+    texts = {"memorised": f"{runs['memorised'].notna().sum()} of {len(runs)}", "delay": text if len(delay) else "–"}
     return {name: link("runs", text, **known) for name, text in texts.items()}
 
 

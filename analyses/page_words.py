@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from decay_map import LATE
 from markupsafe import Markup
 from page_claims import number
 from page_figures import depths
@@ -23,6 +24,8 @@ COLOURS = {0.0: ("grey", "#949494"), 0.001: ("blue", "#0173b2"), 0.004: ("orange
 """Name and value by weight decay."""
 DASHED = 512
 """Size of the batches whose curves are dashed; the others are of 64."""
+STEPS, WATCHED = (100, 400, 800), 800
+"""At which test losses are compared, and the last."""
 PAIRS = ("E,W", "W,V")
 TEXTS = {"bible": "King James Bible", "jargon": "Jargon File"}
 """By file."""
@@ -58,9 +61,13 @@ def natural_text(scale: Linked, link: Link) -> dict[str, Any] | None:
             "depths": scale.caption("curvature", {"study": "curvature"}),
         },
         "ends": ends(ranges, link),
+        "pulls": list(pulls(ranges, link)),
+        "ranks": [ranks(*ends) for ends in sorted(set(zip(ranges["first"], ranges["last"], strict=True)))],
+        "opposed": opposed(ranges, link),
         "aware": aware(ranges, link),
         "texts": list(texts(scale, link)),
         "rates": list(rates(scale, link, RATES)),
+        "losses": [*(f"step {step}" for step in STEPS), "lowest"],
         "steps": list(over_training(scale, link)),
     }
 
@@ -101,10 +108,45 @@ def ends(ranges: pd.DataFrame, link: Link) -> list[dict[str, Any]]:
             known = {"sampler": "random", "batch_size": 64, "weight_decay": decay, "first": first}
             names = ("norm", "gradient", "updated", "balance", "opposed", "rest", "learned")
             texts = {name: number(float(at[name].median())) for name in names}
+            if at["rest"].median() > LATE * WATCHED:
+                texts["rest"] = f"> {LATE * WATCHED:g}"
             for name in ("balance", "opposed"):
                 texts[name] += f" [{number(at[name].min())}, {number(at[name].max())}]"
             cells = {name: link("ranges", text, **known) for name, text in texts.items()}
             found.append({"decay": f"{decay:g}", "ranks": ranks(first, at["last"].iloc[0]), **cells})
+    return found
+
+
+def pulls(ranges: pd.DataFrame, link: Link) -> Iterator[dict[str, Any]]:
+    """By sampler, batches and weight decay, what decay and loss do to the words of each range: ratio and cosine."""
+    # What follows gradients learns no word.
+    kept = ranges[(ranges["weight_decay"] > 0) & (ranges["sampler"] != "frequency_aware")]
+    for (sampler, size, decay), rows in kept.groupby(SETTING):
+        known = {"sampler": sampler, "batch_size": size, "weight_decay": decay}
+        middle = rows.groupby("first")[["balance", "opposed"]].median()
+        yield {
+            "setting": f"{sampler} batches of {size}, weight decay {decay:g}",
+            "cells": [
+                link("ranges", f"{number(row.balance)}; {number(row.opposed)}", **known, first=row.Index)
+                for row in middle.itertuples()
+            ],
+        }
+
+
+SETTING = ["sampler", "batch_size", "weight_decay"]
+
+
+def opposed(ranges: pd.DataFrame, link: Link) -> dict[str, Markup]:
+    """Least and largest median cosine of the ranges: where the protocol looks, and where they come nearest to 1."""
+    medians = ranges[ranges["weight_decay"] > 0].groupby([*SETTING, "first"])["opposed"].median()
+    middle = medians.groupby(SETTING).median()
+    found = {}
+    for name, at in (("judged", ("random", 64, 0.001)), ("nearest", middle.idxmax())):
+        of = medians.loc[at]
+        known = dict(zip(SETTING, at, strict=True))
+        found[name] = link("ranges", f"{number(of.min())} to {number(of.max())}", **known)
+        sampler, size, decay = at
+        found[f"{name}_at"] = link("ranges", f"{sampler} batches of {size} at weight decay {decay:g}", **known)
     return found
 
 
@@ -155,23 +197,28 @@ def ends_of(x: pd.Series) -> str:
 
 
 def rates(scale: Scale, link: Link, which: Mapping[str, tuple[str, str]]) -> Iterator[dict[str, Any]]:
-    """Each rate's lowest and last test loss, and c at the last step."""
+    """Each rate's test loss by step and at its lowest, in how many seeds it is below that of c = 1, and its last c."""
+    plain: dict[bool, pd.DataFrame] = {}
     for words, (study, case) in which.items():
         rows = scale.rows("losses", study=study, case=case)
         if rows.empty:
             continue
-        by_seed = rows.sort_values("step").groupby(level="seed")
-        lowest, last = by_seed["test_loss"].min(), by_seed.last()
         known = {"study": study, "case": case}
-        cells = {
-            "seeds": str(len(lowest)),
-            "lowest": number(lowest.median()),
-            "last": number(last["test_loss"].median()),
-            "c": number(last["c"].median()),
-        }
+        by_step = rows.reset_index().pivot(index="seed", columns="step", values="test_loss")
+        losses = by_step[[step for step in STEPS if step in by_step]].assign(lowest=by_step.min(axis=1))
+        # The first of those with the same weight decay.
+        base = plain.setdefault("no weight decay" in words, losses)
+        below = (losses < base.loc[losses.index]).sum()
+        cells = [
+            f"{number(losses[name].median())}" + ("" if base is losses else f" ({below[name]} of {len(losses)} lower)")
+            for name in losses
+        ]
+        last = rows.sort_values("step").groupby(level="seed")["c"].last().median()
         yield {
             "words": words,
-            **{name: link("losses", text, **known) for name, text in cells.items()},
+            "seeds": link("losses", str(len(losses)), **known),
+            "losses": [link("losses", text, **known) for text in cells],
+            "c": link("losses", number(last), **known),
         }
 
 

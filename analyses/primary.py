@@ -202,17 +202,25 @@ def asked() -> Scale:
     return Scale(parser.parse_args().folder)
 
 
+def decided(scale: Scale, tests: Tests, seeds: Sequence[int]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The verdicts of tests that are corrected together, and x of every seed.
+
+    Raises LandscapeError for a seed without x.
+    """
+    x = {name: measured(name, test(scale), seeds) for name, (_, test) in tests.items()}
+    each = [{"claim": name, "seed": seed, "x": by[seed]} for name, by in x.items() for seed in seeds]
+    return judge(x, tests), pd.DataFrame(each)
+
+
 def decide(scale: Scale, tests: Tests, seeds: Sequence[int]) -> None:
     """Write the verdicts of a scale, and x of every seed, beside the tables that they are computed from."""
     try:
-        x = {name: measured(name, test(scale), seeds) for name, (_, test) in tests.items()}
+        verdicts, each = decided(scale, tests, seeds)
     except LandscapeError as error:
         complain(error)
         sys.exit(error.exit_code)
-    each = [{"claim": name, "seed": seed, "x": by[seed]} for name, by in x.items() for seed in seeds]
-    verdicts = judge(x, tests)
     write_csv(verdicts, scale.folder / "verdicts.csv")
-    write_csv(pd.DataFrame(each), scale.folder / "seeds.csv")
+    write_csv(each, scale.folder / "seeds.csv")
     print(verdicts.to_string(index=False))
 
 

@@ -11,8 +11,9 @@ import numpy as np
 import xarray
 from numpy.typing import NDArray
 
-from landscape import open_hessian, open_run
+from landscape import open_geometry, open_hessian, open_run
 from landscape.errors import LandscapeError
+from landscape.storage.files import geometry_file
 from landscape.storage.runs import GROKKED, MEMORISED
 from landscape.sweep.plan import DEFINITION, SweepRun, load_sweep, sweep_runs
 
@@ -40,6 +41,17 @@ class Run:
     def hessian(self, name: str = "") -> xarray.Dataset:
         """A Hessian file, lazily."""
         return open_hessian(self.planned.hessian[name])
+
+    def geometry(self) -> xarray.Dataset:
+        """The geometry file, in memory. Raises LandscapeError for one that is not complete.
+
+        What a file in the making lacks at its end would count as never there.
+        """
+        with open_geometry(path := geometry_file(self.planned.path)) as data:
+            if data.attrs["status"] != "complete":
+                found = f"{path} is {data.attrs['status']}, not complete"
+                raise LandscapeError(found, f"landscape geometry {self.planned.path}")
+            return data.load()
 
     def first(self, metric: str, threshold: float) -> float:
         """First step at which a metric reached a threshold; NaN if it never did."""

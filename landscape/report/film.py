@@ -20,19 +20,19 @@ from landscape.text import printable
 CHARTS = {
     "accuracy": (
         "Training and test accuracy over steps",
-        "Accuracy on the training set (grey) and on the test set (green).",
+        "Training accuracy (grey), test accuracy (green).",
     ),
     "ends": (
         "Ends of the spectrum of each block over the analysed steps",
-        "λ_max of each block (dashed) and its depth −λ_min where it is negative (points). Colours as in the table.",
+        "λ_max (dashed) and depth −λ_min (points) of each block.",
     ),
     "index": (
         "Saddle index of each block over the analysed steps",
-        "Number of negative eigenvalues of each block; a bar where only bounds are known.",
+        "Negative eigenvalues; a bar where only bounds are known.",
     ),
     "kappa": (
         "Coupling ratios of each pair over the analysed steps",
-        "Largest coupling ratios κ of each pair: above the line each of them makes a negative eigenvalue.",
+        "Largest coupling ratios: each above the line is a negative eigenvalue.",
     ),
 }
 """Charts that film.js draws: what they show in a sentence, and their captions."""
@@ -45,12 +45,11 @@ SPECTRUM = {
 GEOMETRY = {
     "frequencies": (
         "Shares of the embedding's frequencies over steps",
-        "Share in the embedding's variance of each frequency in use at the last step; grey: 1 % of chance reach it.",
+        "Shares of frequencies in use at the last step; grey: chance.",
     ),
     "circle": (
         "The numbers in the plane of the embedding's largest frequency at the step of the slider",
-        "The numbers, dark to bright, in the plane of the largest frequency at the step of the slider; lines join "
-        "neighbours on its circle.",
+        "Numbers, dark to bright, in the plane of the largest frequency; lines join neighbours.",
     ),
 }
 POINTS, ROWS = 101, 400

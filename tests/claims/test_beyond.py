@@ -23,7 +23,7 @@ import runs
 from helpers.made_tables import NETWORK, assert_told, made, write_tables
 from helpers.pages import unlinked
 from helpers.tiny_trial import STUDIES
-from page_transformers import NETWORKS, PAIRS
+from page_transformers import NETWORKS, PAIRS, THREE
 
 from landscape.analysis import hessian
 from landscape.sweep.plan import SweepConfig
@@ -103,19 +103,24 @@ def test_x_is_that_of_the_raw_files(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert all(any(x[name, seed] for seed in SEEDS) for name in TESTS)
 
 
+MADE = [one for one in NETWORKS.values() if one != ("nanda", "base")]
+"""Networks whose runs are made up."""
+
+
 def write_transformers(folder: Path, x: float) -> None:
     """Tables of Transformers whose claims all have this x, in which E,U is the deepest pair everywhere."""
     numbers = {name: {seed + 100: value for seed, value in made(x).items()} for name in TESTS}
     each = [{"claim": name, "seed": seed, "x": value} for name, by in numbers.items() for seed, value in by.items()]
-    depth = {pair: 0.01 * (i + 1) for i, pair in enumerate(PAIRS)}
+    depth = {pair: 0.01 * (i + 1) for i, pair in enumerate(PAIRS)} | {THREE: 0.6}
     runs, rows = [], []
-    for study, case in NETWORKS.values():
+    for study, case in MADE:
         for seed in beyond.SEEDS["transformer"]:
             known = {"study": study, "case": case, "seed": seed}
-            runs.append({**known, **NETWORK, "lr_ratio": 1.0, "grokked": np.nan if case == "post" else 300.0})
+            never = {"grokked": np.nan, "delay": np.nan} if case == "post" else {"grokked": 300.0, "delay": 50.0}
+            runs.append({**known, **NETWORK, "lr_ratio": 1.0, "memorised": 250.0, "half": 200.0, **never})
             for analysis, step in (("plateau", 100), ("over-training", 0), ("over-training", 400)):
                 # No embedding that unembeds has a pair E,U.
-                pairs = [pair for pair in PAIRS if (case, pair) != ("tied", "E,U")]
+                pairs = [pair for pair in (*PAIRS, THREE) if (case, pair) != ("tied", "E,U")]
                 rows += [
                     {**known, "analysis": analysis, "step": step, "block": pair, "index": 7.0}
                     | {"lowest": -depth[pair] * (1 + step), "saddle_bound_constants": np.nan}
@@ -147,13 +152,20 @@ def test_the_page_follows_the_verdicts(x: float, judgement: str, tmp_path: Path)
     assert_told(html, report, TESTS, judgement)
     assert "E,U is the deepest in the median" in html
     # Start, plateau and end; its index beside each.
-    assert [f"{0.06 * times:.3g}; 7</a>" in html for times in (1, 101, 401)] == [True] * 3
+    assert [f"{0.05 * times:.3g}; 7</a>" in html for times in (1, 101, 401)] == [True] * 3
     plain = unlinked(html)
-    assert plain.count("E,U 10</td>") == len(NETWORKS) - 1
+    # A block that contains a pair is none.
+    assert plain.count("E,U 10</td>") == len(MADE) - 1
     assert plain.count("V,O 10</td>") == 1
     assert re.search(r">1</th><td>\d+ of \d+</td><td>300</td>", plain)
     assert ">by Proposition 4.1</th><td>10 of 10</td><td>154</td>" in plain
-    assert "<td>∞</td><td>× 0.5 [0.5, 0.5]</td>" in plain
+    network = "<td>10 of 10</td><td>{}</td><td>{}</td><td>{}</td><td>10</td><td>× 0.5 [0.5, 0.5]</td>"
+    assert plain.count(network.format("0 of 10", "∞", "–")) == 1
+    assert plain.count(network.format("10 of 10", "300", "50 [50, 50]")) == len(MADE) - 1
+    told = " ".join(plain.split())
+    assert "memorised in 10 of 10 seeds, and delays are 50 [50, 50] steps" in told
+    assert "E,Q,K contains Q,K, × 20 [20, 20] as deep" in told
+    assert "Not run: the size of 2301.05217." in told
     assert "p = 59, 3 tokens, d = 16, h = 64, seeds 200 to 209; curvature.csv." in plain
     assert tmp_path / "figures/transformer-depths.svg" in texts
 

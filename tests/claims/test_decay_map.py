@@ -7,18 +7,19 @@ import math
 from html import unescape
 from pathlib import Path
 
+import beyond
 import decay_map
 import h5py
 import numpy as np
 import page
 import pandas as pd
 import pytest
-from helpers.made_tables import NETWORK, write_tables
+from helpers.made_tables import NETWORK, judge_beyond, write_tables
 from helpers.pages import unlinked
 from helpers.tiny_trial import STUDIES, TINY
 from page_claims import BEYOND
-from page_map import cost_of_skew
 from runs import finished
+from scale import Scale
 
 from landscape.sweep.plan import SweepConfig
 from landscape.sweep.run import run_sweep
@@ -61,7 +62,8 @@ def write_map(folder: Path, cost: float) -> None:
     rows = [
         {"study": "map", "case": "base", "seed": seed, "weight_decay": decay, "skew": skew, "watched": 10_000}
         | {"grokked": math.nan if skew == 1 else 1000 * (cost if (decay, skew) == (0.002, 0.7) else 1.0)}
-        | {"rest_rare": 300 * (1 + skew), "rest_frequent": 200, "absent_rare": 0.5, "absent_frequent": 0.1}
+        | {"rest_rare": 8001 if decay == 0.0002 else 300 * (1 + skew), "rest_frequent": 200}
+        | {"absent_rare": 0.5, "absent_frequent": 0.1}
         for decay in MAP["grid"]["weight_decay"]
         for skew in MAP["grid"]["skew"]
         for seed in SEEDS
@@ -69,25 +71,28 @@ def write_map(folder: Path, cost: float) -> None:
     pd.DataFrame(rows).to_csv(folder / "map.csv", index=False)
     runs = pd.DataFrame([{"study": "map", "case": "base", "seed": seed, **NETWORK} for seed in SEEDS])
     pd.concat([pd.read_csv(folder / "runs.csv"), runs]).to_csv(folder / "runs.csv", index=False)
+    judge_beyond(folder)
 
 
 @pytest.mark.parametrize(("cost", "judgement"), [(2.0, "supported"), (0.5, "not supported"), (1.0, "undecided")])
 def test_the_page_follows_the_map(cost: float, judgement: str, tmp_path: Path) -> None:
     write_map(tmp_path / "quick", cost)
-    x = cost_of_skew(pd.read_csv(tmp_path / "quick/map.csv"))
+    x = beyond.cost_of_skew(Scale(tmp_path / "quick"))
     assert x == pytest.approx(dict.fromkeys(SEEDS, math.log(cost)))
     texts = page.written(tmp_path)
     html, claim = unescape(texts[tmp_path / "index.html"]), BEYOND["G2"]
     sentence = {"supported": claim.holds, "not supported": claim.opposite}.get(judgement, claim.question)
     assert sentence in html
     assert sentence in texts[tmp_path / "report.md"]
-    plain = unlinked(html)
+    plain = " ".join(unlinked(html).split())
     assert "absent from 50% of batches" in plain
-    assert "50 of 200 runs never grokked" in plain
+    assert "of the whole map 50 of 200 runs never grokked" in plain
+    assert "of its runs 0 of 20 at weight decay 0.0005 never grokked" in plain
     assert "p = 59, 3 tokens, d = 16, h = 64, seeds 200 to 209; map.csv." in plain
     figure = texts[tmp_path / "figures/quick-map.svg"]
-    assert figure.count(">∞<") == 5
-    assert (f">{1000 * cost:,.0f}<" in figure, figure.count(">1.50<"), figure.count(">3.00<")) == (True, 5, 5)
+    # Five decays of the largest skew never grok; four skews of the least decay still move in the last fifth.
+    assert (figure.count(">∞<"), figure.count(">&gt; 8,000<")) == (5, 4)
+    assert (f">{1000 * cost:,.0f}<" in figure, figure.count(">300<"), figure.count(">600<")) == (True, 4, 4)
 
 
 def test_a_trial_without_the_map_says_nothing_of_it(tmp_path: Path) -> None:

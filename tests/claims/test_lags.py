@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from html import unescape
 from pathlib import Path
@@ -13,10 +14,11 @@ import numpy as np
 import page
 import pandas as pd
 import pytest
-from helpers.made_tables import write_tables
+from helpers.made_tables import judge_beyond, write_tables
 from helpers.pages import unlinked
 from helpers.tiny_trial import STUDIES, shortened
-from page_lags import SENTENCES
+from page_claims import BEYOND
+from page_lags import bracket
 from runs import finished
 
 from landscape.analysis.geometry import measure_geometry
@@ -44,16 +46,21 @@ def write_lags(folder: Path, sign: int) -> None:
     # What is highest at the start has no logarithm.
     table.loc[table["event"] == "index_peak", "step"] = 0
     table.to_csv(folder / "lags.csv", index=False)
+    judge_beyond(folder)
 
 
 @pytest.mark.parametrize(("sign", "judgement"), [(1, "supported"), (-1, "not supported"), (0, "undecided")])
 def test_the_page_says_what_comes_first(sign: int, judgement: str, tmp_path: Path) -> None:
     write_lags(tmp_path / "mid", sign)
     texts = page.written(tmp_path)
-    text = unlinked(unescape(texts[tmp_path / "index.html"]))
-    assert f'<details id="geometry"><summary><h2>{SENTENCES[judgement]}</h2>' in text
+    text, claim = unlinked(unescape(texts[tmp_path / "index.html"])), BEYOND["G1"]
+    undecided = f"Undecided: {claim.question}"
+    sentence = {"supported": claim.holds, "not supported": claim.opposite}.get(judgement, undecided)
+    assert f'<details id="geometry"><summary><h2>{sentence}</h2>' in text
     # All signs alike, which two of 2^10 choices are; or all zero.
-    assert f"mid {judgement}, p = {'1' if sign == 0 else '0.00195'}." in text
+    assert re.search(rf">{judgement}</span></td><td>{'1' if sign == 0 else '0.00195'}</td>", text)
+    where = {1: "before", -1: "after", 0: "with"}[sign]
+    assert f"<td><b>{where}, × {1.5**sign:.3g} [" in text
     found = re.search(r">50 % test accuracy</th><td>(.*?)</td><td>(.*?)</td>", text)
     assert found
     ratio = f"{1.5**sign:.3g}"
@@ -62,7 +69,36 @@ def test_the_page_says_what_comes_first(sign: int, judgement: str, tmp_path: Pat
     grokked = re.search(r">95 % test accuracy</th><td>.*?</td><td>(.*?)</td>", text)
     assert grokked
     assert grokked[1] == f"{10 if sign > 0 else 1} of 10"
-    assert SENTENCES[judgement] in texts[tmp_path / "report.md"]
+    assert sentence in unlinked(texts[tmp_path / "report.md"])
+
+
+def test_an_event_lies_between_the_analysed_steps() -> None:
+    """A peak between its neighbours, beyond the last step where it is the last; a fall after the step before."""
+    steps = [0, 10, 20, 40]
+    assert bracket("kappa_peak", 20, steps) == (10, 40)
+    assert bracket("kappa_peak", 40, steps) == (20, math.inf)
+    assert bracket("index_peak", 0, steps) == (0, 10)
+    assert bracket("index_half", 20, steps) == (10, 20)
+    np.testing.assert_equal(bracket("index_half", math.nan, steps), (math.nan, math.nan))
+
+
+def test_what_the_analysed_steps_leave_open_is_unresolved(tmp_path: Path) -> None:
+    """A peak seen with the frequencies, at the last analysed step, is later; with a step on either side it is open."""
+    write_lags(tmp_path / "mid", 1)
+    curvature = pd.read_csv(tmp_path / "mid/curvature.csv")
+    for last, shown in ((False, "unresolved, × 1 [0.5, 2]"), (True, "before, × 2 [1.5, ∞]")):
+        at = (0.5, 1.0, 2.0) if not last else (0.5, 1.5, 2.0)
+        rows = [
+            {"study": "lags", "case": "base", "seed": seed, "analysis": "over-training", "block": "E,W"}
+            | {"step": round(times * 10 * seed), "lowest": -1.0, "index_level": "certified"}
+            for seed in SEEDS
+            for times in at
+        ]
+        pd.concat([curvature, pd.DataFrame(rows)]).to_csv(tmp_path / "mid/curvature.csv", index=False)
+        table = pd.read_csv(tmp_path / "mid/lags.csv")
+        table.loc[table["event"] == "kappa_peak", "step"] = [10 * seed * (2 if last else 1) for seed in SEEDS]
+        table.to_csv(tmp_path / "mid/lags.csv", index=False)
+        assert f">{shown}</a>" in unescape(page.written(tmp_path)[tmp_path / "index.html"])
 
 
 def test_what_is_not_defined_is_left_open(tmp_path: Path) -> None:
@@ -85,6 +121,10 @@ def test_events_are_those_of_the_raw_files(tmp_path: Path) -> None:
     """By h5py alone."""
     definition = shortened(json.loads((STUDIES / "quick/beyond/lags.json").read_text()), {"base"})
     definition = {name: value for name, value in definition.items() if name not in ("cases", "grid")}
+    # A second analysis, at steps of its own.
+    (first,) = definition["hessian"]
+    more = {**{name: value for name, value in first.items() if name != "num_steps"}, "name": "more", "steps": "2,5"}
+    definition["hessian"] = [first, more]
     run_sweep(SweepConfig(**{**definition, "seeds": [200]}), tmp_path, jobs=1, overwrite=False, quiet=True)
     (run,) = finished("lags", tmp_path)
     measure_geometry(run.planned.path)
@@ -95,11 +135,16 @@ def test_events_are_those_of_the_raw_files(tmp_path: Path) -> None:
     assert found["half"] == steps[accuracy >= 0.5][0]
     after = steps[(steps > found["loss_peak"]) & (loss <= loss.max() / 2)]
     np.testing.assert_equal(found["loss_half"], after[0] if len(after) else np.nan)
-    with h5py.File(run.planned.hessian["over-training"]) as file:
-        at, kappa, index = (file[name][:] for name in ("step", "coupling_ratios", "inertia"))
-        pair = [name.decode() for name in file["pair"]].index("E,W")
-    assert found["kappa_peak"] == at[np.nanargmax(kappa[:, pair, 0])]
-    assert found["index_peak"] == at[index[:, 0, 0].argmax()]
+    kappa, index = {}, {}
+    for path in run.planned.hessian.values():
+        with h5py.File(path) as file:
+            pair = [name.decode() for name in file["pair"]].index("E,W")
+            kappa |= dict(zip(file["step"][:].tolist(), file["coupling_ratios"][:, pair, 0], strict=True))
+            index |= dict(zip(file["step"][:].tolist(), file["inertia"][:, 0, 0], strict=True))
+    assert {2, 5} <= set(kappa)
+    known = {at: value for at, value in sorted(kappa.items()) if not np.isnan(value)}
+    assert found["kappa_peak"] == max(known, key=lambda at: known[at])
+    assert found["index_peak"] == max(sorted(index), key=lambda at: index[at])
     with h5py.File(run.planned.path.with_suffix(".geometry.h5")) as file:
         at, share, p = (file[name][:] for name in ("step", "top_frequency_share", "top_frequency_share_p"))
     there = at[(p <= 0.01) & (share >= share[-1] / 2)]

@@ -227,7 +227,7 @@ def write_text(folder: Path, x: float) -> None:
     losses = [
         {"study": study, "case": case, "seed": 300, "step": step, "test_loss": loss, "c": 1.5}
         for study, case in RATES.values()
-        for step, loss in ((0, 6.0), (400, 4.25), (800, 4.75))
+        for step, loss in ((0, 6.0), (100, 5.5), (400, 4.25), (800, 4.75))
     ]
     curvature = [
         {"study": study, "case": "base", "seed": 300, "analysis": analysis, "step": step, "block": block}
@@ -263,9 +263,16 @@ def test_the_page_follows_the_verdicts(x: float, judgement: str, tmp_path: Path)
     assert_told(html, report, TESTS, judgement)
     for text in (html, report):
         assert "4 of 4</a> runs the" in text.replace("\n", " ")
-        assert text.count(">4.25</a>") == text.count(">4.75</a>") == text.count(">1.5</a>") == len(RATES)
+        # Of two weight decays one rate is what the others are compared with; the lowest is that of step 400.
+        for loss, times in ((5.5, 1), (4.25, 2), (4.75, 1)):
+            assert text.count(f">{loss}</a>") == 2 * times
+            assert text.count(f">{loss} (0 of 1 lower)</a>") == (len(RATES) - 2) * times
+        assert text.count(">1.5</a>") == len(RATES)
         assert text.count(">0.015</a>") == text.count(">0.045</a>") == text.count(">2.5</a>") == 2
         assert ">3.25</a>" in text
+        # Ratio and cosine of both ranges, of the settings with weight decay.
+        assert text.count(">0.5; 0.25</a>") == 2 * 2
+        assert ">random batches of 64 at weight decay 0.001</a>" in text
         assert "1 of 1</a> seeds bounds decide" in text
         # Medians over seeds of what weight decay adds, and of what small batches take; the judged seeds themselves.
         assert text.count(">0.562 [0.5, 0.625]</a>") == text.count(">−0.125 [−0.125, −0.125]</a>") == 1
@@ -287,7 +294,7 @@ def write_reader(folder: Path, x: float) -> None:
     losses = [
         {"study": study, "case": case, "seed": 300, "step": step, "test_loss": loss, "c": 1.5}
         for study, case in RATES_OF_READER.values()
-        for step, loss in ((0, 6.0), (400, 4.25), (800, 4.75))
+        for step, loss in ((0, 6.0), (100, 5.5), (400, 4.25), (800, 4.75))
     ]
     curvature = [
         {"study": "curvature", "seed": 300 + seed, "analysis": analysis, "step": step, "block": block}
@@ -314,8 +321,8 @@ def test_the_page_follows_a_transformer(x: float, judgement: str, tmp_path: Path
     for text in (html, report):
         # Medians over three seeds of the depths over training alone, at two steps.
         assert text.count(">0.33</a>") == text.count(">0.55</a>") == 2
-        # Seeds, lowest and last test loss of each rate lead to its first row.
-        assert [text.count(f'text-transformer/losses.csv#L{row}"') for row in (2, 5, 8)] == [3, 3, 3]
+        # Seeds, three test losses and the lowest of each rate lead to its first row.
+        assert [text.count(f'text-transformer/losses.csv#L{row}"') for row in (2, 6, 10)] == [5, 5, 5]
     assert 'href="text-transformer/zipf.csv"' not in html
     assert 'href="text-transformer/losses.csv"' in html
 

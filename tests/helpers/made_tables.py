@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+import beyond
 import pandas as pd
 import primary
 from page_claims import BEYOND
-from scale import FILM
+from scale import FILM, Scale
 
 SEEDS = range(100, 110)
 WIDTHS = {"d64": ("embed_dim", 64, 0.5), "h256": ("hidden", 256, 4.0), "p97": ("p", 97, 1.5)}
@@ -88,6 +89,14 @@ def write_tables(folder: Path, x: Mapping[str, float], tokens: int) -> None:
     tables["metrics"] = pd.DataFrame([{"study": "curvature", "seed": SEEDS[0], **row} for row in recorded] + of_film)
     folder.mkdir()
     for name, table in tables.items():
+        table.to_csv(folder / f"{name}.csv", index=False)
+
+
+def judge_beyond(folder: Path) -> None:
+    """The verdicts of claims that several scales have, from the other tables in a folder."""
+    found = beyond.families(Scale(folder))
+    assert found is not None
+    for name, table in zip(("beyond", "beyond-seeds"), found, strict=True):
         table.to_csv(folder / f"{name}.csv", index=False)
 
 

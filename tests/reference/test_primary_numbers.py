@@ -68,6 +68,47 @@ def test_verdicts_on_transformers_follow_from_the_committed_tables() -> None:
         assert np.isclose(float(row["holm"]), corrected)
 
 
+@pytest.mark.parametrize("name", ["transformer", *SCALES])
+def test_verdicts_beyond_the_paper_follow_from_the_committed_tables(name: str) -> None:
+    folder = REFERENCE / name
+
+    def minus(of: float, over: float) -> float:
+        return 0.0 if of == over else float(np.log(of) - np.log(over))
+
+    step: dict[tuple[int, str], float] = {}
+    for row in rows(folder / "lags.csv"):
+        step[int(row["seed"]), row["event"]] = float(row["step"] or "inf")
+    x = {"G1": {seed: minus(step[seed, "half"], step[seed, "frequency"]) for seed in range(200, 210)}}
+    families = [x]
+    if (folder / "map.csv").exists():
+        cell = {
+            (int(row["seed"]), float(row["weight_decay"]), float(row["skew"])): float(row["grokked"] or row["watched"])
+            for row in rows(folder / "map.csv")
+        }
+        cost = lambda seed, decay: np.log(cell[seed, decay, 0.7] / cell[seed, decay, 0.0])  # noqa: E731
+        families.append({"G2": {seed: cost(seed, 0.002) - cost(seed, 0.0005) for seed in range(200, 210)}})
+    at = {
+        (row["lr_ratio"], int(row["seed"])): float(row["grokked"] or "inf")
+        for row in rows(folder / "runs.csv")
+        if row["study"] == "auto"
+    }
+    if at:
+        best = {"quick": "256.0", "mid": "64.0", "transformer": "10.0"}[name]
+        seeds = range(400, 410)
+        sooner = {seed: minus(at["1.0", seed], at["auto", seed]) for seed in seeds}
+        within = {seed: np.log(1.1) - minus(at["auto", seed], at[best, seed]) for seed in seeds}
+        families.append({"A1": sooner, "A2": within})
+    committed = {(row["claim"], int(row["seed"])): float(row["x"]) for row in rows(folder / "beyond-seeds.csv")}
+    verdicts = {row["claim"]: row for row in rows(folder / "beyond.csv")}
+    assert len(committed) == 10 * len(verdicts) == 10 * sum(map(len, families))
+    for family in families:
+        for claim, (corrected, judgement) in verdict(family).items():
+            for seed, value in family[claim].items():
+                assert np.isclose(committed[claim, seed], value)
+            assert verdicts[claim]["verdict"] == judgement
+            assert np.isclose(float(verdicts[claim]["holm"]), corrected)
+
+
 def test_the_committed_page_is_that_of_the_committed_tables() -> None:
     if not (REFERENCE / "index.html").exists():
         pytest.skip("no page is committed yet: python analyses/page.py")

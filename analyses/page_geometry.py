@@ -1,0 +1,118 @@
+"""What the trial's page shows of the embedding's geometry at the end of training, and the circles of its film."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+from markupsafe import Markup
+from matplotlib.colors import to_hex
+from page_beside import TASKS
+from page_claims import number
+from page_figures import film
+from page_links import Link, Linked, setup
+from scale import which
+
+from landscape.report.film import known
+from landscape.report.style import palette, shades
+
+COLUMNS = {
+    "frequencies in use": "num_frequencies",
+    "largest share of a frequency": "top_frequency_share",
+    "the same in the other order": "other_order_share",
+    "circle R²": "top_circle_r2",
+    "participation ratio": "participation_ratio",
+    "distance R² of a circle": "distance_r2_circular",
+    "distance R² of a line": "distance_r2_linear",
+    "distance R² of both": "distance_r2",
+    "largest |ρ|": "line_spearman",
+    "scaling index": "scaling_index",
+    "PLS Q²": "pls_q2",
+    "test loss": "test_loss",
+    "restricted test loss": "test_restricted_loss",
+    "excluded test loss": "test_excluded_loss",
+}
+"""Column of geometry.csv by what heads it on the page."""
+LINES = {"line_spearman_p": "line_spearman", "pls_q2_p": "pls_q2"}
+"""p-values of the two quantities that look for a line."""
+LEVEL = 0.01
+
+
+def last_geometry(scales: Sequence[Linked]) -> dict[str, Any] | None:
+    """Medians with ranges over seeds by scale and task, and in how many runs there is a line; None of no runs."""
+    studied = [one for one in scales if "geometry" in one.tables]
+    if not studied:
+        return None
+    settings = {words: cells for one in studied for words, cells in by_task(one.name, one.tables["geometry"], one.link)}
+    every = pd.concat([one.tables["geometry"] for one in studied])
+    last = studied[-1]
+    there = functools.partial(last.link, "geometry", study=last.tables["geometry"]["study"].iloc[0])
+    lines = {of: f"{int((every[p] <= LEVEL).sum())} of {len(every)}" for p, of in LINES.items()}
+    return {
+        "settings": list(settings),
+        "rows": {name: [cells[name] for cells in settings.values()] for name in ("seeds", *COLUMNS)},
+        "lines": {of: there(text) for of, text in lines.items()},
+    }
+
+
+def by_task(scale: str, table: pd.DataFrame, link: Link) -> Iterator[tuple[str, Mapping[str, Markup]]]:
+    """Each task of a scale in words, and its quantities by name."""
+    for (study, task), rows in table.groupby(["study", "task"], sort=False):
+        texts = {"seeds": str(len(rows)), **{name: spread(rows[column]) for name, column in COLUMNS.items()}}
+        linked = {name: link("geometry", text, study=study, task=task) for name, text in texts.items()}
+        yield f"{scale}, {TASKS[task]}", linked
+
+
+def spread(values: pd.Series) -> str:
+    """The median with the least and the largest."""
+    if values.isna().all():
+        return "–"
+    middle, low, high = (number(float(value)) for value in (values.median(), values.min(), values.max()))
+    return middle if low == high else f"{middle} [{low}, {high}]"
+
+
+def film_of_circles(scale: Linked) -> dict[str, Any] | None:
+    """What film.js shows of the run whose circles are known; None where there is none.
+
+    Its blocks were analysed at some of these steps alone.
+    """
+    if "circles" not in scale.tables:
+        return None
+    places, shares = scale.tables["circles"], scale.tables["frequencies"]
+    of_run = {name: places[name].iloc[0] for name in ("study", "case", "seed")}
+    (run,) = which(scale.tables["runs"], **of_run).to_dict("records")
+    analysed = film(
+        which(scale.tables["curvature"], **of_run),
+        which(scale.tables["metrics"], **of_run),
+        f"{scale.name}/curvature.csv",
+    )
+    blocks = {one["step"]: one["blocks"] for one in analysed["steps"]}
+    found = {str(step): circle(rows) for step, rows in places.groupby("step") if rows["frequency"].iloc[0] > 0}
+    steps = sorted({*blocks, *map(int, found)})
+    curves = dict(iter(shares.groupby("frequency")))
+    last = places[places["step"] == places["step"].max()]["number"]
+    return {
+        **analysed,
+        "steps": [{"step": step, "blocks": blocks.get(step, {})} for step in steps],
+        "frequencies": {
+            **{name: next(iter(curves.values()))[name].tolist() for name in ("step", "chance")},
+            "curves": [
+                {"frequency": int(k), "colour": to_hex(tint), "share": rows["share"].tolist()}
+                for (k, rows), tint in zip(curves.items(), palette(len(curves)), strict=True)
+            ],
+        },
+        "circles": found,
+        "numbers": [{"number": n, "colour": to_hex(tint)} for n, tint in zip(last, shades(len(last)), strict=True)],
+        **{event: known(run[event]) for event in ("memorised", "grokked")},
+        "run": run["file"],
+        "setting": setup(pd.DataFrame([run])),
+    }
+
+
+def circle(rows: pd.DataFrame) -> dict[str, Any]:
+    """The numbers in the plane of one step's largest frequency."""
+    first = rows.iloc[0]
+    places = {axis: rows[axis].tolist() for axis in ("x", "y")}
+    return {"frequency": int(first["frequency"]), "share": float(first["share"]), "r2": float(first["r2"]), **places}
