@@ -351,6 +351,11 @@ def test_browsers_show_it(three: Path, tmp_path_factory: pytest.TempPathFactory)
         assert shown.evaluate("document.getElementById('glossary').open")
         assert shown.evaluate("scrollY > 1000 && document.querySelector('nav').getBoundingClientRect().top === 0")
 
+        shown.evaluate("document.querySelector('a[href=\"#by-rate\"]').click()")
+        shown.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        assert shown.evaluate("document.getElementById('beside').open")
+        assert 0 <= shown.evaluate("document.getElementById('by-rate').getBoundingClientRect().top") < 300
+
         def film() -> tuple[str, str, int]:
             state = "[now.textContent, run.textContent, blocks.rows.length]"
             named = ", ".join(f"{name} = document.getElementById('{name}')" for name in ("now", "run", "blocks"))

@@ -1,7 +1,8 @@
-// A link to something folded unfolds it.
+// A link to something folded, or inside of something folded, unfolds it.
 function unfold() {
   const target = document.getElementById(location.hash.slice(1));
-  if (target && target.tagName === "DETAILS") target.open = true;
+  for (let part = target; part; part = part.parentElement) if (part.tagName === "DETAILS") part.open = true;
+  target?.scrollIntoView();
 }
 addEventListener("hashchange", unfold);
 unfold();
