@@ -185,7 +185,7 @@ def lines(found: Mapping[str, Numbers]) -> Iterator[Line]:
 
 def profiled(part: str) -> str:
     """The profile of a part of `commands`."""
-    return "hessian" if part == "hessian 20" else part
+    return "hessian" if part == "hessian 100" else part
 
 
 def limit(found: Mapping[str, Numbers], part: str) -> str:
