@@ -183,16 +183,13 @@ def lines(found: Mapping[str, Numbers]) -> Iterator[Line]:
     yield from ()
 
 
-def profiled(part: str) -> str:
-    """The profile of a part of `commands`."""
-    return "hessian" if part == "hessian 100" else part
+PROFILES = {"hessian 100": "hessian"}
+"""Parts of `commands` that have the profile of another."""
 
 
 def limit(found: Mapping[str, Numbers], part: str) -> str:
-    """What the limit of a checkpoint is, and how far it is: a line below a row of `commands`; empty if unmeasured."""
-    numbers = found.get(profiled(part))
-    if numbers is None:
-        return ""
+    """What the limit of a checkpoint is, and how far it is: a line below a row of `commands`."""
+    numbers = found[part]
     seconds, largest = numbers["seconds"], list(numbers["kinds"].items())[:SHOWN]
     told = "; ".join(f"{kind} {_seconds(work)}" for kind, work in largest)
     return (

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from benchmarks import checkpoints, commands, page, peers
+from benchmarks import checkpoints, commands, page, peers, reports
 from benchmarks.counts import Shape
 from landscape import HessianConfig, TrainConfig
 from landscape.problems.embedding_mlp.products import Passes
@@ -103,7 +105,7 @@ def test_profile_of_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_page_says_what_the_limit_is(tmp_path: Path) -> None:
-    """Below a row that misses its target, and only there, the profile of a checkpoint says why."""
+    """Below a row that misses its target, and only there, a profile says why; that of one checkpoint for many, too."""
     kinds = {
         "products: densities": {"seconds": 6.0, "count": 1280, "gemms": 3.0},
         checkpoints.FACTORISATIONS: {"seconds": 3.0, "count": 9},
@@ -112,10 +114,15 @@ def test_page_says_what_the_limit_is(tmp_path: Path) -> None:
     here = {"git_commit": "0" * 40, "machine": "a machine", "torch_version": "2.11"}
     part = {"environment": "a", "elsewhere": 0.0}
     for seconds, is_shown in ((400.0, True), (4.0, False)):
-        waits = {"hessian": {**part, "seconds": seconds, "cpu": 1.0, "memory": 1e9}}
+        waits = {
+            name: {**part, "seconds": seconds * factor, "cpu": 1.0, "memory": 1e9}
+            for name, factor in (("hessian", 1), ("hessian 100", 100), ("report", 1))
+        }
         (tmp_path / "commands.json").write_text(json.dumps({"environments": {"a": here}, "parts": waits}))
         profiles = {"hessian": {**part, "step": 3, "seconds": 10.0, "kinds": kinds}}
         (tmp_path / "checkpoints.json").write_text(json.dumps({"environments": {"a": here}, "parts": profiles}))
+        drawn = {"report": {**part, "seconds": 8.0, "libraries": {"matplotlib": 6.0, "numpy": 1.6, reports.OURS: 0.4}}}
+        (tmp_path / "reports.json").write_text(json.dumps({"environments": {"a": here}, "parts": drawn}))
         page.write(tmp_path, tmp_path)
         text = (tmp_path / "performance.md").read_text()
         limit = (
@@ -123,8 +130,38 @@ def test_page_says_what_the_limit_is(tmp_path: Path) -> None:
             "(9); files, Python and the rest 1 s. Matrix products and LAPACK alone take 6 of the 10 CPU seconds of a "
             "checkpoint | | | | 1 |"
         )
+        assert text.count(limit) == 2 * is_shown
+        limit = "limit, in one process under a profiler: matplotlib 75%, numpy 20%, landscape 5% of 8 CPU seconds"
         assert (limit in text) == is_shown
         assert "| in all | 10, of which 6 are GEMMs and LAPACK |" in text
+
+
+@pytest.mark.slow
+def test_profile_of_a_report(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its libraries add up; what draws takes more than what this package does, which takes something."""
+    run = tmp_path / "landscape-demo/demo.h5"
+    run.parent.mkdir()
+    shutil.copy(tiny_run, run)
+    monkeypatch.setattr(reports, "demo", lambda: (SimpleNamespace(name=str(tmp_path)), {}))
+    found = reports.by_library()
+    libraries = found["libraries"]
+    assert sum(libraries.values()) == pytest.approx(found["seconds"])
+    assert libraries["matplotlib"] > libraries[reports.OURS] > 0
+    assert list(tmp_path.iterdir()) == [run.parent]
+
+
+def test_rows_that_meet_their_target_are_counted(tmp_path: Path) -> None:
+    """And left out of the table of comparisons."""
+    here = {"git_commit": "0" * 40, "machine": "a machine", "torch_version": "2.11"}
+    seconds = {"landscape --help": {"median": 1.5}, "landscape info": {"median": 0.5}}
+    part = {"environment": "a", "elsewhere": 0.0, "seconds": seconds}
+    results = {"environments": {"a": here}, "parts": {"processes": part}}
+    (tmp_path / "startup.json").write_text(json.dumps(results))
+    page.write(tmp_path, tmp_path)
+    text = (tmp_path / "performance.md").read_text()
+    assert "1 of 2 comparisons with a target meet it, 1 of row 11, and are left out of the table." in text
+    assert "| 11 | `landscape --help` | < 1 s | 1.50 s | ✗ not met | 1 |" in text
+    assert "| 11 | `landscape info`" not in text
 
 
 def test_memory_is_that_of_a_process_and_its_workers() -> None:
