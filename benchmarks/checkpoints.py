@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
+import scipy.linalg
 import torch
 from torch.profiler import ProfilerActivity, profile
 
@@ -59,8 +61,13 @@ KINDS: dict[str, tuple[tuple[Any, tuple[str, ...]], ...]] = {
     ),
     CG: ((ConjugateGradients, ("solve",)),),
     FACTORISATIONS: ((torch.linalg, ("ldl_factor_ex", "cholesky_ex", "cholesky")),),
-    SOLVES: ((torch.linalg, ("solve_triangular",)),),
-    EIGENVALUES: ((torch.linalg, ("eigvalsh", "eigh", "svdvals", "svd", "qr")),),
+    SOLVES: ((torch.linalg, ("solve_triangular", "ldl_solve")),),
+    EIGENVALUES: (
+        (torch.linalg, ("eigvalsh", "eigh", "svdvals", "svd", "qr")),
+        (np.linalg, ("eigvalsh", "eigh", "svd")),
+        (scipy.linalg, ("eigh_tridiagonal",)),
+        (scipy.linalg.lapack, ("dsytrd", "dsterf", "dormqr")),
+    ),
 }
 """Functions by kind of work; what one takes inside of another is the inner one's."""
 
@@ -183,18 +190,14 @@ def lines(found: Mapping[str, Numbers]) -> Iterator[Line]:
     yield from ()
 
 
-PROFILES = {"hessian 100": "hessian"}
-"""Parts of `commands` that have the profile of another."""
-
-
 def limit(found: Mapping[str, Numbers], part: str) -> str:
     """What the limit of a checkpoint is, and how far it is: a line below a row of `commands`."""
     numbers = found[part]
     seconds, largest = numbers["seconds"], list(numbers["kinds"].items())[:SHOWN]
     told = "; ".join(f"{kind} {_seconds(work)}" for kind, work in largest)
     return (
-        f"limit, on one thread at step {numbers['step']:,}: {told}. Matrix products and LAPACK alone take "
-        f"{_alone(numbers):.3g} of the {seconds:.3g} CPU seconds of a checkpoint"
+        f"limit, on one thread at step {numbers['step']:,}: {told}. LAPACK and the matrix products in "
+        f"Hessian-vector products take {_alone(numbers):.3g} of the {seconds:.3g} CPU seconds of a checkpoint"
     )
 
 
@@ -222,16 +225,15 @@ def section(found: Mapping[str, Numbers]) -> str:
     for kind in kinds:
         cells = (numbers["kinds"].get(kind) for numbers in found.values())
         rows.append(f"| {kind} | {' | '.join(_seconds(work) if work else '' for work in cells)} |")
-    totals = (
-        f"{numbers['seconds']:.3g}, of which {_alone(numbers):.3g} are GEMMs and LAPACK" for numbers in found.values()
-    )
+    told = "{:.3g}, of which {:.3g} are these GEMMs and LAPACK"
+    totals = (told.format(numbers["seconds"], _alone(numbers)) for numbers in found.values())
     rows.append(f"| in all | {' | '.join(totals)} |")
     return "\n\n".join([ABOUT, "\n".join(rows)])
 
 
 ABOUT = (
-    "One checkpoint by kind of work, on one thread; in brackets products or calls, and of products the share of the "
-    "time that their matrix products take alone."
+    "One checkpoint by kind of work, on one thread; in brackets products or calls, and of Hessian-vector products the "
+    "share of the time that their matrix products take alone (GEMMs)."
 )
 
 

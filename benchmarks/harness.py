@@ -9,6 +9,7 @@ import json
 import multiprocessing
 import os
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +26,9 @@ ROOT = Path(__file__).parent.parent
 RESULTS, CACHE = ROOT / "benchmarks/results", ROOT / "benchmarks/.cache"
 UNRELATED = ("__main__", "page", "figures", "accuracy", "gpu")
 """Scripts that no result here depends on."""
-PEERS = ("PyHessian", "curvlinops-for-pytorch", "hessian-eigenthings", "scipy")
+MEASURED = ("landscape", "benchmarks/*.py")
+"""Files that the times depend on."""
+LIBRARIES = ("matplotlib", "PyHessian", "curvlinops-for-pytorch", "hessian-eigenthings", "scipy")
 Numbers = dict[str, Any]
 
 
@@ -81,6 +84,11 @@ def summary(seconds: Sequence[float]) -> dict[str, Any]:
     }
 
 
+def every_core() -> dict[str, str]:
+    """Variables of a process that may use every core, which this one may not."""
+    return {k: v for k, v in os.environ.items() if k not in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+
+
 def apart(function: Callable[..., Any], *args: Any) -> Any:
     """The result of a module's function in a separate process. Raises BrokenProcessPool if that is killed."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
@@ -99,11 +107,14 @@ def peak_memory() -> int:
 def environment() -> dict[str, Any]:
     """Code, versions and machine, without the hostname."""
     found = {k: v for k, v in provenance("cpu").items() if k not in ("hostname", "argv", "created")}
+    changed = ["git", "-C", str(ROOT), "status", "--porcelain", "--", *MEASURED]
     cpu = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
     cores, memory = len(os.sched_getaffinity(0)), os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return {
         **found,
-        **{name: version(name) for name in PEERS},
+        # Results, which are written on the way, are no change of the code.
+        "git_dirty": int(bool(subprocess.run(changed, capture_output=True, check=True).stdout)),
+        **{name: version(name) for name in LIBRARIES},
         "machine": f"{cpu[0].split(':')[1].strip()}, {cores} cores, {memory / 1e9:.0f} GB",
         "threads": torch.get_num_threads(),
     }
@@ -135,7 +146,8 @@ def measure(name: str, parts: Sequence[Part], full: bool, again: bool) -> dict[s
     torch.set_num_threads(1)
     RESULTS.mkdir(exist_ok=True)
     here = environment()
-    place, code = _digest(here), _code(here)
+    code = _code(here)
+    place = _digest([here, code])
     for part in parts:
         found = load(name)
         known = found["parts"].get(part.name, {})
@@ -161,9 +173,9 @@ def measure(name: str, parts: Sequence[Part], full: bool, again: bool) -> dict[s
 
 def _code(here: Mapping[str, Any]) -> str:
     """A digest of machine, versions, package and scripts, which share work, and which identifies a result."""
-    sources = [*(ROOT / "landscape").rglob("*.py")]
+    sources = [path for path in (ROOT / "landscape").rglob("*") if path.is_file() and path.suffix != ".pyc"]
     sources += [path for path in (ROOT / "benchmarks").glob("*.py") if path.stem not in UNRELATED]
-    text = "".join(path.read_text(encoding="utf-8") for path in sorted(sources))
+    text = [hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(sources)]
     return _digest([text, {k: v for k, v in here.items() if not k.startswith("git_")}])
 
 

@@ -17,7 +17,6 @@ from benchmarks import (
     figures,
     growth,
     index,
-    memory,
     products,
     profiles,
     reports,
@@ -37,7 +36,6 @@ SCRIPTS: dict[str, ModuleType] = {
     "eigenvalues": eigenvalues,
     "wholerun": wholerun,
     "training": training,
-    "memory": memory,
     "startup": startup,
     "storage": storage,
     "growth": growth,
@@ -62,8 +60,8 @@ def write(docs: Path, results: Path = RESULTS) -> None:
     """Write performance.md, and its figures in performance/, into a folder."""
     found = {name: load(name, results) for name in (*SCRIPTS, *ELSEWHERE)}
     for name, script in SCRIPTS.items():
-        known = {part.name for part in script.parts()}
-        found[name]["parts"] = {part: numbers for part, numbers in found[name]["parts"].items() if part in known}
+        measured = found[name]["parts"]
+        found[name]["parts"] = {p.name: measured[p.name] for p in script.parts() if p.name in measured}
     lines = {
         name: sorted(script.lines(found[name]["parts"]), key=lambda line: line.row) for name, script in SCRIPTS.items()
     }
@@ -94,9 +92,9 @@ def write(docs: Path, results: Path = RESULTS) -> None:
         if line.row == "waits":
             waits.append(f"| {line.what} | {line.target} | {line.found} | {MARKS[line.met]} | {at} |")
             for name, script in LIMITS.items() if line.met is False else ():
-                part = script.PROFILES.get(line.part, line.part)
-                if (name, part) in where:
-                    waits.append(f"| {script.limit(found[name]['parts'], part)} | | | | {where[name, part]} |")
+                if (name, line.part) in where:
+                    limit, at = script.limit(found[name]["parts"], line.part), where[name, line.part]
+                    waits.append(f"| {limit} | | | | {at} |")
     slopes = ["| what | counted | measured | run |", "|---|---|---|---|"]
     slopes += [f"| {line.what} | {line.target} | {line.found} | {at} |" for line, at in targets if line.row == "growth"]
     pictures = {name: f"![{caption}](performance/{name}.png)\n\n{caption}" for name, caption in drawn.items()}
@@ -128,22 +126,19 @@ def write(docs: Path, results: Path = RESULTS) -> None:
 
 TITLE = """# Performance: time and memory
 
-Whole commands on every core, from the start of the process to its end: seconds and CPU seconds, for each checkpoint
-where a row is of one, and the largest memory of the process and its workers."""
+Whole commands on every core, from the start of the process to its end: seconds and CPU seconds, divided by the number
+of checkpoints where a row is of one, and the largest memory of the process and its workers."""
 
 
 def _otherwise(searches: Mapping[str, Any]) -> str:
-    """What the other tools take for a part of it, added up over the blocks of a preset."""
-    found = []
-    for preset in ("quick", "mid"):
-        blocks = [p for p in searches.values() if p.get("preset") == preset and "block" in p]
-        for tool in ("curvlinops", "hessian-eigenthings") if blocks else ():
-            seconds, pairs, wanted = (sum(p[tool][key] for p in blocks) for key in ("seconds", "pairs", "wanted"))
-            found.append(f"{tool} takes {seconds:.0f} s in {preset} and finds {pairs} of {wanted}")
+    """What the other tools take for a part of it in mid, added up over its blocks."""
+    blocks, found = [p for p in searches.values() if p["preset"] == "mid"], []
+    for tool in ("landscape", "curvlinops", "hessian-eigenthings") if blocks else ():
+        seconds, pairs, wanted = (sum(p[tool][key] for p in blocks) for key in ("seconds", "pairs", "wanted"))
+        found.append(f"{tool} takes {seconds:.0f} s and finds {pairs} of {wanted}")
     return (
-        "Otherwise: no other tool has saddle indices or coupling ratios. Of ten eigenvalues at each end of E, W, E,W "
-        f"and all, to a residual of 1e-6, {'; '.join(found)}, within the limits given below (row 5). PyHessian finds "
-        "none to that residual."
+        "Otherwise: no other tool has saddle indices or coupling ratios. Of ten eigenvalues at each end of mid's E, W, "
+        f"E,W and all, to a residual of 1e-6, {'; '.join(found)}, within the limits given below (row 5)."
     )
 
 

@@ -17,8 +17,6 @@ from benchmarks.harness import Line, Numbers, Part, main
 
 OURS, STANDARD, BUILT_IN = "landscape", "Python's own modules", "~"
 SHOWN = 4
-PROFILES: dict[str, str] = {}
-"""Parts of `commands` that have the profile of another."""
 
 
 def by_library() -> Numbers:
