@@ -18,7 +18,6 @@ PEERS = {"GEMMs alone": (7, ""), "PyHessian": (1, "//"), "curvlinops": (2, "..")
 """Colour of each tool, as its place in seaborn's colour-blind palette, and its hatch."""
 SEARCHES = {
     "landscape": (0, "o"),
-    "PyHessian": (1, "s"),
     "curvlinops": (2, "^"),
     "hessian-eigenthings": (4, "v"),
 }
@@ -90,7 +89,7 @@ def eigenvalues(parts: Mapping[str, Numbers]) -> tuple[Any, pd.DataFrame, str]:
         blocks = list(dict.fromkeys(panel["block"]))
         for i, (tool, (colour, marker)) in enumerate(SEARCHES.items()):
             group = panel[panel["tool"] == tool].set_index("block").reindex(blocks)
-            x = [j + 0.22 * (i - 1.5) for j in range(len(blocks))]
+            x = [j + 0.22 * (i - 1) for j in range(len(blocks))]
             axis.scatter(x, group["seconds"], marker=marker, color=palette[colour], label=tool, zorder=2)
             for at, seconds, pairs in zip(x, group["seconds"], group["pairs"], strict=True):
                 axis.annotate(pairs, (at, seconds), (0, 5), textcoords="offset points", fontsize="small", ha="center")
