@@ -137,8 +137,8 @@ def _otherwise(searches: Mapping[str, Any]) -> str:
         seconds, pairs, wanted = (sum(p[tool][key] for p in blocks) for key in ("seconds", "pairs", "wanted"))
         found.append(f"{tool} takes {seconds:.0f} s and finds {pairs} of {wanted}")
     return (
-        "Otherwise: no other tool has saddle indices or coupling ratios. Of ten eigenvalues at each end of mid's E, W, "
-        f"E,W and all, to a residual of 1e-6, {'; '.join(found)}, within the limits given below (row 5)."
+        "Otherwise: no other tool has saddle indices or coupling ratios. Of ten eigenvalues at each end of mid's E,W "
+        f"and of all its parameters, to a residual of 1e-6, {'; '.join(found)}, within the limits given below (row 5)."
     )
 
 
