@@ -72,33 +72,28 @@ def products(parts: Mapping[str, Numbers]) -> tuple[Any, pd.DataFrame, str]:
 
 
 def eigenvalues(parts: Mapping[str, Numbers]) -> tuple[Any, pd.DataFrame, str]:
-    """Seconds of each search by block, with the pairs it found, one panel a preset."""
+    """Seconds of each search by preset and block, with the pairs it found."""
     import seaborn as sns
 
     rows = [
         {"preset": p["preset"], "block": p["block"], "tool": tool, **{k: p[tool][k] for k in _SEARCH}}
         for p in parts.values()
-        if "block" in p
         for tool in SEARCHES
     ]
     data = pd.DataFrame(rows)
-    presets = list(dict.fromkeys(data["preset"]))
-    figure, palette = new_figure(len(presets)), sns.color_palette("colorblind", 10)
-    for axis, preset in zip(figure.axes, presets, strict=True):
-        panel = data[data["preset"] == preset]
-        blocks = list(dict.fromkeys(panel["block"]))
-        for i, (tool, (colour, marker)) in enumerate(SEARCHES.items()):
-            group = panel[panel["tool"] == tool].set_index("block").reindex(blocks)
-            x = [j + 0.22 * (i - 1) for j in range(len(blocks))]
-            axis.scatter(x, group["seconds"], marker=marker, color=palette[colour], label=tool, zorder=2)
-            for at, seconds, pairs in zip(x, group["seconds"], group["pairs"], strict=True):
-                axis.annotate(pairs, (at, seconds), (0, 5), textcoords="offset points", fontsize="small", ha="center")
-        axis.set(yscale="log", title=preset, xticks=range(len(blocks)), xticklabels=blocks, ylabel="s")
-        axis.set_xlim(-0.6, len(blocks) - 0.4)
-        _plain(axis.yaxis)
-        axis.margins(y=0.15)
-    handles, labels = figure.axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", fontsize="small", ncols=len(SEARCHES))
+    searched = list(dict.fromkeys(zip(data["preset"], data["block"], strict=True)))
+    figure, palette = new_figure(1), sns.color_palette("colorblind", 10)
+    (axis,) = figure.axes
+    for i, (tool, (colour, marker)) in enumerate(SEARCHES.items()):
+        group = data[data["tool"] == tool].set_index(["preset", "block"]).reindex(searched)
+        x = [j + 0.22 * (i - 1) for j in range(len(searched))]
+        axis.scatter(x, group["seconds"], marker=marker, color=palette[colour], label=tool, zorder=2)
+        for at, seconds, pairs in zip(x, group["seconds"], group["pairs"], strict=True):
+            axis.annotate(pairs, (at, seconds), (0, 5), textcoords="offset points", fontsize="small", ha="center")
+    axis.set(xticks=range(len(searched)), xticklabels=map(", ".join, searched), ylabel="s")
+    axis.set_xlim(-0.6, len(searched) - 0.4)
+    axis.set_ylim(0, 1.2 * data["seconds"].max())
+    figure.legend(loc="outside lower center", fontsize="small", ncols=len(SEARCHES))
     caption = "Time of each search for 20 pairs by block; the number says how many it found to a residual of 1e-6."
     return figure, data, caption
 

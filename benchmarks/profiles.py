@@ -200,14 +200,14 @@ FINDINGS = """\
 * **Rows 1 and 2**: a product is a few large matrix products, a few passes over arrays of samples by hidden units, and
   overhead, which matters for the small preset. Sixteen vectors share only the reading of the point's arrays: where one
   vector fills the cache, a CPU takes them one by one, and sixteen cost sixteen times one.
-* **Row 3**: the matrix products are as small as the number of samples of a token; the rest is writing the pages of the
-  result, filling both triangles and symmetrising to the last bit.
-* **Row 4**: `eigvalsh` takes 4/3 n³ multiply-adds, one L D Lᵀ n³/3: at the speed of matrix products it is at most four
-  times as fast. The index takes one factorisation, the zero and positive counts a second; the certificate takes two
-  solves with probes, the tolerance an estimate of ‖H‖.
-* **Row 5**: half of a search in all of mid is products, a third is orthogonalisation (tall matrices, bound by memory).
-  Most products go to the low ends, which are clusters (at 0 for W, at -σ_max(G) and below for all), and 240 of the 798
-  for all to the search for copies that were missed. PyHessian and ARPACK do not look for these.
+* **Row 3**: more than half is matrix products, as small as the number of samples of a token; the rest is writing the
+  pages of the result, filling both triangles and symmetrising to the last bit.
+* **Row 4**: the index takes one factorisation, the zero and positive counts a second, each a fifth of `eigvalsh`. The
+  rest is the estimate of ‖H‖ for the tolerance, the certificate's products and solves with probes, and copies of the
+  matrix.
+* **Row 5**: half of a search in all of mid is products, a quarter is orthogonalisation (tall matrices, bound by
+  memory). Most products go to the low ends, which are clusters (at 0 for W, at -σ_max(G) and below for all), others to
+  the search for copies that were missed, which no other tool makes.
 * **Row 7**: the table below shows how little of the new eigenvectors the old ones span at the low ends, 30 steps later;
   ten pairs to a residual of 1e-6 take nearly as many products warm as cold. At the low end of E,W both begin in the
   cluster that theory gives.
