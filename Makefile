@@ -39,7 +39,7 @@ lint: $(TEST_INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy landscape
 
-# All but the tests of more than four CPU seconds, which continuous integration runs, too.
+# All but the tests of more than four seconds, which continuous integration runs, too.
 test: lint
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m "not long"
 

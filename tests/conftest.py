@@ -184,6 +184,14 @@ def without_workers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def without_collection() -> Iterator[None]:
+    """No garbage of earlier tests is collected in this one: at the limit of recursion no finaliser could run."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.fixture
 def assert_refused(capsys: pytest.CaptureFixture[str]) -> Refusal:
     """Assert that a command ends with this code, prints one error and one hint with these words, and harms no file."""
 

@@ -126,7 +126,7 @@ def test_only_what_is_missing_is_measured(small_run: Path, tmp_path: Path, monke
             assert seconds.setdefault(step, found.row(step)["seconds"][0]) == found.row(step)["seconds"][0]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_matrix_free_blocks_grow_too(small_run: Path, tmp_path: Path) -> None:
     """What was measured stays bit for bit; what is added agrees with a fresh analysis to its residuals."""
     out, fresh = tmp_path / "h.h5", tmp_path / "fresh.h5"

@@ -158,7 +158,7 @@ def test_no_saddle_bound_where_f14_does_not_hold(activation: Any, objective: Any
     assert row["saddle_rank_bound"] == -1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_matrix_free_agrees_with_dense(tiny_run: Path, tiny_hessian: HessianReader, tmp_path: Path) -> None:
     """method lanczos finds the dense eigenvalues within its residuals; its bracket holds the certified index."""
     config = HessianConfig(steps="60", method="lanczos", blocks=ALL_BLOCKS, k=5, chunk_size=20, max_hvps=3000)

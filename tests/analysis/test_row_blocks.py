@@ -142,7 +142,7 @@ def test_all_rows_are_the_parameter(tiny_run: Path, tmp_path: Path) -> None:
         assert row[name][0].tobytes() == row[name][1].tobytes() == row[name][2].tobytes(), name
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_rows_in_other_commands(four_tokens: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`slice`, `critical`, `--verify` and `report` take them; what is verified agrees with the dense Hessian."""
     monkeypatch.chdir(tmp_path)

@@ -129,6 +129,7 @@ def too_long(argv: list[str]) -> bool:
 @settings(max_examples=300, suppress_health_check=list(HealthCheck))
 @given(argv=lines())
 @pytest.mark.long
+@pytest.mark.usefixtures("without_collection")
 def test_random_command_lines(argv: list[str], folder: Path) -> None:
     """Whatever is typed ends in words."""
     if not too_long(argv):
@@ -142,6 +143,7 @@ def test_random_command_lines(argv: list[str], folder: Path) -> None:
     [pytest.param(name, marks=pytest.mark.slow if len(OPTIONS[name]) > 15 else ()) for name in sorted(BASE)],
 )
 @pytest.mark.long
+@pytest.mark.usefixtures("without_collection")
 def test_every_option_with_hostile_values(command: str, folder: Path) -> None:
     """Each option on its own, with what it cannot take and without its value."""
     for option in OPTIONS[command]:

@@ -51,6 +51,7 @@ HOSTILE = {
 """What Python's JSON reads, or nearly reads, and no run can have."""
 
 
+@pytest.mark.usefixtures("without_collection")
 @pytest.mark.parametrize("name", HOSTILE)
 @pytest.mark.parametrize("command", ["train", "sweep"])
 def test_hostile_config_files(command: str, name: str, tmp_path: Path, assert_refused: Refusal) -> None:

@@ -178,7 +178,7 @@ def strict(text: str) -> object:
     return json.loads(text, parse_constant=refuse)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_json_of_every_command(
     tmp_path: Path, tiny_run: Path, capsys: pytest.CaptureFixture[str], expect_json: Callable[[list[str], int], object]
 ) -> None:

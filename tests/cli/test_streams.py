@@ -88,7 +88,7 @@ def test_progress_in_ascii(run_file: Path, tmp_path: Path) -> None:
         assert (done.stdout + done.stderr).isascii()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_names_that_are_not_utf8(run_file: Path, tmp_path: Path) -> None:
     """Every command takes such names for inputs and outputs; stdout and reports show them escaped."""
     folder = os.fsencode(tmp_path)

@@ -9,7 +9,6 @@ import re
 import numpy as np
 import pytest
 import torch
-from helpers.marking import slow
 from helpers.matrices import Hidden
 from torch import Tensor
 
@@ -62,7 +61,7 @@ def test_it_is_certified_and_within_its_bounds(seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sizes", [(2, 2), (3, 2), slow((3, 4))])
+@pytest.mark.parametrize("sizes", [(2, 2), (3, 2), pytest.param((3, 4), marks=pytest.mark.long)])
 def test_every_value_between_the_bounds_occurs(sizes: tuple[int, int]) -> None:
     """Direct sums of 2 x 2 blocks [[s, b], [b, t]], so that no sharper bound holds for these sizes, ranks, indices."""
     m, n = sizes

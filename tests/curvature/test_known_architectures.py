@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.marking import cases
 from helpers.matrices import draw
 from helpers.vision import torchvision
 from scipy.sparse.linalg import LinearOperator
@@ -132,7 +133,7 @@ def case(name: str) -> Case:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", cases(CASES, long=["GPT-2"]))
 def test_products_and_ends(name: str) -> None:
     """Products within 1e-8 of differences of plain gradients, chunked or not; the ends are those of SciPy on these."""
     made = case(name)

@@ -127,7 +127,7 @@ def require_all_found(blocks: Iterator[tuple[str, MatrixOperator]], at_least: in
     assert checked >= at_least
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_no_copy_is_missed_in_50_real_blocks(tmp_path: Path) -> None:
     """Three activations, three steps, six blocks, against the dense matrix."""
     blocks = ("E", "W", "E,W", "W,V", "E,V", "all")

@@ -34,7 +34,7 @@ with joined(int(sys.argv[1]), 2, Path(sys.argv[2])):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_the_engine_does_over_ranks_what_it_does_in_one_process(ranks: int, tmp_path: Path) -> None:
     """Its tests pass on every rank, with each matrix on both of two ranks, or its entries shared out to four."""

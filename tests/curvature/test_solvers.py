@@ -210,7 +210,7 @@ def test_vectors_are_orthonormal_and_residuals_true(method: str, name: str, scal
         np.testing.assert_allclose(result.residuals[end], residual, atol=1e-14 * norm)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_hard_search_gets_a_longer_basis(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where eigenvalues crowd at both ends: the true ones, for a sixth fewer products."""
     values = np.sin(np.linspace(-np.pi / 2, np.pi / 2, 2000))

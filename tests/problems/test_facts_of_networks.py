@@ -75,7 +75,7 @@ def random_net(
 # --- F0 -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_f0_on_a_trained_net(tiny_run: Path) -> None:
     """The singular diagonal blocks of a trained net, shifted by the tolerance: index = coupling ratios above 1."""
     indices: dict[float, list[int]] = {1e-8: [], 1e-3: [], 3e-2: []}

@@ -165,7 +165,7 @@ def zeros(problem: TransformerProblem, params: Mapping[str, Tensor], names: Sequ
     return int((torch.linalg.eigvalsh(block_of(problem, params, names)).abs() < ROUNDING).sum())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_table_of_dimensions_is_measured() -> None:
     """That of docs/theory.md: dimensions, and zero eigenvalues at a random point where there are more."""
     columns = []

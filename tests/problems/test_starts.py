@@ -105,7 +105,7 @@ def dense_of(op: Deflated | EmbeddingHessian | MatrixOperator) -> Tensor:
     return op.dense()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_analysis_begins_there(memorised: Path, tmp_path: Path) -> None:
     """A matrix-free analysis of E,W counts the products of its start vectors, and agrees with the dense one."""
     both = [

@@ -150,6 +150,7 @@ def wandb_records(path: Path) -> Iterator[bytes]:
             record = b""
 
 
+@pytest.mark.long
 def test_wandb(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file that `wandb sync` uploads has every metric at its step, and the config; a second export replaces it."""
     from wandb.proto.wandb_internal_pb2 import Record

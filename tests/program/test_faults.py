@@ -58,9 +58,9 @@ def landscape(*argv: str, limit: tuple[str, ...] = (), **options: Any) -> subpro
         (faults.crash_training, {"stride": 21, "resume_every": 25}),
         (faults.crash_analysis, {"stride": 30, "resume_every": 40}),
         (faults.lose_power, {"tries": 150}),
-        (faults.kill_training, {"kills": 4}),
+        pytest.param(faults.kill_training, {"kills": 4}, marks=pytest.mark.long),
         (faults.kill_training, {"kills": 2, "fsync": True}),
-        (faults.kill_analysis, {"kills": 5}),
+        pytest.param(faults.kill_analysis, {"kills": 5}, marks=pytest.mark.long),
     ],
     ids=["crash train", "crash hessian", "power", "kill train", "kill train --fsync", "kill hessian"],
 )

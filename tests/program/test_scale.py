@@ -25,7 +25,7 @@ def test_the_tables_are_made_from_the_committed_results() -> None:
         assert case["basis_bytes"] == -(-case["n"] // case["ranks"]) * ranks.COLUMNS * 4
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(bool(missing()), reason=missing())
 def test_the_script_of_the_page_runs_under_slurm(tmp_path: Path) -> None:
     """As written, but on the one node that there is."""

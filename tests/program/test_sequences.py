@@ -15,6 +15,7 @@ import pytest
 from conftest import TINY
 from helpers import faults, sequences
 from helpers.apart import MEMORY, Kill, Outcome, acknowledging, run_here
+from helpers.marking import cases
 from helpers.sequences import Kind, Ledger, beside
 from helpers.sequences_analyses import Critical, Hessian, Report, Sweep
 from helpers.sequences_train import Ensemble, Run
@@ -89,7 +90,7 @@ TestCritical = machine(Critical, 3)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [Run, Ensemble, Hessian, Critical])
+@pytest.mark.parametrize("kind", cases([Run, Ensemble, Hessian, Critical], long=[Hessian, Critical]))
 def test_killed_processes(kind: type[Kind]) -> None:
     """The same with processes that are really killed, as the torture run does at length."""
     acknowledged = 0
@@ -101,7 +102,7 @@ def test_killed_processes(kind: type[Kind]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [Report, Sweep])
+@pytest.mark.parametrize("kind", cases([Report, Sweep], long=[Sweep]))
 def test_processes_stopped_ever_later(kind: type[Kind]) -> None:
     """SIGKILL and Ctrl-C at growing numbers of seconds, of commands that take long or have processes of their own."""
     kills = [Kill(after=0.2), Kill(after=0.6, number=signal.SIGINT), Kill(after=1.5), Kill(3.0, number=signal.SIGINT)]

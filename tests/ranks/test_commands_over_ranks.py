@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers import foreign
+from helpers.marking import cases
 from helpers.ranks import MINUTE, command, started, wait_for
 
 import landscape
@@ -67,7 +68,7 @@ def faulty(users_run: Path) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("fault", "at"), FAULTS)
+@pytest.mark.parametrize(("fault", "at"), cases(FAULTS, long=[("SIGSTOP", 1), ("wait", 0), ("wait", 1)]))
 def test_a_fault_loses_nothing(fault: str, at: int, faulty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All ranks end within a minute with one error; the stored step stays bit for bit, and the file is finished."""
     argv = [*COMMAND, "--patience", "5"] if fault == "wait" else COMMAND

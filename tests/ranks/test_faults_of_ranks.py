@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.marking import cases
 from helpers.ranks import MINUTE, started
 
 from landscape.errors import NumericsError
@@ -65,7 +66,7 @@ FAULTS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("fault", "at"), FAULTS)
+@pytest.mark.parametrize(("fault", "at"), cases(FAULTS, long=[("SIGSTOP", 2), ("hang", 0), ("hang", 2), ("spin", 1)]))
 def test_a_fault_of_one_rank_ends_all(fault: str, at: int, tmp_path: Path) -> None:
     """Within a minute, with one error that says what happened; no process is left."""
     with started(tmp_path, 3, sums, fault, at) as crew:

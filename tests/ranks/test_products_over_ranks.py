@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.commands import Refusal
+from helpers.marking import cases
 from helpers.ranks import command, started
 from numpy.typing import NDArray
 
@@ -134,7 +135,7 @@ SEARCHES = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("search", SEARCHES)
+@pytest.mark.parametrize("search", cases(SEARCHES, long=["cut short", "converged"]))
 def test_two_ranks_search_a_pair(search: str, run_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever a search found agrees with that of one process within both of their error bars; all counts are equal."""
     monkeypatch.chdir(run_file.parent)
@@ -174,7 +175,7 @@ def loaded(users_run: Path) -> Path:
 OPTIONS = ["hessian", "--ckpt", "run.h5", "--problem", "loaded.py:problem", "--steps", "0,9", "--quiet"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_four_ranks_measure_a_users_network(loaded: Path) -> None:
     """Weighted samples, and eight batches, the last of which is short: each rank reads its own, and first batch 0."""
     with started(loaded.parent, 4, command, loaded.parent, [*OPTIONS, "--out", "four.h5"]) as crew:
@@ -189,7 +190,7 @@ def test_four_ranks_measure_a_users_network(loaded: Path) -> None:
         assert read == {0, 1, 2} | {i for i in range(23) if i // 3 % 4 == rank}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_file_of_one_process_is_extended_by_ranks(loaded: Path) -> None:
     """Rows that are there stay bit for bit, those of the new step are the same; nothing is done where all is there."""
     assert cli.run([*OPTIONS, "--out", "one.h5"]) == 0

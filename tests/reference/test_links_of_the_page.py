@@ -41,6 +41,7 @@ def noisy(table: pd.DataFrame, keys: set[str], rng: np.random.Generator) -> pd.D
     return table
 
 
+@pytest.mark.long
 def test_no_number_outside_of_links_depends_on_the_results(tmp_path: Path, committed: Loose) -> None:
     """Other results leave every number outside of links, that is of settings, definitions and others' papers, alone."""
     rng = np.random.default_rng(0)

@@ -109,6 +109,7 @@ def test_verdicts_beyond_the_paper_follow_from_the_committed_tables(name: str) -
             assert np.isclose(float(verdicts[claim]["holm"]), corrected)
 
 
+@pytest.mark.long
 def test_the_committed_page_is_that_of_the_committed_tables() -> None:
     if not (REFERENCE / "index.html").exists():
         pytest.skip("no page is committed yet: python analyses/page.py")

@@ -51,6 +51,7 @@ def test_an_analysis_without_the_pair_is_not_counted(tiny_run: Path, tmp_path: P
     assert " of them" not in findings(open_sources([tiny_run]))[1]
 
 
+@pytest.mark.long
 def test_runs_of_two_models_are_in_one_report(tiny_run: Path, tmp_path: Path) -> None:
     """An MLP and a Transformer share few blocks and no pair: every figure that one alone has is drawn of both."""
     other = tmp_path / "other.h5"

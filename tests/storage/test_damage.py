@@ -195,7 +195,7 @@ def test_storage_shorter_than_the_shape(run: Path) -> None:
         RunReader(run)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["run", "hessian"])
 def test_random_spoils(kind: str, files: dict[str, Path], tmp_path: Path) -> None:
     """Links, types, shapes, layouts, attributes, configs and bytes changed at random: refused or served right."""

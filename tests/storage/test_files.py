@@ -19,6 +19,7 @@ import pytest
 import torch
 from conftest import TINY
 from helpers.apart import Kill, run_apart, stopping
+from helpers.marking import cases
 
 import landscape
 from landscape.analysis.hessian import analyse
@@ -245,7 +246,7 @@ def test_a_finished_analysis_is_not_repeated(tiny_run: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("number", cases([signal.SIGKILL, signal.SIGINT], long=[signal.SIGKILL]))
 def test_an_interrupted_analysis_goes_on(number: signal.Signals, tmp_path: Path) -> None:
     """A killed `landscape hessian` keeps its finished steps and ends as an undisturbed one does."""
     run = tmp_path / "run.h5"

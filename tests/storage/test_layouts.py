@@ -212,6 +212,7 @@ def test_a_layout_of_other_quantities_is_not_drawn(files: dict[str, Path], run: 
             work()
 
 
+@pytest.mark.usefixtures("without_collection")
 @pytest.mark.parametrize("text", TEXTS, ids=lambda text: text[:20])
 def test_texts_that_are_no_layout(text: str, run: Path) -> None:
     """No JSON, too much of it, or JSON of something else."""

@@ -278,7 +278,7 @@ def test_old_hessian_files_grow(name: str, folder: Path) -> None:
     assert "nan" not in measurements(new)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_old_rows_lack_hides_nothing_of_new_ones(folder: Path) -> None:
     """A matrix-free file of 1.0 grows; terminal and report give the probability of the block that has one."""
     run, path = folder / "run-1.0.h5", folder / "run-1.0.hessian.h5"
@@ -385,7 +385,7 @@ def test_a_name_that_is_known_elsewhere(name: str, copy: Path, assert_refused: R
         assert_refused(argv, 1, error, "get it again from its source, or use the landscape that wrote it", [copy])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_old_files_are_reported(tmp_path: Path) -> None:
     """`landscape report` makes its page of them, where they lie."""
     assert cli.run(["report", *map(str, FILES), "--out", str(tmp_path / "report"), "--quiet"]) == 0

@@ -123,6 +123,7 @@ def test_a_file_in_the_way(whole: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert f"{tmp_path / 'long'} is being written by another process" in capsys.readouterr().err
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("without_workers")
 def test_overwrite_removes_only_what_the_sweep_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A run of one's own, or an analysis of another run, under a name of the sweep: refused, nothing is removed."""

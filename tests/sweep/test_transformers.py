@@ -27,6 +27,7 @@ def problem():
 """
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("without_workers")
 def test_a_sweep_of_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cases with and without LayerNorm; torch's products of the user's module agree with the built-in analysis."""

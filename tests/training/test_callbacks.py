@@ -32,7 +32,7 @@ def stored_metrics(path: Path) -> dict[int, dict[str, float]]:
     }
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:.*:UserWarning", "ignore:.*:FutureWarning", "ignore:.*:DeprecationWarning")
 def test_the_trainer_of_hugging_face(tmp_path: Path) -> None:
     """A tiny GPT-2: the last row is the trained model, tied weights stand once, logs are stored by the next step."""

@@ -63,7 +63,7 @@ def two_cores() -> Iterator[None]:
         torch.set_num_threads(1)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_groups_at_once_and_one_after_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On two cores groups are trained at once and stopped together; the files are those of one core, bit for bit."""
     both = threading.Barrier(2, timeout=PATIENCE)

@@ -40,7 +40,7 @@ with Recorder(sys.argv[1], model, resume=True) as recorder:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_was_recorded_survives_sigkill(tmp_path: Path) -> None:
     """A training killed three times, after dozens of rows each: all that it said it stored is there, and it resumes."""
     path, last = tmp_path / "run.h5", -1
@@ -105,7 +105,7 @@ def record(path: Path, checkpoints: set[int], metrics: set[int]) -> None:
                     metrics.add(step)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_kill_at_any_change_of_a_file_loses_nothing() -> None:
     """Whatever was acknowledged is served bit for bit, nothing torn is; a resumed recorder ends the work."""
     count = 0
