@@ -77,7 +77,7 @@ class Question:
 
 TWICE = "step of grokking, twice over half"
 QUESTIONS = {
-    "F1": Question(
+    "S1": Question(
         "Compared with random sampling, frequency-aware sampling in batches of 64",
         "step of grokking, frequency-aware over random",
         COMPARISONS[0],

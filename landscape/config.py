@@ -77,10 +77,11 @@ class TrainConfig:
     init_scale_W: float = field(1.0, "Factor on PyTorch's default initialisation of W.", at_least=0)
     start: Literal["own", "folded"] = field(
         "own",
-        "Initial values; folded: of two tokens those of the run with four, with what `op` and `=` add in b1.",
+        "Initial values; folded (--tokens 2): those of the same run with --tokens 4, with what `op` and `=` contribute "
+        "added to b1.",
     )
     freeze: Literal["none", "E", "W"] = field("none", "Matrix that stays at its value.")
-    freeze_from: int = field(0, "Step from which it does.", at_least=0, at_most=MOST)
+    freeze_from: int = field(0, "Step from which that matrix is frozen.", at_least=0, at_most=MOST)
     optimizer: Optimizer = field("adam", "How gradients move the parameters.", choices=OPTIMIZERS)
     lr: float = field(0.01, "Learning rate of every parameter except E.", at_least=0)
     lr_ratio: float | Literal["prop41", "curvature", "auto"] = field(
@@ -178,8 +179,9 @@ class AnalysisConfig:
     )
     blocks: tuple[str, ...] = field(
         (),
-        "Blocks of the Hessian: E W V E,W W,V E,V all of a run of `landscape train` (by default E W E,W W,V all, as "
-        "far as the model has them); with --problem its blocks (by default all of them). Also parameters and patterns "
+        "Blocks of the Hessian. Of an MLP: E W V E,W W,V E,V all (by default E W E,W W,V all, as far as the model has "
+        "them); of a Transformer: E P Q K V O mlp_in mlp_out U E,Q,K Q,K V,O mlp_in,mlp_out E,U E,mlp_in all (by "
+        "default all of these but P); with --problem its blocks (by default all of them). Also parameters and patterns "
         "such as '*.attn.*', and rows: 'E[operands]', 'E[constants]' (tokens that every sample holds), 'W[0:9]'; "
         "'a,b' joins two blocks and measures their coupling.",
     )

@@ -47,8 +47,8 @@ class Critical(Command):
     )
     resume: bool = field(
         False,
-        "Continue a search that matches even with --overwrite; without that the same command does, also with more "
-        "products or blocks.",
+        "With --overwrite: continue a search that matches instead of replacing it. Without --overwrite the same "
+        "command does so anyway, also with more products or blocks.",
     )
     overwrite: bool = field(False, "Replace a file of another search or other settings.")
     json: bool = field(False, "Print everything measured as one JSON document.")

@@ -65,7 +65,7 @@ class Hessian(Command):
         "local: this command and its processes. slurm: a job a step, and one that makes the file; returns at once.",
     )
     patience: float = field(
-        PATIENCE, "Under torchrun: seconds in which a rank does nothing after which it counts as hanging.", at_least=2
+        PATIENCE, "Under torchrun: seconds of doing nothing after which a rank counts as hanging.", at_least=2
     )
     verify: bool = field(False, "Compare with PyHessian's top eigenvalue, and with a dense Hessian where it fits.")
     json: bool = field(False, "Print everything measured as one JSON document.")

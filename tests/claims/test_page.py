@@ -244,7 +244,7 @@ def test_exploratory_questions_have_effects_and_no_verdicts(tmp_path: Path) -> N
         "Compared with half of it, twice the initial scale of E makes a network grok later.",
     ]
     effects = {name: one["effects"]["mid"].striptags() for name, one in asked.items()}
-    assert effects == {"F1": "never in either", "I1": "× 2 [2, 2]"}
+    assert effects == {"S1": "never in either", "I1": "× 2 [2, 2]"}
     text = unescape(re.sub(r"<[^>]+>|\s+", " ", html(tmp_path)))
     assert re.search(r"mid: exploratory, +× 2 \[2, 2\]", text)
 
