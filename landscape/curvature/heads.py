@@ -103,12 +103,11 @@ class _Gradient(torch.autograd.Function):
         for at, h, y, kept in _pieces(hidden, labels, ctx.chunk):
             r, p = _residual(h @ weight.T, y)
             a = u[at] @ weight.T + h @ U.T
-            # Relative to the label's: at small losses nothing cancels.
-            a = a - a.gather(-1, y)
-            mean = (r * a).sum(-1, keepdim=True)
-            by_scale.append((mean * kept)[:, 0])
+            # Relative to the likeliest class's: nothing cancels, at small losses or at large ones.
+            a = a - a.gather(-1, p.argmax(-1, keepdim=True))
+            by_scale.append(((r * a).sum(-1, keepdim=True) * kept)[:, 0])
             factor = kept * scale[at, None]
-            r, s = r * factor, p * (a - mean) * factor
+            r, s = r * factor, p * (a - (p * a).sum(-1, keepdim=True)) * factor
             by_hidden.append(s @ weight + r @ U)
             by_weight = torch.addmm(torch.addmm(by_weight, s.T, h), r.T, u[at])
         return torch.cat(by_hidden), by_weight, torch.cat(by_scale), None, None

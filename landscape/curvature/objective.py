@@ -45,10 +45,10 @@ _NOTHING = torch.zeros(0, dtype=torch.float64)
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Tensor:
-    """Cross-entropy of each sample or token, as softplus(logsumexp_{c != y} z_c - z_y).
+    """Cross-entropy of each sample or token, as log1p(sum_{c != t} exp(z_c - z_t)) + z_t - z_y, t the likeliest class.
 
     logits (..., C), labels (...) class indices; returns (...). Unlike -log softmax it keeps full relative precision
-    at any loss, in the value and in both derivatives. (torch's softplus is linear above 20; this is not.)
+    at any loss, in the value and in both derivatives, whether the likeliest class is the label or not.
     label_smoothing s puts (1 - s) on the label and s/C on every class, as torch.nn.functional.cross_entropy does:
     it adds s (z_y - mean z), which is linear and costs no digit of the curvature. Raises ArgumentError for anything
     but one class index of at least two classes.
@@ -67,11 +67,14 @@ def cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) 
     index = labels.long()[..., None]
     if logits.device.type == "cpu" and index.numel():
         require_labels(labels, logits.shape[-1])
-    right = logits.gather(-1, index)[..., 0]
-    margin = logits.scatter(-1, index, -torch.inf).logsumexp(-1) - right
-    wrong = margin > 0
-    hard = torch.where(wrong, -margin, margin).exp().log1p() + torch.where(wrong, margin, 0.0)
-    return hard + label_smoothing * (right - logits.mean(-1)) if label_smoothing else hard
+    # No derivative has a p - p^2 of the likeliest class: it comes from those of the others, of which none exceeds 1/2.
+    highest, top = logits.max(-1, keepdim=True)
+    apart = logits - highest
+    others = apart.scatter(-1, top, -torch.inf)
+    # Where the label is the likeliest class, a gradient of 1 - 1 + p would pass through the difference.
+    right = others.gather(-1, index).masked_fill(index == top, 0.0)[..., 0]
+    hard = others.exp().sum(-1).log1p() - right
+    return hard + label_smoothing * (right - apart.mean(-1)) if label_smoothing else hard
 
 
 def mse(outputs: Tensor, targets: Tensor) -> Tensor:
