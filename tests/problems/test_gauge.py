@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import itertools
 
+import mpmath
+import numpy as np
 import pytest
 import torch
 from helpers.marking import slow
+from numpy.typing import NDArray
 from torch import Tensor
 
 from landscape.config import TrainConfig
@@ -14,6 +17,7 @@ from landscape.curvature.deflation import Deflated, Directions
 from landscape.curvature.inertia import saddle_index
 from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator, MatrixOperator
+from landscape.curvature.outside import certified_outside
 from landscape.problems.embedding_mlp.gauge import GaugeTangent, SoftmaxShift
 from landscape.problems.embedding_mlp.model import MLP
 from landscape.problems.tasks import TRAIN, make_data
@@ -110,6 +114,82 @@ def test_unequal_scales_and_few_tokens(scale: float) -> None:
         torch.testing.assert_close(gauge.remove(P), P, rtol=0, atol=1e-12)
         assert float(P.trace()) == pytest.approx(len(basis) - D * D, abs=1e-10)
         assert float(gauge.remove(basis).abs().max()) < 1e-10 * float(basis.abs().max())
+
+
+def exact_span(columns: Tensor) -> Tensor:
+    """Orthonormal columns of the same span, of which 60 digits are kept on the way (Gram-Schmidt)."""
+    with mpmath.workdps(60):
+        found: list[NDArray[np.object_]] = []
+        for column in columns.T.tolist():
+            v = np.array([mpmath.mpf(x) for x in column], dtype=object)
+            for u in found:
+                v = v - (u @ v) * u
+            found.append(v / mpmath.sqrt(v @ v))
+        return torch.from_numpy(np.array(found, dtype=float).T)
+
+
+def decayed(small: float, vocabulary: int = 6) -> Point:
+    """Parameters with all but one direction of the embedding smaller by a factor, in E and in W alike."""
+    params = {n: p for n, p in point_of(2, vocabulary).items() if n in ("E", "W")}
+    params["E"][:, 1:] *= small
+    params["W"].view(5, 2, D)[..., 1:] *= small
+    return params
+
+
+@pytest.mark.parametrize("vocabulary", [3, 6])
+@pytest.mark.parametrize("small", [1e-6, 1e-9, 1e-13])
+def test_small_directions_are_tangents(small: float, vocabulary: int) -> None:
+    """Of decayed directions, too, the projector is that of the tangents with 60 digits, to rounding."""
+    params = decayed(small, vocabulary)
+    # Products with unit matrices are exact.
+    span = exact_span(tangents(params, ["E", "W"]))
+    gauge = GaugeTangent(params, ["E", "W"])
+    assert gauge.dimension == D * D == gauge.basis().shape[1]
+    P = gauge.remove(torch.eye(len(span), dtype=torch.float64))
+    torch.testing.assert_close(P, torch.eye(len(span), dtype=torch.float64) - span @ span.T, rtol=0, atol=1e-13)
+    torch.testing.assert_close(gauge.basis() @ gauge.basis().T, span @ span.T, rtol=0, atol=1e-13)
+    Q = torch.linalg.qr(normal(D, D, seed=9))[0]
+    rotated = {"E": params["E"] @ Q, "W": (params["W"].view(5, 2, D) @ Q).reshape(5, -1)}
+    assert GaugeTangent(rotated, ["E", "W"]).dimension == D * D
+
+
+@pytest.mark.parametrize("scale", [1e-160, 1e-20, 1e20])
+@pytest.mark.parametrize(("dead_E", "dead_W"), [(0, 0), (1, 0), (2, 2)])
+def test_scales_of_E_and_W_do_not_matter(scale: float, dead_E: int, dead_W: int) -> None:
+    """E that is larger or smaller than W by any factor has as many tangents."""
+    params = point_of(2, dead_E=dead_E, dead_W=dead_W, scale=scale)
+    assert GaugeTangent(params, ["E", "W"]).dimension == D * D - dead_E * dead_W
+
+
+def test_the_origin_has_no_tangents() -> None:
+    """At E = W = 0 nothing is removed and the basis is empty (F6)."""
+    params = {n: 0 * p for n, p in point_of(2).items()}
+    gauge, v = GaugeTangent(params, ALL), normal(sum(p.numel() for p in params.values()), 2, seed=0)
+    assert gauge.dimension == 0
+    assert gauge.basis().shape == (len(v), 0)
+    assert torch.equal(gauge.remove(v), v)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("small", [1e-6, 1e-9])
+def test_the_index_outside_of_small_tangents(small: float, seed: int) -> None:
+    """The certified index is that of the compression to the complement of the tangents with 60 digits."""
+    params, V = {"E": normal(6, D, seed=seed), "W": normal(3, 2 * D, seed=seed + 10)}, normal(6, 3, seed=seed + 20)
+    params["E"][:, 1:] *= small
+    params["W"].view(3, 2, D)[..., 1:] *= small
+    x = torch.cartesian_prod(torch.arange(6), torch.arange(6))
+    y = torch.randint(0, 6, (36,), generator=torch.Generator().manual_seed(seed))
+
+    def model(P: Point, x: Tensor) -> Tensor:
+        return torch.relu(P["E"][x].flatten(1) @ P["W"].T) @ V.T
+
+    H = HessianOperator(Objective(model, x, y), params).symmetric()
+    span = exact_span(tangents(params, ["E", "W"]))
+    N = torch.linalg.qr(span, mode="complete").Q[:, span.shape[1] :]
+    norm = float(torch.linalg.matrix_norm(H.matrix, 2))
+    index = int((torch.linalg.eigvalsh(N.T @ H.matrix @ N) < -1e-8 * norm).sum())
+    found = certified_outside(H, GaugeTangent(params, ["E", "W"]), 1e-8 * norm, norm)
+    assert (found.negative, found.level) == (index, "certified")
 
 
 def net(activation: str, tokens: int = 2, weight_decay: float = 0.0) -> tuple[Objective, Point]:

@@ -17,9 +17,10 @@ class GaugeTangent(Shown):
     """The tangent space of E -> E A, W_k -> W_k A^{-T}: vectors (-E X^T, W_k X) for X of shape (d, d).
 
     params: E (V, d), W (h, s d) and whatever else the block `names` holds, in the order of its rows. With
-    A = E^T E and B = sum_k W_k^T W_k the Gram operator of the tangents is X -> X A + B X, so that their projector is
-    a Sylvester equation in the eigenbases of A and B: O(n d), without a basis of d^2 vectors. Raises ArgumentError for
-    a block without E or W, and for shapes that do not belong together.
+    E = sum_j s_j u_j l_j^T and W_k stacked = sum_i t_i w_i r_i^T those of X = r_i l_j^T are orthogonal to each other,
+    (-s_j u_j r_i^T, t_i w_i l_j^T), so that their projector is O(n d), without a basis of d^2 vectors. A direction is
+    dead in E or in W where it moves that by no more than rounding. Raises ArgumentError for a block without E or W, and
+    for shapes that do not belong together.
     """
 
     shown = ("dimension", "names")
@@ -28,67 +29,65 @@ class GaugeTangent(Shown):
         self.names = chosen(names, params)
         if not {"E", "W"} <= set(self.names):
             raise ArgumentError(f"tangents of the block {','.join(self.names)}", "name E and W among others")
-        self.E, self.W = params["E"], params["W"]
+        E, W = params["E"].detach(), params["W"].detach()
+        self.dtype, self.d = E.dtype, E.shape[1]
         self.sizes = [params[n].numel() for n in self.names]
-        d = self.E.shape[1]
-        if self.W.shape[1] % d:
+        if W.shape[1] % self.d:
             raise ArgumentError(
-                f"W {tuple(self.W.shape)} is not (h, s d) of E {tuple(self.E.shape)}",
-                f"give W as many columns of W as {d} for each token, or another E",
+                f"W {tuple(W.shape)} is not (h, s d) of E {tuple(E.shape)}",
+                f"give W as many columns of W as {self.d} for each token, or another E",
             )
-        self.slots = self.W.reshape(len(self.W), -1, d)
-        self.left: Tensor
-        self.right: Tensor
-        a, self.left = torch.linalg.eigh(self.E.T @ self.E)
-        b, self.right = torch.linalg.eigh(torch.einsum("hka,hkb->ab", self.slots, self.slots))
-        self.gram = b[:, None] + a[None, :]
+        u, left, of_E = _factors(E.double())
+        w, right, of_W = _factors(W.double().reshape(-1, self.d))
+        norms = torch.hypot(of_W[:, None], of_E[None, :])
         # Directions dead in E and in W alike move nothing: they are no tangents.
-        self.alive = self.gram > d * torch.finfo(a.dtype).eps * self.gram.max()
+        self.alive = norms > 0
         self.dimension = int(self.alive.sum())
+        norms = torch.where(self.alive, norms, 1.0)
+        self._factors = u, left, of_E / norms, w, right, of_W[:, None] / norms
 
     def remove(self, vectors: Tensor) -> Tensor:
         """The vectors' components orthogonal to every gauge tangent."""
         if vectors.ndim == 1:
             return self.remove(vectors[:, None])[:, 0]
-        rounding = torch.finfo(vectors.dtype).eps * float(vectors.norm())
-        # Once leaves rounding times the condition of the Gram operator: E and W may be of very unequal scale.
-        for _ in range(5):
-            part = self._tangent(self._coordinates(vectors))
-            vectors = vectors - part
-            if float(part.norm()) <= 10 * rounding:
-                break
-        return vectors
+        u, left, in_E, w, right, in_W = (factor.to(vectors) for factor in self._factors)
+        pieces = dict(zip(self.names, vectors.split(self.sizes), strict=True))
+        dE = pieces["E"].T.reshape(-1, len(u), self.d)
+        dW = pieces["W"].T.reshape(-1, len(w), self.d)
+        return vectors - self._tangents(in_W * (w.T @ dW @ left) - in_E * (u.T @ dE @ right).mT)
 
     def basis(self) -> Tensor:
         """Orthonormal columns (n, dimension) that span the tangents."""
         i, j = self.alive.nonzero(as_tuple=True)
-        # In the eigenbases of A and B tangents are orthogonal to each other.
-        tangents = self._tangent(self.right.T[i][:, :, None] * self.left.T[j][:, None, :])
-        found: Tensor = torch.linalg.qr(tangents / self.gram[i, j].sqrt()).Q
-        return found
+        shares = self._factors[0].new_zeros(self.dimension, self.d, self.d)
+        shares[torch.arange(self.dimension, device=i.device), i, j] = 1.0
+        return self._tangents(shares).to(self.dtype)
 
-    def _coordinates(self, columns: Tensor) -> Tensor:
-        """X (m, d, d) of the tangents nearest to the columns."""
-        pieces = dict(zip(self.names, columns.split(self.sizes), strict=True))
-        dE = pieces["E"].T.reshape(-1, *self.E.shape)
-        dW = pieces["W"].T.reshape(-1, *self.slots.shape)
-        # The adjoint of X -> (-E X^T, W_k X).
-        adjoint = torch.einsum("hka,mhkb->mab", self.slots, dW) - torch.einsum("mta,tb->mab", dE, self.E)
-        rotated = self.right.T @ adjoint @ self.left
-        solved = torch.where(self.alive, rotated / torch.where(self.alive, self.gram, 1.0), 0.0)
-        return self.right @ solved @ self.left.T
-
-    def _tangent(self, X: Tensor) -> Tensor:
-        """The columns (-E X^T, W_k X), zero in all other parameters."""
-        moved = {
-            "E": -torch.einsum("tb,mab->mta", self.E, X),
-            "W": torch.einsum("hka,mab->mhkb", self.slots, X),
-        }
+    def _tangents(self, shares: Tensor) -> Tensor:
+        """Sums (n, m) of the orthonormal tangents, of which [:, i, j] are the shares (m, d, d); zero elsewhere."""
+        u, left, in_E, w, right, in_W = (factor.to(shares) for factor in self._factors)
+        moved = {"E": -u @ (in_E * shares).mT @ right.T, "W": w @ (in_W * shares) @ left.T}
+        zeros = (shares.new_zeros(len(shares), size) for size in self.sizes)
         pieces = [
-            moved[n].reshape(len(X), -1) if n in moved else X.new_zeros(len(X), size)
-            for n, size in zip(self.names, self.sizes, strict=True)
+            moved[n].reshape(len(shares), size) if n in moved else zero
+            for n, size, zero in zip(self.names, self.sizes, zeros, strict=True)
         ]
         return torch.cat(pieces, dim=1).T
+
+
+def _factors(M: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """u (m, d), v (d, d) and s (d) of M v = u diag(s): v orthogonal, u orthonormal or zero where s is.
+
+    Singular values of M^T M would be lost below 1e-8 of the largest, and u of small ones by the decomposition of M.
+    """
+    _, found, v = torch.linalg.svd(M, full_matrices=len(M) < M.shape[1])
+    v = v.T
+    rank = int((found > max(M.shape) * torch.finfo(M.dtype).eps * found.max()).sum())
+    # A QR decomposition keeps the digits of each column, however small.
+    Q, R = torch.linalg.qr(M @ v[:, :rank])
+    u, s = torch.zeros_like(M), M.new_zeros(M.shape[1])
+    u[:, :rank], s[:rank] = Q, R.diagonal()
+    return u, v, s
 
 
 class SoftmaxShift(Shown):
