@@ -170,13 +170,40 @@ def test_the_origin_has_no_tangents() -> None:
     assert torch.equal(gauge.remove(v), v)
 
 
+@pytest.mark.parametrize("method", ["dense", "lanczos"])
+@pytest.mark.parametrize("of", ["module", "without gradients", "float64 with gradients"])
+def test_parameters_as_a_module_has_them(of: str, method: str) -> None:
+    """In float32 and with gradients they are those of a Hessian in float64, and vectors keep their precision."""
+    torch.manual_seed(0)
+    config = TrainConfig(p=4, tokens=2, embed_dim=2, hidden=6, train_fraction=0.6, activation="gelu")
+    model = MLP(config)
+    x, y = (torch.from_numpy(a).long() for a in make_data(config).subset(TRAIN))
+    given = dict(model.named_parameters())
+    H = HessianOperator(Objective(model, x, y), given, ["E", "W"])
+    params = {
+        "module": given,
+        "without gradients": {n: p.detach() for n, p in given.items()},
+        "float64 with gradients": {n: p.detach().double().requires_grad_() for n, p in given.items()},
+    }[of]
+    gauge = GaugeTangent(params, ["E", "W"])
+    _, N = complement(tangents({n: p.detach().double() for n, p in given.items()}, ["E", "W"]))
+    values = torch.linalg.eigvalsh(N.T @ H.dense() @ N)
+    index = int((values < -1e-3 * values.abs().max()).sum())
+    assert 0 < index == saddle_index(Deflated(H, gauge), rel_tau=1e-3, method=method).negative
+    v = normal(len(N), 2, seed=0)
+    torch.testing.assert_close(gauge.remove(v), N @ (N.T @ v), rtol=0, atol=1e-13)
+    single = gauge.remove(v.float())
+    assert (single.dtype, single.requires_grad) == (torch.float32, False)
+    torch.testing.assert_close(single, (N @ (N.T @ v)).float(), rtol=0, atol=3e-6)
+
+
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("small", [1e-6, 1e-9])
 def test_the_index_outside_of_small_tangents(small: float, seed: int) -> None:
     """The certified index is that of the compression to the complement of the tangents with 60 digits."""
     params, V = {"E": normal(6, D, seed=seed), "W": normal(3, 2 * D, seed=seed + 10)}, normal(6, 3, seed=seed + 20)
-    params["E"][:, 1:] *= small
-    params["W"].view(3, 2, D)[..., 1:] *= small
+    for columns in (params["E"], params["W"].view(3, 2, D)):
+        columns[..., 1:] *= small
     x = torch.cartesian_prod(torch.arange(6), torch.arange(6))
     y = torch.randint(0, 6, (36,), generator=torch.Generator().manual_seed(seed))
 
