@@ -36,7 +36,8 @@ class CouplingResult(Curve):
     index_lower <= saddle index of the joint block <= index_upper at the same tolerance (F0), equal where no error can
     change it. lanczos: the leading k; errors are known, but with probability 1e-6, where both diagonal blocks are
     matrices; each ratio is at most the true one of its rank, but for errors of products; index_upper is the smaller
-    order. tolerance: the shift tau of both diagonal blocks, absolute.
+    order, or the sum of the orders of those diagonal blocks that are no matrices, in which conjugate gradients may
+    pass negative curvature by. tolerance: the shift tau of both diagonal blocks, absolute.
     """
 
     axes = {"ratios": ("rank",), "errors": ("rank",), "distances": ("rank",)}
@@ -78,8 +79,9 @@ def coupling(
     leading k to `rtol`, by conjugate gradients inside. v0: vectors (m + n, j) to begin with, such as the lowest
     eigenvectors of the joint block, where the largest ratios often are. The blocks' errors, as a
     MatrixOperator states them or as their products show them, enter the bounds. Raises NumericsError where a shifted
-    diagonal block is not positive definite beyond its error and rounding: its own negative curvature then leaves K
-    undefined (never with ReLU and a convex loss, F8), ArgumentError for shapes that do not belong together.
+    diagonal block is not positive definite beyond its error and rounding, or, if it is no matrix, where conjugate
+    gradients meet that: its own negative curvature then leaves K undefined (never with ReLU and a convex loss, F8);
+    ArgumentError for shapes that do not belong together.
     """
     require_pair(H_11, H_12, H_22, abs_tau)
     require_count("k", k)
@@ -120,7 +122,11 @@ def coupling(
             upper = np.maximum(upper, ratios)
             errors = upper - ratios + _moved(upper, solvers, between)
     lower = int((ratios - moved > 1).sum())
-    return CouplingResult(ratios, errors, distances, lower, min(m, n), tolerance, products, "lanczos")
+    # Conjugate gradients may never meet a block's negative curvature. By Haynsworth's additivity the index is at most
+    # the orders of the blocks that no factorisation proves positive definite; that of the smaller one if none is left.
+    unproved = sum(solver.shape[0] for solver in solvers if not isinstance(solver, Cholesky))
+    highest = unproved or min(m, n)
+    return CouplingResult(ratios, errors, distances, lower, highest, tolerance, products, "lanczos")
 
 
 def _rounding(op: Operator, seed: int) -> float:
