@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from landscape.curvature.arguments import require_symmetric
@@ -67,8 +68,11 @@ class Deflated(Shown):
         return self.symmetric().matrix
 
     def symmetric(self) -> MatrixOperator:
-        """The matrix, with the error of the one deflated: projectors add none beyond rounding."""
+        """The matrix, with the error of the one deflated and the rounding of what is projected out of it."""
         whole: MatrixOperator = self.op.symmetric()  # type: ignore[union-attr]
         half = self.directions.remove(whole.matrix)
         full = self.directions.remove(half.T.contiguous())
-        return MatrixOperator((full + full.T) / 2, whole.error)
+        # What is projected out may be much larger than what is left, and so may its rounding.
+        size, n = float(whole.matrix.norm()), len(full)
+        rounding = 10 * n**0.5 * torch.finfo(full.dtype).eps * size if self.dimension else 0.0
+        return MatrixOperator((full + full.T) / 2, whole.error + rounding)
