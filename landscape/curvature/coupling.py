@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 import torch
@@ -12,7 +13,16 @@ from torch import Tensor
 from landscape.curvature.arguments import require_count, require_pair, require_tensor
 from landscape.curvature.inertia import FAILURE, TAU_DENSE, TAU_LANCZOS
 from landscape.curvature.lanczos import Method, eigsh, is_dense, operator_norm
-from landscape.curvature.operators import MatrixOperator, Operator, Product, coupling_error, product_error
+from landscape.curvature.operators import (
+    LinearMap,
+    MatrixOperator,
+    Operator,
+    Product,
+    coupling_error,
+    in_dtype,
+    known_error,
+    product_error,
+)
 from landscape.curvature.pencil import leading_ratios, upper_bounds, whitened
 from landscape.curvature.solve import Cholesky, ConjugateGradients, Solver
 from landscape.curvature.vectors import Array, gaussian, probe_bound, to_array
@@ -211,14 +221,20 @@ def _room(solvers: Sequence[Solver]) -> tuple[float, float]:
 
 
 def joint(H_11: Operator, H_12: Operator, H_22: Operator) -> Product:
-    """The joint block [[H_11, H_12], [H_12^T, H_22]] of two blocks and their coupling."""
+    """The joint block [[H_11, H_12], [H_12^T, H_22]] of two blocks, with the errors that they state."""
     H_21 = H_12.T
+    error = max(known_error(H_11), known_error(H_22)) + known_error(H_12)
 
     def apply(vectors: Tensor) -> Tensor:
         u, v = vectors.split(list(H_12.shape))
         return torch.cat([H_11 @ u + H_12 @ v, H_21 @ u + H_22 @ v])
 
-    return Product.square(apply, sum(H_12.shape), H_12)
+    def convert(dtype: torch.dtype) -> LinearMap | None:
+        parts = [in_dtype(H, dtype) for H in (H_11, H_12, H_22)]
+        return None if None in parts else joint(*cast(list[Operator], parts))
+
+    n = sum(H_12.shape)
+    return Product(apply, (n, n), H_12.dtype, H_12.device, error, convert)
 
 
 def coupling_strength(H_12: Operator, norm_1: float, norm_2: float) -> float:

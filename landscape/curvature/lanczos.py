@@ -20,7 +20,7 @@ from landscape.curvature.arguments import (
     require_tensor,
 )
 from landscape.curvature.ends import end_vectors, tridiagonal_ends
-from landscape.curvature.operators import LinearMap, Operator
+from landscape.curvature.operators import LinearMap, Operator, known_error
 from landscape.curvature.random_start import RandomRun
 from landscape.curvature.search import ENDS, HIDDEN_FAILURE, Search, Which
 from landscape.curvature.sound import Sound, require_range
@@ -46,11 +46,12 @@ class EigenResult(Curve):
     ritz: every eigenvalue if method is "dense", else every eigenvalue of the last projection, ascending.
     operator_norm: max |ritz|. orthonormality: max |V^T V - I| over the returned vectors. tol: the relative residual
     that counted as converged, never below what the precision can hold. error: of a matrix that was assembled, as its
-    asymmetry shows it; eigenvalues are right to residual + error. Residuals of products show it themselves. converged
-    also says that a random search of the complement of all vectors converged and found no pair that belongs among
-    them. hidden (end,): the i-th value is within `hidden` of the i-th eigenvalue, copies counted, except with
-    probability hidden_failure_probability: no eigenvalue that is not listed lies further out than the k-th value by
-    more. 0 if method is "dense"; infinite if max_hvps left none for the complement.
+    asymmetry shows it, or what an operator states; eigenvalues are right to residual + error. Residuals of products
+    show it themselves. converged also says that a random search of the complement of all vectors converged and found
+    no pair that belongs among them. hidden (end,): the i-th value is within `hidden` of the i-th eigenvalue of the
+    operator as it is, copies counted, except with probability hidden_failure_probability: no eigenvalue that is not
+    listed lies further out than the k-th value by more. 0 if method is "dense"; infinite if max_hvps left none for the
+    complement.
     """
 
     axes = {
@@ -127,10 +128,10 @@ def eigsh(
         ritz, low, high = _dense(H.matrix, k)
         require_range(float(np.abs(ritz).max()), op.dtype)
         return _result(H, which, k, tol, ritz, low, high, error=H.error)
-    op = Sound(op)
+    error, op = known_error(op), Sound(op)
     search = Search(op, k, which, tol, seed, max_hvps)
     low, high = search.run(v0)
-    return _result(op, which, k, tol, search.krylov.theta, low, high, search)
+    return _result(op, which, k, tol, search.krylov.theta, low, high, search, error)
 
 
 def operator_norm(op: LinearMap, tol: float = 1e-3, seed: int = 0) -> float:

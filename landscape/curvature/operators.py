@@ -54,12 +54,17 @@ class Operator(LinearMap, Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Product:
-    """A linear map of which only the products with vectors (n, m) are known."""
+    """A linear map of which only the products with vectors (n, m) are known.
+
+    error: as of a MatrixOperator; convert: makes the same map in another precision, None where it cannot.
+    """
 
     apply: Callable[[Tensor], Tensor]
     shape: tuple[int, int]
     dtype: torch.dtype
     device: torch.device
+    error: float = 0.0
+    convert: Callable[[torch.dtype], LinearMap | None] | None = None
 
     @classmethod
     def square(cls, apply: Callable[[Tensor], Tensor], n: int, like: LinearMap | Tensor) -> Product:
@@ -68,6 +73,10 @@ class Product:
 
     def __matmul__(self, vectors: Tensor) -> Tensor:
         return self.apply(vectors[:, None])[:, 0] if vectors.ndim == 1 else self.apply(vectors)
+
+    def in_dtype(self, dtype: torch.dtype) -> LinearMap | None:
+        """The same map with products in another precision, if it is known."""
+        return self.convert(dtype) if self.convert else None
 
 
 class MatrixOperator(Shown):
@@ -97,6 +106,10 @@ class MatrixOperator(Shown):
     def dense(self) -> Tensor:
         """The matrix itself."""
         return self.matrix
+
+    def in_dtype(self, dtype: torch.dtype) -> MatrixOperator:
+        """The same numbers with products in another precision."""
+        return MatrixOperator(self.matrix.to(dtype), self.error)
 
     def symmetric(self) -> MatrixOperator:
         """(M + M^T) / 2, whose error includes |M - M^T|_F; itself if it is symmetric to the last bit."""
@@ -241,7 +254,8 @@ class Block(Operator, Protocol):
 def assembled(op: LinearMap, is_diagonal: bool) -> MatrixOperator:
     """The matrix of a block, product by product; a diagonal one symmetrised, with the error of the products.
 
-    The error is the asymmetry |H - H^T|_F, which vanishes for exact products, and below float64 also `product_error`.
+    The error is the asymmetry |H - H^T|_F, which vanishes for exact products, and below float64 also `product_error`;
+    beside it, the operator's own if it states one.
     """
     n = op.shape[1]
     result = torch.empty(op.shape, dtype=op.dtype, device=op.device)
@@ -251,18 +265,30 @@ def assembled(op: LinearMap, is_diagonal: bool) -> MatrixOperator:
         unit[start : start + width].fill_diagonal_(1.0)
         result[:, start : start + width] = op @ unit
     if not is_diagonal:
-        return MatrixOperator(result)
-    error = asymmetry(result)
+        return MatrixOperator(result, known_error(op))
+    error = known_error(op) + asymmetry(result)
     if op.dtype != torch.float64:
         error = max(error, product_error(op))
     return MatrixOperator(symmetrised(result), error)
+
+
+def known_error(op: LinearMap) -> float:
+    """What an operator states as `error`, as a MatrixOperator does and what is made of one; 0 if nothing."""
+    return float(getattr(op, "error", 0.0))
+
+
+def in_dtype(op: LinearMap, dtype: torch.dtype) -> LinearMap | None:
+    """The same operator with products in another precision; None where it is not known."""
+    converted: LinearMap | None = op.in_dtype(dtype) if hasattr(op, "in_dtype") else None
+    return converted
 
 
 def product_error(op: LinearMap, seed: int = 0) -> float:
     """delta: the error of an operator's products, as a norm, measured with four random probes.
 
     The asymmetry |H - H^T|_F, which vanishes for exact products, and below float64 also the difference from the
-    same products in float64. Costs 4 products, or 4 in each precision; none for a matrix, whose error is known.
+    same products in float64; beside it, what the operator states itself. Costs 4 products, or 4 in each precision;
+    none for a matrix, whose error is known.
     """
     require_symmetric(op)
     if isinstance(op, MatrixOperator):
@@ -272,7 +298,7 @@ def product_error(op: LinearMap, seed: int = 0) -> float:
     gram = probes.T @ images
     pairs = torch.triu_indices(4, 4, offset=1)
     error = float((gram - gram.T)[pairs[0], pairs[1]].square().mean().sqrt())
-    return max(error, _precision_error(op, probes, images))
+    return known_error(op) + max(error, _precision_error(op, probes, images))
 
 
 def coupling_error(op: LinearMap, transposed: LinearMap, seed: int = 0) -> float:
@@ -283,15 +309,15 @@ def coupling_error(op: LinearMap, transposed: LinearMap, seed: int = 0) -> float
     left, right = (gaussian(op.shape[side], 4, seed + side).to(op.device) for side in (0, 1))
     images = (op @ right.to(op.dtype)).double()
     difference = left.T @ images - (right.T @ (transposed @ left.to(op.dtype)).double()).T
-    return max(float(difference.square().mean().sqrt()), _precision_error(op, right, images))
+    error = float(difference.square().mean().sqrt())
+    return known_error(op) + max(error, _precision_error(op, right, images))
 
 
 def _precision_error(op: LinearMap, probes: Tensor, images: Tensor) -> float:
     """|H - H64|_F from the products of random probes; 0 in float64. Raises NumericsError if they are not sound."""
     require_range(float(images.abs().max()), op.dtype)
-    if isinstance(op, HessianOperator) and op.dtype != torch.float64:
-        return float((images - op.in_dtype(torch.float64) @ probes).square().sum(0).mean().sqrt())
-    return 0.0
+    exact = None if op.dtype == torch.float64 else in_dtype(op, torch.float64)
+    return 0.0 if exact is None else float((images - exact @ probes).square().sum(0).mean().sqrt())
 
 
 class _Term(Protocol):

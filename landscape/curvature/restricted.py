@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import cast
+
+import torch
 from torch import Tensor
 
-from landscape.curvature.operators import MatrixOperator, Operator, assembled
+from landscape.curvature.operators import LinearMap, MatrixOperator, Operator, assembled, in_dtype, known_error
 
 
 class Restricted:
@@ -18,7 +21,7 @@ class Restricted:
         self._is_diagonal = rows is cols and op.T is op
         self._rows, self._cols = (p if p is None else p.to(op.device) for p in (rows, cols))
         n, m = (whole if p is None else len(p) for whole, p in zip(op.shape, (self._rows, self._cols), strict=True))
-        self.shape = (n, m)
+        self.shape, self.error = (n, m), known_error(op)
 
     def __matmul__(self, vectors: Tensor) -> Tensor:
         if self._cols is not None:
@@ -26,6 +29,14 @@ class Restricted:
             vectors = whole.index_copy_(0, self._cols, vectors)
         found = self.op @ vectors
         return found if self._rows is None else found[self._rows]
+
+    def in_dtype(self, dtype: torch.dtype) -> LinearMap | None:
+        """The same rows and columns with products in another precision, if the operator has them."""
+        op = in_dtype(self.op, dtype)
+        if op is None:
+            return None
+        rows = self._rows
+        return Restricted(cast(Operator, op), rows, rows if self._is_diagonal else self._cols)
 
     @property
     def T(self) -> Restricted:

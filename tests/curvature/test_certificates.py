@@ -110,42 +110,6 @@ class Nothing:
         return vectors
 
 
-class Along:
-    """One unit vector to deflate."""
-
-    dimension = 1
-
-    def __init__(self, u: Tensor) -> None:
-        self.unit = u[:, None] / u.norm()
-
-    def remove(self, vectors: Tensor) -> Tensor:
-        """The components orthogonal to it."""
-        columns = vectors.reshape(len(vectors), -1)
-        return (columns - self.unit @ (self.unit.T @ columns)).view(vectors.shape)
-
-
-@pytest.mark.parametrize("c", [0.0, 1.0, 1e6, 1e9, 1e12])
-def test_the_error_of_a_deflated_matrix_has_the_rounding_of_what_is_projected_out(c: float) -> None:
-    """P (c u u^T + S) P = S for a semidefinite S with S u = 0, all of whole numbers: the index is 0, whatever c."""
-    n = 40
-    u = torch.randint(1, 10, (n,), generator=torch.Generator().manual_seed(0)).double()
-    S = torch.zeros(n, n, dtype=torch.float64)
-    for i in range(0, 20, 2):
-        w = torch.zeros(n, dtype=torch.float64)
-        w[i], w[i + 1] = u[i + 1], -u[i]
-        S += torch.outer(w, w)
-    deflated = Deflated(MatrixOperator(c * torch.outer(u, u) + S), Along(u))
-    found = deflated.symmetric()
-    assert float(torch.linalg.matrix_norm(found.matrix - S, 2)) <= found.error
-    assert found.error <= 1e-12 * float(torch.linalg.matrix_norm(c * torch.outer(u, u) + S, 2))
-    tau = max(1e-8, 3 * found.error / float(torch.linalg.matrix_norm(S, 2)))
-    if tau < 1:
-        assert saddle_index(deflated, rel_tau=tau).negative == 0
-    if c > 1e6:
-        with pytest.raises(NumericsError, match="below the error of the computed Hessian"):
-            saddle_index(deflated)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_an_index_of_asymmetric_products_is_refused(method: Any, wrong: tuple[Products, Tensor]) -> None:
