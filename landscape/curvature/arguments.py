@@ -40,11 +40,16 @@ def require_not_negative(name: str, value: Any) -> None:
 
 
 def require_matrix(matrix: Any, error: Any) -> None:
-    """Raise ArgumentError for what is no real floating-point matrix with a bound on its error."""
+    """Raise ArgumentError for what is no dense matrix of float32 or float64 with a bound on its error."""
     if not isinstance(matrix, Tensor) or matrix.ndim != 2 or not matrix.is_floating_point():
         is_tensor = isinstance(matrix, Tensor)
         what = f"{matrix.dtype}, shape {tuple(matrix.shape)}" if is_tensor else type(matrix).__name__
         raise ArgumentError(f"not a real matrix: {what}", "give a two-dimensional tensor of torch.float64")
+    if matrix.layout != torch.strided:
+        layout = str(matrix.layout).removeprefix("torch.")
+        raise ArgumentError(f"a matrix with the layout {layout}: solvers take dense ones", "give matrix.to_dense()")
+    if matrix.dtype not in (torch.float32, torch.float64):
+        raise ArgumentError(f"a matrix of {matrix.dtype}: too few digits", "give matrix.to(torch.float64)")
     require_not_negative("error", error)
 
 
@@ -59,6 +64,16 @@ def require_tensor(name: str, value: Any, verb: str = "are") -> None:
     if not isinstance(value, Tensor):
         hint = "give torch.from_numpy(array)" if hasattr(value, "__array__") else "give a tensor"
         raise ArgumentError(f"{name} {verb} {kind_of(value)}, not a tensor", hint)
+
+
+def require_vectors(name: str, value: Any, rows: int, before: str = "") -> None:
+    """Raise ArgumentError for what are no finite vectors (rows, m); before: an axis that may come first."""
+    require_tensor(name, value, "is")
+    if value.ndim not in ((2, 3) if before else (2,)) or value.shape[-2] != rows:
+        also = f", or ({before}, {rows}, m)" if before else ""
+        raise ArgumentError(f"{name} has the shape {tuple(value.shape)}", f"give vectors ({rows}, m){also}")
+    if not bool(torch.isfinite(value).all()):
+        raise ArgumentError(f"{name} holds NaN or infinity", "give finite vectors, or none")
 
 
 def require_operator(op: Any) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from landscape.curvature.arguments import require_count, require_pair, require_tensor
+from landscape.curvature.arguments import require_count, require_pair, require_tensor, require_vectors
 from landscape.curvature.inertia import FAILURE, TAU_DENSE, TAU_LANCZOS
 from landscape.curvature.lanczos import Method, eigsh, is_dense, operator_norm
 from landscape.curvature.operators import (
@@ -21,7 +21,9 @@ from landscape.curvature.operators import (
     coupling_error,
     in_dtype,
     known_error,
+    matrix_of,
     product_error,
+    written_out,
 )
 from landscape.curvature.pencil import leading_ratios, upper_bounds, whitened
 from landscape.curvature.solve import Cholesky, ConjugateGradients, Solver
@@ -95,9 +97,11 @@ def coupling(
     """
     require_pair(H_11, H_12, H_22, abs_tau)
     require_count("k", k)
-    if v0 is not None:
-        require_tensor("v0", v0, "is")
+    require_count("max_hvps", max_hvps, 0)
     m, n = H_12.shape
+    if v0 is not None:
+        require_vectors("v0", v0, m + n)
+        v0 = v0.to(H_12.device, H_12.dtype)
     dense = is_dense(method, m + n)
     tolerance = abs_tau
     if tolerance is None:
@@ -105,7 +109,8 @@ def coupling(
         tolerance = (TAU_DENSE if dense else TAU_LANCZOS) * norm
     between = coupling_error(H_12, H_12.T, seed)
     if dense:
-        return _dense(H_11.symmetric(), MatrixOperator(H_12.dense(), between), H_22.symmetric(), tolerance, k)
+        first, middle, second = written_out(H_11), MatrixOperator(matrix_of(H_12), between), written_out(H_22)
+        return _dense(first, middle, second, tolerance, k)
     products = 0 if isinstance(H_12, MatrixOperator) else 8 + _PROBES
     between += _rounding(H_12, seed)
     solvers: list[Solver] = []
@@ -117,15 +122,15 @@ def coupling(
             products += 4 + _PROBES
         solvers[-1].error += _rounding(H, seed)
     error, room = _room(solvers)
-    first, second = solvers
-    ratios, distances, vectors, used = leading_ratios(first, H_12, second, k, rtol, seed, max_hvps, v0)
+    A, C = solvers
+    ratios, distances, vectors, used = leading_ratios(A, H_12, C, k, rtol, seed, max_hvps, v0)
     products += used
     moved = _moved(ratios, solvers, between)
     # Residuals are measured in the inverse of blocks that are in error themselves.
     distances = distances * (1 + error / room) + moved
     errors = np.full(len(ratios), np.nan)
-    if isinstance(first, Cholesky) and isinstance(second, Cholesky):
-        blocks, left = (first, H_12, second), max_hvps - products
+    if isinstance(A, Cholesky) and isinstance(C, Cholesky):
+        blocks, left = (A, H_12, C), max_hvps - products
         upper, used = upper_bounds(blocks, vectors, ratios, rtol, FAILURE, seed, left)
         products += used
         if upper is not None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from landscape.curvature.arguments import require_symmetric
-from landscape.curvature.operators import LinearMap, MatrixOperator, Operator, in_dtype, known_error
+from landscape.curvature.operators import LinearMap, MatrixOperator, Operator, in_dtype, known_error, written_out
 from landscape.errors import ArgumentError, kind_of
 from landscape.results import Shown
 
@@ -76,7 +76,7 @@ class Deflated(Shown):
 
     def symmetric(self) -> MatrixOperator:
         """The matrix, with the error of the one deflated and the rounding of what is projected out of it."""
-        whole: MatrixOperator = self.op.symmetric()  # type: ignore[union-attr]
+        whole = written_out(self.op)
         half = self.directions.remove(whole.matrix)
         full = self.directions.remove(half.T.contiguous())
         # What is projected out may be much larger than what is left, and so may its rounding.

@@ -7,12 +7,12 @@ import dataclasses
 import numpy as np
 import torch
 
-from landscape.curvature.arguments import require_pair
+from landscape.curvature.arguments import require_count, require_pair
 from landscape.curvature.coupling import joint
 from landscape.curvature.density import quadrature
 from landscape.curvature.inertia import TAU_DENSE, TAU_LANCZOS, Inertia, bracketed, certified
 from landscape.curvature.lanczos import Method, eigsh, is_dense, operator_norm
-from landscape.curvature.operators import LinearMap, MatrixOperator, Operator, coupling_error
+from landscape.curvature.operators import LinearMap, MatrixOperator, Operator, coupling_error, matrix_of, written_out
 from landscape.errors import ArgumentError
 from landscape.former import renamed
 from landscape.results import Interval
@@ -64,11 +64,12 @@ def excess_index(
     NumericsError if tau is not above the error of a block, ArgumentError for shapes that do not belong together.
     """
     require_pair(H_11, H_12, H_22, abs_tau)
+    require_count("max_hvps", max_hvps, 0)
     m, n = H_12.shape
     dense = is_dense(method, m + n)
     blocks: list[LinearMap] = [joint(H_11, H_12, H_22), H_11, H_22]
     if dense:
-        first, second, B = H_11.symmetric(), H_22.symmetric(), H_12.dense()
+        first, second, B = written_out(H_11), written_out(H_22), matrix_of(H_12)
         whole = torch.cat([torch.cat([first.matrix, B], 1), torch.cat([B.T, second.matrix], 1)])
         error = max(first.error, second.error) + coupling_error(H_12, H_12.T, seed)
         blocks = [MatrixOperator(whole, error), first, second]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Literal, cast, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -17,10 +17,10 @@ from landscape.curvature.arguments import (
     require_count,
     require_positive,
     require_symmetric,
-    require_tensor,
+    require_vectors,
 )
 from landscape.curvature.ends import end_vectors, tridiagonal_ends
-from landscape.curvature.operators import LinearMap, Operator, known_error
+from landscape.curvature.operators import LinearMap, known_error, written_out
 from landscape.curvature.random_start import RandomRun
 from landscape.curvature.search import ENDS, HIDDEN_FAILURE, Search, Which
 from landscape.curvature.sound import Sound, require_range
@@ -118,13 +118,14 @@ def eigsh(
     require_count("k", k)
     require_choice("which", which, get_args(Which))
     require_positive("rtol", rtol)
+    require_count("max_hvps", max_hvps, 0)
     if v0 is not None:
-        require_tensor("v0", v0, "is")
+        require_vectors("v0", v0, space_of(op).rows, "end")
     n = op.shape[0]
     k = min(k, n)
     tol = max(rtol, 10 * n**0.5 * torch.finfo(op.dtype).eps)
     if is_dense(method, n):
-        H = cast(Operator, op).symmetric()
+        H = written_out(op)
         ritz, low, high = _dense(H.matrix, k)
         require_range(float(np.abs(ritz).max()), op.dtype)
         return _result(H, which, k, tol, ritz, low, high, error=H.error)

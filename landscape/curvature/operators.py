@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, Protocol, cast, get_args
 
 import numpy as np
 import torch
@@ -82,14 +82,14 @@ class Product:
 class MatrixOperator(Shown):
     """A dense matrix as an operator; error: a bound on its distance, in norm, from the exact matrix.
 
-    Raises ArgumentError unless it is a real floating-point one, and for an error below 0.
+    Raises ArgumentError unless it is a dense one of float32 or float64, and for an error below 0.
     """
 
     shown = ("shape", "error", "dtype", "device")
 
     def __init__(self, matrix: Tensor, error: float = 0.0) -> None:
         require_matrix(matrix, error)
-        self.matrix, self.error, self.dtype, self.device = matrix, error, matrix.dtype, matrix.device
+        self.matrix, self.error, self.dtype, self.device = matrix.detach(), error, matrix.dtype, matrix.device
         self.shape = (matrix.shape[0], matrix.shape[1])
 
     def __matmul__(self, vectors: Tensor) -> Tensor:
@@ -270,6 +270,16 @@ def assembled(op: LinearMap, is_diagonal: bool) -> MatrixOperator:
     if op.dtype != torch.float64:
         error = max(error, product_error(op))
     return MatrixOperator(symmetrised(result), error)
+
+
+def written_out(op: LinearMap) -> MatrixOperator:
+    """A diagonal block as a matrix: as the operator writes itself out, or product by product."""
+    return cast(Operator, op).symmetric() if hasattr(op, "symmetric") else assembled(op, True)
+
+
+def matrix_of(op: LinearMap) -> Tensor:
+    """The matrix of any block, in the same way."""
+    return cast(Operator, op).dense() if hasattr(op, "dense") else assembled(op, False).matrix
 
 
 def known_error(op: LinearMap) -> float:

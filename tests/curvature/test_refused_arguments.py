@@ -125,6 +125,51 @@ M = MatrixOperator(torch.diag(torch.arange(-3.0, 9.0).double()))
             "v0 is a ndarray, not a tensor",
             r"torch\.from_numpy\(array\)",
         ),
+        "one vector to begin with": (
+            lambda: eigsh(M, 1, method="lanczos", v0=torch.ones(12)),
+            r"v0 has the shape \(12,\)",
+            r"give vectors \(12, m\), or \(end, 12, m\)",
+        ),
+        "too few rows to begin with": (
+            lambda: eigsh(M, 1, method="lanczos", v0=torch.ones(11, 2)),
+            r"v0 has the shape \(11, 2\)",
+            r"give vectors \(12, m\)",
+        ),
+        "four axes to begin with": (
+            lambda: eigsh(M, 1, method="lanczos", v0=torch.ones(2, 12, 2, 2)),
+            r"v0 has the shape \(2, 12, 2, 2\)",
+            r"give vectors \(12, m\)",
+        ),
+        "NaN to begin with": (
+            lambda: eigsh(M, 1, method="lanczos", v0=torch.full((12, 1), NAN)),
+            "v0 holds NaN or infinity",
+            "give finite vectors",
+        ),
+        "one vector for ratios": (
+            lambda: coupling(EYE, TALL, EYE_2, method="lanczos", v0=torch.ones(5)),
+            r"v0 has the shape \(5,\)",
+            r"^give vectors \(5, m\)$",
+        ),
+        "vectors of one block for ratios": (
+            lambda: coupling(EYE, TALL, EYE_2, method="lanczos", v0=torch.ones(3, 2)),
+            r"v0 has the shape \(3, 2\)",
+            r"^give vectors \(5, m\)$",
+        ),
+        "half precision": (
+            lambda: MatrixOperator(torch.eye(3, dtype=torch.float16)),
+            r"a matrix of torch\.float16: too few digits",
+            r"give matrix\.to\(torch\.float64\)",
+        ),
+        "bfloat16": (
+            lambda: MatrixOperator(torch.eye(3, dtype=torch.bfloat16)),
+            r"a matrix of torch\.bfloat16: too few digits",
+            r"give matrix\.to\(torch\.float64\)",
+        ),
+        "sparse matrix": (
+            lambda: MatrixOperator(torch.eye(3).to_sparse()),
+            "a matrix with the layout sparse_coo: solvers take dense ones",
+            r"give matrix\.to_dense\(\)",
+        ),
         "error of a matrix": (lambda: MatrixOperator(torch.eye(3), -1.0), "error is -1.0", "a number of at least 0"),
         "NumPy for angles": (lambda: principal_angles(np.eye(3), [3]), "vectors are a ndarray", r"torch\.from_numpy"),
         "parts that do not add up": (
@@ -150,6 +195,23 @@ def test_vectors_of_solvers(make: Callable[[], Any], words: str, hint: str) -> N
         "k 0": (lambda: eigsh(M, 0), "k is 0", "give a whole number of at least 1"),
         "k -1": (lambda: eigsh(M, -1, method="lanczos"), "k is -1", "give a whole number of at least 1"),
         "k 2.5": (lambda: eigsh(M, 2.5), "k is 2.5", "give a whole number of at least 1"),
+        "products": (
+            lambda: eigsh(M, 1, method="lanczos", max_hvps=None),
+            "max_hvps is None",
+            "give a whole number of at least 0",
+        ),
+        "products of an index": (
+            lambda: saddle_index(M, method="lanczos", max_hvps=None),
+            "max_hvps is None",
+            "give a whole number of at least 0",
+        ),
+        "products -1": (lambda: eigsh(M, 1, method="lanczos", max_hvps=-1), "max_hvps is -1", "of at least 0"),
+        "products of ratios": (lambda: coupling(EYE, EYE, EYE, max_hvps=None), "max_hvps is None", "of at least 0"),
+        "products of an excess index": (
+            lambda: excess_index(EYE, EYE, EYE, max_hvps=None),
+            "max_hvps is None",
+            "of at least 0",
+        ),
         "which": (lambda: eigsh(M, 1, "largest"), "which is 'largest'", "choose from both, lowest, highest"),
         "method": (lambda: eigsh(M, 1, method="lancos"), "method is 'lancos'", "choose from auto, dense, lanczos"),
         "rtol": (lambda: eigsh(M, 1, rtol=NAN), "rtol is nan", "give a finite number above 0"),
@@ -245,6 +307,7 @@ def test_directions(make: Callable[[], Any], words: str, hint: str) -> None:
 
 
 EYE, TALL = MatrixOperator(torch.eye(3).double()), MatrixOperator(torch.ones(3, 2).double())
+EYE_2 = MatrixOperator(torch.eye(2).double())
 LARGE = MatrixOperator(torch.eye(200).double())
 
 

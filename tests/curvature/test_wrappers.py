@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from helpers.matrices import draw
+from helpers.matrices import Hidden, assert_close, draw, semidefinite
 from torch import Tensor
 
-from landscape.curvature.coupling import joint
+from landscape.curvature.coupling import coupling, joint
 from landscape.curvature.deflation import Deflated
 from landscape.curvature.excess import excess_index
 from landscape.curvature.inertia import saddle_index
@@ -133,3 +134,43 @@ def test_single_precision_counts_as_error_through_wrappers() -> None:
         # The root mean square over four random probes.
         assert 0.5 * difference <= product_error(single) <= 2 * difference
         assert product_error(double) <= 1e-6 * difference
+
+
+# --- operators that have products alone -----------------------------------------------------------------------
+
+
+def test_a_small_operator_that_has_products_alone_is_written_out() -> None:
+    """Dense eigenvalues, deflated matrices, ratios and excess indices are those of the matrix that it hides."""
+    A, B, C = semidefinite(20, 15, 0), draw(20, 9, seed=1), semidefinite(9, 9, 2)
+    found = eigsh(Hidden(A), 3)
+    assert found.method == "dense"
+    np.testing.assert_allclose(found.values[1], torch.linalg.eigvalsh(A).flip(0)[:3], atol=1e-14)
+    assert found.error <= 1e-14
+    u = draw(20, seed=3)
+    projector = torch.eye(20).double() - torch.outer(u, u) / (u @ u)
+    assert_close(Deflated(Hidden(A), Along(u)).dense(), projector @ A @ projector, 1e-14)
+    matrices, products = (tuple(map(kind, (A, B, C))) for kind in (MatrixOperator, Hidden))
+    assert excess_index(*products, 1e-3).index == excess_index(*matrices, 1e-3).index
+    assert excess_index(*products, 1e-3).level == "certified"
+    ratios = coupling(*products, 1e-3)
+    assert ratios.method == "dense"
+    np.testing.assert_allclose(ratios.ratios, coupling(*matrices, 1e-3).ratios, rtol=1e-10)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_matrix_with_a_gradient_is_the_matrix(method: Any) -> None:
+    """No solver differentiates by the entries."""
+    A = semidefinite(20, 15, 0)
+    graded = MatrixOperator(A.clone().requires_grad_())
+    assert not graded.matrix.requires_grad
+    expected = eigsh(MatrixOperator(A), 2, method=method).values
+    np.testing.assert_array_equal(eigsh(graded, 2, method=method).values, expected)
+    assert saddle_index(graded, method=method).lower == 0
+
+
+def test_vectors_to_begin_with_may_be_of_another_precision() -> None:
+    """coupling takes them as eigsh does: as the blocks' own."""
+    parts = [Hidden(X) for X in (semidefinite(20, 15, 0), draw(20, 9, seed=1), semidefinite(9, 9, 2))]
+    v0 = draw(29, 2, seed=3).float()
+    single, double = (coupling(*parts, 1e-2, k=3, method="lanczos", v0=v) for v in (v0, v0.double()))
+    np.testing.assert_array_equal(single.ratios, double.ratios)
