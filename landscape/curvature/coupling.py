@@ -43,7 +43,9 @@ class CouplingResult(Curve):
 
     errors: bounds on the error of each as the ratio of its rank; NaN where none is known. distances: a true ratio,
     perhaps of another rank, or zero where the blocks differ in size, is as near as that; matrix-free, rounding enters
-    as an estimate with a margin, not as a proved bound, which matters at tau near 1e-12 of the norm.
+    as an estimate with a margin, not as a proved bound, which matters at tau near 1e-12 of the norm. They assume of
+    diagonal blocks that are no matrices that these have no eigenvalue below 0: one that is just above -tau can make
+    distances, not the ratios' being lower bounds, too small.
     dense: every ratio, with distances equal to errors;
     index_lower <= saddle index of the joint block <= index_upper at the same tolerance (F0), equal where no error can
     change it. lanczos: the leading k; errors are known, but with probability 1e-6, where both diagonal blocks are

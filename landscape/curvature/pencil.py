@@ -30,9 +30,9 @@ def leading_ratios(
     Rayleigh-Ritz on orthonormal bases U and V with the Gram matrices that their products show, so that every value is
     at most the true one; they grow by A^(-1) and C^(-1) applied to the residuals r_1 = B v - kappa A u and
     r_2 = B^T u - kappa C v. Each value is within sqrt((|r_1|^2 in A^(-1) + |r_2|^2 in C^(-1)) / 2) of a true one. That
-    norm is bounded through the inner residuals, for A and C above their shift, as they are where the blocks are
-    semidefinite. All this holds for exact products: for their errors and rounding see `coupling`. v0: joint vectors
-    (m + n, j) whose parts the bases begin with.
+    norm is bounded through the inner residuals, for A and C above their floors: proved by a factorisation, or else the
+    shift, as where the blocks are semidefinite. All this holds for exact products: for their errors and rounding see
+    `coupling`. v0: joint vectors (m + n, j) whose parts the bases begin with.
     """
     transposed = B.T
     k = min(k, *B.shape)
@@ -59,7 +59,7 @@ def leading_ratios(
         squared, corrections = torch.zeros_like(kappa), []
         for solver, residual in ((A, r_1), (C, r_2)):
             w, left_over = solver.solve(residual, INNER_TOL)
-            squared += ((residual * w).sum(0) + left_over.square() / solver.shift) / 2
+            squared += ((residual * w).sum(0) + left_over.square() / solver.floor) / 2
             corrections.append(w)
         errors = squared.clamp(min=0).sqrt()
         open_ = torch.nonzero(errors > tol * kappa.clamp(min=_SMALL * float(kappa[0])))[:, 0]

@@ -76,3 +76,31 @@ def test_bounds_hold_to_rounding() -> None:
             assert (away.min(1) <= found.distances).all()
             known = ~np.isnan(found.errors)
             assert (away.diagonal() <= found.errors)[known].all()
+
+
+@pytest.mark.parametrize("tau", [0.0, 1e-300, 1e-16])
+def test_definite_blocks_need_no_tolerance(tau: float) -> None:
+    """The factorised blocks' own spectrum bounds the distances, which depend on no tolerance then."""
+    A, C = torch.eye(20).double() + 0.1, 2 * torch.eye(9).double()
+    B = draw(20, 9, seed=0)
+    # (1 + 0.1 J)^(-1/2) = 1 + (3^(-1/2) - 1) J / 20 for the matrix J of ones.
+    root = torch.eye(20).double() + (3**-0.5 - 1) / 20
+    true = torch.linalg.svdvals(root @ B / 2**0.5).numpy()
+    found = coupling(*map(MatrixOperator, (A, B, C)), tau, k=3, method="lanczos")
+    assert (np.abs(found.ratios - true[:3]) <= found.distances).all()
+    assert (found.distances <= 2e-3 * found.ratios).all()
+
+
+def test_distances_of_a_matrix_with_an_eigenvalue_just_above_the_tolerance_hold() -> None:
+    """An eigenvalue of -tau (1 - 1e-4) leaves a floor of 1e-4 tau, which the factorisation proves."""
+    tau = 1e-3
+    for seed in range(20):
+        a, c = (0.02 + draw(60, seed=seed + s).abs() for s in (0, 100))
+        a[0] = -tau * (1 - 1e-4)
+        B = 0.05 * draw(60, 60, seed=seed + 200)
+        B[0] *= 0.01
+        true = torch.linalg.svdvals(B / (a + tau).sqrt()[:, None] / (c + tau).sqrt()).numpy()
+        parts = MatrixOperator(torch.diag(a)), Hidden(B), MatrixOperator(torch.diag(c))
+        for budget in (30, 60, 120):
+            found = coupling(*parts, tau, k=3, method="lanczos", max_hvps=budget, seed=seed)
+            assert (np.abs(found.ratios[:, None] - true).min(1) <= found.distances).all()
