@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import cast
 
@@ -27,6 +28,7 @@ from landscape.curvature.operators import (
 )
 from landscape.curvature.pencil import leading_ratios, upper_bounds, whitened
 from landscape.curvature.solve import Cholesky, ConjugateGradients, Solver
+from landscape.curvature.sound import require_finite
 from landscape.curvature.vectors import Array, gaussian, probe_bound, to_array
 from landscape.errors import ArgumentError, NumericsError
 from landscape.former import renamed
@@ -246,16 +248,21 @@ def joint(H_11: Operator, H_12: Operator, H_22: Operator) -> Product:
 
 def coupling_strength(H_12: Operator, norm_1: float, norm_2: float) -> float:
     """|H_12|_2 / sqrt(|H_11|_2 |H_22|_2), to 1e-6; NaN where a diagonal block is zero."""
-    diagonal = norm_1 * norm_2
-    return spectral_norm(H_12) / diagonal**0.5 if diagonal > 0 else float("nan")
+    # Roots first: the product of two small norms may be 0.
+    diagonal = norm_1**0.5 * norm_2**0.5
+    return spectral_norm(H_12) / diagonal if diagonal > 0 else float("nan")
 
 
 def spectral_norm(op: Operator) -> float:
     """The largest singular value of an operator, by Lanczos on the smaller of A A^T and A^T A."""
     A = op if op.shape[0] <= op.shape[1] else op.T
     transposed = A.T
-    gram = Product.square(lambda vectors: A @ (transposed @ vectors), A.shape[0], A)
-    return float(eigsh(gram, 1, which="highest", method="lanczos", rtol=1e-6).values[0, 0].clip(0.0) ** 0.5)
+    # A power of two about the norm, which is exact to divide by, keeps the square in range.
+    size = float((transposed @ gaussian(A.shape[0], 1).to(A.device, A.dtype)).abs().max())
+    require_finite(size)
+    scale = 2.0 ** math.frexp(size)[1] if size else 1.0
+    gram = Product.square(lambda vectors: A @ ((transposed @ vectors) / scale) / scale, A.shape[0], A)
+    return scale * float(eigsh(gram, 1, which="highest", method="lanczos", rtol=1e-6).values[0, 0].clip(0.0) ** 0.5)
 
 
 def masses(vectors: Tensor, sizes: Sequence[int]) -> Array:

@@ -70,7 +70,8 @@ class Cholesky:
 class ConjugateGradients:
     """H + tau for a matrix-free H without negative curvature, by at most about `max_products` products in all.
 
-    error: of the products of H. floor: the shift, on trust that H is semidefinite. `solve` raises NumericsError where it meets negative curvature.
+    error: of the products of H. floor: the shift, on trust that H is semidefinite. `solve` raises NumericsError where
+    it meets negative curvature.
     """
 
     def __init__(

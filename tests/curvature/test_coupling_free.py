@@ -292,6 +292,22 @@ def test_coupling_strength_is_a_ratio_of_norms() -> None:
     assert np.isnan(coupling_strength(Hidden(B), 0.0, 1.0))
 
 
+@pytest.mark.parametrize("power", [-1000, -650, -340, 340, 650])
+def test_coupling_strength_does_not_depend_on_the_scale(power: int) -> None:
+    """Of blocks times 2^power it is the same but for rounding, also where its square is out of range."""
+    A, B, C = blocks(0)
+    norms = [float(torch.linalg.matrix_norm(X, 2)) for X in (A, C)]
+    expected = coupling_strength(MatrixOperator(B), *norms)
+    assert expected == pytest.approx(float(torch.linalg.matrix_norm(B, 2)) / (norms[0] * norms[1]) ** 0.5, rel=1e-6)
+    scale = 2.0**power
+    assert coupling_strength(MatrixOperator(scale * B), *(scale * x for x in norms)) == pytest.approx(
+        expected, rel=1e-14
+    )
+    assert spectral_norm(MatrixOperator(torch.zeros(3, 5).double())) == 0
+    with pytest.raises(NumericsError, match="not finite"):
+        spectral_norm(MatrixOperator(torch.full((3, 5), float("nan")).double()))
+
+
 def test_masses_and_principal_angles() -> None:
     """Masses of unit vectors sum to 1; angles are SciPy's, pi/2 where a part has too few rows, 0 where it holds all."""
     sizes = [12, 3, 10]
