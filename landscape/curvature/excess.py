@@ -89,8 +89,7 @@ def excess_index(
 def index_below(op: LinearMap, tolerance: float, seed: int = 0, max_products: int = 3000) -> Inertia:
     """The bracketed index of a matrix-free block at an absolute tolerance."""
     eigen = eigsh(op, 10, method="lanczos", seed=seed, max_hvps=max_products)
-    tau = tolerance / eigen.operator_norm if eigen.operator_norm else None
-    return bracketed(op, eigen, quadrature(op, seed=seed), tau, seed, max_products=max_products)
+    return bracketed(op, eigen, quadrature(op, seed=seed), seed=seed, max_products=max_products, tolerance=tolerance)
 
 
 def combined(

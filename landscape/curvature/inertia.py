@@ -96,10 +96,10 @@ def certified(
     factored: H + tolerance, if known, which saves the rest.
     """
     n = len(matrix)
-    if norm == 0:
-        return _inertia(n, 0, 0, 0, tolerance, "certified", error)
     rho = 2 * error + 10 * n * torch.finfo(matrix.dtype).eps * norm
     require_honest(tolerance, rho, norm)
+    if norm == 0:
+        return _inertia(n, 0, 0, 0, tolerance, "certified", error)
     positive = None if negative_only else n - ShiftedLDL(matrix, tolerance + rho).negative
     count, residual, gap = negative_pivots(matrix, -tolerance, factored)
     if 2 * (residual + error) < gap:
@@ -169,18 +169,21 @@ def bracketed(
     seed: int = 0,
     upper: int | None = None,
     max_products: int = 3000,
+    tolerance: float | None = None,
 ) -> Inertia:
     """The index of an operator too large to factor, between bounds, with a stochastic estimate beside them.
 
     The lower bound is the index of a projection; the upper one holds except with failure_probability (`index_bounds`),
-    or is `upper`, known from theory. eigen: what `eigsh` found; rule: what `quadrature` found.
+    or is `upper`, known from theory. eigen: what `eigsh` found; rule: what `quadrature` found; tolerance: instead of
+    tau, absolute.
     """
     n, norm = op.shape[0], eigen.operator_norm
-    if norm == 0:
-        return _inertia(n, 0, 0, 0, 0.0, "bracketed", 0.0, products=rule.num_products)
-    tolerance = (TAU_LANCZOS if tau is None else tau) * norm
+    if tolerance is None:
+        tolerance = (TAU_LANCZOS if tau is None else tau) * norm
     rho = product_error(op, seed) + 10 * n**0.5 * torch.finfo(op.dtype).eps * norm
     require_honest(tolerance, rho, norm)
+    if norm == 0:
+        return _inertia(n, 0, 0, 0, tolerance, "bracketed", rho, products=4 + rule.num_products)
     expected = rule.count_below(-GATHERED * tolerance).value
     search = index_bounds(op, eigen, tolerance, rho, FAILURE, max_products, seed, expected)
     lower = max(int((eigen.ritz < -tolerance - rho).sum()), search.lower)
@@ -194,12 +197,18 @@ def bracketed(
 
 
 def require_honest(tolerance: float, error: float, norm: float) -> None:
-    """Raise NumericsError for a tolerance within the error of H, and for NaN."""
-    if norm > 0 and not tolerance > error:
+    """Raise NumericsError for a tolerance within the error of H, and for NaN; the exact zero matrix needs none."""
+    if tolerance > error or norm == error == 0:
+        return
+    if norm == 0:
         raise NumericsError(
-            f"tau {tolerance / norm:.1e} is below the error of the computed Hessian, {error / norm:.1e} relative",
-            f"use tau >= {2 * error / norm:.1e} relative to |H|, {2 * error:.1e} absolute",
+            f"tau {tolerance:.1e} is below the error of the computed Hessian, {error:.1e}, which is 0 but for it",
+            f"use tau >= {2 * error:.1e} absolute: the relative one is a share of |H|, which is not known",
         )
+    raise NumericsError(
+        f"tau {tolerance / norm:.1e} is below the error of the computed Hessian, {error / norm:.1e} relative",
+        f"use tau >= {2 * error / norm:.1e} relative to |H|, {2 * error:.1e} absolute",
+    )
 
 
 def _inertia(

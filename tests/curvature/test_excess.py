@@ -15,6 +15,7 @@ from torch import Tensor
 from landscape.curvature.coupling import coupling, joint
 from landscape.curvature.excess import combined, excess_index
 from landscape.curvature.inertia import Inertia, saddle_index
+from landscape.curvature.lanczos import Method
 from landscape.curvature.operators import MatrixOperator
 from landscape.errors import ArgumentError, NumericsError
 
@@ -185,3 +186,16 @@ def test_the_tolerance_that_a_refusal_names_is_accepted() -> None:
     assert absolute > 1e3 * relative
     # The digits shown are rounded.
     assert excess_index(*blocks, abs_tau=1.1 * absolute).level == "certified"
+
+
+@pytest.mark.parametrize("method", ["dense", "lanczos"])
+def test_zero_blocks_in_error_are_refused(method: Method) -> None:
+    """Blocks known to 1 may hold any index at tau = 1e-3; beyond the error, and without one, there is none."""
+    zero = [torch.zeros(4, 4), torch.zeros(4, 3), torch.zeros(3, 3)]
+    first, B, second = (X.double() for X in zero)
+    blocks = MatrixOperator(first, 1.0), MatrixOperator(B), MatrixOperator(second, 1.0)
+    with pytest.raises(NumericsError, match=r"tau 1.0e-03 is below the error of the computed Hessian, \S+, which is 0"):
+        excess_index(*blocks, abs_tau=1e-3, method=method)
+    for error, tau in ((1.0, 10.0), (0.0, 1e-3), (0.0, 0.0)):
+        found = excess_index(MatrixOperator(first, error), blocks[1], MatrixOperator(second, error), tau, method)
+        assert (found.index, found.tolerance) == (0, tau)

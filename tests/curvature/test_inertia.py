@@ -176,6 +176,22 @@ def test_zero_identity_and_order_one(method: str) -> None:
             assert (found.zero, found.positive) == (values.count(0.0), sum(v > 0 for v in values))
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_a_zero_matrix_in_error_has_no_index(method: str) -> None:
+    """The true matrix may be -0.1 everywhere on the diagonal: no tau that is a share of |H| = 0 is beyond that."""
+    zero = torch.zeros(9, 9, dtype=torch.float64)
+    for rel_tau in (None, 0.5):
+        with pytest.raises(NumericsError, match=r"tau 0.0e\+00 is below the error of the computed Hessian") as refusal:
+            saddle_index(MatrixOperator(zero, 0.1), rel_tau, method=method)  # type: ignore[arg-type]
+        assert "absolute" in refusal.value.hint
+    with pytest.raises(NumericsError, match="which is 0 but for it"):
+        certified(zero, 0.1, 0.0, 0.1)
+    found = certified(zero, 0.3, 0.0, 0.1)
+    assert (found.negative, found.zero, found.positive, found.level) == (0, 9, 0, "certified")
+    with pytest.raises(NumericsError, match="which is 0 but for it"):
+        from_spectrum(eigsh(MatrixOperator(zero, 0.1), 1, method="dense"))
+
+
 # --- bracketed ------------------------------------------------------------------------------------------------
 
 
