@@ -6,7 +6,6 @@ import dataclasses
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from landscape.curvature.lanczos import EigenResult
@@ -122,23 +121,24 @@ def _run(
     limit = (1 - GATHERED) * tolerance - error
     for last in run.projections(steps):
         # The projection of H is known but for what partial reorthogonalisation left out.
-        chance = _chance(run.theta, run.order, run.num_products, limit - run.lost, run.exhausted)
+        chance = _chance(run, limit - run.lost)
         if last or chance <= failure:
             break
     worth = np.flatnonzero(run.theta < -GATHERED * tolerance)
     return run.vectors(worth), chance, run.num_products
 
 
-def _chance(theta: NDArray[np.float64], n: int, steps: int, limit: float, exhausted: bool) -> float:
+def _chance(run: RandomRun, limit: float) -> float:
     """Probability of a missed eigenvalue below -limit."""
-    lowest, highest = theta[0], theta[-1]
+    lowest, highest = run.theta[0], run.theta[-1]
     if lowest <= -limit:
         return 1.0
-    if exhausted:
-        return 0.0
+    if run.exhausted:
+        # To rounding, which hides directions that the start vector has little of, unless the basis is all there is.
+        return run.missed("lowest", lowest + limit)
     spread = highest + 0.01 * (highest - lowest) + limit
     eps = (lowest + limit) / spread
-    return kuczynski_wozniakowski(n, steps, eps)
+    return kuczynski_wozniakowski(run.order, run.num_products, eps)
 
 
 def _negative(matrix: Tensor, below: float) -> int:

@@ -7,7 +7,6 @@ from typing import cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from landscape.curvature.arguments import as_densities, require_count, require_positive, require_symmetric
@@ -47,14 +46,14 @@ class Count(Interval):
 class Quadrature:
     """Gauss quadratures of the spectral measures of Gaussian probes z: sum_j weight_j f(node_j) ~ z^T f(H) z.
 
-    nodes (probe, step), ascending; weights (probe, step), summing to |z|^2; exact (probe,): the Krylov space was
-    exhausted, so that the rule is the measure itself; n: order of the operator; shorter: the rules of one step fewer,
-    None where all are exact.
+    nodes (probe, step), ascending; weights (probe, step), summing to |z|^2; left_over (probe,): the most that the
+    residual of a Ritz vector can be, 0 where the rule is the measure itself and infinite where the Krylov space was not
+    exhausted; n: order of the operator; shorter: the rules of one step fewer, None where all spaces were exhausted.
     """
 
     nodes: Array
     weights: Array
-    exact: NDArray[np.bool_]
+    left_over: Array
     n: int
     num_products: int
     shorter: Quadrature | None = None
@@ -79,13 +78,13 @@ class Quadrature:
         """Eigenvalues below x, with an interval that holds at 95 % whatever the spectrum.
 
         z^T P z of a projector of rank m is chi-squared with m degrees of freedom for Gaussian z, and the sum over
-        probes with m * probes; the Chebyshev-Markov-Stieltjes inequalities bracket it by the quadratures. Both
-        are exact, so the interval covers at any number of probes and steps.
+        probes with m * probes; the Chebyshev-Markov-Stieltjes inequalities, and residuals where the Krylov space was
+        exhausted to rounding, bracket it by the quadratures. The interval so covers at any number of probes and steps.
         """
         from scipy.special import gammainc, gammaincc
 
         probes = len(self.nodes)
-        rules = zip(self.nodes, self.weights, self.exact, strict=True)
+        rules = zip(self.nodes, self.weights, self.left_over, strict=True)
         mass = np.array([_mass_below(*rule, x) for rule in rules]).sum(0)
         lowest, estimate, highest = mass
         degrees = probes * np.arange(self.n + 1)
@@ -109,21 +108,21 @@ def quadrature(op: LinearMap, probes: int = 8, steps: int = 80, seed: int = 0) -
     steps = min(steps, n)
     together = max(1, min(probes, _BASIS_BYTES // (8 * n * steps))) if op.device.type == "cuda" else 1
     generator = seeded(seed)
-    rules, shorter, exact, products = [], [], [], 0
+    rules, shorter, left_over, products = [], [], [], 0
     for start in range(0, probes, together):
         z = op.space.randn(min(together, probes - start), generator)
         masses = op.space.inner(z, z).diagonal().tolist()
         for run, mass in zip(_lockstep(op, z, steps), masses, strict=True):
             m = run.filled
             products += m
-            exact.append(run.exhausted)
+            left_over.append(_left_over(run))
             rules.append(_gauss(run, m, mass, steps))
             shorter.append(_gauss(run, m - (m > 1 and not run.exhausted), mass, steps))
     (nodes, weights), (fewer, shares) = (np.array(rule).swapaxes(0, 1) for rule in (rules, shorter))
-    is_exact = np.array(exact)
-    if is_exact.all():
-        return Quadrature(nodes, weights, is_exact, n, products)
-    return Quadrature(nodes, weights, is_exact, n, products, Quadrature(fewer, shares, is_exact, n, products))
+    most = np.array(left_over)
+    if np.isfinite(most).all():
+        return Quadrature(nodes, weights, most, n, products)
+    return Quadrature(nodes, weights, most, n, products, Quadrature(fewer, shares, most, n, products))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -332,9 +331,28 @@ def _gauss(run: Lanczos, m: int, mass: float, length: int) -> tuple[Array, Array
     return np.pad(theta, missing, mode="edge"), np.pad(mass * S[0] ** 2, missing)
 
 
-def _mass_below(nodes: Array, weights: Array, exact: bool, x: float) -> tuple[float, float, float]:
-    """Spectral mass below x: a lower bound, the quadrature's own value, an upper bound (Chebyshev-Markov-Stieltjes)."""
+def _left_over(run: Lanczos) -> float:
+    """The most that the residual of a Ritz vector can be: an exhausted space is invariant to rounding only."""
+    if run.filled == run.order:
+        return 0.0
+    return run.rounding * run.scale + run.lost if run.exhausted else np.inf
+
+
+def _mass_below(nodes: Array, weights: Array, left_over: float, x: float) -> tuple[float, float, float]:
+    """Spectral mass of z below x: a lower bound, the quadrature's own value, an upper bound.
+
+    By Chebyshev, Markov and Stieltjes; or by residuals, where these are small: z is the sum of sqrt(w) y over its Ritz
+    vectors y, and as (H - node) y = r, no more than |r| / |node - x| of one lies beyond x.
+    """
     i = int((nodes < x).sum())
     cumulative = np.concatenate([[0.0], np.cumsum(weights)])
-    reach = 0 if exact else 1
-    return cumulative[max(i - reach, 0)], cumulative[i], cumulative[min(i + reach, len(weights))]
+    low, found, high = cumulative[max(i - 1, 0)], cumulative[i], cumulative[min(i + 1, len(weights))]
+    if left_over < np.inf:
+        away = np.abs(nodes - x)
+        # A node at x itself may lie on either side, as a whole.
+        shares = np.sqrt(weights) * np.divide(left_over, away, out=np.ones_like(away), where=away > left_over)
+        lost, gained = shares[:i].sum(), shares[i:].sum()
+        kept = max(0.0, found - lost**2)
+        low = max(low, kept - 2 * kept**0.5 * gained + gained**2 if gained**2 < kept else 0.0)
+        high = min(high, found + 2 * found**0.5 * gained + gained**2)
+    return low, found, high

@@ -14,6 +14,7 @@ from torch import Tensor
 from landscape.curvature.krylov import TINY, Lanczos, advance
 from landscape.curvature.operators import LinearMap
 from landscape.curvature.spaces import space_of
+from landscape.curvature.vectors import Array
 
 End = Literal["lowest", "highest"]
 _CHECK_EVERY = 10
@@ -93,20 +94,39 @@ class RandomRun(Lanczos):
         from the basis but not from p). Rounding may hide as much again as `noise`. What T lacks
         changes |p|, a determinant, by a factor of at least 1 - lost / d at a distance d from the zeros.
         """
-        rounding = self.noise
-        if self.filled == self.order or rounding == 0:
-            return rounding
-        zeros = np.concatenate([self.theta, self.dropped])
-        away = zeros - zeros.min() if end == "lowest" else zeros.max() - zeros
-        width, log_least = float(away.max()) or self.scale, np.log(least_component(self.order, failure))
+        if self._sees_all:
+            return self.noise
+        away = self._away(end)
+        width, log_failure = float(away.max()) or self.scale, np.log(failure)
         low, high = -16.0, 16.0
         for _ in range(50):
             middle = (low + high) / 2
-            d = width * 10.0**middle
-            most = np.logaddexp(self.log_beta - np.log(away + d).sum(), np.log(rounding / d))
-            is_seen = self.lost < d and most - np.log1p(-self.lost / d) < log_least
+            is_seen = self._log_missed(away, width * 10.0**middle) < log_failure
             low, high = (low, middle) if is_seen else (middle, high)
         return float(width * 10.0**high)
+
+    def missed(self, end: End, distance: float) -> float:
+        """The smallest probability with which `reach` is within `distance`; 1 where it cannot be."""
+        if self._sees_all:
+            return float(distance <= self.noise)
+        return float(np.exp(min(0.0, self._log_missed(self._away(end), distance))))
+
+    @property
+    def _sees_all(self) -> bool:
+        """Whether the basis is the whole space, or the operator zero, as no rounding makes an image of a random v."""
+        return self.filled == self.order or self.noise == 0
+
+    def _away(self, end: End) -> Array:
+        """Distances of the zeros of p from the outermost of them."""
+        zeros = np.concatenate([self.theta, self.dropped])
+        return zeros - zeros.min() if end == "lowest" else zeros.max() - zeros
+
+    def _log_missed(self, away: Array, d: float) -> float:
+        """Logarithm of the probability that |<u, v>| is as small as an eigenvalue so far out as d takes."""
+        if not self.lost < d:
+            return np.inf
+        most = np.logaddexp(self.log_beta - np.log(away + d).sum(), np.log(self.noise / d))
+        return float(most - np.log1p(-self.lost / d) - np.log(least_component(self.order, 1.0)))
 
 
 @dataclasses.dataclass(frozen=True)
