@@ -119,7 +119,8 @@ class RandomRun(Lanczos):
     def _away(self, end: End) -> Array:
         """Distances of the zeros of p from the outermost of them."""
         zeros = np.concatenate([self.theta, self.dropped])
-        return zeros - zeros.min() if end == "lowest" else zeros.max() - zeros
+        found: Array = zeros - zeros.min() if end == "lowest" else zeros.max() - zeros
+        return found
 
     def _log_missed(self, away: Array, d: float) -> float:
         """Logarithm of the probability that |<u, v>| is as small as an eigenvalue so far out as d takes."""

@@ -55,7 +55,7 @@ def test_twenty_eigenvalues_below_the_rounding_of_single_precision_are_not_count
 
 @pytest.mark.parametrize("kind", ["identity", "rank 20", "cluster below ones"])
 def test_few_distinct_values_are_still_answered(kind: str) -> None:
-    """What a random start would have to miss is so unlikely in float64 that the bracket closes, but it is not proved."""
+    """A miss is so unlikely in float64 that the bracket closes, though not with a probability of 0."""
     values = {
         "identity": np.ones(400),
         "rank 20": np.r_[np.linspace(1, 20, 20), np.zeros(380)],

@@ -19,6 +19,8 @@ from landscape import problems
 from landscape.analysis.hessian import analyse
 from landscape.cli.tables import measurements
 from landscape.config import HessianConfig, TrainConfig
+from landscape.curvature import lanczos
+from landscape.curvature.inertia import saddle_index
 from landscape.curvature.lanczos import EigenResult, eigsh, operator_norm
 from landscape.curvature.operators import MatrixOperator
 from landscape.curvature.random_start import RandomRun, kuczynski_wozniakowski, least_component
@@ -257,6 +259,37 @@ def test_a_norm_is_not_taken_from_a_start_that_misses_the_top() -> None:
     values = np.ones(400_000)
     values[7] = 1.5
     assert operator_norm(Diagonal(values)) == pytest.approx(1.5, rel=1e-3)
+
+
+@pytest.mark.parametrize("n", [450, 600])
+def test_a_norm_in_single_precision_ends(n: int) -> None:
+    """As soon as in double precision or nearly: no bound of float32 is within a tenth, and one is not waited for."""
+    X = torch.randn(n, n, generator=generator(0))
+    A = (X + X.T) / 2
+    counted = Counted(A)
+    assert operator_norm(counted) == pytest.approx(float(torch.linalg.matrix_norm(A.double(), 2)), rel=1e-2)
+    assert counted.products <= 200
+    assert saddle_index(MatrixOperator(A), rel_tau=1e-2).level in ("certified", "bracketed")
+
+
+def test_a_norm_takes_no_more_products_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Noise as large as the tolerance may leave a residual that never falls to it: the products are counted out."""
+    monkeypatch.setattr(lanczos, "_NORM_PRODUCTS", 30)
+    hard = Counted(torch.diag(torch.linspace(-1, 1, 500)).double())
+    assert operator_norm(hard, tol=1e-12) == pytest.approx(1, rel=0.02)
+    assert hard.products == 30
+
+
+class Counted:
+    """A matrix that counts its products."""
+
+    def __init__(self, A: torch.Tensor) -> None:
+        self.A, self.shape, self.dtype, self.device = A, tuple(A.shape), A.dtype, A.device
+        self.products = 0
+
+    def __matmul__(self, vectors: torch.Tensor) -> torch.Tensor:
+        self.products += 1 if vectors.ndim == 1 else vectors.shape[1]
+        return self.A @ vectors
 
 
 @pytest.mark.slow
