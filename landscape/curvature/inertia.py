@@ -141,7 +141,7 @@ def negative_pivots(matrix: Tensor, shift: float, factored: ShiftedLDL | None = 
         return 0, float("inf"), 0.0
     residual = probe_bound(images - factored.matrix @ solved)
     gap = float((10 * factored.solve(once).norm(dim=0).max()) ** -0.5)
-    return factored.negative, residual, gap
+    return factored.negative, residual * factored.scale, gap * factored.scale
 
 
 def from_spectrum(eigen: EigenResult, tau: float | None = None, upper: int | None = None) -> Inertia:

@@ -140,7 +140,7 @@ def eigsh(
 def operator_norm(op: LinearMap, tol: float = 1e-3, seed: int = 0) -> float:
     """max |lambda|, from one random vector: the largest |Ritz value| once its residual is at most tol times it.
 
-    At most a tenth too small, except with probability 1e-6, for any spectrum; below float64 but for what rounding hides.
+    At most a tenth too small, except with probability 1e-6, for any spectrum, but for rounding below float64.
     """
     run = RandomRun(Sound(op), None, seeded(seed))
     for last in run.projections(_NORM_PRODUCTS):

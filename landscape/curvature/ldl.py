@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 
 import numpy as np
 import torch
@@ -16,11 +17,16 @@ _WIDTH = 64
 
 
 class ShiftedLDL:
-    """matrix = H - s I as LAPACK factorises it (Bunch and Kaufman's pivots)."""
+    """matrix = (H - s I) / scale as LAPACK factorises it (Bunch and Kaufman's pivots).
+
+    scale: a power of two near the largest entry, so that squares of solutions neither overflow nor underflow.
+    """
 
     def __init__(self, H: Tensor, shift: float) -> None:
-        self.matrix = H.clone()
-        self.matrix.diagonal().sub_(shift)
+        size = max(map(abs, map(float, H.aminmax()))) if len(H) else 0.0
+        self.scale = math.ldexp(1.0, math.frexp(size)[1] - 1) if 0 < size < math.inf else 1.0
+        self.matrix = H / self.scale
+        self.matrix.diagonal().sub_(shift / self.scale)
         self._LD, self._pivots, _ = torch.linalg.ldl_factor_ex(self.matrix)
 
     @functools.cached_property
@@ -33,7 +39,7 @@ class ShiftedLDL:
         return int((diagonal[single] < 0).sum() + (np.linalg.eigvalsh(pairs) < 0).sum())
 
     def solve(self, right: Tensor) -> Tensor:
-        """Solutions (n, m) for the columns of `right`; not finite where a pivot is exactly singular."""
+        """Solutions (n, m) of matrix X = right; not finite where a pivot is exactly singular."""
         if self._LD.is_cuda:
             solved: Tensor = torch.linalg.ldl_solve(self._LD, self._pivots, right.contiguous())
             return solved

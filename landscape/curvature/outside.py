@@ -39,7 +39,8 @@ def _corrected(
     if float(directions.remove(U).norm()) > 1e-12 * U.shape[1] ** 0.5:
         return None
     factored = factored or ShiftedLDL(H.matrix, -tolerance)
-    A = factored.matrix
+    # In units of its scale, as everything below.
+    A, off = factored.matrix, (H.error + rho) / factored.scale
     X = gaussian(n, 8).to(A)
     images = A @ X
     Y, solved, once = factored.solve(torch.cat([U, images, X], 1)).split([U.shape[1], 8, 8], 1)
@@ -51,6 +52,7 @@ def _corrected(
     S = U.T @ Y
     S = (S + S.T) / 2
     known = torch.linalg.eigvalsh(S)
+    smallest = float(known.abs().min())
 
     def inside(solved: Tensor) -> Tensor:
         """The inverse of A on the complement, from that of A."""
@@ -58,10 +60,9 @@ def _corrected(
         return found
 
     twice = inside(factored.solve(inside(once)))
-    smallest = float(known.abs().min())
     # The nearest eigenvalue to -tolerance: of the whole matrix, whose count is used, and on the complement.
     whole = factored.solve(once)
     gap, gap_inside = (float((10 * Z.norm(dim=0).max()) ** -0.5) for Z in (whole, twice))
-    if not (2 * residual < gap and 2 * away < smallest and 2 * (H.error + rho) < gap_inside):
+    if not (2 * residual < gap and 2 * away < smallest and 2 * off < gap_inside):
         return None
     return factored.negative + int((known > 0).sum()) - U.shape[1]

@@ -10,7 +10,7 @@ import pytest
 import scipy.linalg
 import torch
 from helpers.draws import drawn, draws
-from helpers.matrices import Diagonal, drawn_spectrum, matrix
+from helpers.matrices import Diagonal, at_minus_tau, drawn_spectrum, exact_index, matrix
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -174,6 +174,18 @@ def test_zero_identity_and_order_one(method: str) -> None:
         assert found.negative == found.lower == found.upper == index
         if method == "dense" or not any(values):
             assert (found.zero, found.positive) == (values.count(0.0), sum(v > 0 for v in values))
+
+
+@pytest.mark.parametrize("scale", [2.0**-400, 2.0**-300, 1.0, 2.0**300, 2.0**330, 2.0**400])
+def test_an_eigenvalue_at_minus_tau_is_certified_at_no_scale(scale: float) -> None:
+    """Squares of the shifted inverse underflow from 2^330 on; the inertia is exact, by fractions."""
+    for seed in range(12):
+        A, tau = at_minus_tau(seed)
+        found = certified(A * scale, tau * scale, scale)
+        assert found.level == "bracketed"
+        assert found.lower <= exact_index(A, -tau) <= found.upper
+        away = certified(A * scale, 2 * tau * scale, scale)
+        assert (away.level, away.negative) == ("certified", exact_index(A, -2 * tau))
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -29,8 +29,9 @@ def test_solutions_and_counts(n: int, kind: str) -> None:
     H, shift = pivoted(n, kind), 0.25
     right = torch.randn(n, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     found = ShiftedLDL(H, shift)
-    A = H - shift * torch.eye(n, dtype=H.dtype)
+    A = (H - shift * torch.eye(n, dtype=H.dtype)) / found.scale
     assert torch.equal(found.matrix, A)
+    assert 1 <= float(H.abs().max()) / found.scale < 2 or not H.any()
     for _ in range(2):
         x = found.solve(right)
         assert float((A @ x - right).norm()) <= 10 * n * EPS * float(A.norm() * x.norm())
@@ -46,13 +47,15 @@ def test_solutions_equal_those_of_lapack() -> None:
     assert 0 < int((pivots < 0).sum()) < 200
     right = torch.eye(200, dtype=H.dtype)
     expected = torch.linalg.ldl_solve(LD, pivots, right)
-    assert float((ShiftedLDL(H, 0.0).solve(right) - expected).norm()) <= 1e-10 * float(expected.norm())
+    found = ShiftedLDL(H, 0.0)
+    assert float((found.solve(right) / found.scale - expected).norm()) <= 1e-10 * float(expected.norm())
 
 
 def test_single_precision() -> None:
     H = pivoted(130, "full").float()
     right = torch.ones(130, 1)
-    x = ShiftedLDL(H, 0.5).solve(right)
+    found = ShiftedLDL(H, 0.5)
+    x = found.solve(right) / found.scale
     assert x.dtype == torch.float32
     assert float((H @ x - 0.5 * x - right).norm()) <= 1e-4 * float(H.norm() * x.norm())
 

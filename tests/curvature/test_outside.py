@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from helpers.matrices import draw, matrix
+from helpers.matrices import at_minus_tau, draw, exact_index, matrix
 from torch import Tensor
 
 from landscape.curvature import outside
@@ -79,3 +79,15 @@ def test_an_error_of_the_matrix_that_may_move_the_count_gives_a_bracket() -> Non
     vectors = torch.linalg.eigh(H).eigenvectors
     found = certified_outside(MatrixOperator(H, 2e-3), Span(vectors[:, 2:3]), 1e-2, 1.0)
     assert (found.negative, found.lower, found.upper, found.level) == (-1, 1, 2, "bracketed")
+
+
+@pytest.mark.parametrize("scale", [2.0**-400, 1.0, 2.0**330, 2.0**400])
+@pytest.mark.parametrize("seed", range(6))
+def test_no_scale_makes_a_certificate(seed: int, scale: float) -> None:
+    """An eigenvalue that is -tau to rounding: the exact inertia is in the bracket, in which no power of two counts."""
+    A, tau = at_minus_tau(seed)
+    H = torch.block_diag(A, torch.tensor([[3.0]], dtype=torch.float64)) * scale
+    direction = Span(torch.eye(7, dtype=torch.float64)[:, 6:])
+    found = certified_outside(MatrixOperator(H), direction, tau * scale, 3 * scale)
+    assert found.lower <= exact_index(A, -tau) <= found.upper
+    assert found.level == "bracketed"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import mpmath
 import numpy as np
 import torch
@@ -43,6 +45,26 @@ def drawn_spectrum(seed: int, tau: float, most: int) -> Array:
         spread = rng.choice([0.0, 1e-10, 1e-3])
         values.append(rng.choice([-1, 1]) * magnitude * (1 - spread * np.arange(copies) / most))
     return np.concatenate(values) * 10 ** rng.uniform(-12, 6)
+
+
+def at_minus_tau(seed: int) -> tuple[Tensor, float]:
+    """A matrix of order 6 and norm 1, and a tau of which the negative is an eigenvalue to rounding."""
+    tau = 2.0**-20
+    return matrix([1.0, 0.5, -0.3, -tau, 0.2, 0.7], seed), tau
+
+
+def exact_index(A: Tensor, shift: float) -> int:
+    """Eigenvalues below `shift` of the very numbers of A, by rational elimination without pivoting."""
+    rows = [
+        [Fraction(x) - (Fraction(shift) if i == j else 0) for j, x in enumerate(r)] for i, r in enumerate(A.tolist())
+    ]
+    count = 0
+    for k, pivot in enumerate(rows):
+        count += pivot[k] < 0
+        for row in rows[k + 1 :]:
+            share = row[k] / pivot[k]
+            row[:] = [x - share * y for x, y in zip(row, pivot, strict=True)]
+    return count
 
 
 class Hidden:
