@@ -22,6 +22,8 @@ def certified_outside(
     columns (Haynsworth). Where probes do not prove both counts, the projected matrix is factorised.
     factored: A, if known.
     """
+    if directions.dimension == 0:
+        return certified(H.matrix, tolerance, norm, H.error, negative_only=True, factored=factored)
     found = _corrected(H, directions, tolerance, norm, factored) if norm else None
     if found is None:
         rest = Deflated(H, directions).symmetric()
@@ -53,6 +55,9 @@ def _corrected(
     S = (S + S.T) / 2
     known = torch.linalg.eigvalsh(S)
     smallest = float(known.abs().min())
+    if not 2 * away < smallest:
+        # Also where S is singular, which the complement would be divided by.
+        return None
 
     def inside(solved: Tensor) -> Tensor:
         """The inverse of A on the complement, from that of A."""
@@ -63,6 +68,6 @@ def _corrected(
     # The nearest eigenvalue to -tolerance: of the whole matrix, whose count is used, and on the complement.
     whole = factored.solve(once)
     gap, gap_inside = (float((10 * Z.norm(dim=0).max()) ** -0.5) for Z in (whole, twice))
-    if not (2 * residual < gap and 2 * away < smallest and 2 * off < gap_inside):
+    if not (2 * residual < gap and 2 * off < gap_inside):
         return None
     return factored.negative + int((known > 0).sum()) - U.shape[1]
