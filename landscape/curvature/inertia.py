@@ -147,13 +147,13 @@ def negative_pivots(matrix: Tensor, shift: float, factored: ShiftedLDL | None = 
 def from_spectrum(eigen: EigenResult, tau: float | None = None, upper: int | None = None) -> Inertia:
     """The inertia of a dense block with all eigenvalues computed.
 
-    Each is within rho = n * eps * |H| + eigen.error of a true one (Weyl, backward stability), so that counts at
+    Each is within rho = 10 * n * eps * |H| + eigen.error of a true one (Weyl, backward stability), so that counts at
     -tau -+ rho bracket the index.
     """
     ritz, norm = eigen.ritz, eigen.operator_norm
     n = len(ritz)
     tolerance = (TAU_DENSE if tau is None else tau) * norm
-    rho = n * torch.finfo(eigen.vectors.dtype).eps * norm + eigen.error
+    rho = 10 * n * torch.finfo(eigen.vectors.dtype).eps * norm + eigen.error
     require_honest(tolerance, rho, norm)
     lower, found = int((ritz < -tolerance - rho).sum()), int((ritz < -tolerance + rho).sum())
     level = "certified" if lower == found else "bracketed"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import mpmath
 import numpy as np
 import pytest
 import scipy.linalg
@@ -186,6 +187,27 @@ def test_an_eigenvalue_at_minus_tau_is_certified_at_no_scale(scale: float) -> No
         assert found.lower <= exact_index(A, -tau) <= found.upper
         away = certified(A * scale, 2 * tau * scale, scale)
         assert (away.level, away.negative) == ("certified", exact_index(A, -2 * tau))
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 6])
+def test_the_stated_error_covers_that_of_computed_eigenvalues(n: int) -> None:
+    """Those of LAPACK, of order 3 up to 1.5 n eps |H| off, against 40 digits."""
+    for seed in range(30):
+        A = torch.randn(n, n, generator=torch.Generator().manual_seed(seed)).double()
+        eigen = eigsh(MatrixOperator(A + A.T), n, method="dense")
+        with mpmath.workdps(40):
+            exact = sorted(mpmath.eigsy(mpmath.matrix((A + A.T).tolist()), eigvals_only=True))
+            away = max(abs(x - mpmath.mpf(float(y))) for x, y in zip(exact, eigen.ritz, strict=True))
+        assert away <= from_spectrum(eigen).error / 2, seed
+
+
+def test_an_eigenvalue_off_by_more_than_n_eps_is_bracketed() -> None:
+    """The lowest of order 3 is above -tau by exact elimination, and computed below it."""
+    A = -torch.randn(3, 3, generator=torch.Generator().manual_seed(16)).double()
+    eigen = eigsh(MatrixOperator(A + A.T), 3, method="dense")
+    for steps in range(-20, 21):
+        found = from_spectrum(eigen, 1 + steps * 2.0**-52)
+        assert found.lower <= exact_index(A + A.T, -found.tolerance) <= found.upper
 
 
 @pytest.mark.parametrize("method", METHODS)
