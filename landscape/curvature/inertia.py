@@ -65,7 +65,7 @@ def saddle_index(
     rel_tau: tau relative to |H|, which is known to 1e-3; default 1e-8 (dense) or 1e-3 (matrix-free). dense (auto: up
     to 8000 rows): certified, by LDL^T factorisations; lanczos: bracketed, or estimated. upper: a bound on the index
     known from theory, such as d * rank(G) (F14). Raises NumericsError if tau is not above the error of H; it names the
-    smallest valid one.
+    smallest valid one; and if more eigenvalues than `upper` are below -tau.
     """
     require_symmetric(op)
     if rel_tau is not None:
@@ -75,7 +75,9 @@ def saddle_index(
     if is_dense(method, op.shape[0]):
         H = cast(Operator, op).symmetric()
         norm = operator_norm(H, seed=seed)
-        return certified(H.matrix, (TAU_DENSE if rel_tau is None else rel_tau) * norm, norm, H.error)
+        found = certified(H.matrix, (TAU_DENSE if rel_tau is None else rel_tau) * norm, norm, H.error)
+        _require_bound(upper, found.lower, found.tolerance)
+        return found
     eigen = eigsh(op, 10, method="lanczos", seed=seed, max_hvps=max_hvps)
     return bracketed(op, eigen, quadrature(op, seed=seed), rel_tau, seed, upper, max_hvps)
 
@@ -157,6 +159,7 @@ def from_spectrum(eigen: EigenResult, tau: float | None = None, upper: int | Non
     require_honest(tolerance, rho, norm)
     lower, found = int((ritz < -tolerance - rho).sum()), int((ritz < -tolerance + rho).sum())
     level = "certified" if lower == found else "bracketed"
+    _require_bound(upper, lower, tolerance)
     found = found if upper is None else min(found, upper)
     return _inertia(n, lower, found, int((ritz > tolerance).sum()), tolerance, level, rho)
 
@@ -187,9 +190,12 @@ def bracketed(
     expected = rule.count_below(-GATHERED * tolerance).value
     search = index_bounds(op, eigen, tolerance, rho, FAILURE, max_products, seed, expected)
     lower = max(int((eigen.ritz < -tolerance - rho).sum()), search.lower)
-    bounds = [b for b in (search.upper, upper) if b is not None]
-    highest = max(lower, min([n, *bounds]))
-    failure = search.failure_probability if search.upper is not None and search.upper == highest else 0.0
+    _require_bound(upper, lower, tolerance)
+    # A random run's bound below the proved one has failed, and says nothing.
+    shown = search.upper if search.upper is not None and search.upper >= lower else None
+    bounds = [b for b in (shown, upper) if b is not None]
+    highest = min([n, *bounds])
+    failure = search.failure_probability if shown == highest else 0.0
     level = "bracketed" if bounds else "estimated"
     estimate = rule.count_below(-tolerance).within(lower, highest)
     products = 4 + search.num_products + rule.num_products
@@ -209,6 +215,16 @@ def require_honest(tolerance: float, error: float, norm: float) -> None:
         f"tau {tolerance / norm:.1e} is below the error of the computed Hessian, {error / norm:.1e} relative",
         f"use tau >= {2 * error / norm:.1e} relative to |H|, {2 * error:.1e} absolute",
     )
+
+
+def _require_bound(upper: int | None, lower: int, tolerance: float) -> None:
+    """Raise NumericsError for a bound from theory that is below what is proved."""
+    if upper is not None and upper < lower:
+        raise NumericsError(
+            f"the upper bound given for the index is {upper}, but at least {lower} eigenvalues are below "
+            f"-tau = {-tolerance:.3e}",
+            "leave the bound out, or give one that holds for this operator",
+        )
 
 
 def _inertia(
