@@ -76,14 +76,12 @@ class GaugeTangent(Shown):
 
 
 def _factors(M: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """u (m, d), v (d, d) and s (d) of M v = u diag(s): v orthogonal, u orthonormal or zero where s is.
-
-    Singular values of M^T M would be lost below 1e-8 of the largest, and u of small ones by the decomposition of M.
-    """
+    """u (m, d), v (d, d) and s (d) of M v = u diag(s): v orthogonal, u orthonormal or zero where s is."""
+    # Not by M^T M, which would lose what is below 1e-8 of the largest.
     _, found, v = torch.linalg.svd(M, full_matrices=len(M) < M.shape[1])
     v = v.T
     rank = int((found > max(M.shape) * torch.finfo(M.dtype).eps * found.max()).sum())
-    # A QR decomposition keeps the digits of each column, however small.
+    # Unlike u of that decomposition, a QR one keeps the digits of each column, however small.
     Q, R = torch.linalg.qr(M @ v[:, :rank])
     u, s = torch.zeros_like(M), M.new_zeros(M.shape[1])
     u[:, :rank], s[:rank] = Q, R.diagonal()
