@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import cast
 
 import numpy as np
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor
 from landscape.curvature.arguments import as_densities, require_count, require_positive, require_symmetric
 from landscape.curvature.krylov import Lanczos, advance
 from landscape.curvature.lanczos import Method, is_dense
-from landscape.curvature.operators import LinearMap, Operator
+from landscape.curvature.operators import LinearMap, written_out
 from landscape.curvature.sound import Sound, require_range
 from landscape.curvature.spaces import space_of
 from landscape.curvature.vectors import Array, gaussian, seeded, to_array
@@ -189,7 +188,7 @@ def spectral_density(
     require_positive("bandwidth", bandwidth)
     require_count("points", points, 2)
     if is_dense(method, op.shape[0]):
-        values = to_array(torch.linalg.eigvalsh(cast(Operator, op).symmetric().matrix))
+        values = to_array(torch.linalg.eigvalsh(written_out(op).matrix))
         require_range(float(np.abs(values).max()), op.dtype)
         grid, width = density_grid(np.abs(values).max(), bandwidth, points)
         return SpectralDensity(grid, density_of(values, grid, width), np.zeros(points), width, 0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import cast
 
 import numpy as np
 import torch
@@ -14,7 +13,7 @@ from landscape.curvature.complement import GATHERED, index_bounds
 from landscape.curvature.density import Count, Quadrature, quadrature
 from landscape.curvature.lanczos import EigenResult, Method, eigsh, is_dense, operator_norm
 from landscape.curvature.ldl import ShiftedLDL
-from landscape.curvature.operators import LinearMap, Operator, product_error
+from landscape.curvature.operators import LinearMap, product_error, written_out
 from landscape.curvature.vectors import gaussian, probe_bound
 from landscape.errors import NumericsError
 from landscape.former import renamed
@@ -73,7 +72,7 @@ def saddle_index(
     if upper is not None:
         require_count("upper", upper, 0)
     if is_dense(method, op.shape[0]):
-        H = cast(Operator, op).symmetric()
+        H = written_out(op)
         norm = operator_norm(H, seed=seed)
         found = certified(H.matrix, (TAU_DENSE if rel_tau is None else rel_tau) * norm, norm, H.error)
         _require_bound(upper, found.lower, found.tolerance)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from landscape.curvature.coupling import coupling, joint
 from landscape.curvature.deflation import Deflated
+from landscape.curvature.density import spectral_density
 from landscape.curvature.excess import excess_index
 from landscape.curvature.inertia import saddle_index
 from landscape.curvature.lanczos import eigsh
@@ -152,6 +153,8 @@ def test_a_small_operator_that_has_products_alone_is_written_out() -> None:
     matrices, products = (tuple(map(kind, (A, B, C))) for kind in (MatrixOperator, Hidden))
     assert excess_index(*products, 1e-3).index == excess_index(*matrices, 1e-3).index
     assert excess_index(*products, 1e-3).level == "certified"
+    assert saddle_index(Hidden(-A)).negative == saddle_index(MatrixOperator(-A)).negative == 15
+    np.testing.assert_array_equal(spectral_density(Hidden(A)).density, spectral_density(MatrixOperator(A)).density)
     ratios = coupling(*products, 1e-3)
     assert ratios.method == "dense"
     np.testing.assert_allclose(ratios.ratios, coupling(*matrices, 1e-3).ratios, rtol=1e-10)
