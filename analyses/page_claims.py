@@ -157,7 +157,7 @@ BEYOND = {
     ),
     "N2": Claim(
         "In natural text small batches, which leave rare words out, leave them behind.",
-        "In natural text small batches do not leave rare words behind: large batches do so more.",
+        "In natural text small batches leave rare words behind less than large ones.",
         "In natural text, do small batches leave rare words behind?",
         "rank correlation of a word's frequency and norm, batches of 64 minus batches of 512",
         lambda x: x,
