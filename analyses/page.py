@@ -24,7 +24,7 @@ from page_geometry import film_of_circles, last_geometry
 from page_lags import timing
 from page_links import Linked, setup
 from page_map import decay_map
-from page_notes import notes, proportional, to_half
+from page_notes import notes, proportional, to_half, untested
 from page_others import division, gromov, spikes
 from page_points import ended, from_where, judged
 from page_rates import by_rate, when_highest
@@ -295,7 +295,7 @@ def written(out: Path) -> dict[Path, str]:
         "below": [row for results in done for row in below_the_grid(results)],
         "frozen_from": {results.name: frozen_from(results.name) for results in done},
         "inputs": {results.name: results.inputs() for results in done},
-        "weak": [name for name in PAPER if name in told and told[name].is_weak],
+        "weak": untested(told, done),
         "halves": {results.name: found for results in done if (found := to_half(results))},
         "proportional": proportional(done),
         "by_rate": by_rate(done),

@@ -181,5 +181,6 @@ def constant_tokens(runs: pd.DataFrame, link: Link) -> dict[str, Any]:
             texts = {name: ratio(rows[name], four[name]) for name in ("memorised", "delay", "grokked")}
             found[label] = {name: link("runs", text, **known) for name, text in texts.items()}
             _, low, high = median_interval(differences(rows["grokked"], four["grokked"]))
-            found[label]["sooner"] = "sooner" if high < 0 else "later" if low > 0 else "neither sooner nor later"
+            open_ = "neither clearly sooner nor later"
+            found[label]["sooner"] = "sooner" if high < 0 else "later" if low > 0 else open_
     return found

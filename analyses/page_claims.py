@@ -37,7 +37,7 @@ CLAIMS = {
     ),
     "C2": Claim(
         "Rare tokens stay behind in small batches, which leave them out while they decay.",
-        "Small batches do not leave rare tokens behind: full batches do so more.",
+        "At the compared step full batches leave rare tokens behind more than small ones.",
         "Do small batches leave rare tokens behind?",
         "rank correlation of a token's frequency and norm, batches of 64 minus full batches",
         lambda x: x,

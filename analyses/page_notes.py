@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
+from exact import ALPHA
 from markupsafe import Markup
 from page_again import again
 from page_arms import step
-from page_beside import PLAIN, middle, ratio, spread
+from page_beside import PLAIN, Setting, middle, ratio, spread
 from page_claims import number, size
 from page_links import Linked
 from page_sizes import DEPTHS, ratios
@@ -26,10 +27,12 @@ TOP = {**PLAIN, "analysis": "top-plateau", "block": "E"}
 
 @dataclasses.dataclass(frozen=True)
 class Note:
-    """A sentence on a claim, and whether its runs at the largest scale cannot test it."""
+    """A sentence on a claim, and at which scales its runs cannot test it."""
 
     text: Markup
-    is_weak: bool = False
+    weak: tuple[str, ...] = ()
+    more: Markup = Markup("")
+    """What is folded below it."""
 
 
 NOTES: dict[str, Callable[[Scales], Note | None]] = {}
@@ -51,9 +54,25 @@ def notes(scales: Scales) -> dict[str, Note]:
     return {claim: found for claim, of in NOTES.items() if (found := of(scales))}
 
 
+def untested(told: Mapping[str, Note], scales: Scales) -> dict[str, str]:
+    """Where the runs behind a claim do not test it, in words, of the claims of which a note says so."""
+    every = tuple(one.name for one in scales)
+    return {
+        claim: "at any size" if one.weak == every and len(every) > 1 else " and ".join(map(size, one.weak))
+        for claim, one in told.items()
+        if one.weak
+    }
+
+
 def listed(parts: dict[str, Markup]) -> Markup:
     """Numbers by scale: `quick 1, mid 2, paper 3`."""
     return Markup(", ").join(Markup("{} {}").format(scale, text) for scale, text in parts.items())
+
+
+def shared(parts: dict[str, Markup]) -> Markup:
+    """The same, once where all are equal."""
+    texts = {text.striptags() for text in parts.values()}
+    return next(iter(parts.values())) if len(texts) == 1 else listed(parts)
 
 
 def waits_until_half(scale: Linked) -> list[float]:
@@ -92,23 +111,29 @@ def one_hot(scales: Scales) -> Note | None:
 
 @note("C2")
 def rare_tokens(scales: Scales) -> Note | None:
-    last = scales[-1]
+    """By the step at which norms are compared, how many runs have memorised, in batches of 64 and in full ones."""
     known = {"study": "sampling", "sampler": "skewed", "batch_size": "64"}
-    small, full = chosen(last.tables["runs"], **known), last.runs("rare", case="full")
-    if small.empty or full.empty:
+    every: dict[str, Setting] = {"small": known, "full": {"study": "rare", "case": "full"}}
+    cells: dict[str, dict[str, Markup]] = {name: {} for name in ("step", *every)}
+    weak = []
+    for one in scales:
+        of = {name: chosen(one.tables["runs"], **setting)["memorised"] for name, setting in every.items()}
+        if any(memorised.empty for memorised in of.values()):
+            continue
+        at = one.rows("tokens", study="rare").groupby(level="seed")["step"].first()
+        cells["step"][one.name] = one.link("tokens", step(at), study="rare")
+        trained = {name: int((memorised <= at).sum()) for name, memorised in of.items()}
+        for name, count in trained.items():
+            cells[name][one.name] = one.link("runs", f"{count} of {len(of[name])}", **every[name])
+        if 2 * trained["small"] <= len(at):
+            weak.append(one.name)
+    if not weak:
         return None
-    at = last.rows("tokens", study="rare")["step"]
-    if small["memorised"].fillna(math.inf).median() <= at.median():
-        return None
-    text = Markup("Compared at step {}: full batches have memorised by then (step {}), batches of 64 have not").format(
-        last.link("tokens", step(at), study="rare"),
-        last.link("runs", step(full["memorised"]), study="rare", case="full"),
+    words = (
+        "By the compared step ({}) batches of 64 have memorised in {} seeds at each size, full batches in {}: what has "
+        "not learned yet does not test the claim."
     )
-    if not (is_weak := bool(small["memorised"].isna().all())):
-        return Note(text + ".")
-    ever = last.link("runs", f"{small['memorised'].notna().sum()} of {len(small)}", **known)
-    untested = Markup(" and never do ({}): {} these runs cannot test the claim.").format(ever, size(last.name))
-    return Note(text + untested, is_weak)
+    return Note(Markup(words).format(listed(cells["step"]), shared(cells["small"]), shared(cells["full"])), tuple(weak))
 
 
 @note("C3")
@@ -172,23 +197,41 @@ def peaks(scale: Linked) -> pd.DataFrame:
 
 @note("C6")
 def falls(scales: Scales) -> Note | None:
-    last = scales[-1]
-    highest = peaks(last)
-    if highest.empty:
+    """In how many seeds x is 0 by construction, and where the others could not have decided, whatever they were."""
+    counts: dict[str, Markup] = {}
+    least: dict[str, Markup] = {}
+    for one in scales:
+        highest = peaks(one)
+        blind = int((highest.max(axis=1) <= one.runs("curvature", case="c1")["memorised"]).sum())
+        if not blind:
+            continue
+        counts[one.name] = one.link("runs", f"{blind} of {len(highest)}", **PLAIN)
+        if (p := least_p(one, "C6")) >= ALPHA:
+            least[one.name] = one.link("seeds", number(p), claim="C6")
+    if not counts:
         return None
-    runs = last.runs("curvature", case="c1")
-    blind = (highest.max(axis=1) <= runs["memorised"]).sum()
-    if not blind:
-        return None
-    text = Markup(
-        "Where both blocks peak before memorising, x is 0 whatever follows: in {} seeds {}. More seeds would decide by "
-        "the others alone."
-    ).format(last.link("runs", f"{blind} of {len(highest)}", **PLAIN), size(last.name))
-    if (highest["W"] == 1).all():
-        of = {**PLAIN, "analysis": "top", "block": "W"}
-        first = last.link("curvature", f"{(highest['W'] == 1).sum()} of {len(highest)}", **of)
-        text += Markup(" W's peak is that of Adam's first step in {}.").format(first)
-    return Note(text, is_weak=bool(2 * blind >= len(highest)))
+    text = Markup("Where both blocks peak before memorising, x is 0 whatever follows: in {} seeds.").format(
+        listed(counts)
+    )
+    if least:
+        text += Markup(" The least p that the others allow is {}: undecided whatever they are.").format(listed(least))
+    return Note(text, tuple(least), first_step(scales[-1]))
+
+
+def least_p(scale: Linked, claim: str) -> float:
+    """The least p that a two-sided test over all signs can have with the x of a claim that are not 0."""
+    moved = int((scale.rows("seeds", claim=claim)["x"] != 0).sum())
+    return float(min(1.0, 2.0 ** (1 - moved)))
+
+
+def first_step(scale: Linked) -> Markup:
+    """That λ_max of W is highest at Adam's first step, where it is in every seed; else nothing."""
+    highest = peaks(scale)
+    if highest.empty or (highest["W"] != 1).any():
+        return Markup("")
+    of = {**PLAIN, "analysis": "top", "block": "W"}
+    first = scale.link("curvature", f"{(highest['W'] == 1).sum()} of {len(highest)}", **of)
+    return Markup("W's peak is that of Adam's first step in {} {}.").format(first, size(scale.name))
 
 
 def curvature_off(scale: Linked) -> list[float]:

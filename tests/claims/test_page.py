@@ -166,7 +166,7 @@ def test_what_folding_the_constant_tokens_does_is_said(three: Path) -> None:
         found = page.Results(three / name).inputs()
         assert (found["folded"]["grokked"].striptags(), found["folded"]["sooner"]) == ("× 0.5 [0.5, 0.5]", "sooner")
         assert (found["removed"]["grokked"].striptags(), found["removed"]["sooner"]) == (
-            "× 1 [1, 1]", "neither sooner nor later",
+            "× 1 [1, 1]", "neither clearly sooner nor later",
         )  # fmt: skip
     words = unescape(re.sub(r"\s+", " ", (three / "index.html").read_text(encoding="utf-8")))
     words = re.sub(r"<[^>]+>", "", words)
