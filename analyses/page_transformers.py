@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Collection, Iterator
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from markupsafe import Markup
-from page_beside import spread
+from page_beside import differences, spread
 from page_claims import BEYOND, effect, number, said
 from page_figures import depths
 from page_links import Link, Linked
@@ -41,6 +42,7 @@ def transformers(scale: Linked, link: Link) -> dict[str, Any] | None:
     alt = f"Depth on the plateau by pair and seed: {deepest} is the deepest in the median"
     return {
         "claims": list(judged(scale, link)),
+        "censored": censored(scale, link),
         "deepest": deepest,
         "figure": depths(plateau, alt, PAIRS),
         "caption": scale.caption("curvature", {"study": "curvature", "case": "c1"}),
@@ -75,6 +77,22 @@ def judged(
             "p": link(table, number(row["holm"]), claim=name),
             "seeds": [link(x, number(value), claim=name, seed=seed) for seed, value in each.items()],
         }
+
+
+def censored(scale: Scale, link: Link) -> dict[str, Markup] | None:
+    """How many runs of T3 never grokked, and its effect where such a run is later than all others; None: no runs."""
+    grokked = {
+        (sampler, size): scale.runs("sampling", sampler=sampler, batch_size=size)["grokked"]
+        for sampler in ("skewed", "uniform")
+        for size in (64, 512)
+    }
+    if any(steps.empty for steps in grokked.values()):
+        return None
+    each = pd.concat(grokked.values())
+    costs = [differences(grokked["skewed", size], grokked["uniform", size]) for size in (64, 512)]
+    x = [sum(pair) / len(pair) for pair in zip(*costs, strict=True)]
+    texts = {"never": f"{each.isna().sum()} of {len(each)}", "effect": spread([math.exp(value) for value in x])}
+    return {name: link("runs", text, study="sampling", sampler="skewed") for name, text in texts.items()}
 
 
 def on_plateau(scale: Scale, study: str, case: str) -> pd.DataFrame:

@@ -162,3 +162,21 @@ def test_where_the_film_determines_no_index() -> None:
         pairs = [row for row in rows(scale, "curvature", study="film") if "," in row["block"]]
         assert len(pairs) >= 24
         assert all(float(row["index_upper"]) > 2 * float(row["index_lower"]) for row in pairs)
+
+
+def test_the_runs_of_t3_that_never_grokked(told: str) -> None:
+    x, never = [], 0
+    each = {
+        (row["sampler"], row["batch_size"], row["seed"]): number(row["grokked"])
+        for row in rows("transformer", "runs", study="sampling")
+        if row["sampler"] != "random"
+    }
+    assert len(each) == 40
+    never = sum(step == math.inf for step in each.values())
+    for seed in map(str, range(200, 210)):
+        pairs = [(each["skewed", size, seed], each["uniform", size, seed]) for size in ("64", "512")]
+        x.append(sum(0.0 if one == other else math.log(one) - math.log(other) for one, other in pairs) / 2)
+    x = [math.exp(value) for value in sorted(x)]
+    assert f"In T3, too, {never} of 40 runs never grokked and count with the last step" in told
+    shown = f"{math.sqrt(x[4] * x[5]):.3g} [{x[1]:.3g}, {x[8]:.3g}]"
+    assert f"were they later than all others, its effect would be × {shown}." in told
