@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import page_bounds
 import pandas as pd
 from markupsafe import Markup
 from matplotlib.colors import to_hex
@@ -18,7 +19,7 @@ from page_again import again, turned
 from page_arms import arm, below_the_grid, constant_tokens, experiment, frozen_from, step
 from page_auto import edges, swept
 from page_beside import COMPARISONS, PLAIN, asked, by_task, compared, spread
-from page_claims import CLAIMS, capital, effect, headline, number, said, size
+from page_claims import CLAIMS, capital, headline, number, said, size
 from page_figures import COLOURS, READER, SCALES, TEXT, TRANSFORMER, alone, depths, effects, film, shares, training
 from page_geometry import film_of_circles, last_geometry
 from page_lags import timing
@@ -259,14 +260,15 @@ def written(out: Path) -> dict[Path, str]:
         rows = {results.name: results.verdict(name) for results in done}
         verdicts = {scale: row["verdict"] for scale, row in rows.items()}
         there = {results.name: functools.partial(results.of_verdict, name) for results in done}
+        shown = {results.name: page_bounds.shown(results, name, rows[results.name]) for results in done}
         claims[name] = {
             "sentence": headline(name, rows),
             "note": told.get(name),
             "said": {scale: said(name, row, there[scale]) for scale, row in rows.items()},
             "badges": {one.name: verdicts.get(one.name, "pending") for one in scales},
             "measure": claim.measure,
-            "effects": {scale: there[scale](effect(name, row)) for scale, row in rows.items()},
-            "bars": effects(rows, {scale: effect(name, row) for scale, row in rows.items()}),
+            "effects": {scale: there[scale](shown[scale]) for scale, row in rows.items()},
+            "bars": effects(rows, shown),
             "definition": definitions()[name],
             "seeds": {results.name: results.seeds(name) for results in done},
             "p": {scale: there[scale](number(row["holm"])) for scale, row in rows.items()},

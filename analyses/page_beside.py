@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -135,7 +135,7 @@ def ratio(of: pd.Series, over: pd.Series) -> str:
     x = differences(of, over)
     if x and of.isna().all() and over.isna().all():
         return NEVER
-    return spread([math.exp(value) for value in x])
+    return times(x)
 
 
 def differences(of: pd.Series, over: pd.Series) -> list[float]:
@@ -144,16 +144,24 @@ def differences(of: pd.Series, over: pd.Series) -> list[float]:
 
 
 def spread(factors: list[float]) -> str:
-    """The median of factors, as of `middle`; empty of none."""
-    return f"× {middle(factors)}" if factors else ""
+    """The median of factors, in logarithms, as of `middle`; empty of none."""
+    return times([math.log(factor) if factor else -math.inf for factor in factors])
 
 
-def middle(values: list[float]) -> str:
-    """The median with its interval; of seeds too few for one, with the least, the largest and how many there are."""
-    median, low, high = median_interval(values)
-    if math.isnan(low):
-        return f"{number(median)} ({number(min(values))} to {number(max(values))}; n = {len(values)})"
-    return f"{number(median)} [{number(low)}, {number(high)}]"
+def times(x: list[float]) -> str:
+    """The factors whose logarithms these are, by the median and the interval of the logarithms."""
+    return f"× {middle(x, math.exp)}" if x else ""
+
+
+def middle(values: list[float], shown: Callable[[float], float] = float) -> str:
+    """The median with its interval; of seeds too few for one, with the least, the largest and how many there are.
+
+    shown: what becomes of these afterwards.
+    """
+    median, *ends = median_interval(values)
+    few = math.isnan(ends[0])
+    middle, low, high = (number(shown(value)) for value in (median, *((min(values), max(values)) if few else ends)))
+    return f"{middle} ({low} to {high}; n = {len(values)})" if few else f"{middle} [{low}, {high}]"
 
 
 def compared(runs: pd.DataFrame, link: Link) -> dict[str, Markup]:

@@ -33,7 +33,7 @@ CLAIMS = {
         "An embedding lengthens the wait between memorising and grokking.",
         "An embedding shortens the wait between memorising and grokking.",
         "Does an embedding lengthen the wait between memorising and grokking?",
-        "delay with an embedding over delay with one-hot input, each at its best rate",
+        "delay with an embedding over delay with one-hot input, each at its chosen rate",
     ),
     "C2": Claim(
         "Rare tokens stay behind in small batches, which leave them out while they decay.",

@@ -96,17 +96,59 @@ def one_hot(scales: Scales) -> Note | None:
     if of.empty:
         return None
     known = {"study": "delay", "case": "onehot"}
-    text = Markup(
-        "With one-hot input {} grok {}. To 50 % test accuracy an embedding's wait is {}; from the start it takes {} "
-        "steps, one-hot input {}."
-    ).format(
+    text = Markup("With one-hot input {} grok {}.{} To 50 % test accuracy an embedding's wait is {}.").format(
         last.link("runs", f"{over['grokked'].notna().sum()} of {len(over)}", **known),
         size(last.name),
+        Markup(" No pilot of it did, so that its rate may not be its best.") if last.name in NEVER_GROKKED else "",
         to_half(last),
+    )
+    more = Markup("From the start it takes {} steps to 50 %, one-hot input {}.").format(
         last.link("runs", step(of["half"]), study="delay", case="embedding"),
         last.link("runs", step(over["half"]), **known),
     )
-    return Note(text)
+    return Note(text, more=more + other_start(last) + chosen_by_pilots(scales))
+
+
+NEVER_GROKKED = ("paper",)
+"""Scales at which no pilot with one-hot input grokked, as studies/PROTOCOL.md says."""
+
+
+def other_start(scale: Linked) -> Markup:
+    """C1 against the tables of D2, where they are one-hot networks with the same weight decay; else nothing."""
+    l2, over = scale.runs("tables", case="l2"), scale.runs("delay", case="onehot")
+    settings = ["hidden", "weight_decay"]
+    if l2.empty or (l2[settings].iloc[0] != over[settings].iloc[0]).any():
+        return Markup("")
+    known = {"study": "tables", "case": "l2"}
+    words = (
+        " The tables of D2 under L2 are the same network under the same weight decay, started from E W_kᵀ and at a "
+        "learning rate of {} instead of {}: {} grok, after {} steps, and over them an embedding's delay is {}."
+    )
+    return Markup(words).format(
+        f"{l2['lr'].iloc[0]:g}",
+        f"{over['lr'].iloc[0]:g}",
+        scale.link("runs", f"{l2['grokked'].notna().sum()} of {len(l2)}", **known),
+        scale.link("runs", step(l2["delay"]), **known),
+        scale.link("runs", ratio(scale.runs("delay", case="embedding")["delay"], l2["delay"]), **known),
+    )
+
+
+def chosen_by_pilots(scales: Scales) -> Markup:
+    """That weight decays of one-hot networks are the least of their grid, and which arms are wider than their scale."""
+    text = Markup("")
+    if all((one.runs("delay", case="onehot")["weight_decay"] == LEAST_DECAY).all() for one in scales):
+        text += Markup(" The weight decay of one-hot input, {}, is the least of its grid at every size.").format(
+            f"{LEAST_DECAY:g}"
+        )
+    for one in scales:
+        wide = one.runs("delay", case="embedding")["hidden"]
+        if len(wide) and (wide != one.runs("curvature", case="c1")["hidden"].iloc[0]).any():
+            text += Markup(" Both networks have h = {} {}.").format(wide.iloc[0], size(one.name))
+    return text
+
+
+LEAST_DECAY = 0.0002
+"""Of the grid from which the one-hot networks' was chosen."""
 
 
 @note("C2")

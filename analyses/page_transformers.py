@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Collection, Iterator
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from markupsafe import Markup
-from page_beside import differences, spread
+from page_beside import differences, spread, times
 from page_claims import BEYOND, effect, number, said
 from page_figures import depths
 from page_links import Link, Linked
@@ -91,7 +90,7 @@ def censored(scale: Scale, link: Link) -> dict[str, Markup] | None:
     each = pd.concat(grokked.values())
     costs = [differences(grokked["skewed", size], grokked["uniform", size]) for size in (64, 512)]
     x = [sum(pair) / len(pair) for pair in zip(*costs, strict=True)]
-    texts = {"never": f"{each.isna().sum()} of {len(each)}", "effect": spread([math.exp(value) for value in x])}
+    texts = {"never": f"{each.isna().sum()} of {len(each)}", "effect": times(x)}
     return {name: link("runs", text, study="sampling", sampler="skewed") for name, text in texts.items()}
 
 

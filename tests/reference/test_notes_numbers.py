@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import re
+from collections.abc import Iterable
 from html import unescape
 from pathlib import Path
 from statistics import median
@@ -26,6 +27,11 @@ def number(text: str) -> float:
     return float(text or "inf")
 
 
+def middle(factors: Iterable[float]) -> float:
+    """The median of factors, in logarithms."""
+    return math.exp(median(math.log(factor) if factor else -math.inf for factor in factors))
+
+
 @pytest.fixture(scope="module")
 def told() -> str:
     """The text of the page."""
@@ -40,7 +46,7 @@ def test_the_wait_to_half_of_the_test_set(told: str) -> None:
         waits = [[number(run["half"]) - number(run["memorised"]) for run in runs] for runs in both]
         ratios = sorted(one / other for one, other in zip(*waits, strict=True))
         assert max(ratios) < 1, "the direction of C1 survives at every size"
-        shown = f"× {median(ratios):.3g} [{ratios[1]:.3g}, {ratios[8]:.3g}]"
+        shown = f"× {middle(ratios):.3g} [{ratios[1]:.3g}, {ratios[8]:.3g}]"
         assert (
             f"{scale}, to 50 % exploratory: the wait from memorising to 50 % test accuracy instead of 95 % {shown}"
             in (told)
@@ -48,7 +54,37 @@ def test_the_wait_to_half_of_the_test_set(told: str) -> None:
     there = sum(run["grokked"] != "" for run in both[1])
     halves = [median(number(run["half"]) for run in runs) for runs in both]
     assert f"With one-hot input {there} of 10 grok at the paper's size." in told
-    assert f"from the start it takes {halves[0]:,.0f} steps, one-hot input {halves[1]:,.0f}." in told
+    assert f"From the start it takes {halves[0]:,.0f} steps to 50 %, one-hot input {halves[1]:,.0f}." in told
+
+
+def test_what_one_hot_runs_that_never_grokked_say_of_c1(told: str) -> None:
+    embedding, onehot = (rows("paper", "runs", study="delay", case=case) for case in ("embedding", "onehot"))
+    never = [run for run in onehot if run["grokked"] == ""]
+    least = [number(run["delay"] if run["delay"] else run["watched"]) for run in onehot]
+    least = [
+        steps - (0 if run["delay"] else number(run["memorised"])) for steps, run in zip(least, onehot, strict=True)
+    ]
+    most = middle(number(one["delay"]) / other for one, other in zip(embedding, least, strict=True))
+    assert {run["watched"] for run in onehot} == {"6000"}
+    assert f"× ≤ {most:.3g} ({len(never)} of 10 never by 6,000)" in told
+    l2 = rows("paper", "runs", study="tables", case="l2")
+    assert all(run[name] == l2[0][name] for run in onehot for name in ("hidden", "weight_decay"))
+    ratios = sorted(number(one["delay"]) / number(other["delay"]) for one, other in zip(embedding, l2, strict=True))
+    after = f"{median(number(run['delay']) for run in l2):,.0f}"
+    assert f"{l2[0]['lr']} instead of {onehot[0]['lr']}: 10 of 10 grok, after {after} steps, and over them" in told
+    assert f"an embedding's delay is × {middle(ratios):.3g} [{ratios[1]:.3g}, {ratios[8]:.3g}]." in told
+    for scale in SCALES:
+        wide = {run["hidden"] for run in rows(scale, "runs", study="delay", case="embedding")}
+        assert wide == ({"256"} if scale != "paper" else {"512"})
+        assert {run["weight_decay"] for run in rows(scale, "runs", study="delay", case="onehot")} == {"0.0002"}
+    assert "Both networks have h = 256 at quick." in told
+
+
+def test_d2_is_bounded_where_no_table_with_l2_grokked(told: str) -> None:
+    l2, nuclear = (rows("quick", "runs", study="tables", case=case) for case in ("l2", "nuclear"))
+    assert all((run["grokked"], run["watched"]) == ("", "10000") for run in l2)
+    least = middle(10000 / number(run["grokked"]) for run in nuclear)
+    assert f"× ≥ {least:.3g} (10 of 10 never by 10,000)" in told
 
 
 def test_small_batches_learn_nothing_at_the_size_of_the_paper(told: str) -> None:
@@ -63,7 +99,7 @@ def test_small_batches_learn_nothing_at_the_size_of_the_paper(told: str) -> None
         number(one["grokked"]) / number(other["grokked"])
         for one, other in zip(by["skewed"], by["uniform"], strict=True)
     ]
-    assert f"which halves x: in batches of 512 the effect is × {median(ratios):.3g} [" in told
+    assert f"which halves x: in batches of 512 the effect is × {middle(ratios):.3g} [" in told
 
 
 def test_c2_is_compared_before_small_batches_have_learned(told: str) -> None:
@@ -91,7 +127,7 @@ def test_depths_with_and_without_the_constant_tokens(told: str) -> None:
         operands = "E[operands],W" if ("E[operands],W", "100") in lowest else "E,W"
         ratios = {block: [lowest[block, seed] / lowest["W,V", seed] for seed in seeds] for block in ("E,W", operands)}
         assert max(ratios[operands]) < 1
-    shown = [f"× {median(of):.3g} [" for of in ratios.values()]
+    shown = [f"× {middle(of):.3g} [" for of in ratios.values()]
     assert re.search(
         rf"E,W over W,V: {re.escape(shown[0])}[^;]*; with the operands' rows of E alone {re.escape(shown[1])}", told
     )
@@ -143,7 +179,7 @@ def test_the_same_product_of_rates(told: str) -> None:
         one, ten = (rows(scale, "runs", **of) for of in (
             {"study": "curvature", "case": "c1"}, {"study": "pace", "case": "equal-c10"}))  # fmt: skip
         ratios = sorted(number(b["grokked"]) / number(a["grokked"]) for a, b in zip(one, ten, strict=True))
-        shown.append(f"{scale} × {median(ratios):.3g} [{ratios[1]:.3g}, {ratios[8]:.3g}]")
+        shown.append(f"{scale} × {middle(ratios):.3g} [{ratios[1]:.3g}, {ratios[8]:.3g}]")
     assert f"At the same product of both rates c = 10 takes, over c = 1: {', '.join(shown)}." in told
 
 
