@@ -24,12 +24,17 @@ def again(scale: Linked, claim: str) -> dict[str, Markup] | None:
 
 
 def turned(scales: Sequence[Linked]) -> list[dict[str, Any]]:
-    """By scale the claims whose verdict is another from runs trained again, and those whose verdict is the same."""
+    """By scale the claims whose verdict is another from runs trained again, the same, and those not made again."""
     found = []
     for scale in scales:
         if AGAIN in scale.tables:
             both = scale.tables[AGAIN].merge(scale.tables["verdicts"], on="claim", suffixes=("", "_first"))
             other = both["verdict"] != both["verdict_first"]
-            names = {"other": both["claim"][other].tolist(), "same": both["claim"][~other].tolist()}
+            first = scale.tables["verdicts"]["claim"]
+            names = {
+                "rest": first[~first.isin(both["claim"])].tolist(),
+                "other": both["claim"][other].tolist(),
+                "same": both["claim"][~other].tolist(),
+            }
             found.append({"scale": scale.name, **names})
     return found

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from exact import ALPHA
 from markupsafe import Markup
-from page_again import again
+from page_again import AGAIN, again
 from page_arms import step
 from page_beside import PLAIN, Setting, middle, ratio, spread
 from page_claims import number, size
@@ -99,7 +99,7 @@ def one_hot(scales: Scales) -> Note | None:
     text = Markup("With one-hot input {} grok {}.{} To 50 % test accuracy an embedding's wait is {}.").format(
         last.link("runs", f"{over['grokked'].notna().sum()} of {len(over)}", **known),
         size(last.name),
-        Markup(" No pilot of it did, so that its rate may not be its best.") if last.name in NEVER_GROKKED else "",
+        Markup(" No pilot did: its rate may not be its best.") if last.name in NEVER_GROKKED else "",
         to_half(last),
     )
     more = Markup("From the start it takes {} steps to 50 %, one-hot input {}.").format(
@@ -172,8 +172,8 @@ def rare_tokens(scales: Scales) -> Note | None:
     if not weak:
         return None
     words = (
-        "By the compared step ({}) batches of 64 have memorised in {} seeds at each size, full batches in {}: what has "
-        "not learned yet does not test the claim."
+        "By the compared step ({}) batches of 64 have memorised in {} seeds at each size, full batches in {}: "
+        "untrained networks do not test the claim."
     )
     return Note(Markup(words).format(listed(cells["step"]), shared(cells["small"]), shared(cells["full"])), tuple(weak))
 
@@ -244,6 +244,8 @@ def falls(scales: Scales) -> Note | None:
     least: dict[str, Markup] = {}
     for one in scales:
         highest = peaks(one)
+        if highest.empty:
+            continue
         blind = int((highest.max(axis=1) <= one.runs("curvature", case="c1")["memorised"]).sum())
         if not blind:
             continue
@@ -256,7 +258,7 @@ def falls(scales: Scales) -> Note | None:
         listed(counts)
     )
     if least:
-        text += Markup(" The least p that the others allow is {}: undecided whatever they are.").format(listed(least))
+        text += Markup(" The others allow no p below {}: undecided whatever they are.").format(listed(least))
     return Note(text, tuple(least), first_step(scales[-1]))
 
 
@@ -359,7 +361,10 @@ def _turned(scales: Scales, claim: str) -> Markup:
         table = one.tables["verdicts"]
         first = table[table["claim"] == claim]["verdict"].iloc[0]
         if (second := again(one, claim)) and second["verdict"].striptags() != first:
-            text += Markup(" Trained again, {}: {}.").format(one.name, second["verdict"])
+            row = dict(one.tables[AGAIN].set_index("claim").loc[claim])
+            open_ = second["verdict"].striptags() != "undecided" and row["low"] < 0 < row["high"]
+            ends = ", though the interval includes 1" if open_ else ""
+            text += Markup(" Trained again, {}: {}{}.").format(one.name, second["verdict"], ends)
     return text
 
 

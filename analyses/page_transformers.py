@@ -80,13 +80,13 @@ def judged(
 
 def censored(scale: Scale, link: Link) -> dict[str, Markup] | None:
     """How many runs of T3 never grokked, and its effect where such a run is later than all others; None: no runs."""
+    if scale.runs("sampling").empty:
+        return None
     grokked = {
         (sampler, size): scale.runs("sampling", sampler=sampler, batch_size=size)["grokked"]
         for sampler in ("skewed", "uniform")
         for size in (64, 512)
     }
-    if any(steps.empty for steps in grokked.values()):
-        return None
     each = pd.concat(grokked.values())
     costs = [differences(grokked["skewed", size], grokked["uniform", size]) for size in (64, 512)]
     x = [sum(pair) / len(pair) for pair in zip(*costs, strict=True)]

@@ -154,7 +154,7 @@ def test_in_how_many_seeds_x_of_c6_is_zero_by_construction(told: str) -> None:
         if (p := 2 / 2 ** (10 - blind)) >= 0.05:
             least.append(f"{scale} {p:.3g}")
     assert f"x is 0 whatever follows: in {', '.join(counts)} seeds." in told
-    assert f"The least p that the others allow is {', '.join(least)}: undecided whatever they are." in told
+    assert f"The others allow no p below {', '.join(least)}: undecided whatever they are." in told
     assert f"W's peak is that of Adam's first step in {first} of 10 at the paper's size." in told
 
 
