@@ -45,7 +45,9 @@ def median_interval(x: ArrayLike, level: float = 0.95) -> tuple[float, float, fl
     values = np.sort(np.asarray(x, dtype=float))
     n = len(values)
     middle = (values[(n - 1) // 2], values[n // 2])
-    median = middle[0] if middle[0] == middle[1] else (middle[0] + middle[1]) / 2
+    # Between −∞ and ∞ neither sign is nearer.
+    opposite = middle[0] == -middle[1]
+    median = middle[0] if middle[0] == middle[1] else 0.0 if opposite else (middle[0] + middle[1]) / 2
     inside = [j for j in range((n + 1) // 2) if 2 * stats.binom.cdf(j, n, 0.5) <= 1 - level]
     if not inside:
         return float(median), np.nan, np.nan
@@ -67,11 +69,19 @@ def holm(p: Mapping[str, float]) -> dict[str, float]:
     return corrected
 
 
-def seeds_to_decide(x: Sequence[float] | NDArray[np.float64], tests: int) -> int | None:
-    """Least multiple of the seeds at which these x, repeated, pass Bonferroni's first step; None beyond MOST_SEEDS."""
-    values = np.asarray(x, dtype=float)
-    for times in range(1, MOST_SEEDS // max(len(values), 1) + 1):
-        if signed_rank_p(np.tile(values, times)) < ALPHA / tests:
+def seeds_to_decide(family: Mapping[str, Sequence[float] | NDArray[np.float64]], name: str) -> int | None:
+    """Least multiple of the seeds at which a test passes Holm's correction if all x of its family are repeated.
+
+    None beyond MOST_SEEDS, and where x has its median at 0 or on the other side than its signed ranks, as no verdict
+    follows from that.
+    """
+    values = np.asarray(family[name], dtype=float)
+    ranks = stats.rankdata(np.abs(values)) @ np.sign(values)
+    if np.sign(ranks) != np.sign(median_interval(values)[0]) or not ranks:
+        return None
+    for times in range(1, MOST_SEEDS // len(values) + 1):
+        p = {each: signed_rank_p(np.tile(np.asarray(x, dtype=float), times)) for each, x in family.items()}
+        if holm(p)[name] < ALPHA:
             return times * len(values)
     return None
 

@@ -232,7 +232,7 @@ def said(name: str, row: Row, linked: Callable[[str], str]) -> Markup:
     needed = row["seeds_to_decide"]
     more = f"{linked(str(MOST_SEEDS))} seeds like these would not decide."
     if not math.isnan(needed):
-        more = f"{linked(f'{needed:.0f}')} seeds like these would decide."
+        more = f"About {linked(f'{needed:.0f}')} seeds like these would decide."
     return Markup(f"{sentence} {more}")
 
 

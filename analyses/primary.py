@@ -179,15 +179,15 @@ def measured(name: str, numbers: Numbers, seeds: Sequence[int]) -> Numbers:
 def judge(x: Mapping[str, Numbers], tests: Tests) -> pd.DataFrame:
     """One row a test: the median of x with its interval, p, Holm's p, the verdict, and how many seeds would decide."""
     p = {name: signed_rank_p(list(numbers.values())) for name, numbers in x.items()}
-    corrected = holm(p)
+    corrected, family = holm(p), {name: list(numbers.values()) for name, numbers in x.items()}
     rows = []
     for name, numbers in x.items():
         values = np.array(list(numbers.values()))
         median, low, high = median_interval(values)
         verdict: Judgement = "undecided"
         if corrected[name] < ALPHA:
-            verdict = "supported" if median > 0 else "not supported"
-        needed = seeds_to_decide(values, len(x)) if verdict == "undecided" else None
+            verdict = "supported" if median > 0 else "not supported" if median < 0 else "undecided"
+        needed = seeds_to_decide(family, name) if verdict == "undecided" else None
         statement = tests[name][0]
         found = {"median": median, "low": low, "high": high, "p": p[name], "holm": corrected[name]}
         rows.append({"claim": name, "statement": statement, "verdict": verdict, "seeds": len(values)} | found)

@@ -60,6 +60,7 @@ def test_of_ten_the_second_and_the_ninth_bound_the_median() -> None:
     assert 2 * stats.binom.cdf(1, 10, 0.5) < 0.05 < 2 * stats.binom.cdf(2, 10, 0.5)
     assert median_interval([math.inf] * 9 + [1.0])[0] == math.inf
     assert np.isnan(median_interval([1, 2, 3, 4, 5])[1])
+    assert median_interval([math.inf, -math.inf])[0] == 0
 
 
 def test_holm_corrects_in_order() -> None:
@@ -69,11 +70,26 @@ def test_holm_corrects_in_order() -> None:
 
 def test_what_would_decide() -> None:
     x = [0.1, 0.4, -0.2, 0.5, 0.6, -0.3, 0.7, 0.8, 0.9, 0.05]
-    needed = seeds_to_decide(x, 13)
+    family = {"a": x, "b": x, **{str(i): [0.0] * 10 for i in range(11)}}
+    needed = seeds_to_decide(family, "a")
     assert needed
     assert needed % 10 == 0
     assert signed_rank_p(np.tile(x, needed // 10)) < 0.05 / 13 <= signed_rank_p(np.tile(x, needed // 10 - 1))
-    assert seeds_to_decide([1.0, -1.0], 13) is None
+    # Beside tests that pass before it, it has to pass a later step of Holm's alone.
+    sooner = seeds_to_decide({"a": x, **{str(i): list(range(1, 11)) for i in range(12)}}, "a")
+    assert sooner
+    assert sooner < needed
+    p = [signed_rank_p(np.tile(x, times)) for times in (sooner // 10 - 1, sooner // 10)]
+    assert p[1] < 0.05 <= p[0]
+    assert seeds_to_decide({"a": [1.0, -1.0]}, "a") is None
+
+
+def test_no_number_of_seeds_decides_where_median_and_ranks_disagree() -> None:
+    """Four far above zero outweigh six just below it; with zeros in the middle there is no sign to decide for."""
+    x = [9.0, 9.1, 9.2, 9.3, -0.1, -0.2, -0.3, -0.4, -0.5, -0.6]
+    assert signed_rank_p(np.tile(x, 20)) < 0.05
+    assert seeds_to_decide({"a": x}, "a") is None
+    assert seeds_to_decide({"a": [0.0] * 6 + [1.0, 2.0, 3.0, 4.0]}, "a") is None
 
 
 @pytest.mark.parametrize(("successes", "trials"), [(0, 10), (3, 10), (10, 10)])
