@@ -150,11 +150,19 @@ class Member:
     def _restore(self) -> dict[str, Any]:
         """Take the newest resume slot."""
         with RunReader(self.path) as reader:
-            wanted = {axis: len(labels) for axis, labels in scales(self.config).items()}
+            labels = scales(self.config)
+            wanted = {axis: len(of_axis) for axis, of_axis in labels.items()}
             if wrong := misfit(reader.layout, reader.scales, tables(self.config), wanted):
                 raise FileError(f"{self.path}: {wrong}, which its config asks for", COPY_AGAIN)
             held = reader.data()
-            if any(not np.array_equal(held[f.name], getattr(self.data, f.name)) for f in dataclasses.fields(self.data)):
+            data_differ = any(
+                not np.array_equal(held[f.name], getattr(self.data, f.name)) for f in dataclasses.fields(self.data)
+            )
+            # Other words may have the same numbers; rows of all checkpoints would go to where their words stand now.
+            words_differ = any(
+                list(reader.scales.get(axis, of_axis)) != list(of_axis) for axis, of_axis in labels.items()
+            )
+            if data_differ or words_differ:
                 raise ConfigError(
                     f"{self.path} was started with another text than {self.config.text}",
                     "name that one with --text, or start another run with --out",

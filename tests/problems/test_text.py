@@ -152,6 +152,20 @@ def test_a_resumed_run_is_the_whole_one_and_takes_no_other_text(topics: Path, tm
     assert parts.read_bytes() == before
 
 
+@pytest.mark.parametrize("words", [{"a": "b", "b": "a"}, {"c": "sea"}], ids=["exchanged", "renamed"])
+def test_other_words_of_the_same_numbers_are_another_text(words: dict[str, str], tmp_path: Path) -> None:
+    """Words are numbered by how often they come, so that the data alone do not tell such texts apart."""
+    text, run = "a b a c a b d a b c " * 60, tmp_path / "run.h5"
+    small = {"vocabulary": 4, "samples": 100, "batch_size": 16}
+    landscape.train(written(tmp_path, text, **small, steps=10), run, quiet=True)
+    other = tmp_path / "other.txt"
+    other.write_text(" ".join(words.get(word, word) for word in text.split()), encoding="utf-8")
+    before = run.read_bytes()
+    with pytest.raises(ConfigError, match=re.escape(f"{run} was started with another text than {other}")):
+        landscape.train(options(other, **small, steps=20), run, resume=True, quiet=True)
+    assert run.read_bytes() == before
+
+
 REFUSED = {
     "vocabulary is 60, but .* has 3 different words": (b"one two three two", "lower --vocabulary to 4 or less"),
     "has 0 different words": (b" \n42 ... \n", "name a text with words in it"),
