@@ -124,7 +124,7 @@ class Writer(Disk):
     def finish(self, status: str) -> None:
         """Trim the file to its committed rows and set its status."""
         self.flush()
-        self.close()
+        self._leave()
         rewrite(self.path, {"status": status})
 
     def _rewrite(
@@ -136,12 +136,19 @@ class Writer(Disk):
     ) -> None:
         """Write the file anew with the room that it has, and more; one that cannot be is left as it is, and open."""
         room = {group: self.room(group) + more.get(group, 0) for group in self._tables}
-        self.close()
+        self._leave()
         try:
             rewrite(self.path, {}, room, tables, scales, rows)
         finally:
             self._handle = os.open(self.path, os.O_RDWR)
             self._open()
+
+    def _leave(self) -> None:
+        """Close the file, which is to be written anew. Raises FileError if it is no longer at its path."""
+        # Nothing tells whose file is there once this one is closed, as it is after an error found another in its place.
+        if self._handle < 0:
+            raise self._lost()
+        self.close()
 
     def _open(self) -> None:
         with contextlib.closing(open_file(self.path)) as file:

@@ -76,10 +76,13 @@ class Disk:
         os.close(self._handle)
         self._handle = -1
         if not self.path.exists() or not os.path.samestat(mine, self.path.stat()):
-            raise FileError(
-                f"{self.path} was moved or replaced while it was being written",
-                "all that was written is in the moved file; `landscape check --repair` trims it",
-            )
+            raise self._lost()
+
+    def _lost(self) -> FileError:
+        return FileError(
+            f"{self.path} was moved or replaced while it was being written",
+            "all that was written is in the moved file; `landscape check --repair` trims it",
+        )
 
     def __enter__(self) -> Self:
         return self

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -126,6 +127,27 @@ def test_a_kill_at_any_change_of_a_file_loses_nothing() -> None:
             assert sorted(states(path)) == list(range(6))
             assert [p.name for p in path.parent.iterdir()] == ["run.h5"]
     assert count > 10
+
+
+@pytest.mark.parametrize("status", ["complete", "interrupted"])
+def test_a_file_that_took_the_place_of_a_recording_stays_as_it_is(status: str, tmp_path: Path) -> None:
+    """Whatever is called afterwards, and however often; the recording is whole where it was moved."""
+    path, other, moved = tmp_path / "run.h5", tmp_path / "other.h5", tmp_path / "moved.h5"
+    with Recorder(other, nn.Linear(3, 3)) as stranger:
+        stranger.checkpoint(7)
+    theirs = other.read_bytes()
+    recorder = Recorder(path, small())
+    recorder.checkpoint(0)
+    path.rename(moved)
+    other.rename(path)
+    # The first row of metrics that were not declared makes the file anew, as does the end.
+    measure, close = partial(recorder.metrics, 0, loss=1.0), partial(recorder.close, status)
+    for call in (measure, measure, close):
+        with pytest.raises(LandscapeError, match="run.h5 was moved or replaced while it was being written"):
+            call()
+        assert path.read_bytes() == theirs
+    assert states(moved).keys() == {0}
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["moved.h5", "run.h5"]
 
 
 def test_a_full_disk_is_an_error(tmp_path: Path) -> None:
