@@ -239,7 +239,8 @@ def sole_writer(path: Path) -> Iterator[None]:
 
     Raises FileError for a second writer, and for a foreign file in the place of the lock file.
     """
-    lock = lock_of(path)
+    # Absolute, because the working folder may be another one at the end.
+    lock = lock_of(path).absolute()
     while True:
         handle = _open_lock(lock, os.O_RDWR | os.O_CREAT)
         try:
@@ -261,7 +262,10 @@ def sole_writer(path: Path) -> Iterator[None]:
         yield
     finally:
         try:
-            lock.unlink(missing_ok=True)
+            # Where someone removed the lock file, the one that is there now is of another writer.
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(handle), lock.lstat()):
+                    lock.unlink()
         finally:
             # A process that continues after Ctrl-C, such as a notebook, must not keep the lock.
             os.close(handle)

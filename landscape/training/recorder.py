@@ -84,7 +84,8 @@ class Recorder(Shown):
             raise ArgumentError(f"the model is {type(model).__name__}, not a torch module", "give the nn.Module itself")
         if resume and overwrite:
             raise ArgumentError("resume and overwrite exclude each other", "choose one of them")
-        self.path, self._model = output(as_path(path)), model
+        # Absolute, as the training may change the working folder, where another file has the same name.
+        self.path, self._model = output(as_path(path)).absolute(), model
         self._writer: Writer | None = None
         self._names: list[str] = []
         self._expected = _whole(expected, "number of checkpoints")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import json
@@ -222,6 +223,26 @@ def test_ctrl_c_while_a_lock_is_given_back_gives_it_back(tmp_path: Path) -> None
     with sole_writer(path):
         assert owner(path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_lock_of_another_writer_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the working folder has changed, and where somebody removed a lock and another writer made the next."""
+    one, other = tmp_path / "one/run.h5", tmp_path / "other/run.h5"
+    for path in (one, other):
+        path.parent.mkdir()
+    monkeypatch.chdir(one.parent)
+    with sole_writer(other):
+        with sole_writer(Path("run.h5")):
+            os.chdir(other.parent)
+        assert owner(other)
+        assert list(one.parent.iterdir()) == []
+        first = contextlib.ExitStack()
+        first.enter_context(sole_writer(one))
+        one.with_name("run.h5.lock").unlink()
+        with sole_writer(one):
+            first.close()
+            assert owner(one)
+    assert list(one.parent.iterdir()) == list(other.parent.iterdir()) == []
 
 
 def test_parent_of_a_hessian_file(tiny_run: Path, hessian_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import resource
 import shutil
 import signal
@@ -23,6 +24,7 @@ from torch import nn
 from landscape import Recorder, RunReader
 from landscape.cli import main as cli
 from landscape.errors import LandscapeError
+from landscape.storage.writing import owner
 
 LOOP = """
 import sys, torch
@@ -148,6 +150,27 @@ def test_a_file_that_took_the_place_of_a_recording_stays_as_it_is(status: str, t
         assert path.read_bytes() == theirs
     assert states(moved).keys() == {0}
     assert sorted(p.name for p in tmp_path.iterdir()) == ["moved.h5", "run.h5"]
+
+
+def test_a_change_of_the_working_folder_leads_to_no_other_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A live recording of the same relative name keeps every bit and its lock, while this one grows and ends."""
+    here, there = tmp_path / "here/run.h5", tmp_path / "there/run.h5"
+    here.parent.mkdir()
+    with Recorder(there, nn.Linear(3, 3)) as other:
+        other.checkpoint(7)
+        theirs = there.read_bytes()
+        monkeypatch.chdir(here.parent)
+        with Recorder("run.h5", small()) as recorder:
+            recorder.checkpoint(0)
+            os.chdir(there.parent)
+            recorder.metrics(0, loss=1.0)
+            recorder.checkpoint(1)
+        assert there.read_bytes() == theirs
+        assert owner(there)
+        assert [p.name for p in here.parent.iterdir()] == ["run.h5"]
+        assert states(here).keys() == {0, 1}
+        other.checkpoint(8)
+    assert states(there).keys() == {7, 8}
 
 
 def test_a_full_disk_is_an_error(tmp_path: Path) -> None:
