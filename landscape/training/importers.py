@@ -122,7 +122,7 @@ def _found(sources: Sequence[Path | str], notes: dict[str, None]) -> list[tuple[
     """Every checkpoint of the sources once: its name and its files."""
     if not sources:
         raise ConfigError("no file is named", "name files, folders or globs of checkpoints")
-    found: dict[Path, tuple[Path, tuple[Path, ...]]] = {}
+    found: dict[tuple[Path, str], tuple[Path, tuple[Path, ...]]] = {}
     for source in map(as_path, sources):
         if source.exists():
             matches = [source]
@@ -136,7 +136,8 @@ def _found(sources: Sequence[Path | str], notes: dict[str, None]) -> list[tuple[
             if not inside and match == source:
                 what = "folder without checkpoints" if match.is_dir() else "file of an unknown kind"
                 raise FileError(f"{source} is a {what}", f"checkpoints are {', '.join(_SUFFIXES)} or their folders")
-            found |= {checkpoint.resolve(): (checkpoint, files) for checkpoint, files in inside}
+            # Links by several names may lead to one file of equal contents, as git-annex and DVC make them.
+            found |= {(checkpoint.resolve(), checkpoint.name): (checkpoint, files) for checkpoint, files in inside}
             others |= {path.name: None for path in beside}
         if others:
             shown = ", ".join(list(others)[:_SHOWN]) + (
@@ -145,7 +146,8 @@ def _found(sources: Sequence[Path | str], notes: dict[str, None]) -> list[tuple[
             notes[f"skipped in {source}: {shown}"] = None
     if not found:
         raise FileError(f"{sources[0]} matches no checkpoint", f"checkpoints are {', '.join(_SUFFIXES)} or folders")
-    return list(found.values())
+    # A link beside what it leads to is no checkpoint of its own.
+    return [one for (real, name), one in found.items() if name == real.name or (real, real.name) not in found]
 
 
 def _in_folder(folder: Path) -> tuple[list[tuple[Path, tuple[Path, ...]]], list[Path]]:
@@ -196,8 +198,14 @@ def _with_steps(
 ) -> list[_Checkpoint]:
     """The checkpoints in the order of their steps. Raises FileError for a step of two, and where none has one."""
     by_step: dict[int, _Checkpoint] = {}
+    with_own = {path.resolve() for path, _ in found if pattern.search(path.name)}
     for path, files in found:
-        match = pattern.search(path.resolve().name)
+        match = pattern.search(path.name)
+        if match is None and path.is_symlink() and path.resolve() in with_own:
+            notes[f"skipped {path}: a link to a checkpoint that has a step by another name"] = None
+            continue
+        # What a link leads to may be named by a hash, whose digits are no step, so that its own name comes first.
+        match = match or pattern.search(path.resolve().name)
         digits = match[1] if match else None
         if digits is None:
             notes[f"skipped {path}: no step in its name"] = None

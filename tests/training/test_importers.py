@@ -63,6 +63,30 @@ def test_states_inside_of_others(key: str, tmp_path: Path, capsys: pytest.Captur
     same(tmp_path / "run.h5", {step: dict(model.named_parameters()) for step in (1, 2)})  # type: ignore[misc]
 
 
+def test_links_to_contents_named_by_hashes(tmp_path: Path) -> None:
+    """The step is in a link's name, as Hugging Face, DVC and git-annex make them; also where two steps are equal."""
+    objects, folder = tmp_path / "objects", tmp_path / "snapshot"
+    objects.mkdir()
+    folder.mkdir()
+    truth = {100: a_state(1), 200: a_state(2), 300: a_state(1)}
+    for step, name in ((100, "ab12cd07fe"), (200, "9e4f31aa5b"), (300, "ab12cd07fe")):
+        torch.save(truth[step], objects / name)
+        (folder / f"model-step{step}.pt").symlink_to(objects / name)
+    (folder / "latest.pt").symlink_to(objects / "ab12cd07fe")
+    assert import_checkpoints([folder], tmp_path / "run.h5", quiet=True).steps == (100, 200, 300)
+    same(tmp_path / "run.h5", truth)
+
+
+def test_a_link_without_a_step_has_that_of_its_target(tmp_path: Path) -> None:
+    """`latest` alone is the checkpoint that it leads to; beside that one, links of any name add nothing."""
+    save_file(a_state(500), tmp_path / "checkpoint-500.safetensors")
+    for name in ("latest", "best-of-3"):
+        (tmp_path / f"{name}.safetensors").symlink_to("checkpoint-500.safetensors")
+    for number, source in enumerate((tmp_path / "latest.safetensors", tmp_path)):
+        assert import_checkpoints([source], tmp_path / f"{number}.h5", quiet=True).steps == (500,)
+        same(tmp_path / f"{number}.h5", {500: a_state(500)})
+
+
 def test_folders_of_hugging_face(tmp_path: Path) -> None:
     """One file or several with an index; optimizer and random states beside them are not opened."""
     truth = {step: a_state(step) for step in (5, 10)}
