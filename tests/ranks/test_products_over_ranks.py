@@ -89,7 +89,9 @@ def assert_equal(found: Path, expected: Path) -> None:
             if name in COSTS or name.endswith(ROUNDING) or a.dtype.kind not in "fi":
                 continue
             scale = np.nanmax(np.abs(b), initial=0.0) if b.dtype.kind == "f" else 0.0
-            if not np.allclose(a, b, rtol=0, atol=1e-12 * scale, equal_nan=True):
+            # The logarithm of a probability adds up those of all Ritz values.
+            rtol = 1e-5 if name.endswith("failure_probability") else 0
+            if not np.allclose(a, b, rtol=rtol, atol=1e-12 * scale * (rtol == 0), equal_nan=True):
                 unlike.append((name, a, b))
             compared += 1
         assert not unlike
