@@ -43,7 +43,7 @@ SCRIPTS: dict[str, ModuleType] = {
     "checkpoints": checkpoints,
     "reports": reports,
 }
-LIMITS = {"checkpoints": checkpoints, "reports": reports}
+PROFILES = {"checkpoints": checkpoints, "reports": reports}
 """Profiles of what a user waits for."""
 ELSEWHERE = ("gpu",)
 """Results of other programs: {"environments": {key: one environment}, "lines": [fields of Line]}."""
@@ -91,7 +91,7 @@ def write(docs: Path, results: Path = RESULTS) -> None:
     for line, at in targets:
         if line.row == "waits":
             waits.append(f"| {line.what} | {line.target} | {line.found} | {MARKS[line.met]} | {at} |")
-            for name, script in LIMITS.items() if line.met is False else ():
+            for name, script in PROFILES.items() if line.met is False else ():
                 if (name, line.part) in where:
                     limit, at = script.limit(found[name]["parts"], line.part), where[name, line.part]
                     waits.append(f"| {limit} | | | | {at} |")
