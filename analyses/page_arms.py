@@ -12,11 +12,11 @@ import pandas as pd
 from exact import median_interval, share_interval
 from markupsafe import Markup
 from matplotlib.colors import to_hex
-from page_beside import PLAIN, Setting, differences, ratio
+from page_beside import PLAIN, differences, ratio
 from page_claims import number
 from page_figures import curves, shares
 from page_links import Link, Linked, setup
-from scale import ARMS, chosen, which
+from scale import ARMS, Setting, chosen, which
 
 from landscape.report.style import shades
 
@@ -178,9 +178,9 @@ def constant_tokens(runs: pd.DataFrame, link: Link) -> dict[str, Any]:
     for label, case in (("removed", "two"), ("folded", "folded")):
         known = {"study": "constants", "case": case}
         if len(rows := chosen(runs, **known)):
-            texts = {name: ratio(rows[name], four[name]) for name in ("memorised", "delay", "grokked")}
+            texts = {name: ratio(rows, four, name) for name in ("memorised", "delay", "grokked")}
             found[label] = {name: link("runs", text, **known) for name, text in texts.items()}
-            _, low, high = median_interval(differences(rows["grokked"], four["grokked"]))
+            _, low, high = median_interval(differences(rows, four))
             open_ = "neither clearly sooner nor later"
             found[label]["sooner"] = "sooner" if high < 0 else "later" if low > 0 else open_
     return found

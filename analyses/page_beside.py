@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pandas as pd
 from exact import later, median_interval
 from markupsafe import Markup
+from page_bounds import bound
 from page_claims import number, size
 from page_links import Link, Linked
 from page_sizes import ratios
-from scale import chosen
+from scale import Setting, chosen
 
-Setting = Mapping[str, str]
-"""Columns of runs.csv and the values that name a setting."""
 PLAIN: Setting = {"study": "curvature", "case": "c1"}
 
 
@@ -107,7 +106,7 @@ def _answered(question: Question, scales: Sequence[Linked]) -> dict[str, Any]:
     effects, where = {}, {}
     both = question.comparison.of, question.comparison.over
     for one in scales:
-        of, over = (chosen(one.tables["runs"], **setting)["grokked"] for setting in both)
+        of, over = (chosen(one.tables["runs"], **setting) for setting in both)
         if x := differences(of, over):
             text = ratio(of, over)
             effects[one.name] = one.link("runs", text, **question.comparison.of)
@@ -127,20 +126,22 @@ def _answered(question: Question, scales: Sequence[Linked]) -> dict[str, Any]:
 TASKS = {"add": "a + b", "sub": "a − b", "mul": "a · b", "div": "a / b", "squares": "a² + b²"}
 
 
-def ratio(of: pd.Series, over: pd.Series) -> str:
-    """Median over shared seeds of the ratio of two steps, with its interval; empty where no seed has both.
+def ratio(of: pd.DataFrame, over: pd.DataFrame, event: str = "grokked") -> str:
+    """Median over the seeds of both runs of the ratio of two steps, with its interval; empty where there are none.
 
-    A step that never came (NaN) is later than every other.
+    A step that never came (NaN) is later than every other; where it makes the median infinite, its bound.
     """
-    x = differences(of, over)
-    if x and of.isna().all() and over.isna().all():
+    x = differences(of, over, event)
+    if x and of[event].isna().all() and over[event].isna().all():
         return NEVER
-    return times(x)
+    bounded = bound(of, over, event) if x and math.isinf(median_interval(x)[0]) else None
+    return f"× {bounded}" if bounded else times(x)
 
 
-def differences(of: pd.Series, over: pd.Series) -> list[float]:
-    """ln of the ratio of two steps, for the seeds that both have."""
-    return [later(float(of[seed]), float(over[seed])) for seed in of.index.intersection(over.index)]
+def differences(of: pd.DataFrame, over: pd.DataFrame, event: str = "grokked") -> list[float]:
+    """ln of the ratio of two steps, for the seeds of both runs."""
+    seeds = of.index.intersection(over.index)
+    return [later(float(of.at[seed, event]), float(over.at[seed, event])) for seed in seeds]
 
 
 def spread(factors: list[float]) -> str:
@@ -168,7 +169,7 @@ def compared(runs: pd.DataFrame, link: Link) -> dict[str, Markup]:
     """Each comparison in words, with its ratio; those whose runs are there."""
     found = {}
     for one in COMPARISONS:
-        of, over = (chosen(runs, **setting)["grokked"] for setting in (one.of, one.over))
+        of, over = (chosen(runs, **setting) for setting in (one.of, one.over))
         if text := ratio(of, over):
             found[one.words] = link("runs", text, **one.of)
     return found
@@ -184,16 +185,16 @@ def by_task(runs: pd.DataFrame, curvature: pd.DataFrame, link: Link) -> dict[str
         delay: Setting = known | {"study": "delay" if task == "add" else "tasks"}
         if (base := chosen(runs, **plain)).empty:
             continue
-        embedding, onehot = (chosen(runs, **delay, case=case)["delay"] for case in ("embedding", "onehot"))
+        embedding, onehot = (chosen(runs, **delay, case=case) for case in ("embedding", "onehot"))
         cells = {
-            "C1": (ratio(embedding, onehot), "runs", {**delay, "case": "embedding"}),
+            "C1": (ratio(embedding, onehot, "delay"), "runs", {**delay, "case": "embedding"}),
             "C4": (
                 spread(chosen(depths, **plain)["E,W over W,V"].dropna().tolist()),
                 "curvature",
                 {**plain, "analysis": "plateau", "block": "E,W"},
             ),
             "C7": (spread(base["prop41_constant"].dropna().tolist()), "runs", plain),
-            "C8": (ratio(base["grokked"], chosen(runs, **{**plain, "case": "c10"})["grokked"]), "runs", plain),
+            "C8": (ratio(base, chosen(runs, **{**plain, "case": "c10"})), "runs", plain),
         }
         found[written] = {claim: link(table, text, **at) if text else "–" for claim, (text, table, at) in cells.items()}
     return found

@@ -6,10 +6,9 @@ import math
 
 import pandas as pd
 from exact import median_interval
-from page_beside import Setting
 from page_claims import CLAIMS, Row, effect, number
 from page_links import Linked
-from scale import chosen
+from scale import Setting, chosen
 
 ARMS: dict[str, tuple[str, Setting, Setting]] = {
     "C1": ("delay", {"study": "delay", "case": "embedding"}, {"study": "delay", "case": "onehot"}),
@@ -20,22 +19,25 @@ ARMS: dict[str, tuple[str, Setting, Setting]] = {
 
 def shown(scale: Linked, name: str, row: Row) -> str:
     """The effect of a claim; of one that is infinite its bound, and how many runs never got there within which step."""
-    return (bound(scale, name) if math.isinf(row["median"]) else None) or effect(name, row)
+    if math.isinf(row["median"]) and name in ARMS:
+        event, *settings = ARMS[name]
+        of, over = (chosen(scale.tables["runs"], **setting) for setting in settings)
+        if bounded := bound(of, over, event):
+            return CLAIMS[name].form.format(bounded)
+    return effect(name, row)
 
 
-def bound(scale: Linked, name: str) -> str | None:
-    """That bound in words; None where it is not of one setting alone."""
-    if name not in ARMS:
-        return None
-    event, *settings = ARMS[name]
-    of, over = (chosen(scale.tables["runs"], **setting) for setting in settings)
+def bound(of: pd.DataFrame, over: pd.DataFrame, event: str) -> str | None:
+    """That bound in words, of runs by seed; None where runs of both settings, or of neither, never got there."""
+    seeds = of.index.intersection(over.index)
+    of, over = of.loc[seeds], over.loc[seeds]
     ended = [int(runs[event].isna().sum()) for runs in (of, over)]
     if min(ended) or not max(ended):
         return None
     late, sign = (of, "≥") if ended[0] else (over, "≤")
-    median, *_ = median_interval([math.log(at_least(of, event)[s] / at_least(over, event)[s]) for s in of.index])
-    form = CLAIMS[name].form.format(f"{sign} {number(math.exp(median))}")
-    return f"{form} ({max(ended)} of {len(late)} never by {late['watched'].max():,})"
+    factors = at_least(of, event) / at_least(over, event)
+    median, *_ = median_interval([math.log(factor) for factor in factors])
+    return f"{sign} {number(math.exp(median))} ({max(ended)} of {len(late)} never by {late['watched'].max():,})"
 
 
 def at_least(runs: pd.DataFrame, event: str) -> pd.Series:

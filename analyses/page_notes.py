@@ -12,11 +12,11 @@ from exact import ALPHA
 from markupsafe import Markup
 from page_again import AGAIN, again
 from page_arms import step
-from page_beside import PLAIN, Setting, middle, ratio, spread
+from page_beside import PLAIN, middle, ratio, spread
 from page_claims import number, size
 from page_links import Linked
 from page_sizes import DEPTHS, ratios
-from scale import chosen
+from scale import Setting, chosen
 
 Scales = Sequence[Linked]
 """Those with verdicts, smallest first."""
@@ -129,7 +129,7 @@ def other_start(scale: Linked) -> Markup:
         f"{over['lr'].iloc[0]:g}",
         scale.link("runs", f"{l2['grokked'].notna().sum()} of {len(l2)}", **known),
         scale.link("runs", step(l2["delay"]), **known),
-        scale.link("runs", ratio(scale.runs("delay", case="embedding")["delay"], l2["delay"]), **known),
+        scale.link("runs", ratio(scale.runs("delay", case="embedding"), l2, "delay"), **known),
     )
 
 
@@ -182,11 +182,11 @@ def rare_tokens(scales: Scales) -> Note | None:
 def batches(scales: Scales) -> Note | None:
     last = scales[-1]
     by_size = {
-        batch: [last.runs("sampling", sampler=how, batch_size=batch)["grokked"] for how in ("skewed", "uniform")]
+        batch: [last.runs("sampling", sampler=how, batch_size=batch) for how in ("skewed", "uniform")]
         for batch in ("64", "512")
     }
     small, large = by_size.values()
-    if small[0].empty or any(grokked.notna().any() for grokked in small):
+    if small[0].empty or any(runs["grokked"].notna().any() for runs in small):
         return None
     text = Markup("{} batches of 64 learn nothing, which halves x: in batches of 512 the effect is {}.").format(
         size(last.name).capitalize(),
@@ -330,9 +330,9 @@ def balance(scales: Scales) -> Note | None:
 @note("C8")
 def same_product(scales: Scales) -> Note | None:
     of: dict[str, str] = {"study": "pace", "case": "equal-c10"}
-    found = {one.name: (one, chosen(one.tables["runs"], **of)["grokked"]) for one in scales}
+    found = {one.name: (one, chosen(one.tables["runs"], **of)) for one in scales}
     texts = {
-        name: one.link("runs", ratio(rows, one.runs("curvature", case="c1")["grokked"]), **of)
+        name: one.link("runs", ratio(rows, one.runs("curvature", case="c1")), **of)
         for name, (one, rows) in found.items()
         if len(rows)
     }

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 import pandas as pd
 from markupsafe import Markup
 from matplotlib.colors import to_hex
-from page_beside import PLAIN, Setting, pace
+from page_beside import PLAIN, pace
 from page_dots import Row, Series, dots
 from page_figures import tops
 from page_links import Linked
-from scale import chosen
+from scale import Setting, chosen
 
 from landscape.report.style import colour
 

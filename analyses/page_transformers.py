@@ -82,13 +82,13 @@ def censored(scale: Scale, link: Link) -> dict[str, Markup] | None:
     """How many runs of T3 never grokked, and its effect where such a run is later than all others; None: no runs."""
     if scale.runs("sampling").empty:
         return None
-    grokked = {
-        (sampler, size): scale.runs("sampling", sampler=sampler, batch_size=size)["grokked"]
+    runs = {
+        (sampler, size): scale.runs("sampling", sampler=sampler, batch_size=size)
         for sampler in ("skewed", "uniform")
         for size in (64, 512)
     }
-    each = pd.concat(grokked.values())
-    costs = [differences(grokked["skewed", size], grokked["uniform", size]) for size in (64, 512)]
+    each = pd.concat(runs.values())["grokked"]
+    costs = [differences(runs["skewed", size], runs["uniform", size]) for size in (64, 512)]
     x = [sum(pair) / len(pair) for pair in zip(*costs, strict=True)]
     texts = {"never": f"{each.isna().sum()} of {len(each)}", "effect": times(x)}
     return {name: link("runs", text, study="sampling", sampler="skewed") for name, text in texts.items()}

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+Setting = Mapping[str, str]
+"""Columns of runs.csv and the values that name a setting."""
 FILM = "film"
 """Study of the run whose blocks are followed over training."""
 ARMS = "arms"
