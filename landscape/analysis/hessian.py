@@ -16,7 +16,7 @@ from landscape import problems
 from landscape.analysis.expected import Blocks
 from landscape.analysis.fields import unlike
 from landscape.analysis.measurement import Measurement
-from landscape.analysis.parallel import Crew, Task, measure, measured, processes
+from landscape.analysis.parallel import Crew, Origin, Task, measure, measured, processes
 from landscape.analysis.parts import has_parts, parts, remove_parts
 from landscape.config import AnalysisConfig, HessianConfig, Spectra, replace, to_json
 from landscape.errors import FileError, NumericsError, StepError, in_file, note, require_config, require_jobs, warn
@@ -92,7 +92,8 @@ def analyse(
                 attrs |= {"world_size": ranks.size, "backend": ranks.backend(problem.device)}
             with open_writer(out, attrs, len(plan.steps), *measurement.layout(), found, fsync) as writer:
                 preparing.close()
-                _measure(reader, measurement, plan, HessianReader(out), writer, quiet, jobs)
+                tasks = _tasks(reader, source, plan, HessianReader(out))
+                _measure(reader, measurement, plan, tasks, writer, quiet, jobs)
                 writer.finish("complete")
                 remove_parts(out)
     return HessianReader(out)
@@ -119,9 +120,10 @@ def new_tasks(
         config = joined(config, problem, found)
         Measurement(problem, config)
         plan = make_plan(found, chosen, config.blocks)
-    new = [step for step in plan.todo if not (found and step in found.steps)]
+        new = {step: _origin(reader, step, source) for step in plan.todo if not (found and step in found.steps)}
     blocks = frozenset(config.blocks)
-    return config, [Task(step, blocks, plan.again(step), None, False) for step in new], bool(plan.todo)
+    tasks = [Task(step, origin, blocks, plan.again(step), None, False) for step, origin in new.items()]
+    return config, tasks, bool(plan.todo)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,18 +161,17 @@ def _measure(
     reader: RunReader,
     measurement: Measurement,
     plan: Plan,
-    stored: HessianReader,
+    tasks: Sequence[Task],
     writer: Writer,
     quiet: bool,
     jobs: int | None,
 ) -> None:
     """Carry out the plan, and commit it step by step."""
-    tasks = [task for step in plan.steps if (task := _task(plan, stored, step)).blocks]
     count, crew = processes(measurement, len(tasks), jobs), None
     todo = [task.blocks for task in tasks]
     with Blocks(measurement, todo, count, quiet) as progress, contextlib.ExitStack() as stack:
         if from_jobs := has_parts(writer.path):
-            crew = Crew(measurement, parts(writer.path, reader, measurement.config, tasks))
+            crew = Crew(measurement, parts(writer.path, reader, measurement, tasks))
         elif count:
             calls = [(reader.path, measurement.config, task) for task in tasks]
             workers = stack.enter_context(Workers(count))
@@ -185,19 +186,27 @@ def _measure(
                 progress.count(task.blocks)
             if rows is None:
                 continue
-            rows["/"] |= {"previous_step": plan.previous(task.step), "checkpoint_crc32": reader.record(task.step)}
+            rows["/"] |= {"previous_step": plan.previous(task.step), "checkpoint_crc32": task.origin.record}
             if task.known:
                 writer.replace(task.step, rows)
             else:
                 writer.append(task.step, rows)
 
 
-def _task(plan: Plan, stored: HessianReader, step: int) -> Task:
-    """The work left at a step."""
-    todo = frozenset(plan.todo.get(step, ()))
-    known = stored.rows(step) if todo and step in stored.steps else None
-    retrack = known is not None and stored.previous(step) != plan.previous(step)
-    return Task(step, todo, plan.again(step), known, retrack)
+def _tasks(reader: RunReader, source: Source | None, plan: Plan, stored: HessianReader) -> list[Task]:
+    """The work left, by step."""
+    tasks = []
+    for step in plan.steps:
+        todo, again = frozenset(plan.todo.get(step, ())), plan.again(step)
+        known = stored.rows(step) if todo and step in stored.steps else None
+        retrack = known is not None and stored.previous(step) != plan.previous(step)
+        if todo | again:
+            tasks.append(Task(step, _origin(reader, step, source), todo, again, known, retrack))
+    return tasks
+
+
+def _origin(reader: RunReader, step: int, source: Source | None) -> Origin:
+    return Origin(str(reader.attrs["run_id"]), reader.record(step), source.sha256 if source else "")
 
 
 def existing(

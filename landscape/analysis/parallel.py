@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from landscape import problems
 from landscape.analysis.measurement import Measurement, Rows
 from landscape.config import AnalysisConfig
 from landscape.devices import dense_bytes, free_memory
+from landscape.errors import FileError
 from landscape.storage.runs import RunReader
 from landscape.workers import tell
 
@@ -26,6 +28,15 @@ _WORTHWHILE = 1000
 
 
 @dataclasses.dataclass(frozen=True)
+class Origin:
+    """What the rows of a step are of: a run, its checkpoint's checksum, the SHA-256 of the user's problem or ""."""
+
+    run_id: str
+    record: int
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
 class Task:
     """What is to be done at a step: blocks to measure, and blocks whose eigenvectors the next step is tracked from.
 
@@ -33,6 +44,7 @@ class Task:
     """
 
     step: int
+    origin: Origin
     todo: frozenset[str]
     again: frozenset[str]
     known: Rows | None
@@ -73,10 +85,19 @@ def processes(measurement: Measurement, tasks: int, wanted: int | None) -> int:
 
 
 def measure(run: Path, config: AnalysisConfig, task: Task) -> Part:
-    """Carry out a task in a worker, which tells (block, whether it is done, step): untracked rows, and eigenvectors."""
-    reader, measurement = _opened(run, config)
-    measurement.vectors = {}
+    """Carry out a task in a worker, which tells (block, whether it is done, step).
+
+    Raises FileError if the file at the path, or the source of the problem, is another than that of the task.
+    """
+    reader, measurement = _opened(run, config, task.origin.run_id, task.origin.source)
+    _require_same(reader, task.origin.run_id, {task.step: task.origin.record})
     measurement.progress = lambda block, done: tell((block, done, task.step))
+    return apart(reader, measurement, task)
+
+
+def apart(reader: RunReader, measurement: Measurement, task: Task) -> Part:
+    """Carry out a task without the checkpoint before: untracked rows, and eigenvectors."""
+    measurement.vectors = {}
     rows = measured(reader, measurement, task)
     return rows, {block: vectors.numpy() for block, vectors in measurement.vectors.items()}
 
@@ -97,7 +118,24 @@ class Crew:
 
 
 @functools.lru_cache(maxsize=1)
-def _opened(run: Path, config: AnalysisConfig) -> tuple[RunReader, Measurement]:
-    reader = RunReader(run)
-    problem, _ = problems.opened(reader, config)
+def _opened(run: Path, config: AnalysisConfig, run_id: str, source: str) -> tuple[RunReader, Measurement]:
+    with contextlib.ExitStack() as refused:
+        reader = refused.enter_context(RunReader(run))
+        _require_same(reader, run_id, {})
+        problem, found = problems.opened(reader, config)
+        if found and found.sha256 != source:
+            raise FileError(
+                f"the source of --problem {config.problem} was changed during the analysis",
+                "change it back and repeat the command, or use --overwrite to measure the problem as it is now",
+            )
+        refused.pop_all()
     return reader, Measurement(problem, config)
+
+
+def _require_same(reader: RunReader, run_id: str, records: Mapping[int, int]) -> None:
+    """Raise FileError for another run than the analysis began with; others may have moved one to the same path."""
+    if wrong := reader.disowns({"parent_run_id": run_id}, records):
+        raise FileError(
+            f"{reader.path} was replaced during the analysis: {wrong}",
+            "put the former run back and repeat the command, or use --overwrite to measure the one that is there now",
+        )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import hashlib
 import itertools
 import json
@@ -10,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from landscape.analysis.measurement import Rows
-from landscape.analysis.parallel import Part, Task, measure
+from landscape.analysis.measurement import Measurement, Rows
+from landscape.analysis.parallel import Part, Task, apart, measure
 from landscape.config import AnalysisConfig, to_json
 from landscape.storage.files import remove_if_empty
 from landscape.storage.runs import RunReader
@@ -25,9 +27,9 @@ def folder_of(out: Path) -> Path:
     return out.with_name(f".{out.name}.jobs")
 
 
-def part_file(out: Path, reader: RunReader, config: AnalysisConfig, task: Task) -> Path:
-    """The file of a step's part, whose name says of which checkpoint, settings and blocks it is."""
-    what = [reader.attrs["run_id"], reader.record(task.step), json.loads(to_json(config)), sorted(task.blocks)]
+def part_file(out: Path, config: AnalysisConfig, task: Task) -> Path:
+    """The file of a step's part, whose name says of which checkpoint, problem, settings and blocks it is."""
+    what = [*dataclasses.astuple(task.origin), json.loads(to_json(config)), sorted(task.blocks)]
     digest = hashlib.sha256(json.dumps(what).encode()).hexdigest()
     return folder_of(out) / f"{task.step}-{digest[:16]}.npz"
 
@@ -65,11 +67,12 @@ def has_parts(out: Path) -> bool:
     return any(folder_of(out).glob("*.npz"))
 
 
-def parts(out: Path, reader: RunReader, config: AnalysisConfig, tasks: Sequence[Task]) -> Iterator[Part]:
+def parts(out: Path, reader: RunReader, measurement: Measurement, tasks: Sequence[Task]) -> Iterator[Part]:
     """The parts of tasks in their order; what is missing is measured."""
     for task in tasks:
-        found = None if task.known else read_part(part_file(out, reader, config, task))
-        yield found or measure(reader.path, config, task)
+        found = None if task.known else read_part(part_file(out, measurement.config, task))
+        # A copy: the eigenvectors of the original are those that the next step is tracked from.
+        yield found or apart(reader, copy.copy(measurement), task)
 
 
 def remove_parts(out: Path) -> None:

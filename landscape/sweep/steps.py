@@ -13,7 +13,6 @@ from landscape.analysis.parallel import Task
 from landscape.analysis.parts import folder_of, part_file, write_part
 from landscape.config import HessianConfig
 from landscape.storage.files import as_path, make_folder, output, remove_if_empty
-from landscape.storage.runs import RunReader
 from landscape.sweep.journal import LEASES, last_attempt
 from landscape.sweep.leases import Holder
 from landscape.sweep.slurm import Submission, in_queue, submit
@@ -60,8 +59,7 @@ class Merge:
 
     def waits_for(self) -> Path | None:
         _, tasks, _ = new_tasks(self.run, self.config, self.path, self.overwrite)
-        with RunReader(self.run) as reader:
-            needed = [part_file(self.path, reader, self.config, task) for task in tasks]
+        needed = [part_file(self.path, self.config, task) for task in tasks]
         return next((part for part in needed if not part.exists()), None)
 
     def split(self) -> list[Merge]:
@@ -95,8 +93,7 @@ def submit_analysis(
         config, tasks, is_left = new_tasks(run, config, out, overwrite)
         if not is_left or out.name in waiting:
             return []
-        with RunReader(run) as reader:
-            steps = [Step(run, config, task, part_file(out, reader, config, task)) for task in tasks]
+        steps = [Step(run, config, task, part_file(out, config, task)) for task in tasks]
         left = [step for step in steps if not step.path.exists() and step.path.name not in waiting]
         merge = Merge(run, config, out, overwrite)
         return submit([left, [merge]], folder, 1 + last_attempt(folder), out.stem, pack, options or {})

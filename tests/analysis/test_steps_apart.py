@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers import foreign
 from helpers.sequences_analyses import everything
 
 from landscape.analysis.hessian import analyse
 from landscape.analysis.parts import folder_of, has_parts
-from landscape.config import HessianConfig
+from landscape.config import HessianConfig, TrainConfig
+from landscape.errors import LandscapeError
 from landscape.storage.hessians import HessianReader
 from landscape.sweep import steps
 from landscape.sweep.jobs import Job
 from landscape.sweep.slurm import Submission
+from landscape.training.loop import train
 
 
 def settings(measured: str, *blocks: str) -> HessianConfig:
@@ -74,4 +79,64 @@ def test_a_file_grows_by_jobs(run_file: Path, tmp_path: Path, submitted: list[li
     assert len(submitted[0]) == 1, "a part of other blocks is of no use"
     for job in (*submitted[0], *submitted[1]):
         job.execute()
+    assert everything(out) == everything(whole)
+
+
+def trained(path: Path, seed: int) -> Path:
+    """A run in the place of any other."""
+    config = TrainConfig(p=7, embed_dim=4, hidden=8, steps=20, checkpoint_log=0, seed=seed)
+    train(config, path, overwrite=True, quiet=True)
+    return path
+
+
+@pytest.mark.slow
+def test_another_run_at_the_same_path_is_refused(tmp_path: Path, submitted: list[list[Job]]) -> None:
+    """A process that opens the run after another took its place measures nothing; so for another checkpoint."""
+    run, out = trained(tmp_path / "run.h5", 0), tmp_path / "out.h5"
+    former = shutil.copy(run, tmp_path / "former.h5")
+    steps.submit_analysis(run, settings("0,20", "E"), out)
+    first, last = submitted[0]
+    trained(run, 1)
+    with pytest.raises(
+        LandscapeError, match="run.h5 was replaced during the analysis: it is of run .* is run"
+    ) as wrong:
+        first.execute()
+    assert wrong.value.hint.startswith("put the former run back")
+    shutil.copy(former, run)
+    assert isinstance(last, steps.Step)
+    origin = dataclasses.replace(last.task.origin, record=last.task.origin.record + 1)
+    with pytest.raises(LandscapeError, match="step 20 was measured at another checkpoint than"):
+        dataclasses.replace(last, task=dataclasses.replace(last.task, origin=origin)).execute()
+    assert not has_parts(out)
+
+
+@pytest.mark.slow
+def test_each_run_at_a_path_has_its_own_numbers(tmp_path: Path, submitted: list[list[Job]]) -> None:
+    """In one process, where a second run takes the place of the first: by the job of a step, and by the merge."""
+    run, out, whole = (tmp_path / name for name in ("run.h5", "out.h5", "whole.h5"))
+    for seed in (0, 1):
+        trained(run, seed)
+        steps.submit_analysis(run, settings("0,20", "E"), out, overwrite=True)
+        submitted[0][0].execute()
+        submitted[1][0].execute()
+        whole.unlink(missing_ok=True)
+        analyse(run, settings("0,20", "E"), whole, quiet=True)
+        assert everything(out) == everything(whole)
+
+
+@pytest.mark.slow
+def test_a_problem_that_was_changed_is_refused(users_run: Path, submitted: list[list[Job]]) -> None:
+    """By the job of a step; the merge leaves out what was measured with a former source."""
+    out, source = users_run.with_name("out.h5"), Path("mine.py").resolve()
+    config = dataclasses.replace(settings("0,9", "last"), problem=f"{source}:problem")
+    steps.submit_analysis(users_run, config, out)
+    source.write_text(foreign.TINY.replace("manual_seed(1)", "manual_seed(12)"))
+    with pytest.raises(LandscapeError, match="the source of --problem .* was changed during the analysis"):
+        submitted[0][0].execute()
+    source.write_text(foreign.TINY)
+    submitted[0][0].execute()
+    source.write_text(foreign.TINY.replace("manual_seed(1)", "manual_seed(12)"))
+    submitted[1][0].execute()
+    whole = users_run.with_name("whole.h5")
+    analyse(users_run, config, whole, quiet=True)
     assert everything(out) == everything(whole)
