@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import importlib
 import importlib.util
 import inspect
@@ -16,6 +17,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from landscape.errors import ConfigError, FileError, LandscapeError, kind_of, suggest
+from landscape.problems.helpers import helpers
 from landscape.storage.files import sha256
 
 if TYPE_CHECKING:
@@ -33,15 +35,21 @@ _MEMBERS = (
     "training",
     "device",
 )
+_FOLDERS: set[Path] = set()
+"""Those that problems of this process came from."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """Where a problem comes from: its name on the command line, the function, SHA-256 of the file that defines it."""
+    """Where a problem comes from: its name on the command line, the function, and SHA-256 of its source.
+
+    file_sha256: of the file that defines it, without the modules beside it that it imports.
+    """
 
     name: str
     function: str
     sha256: str
+    file_sha256: str
 
     @property
     def attrs(self) -> dict[str, str]:
@@ -55,9 +63,12 @@ def unlike_source(attrs: Mapping[str, Any], source: Source | None) -> str:
     The same function of the same source may be named in another way, from another folder.
     """
     was, digest = str(attrs.get("problem", "")), str(attrs.get("problem_sha256", ""))
-    now = source or Source("", "", "")
-    if (was.rpartition(":")[2], digest) == (now.function, now.sha256):
-        return ""
+    now = source or Source("", "", "", "")
+    if was.rpartition(":")[2] == now.function:
+        if digest == now.sha256:
+            return ""
+        if digest == now.file_sha256:
+            return f"it does not say with which of the modules that {now.name.rpartition(':')[0]} imports it was made"
     theirs, ours = (
         f"--problem {name} (source {code[:12]})" if name else "no --problem"
         for name, code in ((was, digest), (now.name, now.sha256))
@@ -83,7 +94,18 @@ def load(name: str) -> tuple[Problem, Source]:
         with _blaming(name, _file_of(factory, module)):
             problem = factory()
     _require_problem(name, problem)
-    return problem, Source(name, function, sha256(Path(_file_of(factory, module))))
+    return problem, _source(name, factory, module)
+
+
+def _source(name: str, factory: Callable[[], Any], module: ModuleType) -> Source:
+    place, _, function = name.rpartition(":")
+    file, named = Path(_file_of(factory, module)).resolve(), Path(str(module.__file__)).resolve()
+    # Where the name is looked for; a package's file lies one folder deeper.
+    above = 0 if _is_file(place) else place.count(".") + (named.name == "__init__.py")
+    alone = sha256(file)
+    lines = [f"{helper} {sha256(path)}" for helper, path in sorted(helpers(file, named.parents[above]).items())]
+    whole = hashlib.sha256("\n".join([alone, *lines]).encode()).hexdigest() if lines else alone
+    return Source(name, function, whole, alone)
 
 
 @contextlib.contextmanager
@@ -104,11 +126,16 @@ def _unchanged() -> Iterator[None]:
 
 def _imported(name: str, place: str) -> ModuleType:
     """The module of a file, or one that is installed or lies in the current folder."""
-    if place.endswith(".py") or os.sep in place:
+    if _is_file(place):
         path = Path(place)
         if not path.is_file():
             raise FileError(f"--problem {name}: {place} does not exist", _beside(path.parent, path.name))
-        _make_importable(path.resolve().parent)
+        folder = path.resolve().parent
+        _make_importable(folder)
+        # As they are now, and not those of the same name beside another problem.
+        for helper in helpers(path.resolve(), folder):
+            if _is_own(helper):
+                del sys.modules[helper]
         made = f"landscape_problem_{path.stem}"
         spec = importlib.util.spec_from_file_location(made, path)
         if spec is None or spec.loader is None:
@@ -119,7 +146,6 @@ def _imported(name: str, place: str) -> ModuleType:
             spec.loader.exec_module(module)
         return module
     _make_importable(Path.cwd())
-    importlib.invalidate_caches()
     try:
         found = importlib.util.find_spec(place)
     except (ModuleNotFoundError, ValueError) as error:
@@ -135,10 +161,22 @@ def _imported(name: str, place: str) -> ModuleType:
         return importlib.import_module(place)
 
 
+def _is_file(place: str) -> bool:
+    return place.endswith(".py") or os.sep in place
+
+
+def _is_own(name: str) -> bool:
+    """Whether a module was imported from the folder of a problem, not from Python or a package of the same name."""
+    file = Path(str(getattr(sys.modules.get(name), "__file__", None)))
+    place = file.parent if file.name == "__init__.py" else file.with_suffix("")
+    return place in {folder.joinpath(*name.split(".")) for folder in _FOLDERS}
+
+
 def _make_importable(folder: Path) -> None:
     """As `python file.py` does for the folder of a script."""
-    if str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
+    sys.path[:] = [str(folder), *(place for place in sys.path if place != str(folder))]
+    _FOLDERS.add(folder)
+    importlib.invalidate_caches()
 
 
 def _beside(folder: Path, wanted: str) -> str:
