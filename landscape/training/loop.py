@@ -87,7 +87,8 @@ def train(
 
     fsync: sync every commit to disk, so that it survives a power failure. A run that diverges ends with status
     "diverged" and a warning, and keeps its finite checkpoints. Raises FileError if `path` exists and neither `resume`
-    nor `overwrite` is set, ConfigError if a resumed run's config differs in an option that affects its numbers.
+    nor `overwrite` is set, ConfigError if both are, or if a resumed run's config differs in an option that affects its
+    numbers.
     """
     return train_ensemble({as_path(path): config}, resume, overwrite, quiet, fsync)[0]
 
@@ -106,6 +107,10 @@ def train_ensemble(
     that differ in more.
     """
     started = time.monotonic()
+    if resume and overwrite:
+        raise ConfigError(
+            "resume and overwrite exclude each other", "--resume continues the file, --overwrite replaces it"
+        )
     _require_alike(runs)
     named = {as_path(path): config for path, config in runs.items()}
     runs = {output(path): config for path, config in named.items()}

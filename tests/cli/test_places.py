@@ -58,6 +58,13 @@ def test_a_missing_folder_is_made(flag: str, tmp_path: Path, run_file: Path) -> 
     assert point.exists()
 
 
+def test_to_continue_and_to_replace_exclude_each_other(run_file: Path, assert_refused: Refusal) -> None:
+    """Neither is ignored; the run stays as it is, whichever of the two was meant."""
+    argv = ["train", "--out", run_file, *SMALL, "--resume", "--overwrite"]
+    hint = "--resume continues the file, --overwrite replaces it"
+    assert_refused(argv, 2, "resume and overwrite exclude each other", hint, [run_file])
+
+
 @pytest.mark.parametrize("flag", ["--resume", "--overwrite"])
 def test_a_folder_that_cannot_be_made(flag: str, run_file: Path, assert_refused: Refusal) -> None:
     """A file where a folder should be is named."""
