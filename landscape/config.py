@@ -307,7 +307,7 @@ def preset(name: str) -> TrainConfig:
 
     `demo`, `quick`, `mid` or `paper` (arXiv 2505.15624), or a Transformer: `transformer`, `nanda`, `power`.
     """
-    if name not in PRESETS:
+    if not isinstance(name, str) or name not in PRESETS:
         raise ConfigError(f"unknown preset {name!r}", suggest(name, PRESETS))
     return TrainConfig(**PRESETS[name])
 

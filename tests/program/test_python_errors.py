@@ -38,10 +38,15 @@ def test_a_dict_is_no_config(call: Callable[[Path, Path], Any], name: str, tiny_
     assert not any(tmp_path.iterdir())
 
 
-def test_other_arguments_that_are_none() -> None:
+@pytest.mark.parametrize("name", [None, ["quick"]])
+def test_what_is_no_name_of_a_preset(name: Any) -> None:
     with pytest.raises(LandscapeError) as refused:
-        landscape.preset(None)  # type: ignore[arg-type]
-    assert str(refused.value) == "unknown preset None"
+        landscape.preset(name)
+    assert str(refused.value) == f"unknown preset {name!r}"
+    assert refused.value.hint
+
+
+def test_other_arguments_that_are_none() -> None:
     with pytest.raises(ArgumentError, match="vary is 'lr=0.1,0.2'") as refused:
         landscape.ensemble(landscape.TrainConfig(), "run.h5", vary="lr=0.1,0.2")
     assert refused.value.hint == "give a list: ['lr=0.1,0.2']"
