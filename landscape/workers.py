@@ -48,10 +48,16 @@ def _unheard(what: Any) -> None:
 class Workers:
     """Up to `count` processes, started on demand and stopped at the end of the `with` block.
 
-    devices: GPUs, of which each process sees one; none: all see what this one does.
+    devices: GPUs, of which each process sees one; none: all see what this one does. Raises LandscapeError in a process
+    that may start none.
     """
 
     def __init__(self, count: int, devices: Sequence[str] = ()) -> None:
+        if multiprocessing.current_process().daemon:
+            raise LandscapeError(
+                "a daemonic process, such as a worker of multiprocessing.Pool, may not start others",
+                "give jobs=0, or use concurrent.futures.ProcessPoolExecutor, whose workers may",
+            )
         self._count, self._devices = count, list(devices)
         self._idle: list[Connection] = []
         self._processes: dict[Connection, SpawnProcess] = {}

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.apart import SERVER
 from helpers.sequences_analyses import everything
 
 from landscape import problems
@@ -43,6 +44,29 @@ def test_an_error_in_a_process_is_the_users(run_file: Path, tmp_path: Path) -> N
         analyse(run_file, config, out, quiet=True, jobs=2)
     assert "use tau >=" in refused.value.hint
     assert HessianReader(out).steps == []
+
+
+def refusal(run: Path, out: Path) -> tuple[str, str]:
+    """What an analysis by two processes ends in."""
+    try:
+        analyse(run, settings("0,20", "E"), out, quiet=True, jobs=2)
+    except LandscapeError as error:
+        return str(error), error.hint
+    return "", ""
+
+
+def steps_of(run: Path, out: Path) -> list[int]:
+    return analyse(run, settings("0,20", "E"), out, quiet=True).steps
+
+
+@pytest.mark.slow
+def test_a_daemonic_process_is_told_so(run_file: Path, tmp_path: Path) -> None:
+    """A worker of a pool, which Python lets start no process; without any the analysis goes on there."""
+    with SERVER.Pool(1) as pool:
+        error, hint = pool.apply(refusal, (run_file, tmp_path / "out.h5"))
+        assert "may not start others" in error
+        assert hint.startswith("give jobs=0")
+        assert pool.apply(steps_of, (run_file, tmp_path / "out.h5")) == [0, 20]
 
 
 def test_only_large_dense_blocks_are_worth_a_process(tiny_run: Path) -> None:
