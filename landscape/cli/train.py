@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -131,7 +132,7 @@ def base_config(argv: Sequence[str]) -> TrainConfig:
         # An option without its value; the full parser refuses it.
         return preset("quick")
     base = preset(known.preset)
-    if known.resume and known.out.exists():
+    if known.resume and Path(os.path.expanduser(known.out)).exists():
         from landscape.storage.runs import RunReader
 
         with RunReader(known.out) as reader:

@@ -22,13 +22,16 @@ _MAKER = {schema.RUN: "train", schema.HESSIAN: "hessian", schema.GEOMETRY: "geom
 
 
 def as_path(path: Path | str) -> Path:
-    """A path from a string or path. Raises ConfigError for anything else, and for paths that no file can have."""
+    """A path from a string or path, with the home folder for a ~ that no shell has seen, as in a config or a notebook.
+
+    Raises ConfigError for anything else, and for paths that no file can have.
+    """
     if path == "":
         raise ConfigError("the path of a file is empty", "name a file or folder")
     if "\0" in str(path):
         raise ConfigError(f"the path {str(path)!r} holds a zero byte", "name a file or folder without it")
     try:
-        return Path(path)
+        return Path(os.path.expanduser(path))
     except TypeError as error:
         raise ConfigError(
             f"the path of a file cannot be {reprlib.repr(path)}", "give a string or a pathlib.Path"

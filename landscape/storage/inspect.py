@@ -11,7 +11,7 @@ from typing import Any
 from landscape.errors import FileError, NumericsError
 from landscape.storage import schema
 from landscape.storage.contents import known_attributes
-from landscape.storage.files import open_file, output, run_file
+from landscape.storage.files import as_path, open_file, output, run_file
 from landscape.storage.making import rewrite
 from landscape.storage.runs import RunReader
 from landscape.storage.table import TableReader
@@ -69,6 +69,7 @@ class FileState:
 
 def inspect(path: Path) -> FileState:
     """Check every row, shape and attribute of a file. Raises FileError if it is not a file of landscape."""
+    path = as_path(path)
     with contextlib.closing(open_file(path)) as file:
         tables = tuple(_state(table) for table in file.tables.values())
         for arrays in file.arrays.values():

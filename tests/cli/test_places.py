@@ -15,6 +15,7 @@ import pytest
 from helpers.commands import SMALL, Refusal
 from helpers.marking import slow
 
+import landscape
 from landscape.cli import main as cli
 from landscape.errors import FileError
 from landscape.workers import Workers
@@ -56,6 +57,23 @@ def test_a_missing_folder_is_made(flag: str, tmp_path: Path, run_file: Path) -> 
     argv = ["critical", "--ckpt", str(run_file), "--step", "60", "--out", str(point), "--search-hvps", "50"]
     assert cli.run([*argv, "--quiet", flag]) in (0, 3)
     assert point.exists()
+
+
+@pytest.mark.slow
+def test_a_home_folder_that_no_shell_has_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ~ after an equals sign, in quotes or in Python is the home folder; no folder gets that name."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert cli.run(["train", "--out=~/run.h5", *SMALL]) == 0
+    assert cli.run(["train", "--out=~/run.h5", "--resume", "--steps", "30", "--quiet"]) == 0
+    assert cli.run(["hessian", "~/run.h5", "--blocks", "E", "--quiet"]) == 0
+    assert cli.run(["check", "~/run.hessian.h5"]) == 0
+    config = landscape.SweepConfig(seeds=(0,), train={"p": 5, "embed_dim": 2, "hidden": 3, "steps": 2})
+    assert landscape.run_sweep(config, "~/out", jobs=0, quiet=True).failures == []
+    with landscape.open_run("~/run.h5") as run:
+        assert int(run.step[-1]) == 30
+    assert [path.name for path in tmp_path.iterdir()] == ["home"]
+    assert {path.name for path in (tmp_path / "home").iterdir()} >= {"run.h5", "run.hessian.h5", "out"}
 
 
 def test_to_continue_and_to_replace_exclude_each_other(run_file: Path, assert_refused: Refusal) -> None:
