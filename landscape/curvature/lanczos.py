@@ -53,7 +53,8 @@ class EigenResult(Curve):
     no pair that belongs among them. hidden (end,): the i-th value is within `hidden` of the i-th eigenvalue of the
     operator as it is, copies counted, except with probability hidden_failure_probability: no eigenvalue that is not
     listed lies further out than the k-th value by more. 0 if method is "dense"; infinite if max_hvps left none for the
-    complement.
+    complement. Where converged it is at most 1e-3 |H|, or 10 tol |H| if larger, in float64 alone: rounding in float32
+    mostly leaves no bound, so that `converged` does not wait for one.
     """
 
     axes = {
