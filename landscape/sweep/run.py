@@ -206,7 +206,7 @@ def planned(config: SweepConfig, out: Path | str, overwrite: bool = False) -> It
         stack.enter_context(leased([folder]))
         stack.enter_context(sole_writer(folder))
         holder.clear()
-        earlier = _earlier(folder / DEFINITION)
+        earlier = _earlier(folder / DEFINITION, config)
         if overwrite:
             _remove(runs, {} if earlier is None else {run.path: run for run in sweep_runs(earlier, out)}, holder)
             forget(folder / JOBS)
@@ -217,7 +217,7 @@ def planned(config: SweepConfig, out: Path | str, overwrite: bool = False) -> It
             for name, path in run.hessian.items()
             if not is_analysed(run.path, settings[name], path, run.path not in untrained)
         ]
-        _define(folder / DEFINITION, config)
+        _define(folder / DEFINITION, config, earlier)
         attempt = 1 + last_attempt(folder / JOBS)
         yield Work(runs, configs, untrained, unanalysed, holder, folder / JOBS, attempt)
 
@@ -247,14 +247,23 @@ def _check(runs: Sequence[SweepRun], analyses: dict[str, SweepAnalysis]) -> dict
     return configs
 
 
-def _earlier(definition: Path) -> SweepConfig | None:
-    """The sweep of an existing folder; None for a new one. Raises FileError for an invalid definition."""
+def _earlier(definition: Path, config: SweepConfig) -> SweepConfig | None:
+    """The sweep of an existing folder; None for a new one.
+
+    Raises FileError for an invalid definition, and for one of another sweep that someone wrote by hand.
+    """
     if not definition.exists():
         return None
     try:
-        return load_sweep(definition)
+        earlier = load_sweep(definition)
     except LandscapeError as error:
         raise FileError(f"{definition} is no sweep: {error}", "move it away, or choose another --out") from error
+    if _text(config) != _text(earlier) != definition.read_text(encoding="utf-8"):
+        raise FileError(
+            f"{definition} is another sweep, and was not written by `landscape sweep`",
+            "move it away, or choose another --out",
+        )
+    return earlier
 
 
 def _remove(runs: Sequence[SweepRun], earlier: Mapping[Path, SweepRun], holder: Holder) -> None:
@@ -286,12 +295,19 @@ def _remove(runs: Sequence[SweepRun], earlier: Mapping[Path, SweepRun], holder: 
             holder.release(path.name)
 
 
-def _define(path: Path, config: SweepConfig) -> None:
-    """Write the sweep's definition into its folder, replacing an earlier one."""
-    path, text = output(path), to_json(config) + "\n"
+def _define(path: Path, config: SweepConfig, earlier: SweepConfig | None) -> None:
+    """Write the sweep's definition into its folder, replacing that of another sweep."""
+    path, text = output(path), _text(config)
     remove_abandoned(path, b"{")
-    with temporary_file(path, len(text)) as draft:
-        draft.write_text(text, encoding="utf-8")
+    # One that says the same may be the user's own.
+    if earlier is None or _text(earlier) != text:
+        with temporary_file(path, len(text)) as draft:
+            draft.write_text(text, encoding="utf-8")
+
+
+def _text(config: SweepConfig) -> str:
+    """What a sweep's definition holds."""
+    return to_json(config) + "\n"
 
 
 @contextlib.contextmanager

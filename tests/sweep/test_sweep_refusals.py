@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.commands import Refusal
 from helpers.sweeps import LONG, SHORT, arguments, files
 
 from landscape.analysis.hessian import analyse
@@ -180,3 +182,18 @@ def test_one_failure_stops_nothing_else(tmp_path: Path, capsys: pytest.CaptureFi
     assert HessianReader(runs[2].hessian[""]).steps == [20]
     assert not runs[1].hessian[""].exists()
     assert cli.run(arguments(tmp_path, {**sweep, "cases": {"good": {}}})) == 0
+
+
+@pytest.mark.usefixtures("without_workers")
+def test_a_definition_of_ones_own_is_never_replaced(tmp_path: Path, assert_refused: Refusal) -> None:
+    """A sweep of the name of the folder that its JSON file is in runs; another sweep of that name is refused."""
+    own = tmp_path / "exp" / DEFINITION
+    own.parent.mkdir()
+    own.write_text(json.dumps({"name": "exp", "train": SHORT}, indent=2))
+    before = own.read_bytes()
+    assert cli.run(["sweep", str(own), "--out", str(tmp_path), "--quiet"]) == 0
+    assert own.read_bytes() == before
+    for more in ([], ["--overwrite"]):
+        argv = arguments(tmp_path, {"name": "exp", "train": SHORT, "seeds": [1]}, *more)
+        assert_refused(argv, 1, f"{own} is another sweep, and was not written by", "move it away, or choose", [own])
+    assert {path.name for path in own.parent.iterdir()} == {DEFINITION, "base-s0.h5"}
