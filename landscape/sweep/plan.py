@@ -10,6 +10,7 @@ import re
 import reprlib
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from landscape.config import AnalysisConfig, HessianConfig, TrainConfig, load, preset, replace
 from landscape.errors import ConfigError, require_config, suggest
@@ -22,6 +23,8 @@ DEFINITION = "sweep.json"
 """File in a sweep's folder that describes the sweep."""
 MOST_RUNS, MOST_ANALYSES = 10_000, 100
 """Limits of one sweep; all files are checked before the first run starts."""
+LONGEST_NAME = 200
+"""Bytes of a file's name. File systems take 255, and the names of locks, drafts and leases beside it are longer."""
 
 
 @renamed_fields
@@ -147,7 +150,8 @@ def load_sweep(path: Path | str) -> SweepConfig:
 def sweep_runs(config: SweepConfig, out: Path | str = "checkpoints") -> list[SweepRun]:
     """Every run of a sweep with its files OUT/NAME/CASE-FIELD=VALUE-sSEED.h5, whether or not they exist.
 
-    Raises ConfigError for invalid values.
+    Characters of a text other than letters, digits and _.-~ are written as in a URL: / is %2F. Raises ConfigError
+    for invalid values, and for names of more than 200 bytes.
     """
     require_config(config, SweepConfig)
     runs, base = [], preset(config.preset)
@@ -163,6 +167,12 @@ def sweep_runs(config: SweepConfig, out: Path | str = "checkpoints") -> list[Swe
             raise ConfigError(f"{stem}: {error}", error.hint) from error
         hessian = {name: hessian_file(path, name) for name, cases, seeds in chosen if case in cases and seed in seeds}
         runs.append(SweepRun({"case": case, **point, "seed": seed}, path, train, hessian))
+        for name in (config.name, *(file.name for file in runs[-1].files)):
+            if len(name) > LONGEST_NAME:
+                raise ConfigError(
+                    f"the name {reprlib.repr(name)} has {len(name)} bytes",
+                    f"files of a sweep have at most {LONGEST_NAME}: a case with a short name can set long values",
+                )
     return runs
 
 
@@ -176,4 +186,5 @@ def _text(value: Any) -> str:
     """A grid value as part of a file name."""
     if isinstance(value, list | tuple):
         return "+".join(map(_text, value))
-    return value if isinstance(value, str) else json.dumps(value)
+    # What separates folders, fields or values is written as in a URL, so that no two values have one name.
+    return quote(value, safe="") if isinstance(value, str) else json.dumps(value)
