@@ -6,7 +6,7 @@ A job is idempotent: it resumes what another process left, and one that is done 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
 from typing import Protocol, Self
 
@@ -114,9 +114,14 @@ def is_trained(path: Path, config: TrainConfig) -> bool:
         return False
     with RunReader(path) as reader:
         reader.require_whole()
-        if other := difference(config, reader.config, {"device"}):
-            raise FileError(f"{path}: {other}", IN_THE_WAY)
-        return bool(reader.attrs["status"] == "complete")
+        return is_complete(reader, config, {"device"})
+
+
+def is_complete(reader: RunReader, config: TrainConfig, free: Set[str]) -> bool:
+    """Whether a run's file says that it is finished. Raises FileError for one of a config that differs in more."""
+    if other := difference(config, reader.config, free):
+        raise FileError(f"{reader.path}: {other}", IN_THE_WAY)
+    return bool(reader.attrs["status"] == "complete")
 
 
 def is_analysed(run: Path, config: AnalysisConfig, path: Path, is_trained: bool) -> bool:

@@ -55,16 +55,20 @@ class Journal:
 
 
 def notes(folder: Path) -> dict[str, Note]:
-    """The last note about each file: of the latest attempt, except that what is done stays done."""
+    """The last note about each file in the latest attempt, in which what is done stays done."""
     found: dict[str, Note] = {}
     for header, entries in _read(folder):
         for entry in entries:
             with contextlib.suppress(TypeError):
                 note = Note(**entry, **header)
                 before = found.get(note.file)
-                if before is None or (before.state != "done" and note.attempt >= before.attempt):
+                if before is None or _rank(note) >= _rank(before):
                     found[note.file] = note
     return found
+
+
+def _rank(note: Note) -> tuple[int, bool]:
+    return note.attempt, note.state == "done"
 
 
 def last_attempt(folder: Path) -> int:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import signal
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
+from landscape.config import to_json
 from landscape.errors import FileError, LandscapeError
-from landscape.storage.files import as_path, open_file
-from landscape.sweep.journal import JOBS, LEASES, Note, notes
+from landscape.storage.files import as_path
+from landscape.storage.runs import RunReader
+from landscape.sweep.jobs import is_analysed, is_complete
+from landscape.sweep.journal import JOBS, LEASES, notes
 from landscape.sweep.leases import Process, leases
-from landscape.sweep.plan import DEFINITION, SweepConfig, sweep_runs
+from landscape.sweep.plan import DEFINITION, SweepConfig, SweepRun, load_sweep, sweep_runs
 from landscape.sweep.slurm import Submission, cancel, queued, submissions
 
 _AGAIN = "the same command resumes"
@@ -49,15 +54,29 @@ class SweepStatus:
 
 
 def status(config: SweepConfig, out: Path | str = "checkpoints") -> SweepStatus:
-    """What is done, running, failed and waiting. Reads no file of which a journal says that it is done."""
-    kinds = {a.name: "analyse" if a.refine_from is None else "refine" for a in config.analyses}
-    folder = as_path(out) / config.name
-    here = _Here(folder)
+    """What is done, running, failed and waiting; a file that the sweep would refuse has failed.
+
+    Reads no file of which a journal of the same sweep says that it is done.
+    """
+    analyses = {a.name: (a.settings, "analyse" if a.refine_from is None else "refine") for a in config.analyses}
+    here = _Here(as_path(out) / config.name, config)
     found = []
     for run in sweep_runs(config, out):
-        found.append(here.file(run.path, "train"))
-        found += [here.file(path, kinds[name]) for name, path in run.hessian.items()]
+        trained = here.file(run.path, "train", functools.partial(_is_trained, run))
+        found.append(trained)
+        for name, path in run.hessian.items():
+            settings, kind = analyses[name]
+            has_run = trained.state == "done"
+            is_done = functools.partial(is_analysed, run.path, settings, path, has_run)
+            found.append(here.file(path, kind, is_done, has_run))
     return SweepStatus(found)
+
+
+def _is_trained(run: SweepRun) -> bool:
+    """As `is_trained`, of a file that exists, whose rows are not read."""
+    with RunReader(run.path) as reader:
+        # A batch larger than the training set is stored as the training set's size.
+        return is_complete(reader, run.config, {"device", "batch_size"})
 
 
 def stop(config: SweepConfig, out: Path | str = "checkpoints") -> str:
@@ -84,8 +103,11 @@ def stop(config: SweepConfig, out: Path | str = "checkpoints") -> str:
 class _Here:
     """The folder of a sweep, read once."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, config: SweepConfig) -> None:
         jobs = folder / JOBS
+        self.is_same = False
+        with contextlib.suppress(LandscapeError):
+            self.is_same = to_json(load_sweep(folder / DEFINITION)) == to_json(config)
         self.folder = jobs
         self.there = set(os.listdir(folder)) if folder.is_dir() else set()
         self.notes = notes(jobs)
@@ -98,38 +120,35 @@ class _Here:
         self.queue = queued(submitted)
         self.live = {s.task(index) for s in submitted for index in range(len(s.files)) if (s.name, index) in self.queue}
 
-    def file(self, path: Path, kind: str) -> FileStatus:
-        """The status of one file."""
-        note, process = self.notes.get(path.name), self.leases.get(path.name)
-        if self._is_done(path, note):
-            where, log = (note.where, note.log) if note else ("", "")
-            return FileStatus(str(path), kind, "done", where, log=log)
-        task = self.tasks.get(path.name)
-        log = ""
-        if task and task[0].array:
-            log = str(task[0].log(self.folder, task[1]))
+    def file(self, path: Path, kind: str, is_done: Callable[[], bool], has_run: bool = True) -> FileStatus:
+        """The status of one file. is_done: reads it; has_run: whether the run of an analysis is done."""
+        note, process, task = self.notes.get(path.name), self.leases.get(path.name), self.tasks.get(path.name)
+        if task and note and task[0].attempt > note.attempt:
+            note = None
+        log = str(task[0].log(self.folder, task[1])) if task and task[0].array else ""
+        noted = bool(note and note.state == "done")
+        refusal = None
+        try:
+            if path.name in self.there and (noted and self.is_same and has_run and not process or is_done()):
+                where, said = (note.where, note.log) if note and noted else ("", "")
+                return FileStatus(str(path), kind, "done", where, log=said)
+        except LandscapeError as error:
+            refusal = error
         if process and self._lives(process):
             return FileStatus(str(path), kind, "running", str(process), log=log)
         if task and (state := self.queue.get((task[0].name, task[1]))):
             where = f"Slurm job {task[0].task(task[1])}, {state.lower()}"
             return FileStatus(str(path), kind, "waiting", where, log=log)
-        if note and note.state != "done" and not (task and task[0].attempt > note.attempt):
+        if refusal:
+            return FileStatus(str(path), kind, "failed", "", str(refusal), refusal.hint)
+        if note and not noted:
             return FileStatus(str(path), kind, note.state, note.where, note.reason, note.hint, note.log)
         if process:
             return FileStatus(str(path), kind, "failed", str(process), "its process ended", _AGAIN, log)
-        if task and task[0].array:
+        if task and log and not note:
             where = f"Slurm job {task[0].task(task[1])}"
             return FileStatus(str(path), kind, "failed", where, "the job ended before it was done", _AGAIN, log)
         return FileStatus(str(path), kind, "waiting")
-
-    def _is_done(self, path: Path, note: Note | None) -> bool:
-        if path.name not in self.there:
-            return False
-        if note and note.state == "done":
-            return True
-        with contextlib.suppress(LandscapeError), contextlib.closing(open_file(path)) as file:
-            return bool(file.attrs["status"] == "complete")
-        return False
 
     def _lives(self, process: Process) -> bool:
         """Whether a process is not known to have ended."""

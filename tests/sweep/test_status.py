@@ -1,0 +1,75 @@
+"""What `--status` says of files that were removed, or that are of another sweep."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import h5py
+import pytest
+from helpers.sweeps import SHORT, arguments
+
+from landscape.cli import main as cli
+from landscape.storage.writing import sole_writer
+from landscape.sweep.journal import JOBS, LEASES
+from landscape.sweep.leases import Holder
+from landscape.sweep.plan import SweepConfig, sweep_runs
+from landscape.sweep.status import FileStatus, status
+
+pytestmark = pytest.mark.usefixtures("without_workers")
+SWEEP: dict[str, Any] = {
+    "train": SHORT,
+    "seeds": [0, 1],
+    "hessian": [{"steps": "20", "blocks": ["E"], "device": "cpu"}],
+}
+
+
+def found(folder: Path, sweep: dict[str, Any]) -> list[FileStatus]:
+    return status(SweepConfig(**json.loads(json.dumps(sweep))), folder).files
+
+
+def states(folder: Path, sweep: dict[str, Any]) -> list[str]:
+    return [file.state for file in found(folder, sweep)]
+
+
+def test_a_changed_sweep(tmp_path: Path) -> None:
+    """Files of other options are what the sweep refuses; what it would add to is waiting."""
+    assert cli.run(arguments(tmp_path, SWEEP)) == 0
+    assert states(tmp_path, SWEEP) == ["done"] * 4
+    run, *_ = sweep_runs(SweepConfig(**SWEEP), tmp_path)
+    changed = {**SWEEP, "train": {**SHORT, "lr": 0.5}}
+    assert [(file.state, file.reason) for file in found(tmp_path, changed)][:2] == [
+        ("failed", f"{run.path}: lr is 0.5, but the run was started with 0.01"),
+        ("failed", f"{run.hessian['']} exists"),
+    ]
+    assert all("--overwrite" in file.hint for file in found(tmp_path, changed))
+    for more, state in (({"steps": "0,20"}, "waiting"), ({"k": 3}, "failed")):
+        assert states(tmp_path, {**SWEEP, "hessian": [{**SWEEP["hessian"][0], **more}]}) == ["done", state] * 2
+
+
+def test_journals_of_another_sweep_or_of_removed_files(tmp_path: Path) -> None:
+    """Journals stay after a failure; they are believed only of the same sweep, and of files that are still there."""
+    first, second = sweep_runs(SweepConfig(**SWEEP), tmp_path)
+    first.path.parent.mkdir()
+    with sole_writer(second.path):
+        assert cli.run(arguments(tmp_path, SWEEP)) == 1
+    assert states(tmp_path, SWEEP) == ["done", "done", "failed", "waiting"]
+    assert states(tmp_path, {**SWEEP, "train": {**SHORT, "lr": 0.5}})[:2] == ["failed", "failed"]
+
+    first.path.unlink()
+    assert states(tmp_path, SWEEP) == ["waiting", "failed", "failed", "waiting"]
+    first.hessian[""].unlink()
+    assert states(tmp_path, SWEEP) == ["waiting", "waiting", "failed", "waiting"]
+
+    # As a later attempt leaves it that is killed while it trains the run again.
+    with sole_writer(second.path):
+        assert cli.run(arguments(tmp_path, SWEEP)) == 1
+    with h5py.File(first.path, "r+") as file:
+        file.attrs["status"] = "running"
+    holder = Holder(first.path.parent / JOBS / LEASES)
+    object.__setattr__(holder.process, "started", "0")
+    with holder:
+        holder.take(first.path.name)
+        trained, *_ = found(tmp_path, SWEEP)
+    assert (trained.state, trained.reason) == ("failed", "its process ended")
