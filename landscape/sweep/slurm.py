@@ -127,7 +127,8 @@ def submit(
         arrays = [tasks[i : i + longest] for i in range(0, len(tasks), longest)]
         numbers = []
         for array in arrays:
-            label = f"landscape-{name}-{uuid.uuid4().hex[:8]}"
+            # Slurm drops some characters of a name, and refuses others.
+            label = f"landscape-{re.sub('[^A-Za-z0-9._=+-]', '_', name)}-{uuid.uuid4().hex[:8]}"
             parameters = {**_DEFAULTS, "cpus_per_task": pack, **chosen, "job_name": label}
             # srun does not take this from sbatch.
             parameters["srun_args"] = [f"--cpus-per-task={parameters['cpus_per_task']}"]
@@ -166,11 +167,13 @@ def queued(submitted: Sequence[Submission]) -> dict[tuple[str, int], str]:
     """The tasks that Slurm has in its queue, by submission and index, with their state."""
     if not submitted:
         return {}
-    command = ["squeue", "--noheader", "--me", "--array", "--format=%j|%K|%T"]
+    # The name comes last, as those of other jobs may hold the separator or a line break.
+    command = ["squeue", "--noheader", "--me", "--array", "--format=%K|%T|%j"]
     found = {}
     wanted = {submission.name for submission in submitted}
     for line in _said(command).splitlines():
-        name, index, state = line.strip().split("|")
+        index, _, rest = line.strip().partition("|")
+        state, _, name = rest.partition("|")
         if name in wanted:
             found[name, int(index) if index.isdigit() else 0] = state
     return found

@@ -16,7 +16,10 @@ from helpers.faults import everything, served_hessian
 from helpers.sweeps import SHORT, arguments, descendants, wait_for
 
 from landscape.cli import main as cli
+from landscape.config import TrainConfig
+from landscape.sweep.jobs import Training
 from landscape.sweep.plan import SweepConfig, sweep_runs
+from landscape.sweep.slurm import cancel, in_queue, queued, submit
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 SWEEP: dict[str, Any] = {
@@ -93,6 +96,21 @@ def test_the_files_are_those_of_the_local_executor(
     left = {path.name for path in (ours / "shapes").iterdir()} - {path.name for path in (theirs / "shapes").iterdir()}
     assert left == {".jobs"}
     assert not list((ours / "shapes/.jobs").glob("leases/*"))
+
+
+@pytest.mark.long
+def test_names_of_jobs(slurm: dict[str, str], tmp_path: Path) -> None:
+    """Tasks of ours are found and cancelled whatever the file or another job of the user is called."""
+    others = ["a|b", "x\n0|PENDING", "%j \\'|"]
+    numbers = [said(slurm, "sbatch", "--parsable", "--hold", "--wrap=true", f"--job-name={name}") for name in others]
+    waits = {"dependency": f"afterany:{numbers[0].strip()}"}
+    jobs = [Training({tmp_path / name: TrainConfig()}) for name in ("a.h5", "b.h5")]
+    for name in ("a|b.hessian", 'it\'s "my" run\\c', "x\ny,é%j"):
+        ours = submit([jobs], tmp_path / "jobs", 1, name, 1, waits)
+        assert set(queued(ours).values()) == {"PENDING"}
+        assert in_queue(tmp_path / "jobs") == {"a.h5", "b.h5"}
+        assert cancel(ours) == 2
+        wait_for(lambda ours=ours: not queued(ours))
 
 
 def workers(pid: int) -> list[int]:
