@@ -17,7 +17,7 @@ from landscape.analysis.parallel import Part, Task, apart, measure
 from landscape.config import AnalysisConfig, to_json
 from landscape.storage.files import remove_if_empty
 from landscape.storage.runs import RunReader
-from landscape.storage.writing import temporary_file
+from landscape.storage.writing import remove_abandoned, temporary_file
 
 _VECTORS = "eigenvectors of"
 
@@ -35,11 +35,13 @@ def part_file(out: Path, config: AnalysisConfig, task: Task) -> Path:
 
 
 def write_part(path: Path, run: Path, config: AnalysisConfig, task: Task) -> None:
-    """Measure a step. Raises LandscapeError."""
+    """Measure a step, of which no other process writes the part. Raises LandscapeError."""
     rows, vectors = measure(run, config, task)
     flat = {f"{group} {name}": value for group, row in (rows or {}).items() for name, value in row.items()}
     flat |= {f"{_VECTORS} {block}": value for block, value in vectors.items()}
     path.parent.mkdir(exist_ok=True)
+    # A killed job on another node, or before a restart, may have had the number of this process.
+    remove_abandoned(path, b"PK")
     size = sum(np.asarray(value).nbytes for value in flat.values())
     with temporary_file(path, size) as draft, draft.open("wb") as file:
         np.savez(file, **flat)

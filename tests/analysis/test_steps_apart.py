@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import shutil
 from pathlib import Path
 
@@ -64,6 +65,21 @@ def test_the_merged_file_is_that_of_one_command(run_file: Path, tmp_path: Path, 
     assert steps.submit_analysis(run_file, wanted, out) == []
     assert submitted == []
     assert not folder_of(out).exists()
+
+
+@pytest.mark.parametrize("left", [b"", bytes(64), b"PK\3\4 and more"])
+def test_a_killed_job_of_the_same_number(
+    left: bytes, run_file: Path, tmp_path: Path, submitted: list[list[Job]]
+) -> None:
+    """Its half of a part does not stop the job that measures the step again, in a process of the same number."""
+    steps.submit_analysis(run_file, settings("20", "E"), tmp_path / "out.h5")
+    (job,), _ = submitted
+    (part,) = job.outputs
+    part.parent.mkdir()
+    draft = part.with_name(f".{part.name}.{os.getpid()}.tmp")
+    draft.write_bytes(left)
+    job.execute()
+    assert list(part.parent.iterdir()) == [part]
 
 
 @pytest.mark.slow
