@@ -8,7 +8,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from landscape.errors import ConfigError, FileError, mend
@@ -33,29 +33,26 @@ def replaced_folder(out: Path, what: str, overwrite: bool) -> Iterator[Path]:
     make_folder(out.parent)
     with sole_writer(out):
         _clean(out)
-        recorded = _recorded(out)
-        if recorded is None and out.exists() and (not out.is_dir() or any(out.iterdir())):
-            raise ConfigError(f"{out} exists and is no {what} with a record of its files", "choose another folder")
-        if recorded is not None and not overwrite:
-            refuse_existing(out, "use --overwrite to replace it, or choose another folder")
-        for path, digest in ((out / name, digest) for name, digest in (recorded or {}).items()):
-            if os.path.lexists(path) and (path.is_symlink() or not path.is_file() or sha256(path) != digest):
-                raise FileError(f"{path} was edited since it was written", "move it away, or choose another folder")
-        draft = out.with_name(f".{out.name}.{os.getpid()}.tmp")
+        _require_replaceable(out, what, overwrite)
+        draft = _new_draft(out)
         try:
-            draft.mkdir()
             record(draft, [])
             yield draft
             record(draft, [path for path in draft.rglob("*") if path.is_file()])
-            if out.exists():
-                _keep(out, draft, set(recorded or {}))
+            # Again, as somebody may have edited the earlier files while the new ones were made.
+            ours = _require_replaceable(out, what, overwrite)
+            if is_replaced := out.exists():
+                _keep(out, draft, ours)
                 _exchange(draft, out)
             else:
                 draft.rename(out)
-        except OSError as error:
-            raise FileError(f"{out} cannot be written: {error.strerror or error}", mend(error)) from error
-        finally:
+        except BaseException as error:
             shutil.rmtree(draft, ignore_errors=True)
+            if isinstance(error, OSError):
+                raise FileError(f"{out} cannot be written: {error.strerror or error}", mend(error)) from error
+            raise
+        if is_replaced:
+            _remove_replaced(draft, out, ours)
 
 
 def record(folder: Path, files: list[Path]) -> None:
@@ -74,7 +71,35 @@ def _recorded(folder: Path) -> dict[str, str] | None:
     return files if isinstance(files, dict) else None
 
 
-def _keep(old: Path, new: Path, ours: set[str]) -> None:
+def _require_replaceable(out: Path, what: str, overwrite: bool) -> dict[str, str]:
+    """The files of ours in `out`, with their SHA-256. Raises LandscapeError for one that must stay as it is."""
+    ours = _recorded(out)
+    if ours is None:
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise ConfigError(f"{out} exists and is no {what} with a record of its files", "choose another folder")
+        return {}
+    if not overwrite:
+        refuse_existing(out, "use --overwrite to replace it, or choose another folder")
+    _require_unedited(out, ours)
+    return ours
+
+
+def _require_unedited(folder: Path, ours: dict[str, str]) -> None:
+    for path, digest in ((folder / name, digest) for name, digest in ours.items()):
+        if os.path.lexists(path) and (path.is_symlink() or not path.is_file() or sha256(path) != digest):
+            raise FileError(f"{path} was edited since it was written", "move it away, or choose another folder")
+
+
+def _new_draft(out: Path) -> Path:
+    draft = out.with_name(f".{out.name}.{os.getpid()}.tmp")
+    try:
+        draft.mkdir()
+    except OSError as error:
+        raise FileError(f"{draft} cannot be made: {error.strerror}", mend(error)) from error
+    return draft
+
+
+def _keep(old: Path, new: Path, ours: Collection[str]) -> None:
     """Link foreign files into the new folder, so that they are in whichever folder a kill leaves."""
     for path in sorted(old.rglob("*")):
         name, target = str(path.relative_to(old)), new / path.relative_to(old)
@@ -84,11 +109,29 @@ def _keep(old: Path, new: Path, ours: set[str]) -> None:
             # A folder of ours stays for what is in it alone.
             if not any(o.startswith(f"{name}/") for o in ours):
                 target.mkdir(parents=True, exist_ok=True)
-        elif os.path.lexists(target):
-            raise FileError(f"{path} is in the way, and no record names it", "move it away, or choose another folder")
-        else:
+        elif not os.path.lexists(target):
             target.parent.mkdir(parents=True, exist_ok=True)
             os.link(path, target, follow_symlinks=False)
+        elif not os.path.samestat(path.lstat(), target.lstat()):
+            raise FileError(f"{path} is in the way, and no record names it", "move it away, or choose another folder")
+
+
+def _remove_replaced(old: Path, new: Path, ours: dict[str, str]) -> None:
+    """Remove the folder that `new` took the place of. Raises FileError if it has to stay.
+
+    What somebody added until then is kept in the new one, which cannot take what somebody edited.
+    """
+    try:
+        _require_unedited(old, ours)
+        _keep(old, new, ours)
+    except (FileError, OSError) as error:
+        # Without a record, nothing here takes the folder for its own.
+        (old / RECORD).unlink(missing_ok=True)
+        raise FileError(
+            f"{new} was replaced, and what was there is now in {old}, as it changed at that moment: {error}",
+            "take from it what is yours, and remove it",
+        ) from error
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def _exchange(new: Path, old: Path) -> None:

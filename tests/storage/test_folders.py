@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import shutil
 import signal
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -21,9 +24,12 @@ PAGES = 12
 FORK = multiprocessing.get_context("fork")
 
 
-def write(out: Path, text: str, overwrite: bool = True) -> None:
-    """A folder of a few files that all hold the same text."""
-    with replaced_folder(out, "report", overwrite) as draft:
+def write(out: Path, text: str, others: Mapping[str, str] = MappingProxyType({})) -> None:
+    """A folder of a few files that all hold the same text; meanwhile somebody writes `others` into it."""
+    with replaced_folder(out, "report", True) as draft:
+        for name, theirs in others.items():
+            out.mkdir(exist_ok=True)
+            (out / name).write_text(theirs)
         (draft / "figures").mkdir()
         for i in range(PAGES):
             (draft / "figures" / f"{i}.txt").write_text(text)
@@ -75,6 +81,63 @@ def test_a_file_in_the_way_of_a_new_one(tmp_path: Path) -> None:
         write(out, "new")
     assert content(out) == {"old.txt": "", "report.html": "mine"}
     assert [p.name for p in tmp_path.iterdir()] == ["r"]
+
+
+def test_an_edit_while_the_new_files_are_made(tmp_path: Path) -> None:
+    """It stays as it is, and so does what appears in a folder that was not there at first."""
+    out = tmp_path / "r"
+    write(out, "one")
+    others = {"figures/3.txt": "edited", "notes.md": "mine"}
+    with pytest.raises(FileError, match="3.txt was edited since it was written"):
+        write(out, "two", others)
+    assert content(out) == whole("one") | others
+    with pytest.raises(ConfigError, match="is no report with a record"):
+        write(tmp_path / "new", "one", {"notes.md": "mine"})
+    assert content(tmp_path / "new") == {"notes.md": "mine"}
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["new", "r"]
+
+
+def overwrite_beside(out: Path, changed: str) -> None:
+    """In a process of its own: overwrite `out`, in which a file changes right before the folders are exchanged."""
+
+    def change(event: str, _: object) -> None:
+        if event == "ctypes.dlopen":
+            (out / changed).write_text("mine")
+
+    sys.addaudithook(change)
+    with contextlib.suppress(FileError):
+        write(out, "new")
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("changed", ["notes.md", "report.html"])
+def test_a_change_in_the_last_instant(changed: str, tmp_path: Path) -> None:
+    """A new file is kept in the new folder; for an edited one the earlier folder stays beside it, for good."""
+    out = tmp_path / "r"
+    write(out, "old")
+    process = FORK.Process(target=overwrite_beside, args=(out, changed))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    write(out, "newer")
+    left = [p for p in tmp_path.iterdir() if p != out]
+    if changed == "notes.md":
+        assert content(out) == whole("newer") | {"notes.md": "mine"}
+        assert not left
+    else:
+        assert content(out) == whole("newer")
+        assert [content(folder) for folder in left] == [whole("old") | {"report.html": "mine"}]
+
+
+def test_a_folder_in_the_place_of_the_draft(tmp_path: Path) -> None:
+    """Even under the number of this process it is somebody else's, and stays."""
+    theirs = tmp_path / f".r.{os.getpid()}.tmp"
+    theirs.mkdir()
+    (theirs / "precious").write_text("mine")
+    with pytest.raises(FileError, match=f"{theirs.name} cannot be made: File exists"):
+        write(tmp_path / "r", "one")
+    assert (theirs / "precious").read_text() == "mine"
+    assert list(tmp_path.iterdir()) == [theirs]
 
 
 @pytest.mark.parametrize("made", ["file", "folder"])
