@@ -26,10 +26,15 @@ def replaced_folder(out: Path, what: str, overwrite: bool) -> Iterator[Path]:
     """A new folder to write into, which becomes `out` when the block ends without an error.
 
     what: such as "report", for messages. `overwrite` replaces an earlier folder: files in its record are removed, all
-    others stay. Raises ConfigError for an `out` without a record, FileError for one that exists or contains an edited
-    file of its record.
+    others stay. Raises ConfigError for an `out` without a record, and for the working folder and those above it;
+    FileError for one that exists or contains an edited file of its record.
     """
     out = out.resolve()
+    if _is_around_here(out):
+        raise ConfigError(
+            f"{out} is the folder that you are in, or above it, and would be replaced by a new one",
+            f"name one in it, such as {out / what}",
+        )
     make_folder(out.parent)
     with sole_writer(out):
         _clean(out)
@@ -59,6 +64,16 @@ def record(folder: Path, files: list[Path]) -> None:
     """Write the record of our files into a folder."""
     found = {str(path.relative_to(folder)): sha256(path) for path in sorted(files) if path.name != RECORD}
     (folder / RECORD).write_text(json.dumps({"written_by": "landscape", "files": found}, indent=1) + "\n")
+
+
+def _is_around_here(folder: Path) -> bool:
+    """Whether a folder is the working folder, or above it; replaced, it would leave shells in a folder that is gone."""
+    try:
+        here = Path.cwd()
+    except FileNotFoundError:
+        # Someone has removed it.
+        return False
+    return folder in (here, *here.parents)
 
 
 def _recorded(folder: Path) -> dict[str, str] | None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 import pytest
+from helpers.commands import Refusal
 
 from landscape.cli import main as cli
 from landscape.errors import ConfigError, FileError
@@ -138,6 +139,23 @@ def test_a_folder_in_the_place_of_the_draft(tmp_path: Path) -> None:
         write(tmp_path / "r", "one")
     assert (theirs / "precious").read_text() == "mine"
     assert list(tmp_path.iterdir()) == [theirs]
+
+
+@pytest.mark.parametrize("inside", [".", "sub"])
+def test_the_working_folder_stays(
+    inside: str, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, assert_refused: Refusal
+) -> None:
+    """Replaced, it would leave the shell in a folder that is gone; whoever is in such a one may write elsewhere."""
+    out = tmp_path / "here"
+    (out / inside).mkdir(parents=True)
+    monkeypatch.chdir(out / inside)
+    argv = ["export", tiny_run, "--csv", os.path.relpath(out)]
+    assert_refused(argv, 2, f"{out} is the folder that you are in, or above it", f"such as {out}/export")
+    assert Path.cwd() == out / inside
+    assert list(out.iterdir()) == ([] if inside == "." else [out / inside])
+    shutil.rmtree(out)
+    write(tmp_path / "elsewhere", "one")
+    assert content(tmp_path / "elsewhere") == whole("one")
 
 
 @pytest.mark.parametrize("made", ["file", "folder"])
