@@ -40,15 +40,16 @@ class Slice(Command):
     method: Literal["auto", "dense", "lanczos"] = field("auto", "How the eigenvectors are found.")
     max_hvps: int = field(3000, "Largest number of Hessian-vector products.", was="max_products")
     device: Literal["auto", "cpu", "cuda"] = field("auto", "Device of the products.")
-    overwrite: bool = field(False, "Replace existing figures.")
+    overwrite: bool = field(False, "Replace an earlier slice; files added to its folder stay.")
     quiet: bool = field(False, "No progress bar.")
 
     def execute(self) -> int:
         """Run the command; returns its exit code."""
         from landscape.analysis.slices import slice_checkpoint
         from landscape.report.figures.slices import slices
-        from landscape.report.style import FORMATS, save_figure, style
-        from landscape.storage.files import refuse_existing, unmade
+        from landscape.report.style import save_figure, style
+        from landscape.storage.files import unmade
+        from landscape.storage.folders import replaced_folder
 
         analysis = AnalysisConfig(
             problem=self.problem,
@@ -58,14 +59,11 @@ class Slice(Command):
             device=self.device,
         )
         out = self.out or Path("reports") / f"{self.run.stem}-slices-{self.step}"
-        with unmade(out), working_on(out):
-            if not self.overwrite:
-                for form in (*FORMATS, "csv"):
-                    refuse_existing(out / f"slices.{form}", "use --overwrite to replace it, or another --out")
+        with unmade(out), working_on(out), replaced_folder(out, "slice", self.overwrite) as draft:
             found = slice_checkpoint(self.run, self.step, self.slice, analysis, self.quiet)
             with style():
                 drawn = slices(found)
-                paths = save_figure(drawn.figure, drawn.data, out, "slices")
+                paths = [out / path.name for path in save_figure(drawn.figure, drawn.data, draft, "slices")]
         numbers = [f"{name}: {value}" for name, value in drawn.numbers.items()]
         say("\n".join(map(printable, [drawn.caption, *numbers, *paths])))
         return 0
