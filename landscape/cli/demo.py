@@ -49,7 +49,7 @@ class Demo(Command):
             f"geometry {run}": Geometry(run, quiet=self.quiet),
             f"report {run} --out {page}": report,
             f"hessian {run} --num-steps {self.checkpoints}": Hessian(
-                HessianConfig(num_steps=self.checkpoints), Cluster(), run, overwrite=True, quiet=self.quiet
+                HessianConfig(num_steps=self.checkpoints), Cluster(), run, quiet=self.quiet
             ),
             f"report {run} --out {page} --overwrite": report,
         }
