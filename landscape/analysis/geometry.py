@@ -59,6 +59,7 @@ def measure_geometry(
         )
         make_folder(out.parent)
         with sole_writer(out):
+            refuse_foreign(out, schema.GEOMETRY)
             records = {step: reader.record(step) for step in steps}
             if not overwrite and _is_there(out, reader.attrs["run_id"], config, records):
                 return out
@@ -87,7 +88,6 @@ def measure_geometry(
 
 def _is_there(out: Path, run_id: str, config: str, records: dict[int, int]) -> bool:
     """Whether a file holds these checkpoints whole. Raises FileError for one that is not of this run."""
-    refuse_foreign(out, schema.GEOMETRY)
     if not out.exists():
         return False
     with contextlib.closing(open_file(out, schema.GEOMETRY)) as file:

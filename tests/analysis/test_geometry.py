@@ -145,7 +145,9 @@ def test_nothing_else_is_overwritten(tmp_path: Path, tiny_run: Path, assert_refu
     other = made(tmp_path / "other")
     assert_refused(["geometry", other, "--out", out], 1, "is of run", "--overwrite", (out,))
     assert_refused(["geometry", run, "--out", run], 1, "is the run file itself", "another --out", (run,))
-    assert_refused(["geometry", run, "--out", other], 1, "is not a geometry file", "remove it yourself", (other,))
+    for more in ([], ["--overwrite"]):
+        asked = ["geometry", run, "--out", other, *more]
+        assert_refused(asked, 1, "is not a geometry file", "remove it yourself", (other,))
     assert_refused(["geometry", out], 1, "is a geometry file, not a run file", "name the run it was made from", (out,))
     assert command(["geometry", str(other), "--out", str(out), "--overwrite", "--quiet"]) == 0
     with GeometryFile(out) as file, RunReader(other) as reader:
