@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from landscape.errors import ConfigError, lookup, note
-from landscape.storage.files import as_path
+from landscape.storage.files import as_path, resolved
 from landscape.storage.folders import replaced_folder
 from landscape.storage.views import File
 from landscape.text import write_csv
@@ -26,7 +26,7 @@ def export(path: Path | str, out: Path | str, form: str, overwrite: bool = False
     out, write = as_path(out), lookup(FORMS, "form", form)
     require(form)
     with File(path) as file:
-        if out.resolve() in file.path.resolve().parents:
+        if resolved(out) in file.path.resolve().parents:
             raise ConfigError(f"{file.path} lies in {out}, which the export replaces", "choose another folder")
         with replaced_folder(out, "export", overwrite) as draft:
             write(file, draft)

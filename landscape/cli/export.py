@@ -41,11 +41,12 @@ class Export(Command):
         """Run the command; returns its exit code."""
         from landscape.exports import FORMS, export, require
         from landscape.progress import clock
+        from landscape.storage.files import resolved
 
         asked = {form: out for form in FORMS if (out := getattr(self, form)) is not None}
         if not asked:
             raise ConfigError("nothing to export to", f"name a folder: {', '.join(f'--{form} DIR' for form in FORMS)}")
-        if len({out.resolve() for out in asked.values()}) < len(asked):
+        if len({resolved(out) for out in asked.values()}) < len(asked):
             raise ConfigError("two exports go to one folder", "give each a folder of its own")
         for form in asked:
             require(form)

@@ -23,7 +23,7 @@ from landscape.report.figures.captions import control, network, objectives, wher
 from landscape.report.figures.numbers import step_text
 from landscape.report.film import CHARTS, GEOMETRY, SPECTRUM, film
 from landscape.report.findings import findings
-from landscape.storage.files import as_path, sha256
+from landscape.storage.files import as_path, resolved, sha256
 from landscape.storage.folders import replaced_folder
 from landscape.storage.hessians import HessianReader
 from landscape.storage.runs import GROKKED, MEMORISED
@@ -59,7 +59,7 @@ def write_report(
         _require_problem(problem, sources)
     for line in (line for source in sources for line in source.damage):
         warn(line)
-    inside = [path for s in sources for path in (s.run, s.hessian) if path and out.resolve() in path.resolve().parents]
+    inside = [path for s in sources for path in (s.run, s.hessian) if path and resolved(out) in path.resolve().parents]
     if inside:
         raise ConfigError(f"{inside[0]} lies in {out}, which the report replaces", "choose another --out")
     with replaced_folder(out, "report", overwrite) as draft:

@@ -46,8 +46,11 @@ def output(path: Path | str) -> Path:
     path = as_path(path)
     if path.is_dir():
         raise FileError(f"{path} is a folder", "name the .h5 file in it")
-    if not path.is_symlink():
-        return path
+    return resolved(path) if path.is_symlink() else path
+
+
+def resolved(path: Path) -> Path:
+    """An absolute path without symbolic links. Raises FileError for circular ones."""
     target = Path(os.path.realpath(path))
     if target.is_symlink():
         raise FileError(f"{path}: its symbolic links lead in a circle", "choose another path")

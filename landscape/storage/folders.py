@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from landscape.errors import ConfigError, FileError, mend
-from landscape.storage.files import make_folder, refuse_existing, sha256
+from landscape.storage.files import make_folder, refuse_existing, resolved, sha256
 from landscape.storage.writing import sole_writer
 
 RECORD = ".landscape.json"
@@ -29,7 +29,7 @@ def replaced_folder(out: Path, what: str, overwrite: bool) -> Iterator[Path]:
     others stay. Raises ConfigError for an `out` without a record, and for the working folder and those above it;
     FileError for one that exists or contains an edited file of its record.
     """
-    out = out.resolve()
+    out = resolved(out)
     if _is_around_here(out):
         raise ConfigError(
             f"{out} is the folder that you are in, or above it, and would be replaced by a new one",
@@ -78,10 +78,14 @@ def _is_around_here(folder: Path) -> bool:
 
 def _recorded(folder: Path) -> dict[str, str] | None:
     """The files that the record of a folder names, with their SHA-256; None without a record."""
+    path = folder / RECORD
+    # A pipe or a device would be read for ever.
+    if not path.is_file():
+        return None
     try:
-        found = json.loads((folder / RECORD).read_text())
+        found = json.loads(path.read_text())
         files = found["files"] if found["written_by"] == "landscape" else None
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
     return files if isinstance(files, dict) else None
 

@@ -180,6 +180,34 @@ def test_a_link_to_a_folder_is_followed(tmp_path: Path) -> None:
         assert content(tmp_path / "real") == whole(text)
 
 
+def test_links_in_a_circle(tiny_run: Path, tmp_path: Path, assert_refused: Refusal) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    for argv in (
+        ["export", tiny_run, "--csv"],
+        ["report", tiny_run, "--out"],
+        ["slice", tiny_run, "--step", 0, "--out"],
+    ):
+        assert_refused([*argv, loop], 1, f"{loop}: its symbolic links lead in a circle", "choose another path")
+    assert loop.is_symlink()
+
+
+@pytest.mark.parametrize("made", ["deep", "pipe", "device"])
+def test_what_is_no_record(made: str, tmp_path: Path) -> None:
+    """A file that no parser takes, and what has no end: a folder with it is somebody else's."""
+    out = tmp_path / "r"
+    out.mkdir()
+    if made == "deep":
+        (out / RECORD).write_text("[" * 100_000)
+    elif made == "pipe":
+        os.mkfifo(out / RECORD)
+    else:
+        (out / RECORD).symlink_to("/dev/zero")
+    with pytest.raises(ConfigError, match="is no report with a record of its files"):
+        write(out, "new")
+    assert [p.name for p in out.iterdir()] == [RECORD]
+
+
 def overwrite(number: int, out: Path, exchanges: bool) -> None:
     """In a process of its own: overwrite `out`, and die at the system call of this number."""
     calls = 0
