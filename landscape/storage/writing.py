@@ -189,7 +189,7 @@ def create_hdf5(path: Path) -> Iterator[h5py.File]:
 
     It is made in memory, where unwritten rows take no space, because the library cannot handle a failing disk.
     """
-    with open(os.memfd_create(path.name), "w+b", buffering=0) as memory:
+    with open(os.memfd_create("landscape"), "w+b", buffering=0) as memory:
         with h5py.File(memory, "w", libver=("earliest", "v108")) as file:
             yield file
         size = memory.seek(0, os.SEEK_END)

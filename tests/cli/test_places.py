@@ -212,6 +212,13 @@ def test_too_long_names(length: int, tmp_path: Path, run_file: Path, assert_refu
         assert_refused(["train", "--out", tmp_path / ("y" * length) / name, *SMALL], 1, "File name too long", "")
 
 
+def test_the_longest_name(tmp_path: Path) -> None:
+    """That whose temporary file has the longest name that the system allows."""
+    name = "x" * (255 - len(f"..h5.{os.getpid()}.tmp")) + ".h5"
+    assert cli.run(["train", "--out", str(tmp_path / name), *SMALL]) == 0
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
 def test_only_the_systems_errors_are_told_as_mistakes() -> None:
     """An error without a number of the system is a bug."""
     from landscape.errors import as_landscape_error
