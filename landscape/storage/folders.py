@@ -48,6 +48,7 @@ def replaced_folder(out: Path, what: str, overwrite: bool) -> Iterator[Path]:
             ours = _require_replaceable(out, what, overwrite)
             if is_replaced := out.exists():
                 _keep(out, draft, ours)
+                shutil.copymode(out, draft)
                 _exchange(draft, out)
             else:
                 draft.rename(out)
@@ -99,6 +100,8 @@ def _require_replaceable(out: Path, what: str, overwrite: bool) -> dict[str, str
         return {}
     if not overwrite:
         refuse_existing(out, "use --overwrite to replace it, or choose another folder")
+    # Beside it one may be allowed to write, but who protects a folder wants it as it is.
+    make_folder(out)
     _require_unedited(out, ours)
     return ours
 
@@ -125,6 +128,7 @@ def _keep(old: Path, new: Path, ours: Collection[str]) -> None:
         if name in ours or name == RECORD:
             continue
         if path.is_dir() and not path.is_symlink():
+            _require_listed(path)
             # A folder of ours stays for what is in it alone.
             if not any(o.startswith(f"{name}/") for o in ours):
                 target.mkdir(parents=True, exist_ok=True)
@@ -133,6 +137,14 @@ def _keep(old: Path, new: Path, ours: Collection[str]) -> None:
             os.link(path, target, follow_symlinks=False)
         elif not os.path.samestat(path.lstat(), target.lstat()):
             raise FileError(f"{path} is in the way, and no record names it", "move it away, or choose another folder")
+
+
+def _require_listed(folder: Path) -> None:
+    """Raise FileError for a folder that `rglob` passes over without a word."""
+    try:
+        os.listdir(folder)
+    except OSError as error:
+        raise FileError(f"{folder} cannot be read: {error.strerror}", mend(error)) from error
 
 
 def _remove_replaced(old: Path, new: Path, ours: dict[str, str]) -> None:

@@ -110,6 +110,25 @@ def test_a_folder_without_permission(flag: str, tmp_path: Path, run_file: Path, 
     assert [path.name for path in locked.iterdir()] == ["run.h5"]
 
 
+def test_a_folder_that_is_protected(tmp_path: Path, run_file: Path, assert_refused: Refusal) -> None:
+    """It is not replaced, nor is one with a folder whose files cannot be kept; rights of others stay as they are."""
+    out, mine = tmp_path / "tables", tmp_path / "tables" / "mine"
+    argv = ["export", run_file, "--csv", out]
+    assert cli.run([*map(str, argv)]) == 0
+    mine.mkdir()
+    (mine / "notes.md").write_text("mine")
+    unread = f"{mine} cannot be read: Permission denied"
+    for folder, mode, error in ((out, 0o555, f"cannot write in {out}"), (mine, 0, unread)):
+        folder.chmod(mode)
+        with without_privileges():
+            assert_refused([*argv, "--overwrite"], 1, error, "choose another place")
+        folder.chmod(0o770)
+        assert [path.name for path in tmp_path.iterdir() if path != run_file] == ["tables"]
+    assert cli.run([*map(str, argv), "--overwrite"]) == 0
+    assert (mine / "notes.md").read_text() == "mine"
+    assert out.stat().st_mode & 0o777 == 0o770
+
+
 def test_a_file_without_permission(run_file: Path, tmp_path: Path, assert_refused: Refusal) -> None:
     """Files that may not be read, as input and as config."""
     config = tmp_path / "c.json"
