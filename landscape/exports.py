@@ -25,6 +25,8 @@ def export(path: Path | str, out: Path | str, form: str, overwrite: bool = False
     """
     out, write = as_path(out), lookup(FORMS, "form", form)
     require(form)
+    if form in _PACKAGES and (name := str(resolved(out))) != name.encode(errors="replace").decode():
+        raise ConfigError(f"{form} cannot write to {out}, whose name is not UTF-8", "choose another folder")
     with File(path) as file:
         if resolved(out) in file.path.resolve().parents:
             raise ConfigError(f"{file.path} lies in {out}, which the export replaces", "choose another folder")

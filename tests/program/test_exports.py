@@ -25,6 +25,7 @@ from tensorboard.util import tensor_util
 
 from landscape import Recorder
 from landscape.cli import main as cli
+from landscape.errors import ConfigError
 from landscape.exports import FORMS, export
 from landscape.storage.hessians import HessianReader
 from landscape.storage.runs import RunReader
@@ -207,6 +208,15 @@ def test_what_an_export_needs(tiny_run: Path, tmp_path: Path, assert_refused: Re
         assert_refused(argv, 2, f"{form} needs the package {package}, which is not installed", extra)
     assert not list(tmp_path.iterdir())
     assert list(FORMS) == ["csv", "parquet", "netcdf", "tensorboard", "wandb"]
+
+
+@pytest.mark.parametrize("form", ["parquet", "tensorboard", "wandb"])
+def test_a_folder_that_a_library_cannot_name(form: str, tiny_run: Path, tmp_path: Path) -> None:
+    """Names that are no UTF-8, which only Python's own files may have."""
+    with pytest.raises(ConfigError, match=f"{form} cannot write to .*, whose name is not UTF-8"):
+        export(tiny_run, tmp_path / "\udce9", form)
+    assert not list(tmp_path.iterdir())
+    assert (export(tiny_run, tmp_path / "\udce9", "csv") / "metrics_by_metric_step.csv").exists()
 
 
 @pytest.mark.parametrize("form", ["csv", "parquet"])
