@@ -15,11 +15,12 @@ from landscape.errors import ConfigError, FileError
 from landscape.storage import schema
 from landscape.storage.contents import ROWS, Contents, write_attributes
 from landscape.storage.creating import create_arrays, create_table
+from landscape.storage.disk import Disk, TableWriter
 from landscape.storage.files import open_file
 from landscape.storage.guard import ROW_BYTES, Guard
 from landscape.storage.layout import to_json
 from landscape.storage.table import Arrays
-from landscape.storage.writing import Disk, TableWriter, create_hdf5, require_free, temporary_file
+from landscape.storage.writing import create_hdf5, require_free, temporary_file
 
 Rooms = Sequence[tuple[schema.Table, int]]
 """Tables and their capacity in rows; 0 for groups of whole arrays."""

@@ -11,10 +11,11 @@ from typing import Any, Self
 
 from landscape.storage import schema
 from landscape.storage.contents import Contents
+from landscape.storage.disk import Disk, TableWriter
 from landscape.storage.files import open_file
+from landscape.storage.handles import Handle
 from landscape.storage.making import Rooms, Rows, new_file, rewrite
 from landscape.storage.table import Arrays
-from landscape.storage.writing import Disk, TableWriter
 
 SHARE = 0.05
 """Largest share of time spent rewriting the file for rows that replace others."""
@@ -140,13 +141,13 @@ class Writer(Disk):
         try:
             rewrite(self.path, {}, room, tables, scales, rows)
         finally:
-            self._handle = os.open(self.path, os.O_RDWR)
+            self._handle = Handle(os.open(self.path, os.O_RDWR))
             self._open()
 
     def _leave(self) -> None:
         """Close the file, which is to be written anew. Raises FileError if it is no longer at its path."""
         # Nothing tells whose file is there once this one is closed, as it is after an error found another in its place.
-        if self._handle < 0:
+        if self._handle.number < 0:
             raise self._lost()
         self.close()
 

@@ -22,9 +22,10 @@ from landscape.progress import Bar
 from landscape.provenance import provenance
 from landscape.results import Result
 from landscape.storage import schema
+from landscape.storage.disk import Disk, TableWriter
 from landscape.storage.files import as_path, make_folder, output, refuse_existing, refuse_foreign
 from landscape.storage.making import new_file
-from landscape.storage.writing import Disk, TableWriter, sole_writer
+from landscape.storage.writing import sole_writer
 from landscape.training.recorded import array, config, difference, form, scales, tables
 
 STEP_PATTERN = r"(\d+)(?!.*\d)"

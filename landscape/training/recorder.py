@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import operator
+import os
+import threading
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -49,7 +51,8 @@ class Recorder(Shown):
     """Records parameters and metrics of a model into a run file; a call has returned once its row survives the process.
 
     The model is only read: no gradient, mode or random number of the training changes. The file is that of `landscape
-    train`, and is open to readers meanwhile. Use it in a `with` statement, or call `close`.
+    train`, and is open to readers meanwhile. Use it in a `with` statement, or call `close`. Threads may share it; a
+    child made by fork cannot.
 
     metrics: their names, by default those of the first call of `metrics`. blocks: by name, parameters or patterns such
     as "*.attn.*"; pairs: blocks whose couplings are worth measuring; both are kept in the file for its analyses. seed:
@@ -87,6 +90,7 @@ class Recorder(Shown):
         # Absolute, as the training may change the working folder, where another file has the same name.
         self.path, self._model = output(as_path(path)).absolute(), model
         self._writer: Writer | None = None
+        self._owner, self._lock = os.getpid(), threading.RLock()
         self._names: list[str] = []
         self._expected = _whole(expected, "number of checkpoints")
         if self._expected > ROWS:
@@ -119,15 +123,16 @@ class Recorder(Shown):
         Raises ArgumentError for a step before the last stored one, and for a model of other parameters than at first,
         FileError where the disk fails or is full.
         """
-        writer, step = self._open(), _whole(step)
-        if not self._is_next("checkpoints", step):
-            return False
-        found = self._found()
-        if wrong := difference(found, self._forms):
-            raise ArgumentError(f"the model has changed: {wrong}", "record another model into a file of its own")
-        self._make_room("checkpoints")
-        arrays = {name: array(p, found[name]) for name, p in self._model.named_parameters()}
-        writer.append(step, {"checkpoints": arrays, **(self._state.rows(self._forms) if self._state else {})})
+        step = _whole(step)
+        with self._turn() as writer:
+            if not self._is_next(writer, "checkpoints", step):
+                return False
+            found = self._found()
+            if wrong := difference(found, self._forms):
+                raise ArgumentError(f"the model has changed: {wrong}", "record another model into a file of its own")
+            self._make_room(writer, "checkpoints")
+            arrays = {name: array(p, found[name]) for name, p in self._model.named_parameters()}
+            writer.append(step, {"checkpoints": arrays, **(self._state.rows(self._forms) if self._state else {})})
         return True
 
     @delayed_signals()
@@ -136,38 +141,46 @@ class Recorder(Shown):
 
         Raises ArgumentError for names that were not there at first, FileError where the disk fails or is full.
         """
-        writer, step = self._open(), _whole(step)
+        step = _whole(step)
         row = {name: _number(name, value) for name, value in values.items()}
-        if not self._names:
-            if not row:
+        with self._turn() as writer:
+            if not self._names:
+                if not row:
+                    raise ArgumentError(
+                        f"no metric is given at step {step}", "name at least one: metrics(step, train_loss=...)"
+                    )
+                writer.grow({}, self._tables(row), self._scales())
+                self._names = list(row)
+            if unknown := [name for name in row if name not in self._names]:
                 raise ArgumentError(
-                    f"no metric is given at step {step}", "name at least one: metrics(step, train_loss=...)"
+                    f"no metric {unknown[0]!r} was declared; there are {', '.join(self._names)}",
+                    "declare them all: Recorder(..., metrics=[...]), or give them all in the first call",
                 )
-            writer.grow({}, self._tables(row), self._scales())
-            self._names = list(row)
-        if unknown := [name for name in row if name not in self._names]:
-            raise ArgumentError(
-                f"no metric {unknown[0]!r} was declared; there are {', '.join(self._names)}",
-                "declare them all: Recorder(..., metrics=[...]), or give them all in the first call",
-            )
-        if not self._is_next("metrics", step):
-            return False
-        self._make_room("metrics")
-        writer.append_to("metrics", step, dict.fromkeys(self._names, float("nan")) | row)
+            if not self._is_next(writer, "metrics", step):
+                return False
+            self._make_room(writer, "metrics")
+            writer.append_to("metrics", step, dict.fromkeys(self._names, float("nan")) | row)
         return True
 
     @property
     def steps(self) -> list[int]:
         """Steps of the checkpoints stored so far."""
-        return list(self._open().steps)
+        with self._turn() as writer:
+            return list(writer.steps)
 
     @delayed_signals()
     def close(self, status: str = "complete") -> None:
-        """Trim the file to its rows and give it its status, "complete" or "interrupted"; a second call does nothing."""
-        if self._writer is not None:
-            writer, self._writer = self._writer, None
-            with self._held:
-                writer.finish(status)
+        """Trim the file to its rows and give it its status, "complete" or "interrupted"; a second call does nothing.
+
+        Nor does a call in a child process, where `with` may end as well.
+        """
+        if self._owner != os.getpid():
+            return
+        with self._lock:
+            if self._writer is not None:
+                writer, self._writer = self._writer, None
+                with self._held:
+                    writer.finish(status)
 
     def __enter__(self) -> Self:
         return self
@@ -179,10 +192,19 @@ class Recorder(Shown):
         with contextlib.nullcontext() if kind is None else contextlib.suppress(FileError):
             self.close("complete" if kind is None else "interrupted")
 
-    def _open(self) -> Writer:
-        if self._writer is None:
-            raise ArgumentError(f"the recorder of {self.path} is closed", "open it again with resume=True")
-        return self._writer
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[Writer]:
+        """The open file, for one thread at a time. Raises ArgumentError once it is closed, and in a child process."""
+        # First, as a child may have been made while another thread held the lock.
+        if self._owner != os.getpid():
+            raise ArgumentError(
+                f"the recorder of {self.path} is that of process {self._owner}, not of its child {os.getpid()}",
+                "record in the process that opened it, or open a file of its own in the child",
+            )
+        with self._lock:
+            if self._writer is None:
+                raise ArgumentError(f"the recorder of {self.path} is closed", "open it again with resume=True")
+            yield self._writer
 
     def _found(self) -> dict[str, Form]:
         """The forms of the model's parameters; tied ones once, under their first name."""
@@ -255,9 +277,9 @@ class Recorder(Shown):
         """Attributes of this process."""
         return {"status": "running", **provenance(str(next(self._model.parameters()).device))}
 
-    def _is_next(self, group: str, step: int) -> bool:
+    def _is_next(self, writer: Writer, group: str, step: int) -> bool:
         """Whether a step comes after those of a table; False if it is one of them. Raises ArgumentError else."""
-        labels = self._open().labels(group)
+        labels = writer.labels(group)
         if not labels or step > labels[-1]:
             return True
         if step not in labels:
@@ -267,9 +289,8 @@ class Recorder(Shown):
             )
         return False
 
-    def _make_room(self, group: str) -> None:
+    def _make_room(self, writer: Writer, group: str) -> None:
         """Double a table that is full, so that a row is copied about once however many there are."""
-        writer = self._open()
         if not writer.room(group):
             held = len(writer.labels(group))
             if held == ROWS:

@@ -19,9 +19,9 @@ from landscape.analysis.verify import verify
 from landscape.config import HessianConfig, TrainConfig
 from landscape.curvature.operators import HessianOperator
 from landscape.problems.problem import Training, members
+from landscape.storage.disk import Disk, TableWriter
 from landscape.storage.runs import RunReader
 from landscape.storage.schema import LEVELS
-from landscape.storage.writing import Disk, TableWriter
 from landscape.training.loop import train
 
 MEMORISED = dataclasses.replace(

@@ -21,10 +21,10 @@ from landscape.cli import main as cli
 from landscape.config import PRESETS, TrainConfig, preset, to_json
 from landscape.problems.embedding_mlp.model import MLP
 from landscape.storage import schema
+from landscape.storage.disk import Disk, TableWriter
 from landscape.storage.files import open_file
 from landscape.storage.hessians import HessianReader
 from landscape.storage.runs import RunReader
-from landscape.storage.writing import Disk, TableWriter
 
 NUCLEAR = ["--model", "tables", "--penalty", "nuclear"]
 FLAGS = ["--p", "7", "--embed-dim", "4", "--hidden", "8", "--batch-size", "16", "--steps", "20", "--quiet"]

@@ -131,7 +131,7 @@ def test_a_finished_file_has_no_unwritten_row(tiny_run: Path, hessian_path: Path
 
 def test_rows_are_copied_in_blocks(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A trimmed file holds every row of the old one with its checksum, also where a row is left out between others."""
-    monkeypatch.setattr("landscape.storage.writing.BLOCK", 3 * 7 * 4 * 4)
+    monkeypatch.setattr("landscape.storage.disk.BLOCK", 3 * 7 * 4 * 4)
     path = Path(shutil.copy(tiny_run, tmp_path / "run.h5"))
     with h5py.File(path, "r+") as file:
         group = file["checkpoints"]

@@ -1,0 +1,125 @@
+"""One recorder in several threads, and in a process that makes children by fork."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+from helpers.apart import SERVER
+from helpers.recording import move, small, states
+
+from landscape import Recorder, RunReader
+from landscape.errors import LandscapeError
+from landscape.storage.writing import owner
+
+
+@pytest.fixture
+def eager_threads() -> Iterator[None]:
+    """Threads that take turns at almost every instruction."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(usual)
+
+
+@pytest.mark.usefixtures("eager_threads")
+def test_threads_lose_no_row_of_each_other(tmp_path: Path) -> None:
+    """Metrics from one thread, checkpoints from another; the file is made anew for more room again and again."""
+    path, acknowledged, failed = tmp_path / "run.h5", list[int](), list[BaseException]()
+    model, is_over = small(), threading.Event()
+
+    def evaluate(recorder: Recorder) -> None:
+        try:
+            while not is_over.is_set():
+                step = len(acknowledged)
+                recorder.metrics(step, loss=step)
+                acknowledged.append(step)
+        except LandscapeError as error:
+            failed.append(error)
+
+    with Recorder(path, model, metrics=["loss"], expected=1) as recorder:
+        thread = threading.Thread(target=evaluate, args=(recorder,))
+        thread.start()
+        try:
+            for step in range(65):
+                move(model, step)
+                assert recorder.checkpoint(step)
+        finally:
+            is_over.set()
+            thread.join()
+    assert not failed
+    assert states(path).keys() == set(range(65))
+    with RunReader(path) as reader:
+        metrics = reader.metrics()
+        assert not reader.damage
+    assert metrics["metric_step"].tolist() == metrics["loss"].tolist() == acknowledged
+
+
+def fork(path: Path, pipe: Connection) -> None:
+    """In a process of its own: record, and let a child try to; the `with` statement ends in both."""
+    model = small()
+    with Recorder(path, model) as recorder:
+        recorder.checkpoint(0)
+        child = os.fork()
+        if not child:
+            try:
+                recorder.checkpoint(1)
+            except LandscapeError as error:
+                pipe.send(str(error))
+            recorder.close()
+        else:
+            os.waitpid(child, 0)
+            pipe.send(owner(path))
+            recorder.checkpoint(2)
+    pipe.send("closed")
+
+
+def test_a_child_neither_records_nor_closes(tmp_path: Path) -> None:
+    """It says so, and the recording of its parent goes on, locked, to its end."""
+    path = tmp_path / "run.h5"
+    pipe, theirs = SERVER.Pipe()
+    process = SERVER.Process(target=fork, args=(path, theirs))
+    process.start()
+    theirs.close()
+    said = [pipe.recv() for _ in range(4)]
+    process.join()
+    assert said[0] == f"the recorder of {path} is that of process {process.pid}, not of its child {said[0].split()[-1]}"
+    assert said[1] == "closed"
+    assert f'"pid": {process.pid}' in said[2]
+    assert states(path).keys() == {0, 2}
+    assert [p.name for p in tmp_path.iterdir()] == ["run.h5"]
+
+
+def die(path: Path, pipe: Connection) -> None:
+    """In a process of its own: record, leave a child behind that knows nothing of it, and die."""
+    recorder = Recorder(path, small())
+    recorder.checkpoint(0)
+    if not os.fork():
+        pipe.send("begun")
+        # Until the test closes its end.
+        pipe.poll(None)
+        os._exit(0)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_child_keeps_no_lock_of_a_dead_parent(tmp_path: Path) -> None:
+    """Such as a loader of data that outlives a killed training: the next recording takes over at once."""
+    path = tmp_path / "run.h5"
+    pipe, theirs = SERVER.Pipe()
+    process = SERVER.Process(target=die, args=(path, theirs))
+    process.start()
+    theirs.close()
+    assert pipe.recv() == "begun"
+    process.join()
+    assert not owner(path)
+    with Recorder(path, small(), resume=True) as recorder:
+        assert recorder.checkpoint(1)
+    # Only now the child learns that it may end.
+    pipe.close()
+    assert states(path).keys() == {0, 1}
