@@ -12,7 +12,7 @@ import numpy as np
 
 from landscape.errors import FileError
 from landscape.storage.guard import Stored
-from landscape.storage.handles import Handle
+from landscape.storage.handles import open_marked
 from landscape.storage.strings import BLOCK
 from landscape.storage.table import WRITTEN, TableReader, crc32
 
@@ -25,7 +25,7 @@ class Disk:
 
     def __init__(self, path: Path, fsync: bool = False) -> None:
         self.path, self.fsync = path, fsync
-        self._handle = Handle(os.open(path, os.O_RDWR))
+        self._handle = open_marked(path)
 
     def write(self, offset: int, data: np.ndarray[Any, Any]) -> None:
         """Put an array's bytes at an offset. Raises FileError where the disk fails."""

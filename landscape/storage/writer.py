@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -13,7 +13,7 @@ from landscape.storage import schema
 from landscape.storage.contents import Contents
 from landscape.storage.disk import Disk, TableWriter
 from landscape.storage.files import open_file
-from landscape.storage.handles import Handle
+from landscape.storage.handles import open_marked
 from landscape.storage.making import Rooms, Rows, new_file, rewrite
 from landscape.storage.table import Arrays
 
@@ -141,7 +141,7 @@ class Writer(Disk):
         try:
             rewrite(self.path, {}, room, tables, scales, rows)
         finally:
-            self._handle = Handle(os.open(self.path, os.O_RDWR))
+            self._handle = open_marked(self.path)
             self._open()
 
     def _leave(self) -> None:
@@ -158,7 +158,9 @@ class Writer(Disk):
     def _take(self, file: Contents) -> None:
         """Take over the tables and their committed rows."""
         self._main = schema.MAIN[file.kind]
-        self._tables = {group: TableWriter(table, self) for group, table in file.tables.items()}
+        # No cycle: a writer that nobody holds any more lets go of its file at once.
+        disk = weakref.proxy(self)
+        self._tables = {group: TableWriter(table, disk) for group, table in file.tables.items()}
         by_step = [group for group, table in file.tables.items() if table.table.row == schema.STEP]
         self._beside = [group for group in by_step if group != self._main]
         for group, table in file.tables.items():

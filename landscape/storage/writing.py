@@ -24,7 +24,7 @@ import h5py
 from landscape.errors import FileError, mend
 from landscape.storage.disk import cannot_write
 from landscape.storage.files import require_name
-from landscape.storage.handles import Handle
+from landscape.storage.handles import Handle, is_marked
 
 _FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 _LOCKLESS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
@@ -32,6 +32,7 @@ _LOCKLESS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 _LOCK_TEXT = b'{"pid": '
 """Prefix of every lock file that is not empty."""
 _FOREIGN_LOCK = "another program or user may have made it: move it away, or choose another place"
+_ELSEWHERE = "another process under another name"
 
 _leased: set[Path] = set()
 
@@ -117,7 +118,8 @@ def remove_abandoned(path: Path, begins: bytes = b"\x89HDF\r\n\x1a\n") -> None:
 def sole_writer(path: Path) -> Iterator[None]:
     """Lock `path` for writing. The kernel releases the lock of a process that dies, and its children have none.
 
-    Raises FileError for a second writer, and for a foreign file in the place of the lock file.
+    Raises FileError for a second writer, also of a file that was moved here while its writer goes on, and for a foreign
+    file in the place of the lock file.
     """
     # Absolute, because the working folder may be another one at the end.
     lock = lock_of(path).absolute()
@@ -137,6 +139,8 @@ def sole_writer(path: Path) -> Iterator[None]:
     try:
         os.ftruncate(handle.number, 0)
         os.pwrite(handle.number, json.dumps({"pid": os.getpid(), "host": platform.node()}).encode(), 0)
+        if is_marked(path):
+            raise FileError(f"{path} is being written by {_ELSEWHERE}", "wait for it, or work on a copy")
         # Here, so that also a command that finds nothing to do removes what a killed one has left.
         remove_abandoned(path)
         yield
@@ -168,20 +172,18 @@ def lock_of(path: Path) -> Path:
 
 
 def owner(path: Path) -> str:
-    """Process and host that hold the lock of `path`; empty if none does."""
-    try:
+    """Process and host that hold the lock of `path`, or that it is written under another name; empty if neither."""
+    with contextlib.suppress(FileError):
         handle = _open_lock(lock_of(path), os.O_RDONLY)
-    except FileError:
-        return ""
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return _holder(handle) or "starting"
-    except OSError:
-        pass
-    finally:
-        os.close(handle)
-    return ""
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return _holder(handle) or "starting"
+        except OSError:
+            pass
+        finally:
+            os.close(handle)
+    return _ELSEWHERE if is_marked(path) else ""
 
 
 def _open_lock(lock: Path, flags: int) -> int:

@@ -61,6 +61,18 @@ def test_threads_lose_no_row_of_each_other(tmp_path: Path) -> None:
     assert metrics["metric_step"].tolist() == metrics["loss"].tolist() == acknowledged
 
 
+def test_a_recorder_that_was_forgotten_is_opened_again(tmp_path: Path) -> None:
+    """In the same process, such as a notebook that lost it to an error."""
+    path = tmp_path / "run.h5"
+    forgotten = Recorder(path, small())
+    forgotten.checkpoint(0)
+    del forgotten
+    assert not owner(path)
+    with Recorder(path, small(), resume=True) as recorder:
+        assert recorder.checkpoint(1)
+    assert states(path).keys() == {0, 1}
+
+
 def fork(path: Path, pipe: Connection) -> None:
     """In a process of its own: record, and let a child try to; the `with` statement ends in both."""
     model = small()

@@ -1,0 +1,75 @@
+"""A file that is being written stays its writer's under whatever name it has."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import pytest
+from conftest import TINY
+from helpers.apart import SERVER
+from helpers.recording import small, states
+
+from landscape import Recorder, train
+from landscape.cli import main as cli
+from landscape.errors import FileError
+from landscape.storage.inspect import inspect, repair
+
+REFUSED = "is being written by another process under another name"
+
+
+def resume(path: Path) -> None:
+    Recorder(path, small(), resume=True)
+
+
+def overwrite(path: Path) -> None:
+    train(TINY, path, overwrite=True, quiet=True)
+
+
+@pytest.mark.parametrize("write", [repair, resume, overwrite])
+@pytest.mark.parametrize("name", [Path.rename, lambda path, other: os.link(path, other)], ids=["renamed", "linked"])
+def test_nobody_else_writes_it(
+    name: Callable[[Path, Path], object], write: Callable[[Path], object], tmp_path: Path
+) -> None:
+    """Every row that is acknowledged after the attempt is in the file, too, as are those before."""
+    path, other = tmp_path / "run.h5", tmp_path / "other.h5"
+    recorder = Recorder(path, small())
+    assert recorder.checkpoint(0)
+    name(path, other)
+    with pytest.raises(FileError, match=REFUSED):
+        write(other)
+    assert recorder.checkpoint(1)
+    # One that was renamed cannot be trimmed at its former path.
+    with contextlib.nullcontext() if path.exists() else pytest.raises(FileError, match="was moved or replaced"):
+        recorder.close()
+    repair(other)
+    assert states(other).keys() == {0, 1}
+    assert not list(tmp_path.glob("*.lock"))
+
+
+def read(path: Path) -> None:
+    """In a process of its own, as every other program: open a file with the locks of HDF5."""
+    with h5py.File(path, locking=True) as file:
+        assert file["checkpoints/step"][0] == 0
+
+
+def test_others_read_it_and_know_that_it_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The mark keeps no reader out, and `landscape info` and `check` tell of a writer that no lock file names."""
+    path, moved = tmp_path / "run.h5", tmp_path / "moved.h5"
+    recorder = Recorder(path, small())
+    recorder.checkpoint(0)
+    path.rename(moved)
+    reader = SERVER.Process(target=read, args=(moved,))
+    reader.start()
+    reader.join()
+    assert reader.exitcode == 0
+    with h5py.File(moved, locking=True):
+        assert recorder.checkpoint(1)
+    assert cli.run(["check", str(moved)]) == 3
+    assert "whole so far, being written by another process under another name\n" in capsys.readouterr().out
+    with pytest.raises(FileError, match="was moved or replaced"):
+        recorder.close()
+    assert not inspect(moved).writer
