@@ -121,7 +121,8 @@ def younger(state: FileState, tables: Iterable[schema.Table]) -> list[str]:
 def repair(path: Path) -> Path | None:
     """Trim a file to its committed rows; returns the path of the kept original if rows were damaged.
 
-    Raises FileError while another process is writing the file.
+    A file that was being written, or that loses damaged rows, is interrupted then. Raises FileError while another
+    process is writing the file.
     """
     # Refuse foreign files before a lock is made beside them.
     inspect(path)
@@ -133,7 +134,9 @@ def repair(path: Path) -> Path | None:
         kept = path.with_name(path.name + ".damaged") if state.damage else None
         if kept is not None:
             _keep(path, kept)
-        rewrite(path, {"status": "interrupted" if state.status == "running" else state.status})
+        # Without rows that it had, a file is not what its command made.
+        is_whole = state.status != "running" and not any(t.damaged for t in state.tables if t.group != "resume")
+        rewrite(path, {"status": state.status if is_whole else "interrupted"})
     return kept
 
 

@@ -23,8 +23,9 @@ from landscape.config import HessianConfig
 from landscape.errors import FileError
 from landscape.report.page import write_report
 from landscape.storage.hessians import HessianReader
+from landscape.storage.inspect import repair
 from landscape.storage.runs import RunReader
-from landscape.training.loop import train
+from landscape.training.loop import summarise, train
 
 
 def spoiled(path: Path, group: str, step: int, name: str) -> None:
@@ -74,6 +75,31 @@ def test_a_damaged_row_of_metrics_leaves_rates_unknown(files: dict[str, Path], r
         assert [reader.metrics_at(step) is None for step in (0, 20, 40)] == [True, True, False]
     result = analyse(run, HessianConfig(blocks=("W",), k=1, steps="all", device="cpu"), quiet=True)
     assert [bool(np.isnan(result.row(step)["sharpness_gd"])) for step in (0, 20, 40)] == [True, True, False]
+
+
+@pytest.mark.parametrize(("group", "name"), [("checkpoints", "W"), ("tokens", "count"), ("metrics", "lr_W")])
+def test_a_repaired_run_that_lost_rows_is_not_complete(group: str, name: str, run: Path) -> None:
+    """Nor are the accuracies of an earlier step those of its end."""
+    whole = summarise(run)
+    assert whole.status == "complete"
+    row = f"{group}/{'metric_' if group == 'metrics' else ''}step"
+    for step in (20, 40):
+        spoiled(run, row, step, name)
+    assert repair(run) == run.with_name(f"{run.name}.damaged")
+    found = summarise(run)
+    assert (found.status, found.steps) == ("interrupted", 40)
+    expected = np.nan if group == "metrics" else whole.test_accuracy
+    np.testing.assert_equal([found.train_accuracy >= 0, found.test_accuracy], [group != "metrics", expected])
+
+
+def test_a_repaired_analysis_that_lost_a_step_is_not_complete(files: dict[str, Path], tmp_path: Path) -> None:
+    """It has the other steps."""
+    path = Path(shutil.copy(files["hessian"], tmp_path))
+    with h5py.File(path, "r+") as file:
+        file["eigenvalues"][1] += 1
+    repair(path)
+    found = HessianReader(path)
+    assert (found.attrs["status"], found.steps) == ("interrupted", [0, 40])
 
 
 def test_a_row_with_the_label_of_another_is_damage(files: dict[str, Path], tmp_path: Path) -> None:
