@@ -22,6 +22,8 @@ class HessianReader(Described):
     def __init__(self, path: Path | str) -> None:
         """Raises FileError for files that are missing, broken, foreign or too new."""
         self.path = as_path(path)
+        # The working folder may be another one when it is opened again.
+        self._place = self.path.absolute()
         with contextlib.closing(open_file(self.path, schema.HESSIAN)) as file:
             self.attrs, self.config = file.attrs, file.config
             self.layout, self.scales = file.layout, file.scales
@@ -58,7 +60,7 @@ class HessianReader(Described):
 
     def rows(self, step: int) -> dict[str, dict[str, Any]]:
         """The rows of all groups at one step, including eigenvectors."""
-        with contextlib.closing(open_file(self.path, schema.HESSIAN)) as file:
+        with contextlib.closing(open_file(self._place, schema.HESSIAN)) as file:
             by_step = {group: table for group, table in file.tables.items() if table.table.row == schema.STEP}
             return {group: table.row(step) or {} for group, table in by_step.items()}
 

@@ -27,6 +27,8 @@ class RunReader(Described):
     def __init__(self, path: Path | str) -> None:
         """Raises FileError for files that are missing, broken, foreign or too new."""
         self.path = as_path(path)
+        # The working folder may be another one when it is read again.
+        self._place = self.path.absolute()
         self._file = open_file(self.path, schema.RUN)
         self.attrs, self.config, self.tables = self._file.attrs, self._file.config, self._file.tables
         self.layout, self.scales = self._file.layout, self._file.scales
@@ -112,7 +114,7 @@ class RunReader(Described):
         for step, record in records.items():
             if record >= 0 and step in self.steps and record != self.record(step):
                 return f"step {step} was measured at another checkpoint than {self.path} holds"
-        if -1 in records.values() and attrs["parent_sha256"] != sha256(self.path):
+        if -1 in records.values() and attrs["parent_sha256"] != sha256(self._place):
             return f"{self.path} has changed since, and the file is too old to tell which checkpoints it is of"
         return ""
 

@@ -43,13 +43,15 @@ class File(Described):
     def __init__(self, path: Path | str) -> None:
         """Raises FileError for files that are missing, broken, foreign or too new."""
         self.path = as_path(path)
+        # The working folder may be another one when it is pickled.
+        self._place = self.path.absolute()
         self._file = open_file(self.path, self.kind)
         self.attrs, self.config = known_attributes(self._file.attrs), self._file.config
         self.groups = (*self._file.tables, *self._file.arrays)
 
     def __reduce__(self) -> tuple[type[Self], tuple[Path]]:
         """Pickled as its path: another process opens the file anew."""
-        return type(self), (self.path.absolute(),)
+        return type(self), (self._place,)
 
     def to_xarray(self, *names: str) -> xarray.Dataset:
         """Some groups, by default `main`, as one lazy dataset with named axes; NaN for unknown counts.

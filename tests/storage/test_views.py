@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import shutil
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
@@ -92,3 +93,17 @@ def test_a_step_that_is_not_there_is_named(step: Any, tiny_run: Path, tiny_hessi
                 read(step)
             near = ("56, 60" if read in reads else "20, 60") if step == 55 else "0, 1" if read in reads else "0, 20"
             assert refused.value.hint == f"the nearest stored steps: {near}"
+
+
+def test_a_relative_path_stays_with_its_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """When the working folder has changed: steps read later, a pickled file, a run beside an old Hessian file."""
+    monkeypatch.chdir(DATA)
+    hessian = HessianReader("run-1.0.hessian.h5")
+    with RunReader("run-1.0.h5") as reader, RunFile("run-1.0.h5") as file:
+        step = hessian.steps[-1]
+        expected = hessian.rows(step)["/"]["eigenvalues"]
+        monkeypatch.chdir(tmp_path)
+        np.testing.assert_array_equal(hessian.rows(step)["/"]["eigenvalues"], expected)
+        assert hessian.mismatch(reader) == ""
+        with pickle.loads(pickle.dumps(file)) as again:
+            assert again.attrs == file.attrs
