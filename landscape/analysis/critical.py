@@ -73,11 +73,11 @@ def refine(
     if out.resolve() == run.resolve():
         raise FileError(f"{out} is the run file itself", "choose another --out")
     with unmade(out.parent), RunReader(run) as reader:
-        if not (resume or overwrite):
-            refuse_existing(out, "use --resume to continue it, --overwrite to replace it, or another --out")
         warn_of_damage(reader)
         make_folder(out.parent)
         with sole_writer(out):
+            if not (resume or overwrite):
+                refuse_existing(out, "use --resume to continue it, --overwrite to replace it, or another --out")
             problem, source = problems.opened(reader, config)
             found = existing(out, reader, config, overwrite, source)
             if not resume or found and not (found.steps or found.search):

@@ -120,10 +120,6 @@ def train_ensemble(
             f"of {', '.join(map(str, named))} two are links to one file", "give each run a file of its own"
         )
     for path, config in runs.items():
-        if not (resume or overwrite):
-            refuse_existing(path, "use --resume to resume it, --overwrite to replace it, or another --out")
-        elif overwrite:
-            refuse_foreign(path, schema.RUN)
         make_folder(path.parent)
         if not (resume and path.exists()):
             require_room(path, rooms(config), scales(config))
@@ -131,7 +127,12 @@ def train_ensemble(
     device = pick_device(next(iter(runs.values())).device)
     with contextlib.ExitStack() as files:
         for path in runs:
+            # First, as another process may be about to make it.
             files.enter_context(sole_writer(path))
+            if not (resume or overwrite):
+                refuse_existing(path, "use --resume to resume it, --overwrite to replace it, or another --out")
+            elif overwrite:
+                refuse_foreign(path, schema.RUN)
         members = [Member(config, path) for path, config in runs.items()]
         members = [m for m in members if not (resume and m.path.exists() and m.is_finished())]
         states = {}

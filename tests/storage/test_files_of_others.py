@@ -1,8 +1,9 @@
-"""A file that is being written stays its writer's under whatever name it has."""
+"""A file of another writer stays as it is: under whatever name it has, and if it is there in the last instant."""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,9 @@ from helpers.apart import SERVER
 from helpers.recording import small, states
 
 from landscape import Recorder, train
+from landscape.analysis.critical import refine
 from landscape.cli import main as cli
+from landscape.config import AnalysisConfig
 from landscape.errors import FileError
 from landscape.storage.inspect import inspect, repair
 
@@ -73,3 +76,26 @@ def test_others_read_it_and_know_that_it_is_written(tmp_path: Path, capsys: pyte
     with pytest.raises(FileError, match="was moved or replaced"):
         recorder.close()
     assert not inspect(moved).writer
+
+
+def search(run: Path, out: Path) -> None:
+    refine(run, 60, AnalysisConfig(blocks=("E", "W"), device="cpu"), out, quiet=True)
+
+
+@pytest.mark.parametrize("write", [lambda run, out: train(TINY, out, quiet=True), search], ids=["train", "critical"])
+def test_a_file_that_is_there_once_it_is_locked_stays(
+    write: Callable[[Path, Path], object], tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process has finished it just before it gave its lock back."""
+    out, lock = tmp_path / "out.h5", fcntl.flock
+
+    def late(handle: int, how: int) -> None:
+        if not out.exists():
+            out.write_bytes(b"theirs")
+        lock(handle, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with pytest.raises(FileError, match="out.h5 exists"):
+        write(tiny_run, out)
+    assert out.read_bytes() == b"theirs"
+    assert [p.name for p in tmp_path.iterdir()] == ["out.h5"]
