@@ -6,14 +6,13 @@ import contextlib
 import ctypes
 import json
 import os
-import re
 import shutil
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from landscape.errors import ConfigError, FileError, mend
 from landscape.storage.files import make_folder, refuse_existing, resolved, sha256
-from landscape.storage.writing import sole_writer
+from landscape.storage.writing import abandoned, draft_of, sole_writer
 
 RECORD = ".landscape.json"
 """File in each folder that lists the files written there, with their SHA-256."""
@@ -113,7 +112,7 @@ def _require_unedited(folder: Path, ours: dict[str, str]) -> None:
 
 
 def _new_draft(out: Path) -> Path:
-    draft = out.with_name(f".{out.name}.{os.getpid()}.tmp")
+    draft = draft_of(out)
     try:
         draft.mkdir()
     except OSError as error:
@@ -171,7 +170,7 @@ def _exchange(new: Path, old: Path) -> None:
         swap = ctypes.CDLL(None).renameat2
         if swap(_HERE, os.fsencode(new), _HERE, os.fsencode(old), _EXCHANGE) == 0:
             return
-    aside = old.with_name(f".{old.name}.{os.getpid()}.old")
+    aside = draft_of(old, "old")
     old.rename(aside)
     new.rename(old)
     aside.rename(new)
@@ -179,8 +178,7 @@ def _exchange(new: Path, old: Path) -> None:
 
 def _clean(out: Path) -> None:
     """Restore or remove what killed commands left beside a folder. Requires the lock on `out`."""
-    ours = re.compile(re.escape(f".{out.name}.") + r"\d+\.(tmp|old)", re.ASCII)
-    left = [path for path in out.parent.iterdir() if ours.fullmatch(path.name) and not path.is_symlink()]
+    left = list(abandoned(out))
     for aside in left:
         if aside.suffix == ".old" and _recorded(aside) is not None and not out.exists():
             aside.rename(out)

@@ -37,13 +37,26 @@ _ELSEWHERE = "another process under another name"
 _leased: set[Path] = set()
 
 
+def draft_of(path: Path, kind: str = "tmp") -> Path:
+    """A hidden name beside a file or folder, with the name of the program that its drafts are told from others' by."""
+    return path.with_name(f".{path.name}.{os.getpid()}.landscape.{kind}")
+
+
+def abandoned(path: Path) -> Iterator[Path]:
+    """What bears the name of a draft of `path`, except links."""
+    ours = re.compile(re.escape(f".{path.name}.") + r"\d+\.landscape\.(tmp|old)", re.ASCII)
+    with os.scandir(path.parent) as entries:
+        names = [e.name for e in entries if ours.fullmatch(e.name) and not e.is_symlink()]
+    return (path.with_name(name) for name in names)
+
+
 @contextlib.contextmanager
 def temporary_file(path: Path, size: int) -> Iterator[Path]:
     """A path for a new file of about `size` bytes, which becomes `path` when the block ends without an error.
 
     A full disk is an error before anything is written; at the end of the block all space is allocated and on disk.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = draft_of(path)
     try:
         # Anything else there, such as a link, is foreign.
         os.close(os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666))
@@ -103,15 +116,12 @@ def remove_abandoned(path: Path, begins: bytes = b"\x89HDF\r\n\x1a\n") -> None:
     begins: of our files, with which or with zeros they begin at every moment of their making; a file of another
     program may bear such a name.
     """
-    ours = re.compile(re.escape(f".{path.name}.") + r"\d+\.tmp", re.ASCII)
-    with os.scandir(path.parent) as entries:
-        found = [e.path for e in entries if ours.fullmatch(e.name) and e.is_file(follow_symlinks=False)]
-    for name in found:
+    for draft in filter(Path.is_file, abandoned(path)):
         with contextlib.suppress(OSError):
-            with open(name, "rb") as file:
+            with draft.open("rb") as file:
                 is_ours = file.read(len(begins)) in (b"", bytes(len(begins)), begins)
             if is_ours:
-                os.unlink(name)
+                draft.unlink()
 
 
 @contextlib.contextmanager

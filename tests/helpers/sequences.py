@@ -98,7 +98,8 @@ def register(kind: type[Kind]) -> type[Kind]:
 def beside(out: Path) -> list[Path]:
     """Names that a careless pattern, a lock or a temporary file of an output could hit."""
     n = out.name
-    names = f".{n}.1.tmp.h5", f".{n}.notes.tmp", f"{n}.lock.txt", f".{n}.x.77.tmp", f".{n}.bak.old", f"{n}.damaged.txt"
+    drafts = f".{n}.1.landscape.tmp.h5", f".{n}.x.77.landscape.tmp", f".{n}.77.tmp", f".{n}.77.old"
+    names = *drafts, f".{n}.notes.tmp", f".{n}.bak.old", f"{n}.lock.txt", f"{n}.damaged.txt"
     return [out.with_name(name) for name in names]
 
 

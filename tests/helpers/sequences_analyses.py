@@ -203,13 +203,12 @@ class Report(Reading):
 
     def strangers(self) -> dict[Path, bytes]:
         # A folder that ends like those of killed commands, and files where these have folders.
-        names = (".r.77.tmp/notes.md", ".r.77.old/notes.md", ".r.78.tmp", ".r.78.old", "r.old/notes.md")
-        # A copy of a report, with its record.
-        copy = {
-            f".r.before.old/{RECORD}": b'{"written_by": "landscape", "files": {}}',
-            ".r.before.old/notes.md": b"mine",
-        }
-        files = dict.fromkeys(names, b"mine") | copy
+        drafts = [f".r.{number}.landscape.{kind}" for number in (77, 78) for kind in ("tmp", "old")]
+        names = (f"{drafts[0]}/notes.md", f"{drafts[1]}/notes.md", *drafts[2:], "r.old/notes.md")
+        # Copies of a report, with its record.
+        record = b'{"written_by": "landscape", "files": {}}'
+        copies = [{f"{copy}/{RECORD}": record, f"{copy}/notes.md": b"mine"} for copy in (".r.before.old", ".r.79.old")]
+        files = dict.fromkeys(names, b"mine") | copies[0] | copies[1]
         return super().strangers() | {self.folder / name: content for name, content in files.items()}
 
     def command(self, choose: Choose) -> Command:

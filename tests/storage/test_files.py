@@ -293,12 +293,13 @@ def test_an_interrupted_analysis_goes_on(number: signal.Signals, tmp_path: Path)
 
 def test_taking_the_lock_removes_what_killed_writers_left(tmp_path: Path) -> None:
     """Also where the command then finds nothing to write; links, other names and other contents are foreign."""
-    path, foreign = tmp_path / "run.h5", {".run.h5.tmp", ".run.h5.7.tmp", ".run.h5.8.tmp", "other"}
-    for name in (".run.h5.123.tmp", ".run.h5.tmp", "other"):
+    path, link, text = tmp_path / "run.h5", ".run.h5.7.landscape.tmp", ".run.h5.8.landscape.tmp"
+    foreign = {".run.h5.tmp", ".run.h5.6.tmp", ".run.h5.landscape.tmp", link, text, "other"}
+    for name in (".run.h5.123.landscape.tmp", *foreign - {link, text}):
         (tmp_path / name).touch()
-    (tmp_path / ".run.h5.124.tmp").write_bytes(bytes(4096))
-    (tmp_path / ".run.h5.8.tmp").write_text("mine, and not landscape's")
-    (tmp_path / ".run.h5.7.tmp").symlink_to("other")
+    (tmp_path / ".run.h5.124.landscape.tmp").write_bytes(bytes(4096))
+    (tmp_path / text).write_text("mine, and not landscape's")
+    (tmp_path / link).symlink_to("other")
     with sole_writer(path):
         assert {p.name for p in tmp_path.iterdir()} == foreign | {"run.h5.lock"}
     assert {p.name for p in tmp_path.iterdir()} == foreign

@@ -132,7 +132,7 @@ def test_a_change_in_the_last_instant(changed: str, tmp_path: Path) -> None:
 
 def test_a_folder_in_the_place_of_the_draft(tmp_path: Path) -> None:
     """Even under the number of this process it is somebody else's, and stays."""
-    theirs = tmp_path / f".r.{os.getpid()}.tmp"
+    theirs = tmp_path / f".r.{os.getpid()}.landscape.tmp"
     theirs.mkdir()
     (theirs / "precious").write_text("mine")
     with pytest.raises(FileError, match=f"{theirs.name} cannot be made: File exists"):
@@ -249,7 +249,7 @@ def test_a_kill_at_any_instant(exchanges: bool, tmp_path: Path) -> None:
         (out / "notes.md").write_text("mine")
         if not killed_at(number, out, exchanges):
             break
-        whole_ones = [p for p in (out, *out.parent.glob(".r.*.old")) if p.exists()]
+        whole_ones = [p for p in (out, *out.parent.glob(".r.*.landscape.old")) if p.exists()]
         assert content(whole_ones[0]) in ({**whole("old"), "notes.md": "mine"}, {**whole("new"), "notes.md": "mine"})
         assert not exchanges or whole_ones[0] == out
         seen.add(content(whole_ones[0])["report.html"])
@@ -262,17 +262,28 @@ def test_a_kill_at_any_instant(exchanges: bool, tmp_path: Path) -> None:
 
 def test_hidden_folders_of_others_stay(tmp_path: Path) -> None:
     """Only what has the name of a killed command's folder, and our record or nothing in it, is cleaned up."""
-    theirs = tmp_path / ".r.1234.tmp"
+    theirs = tmp_path / ".r.1234.landscape.tmp"
     theirs.mkdir()
     (theirs / "precious").write_text("mine")
-    (tmp_path / ".r.99.tmp").symlink_to(theirs)
-    (tmp_path / ".r.77.tmp").mkdir()
+    (tmp_path / ".r.99.landscape.tmp").symlink_to(theirs)
+    (tmp_path / ".r.77.landscape.tmp").mkdir()
+    # Of other programs, and a copy of a report.
+    (tmp_path / ".r.78.tmp").mkdir()
     (tmp_path / ".r.notes.tmp").mkdir()
     write(tmp_path / "r", "one")
-    shutil.copytree(tmp_path / "r", tmp_path / ".r.before.old")
+    for copy in (".r.79.tmp", ".r.before.old"):
+        shutil.copytree(tmp_path / "r", tmp_path / copy)
     write(tmp_path / "r", "two")
     assert (theirs / "precious").read_text() == "mine"
-    names = [".r.1234.tmp", ".r.99.tmp", ".r.before.old", ".r.notes.tmp", "r"]
+    names = [
+        ".r.1234.landscape.tmp",
+        ".r.78.tmp",
+        ".r.79.tmp",
+        ".r.99.landscape.tmp",
+        ".r.before.old",
+        ".r.notes.tmp",
+        "r",
+    ]
     assert sorted(p.name for p in tmp_path.iterdir()) == names
 
 

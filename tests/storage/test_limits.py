@@ -165,8 +165,8 @@ def test_a_lock_of_another_user(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["*.h5", "[ab].h5", "?.h5"])
 def test_a_name_with_wildcards_removes_nothing(name: str, tmp_path: Path) -> None:
     """The temporary files of other writers, and of names that only begin alike, are not those of a killed writer."""
-    others = [tmp_path / f".{other}.77.tmp" for other in ("a.h5", "b.h5", f"{name}.x.h5", f"{name}.7x")]
-    abandoned = tmp_path / f".{name}.77.tmp"
+    others = [tmp_path / f".{other}.77.landscape.tmp" for other in ("a.h5", "b.h5", f"{name}.x.h5", f"{name}.7x")]
+    abandoned = tmp_path / f".{name}.77.landscape.tmp"
     for path in (*others, abandoned):
         path.write_bytes(b"\x89HDF\r\n\x1a\nunfinished")
     train(TINY, tmp_path / name, quiet=True)
@@ -177,9 +177,12 @@ def test_a_temporary_file_follows_no_link(tmp_path: Path) -> None:
     """A link under the name of the temporary file is an error; it and what it leads to stay."""
     path, victim = tmp_path / "run.h5", tmp_path / "victim"
     victim.write_text("precious")
-    link = tmp_path / f".run.h5.{os.getpid()}.tmp"
+    link = tmp_path / f".run.h5.{os.getpid()}.landscape.tmp"
     link.symlink_to(victim)
-    with pytest.raises(FileError, match=r"run\.h5\.\d+\.tmp cannot be made: File exists"), temporary_file(path, 1):
+    with (
+        pytest.raises(FileError, match=r"run\.h5\.\d+\.landscape\.tmp cannot be made: File exists"),
+        temporary_file(path, 1),
+    ):
         pass
     assert (link.is_symlink(), victim.read_text(), path.exists()) == (True, "precious", False)
 

@@ -139,7 +139,7 @@ def test_what_a_killed_sweep_left_is_removed(whole: Path, tmp_path: Path) -> Non
     """Half of a definition under its temporary name, but no file of another program that bears such a name."""
     shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
     before = files(tmp_path)
-    mine, ours = (tmp_path / "long" / f".{DEFINITION}.{number}.tmp" for number in (77, 78))
+    mine, ours = (tmp_path / "long" / f".{DEFINITION}.{number}.landscape.tmp" for number in (77, 78))
     mine.write_text("mine")
     ours.write_text('{"name": "lo')
     assert cli.run(arguments(tmp_path, LONG)) == 0
