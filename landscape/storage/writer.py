@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from landscape.errors import FileError
 from landscape.storage import schema
 from landscape.storage.contents import Contents
 from landscape.storage.disk import Disk, TableWriter
@@ -49,6 +51,7 @@ class Writer(Disk):
 
         Raises ConfigError or FileError for a file that no reader would accept or that does not fit on the disk.
         """
+        _require_writable(path)
         with new_file(path, kind, attrs, rooms, scales, arrays) as (_, made):
             pass
         return cls(path, fsync, made)
@@ -65,6 +68,7 @@ class Writer(Disk):
         fsync: bool = False,
     ) -> Self:
         """Reopen a file with room for `more` rows of each table; otherwise as `rewrite`."""
+        _require_writable(path)
         rewrite(path, attrs, more, tables, scales, rows)
         return cls(path, fsync)
 
@@ -168,3 +172,9 @@ class Writer(Disk):
                 self._slots, self._newest = self._tables[group], newest
                 found = [table.row(slot) for slot in (0, 1)]
                 self._ages = [-1 if row is None else int(row[newest]) for row in found]
+
+
+def _require_writable(path: Path) -> None:
+    """Raise FileError for a file that its permissions protect, though that of its folder would let it be replaced."""
+    if path.exists() and not os.access(path, os.W_OK, effective_ids=True):
+        raise FileError(f"{path} is protected from being written", "chmod u+w it, or choose another place")

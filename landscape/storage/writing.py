@@ -54,18 +54,23 @@ def abandoned(path: Path) -> Iterator[Path]:
 def temporary_file(path: Path, size: int) -> Iterator[Path]:
     """A path for a new file of about `size` bytes, which becomes `path` when the block ends without an error.
 
-    A full disk is an error before anything is written; at the end of the block all space is allocated and on disk.
+    A full disk is an error before anything is written; at the end of the block all space is allocated and on disk. The
+    permissions of a file that is replaced stay; until then the new one is its owner's alone.
     """
-    temporary = draft_of(path)
+    temporary, mode = draft_of(path), stat.S_IMODE(path.stat().st_mode) if path.exists() else None
     try:
         # Anything else there, such as a link, is foreign.
-        os.close(os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666))
+        os.close(
+            os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666 if mode is None else 0o600)
+        )
     except OSError as error:
         raise FileError(f"{temporary} cannot be made: {error.strerror}", mend(error)) from error
     try:
         _claim(temporary, size + (1 << 20))
         yield temporary
         _claim(temporary, temporary.stat().st_size)
+        if mode is not None:
+            temporary.chmod(mode)
         _sync(temporary)
         os.replace(temporary, path)
         _sync(path.parent)
