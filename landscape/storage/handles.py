@@ -39,8 +39,9 @@ class Handle:
 def open_marked(path: Path) -> Handle:
     """Open a file for writing, and mark it until the handle is closed."""
     handle = Handle(os.open(path, os.O_RDWR))
-    # Shared, as some file systems would else keep HDF5 from reading. Without locks there, that of the name has to do.
-    with contextlib.suppress(OSError):
+    # Shared, as some file systems would else keep HDF5 from reading. Where there are no such locks, as on systems other
+    # than Linux, that of the name has to do.
+    with contextlib.suppress(OSError, AttributeError):
         fcntl.fcntl(handle.number, fcntl.F_OFD_SETLK, _lock(fcntl.F_RDLCK))
     return handle
 
@@ -53,7 +54,7 @@ def is_marked(path: Path) -> bool:
             found = fcntl.fcntl(handle, fcntl.F_OFD_GETLK, _lock(fcntl.F_WRLCK))
         finally:
             os.close(handle)
-    except OSError:
+    except (OSError, AttributeError):
         return False
     kind, _, start, *_ = struct.unpack(_FLOCK, found)
     # Locks of other programs are of other bytes, too.

@@ -233,7 +233,7 @@ def test_too_long_names(length: int, tmp_path: Path, run_file: Path, assert_refu
 
 def test_the_longest_name(tmp_path: Path) -> None:
     """That whose temporary file has the longest name that the system allows."""
-    name = "x" * (255 - len(f"..h5.{os.getpid()}.tmp")) + ".h5"
+    name = "x" * (255 - len(f"..h5.{os.getpid()}.landscape.tmp")) + ".h5"
     assert cli.run(["train", "--out", str(tmp_path / name), *SMALL]) == 0
     assert [path.name for path in tmp_path.iterdir()] == [name]
 

@@ -78,6 +78,16 @@ def test_others_read_it_and_know_that_it_is_written(tmp_path: Path, capsys: pyte
     assert not inspect(moved).writer
 
 
+def test_systems_without_such_locks_have_that_of_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(fcntl, "F_OFD_SETLK")
+    monkeypatch.delattr(fcntl, "F_OFD_GETLK")
+    with Recorder(tmp_path / "run.h5", small()) as recorder:
+        assert recorder.checkpoint(0)
+        with pytest.raises(FileError, match="is being written by"):
+            resume(tmp_path / "run.h5")
+    assert states(tmp_path / "run.h5").keys() == {0}
+
+
 def search(run: Path, out: Path) -> None:
     refine(run, 60, AnalysisConfig(blocks=("E", "W"), device="cpu"), out, quiet=True)
 
