@@ -288,7 +288,9 @@ class SliceConfig:
     )
     k: int = field(2, "Eigenvectors at each end.", at_least=1, at_most=8)
     radius: float | None = field(
-        None, "Largest t. By default where lambda t^2 / 2 of the largest |lambda| equals the objective.", above=0
+        None,
+        "Largest t. By default where lambda t^2 / 2 of the largest |lambda| equals the |objective|, 1 where one is 0.",
+        above=0,
     )
     points: int = field(101, "Points of a line.", at_least=2, at_most=10_001)
     plane_points: int = field(41, "Points of the plane along each direction.", at_least=2, at_most=401)

@@ -33,7 +33,7 @@ class Slices(Curve):
     """The objective along eigenvectors.
 
     t (point,); loss, eigenvalues, slope by direction, the lowest first and then the highest;
-    names (direction,); plane (plane_point, plane_point): rows along the lowest eigenvector, columns along the highest.
+    names (direction,); plane (low_point, high_point): rows along the lowest eigenvector, columns along the highest.
     """
 
     axes = {
@@ -43,7 +43,7 @@ class Slices(Curve):
         "eigenvalues": ("direction",),
         "names": ("direction",),
         "plane_t": ("plane_point",),
-        "plane": ("high_point", "low_point"),
+        "plane": ("low_point", "high_point"),
     }
     x, y, by = "t", "loss", "names"
 
@@ -103,7 +103,8 @@ def _slices(run: Path, step: int, config: SliceConfig, analysis: AnalysisConfig,
     directions = chosen.within(torch.cat([eigen.vectors[0], eigen.vectors[1].flip(1)], dim=1))
     eigenvalues = np.concatenate([eigen.values[0], eigen.values[1][::-1]])
     value = at.objective.value(at.params)
-    radius = config.radius or (2 * value / eigen.operator_norm if eigen.operator_norm > 0 else 1.0) ** 0.5
+    # A loss of one's own may be negative or 0.
+    radius = config.radius or ((2 * abs(value) / eigen.operator_norm) ** 0.5 if value and eigen.operator_norm else 1.0)
     t, plane_t = (np.linspace(-radius, radius, n) for n in (config.points, config.plane_points))
     names = chosen.parameters
     lines = slice_lines(at.objective, at.params, names, directions, t)

@@ -14,10 +14,12 @@ from conftest import TINY
 from helpers.commands import Refusal
 from torch import Tensor
 
+from landscape import Recorder
 from landscape.analysis.hessian import analyse
+from landscape.analysis.slices import slice_checkpoint
 from landscape.choices.optimizers import SGD, Adam
 from landscape.cli import main as cli
-from landscape.config import HessianConfig
+from landscape.config import AnalysisConfig, HessianConfig, SliceConfig
 from landscape.curvature.lanczos import eigsh
 from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator, MatrixOperator
@@ -76,6 +78,39 @@ def test_the_plane_holds_the_lines() -> None:
     np.testing.assert_allclose(plane[:, 2], lines[1], rtol=1e-13)
     W = params["0.weight"] + 0.5 * vectors[:, 0].view(8, 5) - 0.5 * vectors[:, 1].view(8, 5)
     assert plane[0, 4] == pytest.approx(objective.value({**params, "0.weight": W}), rel=1e-13)
+
+
+@pytest.mark.slow
+def test_the_axes_of_a_dataset_are_those_of_the_directions(tiny_run: Path) -> None:
+    """At 0 along the lowest eigenvector the plane is the line along the highest, and the other way round."""
+    config = SliceConfig(block="E", points=5, plane_points=5)
+    data = slice_checkpoint(tiny_run, 60, config, AnalysisConfig(device="cpu")).to_xarray()
+    lines = dict(zip(data["names"].values, data["loss"].values, strict=True))
+    np.testing.assert_allclose(data["plane"].isel(low_point=2), lines["highest 1"], rtol=1e-12)
+    np.testing.assert_allclose(data["plane"].isel(high_point=2), lines["lowest 1"], rtol=1e-12)
+
+
+@pytest.mark.parametrize("targets", ["torch.ones(6, 1)", "torch.full((6, 1), 9.0)", "x @ torch.ones(2, 1)"])
+def test_objectives_that_are_negative_or_zero_have_slices(tmp_path: Path, targets: str) -> None:
+    """Of (f - y)^2 - c the slices are parabolas, of the default radius; the last one is 0 where it begins."""
+    shift = 0 if "@" in targets else 100
+    (tmp_path / "model.py").write_text(
+        "import torch\nfrom landscape import ModuleProblem\n\ndef factory():\n"
+        "    x = torch.arange(12.0).view(6, 2) / 8\n"
+        f"    loss = lambda f, y: (f - y).square().mean(1) - {shift}\n"
+        f"    return ModuleProblem(torch.nn.Linear(2, 1, bias=False), x, {targets}, loss)\n"
+    )
+    model = torch.nn.Linear(2, 1, bias=False)
+    model.weight.data.fill_(1.0)
+    with Recorder(tmp_path / "run.h5", model) as recorder:
+        recorder.checkpoint(0)
+    analysis = AnalysisConfig(problem=f"{tmp_path}/model.py:factory", device="cpu")
+    found = slice_checkpoint(tmp_path / "run.h5", 0, SliceConfig(points=5), analysis)
+    radius = (2 * abs(found.value) / np.abs(found.eigenvalues).max()) ** 0.5 if shift else 1.0
+    np.testing.assert_allclose(found.t, radius * np.linspace(-1, 1, 5), rtol=1e-12)
+    for i, loss in enumerate(found.loss):
+        parabola = found.value + found.slope[i] * found.t + found.eigenvalues[i] * found.t**2 / 2
+        np.testing.assert_allclose(loss, parabola, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.slow
