@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from landscape.errors import ArgumentError
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
@@ -200,9 +202,14 @@ def geometry(X: Floats, x: NDArray[Any]) -> dict[str, Any]:
     X (number, embed) in the order of `cyclic_order`, x (number,): the numbers. The null of the principal components
     permutes each column by itself (parallel analysis, Horn 1965); those of all other quantities permute the rows, so
     that numbers and embeddings are paired at random, and choose frequency, coordinate and exponent anew in each draw.
-    NaN for rows that are all the same.
+    NaN for rows that are all the same. Raises ArgumentError for what is no table of finite numbers.
     """
     n = len(X)
+    if X.ndim != 2 or n < FEWEST or len(x) != n or not np.isfinite(X).all():
+        raise ArgumentError(
+            f"an embedding {X.shape} of {len(x)} numbers, {np.isfinite(X).mean():.0%} of it finite",
+            f"give a row of finite entries for each of at least {FEWEST} numbers",
+        )
     found: dict[str, Any] = dict.fromkeys([s.name for s in STATISTICS], np.full(1 + PERMUTATIONS, np.nan))
     found |= {"component_share": np.full(min(X.shape), np.nan), "spearman": np.full(COORDINATES, np.nan)}
     found |= {name: np.full(n // 2 + 1, np.nan) for name in ("fourier_share", "circle_r2")}
@@ -210,7 +217,10 @@ def geometry(X: Floats, x: NDArray[Any]) -> dict[str, Any]:
     planes = number_of_planes(n)
     found |= {"plane_frequency": np.full(planes, -1), "plane_position": np.full((planes, n, 2), np.nan)}
     if np.ptp(X, axis=0).any():
-        found |= _measured(X, np.asarray(x, float), np.random.default_rng(SEED))
+        # Fourth powers of large and small entries are out of range; another power of 2 changes no digit.
+        _, unit = np.frexp(np.abs(X).max())
+        found |= _measured(np.ldexp(X, -unit), np.asarray(x, float), np.random.default_rng(SEED))
+        found["plane_position"] = np.ldexp(found["plane_position"], unit)
     found["num_frequencies"] = int(found["frequency_in_use"].sum())
     for statistic in STATISTICS:
         found |= _judged(statistic, found[statistic.name])

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from landscape.analysis import embeddings as emb
 from landscape.choices.tasks import TASKS
+from landscape.errors import ArgumentError
 
 Floats = NDArray[np.float64]
 
@@ -179,6 +180,30 @@ def test_turning_the_embedding_changes_nothing() -> None:
     of_columns = {f"{name}_{of}" for name in ("participation_ratio", "top_component_share") for of in ("null", "p")}
     for name in one.keys() - of_columns:
         np.testing.assert_allclose(one[name], other[name], rtol=1e-9, atol=1e-14, err_msg=name)
+
+
+@pytest.mark.parametrize("exponent", [-1000, -300, 300, 1000])
+def test_no_unit_of_the_embedding_matters(exponent: int) -> None:
+    """Rows in other units have the same geometry, bit for bit, and their planes have these units."""
+    X = circles(13, {3: 2.0, 5: 1.0}) + np.random.default_rng(0).normal(size=(13, 18))
+    one, other = (emb.geometry(rows, np.arange(13)) for rows in (X, np.ldexp(X, exponent)))
+    one["plane_position"] = np.ldexp(one["plane_position"], exponent)
+    for name, value in one.items():
+        np.testing.assert_array_equal(other[name], value, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("X", "said"),
+    [
+        (np.ones((5, 3)), r"an embedding \(5, 3\) of 5 numbers"),
+        (np.ones(7), r"an embedding \(7,\) of 7 numbers"),
+        (np.diag([np.nan, *range(9)]), "99% of it finite"),
+    ],
+)
+def test_what_is_no_embedding_is_refused(X: Floats, said: str) -> None:
+    with pytest.raises(ArgumentError, match=said) as caught:
+        emb.geometry(X, np.arange(len(X)))
+    assert "finite entries for each of at least 6 numbers" in caught.value.hint
 
 
 def test_the_same_embedding_gives_the_same_bits() -> None:
