@@ -40,8 +40,9 @@ class BatchSampler:
         if self.batch_size >= size:
             return None
         if self.follow:
-            share = self.probability[self.operands].prod(axis=1)
-            cumulative = np.cumsum(share)
+            # Of the words of a text most probabilities are so small that their products underflow.
+            log_share = np.log(np.maximum(self.probability, np.finfo(float).tiny))[self.operands].sum(axis=1)
+            cumulative = np.cumsum(np.exp(log_share - log_share.max()))
             at = self.rng.random(self.batch_size) * cumulative[-1]
             drawn: Ints = np.searchsorted(cumulative, at, side="right").clip(max=size - 1)
             return drawn

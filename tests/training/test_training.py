@@ -91,22 +91,6 @@ def test_uniform_is_exactly_even_where_it_can_be() -> None:
         assert set(np.bincount(tokens[:, slot], minlength=31)) == {10}
 
 
-def test_frequency_aware_batches() -> None:
-    """p_i is the softmax of |grad_i|^2 over its mean, and pairs are drawn in proportion to p_a p_b."""
-    config = variant(p=7, sampler="frequency_aware")
-    tokens = make_data(config).subset(TRAIN)[0]
-    sampler = BatchSampler(config, tokens, 25)
-    gradient = np.linspace(0.5, 1.5, 7)
-    sampler.refresh(gradient)
-    expected = np.exp(gradient**2 / (gradient**2).mean())
-    np.testing.assert_allclose(sampler.probability, expected / expected.sum(), rtol=1e-12)
-    drawn = np.bincount(np.concatenate([sampler.draw() for _ in range(4000)]), minlength=len(tokens))
-    share = sampler.probability[tokens].prod(axis=1)
-    share /= share.sum()
-    sigma = np.sqrt(share * (1 - share) * 100_000)
-    assert (abs(drawn - 100_000 * share) < 5 * sigma).all()
-
-
 @pytest.mark.parametrize("batch_size", ["full", 29])
 def test_full_batches_are_the_whole_training_set(batch_size: Any, tmp_path: Path) -> None:
     """Whatever the sampler, a run in batches as large as the training set takes each pair once a step."""
