@@ -224,7 +224,8 @@ class AnalysisConfig:
     probe_steps: int = field(80, "Hessian-vector products per probe.", at_least=1)
     bandwidth: float = field(
         0.01,
-        "Smoothing of the spectral densities: standard deviation relative to the largest |H| of the step.",
+        "Smoothing of the spectral densities: standard deviation relative to the largest |H| of the step, at least "
+        "0.004.",
         above=0,
         below=1,
     )

@@ -19,6 +19,7 @@ from landscape.analysis.quantities.quantity import Quantity, Row, pad
 from landscape.config import AnalysisConfig
 from landscape.curvature.operators import HessianOperator
 from landscape.devices import one_thread, require_dense
+from landscape.errors import ConfigError
 from landscape.problems.choice import choose
 from landscape.problems.problem import Arrays, Problem, Training, joint, selection, size, tensors
 from landscape.storage.schema import UNKNOWN, Field, Scales, Table
@@ -36,9 +37,14 @@ class Measurement:
     def __init__(self, problem: Problem, config: AnalysisConfig) -> None:
         """Without blocks in `config`, the problem's default blocks are measured.
 
-        Raises ConfigError for an unknown block or an objective that the run did not minimise, and DoesNotFitError for
-        dense blocks that do not fit in memory.
+        Raises ConfigError for an unknown block, an objective that the run did not minimise or a bandwidth that the grid
+        of the densities does not resolve, and DoesNotFitError for dense blocks that do not fit in memory.
         """
+        if config.bandwidth < density.FINEST:
+            raise ConfigError(
+                f"bandwidth is {config.bandwidth}, but densities have {density.POINTS} points, too few for that",
+                f"raise --bandwidth to {density.FINEST} or more",
+            )
         config = config if config.blocks else dataclasses.replace(config, blocks=problem.default_blocks)
         self.problem, self.config = choose(problem, config.blocks), config
         problem.decay(config.objective)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import TINY
+from helpers.commands import Refusal
 from torch import Tensor, nn
 
 from landscape import problems
@@ -19,8 +20,10 @@ from landscape.analysis import verify
 from landscape.analysis.hessian import analyse
 from landscape.analysis.measurement import Measurement
 from landscape.analysis.parts import folder_of
+from landscape.analysis.quantities import density
 from landscape.cli.tables import measurements
 from landscape.config import HessianConfig, TrainConfig
+from landscape.curvature.density import density_grid, density_of
 from landscape.errors import ConfigError, FileError, LandscapeError, NumericsError
 from landscape.problems.embedding_mlp.blocks import BLOCKS, PAIRS
 from landscape.storage.hessians import HessianReader
@@ -266,3 +269,17 @@ def test_a_refused_tolerance_leaves_the_file_free(tiny_run: Path, tmp_path: Path
     assert analyse(tiny_run, HessianConfig(steps="0", blocks=("E",)), out, quiet=True).steps == [0]
     with pytest.raises(FileError, match="it was made with rel_tau None, not 0.001"):
         analyse(tiny_run, HessianConfig(steps="0", blocks=("E",), rel_tau=1e-3), out, quiet=True)
+
+
+def test_bandwidths_that_the_grid_of_densities_does_not_resolve_are_refused(
+    tiny_run: Path, tmp_path: Path, assert_refused: Refusal
+) -> None:
+    """Down to the finest one sums over the points are integrals, wherever a peak lies between two of them."""
+    for bandwidth in (density.FINEST, 0.001):
+        grid, width = density_grid(1.0, bandwidth, density.POINTS)
+        spacing = grid[1] - grid[0]
+        peaks = grid[255] + spacing * np.linspace(0, 1, 9)
+        mass = [spacing * density_of(np.array([peak]), grid, width).sum() for peak in peaks]
+        assert (np.abs(np.array(mass) - 1).max() < 1e-8) == (bandwidth >= density.FINEST)
+    asked = ["hessian", tiny_run, "--bandwidth", 0.0039, "--out", tmp_path / "h.h5"]
+    assert_refused(asked, 2, "bandwidth is 0.0039, but densities have 512 points", "raise --bandwidth to 0.004 or more")

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from landscape.curvature.density import Smoothed
 
 POINTS = 512
+FINEST = 0.004
+"""Bandwidth at which the points are a standard deviation apart, so that sums over them are integrals to 1e-8."""
 FIELDS = (
     Field(
         "jensen_shannon",
