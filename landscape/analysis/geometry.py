@@ -168,10 +168,11 @@ class _Run:
         return found
 
     def _losses(self, logits: Floats) -> Floats:
-        """Mean cross-entropy of logits (a, b, class) on each split."""
+        """Mean cross-entropy of logits (a, b, class) on each split; NaN for one whose pairs have no place."""
         right = np.take_along_axis(logits, self.labels[..., None].astype(np.int64), 2)[..., 0]
         losses = logsumexp(logits, axis=2) - right
-        return np.array([losses[self.split == part].mean() for part in SPLITS.values()])
+        parts = [losses[self.split == part] for part in SPLITS.values()]
+        return np.array([part.mean() if part.size else np.nan for part in parts])
 
 
 def summary(path: Path) -> Table:

@@ -71,6 +71,18 @@ def test_every_stored_step_is_measured(name: str, tmp_path: Path) -> None:
         assert bool(np.isnan(data["excluded_loss"]).all()) == (config.task == "squares")
 
 
+def test_a_split_of_pairs_without_a_place_has_no_loss(tmp_path: Path) -> None:
+    """The one pair to test on is 1 * 0, and 0 has no logarithm: its loss is missing, without a warning of NumPy."""
+    run = made(tmp_path, task="mul", p=7, train_fraction=0.5, test_fraction=0.03, seed=12)
+    with RunReader(run) as reader:
+        data = reader.data()
+        assert data["tokens"][data["split"] == 1].tolist() == [[1, 0]]
+    with open_geometry(measure_geometry(run)) as found:
+        for name in ("loss", "restricted_loss", "excluded_loss"):
+            assert np.isfinite(found[name].sel(split="train")).all()
+            assert np.isnan(found[name].sel(split="test")).all()
+
+
 def test_key_frequencies_are_those_of_the_last_step(tmp_path: Path) -> None:
     """E on the circle of frequency 3 at the end: the restricted logits of every step have these waves alone."""
     run = made(tmp_path)
