@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from pathlib import Path
 
 import h5py
@@ -268,6 +269,20 @@ def test_sharpness_is_that_of_torchs_own_optimiser(tiny_run: Path, tiny_hessian:
     expected = np.linalg.eigvals(np.diag(rate) @ H).real.max()
     assert row["sharpness_adam"] == pytest.approx(expected, rel=1e-6)
     assert np.isnan(tiny_hessian.row(0)["sharpness_adam"])
+
+
+@pytest.mark.slow
+def test_a_sharpness_that_has_not_converged_is_missing(
+    tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Ritz value is below lambda_max, and has no error bar in the file."""
+    from landscape.curvature import lanczos
+
+    monkeypatch.setattr(lanczos, "eigsh", functools.partial(eigsh, max_hvps=0))
+    config = HessianConfig(steps="60", blocks=("b1",), device="cpu")
+    row = analyse(tiny_run, config, tmp_path / "h.h5", quiet=True).row(60)
+    assert np.isnan([row["sharpness_gd"], row["sharpness_adam"]]).all()
+    assert row["eigenvalues"][0, 1, 0] > 0
 
 
 def test_scaled_operator() -> None:

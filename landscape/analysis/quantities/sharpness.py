@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def compute(at: Checkpoint) -> Row:
-    """lambda_max of the preconditioned Hessian over all parameters, if the learning rates are known."""
+    """lambda_max of the preconditioned Hessian over all parameters, if the rates are known and the search converges."""
     from landscape.curvature.lanczos import eigsh
     from landscape.curvature.tracking import scaled
 
@@ -25,7 +25,9 @@ def compute(at: Checkpoint) -> Row:
         rates, row[name] = _rates(at, adaptive), np.nan
         if rates is not None:
             step = scaled(at.hessian, rates)
-            row[name] = eigsh(step, 1, "highest", "lanczos", rtol=1e-4, seed=at.config.seed).values[0, 0]
+            found = eigsh(step, 1, "highest", "lanczos", rtol=1e-4, seed=at.config.seed)
+            if found.converged.all():
+                row[name] = found.values[0, 0]
     return row
 
 
