@@ -146,6 +146,10 @@ class TrainConfig:
         """Whether a parameter stays at its value in the step after `step`."""
         return parameter == self.freeze != "none" and step >= self.freeze_from
 
+    def risen(self, step: int) -> float:
+        """Share of the learning rates, which rise to 1 in the warm-up, that the step after `step` takes."""
+        return min(1.0, (step + 1) / self.warmup) if self.warmup else 1.0
+
     @property
     def reads_text(self) -> bool:
         """Whether the samples are words of a text, not pairs of numbers."""

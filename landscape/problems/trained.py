@@ -102,13 +102,18 @@ class TrainedProblem(abc.ABC):
         return Objective(self.model, self.tokens, self.labels, weight_decay=decay, chunk_size=self._chunk_size)
 
     def training(self, reader: RunReader, step: int) -> Training:
-        """What the trainer knew at a stored step; the learning rates are those of the last row of metrics by then."""
+        """What the trainer knew at a stored step.
+
+        The learning rates are those of the last row of metrics by then, risen since in the warm-up.
+        """
         count = reader.tokens_at(step)["count"][: self.train.classes]
         metrics = reader.metrics_at(step) or {}
         moments = reader.second_moments(step) if step else None
         corrected = 1 - self.train.betas[1] ** step
         rest = metrics.get("lr_W", metrics.get("lr", np.nan))
-        rates = {n: float(metrics.get("lr_E", np.nan) if n == "E" else rest) for n in self.parameters}
+        recorded = max((row for row in reader.table("metrics").rows if row <= step), default=step)
+        risen = self.train.risen(step) / self.train.risen(recorded)
+        rates = {n: risen * float(metrics.get("lr_E", np.nan) if n == "E" else rest) for n in self.parameters}
         return Training(
             step=step,
             rates={n: 0.0 * rate if self.train.is_frozen(n, step) else rate for n, rate in rates.items()},

@@ -77,8 +77,8 @@ class Member:
     def rate(self, name: str, step: int) -> float:
         """The learning rate of a parameter in the step after `step`."""
         config = self.config
-        rise = min(1.0, (step + 1) / config.warmup) if config.warmup else 1.0
-        return 0.0 if config.is_frozen(name, step) else rise * config.lr * (self.lr_ratio if name == "E" else 1.0)
+        share = 0.0 if config.is_frozen(name, step) else config.risen(step)
+        return share * config.lr * (self.lr_ratio if name == "E" else 1.0)
 
     def decide_stop(self, step: int, test_accuracy: float) -> None:
         """Set the last step once the test accuracy is reached."""

@@ -272,6 +272,19 @@ def test_sharpness_is_that_of_torchs_own_optimiser(tiny_run: Path, tiny_hessian:
 
 
 @pytest.mark.slow
+def test_sharpness_takes_the_rates_of_its_step_in_a_warm_up(tmp_path: Path) -> None:
+    """Between two rows of metrics the rates rise: they are those of the step that follows the checkpoint."""
+    steps = (0, 4, 7, 15, 20)
+    config = dataclasses.replace(TINY, warmup=10, steps=20, checkpoint_every=0, checkpoint_log=0, checkpoint_at=steps)
+    train(config, tmp_path / "run.h5", quiet=True)
+    asked = HessianConfig(steps=",".join(map(str, steps)), blocks=("all",), device="cpu")
+    found = analyse(tmp_path / "run.h5", asked, quiet=True)
+    for step, share in zip(steps, (0.1, 0.5, 0.8, 1, 1), strict=True):
+        row = found.row(step)
+        assert row["sharpness_gd"] == pytest.approx(share * TINY.lr * row["eigenvalues"][0, 1, 0], rel=1e-6)
+
+
+@pytest.mark.slow
 def test_a_sharpness_that_has_not_converged_is_missing(
     tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
