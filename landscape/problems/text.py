@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
+import unicodedata
 from collections import Counter
 from pathlib import Path
 
@@ -50,7 +51,8 @@ def _read(path: Path, vocabulary: int, state: tuple[int, int]) -> Text:
             f"{path} is not text in UTF-8: byte {error.start} is 0x{error.object[error.start]:02x}",
             "unpack or convert it first, such as with gunzip or iconv -f LATIN1 -t UTF-8",
         ) from error
-    found = _WORD.findall(letters.lower())
+    # Accents that stand for themselves, as macOS writes them, are no letters and would end words.
+    found = _WORD.findall(unicodedata.normalize("NFC", letters.lower()))
     counts = Counter(found)
     if len(counts) < vocabulary - 1:
         raise ConfigError(

@@ -6,7 +6,9 @@ import dataclasses
 import gzip
 import pydoc_data.topics
 import re
+import unicodedata
 from pathlib import Path
+from typing import Literal
 
 import h5py
 import numpy as np
@@ -50,6 +52,14 @@ def test_the_vocabulary_is_the_most_frequent_words_and_one_for_all_others(tmp_pa
     # stop 3, don’t 2; of those that occur once the first in the alphabet.
     assert text.words == ["stop", "don’t", "here", UNKNOWN]
     assert text.tokens.tolist() == [1, 0, 1, 0, 3, 0, 2, 3]
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFD"])
+def test_accents_belong_to_words_in_either_form_of_unicode(form: Literal["NFC", "NFD"], tmp_path: Path) -> None:
+    config = written(tmp_path, unicodedata.normalize(form, "Été naïve été señor été naïve"), vocabulary=4)
+    text = read_text(config)
+    assert text.words == ["été", "naïve", "señor", UNKNOWN]
+    assert text.tokens.tolist() == [0, 1, 0, 2, 0, 1]
 
 
 def test_every_sample_is_a_place_of_the_text(topics: Path) -> None:
