@@ -8,13 +8,14 @@ import torch
 from torch import Tensor
 
 from landscape.curvature.lanczos import eigsh
-from landscape.curvature.objective import Objective, Parameters, gradients
+from landscape.curvature.objective import Objective, Parameters, differentiable, gradients
 from landscape.errors import ArgumentError
 
 _PRODUCTS = 40
 _ROUNDING = 1e-8
 
 
+@differentiable
 def require_convex(objective: Objective, params: Parameters) -> None:
     """Raise ArgumentError for a loss with negative curvature in its outputs, as they are at `params`.
 

@@ -42,6 +42,8 @@ Sum = Callable[[Ask, Parameters, Tensor, Callable[[Tensor], Tensor]], Tensor]
 
 
 _NOTHING = torch.zeros(0, dtype=torch.float64)
+differentiable = torch.inference_mode(False)
+"""Decorates what needs derivatives: without it those of a caller in torch.no_grad or inference_mode would be zeros."""
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Tensor:
@@ -187,6 +189,7 @@ class Objective(Shown):
                 )
         self._is_deterministic = True
 
+    @differentiable
     def require_sound(self, params: Parameters) -> None:
         """Raise unless the loss is one finite value per sample or token that depends on each of the parameters.
 
@@ -232,6 +235,7 @@ class Objective(Shown):
         for at in self._data.pieces():
             yield functools.partial(self._outputs, at), functools.partial(self._loss_of, at)
 
+    @differentiable
     def linearised(self, params: Parameters) -> Iterator[Callable[[Parameters], Tensor]]:
         """Per chunk, its outputs weighted by d loss / d output at `params`: only the outputs' own curvature is left."""
         for outputs, loss in self.chunks():
@@ -241,10 +245,11 @@ class Objective(Shown):
             (slope,) = gradients(loss(at), [at])
             yield functools.partial(_weighted, outputs, slope)
 
+    @differentiable
     def gradient(self, params: Parameters) -> dict[str, Tensor]:
         """Gradient by parameter name."""
         require_parameters(params, self.device)
-        leaves = {n: p.detach().to(self.dtype).requires_grad_() for n, p in params.items()}
+        leaves = {n: p.detach().to(self.dtype, copy=True).requires_grad_() for n, p in params.items()}
         self.require_sound(leaves)
         found = self.total(("gradient", (), ()), leaves, _NOTHING, lambda _: self.own_gradient(leaves))
         pieces = found.split([p.numel() for p in leaves.values()])

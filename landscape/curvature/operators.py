@@ -14,7 +14,7 @@ from torch import Tensor
 
 from landscape.curvature.arguments import chosen, require_choice, require_matrix, require_symmetric
 from landscape.curvature.checks import blaming, is_finite, require_parameters
-from landscape.curvature.objective import Objective, Parameters, gradients, require_objective
+from landscape.curvature.objective import Objective, Parameters, differentiable, gradients, require_objective
 from landscape.curvature.sound import require_finite, require_range
 from landscape.curvature.symmetry import asymmetry, symmetrised
 from landscape.curvature.vectors import gaussian
@@ -131,6 +131,7 @@ class HessianOperator(Shown):
 
     shown = ("shape", "rows", "cols", "part", "dtype", "device")
 
+    @differentiable
     def __init__(
         self,
         objective: Objective,
@@ -197,8 +198,11 @@ class HessianOperator(Shown):
             )
         return result[:, 0] if single else result
 
+    @differentiable
     def own(self, columns: Tensor) -> Tensor:
         """The products with vectors (n, m) of the objective's terms here."""
+        # Autograd keeps no tensor that was made in inference mode.
+        columns = columns.clone() if columns.is_inference() else columns
         result = columns.new_zeros(self.shape[0], columns.shape[1])
         with blaming("the product fails"):
             for term in self._terms:

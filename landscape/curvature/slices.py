@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from landscape.curvature.arguments import chosen, require_tensor
-from landscape.curvature.objective import Objective, gradients, require_objective
+from landscape.curvature.objective import Objective, differentiable, gradients, require_objective
 from landscape.curvature.vectors import Array, to_array
 from landscape.errors import ArgumentError
 from landscape.results import Curve
@@ -66,6 +66,7 @@ def slice_plane(
     return np.array([[objective.value(_shift(params, (x, first), (y, second))) for x in t] for y in t])
 
 
+@differentiable
 def _curvature(objective: Objective, params: Mapping[str, Tensor], step: Mapping[str, Tensor]) -> float:
     """The second derivative by t of L(theta + t v) at 0."""
     t = next(iter(step.values())).new_zeros(()).requires_grad_()

@@ -12,8 +12,9 @@ from helpers.modules import PER_SAMPLE, Point, make, pick, point_of, reference
 from torch import Tensor, nn
 
 from landscape.curvature.differences import require_derivatives
+from landscape.curvature.inertia import saddle_index
 from landscape.curvature.objective import Objective
-from landscape.curvature.operators import HessianOperator
+from landscape.curvature.operators import HessianOperator, Part
 from landscape.errors import ArgumentError
 
 
@@ -351,3 +352,21 @@ def test_padding_is_constant() -> None:
     H = HessianOperator(Objective(module, x, x.sum(1) % 3), dict(module.named_parameters())).dense()
     assert not H[:4].any()
     assert H[4:20].any()
+
+
+@pytest.mark.parametrize("part", ["hessian", "gauss_newton", "residual"])
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_callers_without_gradients(mode: type[torch.no_grad | torch.inference_mode], part: Part) -> None:
+    """Under torch.no_grad, where networks are evaluated, derivatives are not zeros."""
+    module, x, y, loss, _ = make("mlp")
+    objective = Objective(module, x, y, PER_SAMPLE[loss])
+    before = HessianOperator(objective, point_of(module), part=part)
+    gradient, index = objective.gradient(point_of(module)), saddle_index(before).negative
+    unused = HessianOperator(objective, point_of(module), part=part)
+    with mode():
+        assert torch.equal(unused.dense(), before.dense())
+        again = HessianOperator(Objective(module, x, y, PER_SAMPLE[loss]), point_of(module), part=part)
+        assert saddle_index(again).negative == index
+        assert torch.equal(again.dense(), before.dense())
+        found = again.objective.gradient(point_of(module))
+    assert all(torch.equal(found[n], g) for n, g in gradient.items())

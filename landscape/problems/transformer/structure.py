@@ -11,7 +11,7 @@ from torch import Tensor
 
 from landscape.config import TrainConfig
 from landscape.curvature.deflation import Directions, Spanned
-from landscape.curvature.objective import cross_entropy, gradients
+from landscape.curvature.objective import cross_entropy, differentiable, gradients
 from landscape.curvature.symmetry import symmetrised
 from landscape.problems.transformer.head import LastMLP
 from landscape.problems.transformer.invariance import null_vectors
@@ -127,6 +127,7 @@ class TransformerStructure:
                 self._found[name, gauss_newton] = self._derivatives(name, slice(0, size), everything, gauss_newton)
         return self._found[name, gauss_newton]
 
+    @differentiable
     def _derivatives(self, name: str, at: slice, samples: Tensor, gauss_newton: bool) -> Tensor:
         """Derivatives of entries of a parameter's gradient by all parameters, (parameter, entry), from some samples."""
         if not len(samples):
