@@ -84,6 +84,46 @@ def test_the_trainer_of_hugging_face(tmp_path: Path) -> None:
     assert "eval_loss" in logged[4]
 
 
+@pytest.mark.long
+@pytest.mark.parametrize(("strategy", "last"), [("steps", 6), ("epoch", 4)])
+@pytest.mark.filterwarnings("ignore:.*:UserWarning", "ignore:.*:FutureWarning", "ignore:.*:DeprecationWarning")
+def test_the_best_model_is_not_the_last_step(strategy: str, last: int, tmp_path: Path) -> None:
+    """With load_best_model_at_end the model goes back to an earlier step; the last row is what was trained."""
+    torchvision()  # transformers imports it
+    from transformers import EarlyStoppingCallback, GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback
+    from transformers import TrainingArguments as Arguments
+
+    from landscape.training.callbacks.transformers import RecorderCallback
+
+    trained: dict[int, np.ndarray[Any, Any]] = {}
+
+    class Watch(TrainerCallback):
+        """The embedding after each step."""
+
+        def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+            trained[state.global_step] = model.transformer.wte.weight.detach().numpy().copy()
+
+    torch.manual_seed(0)
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=11, n_positions=8, n_embd=8, n_layer=1, n_head=2))
+    data = [{"input_ids": torch.arange(8), "labels": torch.arange(8)}] * 4
+    options = Arguments(
+        output_dir=str(tmp_path / "out"), num_train_epochs=4, per_device_train_batch_size=2, learning_rate=0.01,
+        report_to=[], use_cpu=True, disable_tqdm=True, load_best_model_at_end=True,
+        # The loss falls: the first evaluation stays the best, and the second one stops the training.
+        metric_for_best_model="loss", greater_is_better=True,
+        eval_strategy=strategy, save_strategy=strategy, eval_steps=3, save_steps=3,
+    )  # fmt: skip
+    callbacks = [RecorderCallback(tmp_path / "run.h5", every=5), Watch(), EarlyStoppingCallback(1)]
+    trainer = Trainer(model=model, args=options, train_dataset=data, eval_dataset=data, callbacks=callbacks)
+    trainer.train()
+    assert trainer.state.global_step == last
+    assert not np.array_equal(model.transformer.wte.weight.detach().numpy(), trained[last])
+    found = states(tmp_path / "run.h5")
+    assert list(found) == sorted({0, min(5, last), last})
+    for step in found.keys() - {0}:
+        assert np.array_equal(found[step]["transformer.wte.weight"], trained[step])
+
+
 @pytest.fixture
 def lightning() -> ModuleType:
     """The library."""

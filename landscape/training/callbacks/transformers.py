@@ -42,9 +42,16 @@ class RecorderCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
         self._recording.commit(state.global_step)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Store a checkpoint that is due."""
-        if self._recording.is_due(state.global_step):
+        """Store a checkpoint that is due, and the last step."""
+        if self._recording.is_due(state.global_step) or control.should_training_stop:
             self._recording.checkpoint(state.global_step)
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Store the step at which another callback stopped the training, as after an evaluation."""
+        if control.should_training_stop:
+            self._recording.checkpoint(state.global_step)
+
+    on_save = on_epoch_end
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
         """Keep what is logged."""
@@ -52,5 +59,7 @@ class RecorderCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Store the last step and close the file."""
-        self._recording.checkpoint(state.global_step)
+        # What load_best_model_at_end has put into the model is that of an earlier step.
+        if not args.load_best_model_at_end:
+            self._recording.checkpoint(state.global_step)
         self._recording.end(state.global_step)
