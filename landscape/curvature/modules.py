@@ -37,17 +37,17 @@ class ModuleFunction:
             **dict(self.module.named_buffers(remove_duplicate=False)),
         }
         self._require_names(params, own)
-        given = {id(own[n]) for n in params}
-        # By identity, as torch expects one tensor for all names of a tied parameter.
-        copies = {id(p): in_precision(p.detach(), self.dtype).clone() for p in own.values() if id(p) not in given}
-        constants = {n: copies[id(p)] for n, p in own.items() if id(p) not in given}
+        # By identity: one tensor for all places of a tied parameter.
+        values = {id(own[n]): p for n, p in params.items()}
+        values |= {id(p): in_precision(p.detach(), self.dtype).clone() for p in own.values() if id(p) not in values}
+        everything = {n: values[id(p)] for n, p in _each_place(self.module).items()}
         # As a DataLoader's collated samples are usually passed on.
         arguments, keywords = (), {}
         if isinstance(inputs, dict):
             keywords = inputs
         else:
             arguments = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
-        return torch.func.functional_call(self.module, {**constants, **params}, arguments, keywords)
+        return torch.func.functional_call(self.module, everything, arguments, keywords, tie_weights=False)
 
     def _require_eval(self) -> None:
         active = [f"{type(m).__name__} {name!r}" for name, m in self._by_mode.items() if m.training]
@@ -73,6 +73,19 @@ class ModuleFunction:
                     f"{other!r} and {name!r} are one tied tensor",
                     "name it once, as dict(model.named_parameters()) does",
                 )
+
+
+def _each_place(module: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers by one name for each place that holds them: all of a tied one, one of a shared submodule.
+
+    By a second name of the same place functional_call would leave in the module what it has put there.
+    """
+    return {
+        name: held
+        for prefix, part in module.named_modules()
+        for named in (part.named_parameters, part.named_buffers)
+        for name, held in named(prefix, recurse=False, remove_duplicate=False)
+    }
 
 
 def first_names(module: nn.Module) -> dict[str, str]:

@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from landscape.curvature.checks import require_real, require_settings
 from landscape.curvature.data import Data, Tree, as_data, fresh
-from landscape.curvature.modules import device_of, first_names, in_precision
+from landscape.curvature.modules import ModuleFunction, device_of, first_names, loss_in_precision
 from landscape.curvature.objective import Adapter, Objective, PerSampleLoss, cross_entropy
 from landscape.curvature.weights import WeightFunction, Weights
 from landscape.errors import ArgumentError, kind_of
@@ -154,32 +154,23 @@ class _WholeLoss(nn.Module):
     ) -> None:
         super().__init__()
         self.parameter_list = nn.ParameterList(parameters.values())
-        # In a tuple, as the given module keeps its own parameters, which are no part of this one.
-        self._given, self._names, self._data, self._adapt = (model, loss), list(parameters), data, outputs
+        # No submodule, as the given module keeps its own parameters, which are no part of this one.
+        self._model, self._loss = ModuleFunction(model, torch.float64), loss_in_precision(loss, torch.float64)
+        self._names, self._data, self._adapt = list(parameters), data, outputs
         self._weights = Weights(loss, per_token, weights)
 
     def forward(self, _: Tensor) -> Tensor:
-        (model, loss), sums = self._given, []
-        params = dict(zip(self._names, self.parameter_list, strict=True))
+        params, sums = dict(zip(self._names, self.parameter_list, strict=True)), []
         total = self._weights.total(piece()[1] for piece in self._data.pieces())
         for piece in self._data.pieces():
             inputs, targets = (fresh(tree, torch.float64) for tree in piece())
             with sdpa_kernel(SDPBackend.MATH):
-                found = _called(model, params, inputs)
+                found = self._model(params, inputs)
             outputs, targets_ = found if self._adapt is None else self._adapt(found), self._weights.clean(targets)
-            values = _called(loss, {}, (outputs, targets_)) if isinstance(loss, nn.Module) else loss(outputs, targets_)
+            values = self._loss(outputs, targets_)
             counted = self._weights.of(targets)
             sums.append((values if counted is None else values[counted != 0] * counted[counted != 0]).sum())
         return torch.stack(sums).sum() / total
-
-
-def _called(module: nn.Module, params: Mapping[str, Tensor], inputs: Tree) -> Any:
-    """A module's outputs in float64, without a copy of it, which not every module can make."""
-    constants = {name: in_precision(b, torch.float64).clone() for name, b in module.named_buffers()}
-    if isinstance(inputs, dict):
-        return torch.func.functional_call(module, {**constants, **params}, (), inputs)
-    arguments = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
-    return torch.func.functional_call(module, {**constants, **params}, arguments)
 
 
 def _parts(names: Sequence[str]) -> dict[str, tuple[str, ...]]:

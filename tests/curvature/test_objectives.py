@@ -158,6 +158,15 @@ def test_some_parameters_of_a_module_with_tied_ones(
     assert_close(found, torch.cat(rows), 1e-10)
 
 
+def test_a_submodule_under_two_names_is_put_back() -> None:
+    """The parameters of the module are those that the optimiser trains, also after an analysis."""
+    module = Twice().eval()
+    before = module.state_dict(keep_vars=True)
+    HessianOperator(Objective(module, draw(9, 3), torch.arange(9) % 3), point_of(module)).dense()
+    after = module.state_dict(keep_vars=True)
+    assert all(after[name] is held for name, held in before.items())
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("kind", ["module", "function"])
 def test_tensors_of_a_loss(kind: str, dtype: torch.dtype) -> None:
