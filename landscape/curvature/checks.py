@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import math
 import numbers
+import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.parameter import UninitializedParameter
@@ -219,6 +221,26 @@ def require_used(unused: Sequence[str]) -> None:
         + (f" and {len(unused) - 3} more" if len(unused) > 3 else ""),
         "leave out of params what the model does not use; check the spelling, and for detach() or no_grad in the model",
     )
+
+
+def require_replaced(value: Tensor, own: Mapping[str, Tensor]) -> None:
+    """Raise ArgumentError for a value that depends on a module's own parameters, in whose place others were given."""
+    found = torch.autograd.grad(value, list(own.values()), allow_unused=True) if own and value.requires_grad else ()
+    read = [name for name, gradient in zip(own, found, strict=False) if gradient is not None]
+    if read:
+        raise ArgumentError(
+            f"the loss reads {read[0]!r} of the module itself, a constant beside the parameter that is given",
+            "in forward reach it as an attribute of its module, such as self.head.weight, not in a list or closure; in "
+            "loss= and outputs= use what the model returns; L2 is weight_decay=",
+        )
+
+
+def random_state(device: torch.device) -> tuple[Any, ...]:
+    """The state of every generator that a model draws random numbers from."""
+    states = [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
+    # Models that draw by NumPy mostly draw from its global generator.
+    legacy = np.random.get_state(legacy=False)["state"]  # noqa: NPY002
+    return random.getstate(), bytes(legacy["key"]), legacy["pos"], [state.tolist() for state in states]
 
 
 def is_finite(x: Tensor) -> bool:

@@ -49,6 +49,16 @@ class ModuleFunction:
             arguments = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
         return torch.func.functional_call(self.module, everything, arguments, keywords, tie_weights=False)
 
+    @property
+    def is_training(self) -> bool:
+        """Whether any part of the module is in training mode."""
+        return any(module.training for module in self.module.modules())
+
+    def replaced(self, params: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The module's own trainable parameters, in whose place these are given."""
+        own = dict(self.module.named_parameters(remove_duplicate=False))
+        return {name: own[name] for name in params if name in own and own[name].requires_grad}
+
     def _require_eval(self) -> None:
         active = [f"{type(m).__name__} {name!r}" for name, m in self._by_mode.items() if m.training]
         if active:

@@ -13,11 +13,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from landscape.curvature.checks import (
     blaming,
+    random_state,
     require_finite,
     require_independent,
     require_labels,
     require_outputs,
     require_parameters,
+    require_replaced,
     require_same,
     require_settings,
     require_used,
@@ -178,6 +180,8 @@ class Objective(Shown):
         self._require_left_alone(params)
         if self._is_deterministic:
             return
+        if isinstance(self._model, ModuleFunction) and self._model.is_training:
+            self._require_nothing_drawn(params)
         for at in self._data.pieces():
             with torch.no_grad():
                 once, twice = (float(self._chunk(at, params)) for _ in range(2))
@@ -194,7 +198,7 @@ class Objective(Shown):
         """Raise unless the loss is one finite value per sample or token that depends on each of the parameters.
 
         ArgumentError also where the samples of a chunk depend on each other or automatic differentiation is wrong,
-        NumericsError where a value is not finite. Once for each set of names: some 8 passes over 32 samples, and over
+        NumericsError where a value is not finite. Once for each set of names: some 9 passes over 32 samples, and over
         chunks until each parameter has been used.
         """
         self._require_left_alone(params)
@@ -214,6 +218,8 @@ class Objective(Shown):
         if not self._is_part:
             require_used(self.unused(params))
         with blaming("the loss cannot be differentiated"):
+            if isinstance(self._model, ModuleFunction):
+                require_replaced(self._chunk(at, params), self._model.replaced(params))
             self._require_derivatives(at, params)
         self._sound.add(tuple(params))
 
@@ -284,6 +290,19 @@ class Objective(Shown):
             self._outputs(self._data.probe()[0], after)
             require_same(before, {n: p for n, p in after.items() if p._version == versions[n]})
         self._left_alone.add(tuple(params))
+
+    def _require_nothing_drawn(self, params: Parameters) -> None:
+        """Raise ArgumentError for a module that draws random numbers: two losses may agree by chance."""
+        at, states = self._data.probe()[0], []
+        for _ in range(2):
+            with torch.no_grad():
+                self._outputs(at, params)
+            states.append(random_state(self.device))
+        if states[0] != states[1]:
+            raise ArgumentError(
+                "the model draws random numbers in training mode, such as layers to leave out",
+                "call model.eval(), or fix its random numbers",
+            )
 
     def _require_derivatives(self, at: Piece, params: Parameters) -> None:
         """Check them in float64, where little is lost to rounding and few kinks are met."""

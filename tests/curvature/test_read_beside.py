@@ -1,0 +1,96 @@
+"""What a module or loss reads beside the parameters that are given: the module's own ones, and random numbers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers.refusals import X, Y, net, operator, refused, table
+from torch import Tensor, nn
+
+from landscape import cross_entropy
+
+REACH = "in forward reach it as an attribute of its module, .* use what the model returns; L2 is weight_decay="
+
+
+class Listed(nn.Module):
+    """A layer whose weight is used again, by way of a list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4, dtype=torch.float64)
+        self.again = [self.layer.weight]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x).tanh() @ self.again[0]
+
+
+def penalised(module: nn.Sequential, name: str) -> Callable[[Tensor, Tensor], Tensor]:
+    """Cross-entropy with L2 of the module's own parameter."""
+    own = module.get_parameter(name)
+    return lambda z, y: cross_entropy(z, y) + own.square().sum()
+
+
+@table(
+    {
+        "list": (
+            lambda: operator(model=Listed(), x=torch.cat([X, X[:, :1]], 1)),
+            "the loss reads 'layer.weight' of the module itself, a constant beside the parameter that is given",
+            REACH,
+        ),
+        "loss": (lambda: operator(penalised(m := net(), "0.weight"), m), "the loss reads '0.weight'", REACH),
+        "outputs": (
+            lambda: operator(model=(m := net()), outputs=lambda z: z * m[2].bias.double()),
+            "the loss reads '2.bias'",
+            REACH,
+        ),
+    }
+)
+def test_own_parameters(make: Callable[[], Any], words: str, hint: str) -> None:
+    """The module's own parameters are not those of the point: their part of the derivatives would be missing."""
+    refused(make, words, hint)
+
+
+def test_own_parameters_that_are_constants() -> None:
+    """A parameter that is not given is a constant, however the loss reaches it."""
+    module = net()
+    given = {"2.bias": module[2].bias}
+    found = operator(penalised(module, "0.weight"), module, params=given).dense()
+    assert torch.equal(found, operator(model=module, params=given).dense())
+
+
+class Skipped(nn.Module):
+    """A layer that is left out by chance, next to never."""
+
+    def __init__(self, draw: Callable[[], float]) -> None:
+        super().__init__()
+        self.first, self.second, self.draw = nn.Linear(3, 3), nn.Linear(3, 4), draw
+
+    def forward(self, x: Tensor) -> Tensor:
+        is_skipped = self.draw() < 1e-9 and self.training
+        return self.second(x if is_skipped else x + self.first(x).tanh())
+
+
+def again() -> float:
+    """The same number each time."""
+    torch.manual_seed(0)
+    return torch.rand(()).item()
+
+
+@pytest.mark.parametrize("draw", [lambda: torch.rand(()).item(), np.random.random, random.random])
+def test_random_numbers_that_do_not_matter_yet(draw: Callable[[], float]) -> None:
+    """In training mode they are refused whether or not two losses differ; in eval mode they may have no effect."""
+    module = Skipped(draw)
+    refused(
+        lambda: operator(model=module, x=X, y=Y), "the model draws random numbers in training mode", r"model.eval\(\)"
+    )
+    operator(model=module.eval())
+
+
+def test_fixed_random_numbers() -> None:
+    """A seed in forward makes them part of the function."""
+    operator(model=Skipped(again))
