@@ -219,7 +219,8 @@ def require_used(unused: Sequence[str]) -> None:
     raise ArgumentError(
         f"the loss does not depend on {', '.join(map(repr, unused[:3]))}"
         + (f" and {len(unused) - 3} more" if len(unused) > 3 else ""),
-        "leave out of params what the model does not use; check the spelling, and for detach() or no_grad in the model",
+        "leave out of params what the model does not use; check the spelling, and for detach() or no_grad in the "
+        "model; in a module, take the part away before it is recorded, or have forward add 0 * p.sum() of its p",
     )
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
@@ -123,6 +125,22 @@ def loss_in_precision(loss: Callable[..., Tensor], dtype: torch.dtype) -> Callab
         )
         return functools.partial(loss.func, *args, **dict(zip(loss.keywords, keywords, strict=True)))
     return loss
+
+
+@contextlib.contextmanager
+def plain_attention() -> Iterator[None]:
+    """Context in which attention takes torch's plain kernels, as the fused ones have no second derivative.
+
+    Nor does nn.TransformerEncoder take its fast path, which it does without gradients alone: where tokens are masked,
+    its outputs are others than those that are differentiated.
+    """
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
 
 
 def in_precision(x: Tensor, dtype: torch.dtype) -> Tensor:

@@ -9,7 +9,6 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from landscape.curvature.checks import (
     blaming,
@@ -28,7 +27,7 @@ from landscape.curvature.checks import (
 )
 from landscape.curvature.data import Data, Piece, Tree, as_data, checksum, fresh, shapes
 from landscape.curvature.differences import require_derivatives
-from landscape.curvature.modules import ModuleFunction, device_of, loss_in_precision
+from landscape.curvature.modules import ModuleFunction, device_of, loss_in_precision, plain_attention
 from landscape.curvature.part import taken
 from landscape.curvature.weights import WeightFunction, Weights
 from landscape.errors import ArgumentError, kind_of
@@ -316,7 +315,7 @@ class Objective(Shown):
 
     def _outputs(self, at: Piece, params: Parameters) -> Tensor:
         x = fresh(at()[0], self.dtype)
-        with blaming(f"the model fails on inputs of shape {shapes(x)}"), sdpa_kernel(SDPBackend.MATH):
+        with blaming(f"the model fails on inputs of shape {shapes(x)}"), plain_attention():
             outputs = self._model({n: p.to(self.dtype) for n, p in params.items()}, x)
         if self._adapt is not None:
             with blaming(f"outputs= fails on the {type(outputs).__name__} that the model returns"):

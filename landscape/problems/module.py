@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from landscape.curvature.checks import require_real, require_settings
 from landscape.curvature.data import Data, Tree, as_data, fresh
-from landscape.curvature.modules import ModuleFunction, device_of, first_names, loss_in_precision
+from landscape.curvature.modules import ModuleFunction, device_of, first_names, loss_in_precision, plain_attention
 from landscape.curvature.objective import Adapter, Objective, PerSampleLoss, cross_entropy
 from landscape.curvature.weights import WeightFunction, Weights
 from landscape.errors import ArgumentError, kind_of
@@ -164,7 +163,7 @@ class _WholeLoss(nn.Module):
         total = self._weights.total(piece()[1] for piece in self._data.pieces())
         for piece in self._data.pieces():
             inputs, targets = (fresh(tree, torch.float64) for tree in piece())
-            with sdpa_kernel(SDPBackend.MATH):
+            with plain_attention():
                 found = self._model(params, inputs)
             outputs, targets_ = found if self._adapt is None else self._adapt(found), self._weights.clean(targets)
             values = self._loss(outputs, targets_)

@@ -105,7 +105,7 @@ REFUSED: dict[str, tuple[dict[str, str], str, str]] = {
     ),
     "random numbers": (
         {"model(), x": "Own(lambda z: z + torch.randn_like(z)), x"},
-        "curvature needs a deterministic loss",
+        "the model draws random numbers in training mode",
         "fix its random numbers",
     ),
     "once differentiable": (
@@ -142,7 +142,7 @@ REFUSED: dict[str, tuple[dict[str, str], str, str]] = {
     "unused": (
         {"model(), x": "Unused(), x"},
         "the loss does not depend on '2.weight', '2.bias'",
-        "leave out of params what the model does not use",
+        "or have forward add 0 * p.sum()",
     ),
 }
 OWN = """

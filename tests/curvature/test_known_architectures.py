@@ -16,6 +16,7 @@ from helpers.vision import torchvision
 from scipy.sparse.linalg import LinearOperator
 from scipy.sparse.linalg import eigsh as scipy_eigsh
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from landscape.curvature.lanczos import eigsh
 from landscape.curvature.objective import Objective
@@ -206,3 +207,27 @@ def test_a_kernel_without_second_derivative_is_refused() -> None:
     with pytest.raises(ArgumentError, match="cannot be differentiated") as raised:
         made.hessian()
     assert "fused attention" in raised.value.hint
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_the_value_is_that_of_the_loss_that_is_differentiated() -> None:
+    """Without gradients nn.TransformerEncoder would give 0 for masked tokens, which a mean over tokens takes in."""
+
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            layer = nn.TransformerEncoderLayer(4, 2, 6, batch_first=True)
+            self.embed, self.encode = nn.Embedding(5, 4), nn.TransformerEncoder(layer, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            encoded: Tensor = self.encode(self.embed(x), src_key_padding_mask=x == 0)
+            return encoded.mean(1)
+
+    torch.manual_seed(0)
+    module, x, y = Masked().eval(), torch.tensor([[1, 2, 0], [3, 0, 0], [4, 1, 2]]), torch.arange(3)
+    params = {n: p.detach().double() for n, p in module.named_parameters()}
+    with sdpa_kernel(SDPBackend.MATH):
+        given = {n: p.clone().requires_grad_() for n, p in params.items()}
+        expected = nn.functional.cross_entropy(torch.func.functional_call(module, given, (x,)), y)
+    assert Objective(module, x, y).value(params) == pytest.approx(float(expected.detach()), rel=1e-14)
+    assert torch.backends.mha.get_fastpath_enabled()
