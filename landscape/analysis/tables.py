@@ -64,7 +64,7 @@ def notes(result: HessianReader) -> Iterator[str]:
     chances = [chance for row in rows if "hidden" in row for chance in row["hidden_failure_probability"]]
     if chance := np.nanmax([0.0, *chances]):
         yield f"hidden/|H|: no eigenvalue is missed further out than this, except with probability {chance:.0e} per end"
-    if any(cell.endswith("*") for cell in cells):
+    if not all(result.converged(step) for step in result.steps):
         yield "* not every eigenvalue converged (see converged in the file)"
 
 

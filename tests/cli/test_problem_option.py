@@ -94,6 +94,16 @@ def test_a_problem_without_pairs_has_tables(users_run: Path, capsys: pytest.Capt
 
 
 @pytest.mark.slow
+def test_a_star_of_a_pattern_is_no_mark(users_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A block named by a pattern that ends in a star has converged like any other."""
+    argv = ["hessian", "--ckpt", "run.h5", "--problem", "mine:problem", "--steps", "9", "--blocks", "2.*"]
+    assert cli.run([*argv, "--quiet"]) == 0
+    said = capsys.readouterr().out
+    assert " 2.* " in said
+    assert "not every eigenvalue converged" not in said
+
+
+@pytest.mark.slow
 def test_a_file_grows_with_the_same_source_alone(users_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """More blocks join a file; another source or none is refused by name, and replaces it with --overwrite."""
     command = ["hessian", "--ckpt", "run.h5", "--steps", "5"]
