@@ -221,12 +221,36 @@ def test_the_trainer_of_lightning(lightning: ModuleType, module: Callable[[], An
         3: {"train_loss": train[3]},
         4: {"val_loss": val[4]},
         6: {"train_loss": train[6]},
-        8: {"val_loss": val[8]},
+        8: {"train_loss": train[8], "val_loss": val[8]},
     }
     assert seen == {1: [], 2: [], 3: [], 4: [3], 5: [3, 4], 6: [3, 4], 7: [3, 4, 6], 8: [3, 4, 6]}
     with RunReader(path) as reader:
         assert reader.attrs["status"] == "complete"
         assert (reader.config["blocks"], reader.config["pairs"], reader.config["seed"]) == ({"net": ["net.*"]}, [], 3)
+
+
+@pytest.mark.slow
+@WARNINGS
+def test_averaged_weights_are_not_the_last_step(
+    lightning: ModuleType, module: Callable[[], Any], tmp_path: Path
+) -> None:
+    """A callback that puts the mean of the weights into the module at the end does so after the last row."""
+    from lightning.pytorch.callbacks import StochasticWeightAveraging
+
+    from landscape.training.callbacks.lightning import RecorderCallback
+
+    model, trained = module(), []
+
+    class Watch(lightning.Callback):  # type: ignore[misc, name-defined]
+        def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
+            trained.append(pl_module.net.weight.detach().numpy().copy())
+
+    average = StochasticWeightAveraging(swa_lrs=0.05, swa_epoch_start=0.5)
+    fit(lightning, model, [average, RecorderCallback(tmp_path / "run.h5", every=5), Watch()])
+    found = states(tmp_path / "run.h5")
+    assert list(found) == [0, 5, 8]
+    assert np.array_equal(found[8]["net.weight"], trained[-1])
+    assert not np.array_equal(model.net.weight.detach().numpy(), trained[-1])
 
 
 @pytest.mark.slow

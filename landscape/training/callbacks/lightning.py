@@ -34,17 +34,19 @@ class RecorderCallback(Callback):  # type: ignore[misc, unused-ignore]
         self._wanted = {name: name.replace("/", "_") for name in metrics}
         self._recording = Recording(path, every, self._wanted.values(), options)
         self._origin: dict[str, str] = {}
+        self._last = float("inf")
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Open the file."""
-        last = trainer.estimated_stepping_batches
+        self._last = trainer.estimated_stepping_batches
         if trainer.is_global_zero:
-            self._recording.begin(pl_module, trainer.optimizers[0], trainer.global_step, last)
+            self._recording.begin(pl_module, trainer.optimizers[0], trainer.global_step, self._last)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
-        """Store a checkpoint that is due, and keep what the batch logged."""
+        """Store a checkpoint that is due, or the last one, and keep what the batch logged."""
         logged = self._logged(trainer, "batch")
-        if self._recording.is_due(trainer.global_step):
+        # At the end of the training other callbacks may have put an average of the weights into the module.
+        if self._recording.is_due(trainer.global_step) or trainer.global_step == self._last:
             self._recording.checkpoint(trainer.global_step)
             self._recording.keep(logged)
 
