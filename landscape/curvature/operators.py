@@ -201,8 +201,7 @@ class HessianOperator(Shown):
     @differentiable
     def own(self, columns: Tensor) -> Tensor:
         """The products with vectors (n, m) of the objective's terms here."""
-        # Autograd keeps no tensor that was made in inference mode.
-        columns = columns.clone() if columns.is_inference() else columns
+        columns = columns.clone() if columns.is_inference() else columns  # Autograd keeps no inference tensor.
         result = columns.new_zeros(self.shape[0], columns.shape[1])
         with blaming("the product fails"):
             for term in self._terms:
