@@ -179,8 +179,6 @@ class Objective(Shown):
         self._require_left_alone(params)
         if self._is_deterministic:
             return
-        if isinstance(self._model, ModuleFunction) and self._model.is_training:
-            self._require_nothing_drawn(params)
         for at in self._data.pieces():
             with torch.no_grad():
                 once, twice = (float(self._chunk(at, params)) for _ in range(2))
@@ -190,6 +188,8 @@ class Objective(Shown):
                     "deterministic loss",
                     "put the module in eval mode (dropout), or fix its random numbers",
                 )
+        if isinstance(self._model, ModuleFunction) and self._model.is_training:
+            self._require_nothing_drawn(params)
         self._is_deterministic = True
 
     @differentiable

@@ -105,7 +105,7 @@ REFUSED: dict[str, tuple[dict[str, str], str, str]] = {
     ),
     "random numbers": (
         {"model(), x": "Own(lambda z: z + torch.randn_like(z)), x"},
-        "the model draws random numbers in training mode",
+        "curvature needs a deterministic loss",
         "fix its random numbers",
     ),
     "once differentiable": (
