@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import shutil
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from landscape.analysis.parts import folder_of, has_parts
 from landscape.config import HessianConfig, TrainConfig
 from landscape.errors import LandscapeError
 from landscape.storage.hessians import HessianReader
+from landscape.storage.writing import draft_of
 from landscape.sweep import steps
 from landscape.sweep.jobs import Job
 from landscape.sweep.slurm import Submission
@@ -76,8 +76,7 @@ def test_a_killed_job_of_the_same_number(
     (job,), _ = submitted
     (part,) = job.outputs
     part.parent.mkdir()
-    draft = part.with_name(f".{part.name}.{os.getpid()}.tmp")
-    draft.write_bytes(left)
+    draft_of(part).write_bytes(left)
     job.execute()
     assert list(part.parent.iterdir()) == [part]
 
