@@ -134,6 +134,14 @@ def refuse_foreign(path: Path, kind: str) -> None:
     )
 
 
+def require_writable(path: Path) -> None:
+    """Raise FileError for a file that its permissions protect, though that of its folder would let it be replaced."""
+    if path.exists() and not os.access(path, os.W_OK, effective_ids=True):
+        raise FileError(
+            f"{path} is protected from being written", "make it writable, as its owner can, or choose another place"
+        )
+
+
 def require_name(path: Path) -> Path:
     """The path of a file. Raises FileError for a folder or an empty path."""
     if not path.name:

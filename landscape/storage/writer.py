@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from landscape.errors import FileError
 from landscape.storage import schema
 from landscape.storage.contents import Contents
 from landscape.storage.disk import Disk, TableWriter
-from landscape.storage.files import open_file
+from landscape.storage.files import open_file, require_writable
 from landscape.storage.handles import open_marked
 from landscape.storage.making import Rooms, Rows, new_file, rewrite
 from landscape.storage.table import Arrays
@@ -51,7 +49,7 @@ class Writer(Disk):
 
         Raises ConfigError or FileError for a file that no reader would accept or that does not fit on the disk.
         """
-        _require_writable(path)
+        require_writable(path)
         with new_file(path, kind, attrs, rooms, scales, arrays) as (_, made):
             pass
         return cls(path, fsync, made)
@@ -68,7 +66,7 @@ class Writer(Disk):
         fsync: bool = False,
     ) -> Self:
         """Reopen a file with room for `more` rows of each table; otherwise as `rewrite`."""
-        _require_writable(path)
+        require_writable(path)
         rewrite(path, attrs, more, tables, scales, rows)
         return cls(path, fsync)
 
@@ -141,6 +139,7 @@ class Writer(Disk):
     ) -> None:
         """Write the file anew with the room that it has, and more; one that cannot be is left as it is, and open."""
         room = {group: self.room(group) + more.get(group, 0) for group in self._tables}
+        require_writable(self.path)
         self._leave()
         try:
             rewrite(self.path, {}, room, tables, scales, rows)
@@ -172,9 +171,3 @@ class Writer(Disk):
                 self._slots, self._newest = self._tables[group], newest
                 found = [table.row(slot) for slot in (0, 1)]
                 self._ages = [-1 if row is None else int(row[newest]) for row in found]
-
-
-def _require_writable(path: Path) -> None:
-    """Raise FileError for a file that its permissions protect, though that of its folder would let it be replaced."""
-    if path.exists() and not os.access(path, os.W_OK, effective_ids=True):
-        raise FileError(f"{path} is protected from being written", "chmod u+w it, or choose another place")

@@ -32,7 +32,7 @@ _LOCKLESS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 _LOCK_TEXT = b'{"pid": '
 """Prefix of every lock file that is not empty."""
 _FOREIGN_LOCK = "another program or user may have made it: move it away, or choose another place"
-_ELSEWHERE = "another process under another name"
+_ELSEWHERE = "a process that opened it under another name, or whose lock file was removed"
 
 _leased: set[Path] = set()
 
@@ -54,23 +54,22 @@ def abandoned(path: Path) -> Iterator[Path]:
 def temporary_file(path: Path, size: int) -> Iterator[Path]:
     """A path for a new file of about `size` bytes, which becomes `path` when the block ends without an error.
 
-    A full disk is an error before anything is written; at the end of the block all space is allocated and on disk. The
-    permissions of a file that is replaced stay; until then the new one is its owner's alone.
+    A full disk is an error before anything is written; at the end of the block all space is allocated and on disk.
+    Owner and permissions of a file that is replaced stay; until then the new one is its maker's alone.
     """
-    temporary, mode = draft_of(path), stat.S_IMODE(path.stat().st_mode) if path.exists() else None
+    temporary, replaced = draft_of(path), path.stat() if path.exists() else None
     try:
         # Anything else there, such as a link, is foreign.
-        os.close(
-            os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666 if mode is None else 0o600)
-        )
+        made = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        os.close(os.open(temporary, made, 0o600 if replaced else 0o666))
     except OSError as error:
         raise FileError(f"{temporary} cannot be made: {error.strerror}", mend(error)) from error
     try:
         _claim(temporary, size + (1 << 20))
         yield temporary
         _claim(temporary, temporary.stat().st_size)
-        if mode is not None:
-            temporary.chmod(mode)
+        if replaced:
+            _open_as(temporary, replaced)
         _sync(temporary)
         os.replace(temporary, path)
         _sync(path.parent)
@@ -113,6 +112,22 @@ def _no_room(path: Path, size: int) -> FileError:
         f"{path.parent} has {free:,} bytes free; this file needs {size:,}",
         "free some space, write elsewhere, or store fewer checkpoints",
     )
+
+
+def _open_as(draft: Path, replaced: os.stat_result) -> None:
+    """Give a draft the owner and the permissions of the file that it replaces, as far as this process may."""
+    mode = stat.S_IMODE(replaced.st_mode)
+    try:
+        os.chown(draft, replaced.st_uid, replaced.st_gid)
+    except PermissionError:
+        try:
+            os.chown(draft, -1, replaced.st_gid)
+        except PermissionError:
+            # They were those of another group.
+            mode &= ~stat.S_IRWXG
+    # Not every file system lets modes be set; there all files have the same.
+    if stat.S_IMODE(draft.stat().st_mode) != mode:
+        draft.chmod(mode)
 
 
 def remove_abandoned(path: Path, begins: bytes = b"\x89HDF\r\n\x1a\n") -> None:

@@ -20,7 +20,14 @@ from landscape.problems.tasks import make_data
 from landscape.progress import Bar
 from landscape.results import Described, events
 from landscape.storage import schema
-from landscape.storage.files import as_path, make_folder, output, refuse_foreign, remove_if_empty
+from landscape.storage.files import (
+    as_path,
+    make_folder,
+    output,
+    refuse_foreign,
+    remove_if_empty,
+    require_writable,
+)
 from landscape.storage.hessians import HessianReader
 from landscape.storage.runs import RunReader
 from landscape.storage.writing import leased, lock_of, remove_abandoned, sole_writer, temporary_file
@@ -32,7 +39,7 @@ from landscape.sweep.plan import DEFINITION, SweepAnalysis, SweepConfig, SweepRu
 from landscape.sweep.slurm import Submission, in_queue, submit
 from landscape.training.ensemble import balanced, side_by_side
 from landscape.training.loop import TOGETHER, RunSummary, clip_batch, summarise
-from landscape.training.member import checkpoint_schedule, difference
+from landscape.training.member import UNSTORED, checkpoint_schedule, difference
 from landscape.workers import Workers
 
 if TYPE_CHECKING:
@@ -279,12 +286,13 @@ def _remove(runs: Sequence[SweepRun], earlier: Mapping[Path, SweepRun], holder: 
             else:
                 refuse_foreign(path, schema.HESSIAN)
                 stored = json.loads(HessianReader(path).attrs["parent_config"])
-            # A batch larger than the training set is stored as the training set's size.
-            if then is None or path not in then.files or difference(then.config, stored, {"device", "batch_size"}):
+            if then is None or path not in then.files or difference(then.config, stored, UNSTORED):
                 raise FileError(
                     f"{path} is not of the sweep that {path.parent / DEFINITION} describes",
                     "move it away, or choose another --out",
                 )
+    for path in files:
+        require_writable(output(path))
     for path in files:
         holder.take(path.name)
     with leased(map(output, files)):

@@ -21,6 +21,7 @@ from landscape.sweep.journal import JOBS, LEASES, notes
 from landscape.sweep.leases import Process, leases
 from landscape.sweep.plan import DEFINITION, SweepConfig, SweepRun, load_sweep, sweep_runs
 from landscape.sweep.slurm import Submission, cancel, queued, submissions
+from landscape.training.member import UNSTORED
 
 _AGAIN = "the same command resumes"
 
@@ -75,8 +76,7 @@ def status(config: SweepConfig, out: Path | str = "checkpoints") -> SweepStatus:
 def _is_trained(run: SweepRun) -> bool:
     """As `is_trained`, of a file that exists, whose rows are not read."""
     with RunReader(run.path) as reader:
-        # A batch larger than the training set is stored as the training set's size.
-        return is_complete(reader, run.config, {"device", "batch_size"})
+        return is_complete(reader, run.config, UNSTORED)
 
 
 def stop(config: SweepConfig, out: Path | str = "checkpoints") -> str:

@@ -23,7 +23,14 @@ from landscape.provenance import provenance
 from landscape.results import Result
 from landscape.storage import schema
 from landscape.storage.disk import Disk, TableWriter
-from landscape.storage.files import as_path, make_folder, output, refuse_existing, refuse_foreign
+from landscape.storage.files import (
+    as_path,
+    make_folder,
+    output,
+    refuse_existing,
+    refuse_foreign,
+    require_writable,
+)
 from landscape.storage.making import new_file
 from landscape.storage.writing import sole_writer
 from landscape.training.recorded import array, config, difference, form, scales, tables
@@ -80,6 +87,7 @@ def import_checkpoints(
     with sole_writer(path):
         if overwrite:
             refuse_foreign(path, schema.RUN)
+            require_writable(path)
         else:
             refuse_existing(path, "use --overwrite to replace it, or another --out")
         first, aliases = _read(found[0], skip, notes)

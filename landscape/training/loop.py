@@ -38,7 +38,7 @@ from landscape.storage.runs import GROKKED, MEMORISED, RunReader
 from landscape.storage.writing import sole_writer
 from landscape.training.ensemble import VARIABLE
 from landscape.training.group import Group
-from landscape.training.member import RESUMABLE, Member, difference, rooms
+from landscape.training.member import RESUMABLE, UNSTORED, Member, difference, rooms
 from landscape.training.tables import scales
 
 TOGETHER = 4
@@ -155,8 +155,7 @@ def is_begun(runs: Mapping[Path, TrainConfig]) -> bool:
 
 def _is_another(path: Path, config: TrainConfig) -> bool:
     with RunReader(path) as reader:
-        # A batch larger than the training set was clipped to it.
-        return reader.is_recorded or bool(difference(config, reader.config, {"device", "batch_size"}))
+        return reader.is_recorded or bool(difference(config, reader.config, UNSTORED))
 
 
 def summarise(path: Path, started: float | None = None) -> RunSummary:
@@ -168,8 +167,10 @@ def summarise(path: Path, started: float | None = None) -> RunSummary:
             bad = ~np.isfinite(metrics["train_loss"])
             diverged_step = int(metrics["metric_step"][bad.argmax() if bad.any() else -1])
         steps = int(reader.resume_state()["step"]) if diverged_step is None else diverged_step
+        # A step at which a run was interrupted is recorded when the run is resumed.
+        recorded = steps if diverged_step is not None or steps in reader.steps else max(steps - 1, 0)
         # Of a file that was repaired, the last row may be of any step before.
-        due = steps - steps % replace(TrainConfig(), reader.config).metrics_every
+        due = recorded - recorded % replace(TrainConfig(), reader.config).metrics_every
         has_last = metrics["metric_step"][-1:].max(initial=-1) >= due
         return RunSummary(
             path=str(path),

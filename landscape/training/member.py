@@ -233,6 +233,10 @@ def checkpoint_schedule(config: TrainConfig) -> list[int]:
     return sorted(step for step in wanted if step <= config.steps)
 
 
+UNSTORED = frozenset({"device", "batch_size"})
+"""Options that may differ from those of the file: a batch larger than the training set is stored as the set's size."""
+
+
 def difference(config: TrainConfig, stored: Mapping[str, Any], free: Set[str]) -> str:
     """The difference between a config and that of a run file, apart from `free` options; empty if none."""
     defaults = json.loads(to_json(_DEFAULTS))

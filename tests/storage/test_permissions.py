@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import stat
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
+from helpers.privileges import without_privileges
 from helpers.recording import small
 
 from landscape import Recorder, RunReader
@@ -17,6 +18,9 @@ from landscape.storage.folders import replaced_folder
 from landscape.storage.inspect import repair
 from landscape.storage.writer import Writer
 from landscape.storage.writing import temporary_file
+from landscape.training.importers import import_checkpoints
+
+AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 
 
 def mode(path: Path) -> int:
@@ -58,7 +62,8 @@ def test_a_run_keeps_its_permissions(tmp_path: Path) -> None:
 def test_nobody_else_reads_what_is_not_yet_in_its_place(tmp_path: Path) -> None:
     """The new file is as open as the old one only once it is there."""
     path = tmp_path / "run.h5"
-    path.touch(0o604)
+    path.touch()
+    path.chmod(0o604)
     with temporary_file(path, 1) as draft:
         assert mode(draft) == 0o600
     assert mode(path) == 0o604
@@ -74,22 +79,44 @@ def test_a_folder_keeps_its_permissions(tmp_path: Path) -> None:
         assert mode(out) == 0o700
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-@pytest.mark.parametrize("write", [resume, replace])
-def test_a_protected_file_stays_as_it_is(write: Callable[[Path], object]) -> None:
+@AS_ROOT
+def test_a_file_keeps_its_owner(tmp_path: Path) -> None:
+    """Whose run root resumes or repairs can go on with it."""
+    path = tmp_path / "run.h5"
+    replace(path)
+    os.chown(path, 65534, 12345)
+    path.chmod(0o640)
+    resume(path)
+    found = path.stat()
+    assert (found.st_uid, found.st_gid, mode(path)) == (65534, 12345, 0o640)
+
+
+@AS_ROOT
+def test_no_other_group_reads_it(tmp_path: Path) -> None:
+    """Where the group cannot stay, what it was allowed is nobody's."""
+    path = tmp_path / "run.h5"
+    replace(path)
+    os.chown(path, 0, 12345)
+    path.chmod(0o664)
+    with without_privileges():
+        resume(path)
+    assert (path.stat().st_gid, mode(path)) == (os.getegid(), 0o604)
+
+
+def imported(path: Path) -> None:
+    torch.save(small().state_dict(), source := path.parent.with_suffix(".5.pt"))
+    import_checkpoints([source], path, overwrite=True, quiet=True)
+
+
+@pytest.mark.parametrize("write", [resume, replace, imported])
+def test_a_protected_file_stays_as_it_is(write: Callable[[Path], object], tmp_path: Path) -> None:
     """Though whoever may write in its folder could put another one in its place."""
-    # Nobody but root comes to the folders of pytest.
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder).chmod(0o777)
-        path = Path(folder, "run.h5")
-        replace(path)
-        path.chmod(0o444)
-        before = path.read_bytes()
-        os.seteuid(65534)
-        try:
-            with pytest.raises(FileError, match=r"run\.h5 is protected from being written"):
-                write(path)
-        finally:
-            os.seteuid(0)
-        assert path.read_bytes() == before
-        assert os.listdir(folder) == ["run.h5"]
+    (folder := tmp_path / "runs").mkdir()
+    path = folder / "run.h5"
+    replace(path)
+    path.chmod(0o444)
+    before = path.read_bytes()
+    with without_privileges(), pytest.raises(FileError, match=r"run\.h5 is protected from being written"):
+        write(path)
+    assert path.read_bytes() == before
+    assert os.listdir(folder) == ["run.h5"]

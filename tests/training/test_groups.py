@@ -18,10 +18,11 @@ from helpers.apart import PATIENCE
 from helpers.run_files import same_run
 
 from landscape.errors import FileError
+from landscape.storage.runs import RunReader
 from landscape.training import loop
 from landscape.training.ensemble import ensemble
 from landscape.training.group import Group
-from landscape.training.loop import TOGETHER, summarise, train_ensemble
+from landscape.training.loop import TOGETHER, summarise, train, train_ensemble
 from landscape.training.member import Member
 
 LEADERS = (0, TOGETHER)
@@ -110,3 +111,23 @@ def test_a_group_that_fails_stops_the_others(tmp_path: Path, monkeypatch: pytest
     assert {(found.status, found.steps) for found in others} == {("interrupted", 41)}
     assert last.status == "running"
     assert {found.status for found in train_ensemble(runs, resume=True, quiet=True)} == {"complete"}
+
+
+@pytest.mark.parametrize("every", [1, 7])
+def test_an_interrupted_run_tells_its_last_accuracies(
+    every: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it stopped, a row of metrics is due once it goes on, and not before."""
+
+    def interrupt(seed: int, step: int, stop: threading.Event) -> None:
+        if step == 20:
+            os.kill(os.getpid(), signal.SIGINT)
+            assert stop.wait(PATIENCE)
+
+    watch(monkeypatch, interrupt)
+    found = train(dataclasses.replace(TINY, metrics_every=every), tmp_path / "run.h5", quiet=True)
+    assert (found.status, found.steps) == ("interrupted", 21)
+    with RunReader(tmp_path / "run.h5") as reader:
+        last = {name: float(column[-1]) for name, column in reader.metrics().items()}
+    assert last["metric_step"] == (20 if every == 1 else 14)
+    assert (found.train_accuracy, found.test_accuracy) == (last["train_accuracy"], last["test_accuracy"])
