@@ -90,7 +90,7 @@ class Recorder(Shown):
         # Absolute, as the training may change the working folder, where another file has the same name.
         self.path, self._model = output(as_path(path)).absolute(), model
         self._writer: Writer | None = None
-        self._owner, self._lock = os.getpid(), threading.RLock()
+        self._owner, self._lock, self._is_busy = os.getpid(), threading.RLock(), False
         self._names: list[str] = []
         self._expected = _whole(expected, "number of checkpoints")
         if self._expected > ROWS:
@@ -194,7 +194,10 @@ class Recorder(Shown):
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[Writer]:
-        """The open file, for one thread at a time. Raises ArgumentError once it is closed, and in a child process."""
+        """The open file, for one call at a time; other threads wait.
+
+        Raises ArgumentError once it is closed, in a child process, and in a signal handler that interrupts a call.
+        """
         # First, as a child may have been made while another thread held the lock.
         if self._owner != os.getpid():
             raise ArgumentError(
@@ -204,7 +207,16 @@ class Recorder(Shown):
         with self._lock:
             if self._writer is None:
                 raise ArgumentError(f"the recorder of {self.path} is closed", "open it again with resume=True")
-            yield self._writer
+            if self._is_busy:
+                raise ArgumentError(
+                    f"the recorder of {self.path} was called while it records, by a signal handler or the model",
+                    "let the handler set a flag, and record between two steps of the training",
+                )
+            self._is_busy = True
+            try:
+                yield self._writer
+            finally:
+                self._is_busy = False
 
     def _found(self) -> dict[str, Form]:
         """The forms of the model's parameters; tied ones once, under their first name."""

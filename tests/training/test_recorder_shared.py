@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -15,7 +16,7 @@ from helpers.apart import SERVER
 from helpers.recording import move, small, states
 
 from landscape import Recorder, RunReader
-from landscape.errors import LandscapeError
+from landscape.errors import ArgumentError, LandscapeError
 from landscape.storage.writing import owner
 
 
@@ -47,6 +48,8 @@ def test_threads_lose_no_row_of_each_other(tmp_path: Path) -> None:
         thread = threading.Thread(target=evaluate, args=(recorder,))
         thread.start()
         try:
+            while not (acknowledged or failed):
+                time.sleep(0.001)
             for step in range(65):
                 move(model, step)
                 assert recorder.checkpoint(step)
@@ -59,6 +62,29 @@ def test_threads_lose_no_row_of_each_other(tmp_path: Path) -> None:
         metrics = reader.metrics()
         assert not reader.damage
     assert metrics["metric_step"].tolist() == metrics["loss"].tolist() == acknowledged
+
+
+def test_a_signal_handler_does_not_record_within_a_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both rows would have been written to one place; as it is, the call that was interrupted is lost, and no other."""
+    path, model = tmp_path / "run.h5", small()
+    parameters = model.named_parameters
+
+    def interrupted() -> object:
+        signal.raise_signal(signal.SIGUSR1)
+        return parameters()
+
+    with Recorder(path, model) as recorder:
+        assert recorder.checkpoint(0)
+        usual = signal.signal(signal.SIGUSR1, lambda *_: recorder.checkpoint(7))
+        try:
+            with monkeypatch.context() as patch:
+                patch.setattr(model, "named_parameters", interrupted)
+                with pytest.raises(ArgumentError, match="was called while it records"):
+                    recorder.checkpoint(1)
+        finally:
+            signal.signal(signal.SIGUSR1, usual)
+        assert recorder.checkpoint(2)
+    assert states(path).keys() == {0, 2}
 
 
 def test_a_recorder_that_was_forgotten_is_opened_again(tmp_path: Path) -> None:
