@@ -48,7 +48,7 @@ class Slice(Command):
         from landscape.analysis.slices import slice_checkpoint
         from landscape.report.figures.slices import slices
         from landscape.report.style import save_figure, style
-        from landscape.storage.files import unmade
+        from landscape.storage.files import as_path, unmade
         from landscape.storage.folders import replaced_folder
 
         analysis = AnalysisConfig(
@@ -58,7 +58,7 @@ class Slice(Command):
             max_hvps=self.max_hvps,
             device=self.device,
         )
-        out = self.out or Path("reports") / f"{self.run.stem}-slices-{self.step}"
+        out = as_path(self.out) if self.out else Path("reports") / f"{self.run.stem}-slices-{self.step}"
         with unmade(out), working_on(out), replaced_folder(out, "slice", self.overwrite) as draft:
             found = slice_checkpoint(self.run, self.step, self.slice, analysis, self.quiet)
             with style():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from landscape.cli import tables
 from landscape.cli.declared import Command
 from landscape.cli.printing import say
 from landscape.config import TrainConfig, load, preset, replace
-from landscape.errors import INTERRUPTED, complain, in_file, working_on
+from landscape.errors import INTERRUPTED, ConfigError, complain, in_file, working_on
 from landscape.options import field
 from landscape.presets import PRESETS
 from landscape.text import printable
@@ -123,16 +122,16 @@ def base_config(argv: Sequence[str]) -> TrainConfig:
     """The options that flags override: those of the resumed run, else of preset and JSON file."""
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     early.add_argument("--preset", default="quick")
-    early.add_argument("--config", type=Path)
-    early.add_argument("--out", type=Path, default=Path("checkpoints/run.h5"))
+    early.add_argument("--config", type=_path)
+    early.add_argument("--out", type=_path, default=Path("checkpoints/run.h5"))
     early.add_argument("--resume", action="store_true")
     try:
         known, _ = early.parse_known_args(argv)
-    except argparse.ArgumentError:
-        # An option without its value; the full parser refuses it.
+    except (argparse.ArgumentError, ConfigError):
+        # An option without a value, or with one that is no path; the full parser refuses it.
         return preset("quick")
     base = preset(known.preset)
-    if known.resume and Path(os.path.expanduser(known.out)).exists():
+    if known.resume and known.out.exists():
         from landscape.storage.runs import RunReader
 
         with RunReader(known.out) as reader:
@@ -141,3 +140,10 @@ def base_config(argv: Sequence[str]) -> TrainConfig:
                 with in_file(known.out, "config"):
                     base = replace(TrainConfig(), reader.config)
     return load(known.config, base) if known.config else base
+
+
+def _path(text: str) -> Path:
+    # Only here, as --help need not wait for the modules of files.
+    from landscape.storage.files import as_path
+
+    return as_path(text)

@@ -11,6 +11,7 @@ import inspect
 import os
 import sys
 import traceback
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -37,6 +38,8 @@ _MEMBERS = (
 )
 _FOLDERS: set[Path] = set()
 """Those that problems of this process came from."""
+_RUN: weakref.WeakKeyDictionary[ModuleType, dict[str, str]] = weakref.WeakKeyDictionary()
+"""SHA-256 of the sources of problems in a module when it was first run: Python does not read it again."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +97,13 @@ def load(name: str) -> tuple[Problem, Source]:
         with _blaming(name, _file_of(factory, module)):
             problem = factory()
     _require_problem(name, problem)
-    return problem, _source(name, factory, module)
+    source = _source(name, factory, module)
+    if _RUN.setdefault(module, {}).setdefault(name, source.sha256) != source.sha256:
+        raise FileError(
+            f"--problem {name}: its source has changed since this process imported it",
+            "begin a new process, or name the file, which is read anew: path/to/file.py:factory",
+        )
+    return problem, source
 
 
 def _source(name: str, factory: Callable[[], Any], module: ModuleType) -> Source:

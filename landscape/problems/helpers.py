@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,7 +33,7 @@ def helpers(file: Path, folder: Path) -> dict[str, Path]:
 def _imported(path: Path, package: tuple[str, ...]) -> Iterator[str]:
     """All names that a file may import, parents first. A file that Python cannot read is refused where it is run."""
     tree = ast.Module([], [])
-    with contextlib.suppress(SyntaxError, ValueError):
+    with contextlib.suppress(OSError, SyntaxError, ValueError), warnings.catch_warnings(action="ignore"):
         tree = ast.parse(path.read_bytes())
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

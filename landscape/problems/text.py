@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from landscape.choices.samplers import SAMPLERS, Samples
 from landscape.config import TrainConfig
 from landscape.errors import ConfigError, FileError
+from landscape.storage.files import as_path
 
 UNKNOWN = "<unknown>"
 """The last word of every vocabulary, which stands for all that are not in it."""
@@ -33,7 +34,7 @@ class Text:
 
 def read_text(config: TrainConfig) -> Text:
     """The text of a run. Raises FileError for one that cannot be read, ConfigError for one of too few words."""
-    path = Path(config.text)
+    path = as_path(config.text)
     try:
         state = path.stat()
         return _read(path.absolute(), config.vocabulary, (state.st_size, state.st_mtime_ns))

@@ -187,4 +187,4 @@ def _text(value: Any) -> str:
     if isinstance(value, list | tuple):
         return "+".join(map(_text, value))
     # What separates folders, fields or values is written as in a URL, so that no two values have one name.
-    return quote(value, safe="") if isinstance(value, str) else json.dumps(value)
+    return quote(value, safe="", errors="surrogatepass") if isinstance(value, str) else json.dumps(value)

@@ -10,6 +10,7 @@ import pytest
 from helpers import foreign
 
 from landscape.cli import main as cli
+from landscape.errors import FileError
 from landscape.problems.factory import Source, load, unlike_source
 from landscape.problems.problem import Problem
 from landscape.storage.files import sha256
@@ -74,7 +75,10 @@ def test_every_module_beside_it_counts(changed: str, beside_the_user: None, tmp_
 
 
 def test_modules_of_a_package(beside_the_user: None, tmp_path: Path) -> None:
-    """Relative imports, and those by the full name, with and without __init__.py."""
+    """Relative imports, and those by the full name, with and without __init__.py.
+
+    A process that has run them would go on to measure the earlier ones.
+    """
     for package, line in (("one", "from . import shapes"), ("two", "from two.shapes import WIDTH")):
         written(tmp_path / package, 3)
         (tmp_path / package / "shapes.py").write_text("WIDTH = 3\n")
@@ -87,6 +91,10 @@ def test_modules_of_a_package(beside_the_user: None, tmp_path: Path) -> None:
         for name in ("shapes.py", "depth.py"):
             with (tmp_path / package / name).open("a") as file:
                 file.write("# Changed.\n")
+            with pytest.raises(FileError, match="its source has changed since this process imported it"):
+                load(f"{package}.prob:make")
+            for module in [m for m in sys.modules if m.partition(".")[0] == package]:
+                del sys.modules[module]
             after = load(f"{package}.prob:make")[1].sha256
             assert after != before
             before = after

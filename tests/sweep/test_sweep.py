@@ -77,10 +77,10 @@ def test_values_as_names() -> None:
 
 def test_paths_as_names() -> None:
     """A grid over texts leads out of no folder and to one file each, whatever their names hold."""
-    texts = ["../a.txt", "..%2Fa.txt", "/b c|*[é].txt", "a\nb", "corpus.txt"]
+    texts = ["../a.txt", "..%2Fa.txt", "/b c|*[é].txt", "a\nb", "\udce9", "corpus.txt"]
     runs = sweep_runs(SweepConfig(name="n", train={"task": "text"}, grid={"text": texts}), Path("o"))
     assert [run.config.text for run in runs] == texts
-    names = ["..%2Fa.txt", "..%252Fa.txt", "%2Fb%20c%7C%2A%5B%C3%A9%5D.txt", "a%0Ab", "corpus.txt"]
+    names = ["..%2Fa.txt", "..%252Fa.txt", "%2Fb%20c%7C%2A%5B%C3%A9%5D.txt", "a%0Ab", "%ED%B3%A9", "corpus.txt"]
     assert [run.path for run in runs] == [Path(f"o/n/base-text={name}-s0.h5") for name in names]
 
 
