@@ -27,6 +27,7 @@ from landscape.analysis.hessian import (
 from landscape.analysis.measurement import Measurement
 from landscape.config import AnalysisConfig
 from landscape.curvature.critical import CriticalPoint, SearchState, find_critical_point
+from landscape.curvature.objective import differentiable
 from landscape.curvature.operators import LinearMap, Product
 from landscape.errors import ConfigError, FileError
 from landscape.problems.factory import Source
@@ -48,6 +49,7 @@ def default_output(run: Path, step: int) -> Path:
     return require_name(run).with_name(f"{run.stem}.critical-{step}.h5")
 
 
+@differentiable
 def refine(
     run: Path | str,
     step: int,

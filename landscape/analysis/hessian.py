@@ -19,6 +19,7 @@ from landscape.analysis.measurement import Measurement
 from landscape.analysis.parallel import Crew, Origin, Task, measure, measured, processes
 from landscape.analysis.parts import has_parts, parts, remove_parts
 from landscape.config import AnalysisConfig, HessianConfig, Spectra, replace, to_json
+from landscape.curvature.objective import differentiable
 from landscape.errors import FileError, NumericsError, StepError, in_file, note, require_config, require_jobs, warn
 from landscape.problems import spread
 from landscape.problems.choice import in_order
@@ -42,6 +43,7 @@ GROWING = {"steps", "num_steps", "blocks", "device", "problem"}
 """Settings that may change when a file is extended; the source of a problem may not."""
 
 
+@differentiable
 def analyse(
     run: Path | str,
     config: HessianConfig | None = None,

@@ -99,7 +99,7 @@ def apart(reader: RunReader, measurement: Measurement, task: Task) -> Part:
     """Carry out a task without the checkpoint before: untracked rows, and eigenvectors."""
     measurement.vectors = {}
     rows = measured(reader, measurement, task)
-    return rows, {block: vectors.numpy() for block, vectors in measurement.vectors.items()}
+    return rows, {block: vectors.cpu().numpy() for block, vectors in measurement.vectors.items()}
 
 
 class Crew:

@@ -80,6 +80,6 @@ def parts(out: Path, reader: RunReader, measurement: Measurement, tasks: Sequenc
 def remove_parts(out: Path) -> None:
     """Remove the parts of a Hessian file that has them all."""
     folder = folder_of(out)
-    for path in itertools.chain(folder.glob("*.npz"), folder.glob(".*.npz.*.tmp")):
+    for path in itertools.chain(folder.glob("*.npz"), folder.glob(".*.npz.*.landscape.tmp")):
         path.unlink(missing_ok=True)
     remove_if_empty(folder)

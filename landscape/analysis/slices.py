@@ -13,6 +13,7 @@ from landscape import problems
 from landscape.analysis.checkpoint import Checkpoint
 from landscape.config import AnalysisConfig, SliceConfig
 from landscape.curvature.lanczos import eigsh
+from landscape.curvature.objective import differentiable
 from landscape.curvature.slices import slice_lines, slice_plane
 from landscape.devices import require_dense
 from landscape.errors import NumericsError
@@ -63,6 +64,7 @@ class Slices(Curve):
     """Largest difference between a slice's curvature at 0 and its eigenvalue, relative to |H|."""
 
 
+@differentiable
 def slice_checkpoint(
     run: Path | str, step: int, config: SliceConfig, analysis: AnalysisConfig, quiet: bool = True
 ) -> Slices:

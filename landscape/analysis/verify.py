@@ -14,6 +14,7 @@ from torch import Tensor
 
 from landscape import problems
 from landscape.config import HessianConfig, replace
+from landscape.curvature.objective import differentiable
 from landscape.devices import dense_bytes, free_memory
 from landscape.errors import LandscapeError
 from landscape.problems.choice import choose
@@ -48,6 +49,7 @@ class Verification:
         return self.dense_difference is None or self.dense_difference <= AGREEMENT
 
 
+@differentiable
 def verify(run: Path, result: HessianReader, quiet: bool = True) -> list[Verification]:
     """Compare a Hessian file with PyHessian and a dense Hessian, computed from the run's parameters."""
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import numbers
+import pickle
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -240,8 +241,7 @@ def random_state(device: torch.device) -> tuple[Any, ...]:
     """The state of every generator that a model draws random numbers from."""
     states = [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
     # Models that draw by NumPy mostly draw from its global generator.
-    legacy = np.random.get_state(legacy=False)["state"]  # noqa: NPY002
-    return random.getstate(), bytes(legacy["key"]), legacy["pos"], [state.tolist() for state in states]
+    return random.getstate(), pickle.dumps(np.random.get_state()), [state.tolist() for state in states]  # noqa: NPY002
 
 
 def is_finite(x: Tensor) -> bool:

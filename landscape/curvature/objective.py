@@ -113,6 +113,7 @@ class Objective(Shown):
 
     shown = ("count", "num_chunks", "weight_decay", "dtype", "device")
 
+    @differentiable
     def __init__(
         self,
         model: nn.Module | Callable[[Parameters, Any], Any],

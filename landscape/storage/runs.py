@@ -97,10 +97,13 @@ class RunReader(Described):
             self._row(group, step)
 
     def record(self, step: int) -> int:
-        """The checksum of the checkpoint at a stored step, which identifies it. Raises StepError."""
+        """The checksum of the checkpoint at a stored step, which identifies it. Raises StepError or FileError."""
         table = self.tables["checkpoints"]
         if not table.holds(step):
             raise no_step(self.path, "", step, self.steps)
+        if step not in table.rows:
+            # A damaged one, as this says.
+            self._row("checkpoints", step)
         return table.record(step)
 
     def disowns(self, attrs: Mapping[str, Any], records: Mapping[int, int]) -> str:

@@ -283,3 +283,16 @@ def test_bandwidths_that_the_grid_of_densities_does_not_resolve_are_refused(
         assert (np.abs(np.array(mass) - 1).max() < 1e-8) == (bandwidth >= density.FINEST)
     asked = ["hessian", tiny_run, "--bandwidth", 0.0039, "--out", tmp_path / "h.h5"]
     assert_refused(asked, 2, "bandwidth is 0.0039, but densities have 512 points", "raise --bandwidth to 0.004 or more")
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_a_caller_without_gradients(mode: type[torch.no_grad | torch.inference_mode], tmp_path: Path) -> None:
+    """Such as a loop that evaluates: analyses are those of any other caller."""
+    config = HessianConfig(blocks=("E,W",), k=2, steps="20", device="cpu")
+    train(TINY, run := tmp_path / "run.h5", quiet=True)
+    usual = analyse(run, config, tmp_path / "usual.h5", quiet=True)
+    with mode():
+        found = analyse(run, config, tmp_path / "found.h5", quiet=True)
+        assert all(opinion.agrees for opinion in verify.verify(run, found))
+    for name, value in usual.rows(20)["spectrum"].items():
+        np.testing.assert_array_equal(found.rows(20)["spectrum"][name], value)

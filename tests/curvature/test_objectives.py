@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 
+import numpy as np
 import pytest
 import torch
 from helpers.matrices import assert_close, draw
@@ -13,8 +14,10 @@ from torch import Tensor, nn
 
 from landscape.curvature.differences import require_derivatives
 from landscape.curvature.inertia import saddle_index
+from landscape.curvature.lanczos import eigsh
 from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator, Part
+from landscape.curvature.slices import slice_lines
 from landscape.errors import ArgumentError
 
 
@@ -378,4 +381,7 @@ def test_callers_without_gradients(mode: type[torch.no_grad | torch.inference_mo
         assert saddle_index(again).negative == index
         assert torch.equal(again.dense(), before.dense())
         found = again.objective.gradient(point_of(module))
+        lowest, t = eigsh(again, 1, "lowest", "dense").vectors[0], np.array([0.0, 0.1])
+        at_rest = slice_lines(again.objective, point_of(module), list(again.rows), lowest, t)
+    assert slice_lines(objective, point_of(module), list(before.rows), lowest, t).curvature == at_rest.curvature
     assert all(torch.equal(found[n], g) for n, g in gradient.items())

@@ -36,6 +36,15 @@ def spoiled(path: Path, group: str, step: int, name: str) -> None:
         data[row] = data[row] + 1
 
 
+def test_a_checkpoint_that_was_damaged_since_it_was_measured(run: Path) -> None:
+    """The next step cannot be tracked from it."""
+    config = HessianConfig(blocks=("W",), k=1, steps="0", device="cpu")
+    analyse(run, config, run.with_name("out.h5"), quiet=True)
+    spoiled(run, "checkpoints/step", 0, "W")
+    with pytest.raises(FileError, match="the checkpoint of step 0 fails its checksum"):
+        analyse(run, dataclasses.replace(config, steps="20"), run.with_name("out.h5"), quiet=True)
+
+
 @pytest.mark.slow
 def test_damaged_steps_are_skipped_and_named(
     files: dict[str, Path], run: Path, capsys: pytest.CaptureFixture[str]

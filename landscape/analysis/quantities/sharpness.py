@@ -56,14 +56,14 @@ FIELDS = (
         (),
         "f8",
         "largest eigenvalue of diag(lr) H over all parameters; gradient descent is stable up to 2",
-        formula="lambda_max(D^(1/2) H D^(1/2)), D = lr of each parameter, 0 if frozen; NaN if not known",
+        formula="lambda_max(D^(1/2) H D^(1/2)), D = lr of each parameter, 0 if frozen; NaN if unknown or not converged",
     ),
     Field(
         "sharpness_adam",
         (),
         "f8",
         "the same for Adam's preconditioned Hessian; full-batch Adam with beta_1 = 0.9 is stable up to 38",
-        formula="D = lr / (sqrt(v / (1 - beta_2^step)) + 1e-8); NaN without second moments",
+        formula="D = lr / (sqrt(v / (1 - beta_2^step)) + 1e-8); NaN without second moments or if not converged",
     ),
 )
 COLUMNS = (
