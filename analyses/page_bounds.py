@@ -28,15 +28,20 @@ def shown(scale: Linked, name: str, row: Row) -> str:
 
 
 def bound(of: pd.DataFrame, over: pd.DataFrame, event: str) -> str | None:
-    """That bound in words, of runs by seed; None where runs of both settings, or of neither, never got there."""
+    """That bound in words, of runs by seed; None where there is none.
+
+    Where also the other run of a seed never got there, nothing is known of the ratio, and it counts against the bound.
+    """
     seeds = of.index.intersection(over.index)
     of, over = of.loc[seeds], over.loc[seeds]
     ended = [int(runs[event].isna().sum()) for runs in (of, over)]
-    if min(ended) or not max(ended):
+    late, early, sign, open_ = (of, over, "≥", -math.inf) if ended[0] > ended[1] else (over, of, "≤", math.inf)
+    factors = (at_least(of, event) / at_least(over, event))[early[event].notna()]
+    x = [math.log(factor) for factor in factors] + [open_] * min(ended)
+    median, *_ = median_interval(x)
+    # A delay that never began has no bound.
+    if math.isinf(median) or factors.isna().any():
         return None
-    late, sign = (of, "≥") if ended[0] else (over, "≤")
-    factors = at_least(of, event) / at_least(over, event)
-    median, *_ = median_interval([math.log(factor) for factor in factors])
     return f"{sign} {number(math.exp(median))} ({max(ended)} of {len(late)} never by {late['watched'].max():,})"
 
 
