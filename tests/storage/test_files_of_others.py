@@ -21,7 +21,7 @@ from landscape.config import AnalysisConfig
 from landscape.errors import FileError
 from landscape.storage.inspect import inspect, repair
 
-REFUSED = "is being written by another process under another name"
+REFUSED = "is being written by a process that opened it under another name, or whose lock file was removed"
 
 
 def resume(path: Path) -> None:
@@ -72,7 +72,7 @@ def test_others_read_it_and_know_that_it_is_written(tmp_path: Path, capsys: pyte
     with h5py.File(moved, locking=True):
         assert recorder.checkpoint(1)
     assert cli.run(["check", str(moved)]) == 3
-    assert "whole so far, being written by another process under another name\n" in capsys.readouterr().out
+    assert "whole so far, being written by a process that opened it under another name, or whose lock file was removed\n" in capsys.readouterr().out
     with pytest.raises(FileError, match="was moved or replaced"):
         recorder.close()
     assert not inspect(moved).writer
