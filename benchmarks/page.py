@@ -127,7 +127,8 @@ def write(docs: Path, results: Path = RESULTS) -> None:
 TITLE = """# Performance: time and memory
 
 Whole commands on every core, from the start of the process to its end: seconds and CPU seconds, divided by the number
-of checkpoints where a row is of one, and the largest memory of the process and its workers."""
+of checkpoints where a row is of one, and the largest memory of the process and its workers. CPU seconds over the number
+of cores are the least that a row can take there; the machines below have two."""
 
 
 def _otherwise(searches: Mapping[str, Any]) -> str:
