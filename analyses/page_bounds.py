@@ -37,7 +37,7 @@ def bound(of: pd.DataFrame, over: pd.DataFrame, event: str) -> str | None:
     ended = [int(runs[event].isna().sum()) for runs in (of, over)]
     late, early, sign, open_ = (of, over, "≥", -math.inf) if ended[0] > ended[1] else (over, of, "≤", math.inf)
     factors = (at_least(of, event) / at_least(over, event))[early[event].notna()]
-    x = [math.log(factor) for factor in factors] + [open_] * min(ended)
+    x = [math.log(factor) if factor else -math.inf for factor in factors] + [open_] * min(ended)
     median, *_ = median_interval(x)
     # A delay that never began has no bound.
     if math.isinf(median) or factors.isna().any():

@@ -241,7 +241,8 @@ def random_state(device: torch.device) -> tuple[Any, ...]:
     """The state of every generator that a model draws random numbers from."""
     states = [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
     # Models that draw by NumPy mostly draw from its global generator.
-    return random.getstate(), pickle.dumps(np.random.get_state()), [state.tolist() for state in states]  # noqa: NPY002
+    legacy = np.random.get_state(legacy=False)  # noqa: NPY002
+    return random.getstate(), pickle.dumps(legacy), [state.tolist() for state in states]
 
 
 def is_finite(x: Tensor) -> bool:

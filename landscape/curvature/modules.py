@@ -59,11 +59,7 @@ class ModuleFunction:
     def replaced(self, params: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The module's own trainable parameters, in whose place these are given."""
         own = dict(self.module.named_parameters(remove_duplicate=False))
-        return {
-            name: own[name]
-            for name, given in params.items()
-            if name in own and own[name].requires_grad and own[name] is not given
-        }
+        return {name: own[name] for name in params if name in own and own[name].requires_grad}
 
     def _require_eval(self) -> None:
         active = [f"{type(m).__name__} {name!r}" for name, m in self._by_mode.items() if m.training]

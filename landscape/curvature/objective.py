@@ -219,7 +219,9 @@ class Objective(Shown):
             require_used(self.unused(params))
         with blaming("the loss cannot be differentiated"):
             if isinstance(self._model, ModuleFunction):
-                require_replaced(self._chunk(at, params), self._model.replaced(params))
+                # Copies, as the module's own parameters may be the ones that are given.
+                given = {n: p.detach().clone() for n, p in params.items()}
+                require_replaced(self._chunk(at, given), self._model.replaced(params))
             self._require_derivatives(at, params)
         self._sound.add(tuple(params))
 

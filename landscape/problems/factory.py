@@ -39,7 +39,7 @@ _MEMBERS = (
 _FOLDERS: set[Path] = set()
 """Those that problems of this process came from."""
 _RUN: weakref.WeakKeyDictionary[ModuleType, dict[str, str]] = weakref.WeakKeyDictionary()
-"""SHA-256 of the sources of problems in a module when it was first run: Python does not read it again."""
+"""By file, SHA-256 of the sources of problems in a module at first: Python does not read the module again."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,9 +98,9 @@ def load(name: str) -> tuple[Problem, Source]:
             problem = factory()
     _require_problem(name, problem)
     source = _source(name, factory, module)
-    if _RUN.setdefault(module, {}).setdefault(name, source.sha256) != source.sha256:
+    if _RUN.setdefault(module, {}).setdefault(_file_of(factory, module), source.sha256) != source.sha256:
         raise FileError(
-            f"--problem {name}: its source has changed since this process imported it",
+            f"--problem {name}: its source has changed since this process ran it",
             "begin a new process, or name the file, which is read anew: path/to/file.py:factory",
         )
     return problem, source

@@ -116,17 +116,18 @@ def _no_room(path: Path, size: int) -> FileError:
 
 def _open_as(draft: Path, replaced: os.stat_result) -> None:
     """Give a draft the owner and the permissions of the file that it replaces, as far as this process may."""
-    mode = stat.S_IMODE(replaced.st_mode)
-    try:
-        os.chown(draft, replaced.st_uid, replaced.st_gid)
-    except PermissionError:
+    made, mode = draft.stat(), stat.S_IMODE(replaced.st_mode)
+    if made.st_uid != replaced.st_uid:
+        with contextlib.suppress(OSError):
+            os.chown(draft, replaced.st_uid, -1)
+    if made.st_gid != replaced.st_gid:
         try:
             os.chown(draft, -1, replaced.st_gid)
-        except PermissionError:
-            # They were those of another group.
+        except OSError:
+            # The rights were those of another group.
             mode &= ~stat.S_IRWXG
     # Not every file system lets modes be set; there all files have the same.
-    if stat.S_IMODE(draft.stat().st_mode) != mode:
+    if stat.S_IMODE(made.st_mode) != mode:
         draft.chmod(mode)
 
 

@@ -177,6 +177,7 @@ class Recorder(Shown):
         if self._owner != os.getpid():
             return
         with self._lock:
+            self._require_idle()
             if self._writer is not None:
                 writer, self._writer = self._writer, None
                 with self._held:
@@ -207,16 +208,20 @@ class Recorder(Shown):
         with self._lock:
             if self._writer is None:
                 raise ArgumentError(f"the recorder of {self.path} is closed", "open it again with resume=True")
-            if self._is_busy:
-                raise ArgumentError(
-                    f"the recorder of {self.path} was called while it records, by a signal handler or the model",
-                    "let the handler set a flag, and record between two steps of the training",
-                )
+            self._require_idle()
             self._is_busy = True
             try:
                 yield self._writer
             finally:
                 self._is_busy = False
+
+    def _require_idle(self) -> None:
+        """Raise ArgumentError within a call of this thread, which holds the lock."""
+        if self._is_busy:
+            raise ArgumentError(
+                f"the recorder of {self.path} was called while it records, by a signal handler or the model",
+                "let the handler set a flag, and record between two steps of the training",
+            )
 
     def _found(self) -> dict[str, Form]:
         """The forms of the model's parameters; tied ones once, under their first name."""

@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 
 import page
 import page_beside
+import page_bounds
 import page_others
 import page_points
 import pandas as pd
@@ -285,6 +286,25 @@ def test_settings_are_compared_over_paired_seeds(three: Path) -> None:
     assert {claim: Markup(cell).striptags() for claim, cell in tasks["a / b"].items()} == {
         "C1": "–", "C4": "–", "C7": "× 1.04 [1.01, 1.08]", "C8": "× 2 [2, 2]",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("of", "over", "told"),
+    [
+        # Seven never by 1,000: the median of the ratios is at least that of the sixth and fifth, 10 and 10.
+        ([200.0] * 3 + [None] * 7, [100.0] * 10, "≥ 10 (7 of 10 never by 1,000)"),
+        # Of one seed neither came: its ratio may be anything, so that it is the least.
+        ([200.0] * 3 + [None] * 7, [100.0] * 9 + [None], "≥ 10 (7 of 10 never by 1,000)"),
+        ([200.0] * 4 + [None] * 6, [100.0] * 9 + [None], f"≥ {20**0.5:.3g} (6 of 10 never by 1,000)"),
+        ([100.0] * 10, [200.0] * 3 + [None] * 7, "≤ 0.1 (7 of 10 never by 1,000)"),
+        # Six ratios are not known.
+        ([None] * 10, [100.0] * 4 + [None] * 6, None),
+        ([0.0] * 10, [None] * 10, None),
+    ],
+)
+def test_runs_that_never_came_bound_a_ratio(of: list[float], over: list[float], told: str | None) -> None:
+    runs = [pd.DataFrame({"grokked": pd.Series(steps, dtype=float), "watched": 1000}) for steps in (of, over)]
+    assert page_bounds.bound(*runs, "grokked") == told
 
 
 def test_the_page_is_short_whole_and_described(three: Path) -> None:

@@ -91,7 +91,7 @@ def test_modules_of_a_package(beside_the_user: None, tmp_path: Path) -> None:
         for name in ("shapes.py", "depth.py"):
             with (tmp_path / package / name).open("a") as file:
                 file.write("# Changed.\n")
-            with pytest.raises(FileError, match="its source has changed since this process imported it"):
+            with pytest.raises(FileError, match="its source has changed since this process ran it"):
                 load(f"{package}.prob:make")
             for module in [m for m in sys.modules if m.partition(".")[0] == package]:
                 del sys.modules[module]

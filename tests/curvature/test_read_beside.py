@@ -13,6 +13,7 @@ from helpers.refusals import X, Y, net, operator, refused, table
 from torch import Tensor, nn
 
 from landscape import cross_entropy
+from landscape.curvature.objective import Objective
 
 REACH = "in forward reach it as an attribute of its module, .* use what the model returns; L2 is weight_decay="
 
@@ -61,6 +62,17 @@ def test_own_parameters_that_are_constants() -> None:
     given = {"2.bias": module[2].bias}
     found = operator(penalised(module, "0.weight"), module, params=given).dense()
     assert torch.equal(found, operator(model=module, params=given).dense())
+
+
+def test_own_parameters_that_are_given() -> None:
+    """Which they are changes nothing: read as attributes they are the point, read by another way they are refused."""
+    module, listed = net().double(), Listed()
+    Objective(module, X, Y).require_sound(dict(module.named_parameters()))
+    refused(
+        lambda: Objective(listed, torch.cat([X, X[:, :1]], 1), Y).require_sound(dict(listed.named_parameters())),
+        "the loss reads 'layer.weight' of the module itself",
+        REACH,
+    )
 
 
 class Skipped(nn.Module):

@@ -79,12 +79,19 @@ def test_a_folder_keeps_its_permissions(tmp_path: Path) -> None:
         assert mode(out) == 0o700
 
 
+def give(path: Path, owner: int, group: int) -> None:
+    try:
+        os.chown(path, owner, group)
+    except OSError:
+        pytest.skip("other users have no numbers here")
+
+
 @AS_ROOT
 def test_a_file_keeps_its_owner(tmp_path: Path) -> None:
     """Whose run root resumes or repairs can go on with it."""
     path = tmp_path / "run.h5"
     replace(path)
-    os.chown(path, 65534, 12345)
+    give(path, 65534, 12345)
     path.chmod(0o640)
     resume(path)
     found = path.stat()
@@ -96,7 +103,7 @@ def test_no_other_group_reads_it(tmp_path: Path) -> None:
     """Where the group cannot stay, what it was allowed is nobody's."""
     path = tmp_path / "run.h5"
     replace(path)
-    os.chown(path, 0, 12345)
+    give(path, 0, 12345)
     path.chmod(0o664)
     with without_privileges():
         resume(path)

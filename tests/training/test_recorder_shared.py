@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -64,7 +64,10 @@ def test_threads_lose_no_row_of_each_other(tmp_path: Path) -> None:
     assert metrics["metric_step"].tolist() == metrics["loss"].tolist() == acknowledged
 
 
-def test_a_signal_handler_does_not_record_within_a_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("handle", [lambda recorder: recorder.checkpoint(7), Recorder.close], ids=["record", "close"])
+def test_a_signal_handler_does_not_write_within_a_call(
+    handle: Callable[[Recorder], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Both rows would have been written to one place; as it is, the call that was interrupted is lost, and no other."""
     path, model = tmp_path / "run.h5", small()
     parameters = model.named_parameters
@@ -75,7 +78,7 @@ def test_a_signal_handler_does_not_record_within_a_call(tmp_path: Path, monkeypa
 
     with Recorder(path, model) as recorder:
         assert recorder.checkpoint(0)
-        usual = signal.signal(signal.SIGUSR1, lambda *_: recorder.checkpoint(7))
+        usual = signal.signal(signal.SIGUSR1, lambda *_: handle(recorder))
         try:
             with monkeypatch.context() as patch:
                 patch.setattr(model, "named_parameters", interrupted)
