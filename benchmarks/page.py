@@ -167,8 +167,11 @@ def _ordered(lines: Mapping[str, list[Line]]) -> list[str]:
 
 
 def _was_busy(part: str, p: Mapping[str, Any]) -> bool:
-    """Whether other programs took time while this was timed; memory does not depend on them."""
-    return not part.startswith("memory") and bool(
+    """Whether other programs took time while this was timed.
+
+    Memory does not depend on them, and what tests kill leaves processes whose time is like that of others.
+    """
+    return not part.startswith(("memory", "test", "ci")) and bool(
         p["elsewhere"] > BUSY if "elsewhere" in p else p["load_before"] > BUSY_BEFORE
     )
 
