@@ -39,7 +39,8 @@ from landscape.sweep.plan import DEFINITION, SweepAnalysis, SweepConfig, SweepRu
 from landscape.sweep.slurm import Submission, in_queue, submit
 from landscape.training.ensemble import balanced, side_by_side
 from landscape.training.loop import TOGETHER, RunSummary, clip_batch, summarise
-from landscape.training.member import UNSTORED, checkpoint_schedule, difference
+from landscape.training.member import UNSTORED, difference
+from landscape.training.schedule import checkpoint_schedule
 from landscape.workers import Workers
 
 if TYPE_CHECKING:

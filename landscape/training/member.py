@@ -20,13 +20,13 @@ from landscape.problems.fields import read_problem
 from landscape.problems.tasks import TEST, TRAIN, Ints, make_data
 from landscape.provenance import provenance
 from landscape.storage import schema
-from landscape.storage.contents import ROWS
 from landscape.storage.layout import misfit
 from landscape.storage.making import Rooms
 from landscape.storage.runs import Arrays, RunReader
 from landscape.storage.strings import COPY_AGAIN
 from landscape.storage.writer import Writer
 from landscape.training.samplers import BatchSampler
+from landscape.training.schedule import checkpoint_schedule
 from landscape.training.tables import scales, tables
 
 RESUMABLE = {
@@ -207,30 +207,6 @@ def rooms(config: TrainConfig) -> Rooms:
     """The tables of a new run's file, with the rows that each needs."""
     rows = rows_to_come(config)
     return [(t, 2 if t.newest else rows.get(t.group, 0)) for t in tables(config)]
-
-
-def checkpoint_schedule(config: TrainConfig) -> list[int]:
-    """All steps that get a checkpoint, including the first and the last.
-
-    The log-spaced steps do not depend on the run's length, so that a longer run has those of a shorter one. Raises
-    ConfigError for a rule that gives more checkpoints than a file can hold.
-    """
-    decades = math.log10(config.steps or 1)
-    asked = {
-        "checkpoint_every": config.steps // config.checkpoint_every if config.checkpoint_every else 0,
-        "checkpoint_log": math.ceil(decades * config.checkpoint_log),
-    }
-    for rule, count in asked.items():
-        if count > ROWS:
-            raise ConfigError(
-                f"{rule} {getattr(config, rule)} asks for {count:,} checkpoints; files have at most {ROWS:,}",
-                f"{'lower' if rule == 'checkpoint_log' else 'raise'} --{rule.replace('_', '-')}, or lower --steps",
-            )
-    wanted = {0, config.steps, *config.checkpoint_at}
-    if config.checkpoint_every:
-        wanted.update(range(0, config.steps, config.checkpoint_every))
-    wanted.update(round(10 ** (i / config.checkpoint_log)) for i in range(asked["checkpoint_log"]))
-    return sorted(step for step in wanted if step <= config.steps)
 
 
 UNSTORED = frozenset({"device", "batch_size"})

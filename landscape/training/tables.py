@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from landscape.choices.optimizers import OPTIMIZERS
-from landscape.config import TrainConfig
+from landscape.config import TrainConfig, replace
 from landscape.problems import fields
 from landscape.problems.embedding_mlp.fields import PARAMETERS
 from landscape.problems.text import read_text
 from landscape.storage.inspect import FileState
 from landscape.storage.schema import Field, Scales, Table
+from landscape.training.schedule import SCHEDULE, checkpoint_schedule
 
 SIGMA = ("E", "W")
 """Matrices whose largest singular value is followed."""
@@ -136,4 +137,21 @@ def lacks(state: FileState) -> list[str]:
     notes = [f"no {', '.join(absent)}: model {config['model']}, bias {config['bias']}"] if absent else []
     if not state.holds(MOMENTS):
         notes.append(f"no second moments: optimizer {config['optimizer']}")
-    return notes
+    return [*notes, *_holes(state)]
+
+
+def _holes(state: FileState) -> Iterator[str]:
+    """Steps of the schedule, as far as the run went, without rows: damaged ones, or of an older schedule."""
+    # Of other options the file may have names that are known elsewhere.
+    config = replace(TrainConfig(), {name: state.config[name] for name in SCHEDULE if name in state.config})
+    stored, recorded = checkpoint_schedule(config), range(0, config.steps + 1, config.metrics_every)
+    due = {"checkpoints": stored, "tokens": stored, MOMENTS: stored, "metrics": recorded}
+    rows = {table.group: set(table.committed) for table in state.tables if table.group in due}
+    reached = max(set.union(*rows.values()), default=0) + (state.status == "complete")
+    lost: dict[tuple[int, ...], list[str]] = {}
+    for group, held in rows.items():
+        lost.setdefault(tuple(s for s in due[group] if s < reached and s not in held), []).append(group)
+    for steps, groups in lost.items():
+        if steps:
+            shown = ", ".join(map(str, steps[:10])) + ", …" * (len(steps) > 10)
+            yield f"no {', '.join(groups)} of {len(steps)} of the schedule's steps: {shown}"

@@ -26,7 +26,8 @@ from landscape.storage.making import new_file, require_room
 from landscape.storage.runs import RunReader
 from landscape.storage.writing import lock_of, owner, sole_writer, temporary_file
 from landscape.training.loop import train
-from landscape.training.member import checkpoint_schedule, rooms, rows_to_come
+from landscape.training.member import rooms, rows_to_come
+from landscape.training.schedule import checkpoint_schedule
 from landscape.training.tables import scales
 
 

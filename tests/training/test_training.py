@@ -24,8 +24,8 @@ from landscape.problems.tasks import TEST, TRAIN, UNUSED, make_data
 from landscape.storage.runs import RunReader
 from landscape.training import loop
 from landscape.training.loop import train, train_ensemble
-from landscape.training.member import checkpoint_schedule
 from landscape.training.samplers import BatchSampler
+from landscape.training.schedule import checkpoint_schedule
 
 CPU = torch.device("cpu")
 
