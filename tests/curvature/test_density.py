@@ -1,4 +1,4 @@
-"""Densities, counts and traces whose intervals cover; what else is read off a spectrum."""
+"""Densities, counts, traces and distances of densities, whose intervals cover."""
 
 from __future__ import annotations
 
@@ -36,7 +36,6 @@ from landscape.curvature.operators import MatrixOperator
 from landscape.curvature.spaces import space_of
 
 Array = NDArray[np.float64]
-METHODS = ["dense", "lanczos"]
 
 
 def spectra(n: int) -> dict[str, Array]:
@@ -386,39 +385,3 @@ def test_words_of_errors() -> None:
     for attempt in (quadrature, spectral_density, trace, lambda op: eigsh(op, 1)):
         with pytest.raises(ValueError, match="eigenvalues of a 40 x 50 operator: take a diagonal block"):
             attempt(oblong)
-
-
-# --- eigenvalues ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_clusters_group_multiplicities(method: str) -> None:
-    """clusters() gives each end's eigenvalues with their multiplicities, outermost first; the gap decides."""
-    values = np.concatenate([[-2.0] * 3, [-1.5, -1.4], np.linspace(-1, 1, 90), [3.0] * 4, [2.5] * 2])
-    found = eigsh(MatrixOperator(matrix(values)), 6, method=method, rtol=1e-9)
-    for end, expected in ((0, [(-2.0, 3), (-1.5, 1), (-1.4, 1), (-1.0, 1)]), (1, [(3.0, 4), (2.5, 2)])):
-        assert [count for _, count in found.clusters(end)] == [count for _, count in expected]
-        np.testing.assert_allclose([v for v, _ in found.clusters(end)], [v for v, _ in expected], atol=1e-8)
-    assert [count for _, count in found.clusters(0, gap=0.05)] == [3, 2, 1]
-    assert found.clusters(1, gap=1.0) == [(pytest.approx(17 / 6), 6)]
-
-
-@pytest.mark.slow
-def test_warm_start_from_both_ends_and_single_precision() -> None:
-    """v0 takes `vectors` of another result as it is; in float32 tol rises to 10 sqrt(n) eps and is met; k > n is n."""
-    A = matrix(np.linspace(-1, 1, 400) ** 3)
-    cold = eigsh(MatrixOperator(A), 4, method="lanczos")
-    assert cold.vectors.shape == (2, 400, 4)
-    warm, flat = (
-        eigsh(MatrixOperator(A), 4, method="lanczos", v0=v) for v in (cold.vectors, torch.cat([*cold.vectors], 1))
-    )
-    np.testing.assert_allclose(warm.values, flat.values, rtol=1e-11)
-    assert max(warm.num_products, flat.num_products) < cold.num_products
-    for method in METHODS:
-        single = eigsh(MatrixOperator(A.float()), 4, method=method, rtol=1e-12)
-        assert single.tol == 10 * 400**0.5 * torch.finfo(torch.float32).eps
-        assert single.converged.all()
-        np.testing.assert_allclose(single.values, cold.values, atol=single.tol * cold.operator_norm)
-        small = eigsh(MatrixOperator(matrix([3.0, -1.0, 2.0])), 10, method=method)
-        np.testing.assert_allclose(small.values, [[-1, 2, 3], [3, 2, -1]], atol=1e-13)
-        assert small.vectors.shape == (2, 3, 3)
