@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from helpers.sweeps import LONG, Here, arguments
 from hypothesis import settings
 from torch.nn import functional as F
 
+from landscape import progress
 from landscape.analysis.hessian import analyse
 from landscape.cli import main as cli
 from landscape.config import HessianConfig, TrainConfig
@@ -192,8 +194,10 @@ def without_collection() -> Iterator[None]:
 
 
 @pytest.fixture
-def assert_refused(capsys: pytest.CaptureFixture[str]) -> Refusal:
+def assert_refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Refusal:
     """Assert that a command ends with this code, prints one error and one hint with these words, and harms no file."""
+    # On a busy machine signs of life would come before them.
+    monkeypatch.setattr(progress, "ELSEWHERE", threading.TIMEOUT_MAX)
 
     def check(argv: Sequence[object], code: int, error: str, hint: str, unharmed: Sequence[Path] = ()) -> None:
         before = [path.read_bytes() for path in unharmed]
