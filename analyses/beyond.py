@@ -94,7 +94,7 @@ def cost_of_skew(scale: Scale) -> Numbers:
 
 AUTO = "auto"
 """Study of the rate of E that follows its edge of stability, and that rate's name."""
-BEST = {"quick": "256.0", "mid": "64.0", "transformer": "10.0"}
+BEST = {"quick": "256.0", "mid": "64.0", "paper": "16.0", "transformer": "10.0"}
 """The c of the pilots that grokked soonest, by scale, as studies/PROTOCOL.md names it."""
 
 
