@@ -144,7 +144,7 @@ def plain_axes(name: str, count: int) -> tuple[str, ...]:
 
 def tensors(problem: Problem, arrays: Arrays) -> dict[str, Tensor]:
     """Stored parameters in float64 on the problem's device."""
-    return {n: torch.from_numpy(arrays[n]).to(problem.device, torch.float64) for n in problem.parameters}
+    return {n: torch.as_tensor(arrays[n]).to(problem.device, torch.float64) for n in problem.parameters}
 
 
 def hessian(problem: Problem, params: Mapping[str, Tensor], decay: float) -> Block:

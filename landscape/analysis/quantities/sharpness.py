@@ -45,7 +45,7 @@ def _rates(at: Checkpoint, adaptive: bool) -> Tensor | None:
     for name, parameter in at.params.items():
         rate = torch.full_like(parameter, training.rates[name])
         if adaptive and moments is not None:
-            rate = rate / (torch.from_numpy(moments[name]).to(rate).sqrt() + training.epsilons.get(name, EPSILON))
+            rate = rate / (torch.as_tensor(moments[name]).to(rate).sqrt() + training.epsilons.get(name, EPSILON))
         pieces.append(rate.reshape(-1))
     return torch.cat(pieces)
 
