@@ -43,7 +43,8 @@ def _metrics(parameters: Sequence[Field]) -> Table:
     for n in SIGMA:
         if n in names:
             found.append(Field(f"sigma_max_{n}", (), "f8", f"largest singular value of {n}", needs=n))
-    found.append(Field("lr_E", (), "f8", "learning rate of E", needs="E"))
+    meaning = "learning rate of E in the step after; a ratio lr_E / lr_W measured at a step is in the row after it"
+    found.append(Field("lr_E", (), "f8", meaning, needs="E"))
     if "W" in names:
         found.append(Field("lr_W", (), "f8", "learning rate of W and of all that is not E"))
         formula = "(sigma_max_E / sigma_max_W) * (f_W / f_E) with f_W = 1; NaN before the first batch"
@@ -72,7 +73,7 @@ TOKENS = Table(
             ("token",),
             "f8",
             "gradient norm of the token's embedding, accumulated",
-            formula="sum over steps so far of |dL_batch/dE[token]|_2",
+            formula="sum over steps so far in which E was not frozen of |dL_batch/dE[token]|_2",
             needs="E",
         ),
     ),

@@ -50,7 +50,8 @@ FIELDS = (
     counted(
         "inertia",
         ("block", "sign"),
-        "eigenvalues below -tolerance, within it, above it; missing (-1): only the bracket is known",
+        "eigenvalues below -tolerance, within it, above it; missing (-1): only the bracket is known, or of the last "
+        "two only the index",
     ),
     counted("inertia_lower", ("block",), "lower bound of the saddle index; missing (-1): not yet measured"),
     counted("inertia_upper", ("block",), "upper bound of the saddle index; missing (-1): not yet measured"),
@@ -80,7 +81,7 @@ BOUNDS = (
         "saddle_bound_operands",
         (),
         "f8",
-        "saddle bound of the two factors with the operands' rows alone",
+        "saddle bound of the two factors with the operands' rows alone; NaN for a text",
         formula="sigma_max of the operands' columns of G",
         since="2.0",
     ),
