@@ -34,7 +34,11 @@ def density_table(blocks: tuple[str, ...]) -> Table:
         fields.append(Field(b, ("density_point",), "f8", f"spectral density of block {b}", "1 / eigenvalue"))
         fields.append(
             Field(
-                f"{b}_error", ("density_point",), "f8", f"standard error of the density of block {b}", "1 / eigenvalue"
+                f"{b}_error",
+                ("density_point",),
+                "f8",
+                f"standard error of the density of block {b}: over probes, and what one step fewer of each changes",
+                "1 / eigenvalue",
             )
         )
     return Table("density", "step", tuple(fields))

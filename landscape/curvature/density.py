@@ -146,16 +146,24 @@ class Smoothed:
 
     @property
     def standard_error(self) -> Array:
-        """Standard error of the mean over probes; 0 for known eigenvalues."""
+        """Standard error of the mean: over probes, and what one step fewer changes; 0 for known eigenvalues.
+
+        Where the steps do not resolve a spectrum, all probes miss the same. Far fewer steps than 1 / bandwidth miss more
+        than this shows.
+        """
         probes = len(self.each)
-        return self.each.std(0, ddof=1) / probes**0.5 if probes > 1 else np.zeros(self.each.shape[1])
+        if probes < 2:
+            return np.zeros(self.each.shape[1])
+        found: Array = np.hypot(self.each.std(0, ddof=1) / probes**0.5, self.mean - self.shorter)
+        return found
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class SpectralDensity(Curve):
     """A smoothed spectral density, for display only: do not read an index from it.
 
-    grid, density, standard_error (point,): the mean over probes and its error, 0 where every eigenvalue is known;
+    grid, density, standard_error (point,): the mean over probes and its error, of which what one step fewer changes is a
+    part, 0 where every eigenvalue is known;
     width: standard deviation of the Gaussian it is smoothed with; num_products.
     """
 
