@@ -8,9 +8,9 @@ import hashlib
 import itertools
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeGuard
 
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from landscape.errors import ArgumentError
 
@@ -33,12 +33,12 @@ class Part:
         return slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)
 
     def batches(self, loader: Iterable[Any]) -> Iterable[Any]:
-        """Every size-th batch; a DataLoader over a data set with indices does not read the others.
+        """Every size-th batch; torch's own DataLoader over a data set with indices does not read the others.
 
         Raises ArgumentError for a sampler that gives another order each time, and for fewer batches than ranks.
         """
-        if isinstance(loader, DataLoader) and loader.batch_sampler is not None:
-            orders = [[list(indices) for indices in loader.batch_sampler] for _ in range(2)]
+        if _has_indices(loader):
+            orders = [[list(indices) for indices in loader.batch_sampler or ()] for _ in range(2)]
             if orders[0] != orders[1]:
                 raise ArgumentError(
                     "the sampler gives another order when it is read again", "make it with shuffle=False"
@@ -53,6 +53,16 @@ class Part:
     def _require(self, count: int) -> None:
         if count < self.size:
             raise ArgumentError(f"{count} batches for {self.size} ranks", "start fewer, or make smaller batches")
+
+
+def _has_indices(loader: Iterable[Any]) -> TypeGuard[DataLoader[Any]]:
+    """Whether batches are what the data set has at the indices of a sampler, as torch's own DataLoader makes them.
+
+    A class derived from it may change them on their way. Of an iterable data set the sampler never ends.
+    """
+    if type(loader) is not DataLoader or isinstance(loader.dataset, IterableDataset):
+        return False
+    return loader.batch_sampler is not None
 
 
 class _EveryNth:
