@@ -28,13 +28,18 @@ ARRAY = 1001
 REQUEUES = 100
 """Time-outs after which Slurm gives up on a task, which resumes each time."""
 _DEFAULTS: dict[str, Any] = {"time": 60}
+_OURS = ("job_name", "srun_args", "stderr_to_stdout", "additional_parameters")
+_COUNTS, _LISTS = ("array_parallelism", "nodes", "ntasks_per_node"), ("setup", "teardown")
+"""Parameters of submitit that are not the user's, that are counted with, and that are lists of commands."""
+_SWITCHES = {"true": True, "false": False}
 _LOGS, _SUBMITTED = "slurm", ".submitted"
 
 
 def options(entries: Sequence[str]) -> dict[str, Any]:
     """submitit's parameters from NAME=VALUE entries. Raises ConfigError for others.
 
-    time: minutes, or as Slurm writes it (2:30:00, 1-12:00:00); gpus: of a node.
+    time: minutes, or as Slurm writes it (2:30:00, 1-12:00:00); gpus: of a node; setup, teardown: a command of the shell
+    for each entry.
     """
     known = _submitit("slurm.slurm")._get_default_parameters()
     found: dict[str, Any] = {}
@@ -44,7 +49,12 @@ def options(entries: Sequence[str]) -> dict[str, Any]:
         if name not in known or not value:
             hint = suggest(name, known) if equals and name not in known else "write it like time=60"
             raise ConfigError(f"slurm {entry!r} is no option of Slurm", hint)
-        found[name] = _minutes(value) if name == "time" else int(value) if value.isdigit() else value
+        if name in _OURS:
+            raise ConfigError(f"slurm {entry!r}: {name} is set by landscape", "leave it out")
+        if name in _LISTS:
+            found.setdefault(name, []).append(value)
+        else:
+            found[name] = _value(name, value)
     return found
 
 
@@ -207,8 +217,20 @@ def _said(command: list[str]) -> str:
 def _longest_array() -> int:
     with contextlib.suppress(LandscapeError):
         if found := re.search(r"MaxArraySize\s*=\s*(\d+)", _said(["scontrol", "show", "config"])):
-            return int(found[1])
+            # 0 stands for a Slurm without arrays, which those of one task are not.
+            return max(1, int(found[1]))
     return ARRAY
+
+
+def _value(name: str, text: str) -> int | bool | str:
+    """The value of a parameter. Raises ConfigError."""
+    if name == "time":
+        return _minutes(text)
+    if text.isascii() and text.isdigit():
+        return int(text)
+    if name in _COUNTS:
+        raise ConfigError(f"slurm {name}={text} is no whole number", f"write it like {name}=1")
+    return _SWITCHES.get(text.lower(), text)
 
 
 def _minutes(text: str) -> int:

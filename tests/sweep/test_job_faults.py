@@ -21,6 +21,7 @@ from helpers.sweeps import SHORT, arguments, descendants, files, in_training, st
 from landscape.cli import main as cli
 from landscape.storage.inspect import inspect
 from landscape.sweep import leases as leasing
+from landscape.sweep import slurm
 from landscape.sweep.jobs import Training
 from landscape.sweep.leases import Holder
 from landscape.sweep.plan import DEFINITION, SweepConfig, SweepRun, sweep_runs
@@ -182,6 +183,16 @@ def test_a_time_out_resumes_itself(run: SweepRun, tmp_path: Path) -> None:
         ),
         (["--executor", "slurm", "--slurm", "time"], "slurm 'time' is no option of Slurm", "write it like time=60"),
         (["--executor", "slurm", "--slurm", "time=soon"], "slurm time=soon is no time", "write minutes, HH:MM:SS"),
+        (
+            ["--executor", "slurm", "--slurm", "job_name=a"],
+            "'job_name=a': job_name is set by landscape",
+            "leave it out",
+        ),
+        (
+            ["--executor", "slurm", "--slurm", "nodes=1-2"],
+            "slurm nodes=1-2 is no whole number",
+            "write it like nodes=1",
+        ),
     ],
     ids=str,
 )
@@ -213,6 +224,20 @@ def test_options_of_slurm() -> None:
     chosen = options(["gpus=2", "cpus=3", "mem=8GB", "partition=gpu", "array_parallelism=50"])
     assert (chosen["gpus_per_node"], chosen["cpus_per_task"]) == (2, 3)
     assert (chosen["mem"], chosen["partition"], chosen["array_parallelism"]) == ("8GB", "gpu", 50)
+    chosen = options(["setup=module load x", "setup=. y", "use_srun=false", "exclusive=true", "gpus=²"])
+    assert chosen == {
+        "setup": ["module load x", ". y"],
+        "use_srun": False,
+        "exclusive": True,
+        "gpus_per_node": "²",
+    }
+
+
+@pytest.mark.parametrize(("said", "longest"), [("MaxArraySize = 11", 11), ("MaxArraySize = 0", 1), ("", 1001)])
+def test_the_longest_array(said: str, longest: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Slurm says; where it makes no arrays, tasks one by one."""
+    monkeypatch.setattr(slurm, "_said", lambda command: said)
+    assert slurm._longest_array() == longest
 
 
 def test_names_of_tasks(tmp_path: Path) -> None:
