@@ -78,6 +78,7 @@ class Watch:
         os.set_blocking(self._writable, False)
         signal.set_wakeup_fd(self._writable, warn_on_full_buffer=False)
         self._handlers = {n: signal.signal(n, lambda *_: None) for n in (signal.SIGINT, signal.SIGTERM)}
+        os.register_at_fork(after_in_child=self._forked)
         self._helpers = threads()
         self._thread.start()
 
@@ -96,9 +97,17 @@ class Watch:
         self._over.set()
         os.write(self._writable, b"\0")
         self._thread.join()
+        self._release_signals()
+
+    def _release_signals(self) -> None:
         signal.set_wakeup_fd(-1)
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
+
+    def _forked(self) -> None:
+        """In a child, such as a process of the user's pool: its signals are not for this rank, and end it as any."""
+        if not self._over.is_set():
+            self._release_signals()
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:

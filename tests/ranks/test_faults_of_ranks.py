@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -18,7 +19,7 @@ from helpers.ranks import MINUTE, started
 from landscape.errors import NumericsError
 from landscape.ranks.group import joined, require_alike
 from landscape.ranks.launch import PATIENCE
-from landscape.ranks.watch import RankError, Watch
+from landscape.ranks.watch import INTERVAL, RankError, Watch
 
 
 def sums(fault: str, at: int) -> None:
@@ -112,3 +113,26 @@ def test_ranks_without_a_fault(tmp_path: Path) -> None:
         crew.join()
     assert (crew.codes, crew.said()) == ([0, 0, 0], "")
     assert crew.said("out") == "[21.0, 21.0, 21.0]\n" * 3
+
+
+def forks() -> None:
+    """A child of each rank, which is ended as a pool ends its processes."""
+    with joined() as ranks:
+        assert ranks
+        child = multiprocessing.get_context("fork").Process(target=signal.pause)
+        child.start()
+        child.terminate()
+        child.join(5)
+        child.kill()
+        # Long enough for the watch to see a signal.
+        time.sleep(3 * INTERVAL)
+        print(child.exitcode, ranks.gather(ranks.rank), flush=True)
+
+
+@pytest.mark.slow
+def test_the_end_of_a_child_is_no_signal_to_its_rank(tmp_path: Path) -> None:
+    """A pool of processes in the function of --problem ends its own, and the ranks go on."""
+    with started(tmp_path, 2, forks) as crew:
+        crew.join()
+    assert (crew.codes, crew.said()) == ([0, 0], "")
+    assert crew.said("out") == f"{-signal.SIGTERM} [0, 1]\n" * 2
