@@ -61,7 +61,7 @@ class Watch:
         self._store, self.rank, self.size, self._patience = store, rank, size, patience
         self._over = threading.Event()
         self._speaks = False
-        self._signalled = 0
+        self._signalled = False
         self._waits = False
         self._sums, self._sums_since, self._own = 0, 0.0, 0.0
         self._begun = time.monotonic()
@@ -78,7 +78,7 @@ class Watch:
         os.set_blocking(self._writable, False)
         signal.set_wakeup_fd(self._writable, warn_on_full_buffer=False)
         self._handlers = {n: signal.signal(n, lambda *_: None) for n in (signal.SIGINT, signal.SIGTERM)}
-        os.register_at_fork(after_in_child=self._forked)
+        os.register_at_fork(before=self._hold_signals, after_in_parent=self._let_signals, after_in_child=self._forked)
         self._helpers = threads()
         self._thread.start()
 
@@ -104,10 +104,18 @@ class Watch:
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
 
+    def _hold_signals(self) -> None:
+        """Before a fork: one that comes to the child at once would be written to this rank's pipe."""
+        self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, self._handlers)
+
+    def _let_signals(self) -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+
     def _forked(self) -> None:
         """In a child, such as a process of the user's pool: its signals are not for this rank, and end it as any."""
         if not self._over.is_set():
             self._release_signals()
+        self._let_signals()
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
@@ -159,7 +167,8 @@ class Watch:
         beat, before = 0, time.monotonic()
         while not self._over.is_set():
             if select.select([self._readable], [], [], INTERVAL)[0]:
-                self._signalled = self._signalled or os.read(self._readable, 64)[0]
+                # Other code may handle other signals: a DataLoader the end of its workers.
+                self._signalled |= not self._handlers.keys().isdisjoint(os.read(self._readable, 64))
             now = time.monotonic()
             gone, before, beat = now - before, now, beat + 1
             # Time in which this process itself did not run does not count.
