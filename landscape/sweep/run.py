@@ -8,13 +8,13 @@ import itertools
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from landscape import problems
 from landscape.analysis.measurement import Measurement
-from landscape.config import TrainConfig, to_json
+from landscape.config import AnalysisConfig, TrainConfig, to_json
 from landscape.errors import ConfigError, FileError, LandscapeError, require_jobs
 from landscape.problems.tasks import make_data
 from landscape.progress import Bar
@@ -178,12 +178,13 @@ def submit_sweep(
 ) -> list[Submission]:
     """Submit what is left of a sweep to Slurm, `pack` jobs a task, and return: see `status`.
 
-    options: submitit's parameters. What Slurm has in its queue is not submitted again. Raises as `run_sweep`, and
-    LandscapeError where Slurm refuses the jobs.
+    options: submitit's parameters. What Slurm has in its queue is not submitted again. Raises as `run_sweep`,
+    FileError where it is in the queue with other options, and LandscapeError where Slurm refuses the jobs.
     """
     waiting = in_queue(as_path(out) / config.name / JOBS)
     if waiting and overwrite:
         raise FileError(f"Slurm has {len(waiting):,} files of this sweep in its queue", "end it with --cancel first")
+    _require_queued(waiting, config, out)
     with planned(config, out, overwrite) as work:
         # Groups are the same whatever is left of them, as who trains beside whom changes the last bits.
         groups = balanced(work.configs, math.ceil(len(work.configs) / TOGETHER))
@@ -272,6 +273,28 @@ def _earlier(definition: Path, config: SweepConfig) -> SweepConfig | None:
             "move it away, or choose another --out",
         )
     return earlier
+
+
+def _require_queued(waiting: Set[str], config: SweepConfig, out: Path | str) -> None:
+    """Raise FileError if a file in Slurm's queue had other options when it was submitted."""
+    earlier = _earlier(as_path(out) / config.name / DEFINITION, config) if waiting else None
+    if earlier and _text(earlier) != _text(config):
+        now, then = _by_file(config, out), _by_file(earlier, out)
+        for name in sorted(waiting & now.keys() & then.keys()):
+            if now[name] != then[name]:
+                raise FileError(
+                    f"Slurm has {name} in its queue, with other options", "wait for it, or end it with --cancel first"
+                )
+
+
+def _by_file(config: SweepConfig, out: Path | str) -> dict[str, tuple[TrainConfig, AnalysisConfig | None]]:
+    """What makes each file of a sweep."""
+    settings = {analysis.name: analysis.settings for analysis in config.analyses}
+    found: dict[str, tuple[TrainConfig, AnalysisConfig | None]] = {}
+    for run in sweep_runs(config, out):
+        found[run.path.name] = run.config, None
+        found |= {path.name: (run.config, settings[name]) for name, path in run.hessian.items()}
+    return found
 
 
 def _remove(runs: Sequence[SweepRun], earlier: Mapping[Path, SweepRun], holder: Holder) -> None:

@@ -19,8 +19,10 @@ from helpers.faults import everything
 from helpers.sweeps import SHORT, arguments, descendants, files, in_training, start, wait_for
 
 from landscape.cli import main as cli
+from landscape.errors import FileError
 from landscape.storage.inspect import inspect
 from landscape.sweep import leases as leasing
+from landscape.sweep import run as sweeping
 from landscape.sweep import slurm
 from landscape.sweep.jobs import Training
 from landscape.sweep.leases import Holder
@@ -231,6 +233,29 @@ def test_options_of_slurm() -> None:
         "exclusive": True,
         "gpus_per_node": "²",
     }
+
+
+def test_a_sweep_that_is_changed_while_its_jobs_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is in the queue with other options is refused; more runs are submitted."""
+    sent: list[list[Any]] = []
+    monkeypatch.setattr(sweeping, "in_queue", lambda folder: {"base-s0.h5", "base-s0.hessian.h5"} if sent else set())
+    monkeypatch.setattr(
+        sweeping, "submit", lambda batches, *more: sent.append([list(batch) for batch in batches]) or []
+    )
+    sweeping.submit_sweep(SweepConfig(**SWEEP), tmp_path)
+    defined = (tmp_path / "sweep" / DEFINITION).read_text()
+    changed = [{"train": {**SHORT, "lr": 0.5}}, {"hessian": [{**SWEEP["hessian"][0], "k": 3}]}]
+    for change, name in zip(changed, ("base-s0.h5", "base-s0.hessian.h5"), strict=True):
+        with pytest.raises(FileError, match=f"Slurm has {name} in its queue, with other options") as refused:
+            sweeping.submit_sweep(SweepConfig(**{**SWEEP, **change}), tmp_path)
+        assert refused.value.hint == "wait for it, or end it with --cancel first"
+    assert (tmp_path / "sweep" / DEFINITION).read_text() == defined
+    sweeping.submit_sweep(SweepConfig(**SWEEP, seeds=(0, 1)), tmp_path)
+    assert [[path.name for job in batch for path in job.outputs] for batch in sent[-1]] == [
+        ["base-s1.h5"],
+        ["base-s1.hessian.h5"],
+    ]
+    assert len(sent) == 2
 
 
 @pytest.mark.parametrize(("said", "longest"), [("MaxArraySize = 11", 11), ("MaxArraySize = 0", 1), ("", 1001)])
