@@ -122,9 +122,15 @@ def submit(
 ) -> list[Submission]:
     """Submit batches of jobs, each of which starts when the one before has ended, `pack` jobs a task.
 
-    Raises LandscapeError if Slurm refuses one; what was submitted before runs.
+    Raises FileError for a folder that Slurm cannot name, and LandscapeError if it refuses a batch; what was submitted
+    before runs.
     """
     submitit = _submitit()
+    if bad := re.search(r"[%\\\n]", str(folder)):
+        raise FileError(
+            f"{folder}: Slurm reads {bad[0]!r} in the name of a log as something else",
+            "choose another place, whose path has no such character",
+        )
     try:
         executor = submitit.SlurmExecutor(folder / _LOGS, max_num_timeout=REQUEUES)
     except RuntimeError as error:

@@ -218,6 +218,15 @@ def test_without_submitit_or_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert_refused(argv, 1, "Slurm needs submitit, which is not installed", "pip install 'landscape-hessian[slurm]'")
 
 
+@pytest.mark.parametrize("name", ["50%j", "back\\slash", "line\nbreak"])
+def test_folders_that_slurm_cannot_name(name: str, tmp_path: Path, assert_refused: Refusal) -> None:
+    """Its logs, and the jobs beside them, would be somewhere else."""
+    pytest.importorskip("submitit")
+    (tmp_path / name).mkdir()
+    argv = [*arguments(tmp_path / name, SWEEP)[:-2], "--executor", "slurm"]
+    assert_refused(argv, 1, "Slurm reads ", "choose another place")
+
+
 def test_options_of_slurm() -> None:
     """Times as Slurm writes them, GPUs and cores by their short names, numbers as numbers."""
     pytest.importorskip("submitit")
