@@ -180,8 +180,8 @@ def require_independent(whole: Tensor, parts: Tensor, outputs: Tensor) -> None:
     if difference > eps**0.5 * scale + 1e3 * eps * (1 + float(outputs.abs().max())):
         raise ArgumentError(
             f"the loss of a sample changes by {difference / scale:.1%} with the samples beside it in its chunk",
-            "pass chunk_size=None, so that all samples go together; or remove what ties them (batch norm without "
-            "running statistics, losses of pairs, means over the batch)",
+            "pass chunk_size=None, so that all samples go together, in one process; or remove what ties them (batch "
+            "norm without running statistics, losses of pairs, means over the batch)",
         )
 
 

@@ -73,6 +73,11 @@ def as_data(
             f"inputs are {kind_of(inputs)}, and there are no targets",
             "give inputs and targets, or a DataLoader (or list) of (inputs, targets) batches",
         )
+    if isinstance(inputs, Iterator):
+        raise ArgumentError(
+            f"the batches are {kind_of(inputs)}, which can be read once only",
+            "give a list or a DataLoader: a product with the Hessian reads all batches again",
+        )
     if part := taken():
         first = next(iter(inputs), ((), ()))
         part.seen.append(f"{checksum(first):08x}")
@@ -88,12 +93,17 @@ class Tensors:
         self._count, self.device = require_data(inputs, targets)
         self._chunk_size = chunk_size or self._count
         self.num_chunks = -(-self._count // self._chunk_size)
+        self._pair: Tensors | None = None
 
     def part(self, part: Part, chunk_size: int | None) -> Tensors:
         """The samples of one of several ranks. Raises ArgumentError for fewer samples than ranks."""
         part.seen.append(f"{checksum(self._trees):08x}")
         at = part.rows(self._count)
-        return Tensors(*_rows_of_both(*self._trees, at), chunk_size)
+        own = Tensors(*_rows_of_both(*self._trees, at), chunk_size)
+        if len(own) == 1 and chunk_size != 1:
+            # A single sample would not show that its loss depends on those beside it.
+            own._pair = Tensors(*_rows_of_both(*self._trees, slice(0, 2)), None)
+        return own
 
     def __len__(self) -> int:
         return self._count
@@ -105,6 +115,8 @@ class Tensors:
 
     def probe(self) -> tuple[Piece, list[Piece]]:
         """Samples spread over the data, as many as go through the model at once or PROBE, and two parts of them."""
+        if self._pair:
+            return self._pair.probe()
         count = min(PROBE, self._chunk_size, self._count)
         step = -(-self._count // count)
         half = step * (count // 2)
@@ -123,11 +135,6 @@ class Batches:
 
     def __init__(self, loader: Iterable[Any], device: torch.device | None = None) -> None:
         """device: where the batches go; by default they stay where they are."""
-        if isinstance(loader, Iterator):
-            raise ArgumentError(
-                f"the batches are {kind_of(loader)}, which can be read once only",
-                "give a list or a DataLoader: a product with the Hessian reads all batches again",
-            )
         self._loader, self._sums, self._count = loader, list[int](), 0
         kept: list[tuple[Tree, Tree]] | None = []
         size = 0

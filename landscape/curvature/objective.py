@@ -155,9 +155,11 @@ class Objective(Shown):
     def spread(self, count: float, over: Sum | None = None) -> Objective:
         """The mean over all samples or tokens, of which this objective has some; count: the sum of all weights.
 
-        over: adds what other ranks make of the rest; without it every sum is that over the samples here.
+        over: adds what other ranks make of the rest; without it every sum is that over the samples here, without L2,
+        which the one rank that has `over` counts.
         """
         other = copy.copy(self)
+        other.weight_decay = self.weight_decay if over else 0.0
         other.count, other._is_part, other._over = count, True, over
         return other
 

@@ -90,7 +90,7 @@ tokens = torch.arange(20).reshape(10, 2) % 4
         "pairs": (
             lambda: operator(lambda z, y: cross_entropy(z @ z.mT, torch.arange(len(z))), chunk_size=5),
             r"the loss of a sample changes by \d\S*% with the samples beside it in its chunk",
-            "pass chunk_size=None, so that all samples go together; or remove what ties them",
+            "pass chunk_size=None, so that all samples go together, in one process; or remove what ties them",
         ),
         "constant": (
             lambda: operator(lambda z, y: z.detach()[:, 0]),

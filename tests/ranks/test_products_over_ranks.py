@@ -20,7 +20,9 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader, IterableDataset
 
 from landscape.cli import main as cli
-from landscape.curvature.part import Part
+from landscape.curvature.objective import Objective, cross_entropy
+from landscape.curvature.operators import HessianOperator
+from landscape.curvature.part import Part, taking
 from landscape.errors import ArgumentError
 from landscape.storage.hessians import HessianReader
 
@@ -256,6 +258,39 @@ def test_ranks_share_out_what_a_loader_gives(kind: str) -> None:
     whole = [torch.as_tensor(batch).tolist() for batch in loader]
     parts = [[torch.as_tensor(batch).tolist() for batch in Part(rank, 2).batches(loader)] for rank in range(2)]
     assert parts == [whole[0::2], whole[1::2]]
+
+
+X, Y = torch.randn(6, 3, generator=torch.Generator().manual_seed(0)), torch.arange(6) % 4
+NET = torch.nn.Linear(3, 4)
+
+
+def part(rank: int, size: int, count: int, **more: Any) -> Objective:
+    """What a rank has of an objective over so many samples."""
+    with taking(Part(rank, size)):
+        return Objective(NET, X[:count], Y[:count], **more).spread(count)
+
+
+@pytest.mark.parametrize("count", [3, 6])
+def test_samples_that_are_tied_together_are_refused(count: int) -> None:
+    """Also where each rank has one of them, which would not show it."""
+    tied = part(0, 3, count, loss=lambda z, y: cross_entropy(z - z.mean(0), y))
+    with pytest.raises(ArgumentError, match="the loss of a sample changes by") as told:
+        HessianOperator(tied, dict(NET.named_parameters()))
+    assert "in one process" in told.value.hint
+    HessianOperator(part(0, 3, count), dict(NET.named_parameters()))
+
+
+def test_only_rank_0_counts_weight_decay() -> None:
+    """Whatever the objective of a user's own problem has of it."""
+    found = sum(part(rank, 3, 6, weight_decay=0.5).own_value(dict(NET.named_parameters())) for rank in range(3))
+    assert float(found) == pytest.approx(Objective(NET, X, Y).value(dict(NET.named_parameters())), rel=1e-12)
+
+
+def test_batches_that_can_be_read_once_are_refused() -> None:
+    """As in one process, before any of them is read."""
+    refused = pytest.raises(ArgumentError, match="the batches are a generator, which can be read once only")
+    with taking(Part(0, 2)), refused:
+        Objective(NET, (batch for batch in [(X, Y)] * 2))
 
 
 @pytest.mark.parametrize(
