@@ -113,6 +113,18 @@ def device_of(model: object) -> torch.device | None:
     return None if first is None else first.device
 
 
+def constants(of: object) -> list[Tensor]:
+    """Dense tensors beside parameters that a module, or a functools.partial, holds: buffers and plain attributes."""
+    found: list[object] = []
+    if isinstance(of, functools.partial):
+        found = [*of.args, *of.keywords.values()]
+    elif isinstance(of, nn.Module):
+        found = [*of.buffers(), *(value for module in of.modules() for value in vars(module).values())]
+    # What has a gradient comes from parameters, as by weight norm.
+    dense = [x for x in found if isinstance(x, Tensor) and x.layout == torch.strided and not x.is_meta]
+    return [x for x in dense if not x.requires_grad]
+
+
 def loss_in_precision(loss: Callable[..., Tensor], dtype: torch.dtype) -> Callable[..., Tensor]:
     """A loss whose tensors, such as class weights of a module or a functools.partial, are in `dtype`."""
     if isinstance(loss, nn.Module):

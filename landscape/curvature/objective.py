@@ -27,7 +27,7 @@ from landscape.curvature.checks import (
 )
 from landscape.curvature.data import Data, Piece, Tree, as_data, checksum, fresh, shapes
 from landscape.curvature.differences import require_derivatives
-from landscape.curvature.modules import ModuleFunction, device_of, loss_in_precision, plain_attention
+from landscape.curvature.modules import ModuleFunction, constants, device_of, loss_in_precision, plain_attention
 from landscape.curvature.part import taken
 from landscape.curvature.weights import WeightFunction, Weights
 from landscape.errors import ArgumentError, kind_of
@@ -129,8 +129,8 @@ class Objective(Shown):
     ) -> None:
         require_settings(model, loss, weight_decay, dtype)
         self._data = as_data(inputs, targets, chunk_size, device_of(model))
-        if (part := taken()) and isinstance(model, nn.Module):
-            part.seen.append(f"{checksum(dict(model.named_buffers())):08x}")
+        if part := taken():
+            part.seen.append(f"{checksum([constants(model), constants(loss)]):08x}")
         self._given = (model, loss, weight_decay, per_token, outputs, weights)
         self._model = ModuleFunction(model, dtype) if isinstance(model, nn.Module) else model
         self.dtype, self.weight_decay, self.device, self._adapt = dtype, weight_decay, self._data.device, outputs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -284,6 +285,26 @@ def test_only_rank_0_counts_weight_decay() -> None:
     """Whatever the objective of a user's own problem has of it."""
     found = sum(part(rank, 3, 6, weight_decay=0.5).own_value(dict(NET.named_parameters())) for rank in range(3))
     assert float(found) == pytest.approx(Objective(NET, X, Y).value(dict(NET.named_parameters())), rel=1e-12)
+
+
+def seen(scale: float, weight: float, start: int) -> list[str]:
+    """What ranks compare of a model with a tensor as a plain attribute, and a loss that has one."""
+    torch.manual_seed(start)
+    model = torch.nn.Linear(3, 4)
+    model.scale = torch.tensor(scale)
+    model.derived = 2 * model.weight
+    weights = torch.tensor([1.0, 1.0, 1.0, weight])
+    loss = functools.partial(torch.nn.functional.cross_entropy, weight=weights, reduction="none")
+    part = Part(0, 2)
+    with taking(part):
+        Objective(model, X, Y, loss)
+    return part.seen
+
+
+def test_ranks_compare_what_a_model_and_a_loss_hold_beside_parameters() -> None:
+    """These come from the run file: a function may leave them at random."""
+    assert seen(1.0, 1.0, 0) == seen(1.0, 1.0, 1)
+    assert len({tuple(seen(scale, weight, 0)) for scale in (1.0, 2.0) for weight in (1.0, 2.0)}) == 4
 
 
 def test_batches_that_can_be_read_once_are_refused() -> None:
