@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -119,12 +120,11 @@ def _pairs(source: Source, step: int) -> dict[str, PairNumbers]:
             continue
         block, coupling = at.sel(block=pair), at.sel(pair=pair)
         lowest = float(block["eigenvalues"].sel(end="lowest", rank=0))
-        # Rounding noise of a semidefinite block is not negative curvature.
-        is_negative = lowest < -1e-12 * float(block["operator_norm"])
+        is_curved_down = bool(is_negative(lowest, float(block["operator_norm"])))
         kappa, error = (float(coupling[name][0]) for name in ("coupling_ratios", "coupling_ratio_error"))
         level = float(block["inertia_level"])
         found[pair] = PairNumbers(
-            depth=-lowest if is_negative or math.isnan(lowest) else 0.0,
+            depth=-lowest if is_curved_down or math.isnan(lowest) else 0.0,
             is_depth_bound=not bool(block["converged"].sel(end="lowest", rank=0)),
             lower=float(block["inertia_lower"]),
             upper=float(block["inertia_upper"]),
@@ -135,6 +135,11 @@ def _pairs(source: Source, step: int) -> dict[str, PairNumbers]:
             above=float(coupling["coupling_index"]),
         )
     return {pair: one for pair, one in found.items() if math.isfinite(one.depth)}
+
+
+def is_negative(lowest: Any, norm: Any) -> Any:
+    """Where an eigenvalue is negative curvature, not the rounding noise of a semidefinite block of this norm."""
+    return lowest < -1e-12 * norm
 
 
 def _balance(source: Source) -> tuple[tuple[float, float], tuple[int, int] | None, tuple[float, float]]:

@@ -11,7 +11,7 @@ from landscape.problems.embedding_mlp.blocks import BALANCED, CLAIM
 from landscape.report.figures.axes import last_step, legend_below, nothing, outside_legend, step_axis
 from landscape.report.figures.captions import control, objectives, what_was_run, where
 from landscape.report.figures.families import family
-from landscape.report.figures.numbers import bracket, claimed, digits, spread
+from landscape.report.figures.numbers import bracket, claimed, digits, is_negative, spread
 from landscape.report.figures.numbers import numbers as key_numbers
 from landscape.report.figures.several import BANDS, are_several, pair_panels, several
 from landscape.report.figures.sources import Drawn, NotDrawnError, Source, having
@@ -33,6 +33,7 @@ def extreme_eigenvalues(sources: Sequence[Source]) -> Drawn:
     left, right = figure.axes
     semidefinite: dict[str, bool] = {}
     rows, numbers, has_constants = [], {}, False
+    depths: list[pd.DataFrame] = []
     for source in kept:
         data = source.measured
         step = data["step"].values
@@ -40,9 +41,10 @@ def extreme_eigenvalues(sources: Sequence[Source]) -> Drawn:
             values = data["eigenvalues"].sel(block=block, rank=0)
             low, high = values.sel(end="lowest").values, values.sel(end="highest").values
             left.plot(step, high, color=colour(block), label=block, **marker(block))
-            norm = data["operator_norm"].sel(block=block).values
-            # Rounding noise of a semidefinite block is not negative curvature.
-            negative = np.where(low < -1e-12 * norm, -low, np.nan)
+            negative = np.where(is_negative(low, data["operator_norm"].sel(block=block).values), -low, np.nan)
+            # What a search that has not converged found is at most as deep as the lowest eigenvalue.
+            is_bound = np.isfinite(negative) & (data["converged"].sel(block=block, end="lowest", rank=0).values == 0)
+            depths.append(source.table(step=step, block=block, lambda_max=high, depth=negative, is_bound=is_bound))
             has_negative = bool(np.isfinite(negative).any())
             semidefinite[block] = semidefinite.get(block, True) and not has_negative
             if has_negative:
@@ -78,25 +80,24 @@ def extreme_eigenvalues(sources: Sequence[Source]) -> Drawn:
     if has_constants:
         caption += " On constants, tokens that every sample holds, it is the gradient norm of the first bias (F15)."
     table = pd.concat(rows)
+    measured = pd.concat(depths)
     if are_several(kept):
-        measured = table[table["lambda_max"].notna()].assign(
-            depth=lambda at: (-at["lambda_min"]).where(at["lambda_min"] < 0)
-        )
         shown = [
             (r"$-\lambda_{\min}$ where negative", "log", ("depth",)),
             (r"$\lambda_{\max}$", "log", ("lambda_max",)),
         ]
         figure = several(kept, pair_panels(measured, "block", shown))
         caption += f" {BANDS}"
-    return Drawn(_deepest(table), figure, table, caption, numbers)
+    return Drawn(_deepest(measured), figure, table, caption, numbers)
 
 
 def _deepest(table: pd.DataFrame) -> str:
     """How far down the pairs are curved, else the deepest block, as a title."""
-    lowest = table[table["lambda_max"].notna()].groupby("block", sort=False)["lambda_min"].min()
-    names = [str(name) for name in lowest.index]
-    shown = claimed(name for name in names if "," in name)[:2] or [str(lowest.idxmin())] * bool(lowest.notna().any())
-    told = [f"{name} to {digits(lowest[name])}" for name in shown if lowest[name] < 0]
+    depth = table.groupby("block", sort=False)["depth"].max().dropna()
+    pairs = [str(name) for name in table["block"].unique() if "," in name]
+    shown = [name for name in claimed(pairs)[:2] if name in depth] or list(depth.nlargest(1).index)
+    at_least = {name: "at least " * bool(part.any()) for name, part in table.groupby("block")["is_bound"]}
+    told = [f"{name} {at_least[name]}to {digits(-depth[name])}" for name in shown]
     return f"Curvature goes down: {', '.join(told)}" if told else "No block shown has negative curvature"
 
 
