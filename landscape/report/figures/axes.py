@@ -55,9 +55,9 @@ def legend_below(axis: Axes) -> None:
     legend(axis, fontsize="small", loc="upper center", bbox_to_anchor=(0.5, 0), bbox_transform=below, ncols=columns)
 
 
-def outside_legend(figure: Figure, axis: Axes, **options: Any) -> None:
-    """One legend below all panels, with each label of one of them once; the figure grows with its rows."""
-    labels = _labels(axis)
+def outside_legend(figure: Figure, axes: Iterable[Axes], **options: Any) -> None:
+    """One legend below all panels, with each label of some of them once; the figure grows with its rows."""
+    labels = _labels(*axes)
     most = len(labels) if len(labels) <= _IN_A_ROW else _IN_A_ROW - 2
     options = {"ncols": _columns(labels, most, 110), **options}
     figure.set_figheight(figure.get_figheight() + 0.17 * max(0, -(-len(labels) // options["ncols"]) - 2))
@@ -74,9 +74,12 @@ def _columns(labels: Iterable[str], most: int, letters: int) -> int:
     return max(1, min(most, len(names), letters // (5 + max(map(len, names), default=0))))
 
 
-def _labels(axis: Axes) -> dict[str, Any]:
-    handles, labels = axis.get_legend_handles_labels()
-    return dict(zip(labels, handles, strict=True))
+def _labels(*axes: Axes) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for axis in axes:
+        handles, labels = axis.get_legend_handles_labels()
+        found |= dict(zip(labels, handles, strict=True))
+    return found
 
 
 def nothing(axis: Axes, why: str) -> None:

@@ -17,7 +17,7 @@ from landscape.report.figures.numbers import claimed, digits
 from landscape.report.figures.settings import settings
 from landscape.report.figures.several import BANDS, are_several, pair_panels, several
 from landscape.report.figures.sources import Drawn, NotDrawnError, Source, having
-from landscape.report.style import colour, distinct, marker, new_figure
+from landscape.report.style import colour, distinct, literal, marker, new_figure
 
 if TYPE_CHECKING:
     import xarray
@@ -56,7 +56,7 @@ def coupling_ratios(sources: Sequence[Source]) -> Drawn:
                 fade = 1.0 - 0.75 * rank / ratios.shape[1]
                 axis.plot(step, ratios[:, rank], color=colour(pair), alpha=fade, linewidth=1.6 if rank == 0 else 0.9)
             count, strength = part["coupling_index"].values, part["coupling_strength"].values
-            counts.plot(step, count, color=colour(pair), label=pair, **marker(pair))
+            counts.plot(step, count, color=colour(pair), label=literal(pair), **marker(pair))
             at = np.flatnonzero(known)[[0, -1]]
             above = [f"{count[i]:.0f}" if np.isfinite(count[i]) else "not certified" for i in at]
             numbers[f"{source.label}, {pair}"] = (
@@ -68,7 +68,7 @@ def coupling_ratios(sources: Sequence[Source]) -> Drawn:
             rows.append(source.table(step=step, pair=pair, **kappas, **counted))
     for axis, pair in zip(panels, found, strict=True):
         axis.axhline(1, color="black", linewidth=0.9, linestyle="--")
-        axis.set(title=f"pair {pair}", yscale="log")
+        axis.set(title=f"pair {literal(pair)}", yscale="log")
     for axis in figure.axes:
         step_axis(axis, last_step(kept))
     panels[0].set_ylabel(r"coupling ratio $\kappa_i$")
@@ -131,7 +131,7 @@ def ratios(sources: Sequence[Source]) -> Drawn:
             for group, shade in zip(groups, distinct(len(groups)), strict=True):
                 of_group = group.of(points)
                 at = of_group[f"{name}_predicted"], of_group[name]
-                axis.scatter(*at, color=shade, s=22, zorder=3, label=group.label)
+                axis.scatter(*at, color=shade, s=22, zorder=3, label=literal(group.label))
         else:
             order = np.log10(np.maximum(points["step"].to_numpy(), 1))
             scatter = axis.scatter(x, y, c=order, cmap=colormaps["viridis"], norm=norm, s=22, zorder=3)
@@ -149,7 +149,7 @@ def ratios(sources: Sequence[Source]) -> Drawn:
         if len(groups) == 1:
             axis.legend()
     if len(groups) > 1:
-        outside_legend(figure, max(panels, key=lambda axis: len(axis.lines)))
+        outside_legend(figure, panels)
     else:
         figure.colorbar(scatter, ax=panels, label=r"$\log_{10}$ step")
     by_setting = ", coloured by setting" * (len(groups) > 1)

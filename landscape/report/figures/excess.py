@@ -13,7 +13,7 @@ from landscape.report.figures.families import family
 from landscape.report.figures.numbers import bracket
 from landscape.report.figures.several import BANDS, are_several, pair_panels, several
 from landscape.report.figures.sources import Drawn, NotDrawnError, Source, having
-from landscape.report.style import colour, marker, new_figure
+from landscape.report.style import colour, literal, marker, new_figure
 from landscape.storage.schema import LEVELS
 
 
@@ -39,14 +39,14 @@ def excess_index(sources: Sequence[Source]) -> Drawn:
             if not known.any() or pair not in blocks:
                 continue
             middle = np.where(lower == upper, lower, np.nan)
-            excess.plot(step, middle, color=colour(pair), label=pair, **look)
+            excess.plot(step, middle, color=colour(pair), label=literal(pair), **look)
             if (lower < upper).any():
-                excess.fill_between(step, lower, upper, color=colour(pair), alpha=0.2, linewidth=0, label=pair)
+                excess.fill_between(step, lower, upper, color=colour(pair), alpha=0.2, linewidth=0, label=literal(pair))
             index = data.sel(block=pair)
             whole = index["inertia_lower"].values.astype(float)
             is_known = (whole == index["inertia_upper"].values) & (whole > 0)
             part_of = np.where(is_known, middle / np.where(is_known, whole, 1), np.nan)
-            share.plot(step, part_of, color=colour(pair), label=pair, **look)
+            share.plot(step, part_of, color=colour(pair), label=literal(pair), **look)
             table = source.table(
                 step=step,
                 pair=pair,
@@ -68,7 +68,7 @@ def excess_index(sources: Sequence[Source]) -> Drawn:
     excess.set_ylim(min(-0.5, 2 * excess.get_ylim()[0]), max(2.0, 2 * excess.get_ylim()[1]))
     share.set(ylabel="share of the joint block's index")
     share.set_ylim(min(-0.05, share.get_ylim()[0]), 1.05)
-    outside_legend(figure, excess)
+    outside_legend(figure, [excess])
     caption = (
         f"{what_was_run(kept)} Left: n₋(H_[A,B]) − n₋(H_AA) − n₋(H_BB), all three counted below the joint block's −τ, "
         f"objective {objectives(kept)}: the directions of negative curvature that neither block has by itself; shaded "

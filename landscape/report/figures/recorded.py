@@ -12,7 +12,7 @@ from landscape.report.figures.captions import listed, what_was_run
 from landscape.report.figures.families import family
 from landscape.report.figures.numbers import spread
 from landscape.report.figures.sources import Drawn, NotDrawnError, Source
-from landscape.report.style import HEIGHT, distinct, new_figure
+from landscape.report.style import HEIGHT, distinct, literal, new_figure
 
 _MOST = 12
 """Largest number of metrics drawn."""
@@ -37,12 +37,13 @@ def recorded_metrics(sources: Sequence[Source]) -> Drawn:
                 # A metric is NaN at steps where only others were recorded.
                 known = data[name].dropna("metric_step")
                 step = known["metric_step"].values
-                axis.plot(step, known.values, color=colour, marker="." if len(step) < 30 else "", label=source.label)
+                look = {"color": colour, "marker": "." if len(step) < 30 else ""}
+                axis.plot(step, known.values, **look, label=literal(source.label))
                 rows.append(source.table(metric=name, step=step, value=known.values))
                 last += [f"{name} {known.values[-1]:.4g}"] if len(step) else []
         numbers[source.label] = f"last {', '.join(last)}"
     for axis, name in zip(figure.axes, shown, strict=False):
-        axis.set(xlabel="step", ylabel=name)
+        axis.set(xlabel="step", ylabel=literal(name))
         drawn = np.concatenate([line.get_ydata() for line in axis.get_lines()] or [np.zeros(0)])
         finite = drawn[np.isfinite(drawn)]
         # Values that fall over decades, such as losses, need a logarithmic axis.

@@ -14,7 +14,7 @@ from landscape.report.figures.axes import nothing, outside_legend, step_axis
 from landscape.report.figures.numbers import claimed
 from landscape.report.figures.settings import settings
 from landscape.report.figures.sources import Source
-from landscape.report.style import distinct, new_figure
+from landscape.report.style import distinct, literal, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -49,7 +49,7 @@ def several(sources: Sequence[Source], panels: Sequence[Panel]) -> Figure:
             steps, low, middle, high = band(group.of(panel.rows), panel.columns)
             if not len(steps):
                 continue
-            axis.plot(steps, middle, color=colour, label=group.label, marker="." if len(steps) < 30 else "")
+            axis.plot(steps, middle, color=colour, label=literal(group.label), marker="." if len(steps) < 30 else "")
             axis.fill_between(steps, low, high, color=colour, alpha=0.2, linewidth=0)
             last = max(last, int(steps[-1]))
         if not axis.lines:
@@ -62,7 +62,7 @@ def several(sources: Sequence[Source], panels: Sequence[Panel]) -> Figure:
         step_axis(axis, last)
     for axis in figure.axes[len(panels) :]:
         axis.set_axis_off()
-    outside_legend(figure, max(figure.axes, key=lambda axis: len(axis.lines)))
+    outside_legend(figure, figure.axes)
     return figure
 
 
@@ -86,7 +86,7 @@ def pair_panels(table: pd.DataFrame, by: str, shown: Sequence[tuple[str, str, Se
     names = list(dict.fromkeys(table[by].astype(str)))
     chosen = claimed(name for name in names if "," in name)[:2] or names[:2]
     return [
-        Panel(label, table[table[by] == name], columns, f"{by} {name}", scale)
+        Panel(label, table[table[by] == name], columns, f"{by} {literal(name)}", scale)
         for label, scale, columns in shown
         for name in chosen
     ]

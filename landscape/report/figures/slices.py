@@ -29,7 +29,7 @@ def slices(found: Slices) -> Drawn:
     spread = found.loss.max() - found.loss.min()
     lines.set_ylim(found.loss.min() - 0.1 * spread, found.loss.max() + 0.1 * spread)
     lines.set(xlabel=r"$t$ along the unit eigenvector", ylabel="objective (nat)")
-    outside_legend(figure, lines, ncols=2, fontsize="small")
+    outside_legend(figure, [lines], ncols=2, fontsize="small")
     drawn = plane.contourf(found.plane_t, found.plane_t, found.plane, levels=20, cmap="viridis")
     plane.contour(found.plane_t, found.plane_t, found.plane, levels=[found.value], colors="white", linewidths=1.0)
     plane.plot(0, 0, "o", color="white", markersize=5, markeredgecolor="black")

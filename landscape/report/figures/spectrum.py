@@ -15,7 +15,7 @@ from landscape.report.figures.numbers import bracket, claimed, digits, is_negati
 from landscape.report.figures.numbers import numbers as key_numbers
 from landscape.report.figures.several import BANDS, are_several, pair_panels, several
 from landscape.report.figures.sources import Drawn, NotDrawnError, Source, having
-from landscape.report.style import colour, marker, new_figure, shades
+from landscape.report.style import colour, literal, marker, new_figure, shades
 from landscape.storage.schema import LEVELS
 
 STEPS_SHOWN = 4
@@ -40,7 +40,7 @@ def extreme_eigenvalues(sources: Sequence[Source]) -> Drawn:
         for block in source.blocks():
             values = data["eigenvalues"].sel(block=block, rank=0)
             low, high = values.sel(end="lowest").values, values.sel(end="highest").values
-            left.plot(step, high, color=colour(block), label=block, **marker(block))
+            left.plot(step, high, color=colour(block), label=literal(block), **marker(block))
             negative = np.where(is_negative(low, data["operator_norm"].sel(block=block).values), -low, np.nan)
             # What a search that has not converged found is at most as deep as the lowest eigenvalue.
             is_bound = np.isfinite(negative) & (data["converged"].sel(block=block, end="lowest", rank=0).values == 0)
@@ -48,7 +48,7 @@ def extreme_eigenvalues(sources: Sequence[Source]) -> Drawn:
             has_negative = bool(np.isfinite(negative).any())
             semidefinite[block] = semidefinite.get(block, True) and not has_negative
             if has_negative:
-                right.plot(step, negative, color=colour(block), label=block, **marker(block))
+                right.plot(step, negative, color=colour(block), label=literal(block), **marker(block))
             rows.append(source.table(step=step, block=block, lambda_min=low, lambda_max=high))
             numbers[f"{source.label}, {block}"] = f"lambda_min from {low[0]:.4g} to {low[-1]:.4g}"
         bound = data["saddle_bound"].values
@@ -131,14 +131,14 @@ def spectra(sources: Sequence[Source]) -> Drawn:
             numbers[f"{block}, step {step[i]}"] = f"{len(values)} eigenvalues in [{values[0]:.4g}, {values[-1]:.4g}]"
         axis.axvline(0, color="0.7", linewidth=0.8, zorder=0)
         axis.set_xscale("symlog", linthresh=threshold)
-        axis.set(title=f"block {block}", xlabel="eigenvalue", ylabel="share below", ylim=(-0.02, 1.02))
+        axis.set(title=f"block {literal(block)}", xlabel="eigenvalue", ylabel="share below", ylim=(-0.02, 1.02))
         axis.set_xticks([s * 10.0**e for s in (-1, 1) for e in exponents] + [0])
         ends = np.nan_to_num([data[block].values.min(), data[block].values.max()])
         axis.set_xlim(2 * min(-threshold, ends[0]), 2 * max(threshold, *np.abs(ends)))
         axis.tick_params(axis="x", labelrotation=45)
     for axis in figure.axes[len(blocks) :]:
         axis.set_axis_off()
-    outside_legend(figure, figure.axes[0])
+    outside_legend(figure, figure.axes[:1])
     caption = (
         f"{what_was_run(kept)} {source.label}: every eigenvalue of each dense block, objective "
         f"{source.hessian_attrs['objective']}. The axis is linear within ±{threshold:.1e}. "
@@ -164,7 +164,7 @@ def saddle_index(sources: Sequence[Source]) -> Drawn:
             part = data.sel(block=block)
             known = part["inertia"].sel(sign="negative").values
             lower, upper = part["inertia_lower"].values, part["inertia_upper"].values
-            index.plot(step, known, color=colour(block), label=block, **marker(block))
+            index.plot(step, known, color=colour(block), label=literal(block), **marker(block))
             if np.isnan(known).any():
                 index.fill_between(step, lower, upper, color=colour(block), alpha=0.2, linewidth=0)
             free = part["saddle_index_gauge_free"].values
@@ -199,7 +199,7 @@ def saddle_index(sources: Sequence[Source]) -> Drawn:
     index.set_ylim(-0.3, 2 * index.get_ylim()[1])
     tolerance.set(ylabel=r"tolerance $\tau$", yscale="log")
     gradient.set(ylabel="gradient norm of the block", yscale="log")
-    outside_legend(figure, index)
+    outside_legend(figure, [index])
     data = pd.concat(rows)
     gauge = f"; dashed: on the complement of the gauge directions of {' and '.join(BALANCED)}"
     caption = (

@@ -13,7 +13,7 @@ from landscape.report.figures.families import family
 from landscape.report.figures.numbers import STABLE, digits, spread
 from landscape.report.figures.several import BANDS, Panel, are_several, pair_panels, several
 from landscape.report.figures.sources import Drawn, NotDrawnError, Source, having
-from landscape.report.style import colour, marker, new_figure, palette
+from landscape.report.style import colour, literal, marker, new_figure, palette
 
 LABEL = {"sharpness_gd": "gradient descent", "sharpness_adam": "Adam"}
 
@@ -32,7 +32,7 @@ def densities(sources: Sequence[Source]) -> Drawn:
     rows, numbers, last_distances = [], {}, []
     for block in blocks:
         values, error = last[block].values, last[f"{block}_error"].values
-        density.plot(grid, values, color=colour(block), label=block)
+        density.plot(grid, values, color=colour(block), label=literal(block))
         if error.any():
             density.fill_between(grid, values - error, values + error, color=colour(block), alpha=0.2, linewidth=0)
         rows.append(source.table(step=step, block=block, eigenvalue=grid, density=values, error=error))
@@ -51,8 +51,8 @@ def densities(sources: Sequence[Source]) -> Drawn:
             if not {a, b} <= known:
                 continue
             found = measured["jensen_shannon"].sel(block=a, other_block=b).values
-            shade = palette(i + 1)[i]
-            distance.plot(steps, found, marker="osvD^P"[i % 6], markersize=3.5, color=shade, label=f"{a} and {b}")
+            look = {"marker": "osvD^P"[i % 6], "markersize": 3.5, "color": palette(i + 1)[i]}
+            distance.plot(steps, found, **look, label=literal(f"{a} and {b}"))
             if i == 0:
                 last_distances.append(float(found[-1]))
             numbers[f"{source.label}, Jensen-Shannon distance of {a} and {b}"] = (
@@ -73,8 +73,8 @@ def densities(sources: Sequence[Source]) -> Drawn:
     table = pd.concat(rows)
     if are_several(kept) and pairs:
         panels = [
-            Panel("Jensen–Shannon distance", table[table["block"] == name], ("jensen_shannon",), name, "linear")
-            for name in [f"{a} and {b}" for a, b in pairs[:2]]
+            Panel("Jensen–Shannon distance", table[table["block"] == of], ("jensen_shannon",), literal(of), "linear")
+            for of in [f"{a} and {b}" for a, b in pairs[:2]]
         ]
         figure = several(kept, panels)
         caption = (
@@ -115,7 +115,7 @@ def tracking(sources: Sequence[Source]) -> Drawn:
         for axis, end in zip(ends, ("highest", "lowest"), strict=True):
             for block in source.blocks():
                 found = data["subspace_overlap"].sel(block=block, end=end).values
-                axis.plot(step, found, color=colour(block), label=block, **marker(block))
+                axis.plot(step, found, color=colour(block), label=literal(block), **marker(block))
                 crossings = data["crossings"].sel(block=block, end=end).values
                 table = source.table(
                     step=step, block=block, end=end, overlap=found, crossings=pd.array(crossings, "Int64")
@@ -145,7 +145,7 @@ def tracking(sources: Sequence[Source]) -> Drawn:
             sharp,
             "sharpness is not known:\nthe run holds no learning rates.\nRecorder(..., optimizer=...)\nstores them",
         )
-    outside_legend(figure, ends[0])
+    outside_legend(figure, ends[:1])
     sharpness = (
         "λ_max of diag(lr)·H over 2 (gradient descent) and of Adam's preconditioned Hessian over 38; above 1 "
         "full-batch steps are unstable."
