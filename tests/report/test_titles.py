@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import html
 import io
+import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,8 +15,10 @@ import pandas as pd
 import pytest
 import xarray
 
-from landscape.report.figures import FAMILIES, Drawn, Source, open_sources
+from landscape.analysis.geometry import measure_geometry
+from landscape.report.figures import FAMILIES, Drawn, Source, open_sources, timeline
 from landscape.report.figures.several import Panel, several
+from landscape.report.findings import findings
 from landscape.report.style import style
 
 Change = Callable[[xarray.Dataset], xarray.Dataset | None]
@@ -99,3 +103,62 @@ def test_the_legend_of_several_runs_has_every_setting(tiny_run: Path) -> None:
     with style():
         figure = several([first, second], [Panel(name, pd.concat(rows), (name,)) for name in ("x", "y")])
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["lr 0.01", "lr 0.5"]
+
+
+def widen(data: xarray.Dataset) -> None:
+    """Only bounds of the counts of E,W are known at step 60: two below and three above what they were."""
+    at = {"step": 60, "block": "E,W"}
+    for name, change in (("inertia_lower", -2), ("inertia_upper", 3)):
+        data[name].loc[at] += change
+    data["inertia"].loc[at] = np.nan
+    for name, change in (("excess_index_lower", -2), ("excess_index_upper", 3)):
+        data[name].loc[{"pair": "E,W"}] += change
+
+
+def test_bounds_of_an_excess_index_are_no_count(tiny_run: Path) -> None:
+    def alone(data: xarray.Dataset) -> xarray.Dataset:
+        widen(data)
+        return data.sel(pair=["E,W"], step=[60])
+
+    source = changed(tiny_run, alone)
+    count = int(source.measured["inertia_lower"].sel(block="E,W")[0])
+    found = drawn("excess_index", source)
+    assert found.title == f"Coupling adds negative directions: at least {count} to E,W at step 60"
+    (told,) = found.numbers.values()
+    assert told.startswith(f"largest at step 60: {count} to {count + 5}, of {count} to {count + 5} in the joint block")
+
+
+def test_no_line_of_the_index_where_only_bounds_are_known(tiny_run: Path, run_file: Path) -> None:
+    measure_geometry(run_file)
+    shutil.copy(tiny_run.with_name("tiny.hessian.h5"), run_file.with_name("run.hessian.h5"))
+    index = drawn("timeline", changed(run_file, widen)).figure.axes[8]
+    assert index.get_ylabel() == "saddle index"
+    assert np.isnan(index.lines[0].get_ydata()).tolist() == [False, False, True]
+
+
+def test_a_block_that_is_not_measured_at_the_last_step(tiny_run: Path) -> None:
+    """As an analysis leaves it that is stopped while it adds a block."""
+
+    def stop(data: xarray.Dataset) -> None:
+        for name, values in data.data_vars.items():
+            if values.dtype.kind == "f":
+                for axis in {"block", "other_block"} & {*values.dims}:
+                    data[name].loc[{"step": 60, axis: "E"}] = np.nan
+
+    for name in ("densities", "saddle_index", "extreme_eigenvalues", "excess_index", "tracking"):
+        found = drawn(name, changed(tiny_run, stop))
+        assert not re.search(r"\bnan\b", f"{found.title} {found.caption} {found.numbers}"), found
+    assert "apart" not in drawn("densities", changed(tiny_run, stop)).title
+
+
+def test_rates_that_are_0_have_no_ratio(tiny_run: Path) -> None:
+    def freeze(data: xarray.Dataset) -> None:
+        data["lr_E"][:], data["lr_W"][:] = 0, 0
+
+    told = findings([changed(tiny_run, freeze, "metrics")])[-1]
+    assert "; the ratio in use is not known; " in told
+
+
+def test_a_kappa_stays_small() -> None:
+    assert timeline._title([{timeline._PEAK: 0, timeline._GROKS: None}]) == "κ₁ is largest at step 0"
+    assert timeline._title([{timeline._PEAK: None, timeline._GROKS: 9}]) == "The network groks at step 9"

@@ -13,7 +13,7 @@ from landscape.problems.embedding_mlp.blocks import BALANCED
 from landscape.report.figures.axes import last_step, legend, nothing, outside_legend, step_axis
 from landscape.report.figures.captions import control, listed, what_was_run
 from landscape.report.figures.families import family
-from landscape.report.figures.numbers import claimed, digits
+from landscape.report.figures.numbers import claimed, digits, spread
 from landscape.report.figures.settings import settings
 from landscape.report.figures.several import BANDS, are_several, pair_panels, several
 from landscape.report.figures.sources import Drawn, NotDrawnError, Source, having
@@ -58,10 +58,11 @@ def coupling_ratios(sources: Sequence[Source]) -> Drawn:
             count, strength = part["coupling_index"].values, part["coupling_strength"].values
             counts.plot(step, count, color=colour(pair), label=literal(pair), **marker(pair))
             at = np.flatnonzero(known)[[0, -1]]
+            strengths = [spread([strength[i]]) for i in at]
             above = [f"{count[i]:.0f}" if np.isfinite(count[i]) else "not certified" for i in at]
             numbers[f"{source.label}, {pair}"] = (
                 f"κ_1 {_first(part, at[0])} at step {step[at[0]]}, {_first(part, at[1])} at step {step[at[1]]}; "
-                f"above 1: {above[0]} and {above[1]}; coupling strength {strength[at[0]]:.3g} and {strength[at[1]]:.3g}"
+                f"above 1: {above[0]} and {above[1]}; coupling strength {' and '.join(strengths)}"
             )
             kappas = {f"kappa_{rank + 1}": ratios[:, rank] for rank in range(ratios.shape[1])}
             counted = {"coupling_index": pd.array(count, "Int64"), "coupling_strength": strength}

@@ -57,9 +57,10 @@ def excess_index(sources: Sequence[Source]) -> Drawn:
             )
             rows.append(table)
             top = int(np.nanargmax(lower))
+            joint = bracket(whole[top], float(index["inertia_upper"][top]))
             numbers[f"{source.label}, {pair}"] = (
-                f"largest at step {step[top]}: {bracket(lower[top], upper[top])}, of {whole[top]:.0f} in the joint "
-                f"block; at the last step {bracket(lower[known][-1], upper[known][-1])}"
+                f"largest at step {step[top]}: {bracket(lower[top], upper[top])}, of {joint} in the joint "
+                f"block; at step {step[known][-1]} {bracket(lower[known][-1], upper[known][-1])}"
             )
     for axis in figure.axes:
         step_axis(axis, last_step(kept))
@@ -90,8 +91,11 @@ def _finding(table: pd.DataFrame) -> str:
     lower, upper = table["excess_index_lower"], table["excess_index_upper"]
     if (lower > 0).any():
         most = table.iloc[int(lower.fillna(0).to_numpy().argmax())]
-        count = most["excess_index_lower"]
-        return f"Coupling adds negative directions: {most['pair']} most, {count} at step {most['step']}"
+        pair, count, step = most["pair"], most["excess_index_lower"], most["step"]
+        if lower.max() < upper.max():
+            # Another pair or step may have more.
+            return f"Coupling adds negative directions: at least {count} to {pair} at step {step}"
+        return f"Coupling adds negative directions: {pair} most, {count} at step {step}"
     if (upper <= 0).all():
         return "Coupling adds no negative direction to any pair of blocks"
     return "Coupling is not shown to add negative directions to any pair of blocks"

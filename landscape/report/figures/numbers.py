@@ -179,7 +179,9 @@ def asked_of_rates(
     """What Proposition 4.1 asks for at the first and last step of each run that knows it, beside what was in use."""
     ends = zip(zip(*ratios, strict=True), zip(*steps, strict=True), strict=True)
     asked = " and ".join(f"{spread(values)} at step {spread(at, ',.0f')}" for values, at in ends)
-    return f"Proposition 4.1 asks for {RATE_RATIO} = {asked}; {spread(used)} was in use"
+    # Where both rates are 0, they have no ratio.
+    known = f"{spread(used)} was in use" if np.isfinite(used).any() else "the ratio in use is not known"
+    return f"Proposition 4.1 asks for {RATE_RATIO} = {asked}; {known}"
 
 
 def spread(values: Sequence[float], form: str = ".3g") -> str:
@@ -193,7 +195,9 @@ def spread(values: Sequence[float], form: str = ".3g") -> str:
 
 def bracket(lower: float, upper: float) -> str:
     """A count, or its bounds."""
-    return f"{lower:.0f}" if lower == upper else f"{lower:.0f} to {upper:.0f}"
+    if math.isnan(lower):
+        return "not measured"
+    return digits(lower, ".0f") if lower == upper else f"{digits(lower, '.0f')} to {digits(upper, '.0f')}"
 
 
 def digits(value: float, form: str = ".3g") -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -37,7 +38,7 @@ def recorded_metrics(sources: Sequence[Source]) -> Drawn:
                 # A metric is NaN at steps where only others were recorded.
                 known = data[name].dropna("metric_step")
                 step = known["metric_step"].values
-                look = {"color": colour, "marker": "." if len(step) < 30 else ""}
+                look: dict[str, Any] = {"color": colour, "marker": "." if len(step) < 30 else ""}
                 axis.plot(step, known.values, **look, label=literal(source.label))
                 rows.append(source.table(metric=name, step=step, value=known.values))
                 last += [f"{name} {known.values[-1]:.4g}"] if len(step) else []

@@ -50,7 +50,8 @@ def extreme_eigenvalues(sources: Sequence[Source]) -> Drawn:
             if has_negative:
                 right.plot(step, negative, color=colour(block), label=literal(block), **marker(block))
             rows.append(source.table(step=step, block=block, lambda_min=low, lambda_max=high))
-            numbers[f"{source.label}, {block}"] = f"lambda_min from {low[0]:.4g} to {low[-1]:.4g}"
+            if len(known := low[np.isfinite(low)]):
+                numbers[f"{source.label}, {block}"] = f"lambda_min from {known[0]:.4g} to {known[-1]:.4g}"
         bound = data["saddle_bound"].values
         if np.isfinite(bound).any():
             label = rf"$\sigma_{{\max}}(G)$, bound of {CLAIM}"

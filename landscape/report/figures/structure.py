@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -46,18 +47,19 @@ def densities(sources: Sequence[Source]) -> Drawn:
     pairs = _pairs(kept)
     for source in kept:
         measured = source.measured
-        steps, known = measured["step"].values, set(source.blocks())
+        steps, blocks = measured["step"].values, source.blocks()
         for i, (a, b) in enumerate(pairs):
-            if not {a, b} <= known:
+            if not {a, b} <= {*blocks}:
                 continue
             found = measured["jensen_shannon"].sel(block=a, other_block=b).values
-            look = {"marker": "osvD^P"[i % 6], "markersize": 3.5, "color": palette(i + 1)[i]}
+            look: dict[str, Any] = {"marker": "osvD^P"[i % 6], "markersize": 3.5, "color": palette(i + 1)[i]}
             distance.plot(steps, found, **look, label=literal(f"{a} and {b}"))
-            if i == 0:
+            if i == 0 and np.isfinite(found[-1]):
                 last_distances.append(float(found[-1]))
-            numbers[f"{source.label}, Jensen-Shannon distance of {a} and {b}"] = (
-                f"{found[0]:.3f} at step {steps[0]}, {found[-1]:.3f} at step {steps[-1]}"
-            )
+            # A block that is not measured yet has no distance.
+            if len(known := np.flatnonzero(np.isfinite(found))):
+                ends = [f"{found[at]:.3f} at step {steps[at]}" for at in known[[0, -1]]]
+                numbers[f"{source.label}, Jensen-Shannon distance of {a} and {b}"] = ", ".join(ends)
             rows.append(source.table(step=steps, block=f"{a} and {b}", jensen_shannon=found))
     step_axis(distance, last_step(kept))
     distance.set(ylabel="Jensen–Shannon distance", ylim=(0, 1))

@@ -57,8 +57,8 @@ def timeline(sources: Sequence[Source]) -> Drawn:
         return Drawn(_title(list(when.values())), several(kept, panels), table, f"{caption} {BANDS}", numbers)
     figure, circles = _drawn(kept[0], pair, tables[0])
     caption += (
-        f" Top: {kept[0].label}, the numbers in the plane of the largest frequency at five steps, grey lines joining "
-        f"neighbours on the circle; triangles mark these steps. {EVENTS}"
+        f" Top: {kept[0].label}, the numbers in the plane of the largest frequency at steps spread over training, grey "
+        f"lines joining neighbours on the circle; triangles mark these steps. {EVENTS}"
     )
     return Drawn(_title(list(when.values())), figure, pd.concat([table, circles]), caption, numbers)
 
@@ -108,7 +108,8 @@ def _title(found: Sequence[dict[str, int | None]]) -> str:
     if len(found) == 1:
         known = sorted((step, what) for what, step in found[0].items() if step is not None)
         told = ", ".join(f"{what} at step {step:,}" for step, what in known)
-        return f"{told[:1].upper()}{told[1:]}" if told else "Nothing came over this training"
+        # A capital κ reads as K.
+        return (told if told.startswith("κ") else told[:1].upper() + told[1:]) or "Nothing came over this training"
     counts = []
     for what in (_HALF, _PEAK):
         pairs = ((one[what], one[_GROKS]) for one in found)
@@ -151,7 +152,9 @@ def _drawn(source: Source, pair: str, rows: pd.DataFrame) -> tuple[Figure, pd.Da
     index.fill_between(
         measured["step"], measured["index_lower"], measured["index_upper"], color=colour(pair), alpha=0.25, linewidth=0
     )
-    index.plot(measured["step"], measured["index_upper"], color=colour(pair), marker=".")
+    # A line at one of two bounds would read as the index.
+    sure = measured["index_upper"].where(measured["index_lower"] == measured["index_upper"])
+    index.plot(measured["step"], sure, color=colour(pair), marker=".")
     index.set(ylabel="saddle index", ylim=(0, None))
     last = int(rows["step"].max())
     for axis in panels:
