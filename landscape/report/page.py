@@ -21,6 +21,7 @@ from landscape.report.facts import explained
 from landscape.report.figures import Source, open_sources
 from landscape.report.figures.captions import control, network, objectives, where
 from landscape.report.figures.numbers import step_text
+from landscape.report.figures.sources import NOT_KNOWN
 from landscape.report.film import CHARTS, GEOMETRY, SPECTRUM, film
 from landscape.report.findings import findings
 from landscape.storage.files import as_path, resolved, sha256
@@ -182,12 +183,21 @@ def _recorded(source: Source) -> dict[str, str]:
     return facts
 
 
+def _repetitions(sources: Sequence[Source]) -> str:
+    """How many runs and seeds there are, and what that is worth."""
+    seeds = list({source.run_id: source.seed for source in sources}.values())
+    known, unknown = len({*seeds} - {NOT_KNOWN}), seeds.count(NOT_KNOWN)
+    counted = [f"{len(seeds)} run{'s' if len(seeds) > 1 else ''}"]
+    counted += [f"{known} seed{'s' if known > 1 else ''}"] * bool(known)
+    counted += [f"{NOT_KNOWN} of {unknown}"] * bool(unknown)
+    worth = "the figures show the spread" if known + unknown > 1 else "one seed supports no general claim"
+    return f"{', '.join(counted)}: {worth}."
+
+
 def _notes(sources: Sequence[Source]) -> list[str]:
     """What readers must know before they quote a number."""
-    seeds, runs = len({s.seed for s in sources}), len({s.run_id for s in sources})
     notes = [
-        f"{runs} run{'s' if runs > 1 else ''}, {seeds} seed{'s' if seeds > 1 else ''}: "
-        + ("one seed supports no general claim." if seeds == 1 else "the figures show the spread."),
+        _repetitions(sources),
         *(s.mismatch for s in sources if s.mismatch),
         *(line for s in sources for line in s.damage),
     ]
@@ -196,11 +206,14 @@ def _notes(sources: Sequence[Source]) -> list[str]:
         files = [s.measured for s in analysed if "hidden" in s.measured]
         # NaN where a file of an earlier version was extended.
         failures = [p for measured in files for p in measured["hidden_failure_probability"].values.flat]
+        readers = [HessianReader(s.hessian) for s in analysed if s.hessian]
+        is_starred = not all(reader.converged(step) for reader in readers for step in reader.steps)
         notes += [
             f"Objective of the Hessian: {objectives(analysed)}. float64, the whole training set.",
             where(analysed) + " Read every saddle index beside its gradient norm.",
             "hidden: distance beyond the reported eigenvalues within which one may have been missed, relative to the "
             f"norm of the block (failure probability {np.nanmax([0.0, *failures]):.0g} per end); 0: all were computed.",
+            *["*: not every eigenvalue of the block converged (see converged in the file)."] * is_starred,
             *([f"{control(analysed)} Both pairs are products of two factors."] if control(analysed) else []),
             "A caption that names F0, F14 or the like means that fact of docs/theory.md, where it is proved.",
         ]

@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+NOT_KNOWN = "seed not known"
+"""The seed of a run that was recorded without one."""
+
+
 class NotDrawnError(LandscapeError):
     """The files lack the data of a figure."""
 
@@ -91,7 +95,7 @@ class Source:
     def seed(self) -> str:
         """The seed of the training, or that it is not known."""
         seed = self.config["seed"]
-        return "seed not known" if seed == schema.UNKNOWN else f"seed {seed}"
+        return NOT_KNOWN if seed == schema.UNKNOWN else f"seed {seed}"
 
     @property
     def path(self) -> Path:
@@ -103,8 +107,9 @@ class Source:
     @property
     def label(self) -> str:
         """Name and seed of the run. Bytes that are no UTF-8 are escaped: columns of text take no others."""
-        name = str(self.path) if self.shows_folder else self.path.name
-        return printable(f"{name.removesuffix('.h5').removesuffix('.hessian')} ({self.seed})")
+        # In one folder a run and a Hessian file of another run may have the same name, but for the suffix.
+        name = str(self.path) if self.shows_folder else self.path.name.removesuffix(".h5").removesuffix(".hessian")
+        return printable(f"{name.removesuffix('.h5')} ({self.seed})")
 
     @property
     def is_refined(self) -> bool:
