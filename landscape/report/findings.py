@@ -10,6 +10,7 @@ import numpy as np
 from landscape.problems.embedding_mlp.blocks import CLAIM, CONTROL
 from landscape.report.figures.numbers import (
     STABLE,
+    STABLE_FOR,
     Numbers,
     PairNumbers,
     asked_of_rates,
@@ -101,7 +102,8 @@ def _depth(ones: Sequence[PairNumbers]) -> str:
     ends = [spread([getattr(one, end) for one in ones], ",.0f") for end in ("lower", "upper")]
     count = ends[0] if ends[0] == ends[1] else f"between {ends[0]} and {ends[1]}"
     if not any(one.depth for one in ones):
-        return f"has no negative curvature, index {count} {sure}"
+        found = " that was found" * any(one.is_depth_bound for one in ones)
+        return f"has no negative curvature{found}, index {count} {sure}"
     at_least = "at least " * any(one.is_depth_bound for one in ones)
     return f"is curved down {at_least}to {spread([-one.depth for one in ones])} in {count} directions {sure}"
 
@@ -140,7 +142,7 @@ def _sharpness(found: Sequence[Numbers]) -> str:
     for name, limit in STABLE.items():
         if known := [one.sharpness[name] / limit for one in found if name in one.sharpness]:
             kind = "Adam's preconditioned sharpness" if name == "sharpness_adam" else "the sharpness λ_max·lr"
-            return f"{kind} is {spread(known)} times its stable limit of {limit:.0f}"
+            return f"{kind} is {spread(known)} times {limit:.0f}, the stable limit of {STABLE_FOR[name]}"
     return "the sharpness was not measured"
 
 

@@ -42,7 +42,8 @@ def test_they_hold_the_numbers_of_the_files(tiny_run: Path) -> None:
         assert depths.startswith("At the last analysed step, 60, E,W is curved down")
         known = run["metrics/prop41_ratio"][1:]
         assert f"lr_E/lr_W = {known[0]:.3g} at step 10 and {known[-1]:.3g} at step 60; 1 was in use" in rates
-        assert f"sharpness is {file['sharpness_adam'][at] / 38:.3g} times its stable limit of 38" in rates
+        limit = "times 38, the stable limit of full-batch Adam with β₁ = 0.9"
+        assert f"sharpness is {file['sharpness_adam'][at] / 38:.3g} {limit}" in rates
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html
 import io
 import re
@@ -14,12 +15,17 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray
+from conftest import TINY
 
 from landscape.analysis.geometry import measure_geometry
+from landscape.analysis.hessian import analyse
+from landscape.config import HessianConfig
 from landscape.report.figures import FAMILIES, Drawn, Source, open_sources, timeline
 from landscape.report.figures.several import Panel, several
 from landscape.report.findings import findings
+from landscape.report.page import _notes, _repetitions
 from landscape.report.style import style
+from landscape.training.loop import train
 
 Change = Callable[[xarray.Dataset], xarray.Dataset | None]
 
@@ -162,3 +168,48 @@ def test_rates_that_are_0_have_no_ratio(tiny_run: Path) -> None:
 def test_a_kappa_stays_small() -> None:
     assert timeline._title([{timeline._PEAK: 0, timeline._GROKS: None}]) == "κ₁ is largest at step 0"
     assert timeline._title([{timeline._PEAK: None, timeline._GROKS: 9}]) == "The network groks at step 9"
+
+
+def test_a_search_that_has_not_converged_proves_no_block_semidefinite(tiny_run: Path) -> None:
+    def hide(data: xarray.Dataset) -> None:
+        data["eigenvalues"].loc[{"end": "lowest"}] = 1e-3
+        data["converged"].loc[{"end": "lowest"}] = 0
+
+    source = changed(tiny_run, hide)
+    found = drawn("extreme_eigenvalues", source)
+    assert found.title == "No negative curvature was found"
+    assert "at every step: no block." in found.caption
+    assert ", E,W has no negative curvature that was found, index " in findings([source])[1]
+
+
+def test_stars_are_explained(tiny_run: Path, tmp_path: Path) -> None:
+    hessian = tmp_path / "lanczos.hessian.h5"
+    few = {"steps": "0", "blocks": ("E,W",), "method": "lanczos", "k": 1, "max_hvps": 5, "probes": 2}
+    analyse(tiny_run, HessianConfig(**few, device="cpu"), hessian, quiet=True)
+    for path, is_starred in ((hessian, True), (tiny_run, False)):
+        assert any(note.startswith("*: not every") for note in _notes(open_sources([path]))) == is_starred
+
+
+def test_unknown_seeds_are_not_counted(tiny_run: Path) -> None:
+    def of(*seeds: int) -> str:
+        sources = [Source(tiny_run, None) for _ in seeds]
+        for i, (source, seed) in enumerate(zip(sources, seeds, strict=True)):
+            source.__dict__.update(run_attrs={"run_id": str(i)}, config={"seed": seed})
+        return _repetitions(sources)
+
+    assert of(3) == "1 run, 1 seed: one seed supports no general claim."
+    assert of(3, 3) == "2 runs, 1 seed: one seed supports no general claim."
+    assert of(-1) == "1 run, seed not known of 1: one seed supports no general claim."
+    assert of(-1, -1, 4) == "3 runs, 1 seed, seed not known of 2: the figures show the spread."
+
+
+def test_a_hessian_file_of_another_run_with_the_name_of_this_one(tiny_run: Path, tmp_path: Path) -> None:
+    """As training again with --overwrite leaves it: two sources, which share nothing."""
+    train(dataclasses.replace(TINY, steps=20), tmp_path / "tiny.h5", quiet=True)
+    old = shutil.copy(tiny_run.with_name("tiny.hessian.h5"), tmp_path)
+    sources = open_sources([tmp_path / "tiny.h5", Path(old)])
+    labels = [source.label for source in sources]
+    assert len({*labels}) == 2
+    told = findings(sources)
+    assert "did not grok by step 20" in told[0]
+    assert told[1].startswith("At the last analysed step, 60, E,W is curved down")

@@ -16,6 +16,11 @@ from landscape.storage.schema import LEVELS
 
 STABLE = {"sharpness_adam": 38.0, "sharpness_gd": 2.0}
 """Largest stable value of each sharpness (arXiv 2207.14484, 2103.00065)."""
+STABLE_FOR = {
+    "sharpness_adam": "full-batch Adam with β₁ = 0.9",
+    "sharpness_gd": "full-batch gradient descent without momentum",
+}
+"""What these limits hold for: other β₁ and momenta have others."""
 
 
 @dataclasses.dataclass(frozen=True)

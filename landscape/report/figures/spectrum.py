@@ -43,10 +43,10 @@ def extreme_eigenvalues(sources: Sequence[Source]) -> Drawn:
             left.plot(step, high, color=colour(block), label=literal(block), **marker(block))
             negative = np.where(is_negative(low, data["operator_norm"].sel(block=block).values), -low, np.nan)
             # What a search that has not converged found is at most as deep as the lowest eigenvalue.
-            is_bound = np.isfinite(negative) & (data["converged"].sel(block=block, end="lowest", rank=0).values == 0)
+            is_bound = np.isfinite(low) & (data["converged"].sel(block=block, end="lowest", rank=0).values == 0)
             depths.append(source.table(step=step, block=block, lambda_max=high, depth=negative, is_bound=is_bound))
             has_negative = bool(np.isfinite(negative).any())
-            semidefinite[block] = semidefinite.get(block, True) and not has_negative
+            semidefinite[block] = semidefinite.get(block, True) and not (has_negative or is_bound.any())
             if has_negative:
                 right.plot(step, negative, color=colour(block), label=literal(block), **marker(block))
             rows.append(source.table(step=step, block=block, lambda_min=low, lambda_max=high))
@@ -99,7 +99,9 @@ def _deepest(table: pd.DataFrame) -> str:
     shown = [name for name in claimed(pairs)[:2] if name in depth] or list(depth.nlargest(1).index)
     at_least = {name: "at least " * bool(part.any()) for name, part in table.groupby("block")["is_bound"]}
     told = [f"{name} {at_least[name]}to {digits(-depth[name])}" for name in shown]
-    return f"Curvature goes down: {', '.join(told)}" if told else "No block shown has negative curvature"
+    if told:
+        return f"Curvature goes down: {', '.join(told)}"
+    return "No negative curvature was found" if table["is_bound"].any() else "No block shown has negative curvature"
 
 
 @family(30)

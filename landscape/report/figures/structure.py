@@ -11,7 +11,7 @@ import pandas as pd
 from landscape.report.figures.axes import last_step, legend, legend_below, nothing, outside_legend, step_axis
 from landscape.report.figures.captions import what_was_run
 from landscape.report.figures.families import family
-from landscape.report.figures.numbers import STABLE, digits, spread
+from landscape.report.figures.numbers import STABLE, STABLE_FOR, digits, spread
 from landscape.report.figures.several import BANDS, Panel, are_several, pair_panels, several
 from landscape.report.figures.sources import Drawn, NotDrawnError, Source, having
 from landscape.report.style import colour, literal, marker, new_figure, palette
@@ -138,7 +138,7 @@ def tracking(sources: Sequence[Source]) -> Drawn:
         step_axis(axis, last_step(kept))
     ends[0].set_ylabel("overlap with the step before")
     sharp.axhline(1, color="black", linewidth=0.9, linestyle="--")
-    sharp.set(title="sharpness / stable limit", yscale="log")
+    sharp.set(title="sharpness / 2 or 38", yscale="log")
     sharp.set_ylim(top=30 * max(1.0, sharp.get_ylim()[1]))
     legend(sharp, fontsize="small", loc="upper right")
     if not any(np.isfinite(source.measured[name].values).any() for source in kept for name in STABLE):
@@ -149,8 +149,8 @@ def tracking(sources: Sequence[Source]) -> Drawn:
         )
     outside_legend(figure, ends[:1])
     sharpness = (
-        "λ_max of diag(lr)·H over 2 (gradient descent) and of Adam's preconditioned Hessian over 38; above 1 "
-        "full-batch steps are unstable."
+        f"λ_max of diag(lr)·H over 2, the stable limit of {STABLE_FOR['sharpness_gd']}, and of Adam's preconditioned "
+        f"Hessian over 38, that of {STABLE_FOR['sharpness_adam']}."
     )
     overlap = (
         "Overlap ‖U_beforeᵀU‖²_F/k of the spans of the k eigenvectors at each end between neighbouring analysed steps."
@@ -179,11 +179,11 @@ def tracking(sources: Sequence[Source]) -> Drawn:
 
 
 def _sharpest(table: pd.DataFrame) -> str:
-    """How near the sharpness of the optimiser came to its stable limit, else how eigenvectors turned, as a title."""
+    """How near the sharpness of the optimiser came to the stable limit, else how eigenvectors turned, as a title."""
     for name, limit in STABLE.items():
         if name in table and table[name].notna().any():
             most = table.iloc[int(np.nanargmax(table[name]))]
-            reached = f"{digits(most[name] / limit)} times its stable limit"
+            reached = f"{digits(most[name] / limit)} times the limit of {limit:.0f}"
             return f"The sharpness of {LABEL[name]} is largest at step {most['step']:,}, {reached}"
     overlap = digits(float(table["overlap"].median()), ".2f")
     return f"Neighbouring steps share {overlap} of the eigenvectors at the ends, in the median"
