@@ -62,6 +62,8 @@ class Slices(Curve):
     objective: str
     agreement: float
     """Largest difference between a slice's curvature at 0 and its eigenvalue, relative to |H|."""
+    unit: str = ""
+    """Unit of the objective, where it is known: that of a problem of one's own may be anything."""
 
 
 @differentiable
@@ -132,6 +134,7 @@ def _slices(run: Path, step: int, config: SliceConfig, analysis: AnalysisConfig,
         block=block,
         objective=analysis.objective,
         agreement=worst / (eigen.operator_norm or 1),
+        unit="" if analysis.problem else "nat",
     )
     if not all(np.isfinite(values).all() for values in (found.loss, found.plane)):
         raise NumericsError(f"the objective overflows within {radius:.3g} of the checkpoint", "lower --radius")

@@ -85,7 +85,9 @@ def test_the_plane_holds_the_lines() -> None:
 def test_the_axes_of_a_dataset_are_those_of_the_directions(tiny_run: Path) -> None:
     """At 0 along the lowest eigenvector the plane is the line along the highest, and the other way round."""
     config = SliceConfig(block="E", points=5, plane_points=5)
-    data = slice_checkpoint(tiny_run, 60, config, AnalysisConfig(device="cpu")).to_xarray()
+    found = slice_checkpoint(tiny_run, 60, config, AnalysisConfig(device="cpu"))
+    assert found.unit == "nat"
+    data = found.to_xarray()
     lines = dict(zip(data["names"].values, data["loss"].values, strict=True))
     np.testing.assert_allclose(data["plane"].isel(low_point=2), lines["highest 1"], rtol=1e-12)
     np.testing.assert_allclose(data["plane"].isel(high_point=2), lines["lowest 1"], rtol=1e-12)
@@ -107,6 +109,7 @@ def test_objectives_that_are_negative_or_zero_have_slices(tmp_path: Path, target
         recorder.checkpoint(0)
     analysis = AnalysisConfig(problem=f"{tmp_path}/model.py:factory", device="cpu")
     found = slice_checkpoint(tmp_path / "run.h5", 0, SliceConfig(points=5), analysis)
+    assert not found.unit
     radius = (2 * abs(found.value) / np.abs(found.eigenvalues).max()) ** 0.5 if shift else 1.0
     np.testing.assert_allclose(found.t, radius * np.linspace(-1, 1, 5), rtol=1e-12)
     for i, loss in enumerate(found.loss):

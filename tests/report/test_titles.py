@@ -19,9 +19,11 @@ from conftest import TINY
 
 from landscape.analysis.geometry import measure_geometry
 from landscape.analysis.hessian import analyse
+from landscape.analysis.slices import Slices
 from landscape.config import HessianConfig
 from landscape.report.figures import FAMILIES, Drawn, Source, open_sources, timeline
 from landscape.report.figures.several import Panel, several
+from landscape.report.figures.slices import slices
 from landscape.report.findings import findings
 from landscape.report.page import _notes, _repetitions
 from landscape.report.style import style
@@ -213,3 +215,34 @@ def test_a_hessian_file_of_another_run_with_the_name_of_this_one(tiny_run: Path,
     told = findings(sources)
     assert "did not grok by step 20" in told[0]
     assert told[1].startswith("At the last analysed step, 60, E,W is curved down")
+
+
+def test_losses_below_0_are_drawn(tiny_run: Path) -> None:
+    """As those of densities: a logarithmic axis would be empty."""
+
+    def lower(data: xarray.Dataset) -> None:
+        for name in ("train_loss", "test_loss"):
+            data[name][:] -= 10
+
+    for change, scale in ((lower, "linear"), (lambda data: None, "log")):
+        axis = drawn("training_curves", changed(tiny_run, change, "metrics")).figure.axes[0]
+        assert axis.get_yscale() == scale
+
+
+def test_no_depth_of_several_runs_is_not_missing(tiny_run: Path) -> None:
+    """It was measured, and none is negative."""
+    first, second = (Source(tiny_run, None, shows_folder) for shows_folder in (False, True))
+    rows = [source.table(step=[0, 1], x=[1.0, 2.0], y=[np.nan] * 2) for source in (first, second)]
+    with style():
+        figure = several([first, second], [Panel(name, pd.concat(rows), (name,), "block E") for name in ("x", "y")])
+    assert figure.axes[1].texts[0].get_text() == "block E\ny:\nnone known"
+
+
+@pytest.mark.parametrize(("unit", "label"), [("nat", "objective (nat)"), ("", "objective")])
+def test_a_slice_of_a_loss_of_ones_own_has_no_unit(unit: str, label: str) -> None:
+    t, plane = np.linspace(-1, 1, 5), np.add.outer(np.arange(3.0), np.arange(3.0))
+    ends = {"slope": np.zeros(2), "eigenvalues": np.ones(2), "names": ("lowest 1", "highest 1")}
+    at = {"run": "run.h5", "step": 0, "block": "all", "objective": "data", "agreement": 0.0, "unit": unit}
+    with style():
+        figure = slices(Slices(t, np.outer(np.ones(2), t**2), 1.0, **ends, plane_t=t[1:4], plane=plane, **at)).figure
+    assert [figure.axes[i].get_ylabel() for i in (0, 2)] == [label, label]

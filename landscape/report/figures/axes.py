@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from landscape.report.figures.sources import Source
 from landscape.report.style import palette
@@ -19,6 +22,12 @@ def step_axis(axis: Axes, last: int) -> None:
     axis.set_xscale("symlog", linthresh=1, linscale=0.4)
     axis.set(xlabel="step", xlim=(-0.1, max(last, 1) * 1.3))
     axis.set_xticks([0, *(10**i for i in range(1, len(str(last))))])
+
+
+def scale_of(losses: NDArray[np.float64]) -> Literal["log", "linear"]:
+    """The scale of an axis of losses, which is linear where a logarithmic one would leave some out."""
+    finite = losses[np.isfinite(losses)]
+    return "log" if (finite > 0).any() and not (finite < 0).any() else "linear"
 
 
 def event_lines(axes: Iterable[Axes], source: Source) -> None:

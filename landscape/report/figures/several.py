@@ -53,7 +53,7 @@ def several(sources: Sequence[Source], panels: Sequence[Panel]) -> Figure:
             axis.fill_between(steps, low, high, color=colour, alpha=0.2, linewidth=0)
             last = max(last, int(steps[-1]))
         if not axis.lines:
-            nothing(axis, f"{panel.label}:\nnot measured")
+            nothing(axis, "\n".join(filter(None, (panel.title, f"{panel.label}:", "none known"))))
             continue
         axis.set(ylabel=panel.label, title=panel.title)
         axis.set_yscale(panel.scale, **({"linthresh": 1} if panel.scale == "symlog" else {}))

@@ -26,15 +26,16 @@ def slices(found: Slices) -> Drawn:
         lines.plot(found.t, model, "--", color=colour, linewidth=1.0)
         rows.append(pd.DataFrame({"direction": name, "t": found.t, "loss": found.loss[i], "quadratic": model}))
         numbers[name] = f"lambda {found.eigenvalues[i]:.6g}, slope {found.slope[i]:.3g}"
+    objective = f"objective{f' ({found.unit})' if found.unit else ''}"
     spread = found.loss.max() - found.loss.min()
     lines.set_ylim(found.loss.min() - 0.1 * spread, found.loss.max() + 0.1 * spread)
-    lines.set(xlabel=r"$t$ along the unit eigenvector", ylabel="objective (nat)")
+    lines.set(xlabel=r"$t$ along the unit eigenvector", ylabel=objective)
     outside_legend(figure, [lines], ncols=2, fontsize="small")
     drawn = plane.contourf(found.plane_t, found.plane_t, found.plane, levels=20, cmap="viridis")
     plane.contour(found.plane_t, found.plane_t, found.plane, levels=[found.value], colors="white", linewidths=1.0)
     plane.plot(0, 0, "o", color="white", markersize=5, markeredgecolor="black")
     plane.set(xlabel=r"$t$ along the highest", ylabel=r"$t$ along the lowest", aspect="equal")
-    figure.colorbar(drawn, ax=plane, label="objective (nat)")
+    figure.colorbar(drawn, ax=plane, label=objective)
     at = {"lowest": found.plane_t[:, None], "highest": found.plane_t[None, :], "loss": found.plane}
     flat = {name: np.broadcast_to(x, found.plane.shape).ravel() for name, x in at.items()}
     table = pd.concat([*rows, pd.DataFrame({"direction": "plane", **flat})])

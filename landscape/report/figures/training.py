@@ -10,7 +10,7 @@ import pandas as pd
 
 from landscape.choices.tasks import TEXT
 from landscape.problems.embedding_mlp.blocks import BALANCED
-from landscape.report.figures.axes import event_lines, legend
+from landscape.report.figures.axes import event_lines, legend, scale_of
 from landscape.report.figures.captions import listed, what_was_run
 from landscape.report.figures.families import family
 from landscape.report.figures.numbers import asked_of_rates, median_step, spread, step_text
@@ -49,16 +49,17 @@ def training_curves(sources: Sequence[Source]) -> Drawn:
     for axis, quantity in zip(figure.axes, (f"cross-entropy{unit}" if unit else "loss", "accuracy"), strict=True):
         axis.set(xlabel="step", ylabel=quantity, xlim=(0, None))
         axis.set_xscale("symlog", linthresh=100)
-    figure.axes[0].set_yscale("log")
+    table = pd.concat(rows)
+    scale = scale_of(table[["train_loss", "test_loss"]].to_numpy(float))
+    figure.axes[0].set_yscale(scale)
     figure.axes[1].set_ylim(-0.03, 1.03)
     legend(figure.axes[1])
-    table = pd.concat(rows)
     look = (
         f"Dotted lines: the first row of metrics with training accuracy ≥ {MEMORISED:.0%} (blue) and test accuracy ≥ "
         f"{GROKKED:.0%} (orange)."
     )
     if are_several(kept):
-        scales = {"loss": (unit, "log"), "accuracy": ("", "linear")}
+        scales = {"loss": (unit, scale), "accuracy": ("", "linear")}
         shown = [(name, *scales[name.partition("_")[2]]) for name in columns]
         panels = [Panel(f"{name.replace('_', ' ')}{of}", table, (name,), "", scale) for name, of, scale in shown]
         figure = several(kept, panels)
