@@ -89,7 +89,10 @@ class Sweep(Command):
         elif self.csv:
             say(tables.rows_csv(result.rows()))
         else:
-            lines = [f"{summary.path}: {summary.steps} steps; {reached(summary)}" for _, summary in result.runs]
+            lines = [
+                f"{summary.path}: {summary.steps} step{'s' * (summary.steps != 1)}; {reached(summary)}"
+                for _, summary in result.runs
+            ]
             lines += [f"{path}: not every eigenvalue converged" for path in result.unconverged]
             for line in lines:
                 say(printable(line))

@@ -105,7 +105,11 @@ def contents(state: FileState) -> str:
         ["made by", f"landscape {a['landscape_version']}, commit {a['git_commit'][:12]}, torch {a['torch_version']}"],
         ["on", f"{a['hostname']}, {a['device']}, {a['created']}"],
         ["steps", span],
-        *([t.group, f"{len(t.committed)} rows of {_few(t.datasets)}"] for t in state.tables if t.datasets),
+        *(
+            [t.group, f"{len(t.committed)} row{'s' * (len(t.committed) != 1)} of {_few(t.datasets)}"]
+            for t in state.tables
+            if t.datasets
+        ),
         *(["lacks", note.removeprefix("no ")] for note in state.notes),
         ["config", " ".join(f"{k}={v}" for k, v in state.config.items() if k not in unknown)],
     ]

@@ -108,7 +108,8 @@ class Train(Command):
 
 def _print_summary(summary: RunSummary) -> None:
     say(
-        f"{printable(summary.path)}: {summary.status} at step {summary.steps}, {summary.checkpoints} checkpoints\n"
+        f"{printable(summary.path)}: {summary.status} at step {summary.steps}, {summary.checkpoints} "
+        f"checkpoint{'s' * (summary.checkpoints != 1)}\n"
         f"accuracy: train {summary.train_accuracy:.4f}, test {summary.test_accuracy:.4f}; {reached(summary)}"
     )
 

@@ -102,13 +102,19 @@ def _blocks(source: Source, step: int) -> dict[str, Any]:
         ]
         names = ("index", "index_lower", "index_upper")
         index = {name: int(n) if math.isfinite(n) else None for name, n in zip(names, counts, strict=True)}
-        ratios = at["coupling_ratios"].sel(pair=block).values if block in pairs else np.empty(0)
+        ratios, errors = (
+            at[name].sel(pair=block).values if block in pairs else np.empty(0)
+            for name in ("coupling_ratios", "coupling_ratio_error")
+        )
+        is_there = part["eigenvalues"].notnull()
         values = spectra[block].values if block in spectra else np.empty(0)
         found[printable(block)] = {
             **ends,
             **index,
             "level": LEVELS[int(part["inertia_level"])],
+            "is_sure": bool((part["converged"].where(is_there, 1) == 1).all()),
             "kappa": [known(ratio) for ratio in ratios[np.isfinite(ratios)]],
+            "is_kappa_bound": bool((np.isfinite(ratios) & np.isnan(errors)).any()),
             "spectrum": [known(values[i]) for i in _thinned(len(values), POINTS)] if np.isfinite(values).all() else [],
         }
     return found

@@ -105,7 +105,8 @@ def _depth(ones: Sequence[PairNumbers]) -> str:
         found = " that was found" * any(one.is_depth_bound for one in ones)
         return f"has no negative curvature{found}, index {count} {sure}"
     at_least = "at least " * any(one.is_depth_bound for one in ones)
-    return f"is curved down {at_least}to {spread([-one.depth for one in ones])} in {count} directions {sure}"
+    directions = f"{count} direction{'s' * (count != '1')}"
+    return f"is curved down {at_least}to {spread([-one.depth for one in ones])} in {directions} {sure}"
 
 
 def _couplings(found: Sequence[Numbers]) -> str:

@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from landscape.analysis.hessian import analyse
+from landscape.analysis.tables import by_block, by_step
 from landscape.cli import main as cli
 from landscape.cli.tables import measurements
+from landscape.config import HessianConfig
 from landscape.storage.hessians import HessianReader
 
 
@@ -45,6 +48,14 @@ def test_masses_say_that_there_are_more(tiny_hessian: HessianReader, monkeypatch
     assert "  E/W/V/... mass\n" in measurements(tiny_hessian)
     monkeypatch.setattr(tiny_hessian, "parts", ["E", "W", "V"])
     assert "  E/W/V mass\n" in measurements(tiny_hessian)
+
+
+def test_the_lowest_eigenvalue_of_a_pair_is_starred_as_beside_its_block(tmp_path: Path, tiny_run: Path) -> None:
+    """Few products, with which no search converges."""
+    few = {"steps": "0", "blocks": ("E,W",), "method": "lanczos", "k": 1, "max_hvps": 5, "probes": 2}
+    found = analyse(tiny_run, HessianConfig(**few, device="cpu"), tmp_path / "few.hessian.h5", quiet=True)
+    for table, title in ((by_block(found), "lambda_min"), (by_step(found), "lmin(E,W)")):
+        assert table[1][table[0].index(title)].endswith("*")
 
 
 def test_the_tutorial_shows_columns_that_exist(tiny_hessian: HessianReader, monkeypatch: pytest.MonkeyPatch) -> None:

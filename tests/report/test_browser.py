@@ -123,6 +123,30 @@ def test_no_label_of_a_chart_is_cut_or_covered(shown: Browser) -> None:
     shown.evaluate(EVENT % (0, "input", "step"))
 
 
+def test_a_step_without_a_number_breaks_the_line(page: Path, shown: Browser, tmp_path: Path) -> None:
+    """An index of 0 and rounding noise have no place on a log axis; what has not converged is marked."""
+    text, data = page.read_text(), film(shown)
+    change = data["steps"][1]["blocks"]["E,W"]
+    change |= {"index": 0, "lowest": -1e-17, "is_sure": False, "is_kappa_bound": True}
+    begin = text.index('id="films">') + len('id="films">')
+    other = tmp_path / "other.html"
+    end = text.index("</script>", begin)
+    other.write_text(text[:begin] + json.dumps({data["run"]: data}).replace("<", r"\u003c") + text[end:])
+    shown.open(other, 1300)
+    for chart, label in (("index", "index of"), ("ends", "depth of")):
+        paths = f"[...document.querySelectorAll('#{chart} path')]"
+        for block, parts in (("E,W", 2), ("W,V", 1)):
+            found = f"{paths}.find(path => path.textContent === '{label} {block}').getAttribute('d')"
+            assert shown.evaluate(found).count("M") == parts
+    shown.evaluate(EVENT % (1, "input", "step"))
+    blocks = cells(shown, "table", 0)
+    row = {name: cells(shown, "table", i)[blocks.index("E,W")] for i, name in ((1, "lowest"), (4, "kappa"))}
+    assert row["lowest"].endswith("*")
+    assert row["kappa"].startswith("≥ ")
+    assert not cells(shown, "table", 1)[blocks.index("W,V")].endswith("*")
+    shown.open(page, 1300)
+
+
 def test_a_block_can_be_hidden(shown: Browser) -> None:
     count = "document.querySelectorAll('#ends path').length"
     before, boxes = shown.evaluate(count), "document.querySelectorAll('#toggles input')"

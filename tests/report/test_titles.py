@@ -20,13 +20,16 @@ from conftest import TINY
 from landscape.analysis.geometry import measure_geometry
 from landscape.analysis.hessian import analyse
 from landscape.analysis.slices import Slices
+from landscape.cli.tables import contents
 from landscape.config import HessianConfig
 from landscape.report.figures import FAMILIES, Drawn, Source, open_sources, timeline
 from landscape.report.figures.several import Panel, several
 from landscape.report.figures.slices import slices
+from landscape.report.film import film
 from landscape.report.findings import findings
 from landscape.report.page import _notes, _repetitions
 from landscape.report.style import style
+from landscape.storage.inspect import inspect
 from landscape.training.loop import train
 
 Change = Callable[[xarray.Dataset], xarray.Dataset | None]
@@ -246,3 +249,35 @@ def test_a_slice_of_a_loss_of_ones_own_has_no_unit(unit: str, label: str) -> Non
     with style():
         figure = slices(Slices(t, np.outer(np.ones(2), t**2), 1.0, **ends, plane_t=t[1:4], plane=plane, **at)).figure
     assert [figure.axes[i].get_ylabel() for i in (0, 2)] == [label, label]
+
+
+def test_the_film_marks_what_has_not_converged(tiny_run: Path) -> None:
+    def stop(data: xarray.Dataset) -> None:
+        data["converged"].loc[{"step": 20, "block": "E,W", "end": "highest", "rank": 1}] = 0
+        data["coupling_ratio_error"].loc[{"step": 20, "pair": "E,W"}] = np.nan
+
+    shown = film(changed(tiny_run, stop))
+    assert shown is not None
+    marks = [
+        (one["step"], block, mark)
+        for one in shown["steps"]
+        for block, held in one["blocks"].items()
+        for mark, is_marked in (("*", not held["is_sure"]), (">=", held["is_kappa_bound"]))
+        if is_marked
+    ]
+    assert marks == [(20, "E,W", "*"), (20, "E,W", ">=")]
+
+
+def test_one_is_no_plural(tiny_run: Path) -> None:
+    def one(data: xarray.Dataset) -> None:
+        for name in ("inertia_lower", "inertia_upper"):
+            data[name].loc[{"block": "E,W"}] = 1
+
+    assert " in 1 direction (" in findings([changed(tiny_run, one)])[1]
+
+
+def test_one_row_of_a_file(run_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "1000")
+    out = run_file.with_name("one.hessian.h5")
+    analyse(run_file, HessianConfig(steps="60", blocks=("E",), k=1, probes=2, device="cpu"), out, quiet=True)
+    assert re.search("  1 row of eigenvalues", contents(inspect(out)))

@@ -101,11 +101,17 @@ COLUMNS = (
     Column("tau", lambda row: f"{row['inertia_tolerance']:.1e}"),
 )
 BOUND_COLUMNS = (
-    Column("lmin({pair})", lambda row: number(row["joint"]["eigenvalues"][0, 0]) if row["joint"] else "-"),
+    Column("lmin({pair})", lambda row: _lowest(row["joint"]) if row["joint"] else "-"),
     Column("-s_max(G)", lambda row: number(-row["saddle_bound"])),
     Column("n-({pair})", lambda row: count(row["joint"]["inertia"][0]) if row["joint"] else "-"),
     Column("d rank(G)", lambda row: count(row["saddle_rank_bound"])),
 )
+
+
+def _lowest(row: Row) -> str:
+    """The lowest eigenvalue of a block, starred where all of the block's have not converged."""
+    is_whole = bool(row["converged"][~np.isnan(row["eigenvalues"])].all())
+    return f"{number(row['eigenvalues'][0, 0])}{'' if is_whole else '*'}"
 
 
 def _index(row: Row) -> str:

@@ -97,7 +97,10 @@ def fourier_shares(sources: Sequence[Source]) -> Drawn:
         title = f"At last {spread([len(keys) for keys, _, _ in told])} frequencies are in use"
         title += f", with {spread([together for _, together, _ in told])} of the variance"
     elif keys:
-        title = f"At last {len(keys)} of {count} frequencies are in use, with {digits(together, '.2f')} of the variance"
+        are = "is" if len(keys) == 1 else "are"
+        title = (
+            f"At last {len(keys)} of {count} frequencies {are} in use, with {digits(together, '.2f')} of the variance"
+        )
     else:
         title = _CHANCE_ALONE
     return Drawn(title, figure, table, caption, numbers)
@@ -151,7 +154,9 @@ def embedding_circles(sources: Sequence[Source]) -> Drawn:
         "of the frequency in the variance; share R² of the plane that lies on the best circle with equal steps."
     )
     table = pd.concat(rows) if rows else kept[0].table(step=[int(kept[0].embedding["step"][-1])])
-    title = f"Numbers on circles: R² {spread(fits, '.2f')} in the plane of the largest share" if fits else _CHANCE_ALONE
+    of_them = f" of {len(fits)} of {len(kept)} runs" * (len(fits) < len(kept))
+    told = f"Numbers on circles: R² {spread(fits, '.2f')} in the plane of the largest share{of_them}"
+    title = told if fits else _CHANCE_ALONE
     return Drawn(title, figure, table, caption, numbers)
 
 

@@ -44,7 +44,7 @@ function axes(svg, film, ticks) {
 
 const cursor = (svg, x) => draw(svg, "line", {x1: x, x2: x, y1: TOP, y2: H - BOTTOM, class: "bound"});
 const line = (svg, points, stroke, label) => {
-  const d = points.map(([x, y], i) => `${i ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("");
+  const d = points.map(([x, y, follows = true], i) => `${i && follows ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("");
   const path = draw(svg, "path", {d, fill: "none", stroke, "stroke-width": 2});
   draw(path, "title", {}, label);
   return path;
@@ -60,9 +60,9 @@ function accuracies(svg, film, step) {
 }
 
 // Numbers of the blocks on a log axis of powers of ten: values(b) are those of a block at a step.
-function logs(svg, film, step, values, least, paint) {
-  const rows = film.steps.flatMap((one) => shown(film).flatMap(([block]) => one.blocks[block] === undefined ? [] :
-    values(one.blocks[block]).filter(({size}) => size > least).map((found) => ({block, step: one.step, ...found}))));
+function logs(svg, film, step, values, paint) {
+  const rows = film.steps.flatMap((one, at) => shown(film).flatMap(([block]) => one.blocks[block] === undefined ? [] :
+    values(one.blocks[block]).filter(({size}) => size > 0).map((found) => ({block, step: one.step, at, ...found}))));
   const powers = rows.map(({size}) => Math.log10(size));
   const low = Math.floor(Math.min(...powers, 0)), high = Math.ceil(Math.max(...powers, low + 1));
   const y = (size) => TOP + (H - TOP - BOTTOM) * (high - Math.log10(size)) / (high - low);
@@ -78,12 +78,15 @@ const dots = (svg, points, stroke, label) => {
   for (const {x, y, size} of points)
     draw(draw(svg, "circle", {cx: x, cy: y, r: 3, fill: stroke}), "title", {}, `${label}: ${short(size)}`);
 };
-const joined = (svg, points, stroke, label) => line(svg, points.map(({x, y}) => [x, y]), stroke, label);
+// Points of neighbouring steps: a line over one without a number, such as 0 on a log axis, would claim one.
+const joined = (svg, points, stroke, label) =>
+  line(svg, points.map(({x, y, at}, i) => [x, y, i > 0 && at === points[i - 1].at + 1]), stroke, label);
 
-// Both ends of each block's spectrum: λ_max, and the depth -λ_min where it is negative.
+// Both ends of each block's spectrum: λ_max, and the depth -λ_min where it is negative beyond rounding.
 function ends(svg, film, step) {
-  const both = (b) => [{size: b.highest, end: "λ_max"}, {size: -b.lowest, end: "depth"}];
-  logs(svg, film, step, both, 1e-9, (block, stroke, points) => {
+  const both = (b) => [{size: b.highest, end: "λ_max"}, {size: -b.lowest, end: "depth"}]
+    .filter(({size}) => size > 1e-12 * Math.max(Math.abs(b.lowest), Math.abs(b.highest)));
+  logs(svg, film, step, both, (block, stroke, points) => {
     joined(svg, points.filter(({end}) => end === "λ_max"), stroke, `λ_max of ${block}`).setAttribute("stroke-dasharray", "3 3");
     const depth = points.filter(({end}) => end === "depth");
     joined(svg, depth, stroke, `depth of ${block}`);
@@ -95,7 +98,7 @@ function ends(svg, film, step) {
 function index(svg, film, step) {
   const names = Object.keys(film.colours);
   const known = (b) => [{size: b.index ?? b.index_upper, low: b.index_lower, sure: b.index !== null}];
-  logs(svg, film, step, known, 0, (block, stroke, points, y) => {
+  logs(svg, film, step, known, (block, stroke, points, y) => {
     const sure = points.filter((point) => point.sure);
     joined(svg, sure, stroke, `index of ${block}`);
     dots(svg, sure, stroke, `index of ${block}`);
@@ -108,7 +111,7 @@ function index(svg, film, step) {
 }
 
 function kappa(svg, film, step) {
-  logs(svg, film, step, (b) => b.kappa.map((size) => ({size})), 0, (block, stroke, points, y) => {
+  logs(svg, film, step, (b) => b.kappa.map((size) => ({size})), (block, stroke, points, y) => {
     dots(svg, points, stroke, `κ of ${block}`);
     draw(svg, "line", {x1: LEFT, x2: W - RIGHT, y1: y(1), y2: y(1), class: "axis"});
   });
@@ -212,7 +215,8 @@ function show() {
   body.replaceChildren();
   for (const [block] of shown(film)) if (now.blocks[block]) {
     const b = now.blocks[block], row = body.insertRow();
-    for (const text of [short(b.lowest), short(b.highest), `${counted(b)} (${b.level})`, b.kappa.map(short).join(", ") || "–"])
+    const [star, bound] = [b.is_sure === false ? "*" : "", b.is_kappa_bound ? "≥ " : ""];
+    for (const text of [short(b.lowest) + star, short(b.highest) + star, `${counted(b)} (${b.level})`, b.kappa.length ? bound + b.kappa.map(short).join(", ") : "–"])
       row.insertCell().append(linked(text, b));
     row.insertCell(0).textContent = block;
     row.cells[0].style.borderLeft = `6px solid ${film.colours[block]}`;
