@@ -281,3 +281,15 @@ def test_one_row_of_a_file(run_file: Path, monkeypatch: pytest.MonkeyPatch) -> N
     out = run_file.with_name("one.hessian.h5")
     analyse(run_file, HessianConfig(steps="60", blocks=("E",), k=1, probes=2, device="cpu"), out, quiet=True)
     assert re.search("  1 row of eigenvalues", contents(inspect(out)))
+
+
+def test_copies_of_a_run_have_the_analyses_beside_them(tiny_run: Path, tmp_path: Path) -> None:
+    """The first copy has two: its second one is no analysis of the other copy."""
+    hessian = tiny_run.with_name("tiny.hessian.h5")
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        shutil.copy(tiny_run, tmp_path / name)
+        shutil.copy(hessian, tmp_path / name)
+    more = Path(shutil.copy(hessian, tmp_path / "a/tiny.hessian-more.h5"))
+    sources = open_sources([tmp_path / "a/tiny.h5", tmp_path / "b/tiny.h5"])
+    assert [source.hessian for source in sources] == [tmp_path / f"{n}/tiny.hessian.h5" for n in ("a", "b")] + [more]

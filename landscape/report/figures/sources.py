@@ -288,14 +288,16 @@ def _paired(
     with leaving_out(broken):
         if geometries and not runs:
             raise FileError(f"{geometries[0]}: its run file is not beside it", "name the run file, too")
+    further: list[Path] = []
     for run in runs:
-        if not left:
-            points, beside = _apart(_beside(run, key, broken))
-            left += beside
+        own, left = left[:1], left[1:]
+        if not own:
+            points, own = _apart(_beside(run, key, broken))
             refined += [path for path in points if path.resolve() not in known]
+        further += own[1:]
         beside_it = [p for p in (*geometries, geometry_file(run)) if _is_of(p, schema.GEOMETRY, "parent_run_id", key)]
-        sources.append(Source(run, left.pop(0) if left else None, geometry=beside_it[0] if beside_it else None))
-    return sources + [Source(None, path) for path in (*left, *refined)]
+        sources.append(Source(run, own[0] if own else None, geometry=beside_it[0] if beside_it else None))
+    return sources + [Source(None, path) for path in (*left, *further, *refined)]
 
 
 def _beside(run: Path, key: str, broken: list[LandscapeError] | None) -> list[Path]:
