@@ -148,8 +148,8 @@ class Smoothed:
     def standard_error(self) -> Array:
         """Standard error of the mean: over probes, and what one step fewer changes; 0 for known eigenvalues.
 
-        Where the steps do not resolve a spectrum, all probes miss the same. Far fewer steps than 1 / bandwidth miss more
-        than this shows.
+        Where the steps do not resolve a spectrum, all probes miss the same. Far fewer steps than 1 / bandwidth miss
+        more than this shows.
         """
         probes = len(self.each)
         if probes < 2:
@@ -162,8 +162,8 @@ class Smoothed:
 class SpectralDensity(Curve):
     """A smoothed spectral density, for display only: do not read an index from it.
 
-    grid, density, standard_error (point,): the mean over probes and its error, of which what one step fewer changes is a
-    part, 0 where every eigenvalue is known;
+    grid, density, standard_error (point,): the mean over probes and its error, of which what one step fewer changes
+    is a part, 0 where every eigenvalue is known;
     width: standard deviation of the Gaussian it is smoothed with; num_products.
     """
 
