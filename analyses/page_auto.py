@@ -47,17 +47,26 @@ def edges(scale: Linked, link: Link) -> dict[str, Any] | None:
         ],
         "best": there(named(BEST[scale.name]), lr_ratio=BEST[scale.name]),
         "medians": there(f"{step(medians[0])}/{step(medians[1])} = {number(medians[0] / medians[1])}", lr_ratio=AUTO),
-        "settled": settled(scale, link),
+        "set": set_by_auto(scale, link),
+        "lost": lost(runs, link),
     }
 
 
-def settled(scale: Scale, link: Link) -> Markup | None:
-    """c of the last step under auto, the median with the least and the largest over seeds; None: not recorded."""
+def set_by_auto(scale: Scale, link: Link) -> tuple[Markup, Markup] | None:
+    """c that auto set first and last, the median with the least and the largest over seeds; None: not recorded."""
     if "rates" not in scale.tables or (rows := scale.rows("rates", study=AUTO)).empty:
         return None
-    last = rows.sort_values("step").groupby("seed")["c"].last()
-    text = f"{number(last.median())} [{number(last.min())}, {number(last.max())}]"
-    return link("rates", text, study=AUTO)
+    c = rows[rows["step"] > 0].sort_values("step").groupby("seed")["c"]
+    texts = (f"{number(of.median())} [{number(of.min())}, {number(of.max())}]" for of in (c.first(), c.last()))
+    first, last = (link("rates", text, study=AUTO) for text in texts)
+    return first, last
+
+
+def lost(runs: pd.DataFrame, link: Link) -> Markup | None:
+    """How many runs under auto never memorised; None where all did."""
+    of_auto = runs[runs["lr_ratio"].astype(str) == AUTO]
+    count = int(of_auto["memorised"].isna().sum())
+    return link("runs", f"{count} of {len(of_auto)}", study=AUTO, lr_ratio=AUTO) if count else None
 
 
 def of_study(scale: Scale, study: str) -> pd.DataFrame:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 
 import pandas as pd
+from beyond import AUTO, BEST
 from exact import median_interval
-from page_claims import CLAIMS, Row, effect, number
+from page_claims import BEYOND, CLAIMS, Row, effect, number
 from page_links import Linked
 from scale import Setting, chosen
 
@@ -17,13 +18,20 @@ ARMS: dict[str, tuple[str, Setting, Setting]] = {
 """By claim the event of its x, and the settings whose ratio its effect is."""
 
 
+def arms(scale: Linked) -> dict[str, tuple[str, Setting, Setting]]:
+    """The same with the claims whose settings differ by scale."""
+    at = {c: {"study": AUTO, "lr_ratio": c} for c in ("1.0", AUTO, BEST.get(scale.name, ""))}
+    plain, auto, best = at.values()
+    return ARMS | {"A1": ("grokked", plain, auto), "A2": ("grokked", auto, best)}
+
+
 def shown(scale: Linked, name: str, row: Row) -> str:
     """The effect of a claim; of one that is infinite its bound, and how many runs never got there within which step."""
-    if math.isinf(row["median"]) and name in ARMS:
-        event, *settings = ARMS[name]
+    if math.isinf(row["median"]) and (known := arms(scale).get(name)):
+        event, *settings = known
         of, over = (chosen(scale.tables["runs"], **setting) for setting in settings)
         if bounded := bound(of, over, event):
-            return CLAIMS[name].form.format(bounded)
+            return (CLAIMS | BEYOND)[name].form.format(bounded)
     return effect(name, row)
 
 

@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 from page_beside import differences, spread, times
-from page_claims import BEYOND, effect, number, said
+from page_bounds import shown
+from page_claims import BEYOND, number, said
 from page_figures import depths
 from page_links import Link, Linked
 from scale import Scale, chosen
@@ -72,7 +73,7 @@ def judged(
             "sentence": said(name, row, functools.partial(link, table, claim=name)),
             "measure": BEYOND[name].measure,
             "verdict": row["verdict"],
-            "effect": link(table, effect(name, row), claim=name),
+            "effect": link(table, shown(scale, name, row), claim=name),
             "p": link(table, number(row["holm"]), claim=name),
             "seeds": [link(x, number(value), claim=name, seed=seed) for seed, value in each.items()],
         }

@@ -26,6 +26,7 @@ def write_auto(folder: Path, auto: float) -> None:
     steps = {"1.0": 3000.0, "64.0": math.nan, "256.0": 1000.0, "auto": auto}
     rows = [
         {"study": "auto", "case": "base", "seed": seed, "lr_ratio": c, "grokked": step + 10 * (seed - SEEDS[0])}
+        | {"memorised": math.nan if (seed, c) == (SEEDS[0], "auto") else 200.0, "watched": 6000}
         for c, step in steps.items()
         for seed in SEEDS
     ]
@@ -43,7 +44,7 @@ def write_auto(folder: Path, auto: float) -> None:
     rates = [
         {"study": "auto", "case": "base", "seed": seed, "step": step, "c": c}
         for seed in SEEDS
-        for step, c in ((0, 1.0), (50, 90.0), (100, 60.0 + seed - SEEDS[0]))
+        for step, c in ((0, 1.0), (50, 90.0 - seed + SEEDS[0]), (100, 60.0 + seed - SEEDS[0]))
     ]
     pd.DataFrame(rates).to_csv(folder / "rates.csv", index=False)
     judge_beyond(folder)
@@ -84,8 +85,18 @@ def test_the_page_follows_the_runs(auto: float, sooner: str, within: str, tmp_pa
     assert "| quick | 2,001 | ≥ 64 | 801 | 601 | 0.75 |" in plain
     assert "| quick, a · b | 2,001 | ≥ 128 | 701 | 601 | 0.857 |" in plain
     assert "In 0 of 2 settings auto takes more than 1.1 times as long as the best c, which in 2 of 2 is" in told
-    assert "At quick auto ends at c = 64.5 [60, 69], where 256 is best." in told
+    assert "At quick auto first sets c = 85.5 [81, 90] and ends at 64.5 [60, 69], where 256 is best" in told
+    assert "where 256 is best; 1 of 10 of its runs never memorise" in told
     assert f"the ratio of the medians is {auto + 45:,.0f}/1,045 = {(auto + 45) / 1045:.3g} at quick." in told
+
+
+def test_a_rate_at_which_nothing_groks_is_bounded_by_what_was_watched(tmp_path: Path) -> None:
+    """Against steps 3000 to 3090 and 1000 to 1090 in ten seeds, of which the middle ones count."""
+    write_auto(tmp_path / "quick", math.nan)
+    told = unlinked(page.written(tmp_path)[tmp_path / "report.md"])
+    for least, sign, steps in ((1, "≤", (3040, 3050)), (-1, "≥", (1040, 1050))):
+        factor = (math.sqrt(math.prod(steps)) / 6000) ** least
+        assert f"over {'auto' if least > 0 else 'the best c'}: × {sign} {factor:.3g} (10 of 10 never by 6,000)" in told
 
 
 def test_a_trial_without_the_runs_says_nothing_of_it(tmp_path: Path) -> None:
