@@ -50,7 +50,7 @@ def bound(of: pd.DataFrame, over: pd.DataFrame, event: str) -> str | None:
     # A delay that never began has no bound.
     if math.isinf(median) or factors.isna().any():
         return None
-    return f"{sign} {number(math.exp(median))} ({max(ended)} of {len(late)} never by {late['watched'].max():,})"
+    return f"{sign} {number(math.exp(median))} ({max(ended)} of {len(late)} never by {late['watched'].max():,.0f})"
 
 
 def at_least(runs: pd.DataFrame, event: str) -> pd.Series:
