@@ -87,8 +87,8 @@ studies-beyond: $(INSTALLED)
 	$(BIN)/python analyses/beyond.py reports/reference/text-transformer
 	$(BIN)/python analyses/page.py
 
-# Three Transformers of the size of arXiv 2301.05217, of at most 30,000 steps: the first groks after 9,100 of them. With its Hessian
-# it takes some forty minutes of a core.
+# Three Transformers of the size of arXiv 2301.05217, of at most 30,000 steps: they grok after 4,400 to 9,100 of them. With its Hessian
+# each takes some forty minutes of a core.
 studies-nanda: $(INSTALLED)
 	$(call studies,studies/transformer,transformer)
 	$(BIN)/python analyses/collect.py checkpoints/trial/transformer

@@ -124,18 +124,24 @@ def networks(scale: Scale, link: Link) -> Iterator[dict[str, Any]]:
         if runs.empty:
             continue
         plateau = on_plateau(scale, study, case).reset_index()
-        lowest = plateau[plateau["block"].isin(PAIRS)].pivot_table(index="seed", columns="block", values="lowest")
+        pairs = plateau[plateau["block"].isin(PAIRS)]
+        lowest = pairs.pivot_table(index="seed", columns="block", values="lowest")
         deepest = lowest.idxmin(axis=1).value_counts()
         there = {"study": study, "case": case, "analysis": plateau["analysis"].iloc[0]}
         ratio = spread((lowest["E,mlp_in"] / lowest["mlp_in,mlp_out"]).tolist())
         counts = {pair: link("curvature", str(count), **there, block=pair) for pair, count in deepest.items()}
+        order = Markup("; ").join(Markup("{} {}").format(pair, count) for pair, count in counts.items())
+        share = number(100 * float((pairs["lowest"].abs() / pairs["highest"]).max()))
+        # Where a residual reaches past 0, Ritz values order no pairs.
+        if bool((pairs["lowest_residual"] > pairs["lowest"].abs()).any()):
+            ratio, order = "not determined", link("curvature", f"none found deeper than {share} % of its λ_max", **there)
         yield {
             "words": words,
             **how_soon(runs, link, study=study, case=case),
             **waits(runs, link, study=study, case=case),
             "measured": link("curvature", str(len(lowest)), **there),
             "ratio": link("curvature", ratio, **there, block="E,mlp_in"),
-            "deepest": Markup("; ").join(Markup("{} {}").format(pair, count) for pair, count in counts.items()),
+            "deepest": order,
         }
 
 
