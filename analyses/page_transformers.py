@@ -134,7 +134,8 @@ def networks(scale: Scale, link: Link) -> Iterator[dict[str, Any]]:
         share = number(100 * float((pairs["lowest"].abs() / pairs["highest"]).max()))
         # Where a residual reaches past 0, Ritz values order no pairs.
         if bool((pairs["lowest_residual"] > pairs["lowest"].abs()).any()):
-            ratio, order = "not determined", link("curvature", f"none found deeper than {share} % of its λ_max", **there)
+            none = link("curvature", f"none found deeper than {share} % of its λ_max", **there)
+            ratio, order = "not determined", none
         yield {
             "words": words,
             **how_soon(runs, link, study=study, case=case),
