@@ -50,7 +50,7 @@ def _library(file: str) -> str:
 
 
 def parts() -> list[Part]:
-    return [Part("report", by_library)]
+    return [Part("report", by_library, slow=True)]
 
 
 def lines(found: Mapping[str, Numbers]) -> Iterator[Line]:
