@@ -154,8 +154,7 @@ def parts() -> list[Part]:
             training, "quick", STEPS, members=4
         ),
     }
-    slow = ("training", "of all, mid", TURNING)
-    return [Part(name, work, slow=any(word in name for word in slow)) for name, work in works.items()]
+    return [Part(name, work, slow=True) for name, work in works.items()]
 
 
 def lines(found: Mapping[str, Numbers]) -> Iterator[Line]:
