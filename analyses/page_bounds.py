@@ -20,8 +20,7 @@ ARMS: dict[str, tuple[str, Setting, Setting]] = {
 
 def arms(scale: Linked) -> dict[str, tuple[str, Setting, Setting]]:
     """The same with the claims whose settings differ by scale."""
-    at = {c: {"study": AUTO, "lr_ratio": c} for c in ("1.0", AUTO, BEST.get(scale.name, ""))}
-    plain, auto, best = at.values()
+    plain, auto, best = ({"study": AUTO, "lr_ratio": c} for c in ("1.0", AUTO, BEST.get(scale.name)))
     return ARMS | {"A1": ("grokked", plain, auto), "A2": ("grokked", auto, best)}
 
 
