@@ -186,7 +186,7 @@ def tables(studies: Runs) -> dict[str, pd.DataFrame]:
     followed = [*chosen(studies, "curvature", case="c1"), *chosen(studies, FILM), *circling]
     texts = {name: [run for run in of if run.planned.config.reads_text] for name, of in studies.items()}
     found = {
-        "points": [pd.DataFrame([point(*one)]) for one in done if one[0].planned.path.parent.name == POINTS],
+        "points": [pd.DataFrame([point(*one)]) for one in done if one[0].planned.path.parent.name in POINTS],
         "runs": [pd.DataFrame([run_row(run)]) for run in runs],
         "curvature": [curvature(*one) for one in done],
         "metrics": [metrics(run) for run in followed],

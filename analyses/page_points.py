@@ -10,7 +10,6 @@ from exact import share_interval
 from markupsafe import Markup
 from page_claims import number
 from page_links import Link
-from scale import POINTS
 
 ENOUGH = 8
 """Critical points of an activation from which on there is a verdict."""
@@ -25,7 +24,7 @@ NAMES = {"relu": "ReLU", "gelu": "GELU"}
 def ended(found: pd.DataFrame, curvature: pd.DataFrame, link: Link) -> Iterator[dict[str, Any]]:
     """One row an activation and start: how many searches ended at a critical point, and what the blocks are there."""
     for (activation, start), group in found.groupby(["activation", "analysis"], sort=False):
-        known = {"study": POINTS, "activation": activation, "analysis": start}
+        known = {"activation": activation, "analysis": start}
         critical = group[group["status"] == "critical"]
         smallest = group.sort_values("grad_norm").iloc[0]
         cells = {
@@ -42,14 +41,14 @@ def _negative(block: str, critical: pd.DataFrame, curvature: pd.DataFrame, link:
     sure = _certified(critical, curvature, block)
     if sure.empty:
         return Markup("–")
-    known = {"study": POINTS, **sure.iloc[0][["case", "analysis"]], "block": block}
+    known = {**sure.iloc[0][["study", "case", "analysis"]], "block": block}
     return link("curvature", f"{(sure['index'] > 0).sum()} of {len(sure)}", **known)
 
 
 def _certified(critical: pd.DataFrame, curvature: pd.DataFrame, block: str) -> pd.DataFrame:
     """The rows of curvature.csv of a block at these points, where its index is certified."""
-    rows = curvature[(curvature["study"] == POINTS) & (curvature["block"] == block)]
-    rows = rows.merge(critical[["case", "seed", "analysis"]], on=["case", "seed", "analysis"])
+    point = ["study", "case", "seed", "analysis"]
+    rows = curvature[curvature["block"] == block].merge(critical[point], on=point)
     return rows[rows["index_level"] == "certified"]
 
 
@@ -63,7 +62,7 @@ def judged(found: pd.DataFrame, curvature: pd.DataFrame, link: Link) -> dict[str
 
 def _said(activation: str, group: pd.DataFrame, curvature: pd.DataFrame, link: Link) -> Markup:
     critical = group[group["status"] == "critical"]
-    known = {"study": POINTS, "activation": activation}
+    known = {"activation": activation}
     reached = link("points", f"{len(critical)} of {len(group)}", **known)
     sure = _certified(critical, curvature, "E,W")
     if len(sure) < ENOUGH:
@@ -78,8 +77,9 @@ def _said(activation: str, group: pd.DataFrame, curvature: pd.DataFrame, link: L
     saddles = int((sure["index"] > 0).sum())
     low, high = share_interval(saddles, len(sure))
     verdict = "mostly saddles of E,W" if low > 0.5 else "mostly no saddles of E,W" if high < 0.5 else "undecided"
-    share = link("curvature", f"{saddles} of {len(sure)}", study=POINTS, case=activation, block="E,W")
-    interval = link("curvature", f"{low:.0%} to {high:.0%}", study=POINTS, case=activation, block="E,W")
+    first = {**sure.iloc[0][["study", "case", "analysis"]], "block": "E,W"}
+    share = link("curvature", f"{saddles} of {len(sure)}", **first)
+    interval = link("curvature", f"{low:.0%} to {high:.0%}", **first)
     words = "{} ({} searches): E,W has a negative eigenvalue at {}, of all such points at {} (95 %)."
     return Markup(words).format(verdict, reached, share, interval)
 
@@ -89,7 +89,7 @@ def from_where(found: pd.DataFrame, link: Link) -> Markup:
     counts = {}
     for start, group in found.groupby("analysis", sort=False):
         reached = f"{(group['status'] == 'critical').sum()} of {len(group)}"
-        counts[START[start]] = link("points", reached, study=POINTS, analysis=start)
+        counts[START[start]] = link("points", reached, analysis=start)
     # The plateau, which the claims are about, comes first.
     ordered = sorted(counts.items(), key=lambda one: one[0] != START["plateau"])
     parts = [Markup("{} searches {}").format(count, words) for words, count in ordered]

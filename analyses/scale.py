@@ -17,8 +17,8 @@ FILM = "film"
 """Study of the run whose blocks are followed over training."""
 ARMS = "arms"
 """Study of the arms of `tables`: their ranks over steps and their blocks on the plateau."""
-POINTS = "points"
-"""Study of searches for critical points."""
+POINTS = ("points", "points-tanh")
+"""Studies of searches for critical points; the second has more seeds of one activation."""
 
 
 def which(table: pd.DataFrame, **known: object) -> pd.DataFrame:
