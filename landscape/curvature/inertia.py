@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -89,10 +88,10 @@ def certified(
     negative_only: bool = False,
     factored: ShiftedLDL | None = None,
 ) -> Inertia:
-    """Inertia by Sylvester's law: negative pivots of L D L^T = H - s I + residual at s = -tolerance and +tolerance.
+    """Inertia by Sylvester's law: negative pivots of L D L^T = H - s I at s = -tolerance and +tolerance.
 
-    An index is certified where no eigenvalue is as near to s as the residual and the matrix's own `error`; both
-    distances are measured by probes (failing with probability < 1e-7). Where one is, counts at s -+ rho bracket it.
+    Certified is an index that no matrix within `error` of this one changes (failing with probability < 1e-7). Where an
+    eigenvalue is too near -tolerance for that, counts at s -+ rho bracket it, rho above `error`.
     negative_only skips zero and positive, which saves half the work.
     factored: H + tolerance, if known, which saves the rest.
     """
@@ -102,47 +101,37 @@ def certified(
     if norm == 0:
         return _inertia(n, 0, 0, 0, tolerance, "certified", error)
     positive = None if negative_only else n - ShiftedLDL(matrix, tolerance + rho).negative
-    count, residual, gap = negative_pivots(matrix, -tolerance, factored)
-    if 2 * (residual + error) < gap:
-        return _inertia(n, count, count, positive, tolerance, "certified", max(rho, residual + error))
-    for _ in range(3):
-        require_honest(tolerance, rho, norm)
-        (lower, below), (found, above) = (_count_below(matrix, -tolerance + s * rho, s * rho) for s in (-1, 1))
-        needed = max(below, above) + error
-        if needed <= rho:
+    count = count_below(matrix, -tolerance, error, factored)
+    if count is not None:
+        return _inertia(n, count, count, positive, tolerance, "certified", rho)
+    lower, found = 0, n
+    for farther in (1, 2, 4):
+        rho *= farther
+        below, above = (count_below(matrix, -tolerance + away) for away in (-rho, rho))
+        lower = lower if below is None else max(lower, below)
+        found = found if above is None else min(found, above)
+        if below is not None and above is not None:
             break
-        rho = 2 * needed
-    else:
-        lower, found = 0, n
     return _inertia(n, lower, found, positive, tolerance, "certified" if lower == found else "bracketed", rho)
 
 
-def _count_below(matrix: Tensor, shift: float, step: float) -> tuple[int, float]:
-    """`negative_pivots`, at a shift moved on by `step` where it is an eigenvalue to the last bit."""
-    for i in range(3):
-        count, residual, _ = negative_pivots(matrix, shift + i * step)
-        if np.isfinite(residual):
-            return count, residual
-    raise NumericsError(f"no L D L^T factorisation of H - s I at three s from {shift:.3e}", "take another tau")
+def count_below(matrix: Tensor, shift: float, error: float = 0.0, factored: ShiftedLDL | None = None) -> int | None:
+    """Eigenvalues below `shift` of H and of all within `error` of it, by Sylvester's law; None where not certain.
 
-
-def negative_pivots(matrix: Tensor, shift: float, factored: ShiftedLDL | None = None) -> tuple[int, float, float]:
-    """Eigenvalues below `shift` by Sylvester's law, the residual's Frobenius norm, and a lower bound on |lambda - s|.
-
-    The residual L D L^T - (H - s I) is applied to eight Gaussian probes X by solving for X = (H - s I) X and bounded
-    by `probe_bound`. So is the distance of the nearest eigenvalue of L D L^T from 0, after two solves:
-    |(L D L^T)^-2 x| is at least a tenth of the inverse square of that distance for one of the probes x.
+    The computed A = L D L^T is H - s I + R. Both have the same inertia if |A^-1 R| < 1, as then no A - t R between
+    them is singular; A^-1 R X = X - A^-1 (H - s I) X for eight Gaussian probes X bounds that norm. To an error of H
+    the same applies with |A^-1|, of which two solves show that it is at most the root of ten times |A^-2 x| for one of
+    the probes x.
     """
     factored = factored or ShiftedLDL(matrix, shift)
-    probes = gaussian(len(matrix), 8).to(matrix)
-    images = factored.matrix @ probes
-    solved, once = factored.solve(torch.cat([images, probes], dim=1)).split(8, dim=1)
-    if not bool(torch.isfinite(solved).all()):
-        # An exactly singular pivot: the shift is an eigenvalue to the last bit.
-        return 0, float("inf"), 0.0
-    residual = probe_bound(images - factored.matrix @ solved)
-    gap = float((10 * factored.solve(once).norm(dim=0).max()) ** -0.5)
-    return factored.negative, residual * factored.scale, gap * factored.scale
+    A = factored.matrix
+    probes = gaussian(len(A), 8).to(A)
+    solved, once = factored.solve(torch.cat([A @ probes, probes], dim=1)).split(8, dim=1)
+    inverse = float((10 * factored.solve(once).norm(dim=0).max()) ** 0.5)
+    # The shift is subtracted with rounding.
+    off = error / factored.scale + torch.finfo(A.dtype).eps * float(A.diagonal().abs().max())
+    # NaN where a pivot is exactly singular: the shift is an eigenvalue to the last bit.
+    return factored.negative if probe_bound(probes - solved) + off * inverse < 0.5 else None
 
 
 def from_spectrum(eigen: EigenResult, tau: float | None = None, upper: int | None = None) -> Inertia:

@@ -44,12 +44,11 @@ def _corrected(
     # In units of its scale, as everything below.
     A, off = factored.matrix, (H.error + rho) / factored.scale
     X = gaussian(n, 8).to(A)
-    images = A @ X
-    Y, solved, once = factored.solve(torch.cat([U, images, X], 1)).split([U.shape[1], 8, 8], 1)
+    Y, solved, once = factored.solve(torch.cat([U, A @ X, X], 1)).split([U.shape[1], 8, 8], 1)
     if not bool(torch.isfinite(Y).all()):
         return None
-    # What parts L D L^T from A, and S from U^T A^-1 U.
-    residual = probe_bound(images - A @ solved)
+    # What parts L D L^T from A, relative to it (see count_below), and S from U^T A^-1 U.
+    moved = probe_bound(X - solved)
     away = float(Y.norm()) * float((U - A @ Y).norm())
     S = U.T @ Y
     S = (S + S.T) / 2
@@ -65,9 +64,8 @@ def _corrected(
         return found
 
     twice = inside(factored.solve(inside(once)))
-    # The nearest eigenvalue to -tolerance: of the whole matrix, whose count is used, and on the complement.
-    whole = factored.solve(once)
-    gap, gap_inside = (float((10 * Z.norm(dim=0).max()) ** -0.5) for Z in (whole, twice))
-    if not (2 * residual < gap and 2 * off < gap_inside):
+    # The nearest eigenvalue to -tolerance on the complement.
+    gap = float((10 * twice.norm(dim=0).max()) ** -0.5)
+    if not (moved < 0.5 and 2 * off < gap):
         return None
     return factored.negative + int((known > 0).sum()) - U.shape[1]
