@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from landscape.text import printable
+from landscape.text import first_few, printable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -181,9 +181,9 @@ def _short(value: Any) -> str:
     """One line about a value: numbers to six digits, long arrays by their shape and range."""
     if isinstance(value, Mapping):
         shapes = {name: f" {tuple(part.shape)}" if hasattr(part, "shape") else "" for name, part in value.items()}
-        return _listed([f"{name}{shape}" for name, shape in shapes.items()])
+        return first_few([f"{name}{shape}" for name, shape in shapes.items()], _FEW)
     if isinstance(value, list):
-        return _listed(list(map(str, value)))
+        return first_few(list(map(str, value)), _FEW)
     if isinstance(value, float):
         return f"{value:.6g}"
     if not hasattr(value, "shape") or not hasattr(value, "dtype"):
@@ -194,9 +194,3 @@ def _short(value: Any) -> str:
     known = array[np.isfinite(array)]
     ends = f", {known.min():.5g} to {known.max():.5g}" if known.size else ""
     return f"{array.dtype} {' x '.join(map(str, array.shape))}{ends}"
-
-
-def _listed(words: Sequence[str]) -> str:
-    """The first of some words, and how many there are besides."""
-    more = f" and {len(words) - _FEW} more" if len(words) > _FEW else ""
-    return f"{', '.join(words[:_FEW])}{more}"

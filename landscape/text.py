@@ -1,9 +1,10 @@
-"""Escape text from files for the terminal, Markdown and CSV."""
+"""Text for people: escaped for the terminal, Markdown and CSV, and shortened."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +61,12 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def first_few(words: Sequence[str], most: int, between: str = ", ") -> str:
+    """The first of some words, and how many there are besides."""
+    more = f" and {len(words) - most} more" if len(words) > most else ""
+    return between.join(words[:most]) + more
 
 
 def counted(number: int) -> str:

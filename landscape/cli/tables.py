@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from landscape.analysis.fields import ROOT
 from landscape.storage import schema
-from landscape.text import printable
+from landscape.text import first_few, printable
 
 if TYPE_CHECKING:
     from landscape.analysis.verify import Verification
@@ -106,7 +106,7 @@ def contents(state: FileState) -> str:
         ["on", f"{a['hostname']}, {a['device']}, {a['created']}"],
         ["steps", span],
         *(
-            [t.group, f"{len(t.committed)} row{'s' * (len(t.committed) != 1)} of {_few(t.datasets)}"]
+            [t.group, f"{len(t.committed)} row{'s' * (len(t.committed) != 1)} of {first_few(t.datasets, _FEW)}"]
             for t in state.tables
             if t.datasets
         ),
@@ -143,11 +143,6 @@ def _wrapped(text: str, indent: int) -> str:
 def _left_as(state: FileState) -> str:
     """The status of a file that no process writes, which a killed one could not change."""
     return state.status + (", though no process is writing it" if state.status == "running" else "")
-
-
-def _few(names: Sequence[str]) -> str:
-    """The datasets of a large model, of which the first ones stand for all."""
-    return ", ".join(names) if len(names) <= _FEW else f"{', '.join(names[:_FEW])} and {len(names) - _FEW} more"
 
 
 def soundness(state: FileState) -> str:

@@ -17,6 +17,7 @@ from torch.nn.parameter import UninitializedParameter
 from torch.utils import _pytree as pytree
 
 from landscape.errors import ArgumentError, DoesNotFitError, LandscapeError, NumericsError, kind_of
+from landscape.text import first_few
 
 _NO_MEMORY = ("out of memory", "not enough memory", "can't allocate memory")
 Value = Callable[[Mapping[str, Tensor]], Tensor]
@@ -218,8 +219,7 @@ def require_used(unused: Sequence[str]) -> None:
     if not unused:
         return
     raise ArgumentError(
-        f"the loss does not depend on {', '.join(map(repr, unused[:3]))}"
-        + (f" and {len(unused) - 3} more" if len(unused) > 3 else ""),
+        f"the loss does not depend on {first_few(list(map(repr, unused)), 3)}",
         "leave out of params what the model does not use; check the spelling, and for detach() or no_grad in the "
         "model; in a module, take the part away before it is recorded, or have forward add 0 * p.sum() of its p",
     )

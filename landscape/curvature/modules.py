@@ -15,6 +15,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from landscape.errors import ArgumentError, suggest
+from landscape.text import first_few
 
 
 class ModuleFunction:
@@ -65,7 +66,7 @@ class ModuleFunction:
         active = [f"{type(m).__name__} {name!r}" for name, m in self._by_mode.items() if m.training]
         if active:
             raise ArgumentError(
-                f"in training mode: {_listed(active)}",
+                f"in training mode: {first_few(active, 3)}",
                 "call model.eval(): dropout is random, and batch norm ties the samples of a chunk together",
             )
 
@@ -171,7 +172,3 @@ def _depends_on_mode(module: nn.Module) -> bool:
     if isinstance(module, nn.RNNBase):
         return module.dropout > 0 and module.num_layers > 1
     return isinstance(module, nn.MultiheadAttention) and module.dropout > 0
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

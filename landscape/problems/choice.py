@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 from landscape.errors import ArgumentError, ConfigError
 from landscape.problems.problem import Problem, shapes_of
 from landscape.problems.rows import named_rows, shared
+from landscape.text import first_few
 
 _SHOWN = 8
 
@@ -59,8 +60,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
         return max(difflib.SequenceMatcher(None, plain, part).ratio() for part in (name, *name.split(".")))
 
     near = sorted((n for n in known if likeness(n) >= 0.6), key=likeness, reverse=True)[:3]
-    more = f" and {len(known) - _SHOWN} more" if len(known) > _SHOWN else ""
-    return f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known[:_SHOWN])}{more}"
+    return f"did you mean {' or '.join(near)}?" if near else f"known: {first_few(known, _SHOWN)}"
 
 
 def _matching(problem: Problem, pattern: str, block: str) -> tuple[str, ...]:

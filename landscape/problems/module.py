@@ -22,6 +22,7 @@ from landscape.problems.rows import Groups
 from landscape.results import Shown
 from landscape.storage.runs import RunReader
 from landscape.storage.schema import NUMBERS
+from landscape.text import first_few
 
 _MOST_PARTS = 32
 
@@ -97,7 +98,7 @@ class ModuleProblem(Shown):
         """What a user must know of the model: checkpoints hold parameters, and no running statistics."""
         every = self._model.named_modules()
         held = [n for n, m in every if getattr(m, "running_mean", None) is not None and not m.training]
-        listed = ", ".join(map(repr, held[:3])) + (f" and {len(held) - 3} more" if len(held) > 3 else "")
+        listed = first_few(list(map(repr, held)), 3)
         return [f"the running statistics of {listed} are those of the given model at every step"] if held else []
 
     def decay(self, objective: str) -> float:

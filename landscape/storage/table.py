@@ -18,6 +18,7 @@ from landscape.errors import FileError, StepError
 from landscape.storage import schema
 from landscape.storage.guard import Array, Stored
 from landscape.storage.strings import BLOCK, COPY_AGAIN
+from landscape.text import first_few
 
 try:
     # The same number in a tenth of the time.
@@ -41,8 +42,7 @@ def crc32_of_arrays(arrays: Arrays) -> int:
 
 def listed(labels: Sequence[int]) -> str:
     """The steps of a message."""
-    more = f" and {len(labels) - 20} more" if len(labels) > 20 else ""
-    return f"step {', '.join(map(str, labels[:20]))}{more}" if labels else ""
+    return f"step {first_few(list(map(str, labels)), 20)}" if labels else ""
 
 
 def no_step(path: Path, what: str, step: object, steps: Sequence[int]) -> StepError:

@@ -20,6 +20,7 @@ from landscape.storage.creating import describe_axis
 from landscape.storage.files import as_path, open_file
 from landscape.storage.frames import ARRAYS, tables
 from landscape.storage.table import TableReader
+from landscape.text import first_few
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -93,8 +94,7 @@ class File(Described):
         yield "status", self.attrs["status"]
         for name in self.groups:
             table = self._file.layout[name]
-            shown = [f"{f.name} ({', '.join(table.axes(f))})" for f in table.fields[:_SHOWN]]
-            yield name, ", ".join(shown) + (f" and {more} more" if (more := len(table.fields) - _SHOWN) > 0 else "")
+            yield name, first_few([f"{f.name} ({', '.join(table.axes(f))})" for f in table.fields], _SHOWN)
 
     def close(self) -> None:
         """Close the file, and with it its datasets."""

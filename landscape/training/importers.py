@@ -33,6 +33,7 @@ from landscape.storage.files import (
 )
 from landscape.storage.making import new_file
 from landscape.storage.writing import sole_writer
+from landscape.text import first_few
 from landscape.training.recorded import array, config, difference, form, scales, tables
 
 STEP_PATTERN = r"(\d+)(?!.*\d)"
@@ -149,10 +150,7 @@ def _found(sources: Sequence[Path | str], notes: dict[str, None]) -> list[tuple[
             found |= {(checkpoint.resolve(), checkpoint.name): (checkpoint, files) for checkpoint, files in inside}
             others |= {path.name: None for path in beside}
         if others:
-            shown = ", ".join(list(others)[:_SHOWN]) + (
-                f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
-            )
-            notes[f"skipped in {source}: {shown}"] = None
+            notes[f"skipped in {source}: {first_few(list(others), _SHOWN)}"] = None
     if not found:
         raise FileError(f"{sources[0]} matches no checkpoint", f"checkpoints are {', '.join(_SUFFIXES)} or folders")
     # A link beside what it leads to is no checkpoint of its own.

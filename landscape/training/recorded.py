@@ -16,6 +16,7 @@ from landscape.problems.problem import plain_axes
 from landscape.storage.layout import NAME
 from landscape.storage.runs import RunReader
 from landscape.storage.schema import NUMBERS, PARAMETER, RECORDED, STEP, UNKNOWN, Field, Scales, Table
+from landscape.text import first_few
 
 _METRIC_STEP = "metric_step"
 _SHOWN = 3
@@ -120,8 +121,7 @@ def difference(found: Forms, wanted: Forms) -> str:
     said += [f"{name} is not in the file" for name in found if name not in wanted]
     both = [name for name in wanted if name in found]
     said += [f"{name} is {found[name]}, not {wanted[name]}" for name in both if found[name] != wanted[name]]
-    more = f" and {len(said) - _SHOWN} more" if len(said) > _SHOWN else ""
-    return "; ".join(said[:_SHOWN]) + more
+    return first_few(said, _SHOWN, "; ")
 
 
 def _require_name(kind: str, name: Any, taken: set[str]) -> None:

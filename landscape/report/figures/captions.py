@@ -10,6 +10,7 @@ import numpy as np
 from landscape.choices.tasks import TEXT
 from landscape.problems.embedding_mlp.blocks import CLAIM, CONTROL, RATE_RATIO
 from landscape.report.figures.sources import Source
+from landscape.text import first_few
 
 _SETUP = {
     "task": "Task {}",
@@ -150,8 +151,7 @@ def _distinct(values: Iterable[Any]) -> list[Any]:
 
 
 def _values(values: Sequence[Any]) -> str:
-    more = f" and {len(values) - _LISTED} more" if len(values) > _LISTED else ""
-    return ", ".join(map(_text, values[:_LISTED])) + more
+    return first_few(list(map(_text, values)), _LISTED)
 
 
 def _text(value: Any) -> str:

@@ -18,6 +18,7 @@ from landscape.report.figures.several import BANDS, Panel, are_several, several
 from landscape.report.figures.sources import Drawn, Source, having
 from landscape.report.style import new_figure, palette
 from landscape.storage.runs import GROKKED, MEMORISED
+from landscape.text import first_few
 
 EVENTS = f"Dotted: training accuracy ≥ {MEMORISED:.0%} (blue), test accuracy ≥ {GROKKED:.0%} (orange)."
 """What captions say of the lines of events."""
@@ -69,8 +70,9 @@ def fourier_shares(sources: Sequence[Source]) -> Drawn:
         keys = keys_of(data)
         last = data["fourier_share"].values[-1]
         together = float(last[keys].sum())
+        listed = first_few(list(map(str, keys)), _LISTED) or "none"
         numbers[source.label] = (
-            f"in use at step {int(data['step'][-1])}: {_listed(keys)}, together {together:.3f} of the variance; top "
+            f"in use at step {int(data['step'][-1])}: {listed}, together {together:.3f} of the variance; top "
             f"share {digits(float(data['top_frequency_share'][-1]))}, chance exceeds "
             f"{digits(float(data['top_frequency_share_null'][-1]))} with p = 1 %"
         )
@@ -254,11 +256,6 @@ def _order(when: Sequence[tuple[int | None, int | None]]) -> str:
 def keys_of(data: Any) -> list[int]:
     """The frequencies in use at the last step."""
     return [int(k) for k in np.flatnonzero(data["frequency_in_use"].values[-1] == 1)]
-
-
-def _listed(keys: Sequence[int]) -> str:
-    more = f" and {len(keys) - _LISTED} more" if len(keys) > _LISTED else ""
-    return f"{', '.join(map(str, keys[:_LISTED]))}{more}" if keys else "none"
 
 
 def planes(last: Any) -> list[tuple[int, NDArray[np.float64], float, float]]:
