@@ -34,7 +34,6 @@ class Compare(Command):
     csv: bool = field(False, "Print the table as CSV, a row a run.")
 
     def execute(self) -> int:
-        """Run the command; returns its exit code."""
         from landscape.progress import clock
         from landscape.report import comparison
         from landscape.report.figures.sources import leaving_out, open_sources

@@ -59,7 +59,6 @@ class Critical(Command):
         check_bounds(self)
 
     def execute(self) -> int:
-        """Run the command; returns its exit code."""
         from landscape.analysis.critical import ENDS, default_output, refine
 
         out = self.out or default_output(self.run, self.step)

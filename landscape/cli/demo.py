@@ -39,7 +39,6 @@ class Demo(Command):
         check_bounds(self)
 
     def execute(self) -> int:
-        """Run the command; returns its exit code."""
         run, page = self.folder / "demo.h5", self.folder / "report"
         report = Report((run,), page, overwrite=True, quiet=self.quiet)
         parts = {

@@ -38,7 +38,6 @@ class Export(Command):
     overwrite: bool = field(False, "Replace earlier exports.")
 
     def execute(self) -> int:
-        """Run the command; returns its exit code."""
         from landscape.exports import FORMS, export, require
         from landscape.progress import clock
         from landscape.storage.files import resolved

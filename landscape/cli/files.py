@@ -44,7 +44,6 @@ class Info(_OfFile):
     config: bool = field(False, "Print the configuration as JSON, ready for --config, and nothing else.")
 
     def execute(self) -> int:
-        """Run the command; returns its exit code."""
         state = _look(self.file)
         if self.config:
             say(tables.document(state.config, indent=2))
@@ -68,7 +67,6 @@ class Check(_OfFile):
     )
 
     def execute(self) -> int:
-        """Run the command; returns its exit code."""
         from landscape.storage.inspect import repair
 
         state = _look(self.file)

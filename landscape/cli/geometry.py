@@ -34,7 +34,6 @@ class Geometry(Command):
     quiet: bool = field(False, "No progress bar.")
 
     def execute(self) -> int:
-        """Run the command; returns its exit code."""
         from landscape.analysis.geometry import measure_geometry, summary
         from landscape.storage.files import geometry_file
 

@@ -79,7 +79,6 @@ class Hessian(Command):
             raise ConfigError("verify, fsync and jobs are options of executor local", "leave them out")
 
     def execute(self) -> int:
-        """Run the command; returns its exit code."""
         from landscape.storage.files import hessian_file
 
         out = self.out or hessian_file(self.run)

@@ -47,7 +47,6 @@ class Import(Command):
     quiet: bool = field(False, "No progress bar.")
 
     def execute(self) -> int:
-        """Run the command; returns its exit code."""
         from landscape.training.importers import import_checkpoints
 
         with working_on(self.out):

@@ -47,7 +47,6 @@ class Completion(Command):
     shell: tyro.conf.Positional[Literal["bash", "zsh", "fish"]] = required("Shell to complete in.")
 
     def execute(self) -> int:
-        """Run the command; returns its exit code."""
         say(script(self.shell, COMMANDS))
         return 0
 

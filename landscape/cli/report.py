@@ -37,7 +37,6 @@ class Report(Command):
     quiet: bool = field(False, "No progress bar.")
 
     def execute(self) -> int:
-        """Run the command; returns its exit code."""
         from landscape.report.page import write_report
 
         if not self.files:

@@ -44,7 +44,6 @@ class Slice(Command):
     quiet: bool = field(False, "No progress bar.")
 
     def execute(self) -> int:
-        """Run the command; returns its exit code."""
         from landscape.analysis.slices import slice_checkpoint
         from landscape.report.figures.slices import slices
         from landscape.report.style import save_figure, style

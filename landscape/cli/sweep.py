@@ -65,7 +65,6 @@ class Sweep(Command):
             raise ConfigError("status and cancel are two commands", "give one of them")
 
     def execute(self) -> int:
-        """Run the command; returns its exit code."""
         from landscape.sweep.plan import load_sweep
 
         config = load_sweep(self.config)

@@ -81,7 +81,6 @@ class Train(Command):
     quiet: bool = field(False, "No progress bar.")
 
     def execute(self) -> int:
-        """Run the command; returns its exit code."""
         from landscape.training.ensemble import ensemble
         from landscape.training.loop import is_begun, train_ensemble
 

@@ -75,7 +75,6 @@ class Networks(networks.Networks):
         self.by_hand = self._activation.by_hand is not None
 
     def batch(self, pairs: NDArray[np.int64]) -> Batch:
-        """The batch of pairs (member, sample) of the table."""
         rows = self._rows.take(pairs + self._first_row, axis=0).reshape(-1)
         slots, device = len(self._varying), self.flat.device
         taken = np.bincount(rows, minlength=slots * self.members * self.vocabulary)
@@ -92,11 +91,9 @@ class Networks(networks.Networks):
         )
 
     def logits(self, batch: Batch) -> Tensor:
-        """Logits (member, class, sample)."""
         return self._outputs(self._activation(self._inputs(batch)))
 
     def backward(self, batch: Batch) -> Tensor:
-        """Put the gradient of each member's mean cross-entropy into `grad`; the logits (member, class, sample)."""
         pre = self._inputs(batch)
         phi = self._activation(pre)
         logits = self._outputs(phi)

@@ -52,7 +52,6 @@ class EmbeddingMLPProblem(TrainedProblem):
         self.vectors = numbers if train.model == "scalar" else None
 
     def network(self) -> MLP:
-        """A new network of the run, at its start."""
         return MLP(self.train)
 
     def structure(self, params: Mapping[str, Tensor], decay: float) -> MLPStructure:

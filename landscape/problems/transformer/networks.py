@@ -43,7 +43,6 @@ class Networks(networks.Networks):
         self._vocabulary, self._tokens, self._labels = config.num_tokens, tokens, labels.astype(np.int64)
 
     def batch(self, pairs: NDArray[np.int64]) -> Batch:
-        """The batch of pairs (member, sample) of the table."""
         tokens = self._tokens[pairs].astype(np.int64)
         seen = np.zeros((len(pairs), self._vocabulary), np.bool_)
         for row, held in zip(seen, tokens, strict=True):
@@ -54,12 +53,10 @@ class Networks(networks.Networks):
         )
 
     def logits(self, batch: Batch) -> Tensor:
-        """Logits (member, class, sample)."""
         with torch.no_grad():
             return torch.stack([self._of(i, self._member(i), batch) for i in range(self.members)]).mT
 
     def backward(self, batch: Batch) -> Tensor:
-        """Put the gradient of each member's mean cross-entropy into `grad`; the logits (member, class, sample)."""
         found = []
         for i in range(self.members):
             leaves = {name: p.detach().requires_grad_() for name, p in self._member(i).items()}

@@ -35,7 +35,6 @@ class TransformerProblem(TrainedProblem):
         self.default_blocks = tuple(b for b in DEFAULT_BLOCKS if b in blocks)
 
     def network(self) -> Transformer:
-        """A new network of the run, at its start."""
         return Transformer(self.train)
 
     def structure(self, params: Mapping[str, Tensor], decay: float) -> TransformerStructure:
