@@ -5,10 +5,11 @@ A job is idempotent: it resumes what another process left, and one that is done 
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Self
 
 from landscape import problems
 from landscape.analysis.critical import refine
@@ -26,36 +27,36 @@ from landscape.training.member import difference
 IN_THE_WAY = "use --overwrite to start the sweep anew, or another --out"
 
 
-class Job(Protocol):
-    """Work that ends in the files `outputs`, each of which has a lease of its own."""
+class Job(abc.ABC):
+    """Work that ends in files, each of which has a lease of its own."""
 
     @property
-    def kind(self) -> str: ...
-    @property
-    def outputs(self) -> tuple[Path, ...]: ...
-    def waits_for(self) -> Path | None:
-        """A file that has to be finished first, and is not."""
+    @abc.abstractmethod
+    def outputs(self) -> tuple[Path, ...]:
+        """These files."""
 
-    def split(self) -> Sequence[Job]:
-        """The same work in smaller jobs, of which only the failing ones fail; empty if there are none."""
-
+    @abc.abstractmethod
     def execute(self) -> None:
         """Do the work. Raises LandscapeError."""
 
+    def waits_for(self) -> Path | None:
+        """A file that has to be finished first, and is not."""
+        return None
+
+    def split(self) -> Sequence[Job]:
+        """The same work in smaller jobs, of which only the failing ones fail; empty if there are none."""
+        return ()
+
 
 @dataclasses.dataclass(frozen=True)
-class Training:
+class Training(Job):
     """Train the runs of one shape side by side."""
 
     runs: dict[Path, TrainConfig]
-    kind = "train"
 
     @property
     def outputs(self) -> tuple[Path, ...]:
         return tuple(self.runs)
-
-    def waits_for(self) -> None:
-        return None
 
     def split(self) -> list[Self]:
         return [type(self)({path: config}) for path, config in self.runs.items()] if len(self.runs) > 1 else []
@@ -69,16 +70,12 @@ class Training:
 
 
 @dataclasses.dataclass(frozen=True)
-class Analysis:
+class Analysis(Job):
     """Measure steps of a run, or the critical point nearest to one."""
 
     run: Path
     analysis: SweepAnalysis
     path: Path
-
-    @property
-    def kind(self) -> str:
-        return "analyse" if self.analysis.refine_from is None else "refine"
 
     @property
     def outputs(self) -> tuple[Path, ...]:
@@ -90,9 +87,6 @@ class Analysis:
                 if reader.attrs["status"] == "complete":
                     return None
         return self.run
-
-    def split(self) -> list[Self]:
-        return []
 
     def execute(self) -> None:
         settings = self.analysis.settings

@@ -13,30 +13,24 @@ from landscape.analysis.parallel import Task
 from landscape.analysis.parts import folder_of, part_file, write_part
 from landscape.config import HessianConfig
 from landscape.storage.files import as_path, make_folder, output, remove_if_empty
+from landscape.sweep.jobs import Job
 from landscape.sweep.journal import LEASES, last_attempt
 from landscape.sweep.leases import Holder
 from landscape.sweep.slurm import Submission, in_queue, submit
 
 
 @dataclasses.dataclass(frozen=True)
-class Step:
+class Step(Job):
     """Measure a step into a file of its own."""
 
     run: Path
     config: HessianConfig
     task: Task
     path: Path
-    kind = "step"
 
     @property
     def outputs(self) -> tuple[Path, ...]:
         return (self.path,)
-
-    def waits_for(self) -> None:
-        return None
-
-    def split(self) -> list[Step]:
-        return []
 
     def execute(self) -> None:
         if not self.path.exists():
@@ -44,14 +38,13 @@ class Step:
 
 
 @dataclasses.dataclass(frozen=True)
-class Merge:
+class Merge(Job):
     """Put the measured steps into the Hessian file, and measure what is missing of those that it had."""
 
     run: Path
     config: HessianConfig
     path: Path
     overwrite: bool
-    kind = "merge"
 
     @property
     def outputs(self) -> tuple[Path, ...]:
@@ -61,9 +54,6 @@ class Merge:
         _, tasks, _ = new_tasks(self.run, self.config, self.path, self.overwrite)
         needed = [part_file(self.path, self.config, task) for task in tasks]
         return next((part for part in needed if not part.exists()), None)
-
-    def split(self) -> list[Merge]:
-        return []
 
     def execute(self) -> None:
         analyse(self.run, self.config, self.path, self.overwrite, quiet=True)
