@@ -109,6 +109,11 @@ class Contents:
             raise guard.refuse(f"it has no table {schema.MAIN[kind]} of rows by step")
         self.scales: schema.Scales = {axis: layout.labels.get(axis, range(n)) for axis, n in lengths.items()}
 
+    @property
+    def by_step(self) -> dict[str, TableReader]:
+        """The tables with a row a step, by group."""
+        return {group: table for group, table in self.tables.items() if table.table.row == schema.STEP}
+
     def close(self) -> None:
         """Close the file."""
         self._guard.close()

@@ -30,9 +30,8 @@ class HessianReader(Described):
             self.blocks, self.pairs, self.parts = (
                 [str(name) for name in file.scales.get(axis, ())] for axis in ("block", "pair", "part")
             )
-            by_step = {group: table for group, table in file.tables.items() if table.table.row == schema.STEP}
             # Eigenvectors take too much memory to be held.
-            served = {group: table for group, table in by_step.items() if group != "eigenvectors"}
+            served = {group: table for group, table in file.by_step.items() if group != "eigenvectors"}
             root = served["/"]
             steps = set(root.rows).intersection(*(table.rows for table in served.values()))
             self.steps = sorted(steps)
@@ -61,8 +60,7 @@ class HessianReader(Described):
     def rows(self, step: int) -> dict[str, dict[str, Any]]:
         """The rows of all groups at one step, including eigenvectors."""
         with contextlib.closing(open_file(self._place, schema.HESSIAN)) as file:
-            by_step = {group: table for group, table in file.tables.items() if table.table.row == schema.STEP}
-            return {group: table.row(step) or {} for group, table in by_step.items()}
+            return {group: table.row(step) or {} for group, table in file.by_step.items()}
 
     def measured(self, step: int) -> list[str]:
         """The blocks measured at a step; fewer than all while an analysis adds blocks."""

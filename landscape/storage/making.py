@@ -121,8 +121,7 @@ def rewrite(
     with contextlib.closing(open_file(path)) as old:
         tables = tables or list(old.layout.values())
         scales = {**old.scales, **(scales or {})}
-        by_step = [reader.rows for reader in old.tables.values() if reader.table.row == schema.STEP]
-        whole = sorted(set(by_step[0]).intersection(*by_step))
+        whole = sorted(set.intersection(*(set(reader.rows) for reader in old.by_step.values())))
         labels: dict[str, list[int]] = {}
         for table in tables:
             held = list(old.tables[table.group].rows) if table.group in old.tables else []

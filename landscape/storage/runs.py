@@ -34,7 +34,7 @@ class RunReader(Described):
         self.layout, self.scales = self._file.layout, self._file.scales
         self.names: dict[str, str] = {}
         """What a reader of the file calls stored parameters, where that is not their name in the file."""
-        self._beside = [g for g, t in self.tables.items() if t.table.row == schema.STEP and g != "checkpoints"]
+        self._beside = [group for group in self._file.by_step if group != "checkpoints"]
 
     @property
     def is_recorded(self) -> bool:

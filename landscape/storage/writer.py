@@ -164,8 +164,7 @@ class Writer(Disk):
         # No cycle: a writer that nobody holds any more lets go of its file at once.
         disk = weakref.proxy(self)
         self._tables = {group: TableWriter(table, disk) for group, table in file.tables.items()}
-        by_step = [group for group, table in file.tables.items() if table.table.row == schema.STEP]
-        self._beside = [group for group in by_step if group != self._main]
+        self._beside = [group for group in file.by_step if group != self._main]
         for group, table in file.tables.items():
             if newest := table.table.newest:
                 self._slots, self._newest = self._tables[group], newest
