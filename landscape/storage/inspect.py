@@ -11,13 +11,11 @@ from typing import Any
 from landscape.errors import FileError, NumericsError
 from landscape.storage import schema
 from landscape.storage.contents import known_attributes
-from landscape.storage.files import as_path, open_file, output, run_file
+from landscape.storage.files import KINDS, as_path, open_file, output, run_file
 from landscape.storage.making import rewrite
 from landscape.storage.runs import RunReader
 from landscape.storage.table import TableReader
 from landscape.storage.writing import owner, sole_writer
-
-KINDS = {schema.RUN: "run file", schema.HESSIAN: "Hessian file", schema.GEOMETRY: "geometry file"}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -25,6 +25,7 @@ from landscape.errors import FileError, mend
 from landscape.storage.disk import cannot_write
 from landscape.storage.files import require_name
 from landscape.storage.handles import Handle, is_marked
+from landscape.storage.strings import SIGNATURE
 
 _FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 _LOCKLESS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
@@ -131,7 +132,7 @@ def _open_as(draft: Path, replaced: os.stat_result) -> None:
         draft.chmod(mode)
 
 
-def remove_abandoned(path: Path, begins: bytes = b"\x89HDF\r\n\x1a\n") -> None:
+def remove_abandoned(path: Path, begins: bytes = SIGNATURE) -> None:
     """Remove temporary files that killed writers of `path` left, except links. Requires the lock of its writer.
 
     begins: of our files, with which or with zeros they begin at every moment of their making; a file of another
