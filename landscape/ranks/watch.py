@@ -66,8 +66,8 @@ class Watch:
         self._sums, self._sums_since, self._own = 0, 0.0, 0.0
         self._begun = time.monotonic()
         me = {"machine": _machine(), "host": platform.node(), "pid": os.getpid()}
-        self._set(f"who/{rank}", json.dumps(me))
-        self._set(f"beat/{rank}", "0 0")
+        self._store.set(f"who/{rank}", json.dumps(me))
+        self._store.set(f"beat/{rank}", "0 0")
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def start(self) -> None:
@@ -86,7 +86,7 @@ class Watch:
         """This rank has done its work. Rank 0, which may hold the store, waits for the others."""
         if self.rank:
             self._stop()
-            self._set(f"ended/{self.rank}", "1")
+            self._store.set(f"ended/{self.rank}", "1")
             return
         with self.waiting():
             while not self._store.check([f"ended/{rank}" for rank in range(1, self.size)]):
@@ -153,7 +153,7 @@ class Watch:
             return False
         self._speaks = True
         with contextlib.suppress(Exception):
-            self._set("verdict", str(error.exit_code))
+            self._store.set("verdict", str(error.exit_code))
         return True
 
     def lost(self, error: Exception) -> NoReturn:
@@ -174,7 +174,7 @@ class Watch:
             # Time in which this process itself did not run does not count.
             passed = min(gone, 2 * INTERVAL)
             try:
-                self._set(f"beat/{self.rank}", f"{beat} {self._sums}")
+                self._store.set(f"beat/{self.rank}", f"{beat} {self._sums}")
                 if self._store.check(["verdict"]):
                     self._follow()
                 for rank in range(self.size):
@@ -261,9 +261,6 @@ class Watch:
             with contextlib.suppress(Exception):
                 stream.flush()
         os._exit(code)
-
-    def _set(self, key: str, value: str) -> None:
-        self._store.set(key, value)
 
 
 def _machine() -> str:
