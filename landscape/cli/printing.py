@@ -22,13 +22,11 @@ def results_only() -> Iterator[None]:
         _results.pop()
 
 
-@contextlib.contextmanager
-def printing() -> Iterator[None]:
-    """Context for printing to stdout: output is dropped once the reader, such as `head`, has gone."""
+def say(text: str) -> None:
+    """Print to stdout; output is dropped once the reader, such as `head`, has gone."""
     stdout = _results[-1] if _results else sys.stdout
     try:
-        with contextlib.redirect_stdout(stdout):
-            yield
+        print(text, file=stdout)
         stdout.flush()
     except BrokenPipeError:
         discard(stdout)
@@ -41,8 +39,3 @@ def printing() -> Iterator[None]:
 def discard(stream: TextIO) -> None:
     """Redirect a stream, with the rest of its buffer, to /dev/null."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-
-def say(text: str) -> None:
-    with printing():
-        print(text)
