@@ -63,6 +63,11 @@ def required(help: str, was: str = "") -> Any:
     return dataclasses.field(metadata={"help": help, "was": was})
 
 
+def flag_of(name: str) -> str:
+    """The flag of a field."""
+    return "--" + name.replace("_", "-")
+
+
 def check(config: DataclassInstance) -> None:
     """Raise ConfigError for a field whose value does not have the annotated type or lies outside its bounds."""
     for f in dataclasses.fields(config):
@@ -85,7 +90,7 @@ def check_bounds(config: DataclassInstance) -> None:
             number = "an integer" if str(f.type).startswith("int") else "a number"
             names = [name for part in get_args(_kinds(type(config))[f.name]) for name in get_args(part)]
             wanted = bounds.words(number) + ("," + " or ".join(["", *names]) if names else "")
-            raise ConfigError(f"{f.name} is {value}", f"--{f.name.replace('_', '-')} takes {wanted}")
+            raise ConfigError(f"{f.name} is {value}", f"{flag_of(f.name)} takes {wanted}")
 
 
 def _fits(value: Any, kind: Any) -> bool:

@@ -11,6 +11,8 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias, get_args, get_o
 
 import tyro
 
+from landscape.options import flag_of
+
 RunFile: TypeAlias = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
 """The positional argument of the commands that work on one run."""
 
@@ -126,8 +128,3 @@ def declared(kind: type[Any], base: Any = None) -> Iterator[Option]:
         plain = get_args(hint)[0] if is_positional else hint
         told = f.metadata
         yield Option(f.name, plain, default, told["help"], told["was"], told.get("many", False), is_positional)
-
-
-def flag_of(name: str) -> str:
-    """The flag of a field."""
-    return "--" + name.replace("_", "-")

@@ -12,9 +12,10 @@ from typing import Any
 
 import tyro
 
-from landscape.cli.declared import Command, Option, declared, flag_of
+from landscape.cli.declared import Command, Option, declared
 from landscape.cli.help import usage, written
 from landscape.errors import ConfigError, suggest
+from landscape.options import flag_of
 
 
 def parse(name: str, kind: type[Command], argv: Sequence[str], base: Any = None) -> Command:

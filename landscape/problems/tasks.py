@@ -11,6 +11,7 @@ from landscape.choices.samplers import SAMPLERS, Samples
 from landscape.choices.tasks import TASKS
 from landscape.config import TrainConfig
 from landscape.errors import ConfigError
+from landscape.options import flag_of
 from landscape.problems.text import choose_places
 
 TRAIN, TEST, UNUSED = 0, 1, 2
@@ -83,5 +84,5 @@ def _require_both(config: TrainConfig, split: NDArray[np.int8]) -> None:
             )
         raise ConfigError(
             f"{name} {getattr(config, name)} of {len(split)} {what} leaves none",
-            f"raise --{name.replace('_', '-')} or --{more}",
+            f"raise {flag_of(name)} or --{more}",
         )

@@ -6,6 +6,7 @@ import math
 
 from landscape.config import TrainConfig
 from landscape.errors import ConfigError
+from landscape.options import flag_of
 from landscape.storage.contents import ROWS
 
 SCHEDULE = ("steps", "metrics_every", "checkpoint_every", "checkpoint_log", "checkpoint_at")
@@ -27,7 +28,7 @@ def checkpoint_schedule(config: TrainConfig) -> list[int]:
         if count > ROWS:
             raise ConfigError(
                 f"{rule} {getattr(config, rule)} asks for {count:,} checkpoints; files have at most {ROWS:,}",
-                f"{'lower' if rule == 'checkpoint_log' else 'raise'} --{rule.replace('_', '-')}, or lower --steps",
+                f"{'lower' if rule == 'checkpoint_log' else 'raise'} {flag_of(rule)}, or lower --steps",
             )
     wanted = {0, config.steps, *config.checkpoint_at}
     if config.checkpoint_every:
