@@ -33,7 +33,7 @@ from landscape.errors import ConfigError, FileError
 from landscape.problems.factory import Source
 from landscape.problems.problem import Problem, hessian, tensors
 from landscape.progress import Bar
-from landscape.storage.files import as_path, make_folder, output, refuse_existing, require_name, unmade
+from landscape.storage.files import as_path, critical_file, make_folder, output, refuse_existing, unmade
 from landscape.storage.hessians import HessianReader
 from landscape.storage.runs import RunReader
 from landscape.storage.schema import Field
@@ -42,11 +42,6 @@ from landscape.storage.writing import sole_writer
 
 _NUMBERS = [f.name for f in dataclasses.fields(SearchState) if f.name != "params"]
 ENDS = str(STATUS["flag_meanings"]).split()
-
-
-def default_output(run: Path, step: int) -> Path:
-    """RUN.h5 -> RUN.critical-STEP.h5, beside it."""
-    return require_name(run).with_name(f"{run.stem}.critical-{step}.h5")
 
 
 @differentiable
@@ -69,7 +64,7 @@ def refine(
     continues a search that used up its products, tightens `tol`, and adds blocks. Raises LandscapeError.
     """
     run = as_path(run)
-    out = output(out or default_output(run, step))
+    out = output(out or critical_file(run, step))
     if not 0 < tol < 1:
         raise ConfigError(f"tol is {tol}", "--grad-tol takes a number between 0 and 1")
     if out.resolve() == run.resolve():

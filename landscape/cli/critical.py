@@ -59,9 +59,10 @@ class Critical(Command):
         check_bounds(self)
 
     def execute(self) -> int:
-        from landscape.analysis.critical import ENDS, default_output, refine
+        from landscape.analysis.critical import ENDS, refine
+        from landscape.storage.files import critical_file
 
-        out = self.out or default_output(self.run, self.step)
+        out = self.out or critical_file(self.run, self.step)
         with working_on(out):
             result = refine(
                 self.run,

@@ -184,6 +184,11 @@ def hessian_file(run: Path, name: str = "") -> Path:
     return require_name(run).with_name(f"{run.stem}.hessian{'-' if name else ''}{name}.h5")
 
 
+def critical_file(run: Path, step: int) -> Path:
+    """RUN.h5 -> RUN.critical-STEP.h5 beside it."""
+    return require_name(run).with_name(f"{run.stem}.critical-{step}.h5")
+
+
 def geometry_file(run: Path) -> Path:
     """RUN.h5 -> RUN.geometry.h5 beside it."""
     return require_name(run).with_name(f"{run.stem}.geometry.h5")
