@@ -16,7 +16,7 @@ from landscape import problems
 from landscape.analysis.expected import Blocks
 from landscape.analysis.fields import unlike
 from landscape.analysis.measurement import Measurement
-from landscape.analysis.parallel import Crew, Origin, Task, measure, measured, processes
+from landscape.analysis.parallel import Origin, Part, Task, measure, measured, processes, tracked
 from landscape.analysis.parts import has_parts, parts, remove_parts
 from landscape.config import AnalysisConfig, HessianConfig, Spectra, replace, to_json
 from landscape.curvature.objective import differentiable
@@ -169,18 +169,19 @@ def _measure(
     jobs: int | None,
 ) -> None:
     """Carry out the plan, and commit it step by step."""
-    count, crew = processes(measurement, len(tasks), jobs), None
+    count = processes(measurement, len(tasks), jobs)
+    done: Iterator[Part] | None = None
     todo = [task.blocks for task in tasks]
     with Blocks(measurement, todo, count, quiet) as progress, contextlib.ExitStack() as stack:
         if from_jobs := has_parts(writer.path):
-            crew = Crew(measurement, parts(writer.path, reader, measurement, tasks))
+            done = parts(writer.path, reader, measurement, tasks)
         elif count:
             calls = [(reader.path, measurement.config, task) for task in tasks]
             workers = stack.enter_context(Workers(count))
-            crew = Crew(measurement, workers.results(measure, calls, lambda told: progress.show(*told)))
+            done = workers.results(measure, calls, lambda told: progress.show(*told))
         for task in tasks:
-            if crew:
-                rows = crew.next(task)
+            if done:
+                rows = tracked(measurement, task, next(done))
             else:
                 measurement.progress = functools.partial(progress.show, step=task.step)
                 rows = measured(reader, measurement, task)

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -102,19 +102,11 @@ def apart(reader: RunReader, measurement: Measurement, task: Task) -> Part:
     return rows, {block: vectors.cpu().numpy() for block, vectors in measurement.vectors.items()}
 
 
-class Crew:
-    """Tasks done apart from each other, whose results are tracked in the order of the steps."""
-
-    def __init__(
-        self, measurement: Measurement, results: Iterator[tuple[Rows | None, dict[str, NDArray[Any]]]]
-    ) -> None:
-        self.measurement, self.results = measurement, results
-
-    def next(self, task: Task) -> Rows | None:
-        """The rows of the next task."""
-        rows, arrays = next(self.results)
-        vectors: dict[str, Tensor] = {block: from_numpy(array) for block, array in arrays.items()}
-        return self.measurement.tracked(rows, vectors, task.known, task.retrack)
+def tracked(measurement: Measurement, task: Task, part: Part) -> Rows | None:
+    """The rows of a task that was done apart, tracked from the step before."""
+    rows, arrays = part
+    vectors: dict[str, Tensor] = {block: from_numpy(array) for block, array in arrays.items()}
+    return measurement.tracked(rows, vectors, task.known, task.retrack)
 
 
 @functools.lru_cache(maxsize=1)
