@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from landscape.analysis.quantities.quantity import Checkpoint, Column, Quantity, Row, count, number
+from landscape.analysis.quantities.quantity import Checkpoint, Column, Quantity, Row, count, number, star
 from landscape.storage.schema import LEVEL, LEVELS, Field, counted
 
 
@@ -109,9 +109,7 @@ BOUND_COLUMNS = (
 
 
 def _lowest(row: Row) -> str:
-    """The lowest eigenvalue of a block, starred where all of the block's have not converged."""
-    is_whole = bool(row["converged"][~np.isnan(row["eigenvalues"])].all())
-    return f"{number(row['eigenvalues'][0, 0])}{'' if is_whole else '*'}"
+    return f"{number(row['eigenvalues'][0, 0])}{star(row)}"
 
 
 def _index(row: Row) -> str:

@@ -77,6 +77,12 @@ def number(x: float) -> str:
     return "-" if np.isnan(x) else f"{x:.4g}"
 
 
+def star(row: Row) -> str:
+    """A mark for the numbers of a block of which not all eigenvalues converged."""
+    is_whole = bool(row["converged"][~np.isnan(row["eigenvalues"])].all())
+    return "" if is_whole else "*"
+
+
 def count(x: int) -> str:
     """A count; a dash if unknown."""
     return "-" if x < 0 else str(x)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from landscape.analysis.quantities.quantity import Checkpoint, Column, Quantity, Row, pad
+from landscape.analysis.quantities.quantity import Checkpoint, Column, Quantity, Row, pad, star
 from landscape.storage.schema import Field
 
 
@@ -53,16 +53,10 @@ FIELDS = (
     Field("trace_error", ("block",), "f8", "standard error of the trace; 0: sum of the diagonal"),
 )
 COLUMNS = (
-    Column("lambda_min", lambda row: _end(row, 0)),
-    Column("lambda_max", lambda row: _end(row, 1)),
+    Column("lambda_min", lambda row: f"{row['eigenvalues'][0, 0]:.6g}{star(row)}"),
+    Column("lambda_max", lambda row: f"{row['eigenvalues'][1, 0]:.6g}{star(row)}"),
     Column("hidden/|H|", lambda row: _hidden(row)),
 )
-
-
-def _end(row: Row, end: int) -> str:
-    """The outermost eigenvalue of an end, starred unless all of the block converged."""
-    is_whole = bool(row["converged"][~np.isnan(row["eigenvalues"])].all())
-    return f"{row['eigenvalues'][end, 0]:.6g}{'' if is_whole else '*'}"
 
 
 def _hidden(row: Row) -> str:
