@@ -10,7 +10,7 @@ import numpy as np
 from landscape.analysis.quantities import coupling
 from landscape.analysis.quantities.quantity import Checkpoint, Column, Quantity, Row, count
 from landscape.errors import ArgumentError, NumericsError
-from landscape.storage.schema import LEVEL, LEVELS, MARKED, Field
+from landscape.storage.schema import LEVEL, LEVELS, Field, counted
 
 if TYPE_CHECKING:
     from landscape.curvature.inertia import Inertia
@@ -28,22 +28,22 @@ def compute(at: Checkpoint, pair: Pair) -> Row:
     row = at.rows[joint(pair)]
     whole = _known(row)
     first, _, second = at.parts(pair)
-    counted = []
+    alone = []
     if at.is_dense(joint(pair)) and at.coupling(pair, whole.tolerance):
         # Coupling ratios are defined where both shifted blocks are proved positive definite, errors included.
-        counted = [Inertia(0, -1, -1, 0, 0, whole.tolerance, "certified")] * 2
+        alone = [Inertia(0, -1, -1, 0, 0, whole.tolerance, "certified")] * 2
     try:
-        for name, op in () if counted else zip(pair, (first, second), strict=True):
+        for name, op in () if alone else zip(pair, (first, second), strict=True):
             if isinstance(op, MatrixOperator):
                 norm = row["operator_norm"]
-                counted.append(certified(op.matrix, whole.tolerance, norm, op.error, negative_only=True))
+                alone.append(certified(op.matrix, whole.tolerance, norm, op.error, negative_only=True))
             elif name in at.rows:
-                counted.append(_searched(at, name, whole.tolerance))
+                alone.append(_searched(at, name, whole.tolerance))
             else:
                 return missing
     except NumericsError:
         return missing
-    found = combined(whole, counted[0], counted[1], (first.shape[0], second.shape[0]))
+    found = combined(whole, alone[0], alone[1], (first.shape[0], second.shape[0]))
     return {
         "excess_index_lower": found.lower,
         "excess_index_upper": found.upper,
@@ -166,13 +166,11 @@ GAUSS_NEWTON_FIELDS = (
         "distance of gauss_newton_ratios from a true one, as coupling_ratio_distance",
         since="2.0",
     ),
-    Field(
+    counted(
         "gauss_newton_index",
         ("pair",),
-        "i8",
         "gauss_newton_ratios above 1, the saddle index of the joint block with Gauss-Newton diagonal blocks; missing "
         "(-1): not certified",
-        attrs=MARKED,
         since="2.0",
     ),
 )
