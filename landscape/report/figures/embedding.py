@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -19,6 +19,10 @@ from landscape.report.figures.sources import Drawn, Source, having
 from landscape.report.style import new_figure, palette
 from landscape.storage.runs import GROKKED, MEMORISED
 from landscape.text import first_few
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.collections import PathCollection
 
 EVENTS = f"Dotted: training accuracy ≥ {MEMORISED:.0%} (blue), test accuracy ≥ {GROKKED:.0%} (orange)."
 """What captions say of the lines of events."""
@@ -125,16 +129,9 @@ def embedding_circles(sources: Sequence[Source]) -> Drawn:
         if k <= 0:
             nothing(axis, "no further frequency")
             continue
-        n = len(z)
-        around = np.argsort(k * np.arange(n) % n, kind="stable")
-        ring = np.concatenate([around, around[:1]])
-        axis.plot(z[ring, 0], z[ring, 1], color="0.8", linewidth=0.7, zorder=0)
-        points = axis.scatter(z[:, 0], z[:, 1], c=number, cmap="viridis", s=13, linewidths=0)
+        points = draw_circle(axis, k, z, number, 13, 0.7)
         used = "" if last["frequency_in_use"].values[k] == 1 else " (chance)"
         axis.set_title(f"frequency {k}{used}\n{100 * share:.0f} %, R² {r2:.2f}", fontsize="small")
-        axis.set(aspect="equal", xticks=[], yticks=[])
-        for side in axis.spines.values():
-            side.set_visible(False)
         axis.margins(0.08)
     if points is not None:
         figure.colorbar(points, ax=figure.axes, label="number", shrink=0.75)
@@ -256,6 +253,20 @@ def _order(when: Sequence[tuple[int | None, int | None]]) -> str:
 def keys_of(data: Any) -> list[int]:
     """The frequencies in use at the last step."""
     return [int(k) for k in np.flatnonzero(data["frequency_in_use"].values[-1] == 1)]
+
+
+def draw_circle(
+    axis: Axes, k: int, z: NDArray[np.float64], number: NDArray[np.int64], size: float, width: float
+) -> PathCollection:
+    """Draw the numbers in the plane of frequency k, with a line that joins neighbours on the circle; the points."""
+    n = len(z)
+    around = np.argsort(k * np.arange(n) % n, kind="stable")
+    ring = np.concatenate([around, around[:1]])
+    axis.plot(z[ring, 0], z[ring, 1], color="0.8", linewidth=width, zorder=0)
+    axis.set(aspect="equal", xticks=[], yticks=[])
+    for side in axis.spines.values():
+        side.set_visible(False)
+    return axis.scatter(z[:, 0], z[:, 1], c=number, cmap="viridis", s=size, linewidths=0)
 
 
 def planes(last: Any) -> list[tuple[int, NDArray[np.float64], float, float]]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from landscape.analysis.embeddings import appears
 from landscape.report.figures.axes import event_lines, legend, nothing, step_axis
 from landscape.report.figures.captions import what_was_run
-from landscape.report.figures.embedding import EVENTS, keys_of, planes
+from landscape.report.figures.embedding import EVENTS, draw_circle, keys_of, planes
 from landscape.report.figures.families import family
 from landscape.report.figures.numbers import claimed, step_text
 from landscape.report.figures.several import BANDS, Panel, are_several, several
@@ -181,14 +181,9 @@ def _snapshots(source: Source, axes: Sequence[Axes]) -> tuple[NDArray[np.int64],
     for axis, at in zip(axes, chosen, strict=False):
         k, z, _, _ = planes(data.isel(step=at))[0]
         axis.set_title(f"step {steps[at]:,}\nfrequency {k}", fontsize="small")
-        around = np.argsort(k * np.arange(len(z)) % len(z), kind="stable")
-        ring = np.concatenate([around, around[:1]])
-        axis.plot(z[ring, 0], z[ring, 1], color="0.8", linewidth=0.6, zorder=0)
-        points = axis.scatter(z[:, 0], z[:, 1], c=number, cmap="viridis", s=9, linewidths=0)
+        points = draw_circle(axis, k, z, number, 9, 0.6)
         reach = 1.1 * np.abs(z).max() or 1.0
-        axis.set(aspect="equal", xticks=[], yticks=[], xlim=(-reach, reach), ylim=(-reach, reach))
-        for side in axis.spines.values():
-            side.set_visible(False)
+        axis.set(xlim=(-reach, reach), ylim=(-reach, reach))
         rows.append(source.table(step=int(steps[at]), frequency=k, number=number, x=z[:, 0], y=z[:, 1]))
     for axis in axes[len(chosen) :]:
         axis.set_axis_off()
