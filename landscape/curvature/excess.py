@@ -92,24 +92,21 @@ def index_below(op: LinearMap, tolerance: float, seed: int = 0, max_products: in
     return bracketed(op, eigen, quadrature(op, seed=seed), seed=seed, max_products=max_products, tolerance=tolerance)
 
 
-def combined(
-    joint: Inertia, first: Inertia, second: Inertia, sizes: tuple[int, int], rank: int | None = None
-) -> Excess:
+def combined(joint: Inertia, first: Inertia, second: Inertia, sizes: tuple[int, int]) -> Excess:
     """The excess index from indices or brackets of them at one tolerance.
 
-    sizes: m and n; rank: of H_12 or a bound on it, min(m, n) if None. The bounds use, besides the brackets, that the
-    joint block has at least the larger index of the two (Cauchy), and that the coupling adds or takes at most its rank,
-    within the room that both blocks have (docs/curvature.md). Raises ArgumentError for different tolerances.
+    sizes: m and n. The bounds use, besides the brackets, that the joint block has at least the larger index of the two,
+    and at most that of either with all directions of the other (Cauchy; docs/curvature.md). Raises ArgumentError for
+    different tolerances.
     """
     tolerances = [found.tolerance for found in (joint, first, second) if found.upper > 0]
     if tolerances and max(tolerances) > min(tolerances) * (1 + 1e-9):
         raise ArgumentError(f"indices at tolerances {tolerances}", "count all three below the same -tau, absolute")
     m, n = sizes
-    r = min(sizes) if rank is None else min(rank, *sizes)
     a, c = min(first.upper, joint.upper), min(second.upper, joint.upper)
-    lower = max(max(joint.lower, a, c) - a - c, -r)
+    lower = max(joint.lower, a, c) - a - c
     a, c = first.lower, second.lower
-    upper = min(joint.upper - a - c, r, m - a, n - c)
+    upper = min(joint.upper - a - c, m - a, n - c)
     level = min((found.level for found in (joint, first, second)), key=_LEVELS.index)
     failure = min(1.0, sum(found.failure_probability for found in (joint, first, second)))
     if level == "certified":

@@ -141,7 +141,7 @@ def of(lower: int, upper: int, level: str = "bracketed", tolerance: float = 1e-3
 
 def test_brackets_combine() -> None:
     """Each bound is the extreme over all indices that the brackets and the theorems allow: compared one by one."""
-    m, n, r = 4, 5, 2
+    m, n = 4, 5
     cases = [(0, 4, 1, 3, 2, 2), (3, 7, 0, 4, 0, 5), (0, 9, 0, 0, 0, 0), (2, 3, 1, 3, 2, 2), (6, 9, 1, 3, 0, 5)]
     for low, high, a_low, a_high, c_low, c_high in cases:
         possible = [
@@ -149,9 +149,9 @@ def test_brackets_combine() -> None:
             for j in range(low, high + 1)
             for a in range(a_low, a_high + 1)
             for c in range(c_low, c_high + 1)
-            if max(a, c) <= j and -min(r, a, c) <= j - a - c <= min(r, m - a, n - c)
+            if max(a, c) <= j and -min(a, c) <= j - a - c <= min(m - a, n - c)
         ]
-        found = combined(of(low, high), of(a_low, a_high), of(c_low, c_high), (m, n), r)
+        found = combined(of(low, high), of(a_low, a_high), of(c_low, c_high), (m, n))
         assert found.lower <= min(possible)
         assert max(possible) <= found.upper
         assert (found.lower, found.upper) == (min(possible), max(possible))
