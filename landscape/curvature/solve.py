@@ -14,6 +14,9 @@ from landscape.curvature.sound import require_range
 from landscape.curvature.vectors import column_norms, gaussian, probe_bound
 from landscape.errors import NumericsError
 
+_ITERATIONS = 1000
+"""Most steps of conjugate gradients for one right-hand side."""
+
 
 class Solver(Protocol):
     """H + tau: products, and approximate solutions with their residuals.
@@ -74,17 +77,9 @@ class ConjugateGradients:
     it meets negative curvature.
     """
 
-    def __init__(
-        self,
-        op: LinearMap,
-        shift: float,
-        max_products: int | None = None,
-        error: float = 0.0,
-        max_iterations: int = 1000,
-    ) -> None:
+    def __init__(self, op: LinearMap, shift: float, max_products: int | None = None, error: float = 0.0) -> None:
         self.op, self.shift, self.floor, self.error, self.shape = op, shift, shift, error, op.shape
-        self.max_products, self.max_iterations = max_products, max_iterations
-        self.num_products = 0
+        self.max_products, self.num_products = max_products, 0
 
     def __matmul__(self, vectors: Tensor) -> Tensor:
         self.num_products += vectors.shape[1]
@@ -98,7 +93,7 @@ class ConjugateGradients:
         # Open columns alone are kept at hand: picking them from all at every step would take as long as the products.
         residual, squared = right[:, open_], left_over[open_].square()
         solution, direction = torch.zeros_like(residual), residual.clone()
-        for _ in range(self.max_iterations):
+        for _ in range(_ITERATIONS):
             is_spent = self.max_products is not None and self.num_products >= self.max_products
             if is_spent or len(open_) == 0:
                 break

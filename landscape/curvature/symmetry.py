@@ -8,6 +8,9 @@ from torch import Tensor
 
 from landscape.curvature.sound import require_finite
 
+_TILE = 1024
+"""Rows of a tile."""
+
 
 def asymmetry(matrix: Tensor) -> float:
     """|M - M^T|_F. Raises NumericsError for a matrix that is not finite."""
@@ -25,8 +28,8 @@ def symmetrised(matrix: Tensor) -> Tensor:
     return matrix
 
 
-def _tiles(matrix: Tensor, size: int = 1024) -> Iterator[tuple[int, int, Tensor, Tensor]]:
+def _tiles(matrix: Tensor) -> Iterator[tuple[int, int, Tensor, Tensor]]:
     """Tiles on and above the diagonal with their mirror images, because reading a large transpose is slow."""
-    for i in range(0, len(matrix), size):
-        for j in range(i, len(matrix), size):
-            yield i, j, matrix[i : i + size, j : j + size], matrix[j : j + size, i : i + size]
+    for i in range(0, len(matrix), _TILE):
+        for j in range(i, len(matrix), _TILE):
+            yield i, j, matrix[i : i + _TILE, j : j + _TILE], matrix[j : j + _TILE, i : i + _TILE]
