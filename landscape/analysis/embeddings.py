@@ -66,7 +66,7 @@ STATISTICS = (
 )
 
 
-def cyclic_order(p: int, multiplies: bool = False) -> Ints:
+def cyclic_order(p: int, multiplies: bool) -> Ints:
     """The numbers in the order of their group's circle: 0 ... p - 1, or powers of the least primitive root of a prime.
 
     The power is the discrete logarithm; 0, which has none, is left out.

@@ -108,9 +108,7 @@ def follow(run: Path, config: HessianConfig, ranks: Ranks) -> int:
         return problem.serve()
 
 
-def new_tasks(
-    run: Path, config: HessianConfig, out: Path, overwrite: bool = False
-) -> tuple[HessianConfig, list[Task], bool]:
+def new_tasks(run: Path, config: HessianConfig, out: Path, overwrite: bool) -> tuple[HessianConfig, list[Task], bool]:
     """What `analyse` would measure of steps that the file does not have: settings of the whole file, and a task each.
 
     Last, whether it would do anything at all. Raises as `analyse`.
@@ -277,7 +275,7 @@ def warn_of_damage(reader: RunReader) -> None:
         warn(f"{reader.path}: left out, for their checksums fail: {reader.damage}")
 
 
-def file_attrs(reader: RunReader, config: AnalysisConfig, source: Source | None = None) -> dict[str, Any]:
+def file_attrs(reader: RunReader, config: AnalysisConfig, source: Source | None) -> dict[str, Any]:
     """The attributes of a Hessian file: its run and settings."""
     return {
         **(source.attrs if source else {}),
@@ -294,7 +292,7 @@ def file_attrs(reader: RunReader, config: AnalysisConfig, source: Source | None 
 
 
 def written_attrs(
-    reader: RunReader, config: AnalysisConfig, found: HessianReader | None, device: str, source: Source | None = None
+    reader: RunReader, config: AnalysisConfig, found: HessianReader | None, device: str, source: Source | None
 ) -> dict[str, Any]:
     """The attributes of a file being written; an extended one keeps its provenance."""
     made = found.attrs if found else provenance(device)

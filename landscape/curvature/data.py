@@ -47,9 +47,7 @@ class Data(Protocol):
         ...
 
 
-def as_data(
-    inputs: Tree, targets: Tree = None, chunk_size: int | None = None, device: torch.device | None = None
-) -> Data:
+def as_data(inputs: Tree, targets: Tree, chunk_size: int | None, device: torch.device | None) -> Data:
     """Tensors, or where there are no targets a re-iterable of (inputs, targets) batches, which go to `device`.
 
     One of several ranks has its part of them (`taking`).
@@ -133,8 +131,8 @@ class Batches:
     They are read twice beforehand, and compared by a checksum at every further reading.
     """
 
-    def __init__(self, loader: Iterable[Any], device: torch.device | None = None) -> None:
-        """device: where the batches go; by default they stay where they are."""
+    def __init__(self, loader: Iterable[Any], device: torch.device | None) -> None:
+        """device: where the batches go; None: they stay where they are."""
         self._loader, self._sums, self._count = loader, list[int](), 0
         kept: list[tuple[Tree, Tree]] | None = []
         size = 0

@@ -86,7 +86,7 @@ def excess_index(
     return combined(counted[0], counted[1], counted[2], (m, n))
 
 
-def index_below(op: LinearMap, tolerance: float, seed: int = 0, max_products: int = 3000) -> Inertia:
+def index_below(op: LinearMap, tolerance: float, seed: int, max_products: int) -> Inertia:
     """The bracketed index of a matrix-free block at an absolute tolerance."""
     eigen = eigsh(op, 10, method="lanczos", seed=seed, max_hvps=max_products)
     return bracketed(op, eigen, quadrature(op, seed=seed), seed=seed, max_products=max_products, tolerance=tolerance)

@@ -314,7 +314,7 @@ def product_error(op: LinearMap, seed: int = 0) -> float:
     return known_error(op) + max(error, _precision_error(op, probes, images))
 
 
-def coupling_error(op: LinearMap, transposed: LinearMap, seed: int = 0) -> float:
+def coupling_error(op: LinearMap, transposed: LinearMap, seed: int) -> float:
     """`product_error` of an off-diagonal block: |H_12 - H_21^T|_F, by 4 products with each of the two."""
     if isinstance(op, MatrixOperator):
         require_finite(float(op.matrix.abs().max()))

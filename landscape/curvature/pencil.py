@@ -23,7 +23,7 @@ _SMALL = 1e-6
 
 
 def leading_ratios(
-    A: Solver, B: Operator, C: Solver, k: int, tol: float, seed: int, max_products: int, v0: Tensor | None = None
+    A: Solver, B: Operator, C: Solver, k: int, tol: float, seed: int, max_products: int, v0: Tensor | None
 ) -> tuple[Array, Array, Tensor, int]:
     """The k largest singular values of A^(-1/2) B C^(-1/2), their errors, right vectors, and the products spent.
 

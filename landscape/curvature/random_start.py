@@ -75,7 +75,7 @@ class RandomRun(Lanczos):
         beta = float(self.coupling[:, -1].sum())
         self.log_beta += math.log(max(beta, self.rounding * self.scale, TINY))
 
-    def projections(self, max_products: float = np.inf) -> Iterator[bool]:
+    def projections(self, max_products: float) -> Iterator[bool]:
         """Step, project after every tenth and the last product; returns whether it was the last."""
         while True:
             self.step()

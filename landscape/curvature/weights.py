@@ -28,7 +28,7 @@ class Weights:
     1 where it has none.
     """
 
-    def __init__(self, loss: Any, per_token: bool, function: WeightFunction | None = None) -> None:
+    def __init__(self, loss: Any, per_token: bool, function: WeightFunction | None) -> None:
         keywords = getattr(loss, "keywords", {})
         self._ignored = getattr(loss, "ignore_index", keywords.get("ignore_index", IGNORED))
         is_weighted = isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss) or getattr(loss, "func", None) in _WEIGHTED

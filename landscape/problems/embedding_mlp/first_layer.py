@@ -144,7 +144,7 @@ class Tables:
         return {"W": dW.flatten(2)}
 
 
-def first_layer(params: Mapping[str, Tensor], slots: int, vectors: Tensor | None = None) -> FirstLayer:
+def first_layer(params: Mapping[str, Tensor], slots: int, vectors: Tensor | None) -> FirstLayer:
     """That of a network; vectors: constant inputs (token, d) in the place of E. Without E or these it is tables."""
     E = params.get("E", vectors)
     return Tables(params["W"], slots) if E is None else Factors(E, params["W"])

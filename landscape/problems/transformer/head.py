@@ -27,7 +27,7 @@ class LastMLP:
         x: Tensor,
         labels: Tensor,
         activation: Callable[[Tensor], Tensor],
-        gauss_newton: bool = False,
+        gauss_newton: bool,
     ) -> None:
         self.params, self.x, self.labels, self.activation = params, x, labels, activation
         self.gauss_newton = gauss_newton
