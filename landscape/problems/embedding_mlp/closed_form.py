@@ -89,7 +89,9 @@ class ClosedForm(abc.ABC):
 
     def _compute(self, pairs: Sequence[tuple[str, str]]) -> None:
         """The Hessian between parts, E, W with b1 as its last column, V with b2 as its last column, unless known."""
-        new = {p + q: self._zeros(*self._shape(p), *self._shape(q)) for p, q in pairs if p + q not in self._between}
+        new = {
+            p + q: self.V.new_zeros(*self._shape(p), *self._shape(q)) for p, q in pairs if p + q not in self._between
+        }
         self._add_first_layer(new)
         late = [pair for pair in new if pair[1] == "V"]
         for c in self._chunks() if late else ():
@@ -179,9 +181,6 @@ class ClosedForm(abc.ABC):
         if part == "W":
             return self.h, self.W.shape[1] + ("b1" in self.biases)
         return self.C, self.h + ("b2" in self.biases)
-
-    def _zeros(self, *shape: int) -> Tensor:
-        return self.V.new_zeros(*shape)
 
 
 _PARTS = {"E": ("E",), "W": ("W", "b1"), "V": ("V", "b2")}

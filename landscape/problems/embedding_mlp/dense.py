@@ -62,7 +62,7 @@ class EmbeddingMLP(ClosedForm):
 
     def _add_EE(self, H: Tensor, c: Samples, WM: Tensor, W: Tensor) -> None:
         V, d = self.vocabulary, self.d
-        pairs = self._zeros(V**2, d, d)
+        pairs = self.V.new_zeros(V**2, d, d)
         for k, m in itertools.product(range(self.slots), repeat=2):
             inner = WM[:, k * d : (k + 1) * d] @ W[:, m * d : (m + 1) * d]
             pairs.index_add_(0, c.x[:, k] * V + c.x[:, m], inner)
@@ -72,7 +72,7 @@ class EmbeddingMLP(ClosedForm):
         d = self.d
         i = torch.arange(d, device=H.device)
         for k in range(self.slots):
-            G = self._zeros(self.vocabulary, H.shape[2]).index_add_(0, c.x[:, k], c.dpre[:, at])
+            G = self.V.new_zeros(self.vocabulary, H.shape[2]).index_add_(0, c.x[:, k], c.dpre[:, at])
             H[:, i, :, k * d + i] += G
             for t, of in by_token(c.x[:, k]):
                 H[t] += (WM[of, k * d : (k + 1) * d].flatten(1).T @ c.z[of]).view(H[t].shape)
@@ -80,7 +80,7 @@ class EmbeddingMLP(ClosedForm):
     def _add_EV(self, H: Tensor, c: Samples) -> None:
         _, B = self._VD_and_B(c)
         for k in range(self.slots):
-            W_k = self._slot(k)
+            W_k = self.W[:, k * self.d : (k + 1) * self.d]
             BW = B @ W_k
             for t, of in by_token(c.x[:, k]):
                 H[t] += torch.einsum("nci,nj->icj", BW[of], c.phi[of])
@@ -93,9 +93,6 @@ class EmbeddingMLP(ClosedForm):
         H += mixed.permute(1, 3, 0, 2)
         j = torch.arange(self.h, device=H.device)
         H[j, :, :, j] += torch.einsum("nc,nj,na->jac", c.r, c.D, c.z)
-
-    def _slot(self, k: int) -> Tensor:
-        return self.W[:, k * self.d : (k + 1) * self.d]
 
     def _shape(self, part: str) -> tuple[int, int]:
         return (self.vocabulary, self.d) if part == "E" else super()._shape(part)

@@ -27,7 +27,7 @@ class TableMLP(ClosedForm):
         H = blocks["WW"][at]
         for taken in c.z.T:
             for a, of in by_token(taken):
-                sums, some = self._zeros(H.shape[3], M[0].numel()), M[of].flatten(1)
+                sums, some = self.V.new_zeros(H.shape[3], M[0].numel()), M[of].flatten(1)
                 for columns in c.z[of].T:
                     sums.index_add_(0, columns, some)
                 H[:, a] = sums.view(-1, *M[0].shape).permute(1, 2, 0)
