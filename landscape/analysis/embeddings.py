@@ -93,10 +93,9 @@ def component_variances(X: Floats) -> Floats:
     return np.asarray(np.maximum(np.linalg.eigvalsh(gram), 0))
 
 
-def participation_ratio(X: Floats) -> Floats:
+def participation_ratio(variances: Floats) -> Floats:
     """(sum l)^2 / sum l^2 of the principal variances l: 2k for k equal circles in planes of their own."""
-    found = component_variances(X)
-    return np.asarray(found.sum(-1) ** 2 / (found**2).sum(-1))
+    return np.asarray(variances.sum(-1) ** 2 / (variances**2).sum(-1))
 
 
 def fourier_shares(X: Floats) -> Floats:
@@ -260,7 +259,7 @@ def _measured(X: Floats, x: Floats, rng: np.random.Generator) -> dict[str, Any]:
     rhos = np.full(COORDINATES, np.nan)
     rhos[: rho.shape[1]] = rho[0]
     return {
-        "participation_ratio": variances.sum(1) ** 2 / (variances**2).sum(1),
+        "participation_ratio": participation_ratio(variances),
         "top_component_share": variances[:, -1] / variances.sum(1),
         "top_frequency_share": highest,
         "top_circle_r2": circle_r2(drawn, top),

@@ -35,7 +35,7 @@ def test_circles_are_found_at_their_frequencies(n: int) -> None:
     share = np.zeros(n // 2 + 1)
     share[[1, 4, 5]] = 1 / 3
     np.testing.assert_allclose(emb.fourier_shares(X), share, atol=1e-14)
-    assert emb.participation_ratio(X) == pytest.approx(6)
+    assert emb.participation_ratio(emb.component_variances(X)) == pytest.approx(6)
     np.testing.assert_allclose(emb.component_variances(X)[-6:] / n, 2)
     found = emb.geometry(X, np.arange(n))
     assert np.flatnonzero(found["frequency_in_use"]).tolist() == [1, 4, 5]
