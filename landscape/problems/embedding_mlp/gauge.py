@@ -129,8 +129,7 @@ class Unseen:
         z = torch.cat([z, z.new_ones(len(z), len(self.members) - 1)], dim=1)
         self.taken = z.any(0)
         seen = z[:, self.taken]
-        squared, directions = torch.linalg.eigh(seen.T @ seen)
-        self.basis = directions[:, squared <= len(squared) * torch.finfo(z.dtype).eps * squared[-1]]
+        self.basis = unseen_inputs(seen)
         self.dimension = self.h * (int((~self.taken).sum()) + self.basis.shape[1])
 
     def remove(self, vectors: Tensor) -> Tensor:
@@ -145,6 +144,13 @@ class Unseen:
         for name, piece in zip(self.members, found.split([r.shape[1] for r in rows], dim=1), strict=True):
             pieces[name] = piece.reshape(pieces[name].shape)
         return torch.cat(list(pieces.values()))
+
+
+def unseen_inputs(z: Tensor) -> Tensor:
+    """Orthonormal columns that span what is orthogonal to the inputs z (N, column) of all samples, to rounding."""
+    squared, directions = torch.linalg.eigh(z.T @ z)
+    found: Tensor = directions[:, squared <= len(squared) * torch.finfo(z.dtype).eps * squared[-1]]
+    return found
 
 
 class Together:

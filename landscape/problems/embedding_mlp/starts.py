@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from landscape.problems.embedding_mlp.first_layer import Factors
+from landscape.problems.embedding_mlp.gauge import unseen_inputs
 from landscape.problems.embedding_mlp.products import EmbeddingHessian, Passes
 
 _AT_ONCE = 16
@@ -66,8 +67,7 @@ def _coupled(op: EmbeddingHessian, count: int) -> tuple[Tensor, int]:
 def _unseen(at: Passes, count: int) -> Tensor:
     """e_j b^T for directions b of the first layer's input that are orthogonal to all samples."""
     z = at.layer.inputs(at.tokens)
-    squared, directions = torch.linalg.eigh(z.T @ z)
-    unseen = directions[:, squared <= len(squared) * torch.finfo(z.dtype).eps * squared[-1]]
+    unseen = unseen_inputs(z)
     count = min(count, at.h * unseen.shape[1])
     W, m = z.new_zeros(*at.params["W"].shape, count), torch.arange(count, device=z.device)
     W[m % at.h, :, m] = unseen.T[m // at.h]
