@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from landscape.analysis.fields import ROOT
 from landscape.storage import schema
-from landscape.text import first_few, printable
+from landscape.text import csv_text, first_few, printable
 
 if TYPE_CHECKING:
     from landscape.analysis.verify import Verification
     from landscape.storage.hessians import HessianReader
     from landscape.storage.inspect import FileState
-    from landscape.storage.views import GeometryFile, HessianFile
     from landscape.sweep.slurm import Submission
     from landscape.sweep.status import SweepStatus
 
@@ -215,29 +214,21 @@ def hessian_csv(path: Path) -> str:
     """The measurements of a Hessian file that belong to a step and a block, as CSV."""
     from landscape.storage.views import HessianFile
 
-    return _main_csv(HessianFile(path))
+    with HessianFile(path) as file:
+        return csv_text(file.to_dataframe()).rstrip("\n")
 
 
 def geometry_csv(path: Path) -> str:
     """The measurements of a geometry file that belong to a step, as CSV."""
     from landscape.storage.views import GeometryFile
 
-    return _main_csv(GeometryFile(path))
-
-
-def _main_csv(view: HessianFile | GeometryFile) -> str:
-    """The main table of a file, which is then closed."""
-    from landscape.text import csv_text
-
-    with view as file:
+    with GeometryFile(path) as file:
         return csv_text(file.to_dataframe()).rstrip("\n")
 
 
 def rows_csv(rows: Sequence[Mapping[str, Any]]) -> str:
     """Rows as CSV."""
     import pandas as pd
-
-    from landscape.text import csv_text
 
     return csv_text(pd.DataFrame(rows, dtype=object)).rstrip("\n")
 
