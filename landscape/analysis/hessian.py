@@ -32,7 +32,7 @@ from landscape.storage import schema
 from landscape.storage.files import as_path, hessian_file, make_folder, output, refuse_foreign, sha256
 from landscape.storage.hessians import HessianReader
 from landscape.storage.layout import misfit
-from landscape.storage.runs import GROKKED, MEMORISED, RunReader
+from landscape.storage.runs import GROK, MEMORISE, MEMORISED, RunReader
 from landscape.storage.table import listed
 from landscape.storage.writer import Writer
 from landscape.storage.writing import sole_writer
@@ -286,8 +286,8 @@ def file_attrs(reader: RunReader, config: AnalysisConfig, source: Source | None)
         "objective": config.objective,
         "dtype": "float64",
         "method": config.method,
-        "memorise_step": -1 if (s := reader.first_step("train_accuracy", MEMORISED)) is None else s,
-        "grok_step": -1 if (s := reader.first_step("test_accuracy", GROKKED)) is None else s,
+        "memorise_step": -1 if (s := reader.first_step(*MEMORISE)) is None else s,
+        "grok_step": -1 if (s := reader.first_step(*GROK)) is None else s,
     }
 
 
@@ -343,10 +343,7 @@ def choose_steps(reader: RunReader, wanted: str, count: int = 12) -> list[int]:
         return chosen
     if not stored:
         raise StepError(f"{reader.path} holds no checkpoint", "train it first, or resume it with --resume")
-    events = [
-        reader.first_step(metric, threshold)
-        for metric, threshold in (("train_accuracy", MEMORISED), ("test_accuracy", GROKKED))
-    ]
+    events = [reader.first_step(*event) for event in (MEMORISE, GROK)]
     if wanted == "plateau":
         memorised, grokked = events
         if not memorised:

@@ -27,7 +27,7 @@ from landscape.report.findings import findings
 from landscape.storage.files import as_path, resolved, sha256
 from landscape.storage.folders import replaced_folder
 from landscape.storage.hessians import HessianReader
-from landscape.storage.runs import GROKKED, MEMORISED
+from landscape.storage.runs import GROK, MEMORISE
 from landscape.text import markdown, printable
 
 if TYPE_CHECKING:
@@ -159,8 +159,8 @@ def _trained(source: Source) -> dict[str, str]:
             "last step": str(int(last["metric_step"])),
             "train accuracy": f"{float(last['train_accuracy']):.4f}",
             "test accuracy": f"{float(last['test_accuracy']):.4f}",
-            "train 99 % at step": step_text(source.event("train_accuracy", MEMORISED)),
-            "test 95 % at step": step_text(source.event("test_accuracy", GROKKED)),
+            "train 99 % at step": step_text(source.event(*MEMORISE)),
+            "test 95 % at step": step_text(source.event(*GROK)),
         }
     return facts
 

@@ -18,7 +18,8 @@ from landscape.storage.table import Row, TableReader, listed, no_step
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 MEMORISED, GROKKED = 0.99, 0.95
-"""Training accuracy of the memorise step, test accuracy of the grok step."""
+MEMORISE, GROK = ("train_accuracy", MEMORISED), ("test_accuracy", GROKKED)
+"""The events of a run, the memorise step and the grok step: a metric, and the value that it reaches."""
 
 
 class RunReader(Described):

@@ -34,7 +34,7 @@ from landscape.signals import stop_signals
 from landscape.storage import schema
 from landscape.storage.files import as_path, make_folder, output, refuse_existing, refuse_foreign
 from landscape.storage.making import require_room
-from landscape.storage.runs import GROKKED, MEMORISED, RunReader
+from landscape.storage.runs import GROK, MEMORISE, RunReader
 from landscape.storage.writing import sole_writer
 from landscape.training.ensemble import VARIABLE
 from landscape.training.group import Group
@@ -178,8 +178,8 @@ def summarise(path: Path, started: float | None = None) -> RunSummary:
             steps=steps,
             train_accuracy=float(metrics["train_accuracy"][-1]) if has_last else math.nan,
             test_accuracy=float(metrics["test_accuracy"][-1]) if has_last else math.nan,
-            memorise_step=reader.first_step("train_accuracy", MEMORISED),
-            grok_step=reader.first_step("test_accuracy", GROKKED),
+            memorise_step=reader.first_step(*MEMORISE),
+            grok_step=reader.first_step(*GROK),
             checkpoints=len(reader.steps),
             seconds=None if started is None else time.monotonic() - started,
             diverged_step=diverged_step,

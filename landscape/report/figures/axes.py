@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from landscape.report.figures.sources import Source
 from landscape.report.style import palette
-from landscape.storage.runs import GROKKED, MEMORISED
+from landscape.storage.runs import GROK, MEMORISE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,11 +32,10 @@ def scale_of(losses: NDArray[np.float64]) -> Literal["log", "linear"]:
 
 def event_lines(axes: Iterable[Axes], source: Source) -> None:
     """Dotted lines at the memorise step, in the colour of training, and at the grok step, in that of the test set."""
-    events = (("train_accuracy", MEMORISED), ("test_accuracy", GROKKED))
-    for (metric, threshold), colour in zip(events, palette(len(events)), strict=True):
-        if (event := source.event(metric, threshold)) is not None:
+    for event, colour in zip((MEMORISE, GROK), palette(2), strict=True):
+        if (step := source.event(*event)) is not None:
             for axis in axes:
-                axis.axvline(event, color=colour, linestyle=":", linewidth=1.2)
+                axis.axvline(step, color=colour, linestyle=":", linewidth=1.2)
 
 
 def last_step(sources: Sequence[Source]) -> int:

@@ -17,7 +17,7 @@ from landscape.report.figures.numbers import digits, spread, step_text
 from landscape.report.figures.several import BANDS, Panel, are_several, several
 from landscape.report.figures.sources import Drawn, Source, having
 from landscape.report.style import new_figure, palette
-from landscape.storage.runs import GROKKED, MEMORISED
+from landscape.storage.runs import GROK, GROKKED, MEMORISED
 from landscape.text import first_few
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ def geometry_progress(sources: Sequence[Source]) -> Drawn:
         columns = _columns(data, share)
         rows.append(source.table(step=step, **columns))
         came = appears(step, data["top_frequency_share"].values, data["top_frequency_share_p"].values)
-        grok = source.event("test_accuracy", GROKKED)
+        grok = source.event(*GROK)
         when.append((came, grok))
         numbers[source.label] = (
             f"top share half there at step {step_text(came)}, test 95 % at step {step_text(grok)}; participation ratio "

@@ -11,7 +11,7 @@ import numpy as np
 
 from landscape.problems.embedding_mlp.blocks import BALANCED, CLAIM, CONTROL, RATE_RATIO
 from landscape.report.figures.sources import Source
-from landscape.storage.runs import GROKKED, MEMORISED
+from landscape.storage.runs import GROK, MEMORISE
 from landscape.storage.schema import LEVELS
 
 STABLE = {"sharpness_adam": 38.0, "sharpness_gd": 2.0}
@@ -71,7 +71,7 @@ class Numbers:
 
 def numbers(source: Source) -> Numbers:
     """The key numbers of one source."""
-    memorised, grokked = source.event("train_accuracy", MEMORISED), source.event("test_accuracy", GROKKED)
+    memorised, grokked = source.event(*MEMORISE), source.event(*GROK)
     last, accuracy = None, math.nan
     if "test_accuracy" in source.metrics:
         known = source.metrics["test_accuracy"].dropna("metric_step")

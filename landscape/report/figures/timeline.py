@@ -18,7 +18,7 @@ from landscape.report.figures.numbers import claimed, step_text
 from landscape.report.figures.several import BANDS, Panel, are_several, several
 from landscape.report.figures.sources import Drawn, NotDrawnError, Source, having
 from landscape.report.style import WIDTH, colour, palette
-from landscape.storage.runs import GROKKED
+from landscape.storage.runs import GROK
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -99,7 +99,7 @@ def _when(source: Source, rows: pd.DataFrame) -> dict[str, int | None]:
     return {
         _HALF: appears(data["step"].values, *shares),
         _PEAK: int(ratio["step"].loc[ratio["kappa_1"].idxmax()]) if len(ratio) else None,
-        _GROKS: source.event("test_accuracy", GROKKED),
+        _GROKS: source.event(*GROK),
     }
 
 

@@ -17,7 +17,7 @@ from landscape.report.figures.numbers import asked_of_rates, median_step, spread
 from landscape.report.figures.several import BANDS, Panel, are_several, several
 from landscape.report.figures.sources import Drawn, Source, having
 from landscape.report.style import new_figure, palette
-from landscape.storage.runs import GROKKED, MEMORISED
+from landscape.storage.runs import GROK, GROKKED, MEMORISE, MEMORISED
 
 
 @family(10)
@@ -36,7 +36,7 @@ def training_curves(sources: Sequence[Source]) -> Drawn:
                 # A recorded metric is NaN at steps of others.
                 known = data[f"{part}_{quantity}"].dropna("metric_step")
                 axis.plot(known["metric_step"].values, known.values, color=colour, label=part)
-        memorise, grok = source.event("train_accuracy", MEMORISED), source.event("test_accuracy", GROKKED)
+        memorise, grok = source.event(*MEMORISE), source.event(*GROK)
         event_lines(figure.axes, source)
         events.append((memorise, grok))
         last = data["test_accuracy"].dropna("metric_step").values[-1:]
