@@ -34,10 +34,6 @@ class Data(Protocol):
     device: torch.device
     num_chunks: int
 
-    def __len__(self) -> int:
-        """Number of samples."""
-        ...
-
     def pieces(self) -> Iterator[Piece]:
         """Each chunk, to be read in this order."""
         ...
@@ -98,13 +94,10 @@ class Tensors:
         part.seen.append(f"{checksum(self._trees):08x}")
         at = part.rows(self._count)
         own = Tensors(*_rows_of_both(*self._trees, at), chunk_size)
-        if len(own) == 1 and chunk_size != 1:
+        if own._count == 1 and chunk_size != 1:
             # A single sample would not show that its loss depends on those beside it.
             own._pair = Tensors(*_rows_of_both(*self._trees, slice(0, 2)), None)
         return own
-
-    def __len__(self) -> int:
-        return self._count
 
     def pieces(self) -> Iterator[Piece]:
         """Each chunk."""
@@ -133,15 +126,14 @@ class Batches:
 
     def __init__(self, loader: Iterable[Any], device: torch.device | None) -> None:
         """device: where the batches go; None: they stay where they are."""
-        self._loader, self._sums, self._count = loader, list[int](), 0
+        self._loader, self._sums = loader, list[int]()
         kept: list[tuple[Tree, Tree]] | None = []
         size = 0
         with blaming("the loader fails"):
             for i, batch in enumerate(loader):
                 inputs, targets = _pair(batch, i)
-                count, own = require_data(inputs, targets, f" of batch {i}")
+                _, own = require_data(inputs, targets, f" of batch {i}")
                 self.device = device or own
-                self._count += count
                 self._sums.append(checksum((inputs, targets)))
                 size += sum(t.numel() * t.element_size() for t in tensors_of((inputs, targets)))
                 if kept is not None:
@@ -161,9 +153,6 @@ class Batches:
         if next(self._iterator, None) is not None:
             raise _other(f"it goes on after {self.num_chunks} batches")
         self._kept = kept
-
-    def __len__(self) -> int:
-        return self._count
 
     def pieces(self) -> Iterator[Piece]:
         """Each batch."""
