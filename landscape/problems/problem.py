@@ -29,11 +29,6 @@ class ParameterSpec:
     axes: tuple[str, ...]
     meaning: str = ""
 
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return torch.Size(self.shape).numel()
-
 
 @dataclasses.dataclass(frozen=True)
 class Training:
