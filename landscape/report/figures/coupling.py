@@ -190,9 +190,7 @@ class PowerLaw:
 
 
 def power_law(x: NDArray[np.float64], y: NDArray[np.float64]) -> PowerLaw | None:
-    """The fit, or None for fewer than three points or no spread in x."""
-    good = (x > 0) & (y > 0)
-    x, y = x[good], y[good]
+    """The fit of numbers above 0, or None for fewer than three points or no spread in x."""
     return PowerLaw(x, y) if len(x) >= 3 and np.ptp(np.log(x)) > 0 else None
 
 
