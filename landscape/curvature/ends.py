@@ -108,12 +108,16 @@ def _inverse(matrix: Tensor, sign: int, shift: float) -> Product | None:
     shifted.diagonal().sub_(shift)
     factor, failed = torch.linalg.cholesky_ex(shifted)
     del shifted
-    if int(failed):
-        return None
+    return None if int(failed) else inverse(factor)
+
+
+def inverse(factor: Tensor) -> Product:
+    """The inverse of L L^T."""
 
     def apply(vectors: Tensor) -> Tensor:
+        # torch.cholesky_solve would copy the whole factor at every call.
         half = torch.linalg.solve_triangular(factor, vectors, upper=False)
         solved: Tensor = torch.linalg.solve_triangular(factor.mT, half, upper=True)
         return solved
 
-    return Product.square(apply, len(matrix), matrix)
+    return Product.square(apply, len(factor), factor)

@@ -8,11 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from landscape.curvature.ends import inverse
 from landscape.curvature.lanczos import EigenResult, eigsh
 from landscape.curvature.operators import LinearMap, MatrixOperator, Product
 from landscape.curvature.random_start import RandomRun
 from landscape.curvature.search import HIDDEN
-from landscape.curvature.solve import inverse, shifted_factor
+from landscape.curvature.solve import shifted_factor
 from landscape.curvature.sound import Sound
 from landscape.curvature.vectors import Array, column_norms, gaussian, probe_bound, seeded, to_array
 

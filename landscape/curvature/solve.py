@@ -8,8 +8,9 @@ from typing import Protocol, cast
 import torch
 from torch import Tensor
 
+from landscape.curvature.ends import inverse
 from landscape.curvature.lanczos import eigsh
-from landscape.curvature.operators import LinearMap, MatrixOperator, Product
+from landscape.curvature.operators import LinearMap, MatrixOperator
 from landscape.curvature.sound import require_range
 from landscape.curvature.vectors import column_norms, gaussian, probe_bound
 from landscape.errors import NumericsError
@@ -113,18 +114,6 @@ class ConjugateGradients:
                 solution, residual, direction = (v[:, go_on] for v in (solution, residual, direction))
         x[:, open_] = solution
         return x, left_over
-
-
-def inverse(factor: Tensor) -> Product:
-    """The inverse of L L^T."""
-
-    def apply(vectors: Tensor) -> Tensor:
-        # torch.cholesky_solve would copy the whole factor at every call.
-        half = torch.linalg.solve_triangular(factor, vectors, upper=False)
-        solved: Tensor = torch.linalg.solve_triangular(factor.mT, half, upper=True)
-        return solved
-
-    return Product.square(apply, len(factor), factor)
 
 
 def shifted_factor(matrix: Tensor, shift: float) -> Tensor | None:
