@@ -8,6 +8,8 @@ import threading
 from collections.abc import Iterable
 from pathlib import Path
 
+from landscape.processes import stat
+
 _USED, _AWAKE = 0.01, 0.1
 """Least shares of a time in which something is done: CPU time of all, and samples of the main thread on its way."""
 
@@ -70,8 +72,7 @@ def _seconds(paths: Iterable[Path]) -> float:
 
 def _stat(path: Path) -> tuple[str, int, float]:
     """The kernel's letter for a process or thread, its parent, and its CPU seconds; "" for one that has ended."""
-    try:
-        fields = (path / "stat").read_text().rpartition(")")[2].split()
-    except OSError:
+    fields = stat(path)
+    if not fields:
         return "", 0, 0.0
     return fields[0], int(fields[1]), (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import NoReturn, Protocol
 
 from landscape.errors import INTERRUPTED, LandscapeError, complain, place
+from landscape.processes import machine, stat
 from landscape.ranks.idle import Idle, threads
 
 INTERVAL = 0.5
@@ -65,7 +66,8 @@ class Watch:
         self._waits = False
         self._sums, self._sums_since, self._own = 0, 0.0, 0.0
         self._begun = time.monotonic()
-        me = {"machine": _machine(), "host": platform.node(), "pid": os.getpid()}
+        here = machine() or f"{platform.node()} {os.getpid()}"
+        me = {"machine": here, "host": platform.node(), "pid": os.getpid()}
         self._store.set(f"who/{rank}", json.dumps(me))
         self._store.set(f"beat/{rank}", "0 0")
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -263,18 +265,7 @@ class Watch:
         os._exit(code)
 
 
-def _machine() -> str:
-    """What two processes that see each other's numbers have in common."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text() + os.readlink("/proc/self/ns/pid")
-    except OSError:
-        return f"{platform.node()} {os.getpid()}"
-
-
 def _state(pid: int) -> str:
     """The kernel's letter for a process, T if it is stopped; "gone" if it has ended."""
-    try:
-        letter = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return "gone"
+    letter = next(iter(stat(Path(f"/proc/{pid}"))), "X")
     return "gone" if letter in "ZX" else letter

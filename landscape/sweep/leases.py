@@ -25,6 +25,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from landscape.errors import FileError, complain, mend
+from landscape.processes import machine, stat
 from landscape.storage.files import remove_if_empty
 
 BEAT, PATIENCE = 5.0, 60.0
@@ -51,12 +52,12 @@ class Process:
     def this(cls, task: str) -> Self:
         """This process, under a new id."""
         pid = os.getpid()
-        return cls(uuid.uuid4().hex[:16], platform.node(), pid, _started(pid), _kernel(), task)
+        return cls(uuid.uuid4().hex[:16], platform.node(), pid, _started(pid), machine(), task)
 
     @property
     def is_here(self) -> bool:
         """Whether its number means on this machine what it meant there."""
-        return bool(self.kernel) and self.kernel == _kernel()
+        return bool(self.kernel) and self.kernel == machine()
 
     @property
     def has_ended(self) -> bool:
@@ -277,19 +278,7 @@ def _content(place: Path) -> bytes | None:
         return None
 
 
-def _kernel() -> str:
-    """What numbers of processes belong to: this start of this machine, and this container on it."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
-    except OSError:
-        return ""
-
-
 def _started(pid: int) -> str:
     """When a process started, in ticks since the start of the machine; empty if it has ended."""
-    try:
-        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return ""
-    return "" if state in "ZX" else fields[18]
+    fields = stat(Path(f"/proc/{pid}"))
+    return "" if not fields or fields[0] in "ZX" else fields[19]
