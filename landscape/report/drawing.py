@@ -15,7 +15,8 @@ from multiprocessing.context import ForkProcess
 from pathlib import Path
 
 from landscape.progress import Bar, clock
-from landscape.report.figures import FAMILIES, NotDrawnError, Source
+from landscape.report.figures import FAMILIES
+from landscape.report.figures.sources import NotDrawnError, Source
 from landscape.report.style import save_figure, style
 
 _DIE_WITH_PARENT = 1

@@ -18,10 +18,9 @@ from landscape.progress import clock
 from landscape.report.comparison import compared, side_by_side
 from landscape.report.drawing import Section, draw_all
 from landscape.report.facts import explained
-from landscape.report.figures import Source, open_sources
 from landscape.report.figures.captions import control, network, objectives, where
 from landscape.report.figures.numbers import step_text
-from landscape.report.figures.sources import NOT_KNOWN
+from landscape.report.figures.sources import NOT_KNOWN, Source, open_sources
 from landscape.report.film import CHARTS, GEOMETRY, SPECTRUM, film
 from landscape.report.findings import findings
 from landscape.storage.files import as_path, resolved, sha256

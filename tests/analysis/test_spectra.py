@@ -16,7 +16,8 @@ from landscape.analysis.hessian import analyse
 from landscape.cli import main as cli
 from landscape.config import HessianConfig, Spectra
 from landscape.errors import FileError
-from landscape.report.figures import FAMILIES, NotDrawnError, open_sources
+from landscape.report.figures import FAMILIES
+from landscape.report.figures.sources import NotDrawnError, open_sources
 from landscape.storage.hessians import HessianReader
 from landscape.training.loop import train
 

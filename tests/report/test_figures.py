@@ -23,7 +23,8 @@ from landscape.analysis.measurement import Measurement
 from landscape.config import AnalysisConfig, HessianConfig
 from landscape.errors import LandscapeError
 from landscape.problems.embedding_mlp.blocks import BLOCKS
-from landscape.report.figures import FAMILIES, Drawn, NotDrawnError, open_sources, timeline
+from landscape.report.figures import FAMILIES, timeline
+from landscape.report.figures.sources import Drawn, NotDrawnError, open_sources
 from landscape.report.findings import findings
 from landscape.report.page import write_report
 from landscape.report.style import style

@@ -9,8 +9,8 @@ import h5py
 import pytest
 from helpers.recording import small
 
-from landscape.report.figures import open_sources
 from landscape.report.figures.numbers import chosen_step, median_step
+from landscape.report.figures.sources import open_sources
 from landscape.report.findings import findings
 from landscape.training.recorder import Recorder
 

@@ -24,8 +24,9 @@ from landscape.analysis.geometry import measure_geometry
 from landscape.analysis.hessian import analyse
 from landscape.config import HessianConfig
 from landscape.errors import FileError
-from landscape.report.figures import FAMILIES, NotDrawnError, open_sources
+from landscape.report.figures import FAMILIES
 from landscape.report.figures.coupling import power_law
+from landscape.report.figures.sources import NotDrawnError, open_sources
 from landscape.report.page import write_report
 from landscape.report.style import save_figure, style
 from landscape.storage.files import sha256

@@ -20,9 +20,10 @@ from landscape.cli import main as cli
 from landscape.config import HessianConfig
 from landscape.errors import FileError
 from landscape.report.comparison import compared, side_by_side
-from landscape.report.figures import FAMILIES, embedding, open_sources, timeline
+from landscape.report.figures import FAMILIES, embedding, timeline
 from landscape.report.figures.settings import settings
 from landscape.report.figures.several import BANDS, band
+from landscape.report.figures.sources import open_sources
 from landscape.report.findings import findings
 from landscape.report.page import write_report
 from landscape.report.style import style

@@ -22,9 +22,10 @@ from landscape.analysis.hessian import analyse
 from landscape.analysis.slices import Slices
 from landscape.cli.tables import contents
 from landscape.config import HessianConfig
-from landscape.report.figures import FAMILIES, Drawn, Source, open_sources, timeline
+from landscape.report.figures import FAMILIES, timeline
 from landscape.report.figures.several import Panel, several
 from landscape.report.figures.slices import slices
+from landscape.report.figures.sources import Drawn, Source, open_sources
 from landscape.report.film import film
 from landscape.report.findings import findings
 from landscape.report.page import _notes, _repetitions

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from landscape.errors import LandscapeError, complain
 from landscape.report.figures.families import families
-from landscape.report.figures.sources import Drawn, NotDrawnError, Source, open_sources
+from landscape.report.figures.sources import open_sources
 from landscape.report.style import save_figure, style
 from landscape.text import printable
 
@@ -30,6 +30,3 @@ def main(family: str, claim: str | None) -> None:
         sys.exit(error.exit_code)
     for line in (drawn.caption, *(f"{name}: {value}" for name, value in drawn.numbers.items()), *paths):
         print(printable(line))
-
-
-__all__ = ["FAMILIES", "Drawn", "NotDrawnError", "Source", "main", "open_sources"]
