@@ -13,6 +13,20 @@ def others(p: Tensor, y: Tensor) -> Tensor:
     return p.scatter(1, y[:, None], 0.0).sum(1)
 
 
+def residuals(p: Tensor, y: Tensor) -> Tensor:
+    """p - onehot(y) of probabilities (N, C), the gradient of the loss by the logits, without cancellation."""
+    return p.scatter(1, y[:, None], -others(p, y)[:, None])
+
+
+def softmax_slopes(p: Tensor) -> Tensor:
+    """diag(p) - p p^T of probabilities (N, C), (N, C, C), the derivative of the softmax, without cancellation."""
+    likeliest = p.argmax(1)
+    found = -p[:, :, None] * p[:, None, :]
+    rest = (1 - p).scatter(1, likeliest[:, None], others(p, likeliest)[:, None])
+    found.diagonal(dim1=1, dim2=2).copy_(p * rest)
+    return found
+
+
 def derivatives(phi: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """phi, phi' and phi'' elementwise."""
     x = x.detach().requires_grad_()

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from landscape.curvature.symmetry import symmetrised
-from landscape.problems.embedding_mlp.activations import derivatives, others
+from landscape.problems.embedding_mlp.activations import derivatives, residuals, softmax_slopes
 
 _CHUNK_BYTES = 1 << 29
 _CACHE_BYTES = 1 << 22
@@ -110,8 +110,7 @@ class ClosedForm(abc.ABC):
         z, pre = self._inputs(x)
         phi, D, second = derivatives(self.activation, pre + self.params.get("b1", 0.0))
         p = (phi @ self.V.T + self.params.get("b2", 0.0)).softmax(1)
-        r = p.clone()
-        r[torch.arange(len(x)), y] = -others(p, y)
+        r = residuals(p, y)
         if self.gauss_newton:
             r.zero_()
         ones = phi.new_ones(len(x), 1)
@@ -158,12 +157,9 @@ class ClosedForm(abc.ABC):
 
     def _add_VV(self, H: Tensor, c: Samples) -> None:
         """sum_n A_n[c, b] phi_n[j] phi_n[l] as [c, j, b, l]."""
-        C, m, top = self.C, c.phi.shape[1], c.p.argmax(1)
-        A = -c.p[:, :, None] * c.p[:, None, :]
-        rest = (1 - c.p).scatter(1, top[:, None], others(c.p, top)[:, None])
-        A.diagonal(dim1=1, dim2=2).copy_(c.p * rest)
+        C, m = self.C, c.phi.shape[1]
         both = torch.einsum("nj,nl->njl", c.phi, c.phi).flatten(1)
-        H += (A.flatten(1).T @ both).view(C, C, m, m).transpose(1, 2) / len(self.tokens)
+        H += (softmax_slopes(c.p).flatten(1).T @ both).view(C, C, m, m).transpose(1, 2) / len(self.tokens)
 
     @abc.abstractmethod
     def _inputs(self, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 import torch
 from torch import Tensor
 
-from landscape.problems.embedding_mlp.activations import derivatives, others
+from landscape.problems.embedding_mlp.activations import derivatives, residuals, softmax_slopes
 
 _CHUNK = 1 << 25
 """Numbers that a pass over some samples may hold at once."""
@@ -120,23 +120,19 @@ class _Samples:
 
     def __init__(self, of: LastMLP, at: slice) -> None:
         params, labels, N = of.params, of.labels[at], len(of.x)
-        U, top = params["U"], torch.arange(len(labels), device=labels.device)
+        U = params["U"]
         self.x = _with_one(of.x[at])
         phi, self.D, self.bend = derivatives(of.activation, of.x[at] @ params["mlp_in"].T + params.get("b_in", 0.0))
         self.phi = _with_one(phi)
         self.y = of.x[at] + phi @ params["mlp_out"].T + params.get("b_out", 0.0)
         p = (self.y @ U.T).softmax(1)
-        self.r = p.scatter(1, labels[:, None], -others(p, labels)[:, None]) / N
+        self.r = residuals(p, labels) / N
         if of.gauss_newton:
             self.r = torch.zeros_like(self.r)
         self.g = self.r @ U
-        # 1 - p of the likeliest class, and U relative to its row, keep their digits at any loss.
-        best = p.argmax(1)
-        rest = 1 - p
-        rest[top, best] = others(p, best)
-        self.S = -p[:, :, None] * p[:, None] / N
-        self.S.diagonal(dim1=1, dim2=2).copy_(p * rest / N)
-        apart = U - U[best][:, None]
+        self.S = softmax_slopes(p) / N
+        # Relative to the row of the likeliest class, U keeps its digits at any loss.
+        apart = U - U[p.argmax(1)][:, None]
         apart = apart - (p[:, None] @ apart)
         self.SU = p[:, :, None] * apart / N
         self.A = apart.mT @ self.SU
