@@ -7,7 +7,6 @@ import functools
 import sys
 import time
 from collections.abc import Collection, Sequence
-from types import TracebackType
 
 import torch
 
@@ -63,9 +62,7 @@ class Blocks(contextlib.AbstractContextManager["Blocks"]):
         self._bar.set_postfix(done=f"{self._done}/{self._count}", refresh=False)
         self._bar.update(sum(self._shares[block] for block in blocks))
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._bar.close()
 
 

@@ -21,7 +21,6 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from landscape.errors import FileError, complain, mend
@@ -99,9 +98,7 @@ class Holder:
         self._heart.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for name in list(self._held):
             self.release(name)
         self._ended.set()

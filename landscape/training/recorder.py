@@ -10,7 +10,6 @@ import threading
 import uuid
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import torch
@@ -186,9 +185,7 @@ class Recorder(Shown):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         # What went wrong first is what matters.
         with contextlib.nullcontext() if kind is None else contextlib.suppress(FileError):
             self.close("complete" if kind is None else "interrupted")
