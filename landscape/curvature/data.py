@@ -36,11 +36,9 @@ class Data(Protocol):
 
     def pieces(self) -> Iterator[Piece]:
         """Each chunk, to be read in this order."""
-        ...
 
     def probe(self) -> tuple[Piece, list[Piece]]:
         """Some samples, and the same in two parts."""
-        ...
 
 
 def as_data(inputs: Tree, targets: Tree, chunk_size: int | None, device: torch.device | None) -> Data:

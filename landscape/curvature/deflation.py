@@ -20,7 +20,6 @@ class Directions(Protocol):
 
     def remove(self, vectors: Tensor) -> Tensor:
         """The vectors' components orthogonal to the subspace."""
-        ...
 
 
 class Spanned(Directions, Protocol):
@@ -28,7 +27,6 @@ class Spanned(Directions, Protocol):
 
     def basis(self) -> Tensor:
         """Orthonormal columns (n, dimension)."""
-        ...
 
 
 class Deflated(Shown):

@@ -35,7 +35,6 @@ class LinearMap(Protocol):
     def device(self) -> torch.device: ...
     def __matmul__(self, vectors: Tensor) -> Tensor:
         """Apply to a vector (n,) or to several (n, m)."""
-        ...
 
 
 class Operator(LinearMap, Protocol):
@@ -45,11 +44,9 @@ class Operator(LinearMap, Protocol):
     def T(self) -> Operator: ...
     def dense(self) -> Tensor:
         """The matrix itself."""
-        ...
 
     def symmetric(self) -> MatrixOperator:
         """A diagonal block as a matrix that is symmetric to the last bit, with its known error."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -251,7 +248,6 @@ class Block(Operator, Protocol):
 
     def block(self, rows: Sequence[str], cols: Sequence[str] | None = None) -> Block:
         """The block that maps perturbations of `cols` (default: `rows`) to gradients of `rows`."""
-        ...
 
 
 def assembled(op: LinearMap, is_diagonal: bool) -> MatrixOperator:
@@ -338,11 +334,9 @@ class _Term(Protocol):
 
     def apply(self, weights: Tensor, batched: bool) -> Tensor:
         """Product with one vector (n,), or with each row of (m, n)."""
-        ...
 
     def forget(self) -> None:
         """Free the graph."""
-        ...
 
 
 class _SecondDerivative:

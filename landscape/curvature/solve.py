@@ -35,7 +35,6 @@ class Solver(Protocol):
     def __matmul__(self, vectors: Tensor) -> Tensor: ...
     def solve(self, right: Tensor, tol: float) -> tuple[Tensor, Tensor]:
         """x with |right - (H + tau) x| <= tol |right| for each column, and these residual norms (m,)."""
-        ...
 
 
 class Cholesky:

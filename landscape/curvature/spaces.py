@@ -27,15 +27,12 @@ class VectorSpace(Protocol):
 
     def randn(self, m: int, generator: torch.Generator) -> Tensor:
         """Gaussian vectors (rows, m)."""
-        ...
 
     def inner(self, X: Tensor, Y: Tensor) -> Tensor:
         """X^T Y over all rows, the same on every rank."""
-        ...
 
     def largest(self, X: Tensor) -> float:
         """max |X| over all rows, the same on every rank; 0 without entries, not finite if an entry is not."""
-        ...
 
 
 class Local:

@@ -65,30 +65,24 @@ class Structure(Protocol):
 
     def operator(self) -> Block | None:
         """The Hessian over all parameters by products; None: use automatic differentiation."""
-        ...
 
     def dense(self, names: Sequence[str], gauss_newton: bool = False) -> Tensor | None:
         """A diagonal block, or its Gauss-Newton part, in closed form, symmetric to the last bit; None: by products."""
-        ...
 
     def starts(self, names: Sequence[str], k: int) -> tuple[Tensor | None, int]:
         """Vectors (n, m) near the k lowest eigenvectors of a block, and the number of products used."""
-        ...
 
     def null_vectors(self, names: Sequence[str]) -> Directions | None:
         """Exact null vectors of a block, whose eigenvalues would otherwise get random signs from rounding."""
-        ...
 
     def gauge(self, names: Sequence[str]) -> Spanned | None:
         """Directions of a block along which the network does not change to first order."""
-        ...
 
     def bounds(self, names: Sequence[str]) -> Mapping[str, float]:
         """Theoretical bounds: `saddle_bound` on -lambda_min, `saddle_rank_bound` on the index.
 
         `saddle_bound_ROWS` are those of the joint block's named rows. names: members, which may be rows.
         """
-        ...
 
 
 class Problem(Protocol):
@@ -113,23 +107,18 @@ class Problem(Protocol):
 
     def decay(self, objective: str) -> float:
         """Weight decay of an objective: 0 for `data`, that of the run for `regularised`. Raises ConfigError."""
-        ...
 
     def objective(self, decay: float) -> Objective:
         """The loss over the training set, with decay/2 |theta|^2."""
-        ...
 
     def structure(self, params: Mapping[str, Tensor], decay: float) -> Structure | None:
         """Exact results at a point; None for a model without any."""
-        ...
 
     def training(self, reader: RunReader, step: int) -> Training:
         """What the trainer knew at a stored step."""
-        ...
 
     def plain(self, arrays: Arrays) -> Plain:
         """The model at stored parameters, for verification."""
-        ...
 
 
 def plain_axes(name: str, count: int) -> tuple[str, ...]:

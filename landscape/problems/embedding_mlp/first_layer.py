@@ -24,15 +24,12 @@ class FirstLayer(Protocol):
 
     def inputs(self, tokens: Tensor) -> Tensor:
         """What W is applied to at tokens (n, s), as (n, columns of W)."""
-        ...
 
     def table(self, k: int) -> Tensor:
         """The table of slot k, (token, h)."""
-        ...
 
     def moved(self, v: Mapping[str, Tensor], k: int, tokens: slice) -> Tensor:
         """How fast rows of the table of slot k move along directions v, (m, token, h), as new memory."""
-        ...
 
     def gradients(
         self,
@@ -48,7 +45,6 @@ class FirstLayer(Protocol):
         moved: the change of dL/dT_k (m, token, h) by slot; fixed: token by slot of those that always hold the same,
         whose one row changes by `total` (m, h); G: dL/dT_k (token, h) by slot.
         """
-        ...
 
 
 class Factors:
