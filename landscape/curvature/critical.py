@@ -15,7 +15,7 @@ from landscape.curvature.checks import require_parameters
 from landscape.curvature.krylov import Krylov, advance
 from landscape.curvature.objective import Objective, require_objective
 from landscape.curvature.operators import HessianOperator, LinearMap
-from landscape.curvature.spaces import Local
+from landscape.curvature.spaces import VectorSpace
 from landscape.curvature.vectors import Array
 from landscape.former import renamed
 from landscape.results import Curve
@@ -228,7 +228,7 @@ class _Krylov:
     """A Krylov basis of (H, g), grown until a step inside the radius brings |g + H s| to rtol |g|."""
 
     def __init__(self, op: LinearMap, g: Tensor, rtol: float, radius: float, longest: int) -> None:
-        krylov = Krylov(Local(op), min(longest, len(g)))
+        krylov = Krylov(VectorSpace(op), min(longest, len(g)))
         krylov.lead(g[:, None])
         self.beta = float(g.norm())
         while True:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from landscape.curvature.krylov import Krylov, advance, orthonormal
 from landscape.curvature.operators import LinearMap, Product
-from landscape.curvature.spaces import Local
+from landscape.curvature.spaces import VectorSpace
 from landscape.curvature.vectors import Array, column_norms, to_array
 
 _BLOCK = 8
@@ -59,7 +59,7 @@ def end_vectors(matrix: Tensor, values: Array, k: int, lowest: bool) -> Tensor |
     inverse = _inverse(matrix, sign, shift)
     if inverse is None:
         return None
-    space, generator = Local(inverse), torch.Generator().manual_seed(0)
+    space, generator = VectorSpace(inverse), torch.Generator().manual_seed(0)
     found = matrix.new_zeros(n, 0)
     # A Krylov space holds few copies of an eigenvalue: what is missing lies outside of all that was found.
     for _ in range(k + 1):

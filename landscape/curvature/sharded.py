@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from landscape.curvature.operators import LinearMap, MatrixOperator
-from landscape.curvature.spaces import Local
+from landscape.curvature.spaces import VectorSpace
 from landscape.curvature.vectors import gaussian
 from landscape.errors import ArgumentError, LandscapeError
 
@@ -16,7 +16,7 @@ _TOGETHER = 1 << 30
 """Bytes of whole vectors that are multiplied at once, or one vector if that takes more."""
 
 
-class Rows(Local):
+class Rows(VectorSpace):
     """Vectors of which each rank holds the next `part` rows, the last ranks fewer or none.
 
     Inner products are one all-reduce of a small matrix. Random vectors are those of one process, for any number of

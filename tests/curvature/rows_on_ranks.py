@@ -15,7 +15,7 @@ from landscape.curvature.krylov import Krylov, advance
 from landscape.curvature.lanczos import eigsh, operator_norm
 from landscape.curvature.operators import MatrixOperator, Product
 from landscape.curvature.sharded import Sharded
-from landscape.curvature.spaces import Local
+from landscape.curvature.spaces import VectorSpace
 from landscape.errors import ArgumentError, NumericsError
 
 A = matrix(np.sort(np.random.default_rng(0).standard_normal(101)) ** 3)
@@ -32,7 +32,7 @@ def test_random_vectors_are_those_of_one_process(n: int) -> None:
     op = counted(n, torch.float64, False)
     ours, theirs = (torch.Generator().manual_seed(5) for _ in range(2))
     for m in (1, 3):
-        alone = Local(op).randn(m, theirs)
+        alone = VectorSpace(op).randn(m, theirs)
         assert torch.equal(alone, torch.randn(n, m, generator=ours.clone_state(), dtype=torch.float64))
         assert torch.equal(op.space.randn(m, ours), mine(op, alone))
         assert torch.equal(whole(op, mine(op, alone)), alone)
