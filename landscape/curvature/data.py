@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,19 +26,6 @@ PROBE = 32
 """Samples, spread over the data, by which an objective is checked."""
 _SHARE = 0.25
 """Part of the free memory that batches may be kept in."""
-
-
-class Data(Protocol):
-    """Inputs and targets in chunks, which are the same at every pass."""
-
-    device: torch.device
-    num_chunks: int
-
-    def pieces(self) -> Iterator[Piece]:
-        """Each chunk, to be read in this order."""
-
-    def probe(self) -> tuple[Piece, list[Piece]]:
-        """Some samples, and the same in two parts."""
 
 
 def as_data(inputs: Tree, targets: Tree, chunk_size: int | None, device: torch.device | None) -> Data:
@@ -98,7 +85,7 @@ class Tensors:
         return own
 
     def pieces(self) -> Iterator[Piece]:
-        """Each chunk."""
+        """Each chunk, to be read in this order."""
         for start in range(0, self._count, self._chunk_size):
             yield self._piece(slice(start, start + self._chunk_size))
 
@@ -192,6 +179,10 @@ class Batches:
             raise _other(f"batch {i} holds other numbers than at first")
         self._current = inputs, targets
         return inputs, targets
+
+
+Data = Tensors | Batches
+"""Inputs and targets in chunks, which are the same at every pass."""
 
 
 def _other(what: str) -> ArgumentError:

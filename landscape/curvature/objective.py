@@ -25,7 +25,7 @@ from landscape.curvature.checks import (
     require_values,
     unused_in,
 )
-from landscape.curvature.data import Data, Piece, Tree, as_data, checksum, fresh, shapes
+from landscape.curvature.data import Piece, Tree, as_data, checksum, fresh, shapes
 from landscape.curvature.differences import require_derivatives
 from landscape.curvature.modules import ModuleFunction, constants, device_of, loss_in_precision, plain_attention
 from landscape.curvature.part import taken
@@ -117,7 +117,7 @@ class Objective(Shown):
     def __init__(
         self,
         model: nn.Module | Callable[[Parameters, Any], Any],
-        inputs: Tree | Data,
+        inputs: Tree,
         targets: Tree = None,
         loss: PerSampleLoss = cross_entropy,
         weight_decay: float = 0.0,
