@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from landscape.errors import LandscapeError
 from landscape.sweep.jobs import Job, execute
 from landscape.sweep.journal import Journal
 from landscape.sweep.leases import Holder, LeasedError
-from landscape.workers import Reason
+from landscape.workers import Reason, Workers
 
 Outcome = tuple[Job, Reason | None]
 """A job, and why it failed."""
-
-
-class Pool(Protocol):
-    """What carries out calls, such as `Workers`: yields (reason of failure or None, *call) as each call ends."""
-
-    def run(self, function: Callable[..., object], calls: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]: ...
 
 
 class Here:
@@ -36,7 +30,7 @@ class Here:
             yield reason, *call
 
 
-def execute_all(jobs: Sequence[Job], pool: Pool, holder: Holder, journal: Journal) -> Iterator[Outcome]:
+def execute_all(jobs: Sequence[Job], pool: Workers | Here, holder: Holder, journal: Journal) -> Iterator[Outcome]:
     """Carry out jobs as the pool has room; yields each as it ends, and a failed group in parts."""
     parts: list[Job] = []
     for batch in (jobs, parts):
