@@ -152,7 +152,7 @@ class HessianOperator(Shown):
         self.cols = self.rows if cols is None else chosen(cols, self._params)
         self.shape = (self._size(self.rows), self._size(self.cols))
         by_row, by_col = ([self._params[n] for n in names] for names in (self.rows, self.cols))
-        self._terms: list[_Term] = []
+        self._terms: list[_SecondDerivative | _GaussNewton] = []
         objective = self.objective
         if self.part == "gauss_newton":
             self._terms += [_GaussNewton(f, loss, self._params, by_row, by_col) for f, loss in objective.chunks()]
@@ -329,18 +329,8 @@ def _precision_error(op: LinearMap, probes: Tensor, images: Tensor) -> float:
     return 0.0 if exact is None else float((images - exact @ probes).square().sum(0).mean().sqrt())
 
 
-class _Term(Protocol):
-    """One summand of the objective: products with its second derivative, through a graph that is kept meanwhile."""
-
-    def apply(self, weights: Tensor, batched: bool) -> Tensor:
-        """Product with one vector (n,), or with each row of (m, n)."""
-
-    def forget(self) -> None:
-        """Free the graph."""
-
-
 class _SecondDerivative:
-    """d2 value / (d rows d cols)."""
+    """d2 value / (d rows d cols) of one summand of the objective, through a graph that is kept between products."""
 
     def __init__(
         self, value: Callable[[Parameters], Tensor], params: Parameters, rows: list[Tensor], cols: list[Tensor]
@@ -349,17 +339,19 @@ class _SecondDerivative:
         self.graph: Tensor | None = None
 
     def apply(self, weights: Tensor, batched: bool) -> Tensor:
+        """Product with one vector (n,), or with each row of (m, n)."""
         if self.graph is None:
             pieces = gradients(self.value(self.params), self.cols, create_graph=True)
             self.graph = torch.cat([g.reshape(-1) for g in pieces])
         return _flat(gradients(self.graph, self.rows, weights, keep=True, batched=batched), batched)
 
     def forget(self) -> None:
+        """Free the graph."""
         self.graph = None
 
 
 class _GaussNewton:
-    """J_rows^T (d2 loss / d outputs2) J_cols of one chunk."""
+    """J_rows^T (d2 loss / d outputs2) J_cols of one chunk, in the same way."""
 
     def __init__(
         self,
