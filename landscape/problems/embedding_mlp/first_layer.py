@@ -1,9 +1,11 @@
-"""The first layer as tables T_k, one row a token: of a bilinear map T_k = E W_k^T, or free parameters themselves."""
+"""The first layer as tables T_k, one row a token: of a bilinear map T_k = E W_k^T, or free parameters themselves.
+
+Both tell how the tables (token, h) come from parameters, to first and second order, for m directions at once.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -11,44 +13,11 @@ from torch import Tensor
 Parts = dict[str, Tensor]
 
 
-class FirstLayer(Protocol):
-    """How the tables (token, h) come from parameters, to first and second order, for m directions at once.
-
-    vocabulary, slots, h: their numbers; names: the parameters that they come from.
-    """
-
-    vocabulary: int
-    slots: int
-    h: int
-    names: frozenset[str]
-
-    def inputs(self, tokens: Tensor) -> Tensor:
-        """What W is applied to at tokens (n, s), as (n, columns of W)."""
-
-    def table(self, k: int) -> Tensor:
-        """The table of slot k, (token, h)."""
-
-    def moved(self, v: Mapping[str, Tensor], k: int, tokens: slice) -> Tensor:
-        """How fast rows of the table of slot k move along directions v, (m, token, h), as new memory."""
-
-    def gradients(
-        self,
-        v: Mapping[str, Tensor],
-        rows: Sequence[str],
-        moved: Mapping[int, Tensor],
-        fixed: Mapping[int, int],
-        total: Tensor,
-        G: Sequence[Tensor],
-    ) -> Parts:
-        """The change along v of the gradients of `rows`.
-
-        moved: the change of dL/dT_k (m, token, h) by slot; fixed: token by slot of those that always hold the same,
-        whose one row changes by `total` (m, h); G: dL/dT_k (token, h) by slot.
-        """
-
-
 class Factors:
-    """T_k = E W_k^T; E (token, d) is a parameter or a constant, W (h, s d)."""
+    """T_k = E W_k^T; E (token, d) is a parameter or a constant, W (h, s d).
+
+    vocabulary, slots, h: numbers of tokens, slots and hidden units; names: the parameters that the tables come from.
+    """
 
     def __init__(self, E: Tensor, W: Tensor) -> None:
         self.E, self.d = E, E.shape[1]
@@ -57,13 +26,16 @@ class Factors:
         self.names = frozenset({"E", "W"})
 
     def inputs(self, tokens: Tensor) -> Tensor:
+        """What W is applied to at tokens (n, s), as (n, columns of W)."""
         return self.E[tokens].flatten(1)
 
     def table(self, k: int) -> Tensor:
+        """The table of slot k, (token, h)."""
         found: Tensor = self.E @ self.W_k[k].T
         return found
 
     def moved(self, v: Mapping[str, Tensor], k: int, tokens: slice) -> Tensor:
+        """How fast rows of the table of slot k move along directions v, (m, token, h), as new memory."""
         moves = [v["E"][:, tokens] @ self.W_k[k].T] if "E" in v else []
         if "W" in v:
             moves.append(self.E[tokens] @ self._slope(v, k).mT)
@@ -79,6 +51,11 @@ class Factors:
         total: Tensor,
         G: Sequence[Tensor],
     ) -> Parts:
+        """The change along v of the gradients of `rows`.
+
+        moved: the change of dL/dT_k (m, token, h) by slot; fixed: token by slot of those that always hold the same,
+        whose one row changes by `total` (m, h); G: dL/dT_k (token, h) by slot.
+        """
         out: Parts = {}
         if "E" in rows:
             dE = self.E.new_zeros(len(total), *self.E.shape)
@@ -103,7 +80,7 @@ class Factors:
 
 
 class Tables:
-    """W = [T_1^T ... T_s^T], shape (h, s token): the tables are parameters."""
+    """W = [T_1^T ... T_s^T], shape (h, s token): the tables are parameters; all else as of `Factors`."""
 
     def __init__(self, W: Tensor, slots: int) -> None:
         self.W, self.slots, self.h = W.view(len(W), slots, -1), slots, len(W)
@@ -140,7 +117,7 @@ class Tables:
         return {"W": dW.flatten(2)}
 
 
-def first_layer(params: Mapping[str, Tensor], slots: int, vectors: Tensor | None) -> FirstLayer:
+def first_layer(params: Mapping[str, Tensor], slots: int, vectors: Tensor | None) -> Factors | Tables:
     """That of a network; vectors: constant inputs (token, d) in the place of E. Without E or these it is tables."""
     E = params.get("E", vectors)
     return Tables(params["W"], slots) if E is None else Factors(E, params["W"])
