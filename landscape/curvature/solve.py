@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Protocol, cast
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -17,24 +17,6 @@ from landscape.errors import NumericsError
 
 _ITERATIONS = 1000
 """Most steps of conjugate gradients for one right-hand side."""
-
-
-class Solver(Protocol):
-    """H + tau: products, and approximate solutions with their residuals.
-
-    error: how far it may be, in norm, from the true H + tau; floor: a lower bound of its own spectrum.
-    """
-
-    shift: float
-    num_products: int
-    shape: tuple[int, int]
-    error: float
-
-    @property
-    def floor(self) -> float: ...
-    def __matmul__(self, vectors: Tensor) -> Tensor: ...
-    def solve(self, right: Tensor, tol: float) -> tuple[Tensor, Tensor]:
-        """x with |right - (H + tau) x| <= tol |right| for each column, and these residual norms (m,)."""
 
 
 class Cholesky:
@@ -65,7 +47,7 @@ class Cholesky:
         return self.matrix @ vectors + self.shift * vectors
 
     def solve(self, right: Tensor, tol: float) -> tuple[Tensor, Tensor]:
-        """x, exact to rounding."""
+        """x for each column, exact to rounding, and |right - (H + tau) x| (m,)."""
         x = inverse(self.factor) @ right
         return x, column_norms(right - self @ x)
 
@@ -86,7 +68,10 @@ class ConjugateGradients:
         return self.op @ vectors + self.shift * vectors
 
     def solve(self, right: Tensor, tol: float) -> tuple[Tensor, Tensor]:
-        """x for each column, with its residual; converged columns cost no further products."""
+        """x with |right - (H + tau) x| <= tol |right| for each column, and these residual norms (m,).
+
+        Converged columns cost no further products.
+        """
         x, left_over = torch.zeros_like(right), column_norms(right)
         limit = tol * left_over
         open_ = torch.nonzero(left_over > limit)[:, 0]
@@ -113,6 +98,13 @@ class ConjugateGradients:
                 solution, residual, direction = (v[:, go_on] for v in (solution, residual, direction))
         x[:, open_] = solution
         return x, left_over
+
+
+Solver = Cholesky | ConjugateGradients
+"""H + tau: products, and approximate solutions with their residuals.
+
+error: how far it may be, in norm, from the true H + tau; floor: a lower bound of its own spectrum.
+"""
 
 
 def shifted_factor(matrix: Tensor, shift: float) -> Tensor | None:
