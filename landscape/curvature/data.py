@@ -44,7 +44,8 @@ def as_data(inputs: Tree, targets: Tree, chunk_size: int | None, device: torch.d
         inputs, targets = inputs
     if targets is not None:
         if callable(targets) and not isinstance(targets, Tensor):
-            raise ArgumentError(f"targets are {_kind(targets)}", "pass the loss by its name: loss=...")
+            name = getattr(targets, "__name__", type(targets).__name__)
+            raise ArgumentError(f"targets are the function {name}", "pass the loss by its name: loss=...")
         whole = Tensors(_plain(inputs), _plain(targets), chunk_size)
         return whole if (part := taken()) is None else whole.part(part, chunk_size)
     if isinstance(inputs, Tensor | Mapping) or not isinstance(inputs, Iterable):
@@ -247,7 +248,3 @@ def shapes(tree: Tree) -> str:
         return str(tuple(tree.shape))
     paths, _ = pytree.tree_flatten_with_path(tree)
     return ", ".join(f"{pytree.keystr(path)} {tuple(t.shape)}" for path, t in paths if isinstance(t, Tensor))
-
-
-def _kind(value: Any) -> str:
-    return f"the function {getattr(value, '__name__', type(value).__name__)}"

@@ -78,13 +78,9 @@ def document(rows: Sequence[Compared]) -> dict[str, Any]:
     return {"runs": [dataclasses.asdict(row) for row in rows]}
 
 
-def _index(one: PairNumbers) -> str:
-    return f"{bracket(one.lower, one.upper)} ({one.level})"
-
-
 _OF_PAIRS: dict[str, Callable[[PairNumbers], str]] = {
     "depth": lambda one: f"{'>=' * one.is_depth_bound}{_text(one.depth)}",
-    "index": _index,
+    "index": lambda one: f"{bracket(one.lower, one.upper)} ({one.level})",
     "tolerance": lambda one: f"{one.tolerance:.2g}",
     "kappa_1": lambda one: f"{'>=' * one.is_kappa_bound}{_text(one.kappa)}",
 }
