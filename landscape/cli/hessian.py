@@ -13,7 +13,7 @@ from landscape.cli.printing import say
 from landscape.config import HessianConfig
 from landscape.errors import UNFINISHED, ConfigError, NumericsError, working_on
 from landscape.options import check_bounds, field, required
-from landscape.ranks.launch import PATIENCE, launched
+from landscape.ranks.launch import PATIENCE, Launch, launched
 from landscape.text import printable
 
 if TYPE_CHECKING:
@@ -83,11 +83,11 @@ class Hessian(Command):
 
         out = self.out or hessian_file(self.run)
         with working_on(out):
-            if launched() is None:
-                return self._submit(out) if self.executor == "slurm" else self._print(self._measure(out), out)
-            return self._over_ranks(out)
+            if launch := launched():
+                return self._over_ranks(launch, out)
+            return self._submit(out) if self.executor == "slurm" else self._print(self._measure(out), out)
 
-    def _over_ranks(self, out: Path) -> int:
+    def _over_ranks(self, launch: Launch, out: Path) -> int:
         """Measure as one of several ranks, and print as the first of them."""
         from landscape.ranks.group import joined
 
@@ -95,8 +95,7 @@ class Hessian(Command):
             raise ConfigError(
                 "executor slurm and jobs are for one process", "leave them out, or start it without torchrun"
             )
-        with joined(self.patience) as ranks:
-            assert ranks
+        with joined(launch, self.patience) as ranks:
             if ranks.rank:
                 from landscape.analysis.hessian import follow
 

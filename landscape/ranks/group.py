@@ -15,7 +15,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from landscape.errors import DeviceError, LandscapeError, as_landscape_error, complain
-from landscape.ranks.launch import PATIENCE, Launch, launched
+from landscape.ranks.launch import PATIENCE, Launch
 from landscape.ranks.watch import Watch
 
 _FOREVER = datetime.timedelta(days=30)
@@ -80,16 +80,12 @@ class Ranks:
 
 
 @contextlib.contextmanager
-def joined(patience: float = PATIENCE) -> Iterator[Ranks | None]:
-    """The process group of the ranks that torchrun has started, and the watch over them; None in a single process.
+def joined(launch: Launch, patience: float = PATIENCE) -> Iterator[Ranks]:
+    """The process group of the ranks that torchrun has started, and the watch over them.
 
     patience: seconds without progress after which a rank counts as hanging. An error of any rank ends all of them, with
     its exit code, and is printed once.
     """
-    launch = launched()
-    if launch is None:
-        yield None
-        return
     watch = _join(launch, patience)
     try:
         yield Ranks(launch.rank, launch.size, watch)

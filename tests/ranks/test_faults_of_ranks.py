@@ -18,14 +18,13 @@ from helpers.ranks import MINUTE, started
 
 from landscape.errors import NumericsError
 from landscape.ranks.group import joined, require_alike
-from landscape.ranks.launch import PATIENCE
+from landscape.ranks.launch import PATIENCE, launched
 from landscape.ranks.watch import INTERVAL, RankError, Watch
 
 
 def sums(fault: str, at: int) -> None:
     """Two sums over all ranks, with a fault of one of them in between."""
-    with joined(patience=5.0 if fault in ("hang", "spin") else PATIENCE) as ranks:
-        assert ranks
+    with joined(launched(), 5.0 if fault in ("hang", "spin") else PATIENCE) as ranks:
         code = "other" if (fault, at) == ("code", ranks.rank) else "same"
         require_alike(ranks, "the code", code, "install one version on all machines")
         part = torch.full((3,), 2.0**ranks.rank, dtype=torch.float64)
@@ -117,8 +116,7 @@ def test_ranks_without_a_fault(tmp_path: Path) -> None:
 
 def forks() -> None:
     """A child of each rank, which is ended as a pool ends its processes; the rank hears of it as with a DataLoader."""
-    with joined() as ranks:
-        assert ranks
+    with joined(launched()) as ranks:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         child = multiprocessing.get_context("fork").Process(target=signal.pause)
         child.start()
