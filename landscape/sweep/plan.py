@@ -147,6 +147,11 @@ def load_sweep(path: Path | str) -> SweepConfig:
     return load(as_path(path), SweepConfig(), '{"name": "ratios", "grid": {"lr_ratio": [1, 10]}, "seeds": [0, 1]}')
 
 
+def sweep_folder(config: SweepConfig, out: Path | str) -> Path:
+    """The folder of a sweep: OUT/NAME."""
+    return as_path(out) / config.name
+
+
 def sweep_runs(config: SweepConfig, out: Path | str = "checkpoints") -> list[SweepRun]:
     """Every run of a sweep with its files OUT/NAME/CASE-FIELD=VALUE-sSEED.h5, whether or not they exist.
 
@@ -159,7 +164,7 @@ def sweep_runs(config: SweepConfig, out: Path | str = "checkpoints") -> list[Swe
     for case, *values, seed in itertools.product(config.cases, *config.grid.values(), config.seeds):
         point = dict(zip(config.grid, values, strict=True))
         stem = "-".join([case, *(f"{field}={_text(value)}" for field, value in point.items()), f"s{seed}"])
-        path = as_path(out) / config.name / f"{stem}.h5"
+        path = sweep_folder(config, out) / f"{stem}.h5"
         options = {**config.train, **config.cases[case], **point, "seed": seed}
         try:
             train = replace(base, options)

@@ -21,7 +21,6 @@ from landscape.progress import Bar
 from landscape.results import Described, events
 from landscape.storage import schema
 from landscape.storage.files import (
-    as_path,
     make_folder,
     output,
     refuse_foreign,
@@ -35,7 +34,7 @@ from landscape.sweep.executors import Here, execute_all
 from landscape.sweep.jobs import Analysis, Training, is_analysed, is_trained
 from landscape.sweep.journal import JOBS, LEASES, Journal, forget, last_attempt
 from landscape.sweep.leases import Holder, leases
-from landscape.sweep.plan import DEFINITION, SweepAnalysis, SweepConfig, SweepRun, load_sweep, sweep_runs
+from landscape.sweep.plan import DEFINITION, SweepAnalysis, SweepConfig, SweepRun, load_sweep, sweep_folder, sweep_runs
 from landscape.sweep.slurm import Submission, in_queue, submit
 from landscape.training.ensemble import balanced, side_by_side
 from landscape.training.loop import TOGETHER, RunSummary, clip_batch, summarise
@@ -181,7 +180,7 @@ def submit_sweep(
     options: submitit's parameters. What Slurm has in its queue is not submitted again. Raises as `run_sweep`,
     FileError where it is in the queue with other options, and LandscapeError where Slurm refuses the jobs.
     """
-    waiting = in_queue(as_path(out) / config.name / JOBS)
+    waiting = in_queue(sweep_folder(config, out) / JOBS)
     if waiting and overwrite:
         raise FileError(f"Slurm has {len(waiting):,} files of this sweep in its queue", "end it with --cancel first")
     _require_queued(waiting, config, out)
@@ -206,7 +205,7 @@ def planned(config: SweepConfig, out: Path | str, overwrite: bool = False) -> It
     analyses = {analysis.name: analysis for analysis in config.analyses}
     settings = {name: analysis.settings for name, analysis in analyses.items()}
     configs = _check(runs, analyses)
-    folder = as_path(out) / config.name
+    folder = sweep_folder(config, out)
     make_folder(folder)
     with contextlib.ExitStack() as stack:
         stack.enter_context(_tidied(runs, folder / JOBS))
@@ -277,7 +276,7 @@ def _earlier(definition: Path, config: SweepConfig) -> SweepConfig | None:
 
 def _require_queued(waiting: Set[str], config: SweepConfig, out: Path | str) -> None:
     """Raise FileError if a file in Slurm's queue had other options when it was submitted."""
-    earlier = _earlier(as_path(out) / config.name / DEFINITION, config) if waiting else None
+    earlier = _earlier(sweep_folder(config, out) / DEFINITION, config) if waiting else None
     if earlier and _text(earlier) != _text(config):
         now, then = _by_file(config, out), _by_file(earlier, out)
         for name in sorted(waiting & now.keys() & then.keys()):

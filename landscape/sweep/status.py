@@ -14,12 +14,11 @@ from typing import Literal
 
 from landscape.config import to_json
 from landscape.errors import FileError, LandscapeError
-from landscape.storage.files import as_path
 from landscape.storage.runs import RunReader
 from landscape.sweep.jobs import is_analysed, is_complete
 from landscape.sweep.journal import JOBS, LEASES, notes
 from landscape.sweep.leases import Process, leases
-from landscape.sweep.plan import DEFINITION, SweepConfig, SweepRun, load_sweep, sweep_runs
+from landscape.sweep.plan import DEFINITION, SweepConfig, SweepRun, load_sweep, sweep_folder, sweep_runs
 from landscape.sweep.slurm import Submission, cancel, queued, submissions
 from landscape.training.member import UNSTORED
 
@@ -60,7 +59,7 @@ def status(config: SweepConfig, out: Path | str = "checkpoints") -> SweepStatus:
     Reads no file of which a journal of the same sweep says that it is done.
     """
     analyses = {a.name: (a.settings, "analyse" if a.refine_from is None else "refine") for a in config.analyses}
-    here = _Here(as_path(out) / config.name, config)
+    here = _Here(sweep_folder(config, out), config)
     found = []
     for run in sweep_runs(config, out):
         trained = here.file(run.path, "train", functools.partial(_is_trained, run))
@@ -84,7 +83,7 @@ def stop(config: SweepConfig, out: Path | str = "checkpoints") -> str:
 
     Raises FileError where it runs on another machine without Slurm.
     """
-    folder = as_path(out) / config.name / JOBS
+    folder = sweep_folder(config, out) / JOBS
     ended, elsewhere = [], []
     if count := cancel(submissions(folder)):
         ended.append(f"{count:,} tasks of Slurm")
