@@ -59,7 +59,7 @@ def status(config: SweepConfig, out: Path | str = "checkpoints") -> SweepStatus:
     Reads no file of which a journal of the same sweep says that it is done.
     """
     analyses = {a.name: (a.settings, "analyse" if a.refine_from is None else "refine") for a in config.analyses}
-    here = _Here(sweep_folder(config, out), config)
+    here = _Folder(sweep_folder(config, out), config)
     found = []
     for run in sweep_runs(config, out):
         trained = here.file(run.path, "train", functools.partial(_is_trained, run))
@@ -99,7 +99,7 @@ def stop(config: SweepConfig, out: Path | str = "checkpoints") -> str:
     return f"cancelled: {', '.join(ended)}" if ended else "nothing of this sweep is running"
 
 
-class _Here:
+class _Folder:
     """The folder of a sweep, read once."""
 
     def __init__(self, folder: Path, config: SweepConfig) -> None:
