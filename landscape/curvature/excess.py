@@ -82,14 +82,10 @@ def excess_index(
         if isinstance(block, MatrixOperator):
             counted.append(certified(block.matrix, tolerance, norm, block.error, negative_only=True))
         else:
-            counted.append(index_below(block, tolerance, seed, max_hvps))
+            eigen = eigsh(block, 10, method="lanczos", seed=seed, max_hvps=max_hvps)
+            rule = quadrature(block, seed=seed)
+            counted.append(bracketed(block, eigen, rule, seed=seed, max_products=max_hvps, tolerance=tolerance))
     return combined(counted[0], counted[1], counted[2], (m, n))
-
-
-def index_below(op: LinearMap, tolerance: float, seed: int, max_products: int) -> Inertia:
-    """The bracketed index of a matrix-free block at an absolute tolerance."""
-    eigen = eigsh(op, 10, method="lanczos", seed=seed, max_hvps=max_products)
-    return bracketed(op, eigen, quadrature(op, seed=seed), seed=seed, max_products=max_products, tolerance=tolerance)
 
 
 def combined(joint: Inertia, first: Inertia, second: Inertia, sizes: tuple[int, int]) -> Excess:
