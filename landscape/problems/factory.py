@@ -24,18 +24,6 @@ from landscape.storage.files import sha256
 if TYPE_CHECKING:
     from landscape.problems.problem import Problem
 
-_MEMBERS = (
-    "parameters",
-    "blocks",
-    "default_blocks",
-    "rows",
-    "pairs",
-    "parts",
-    "objective",
-    "structure",
-    "training",
-    "device",
-)
 _FOLDERS: set[Path] = set()
 """Those that problems of this process came from."""
 _RUN: weakref.WeakKeyDictionary[ModuleType, dict[str, str]] = weakref.WeakKeyDictionary()
@@ -227,7 +215,10 @@ def _require_no_arguments(name: str, factory: Callable[[], Any]) -> None:
 
 
 def _require_problem(name: str, problem: Any) -> None:
-    if lacking := [member for member in _MEMBERS if not hasattr(problem, member)]:
+    from landscape.problems.problem import Problem
+
+    members = [*Problem.__annotations__, *(member for member in vars(Problem) if not member.startswith("_"))]
+    if lacking := [member for member in members if not hasattr(problem, member)]:
         without = f" without {lacking[0]}" if hasattr(problem, "objective") else ""
         raise ConfigError(
             f"--problem {name} returns {kind_of(problem)}{without}, not a problem",
