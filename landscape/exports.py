@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
+import os
+import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from landscape.errors import ConfigError, lookup, note
+from landscape.errors import ConfigError, FileError, lookup, note
 from landscape.storage.files import as_path, resolved
 from landscape.storage.folders import replaced_folder
 from landscape.storage.views import File
@@ -58,16 +62,19 @@ def _parquet(file: File, folder: Path) -> None:
 
 def _netcdf(file: File, folder: Path) -> None:
     out = folder / f"{file.path.stem}.nc"
-    for group in file.groups:
-        if group != "resume":
-            data = file.to_xarray(group)
-            data.to_netcdf(out, mode="a" if out.exists() else "w", group=group, engine="h5netcdf")
+    groups = {group: file.to_xarray(group) for group in file.groups if group != "resume"}
+    # The library cannot handle a disk that is full: it loses data without a word, or crashes.
+    with tempfile.TemporaryFile(dir=folder) as space:
+        size = sum(data.nbytes + _HEADER * len(data.variables) for data in groups.values())
+        os.posix_fallocate(space.fileno(), 0, size + (1 << 20))
+    for group, data in groups.items():
+        data.to_netcdf(out, mode="a" if out.exists() else "w", group=group, engine="h5netcdf")
 
 
 def _tensorboard(file: File, folder: Path) -> None:
     from torch.utils.tensorboard import SummaryWriter
 
-    with SummaryWriter(str(folder)) as writer:
+    with _failing_threads(), SummaryWriter(str(folder)) as writer:
         writer.add_text("config", f"```json\n{json.dumps(file.config, indent=2)}\n```")
         for step, scalars in _scalars(file):
             for tag, value in scalars.items():
@@ -78,15 +85,55 @@ def _wandb(file: File, folder: Path) -> None:
     import wandb
 
     settings = wandb.Settings(mode="offline", console="off", silent=True, disable_git=True, x_disable_stats=True)
+    rows = list(_scalars(file))
     with wandb.init(project="landscape", name=file.path.stem, dir=folder, config=file.config, settings=settings) as run:
-        for step, scalars in _scalars(file):
+        for step, scalars in rows:
             run.log(scalars, step=step)
+    # Its server does not say that the disk is full.
+    (log,) = folder.rglob("*.wandb")
+    if (found := _steps_of(log)) != len(rows):
+        raise FileError(
+            f"Weights & Biases wrote {found} of {len(rows)} steps of {file.path}, as if the disk were full",
+            "free some space, or write elsewhere",
+        )
     # Links to the newest run and empty folders, which nobody would know for ours when the export is replaced.
     for path in sorted(folder.rglob("*"), reverse=True):
         if path.is_symlink():
             path.unlink()
         elif path.is_dir() and not any(path.iterdir()):
             path.rmdir()
+
+
+def _steps_of(log: Path) -> int:
+    """The number of steps in an offline run: records in LevelDB's form of a log, after a header of seven bytes."""
+    from google.protobuf.message import DecodeError
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    raw, at, record, steps = log.read_bytes(), 7, b"", 0
+    while at + 7 <= len(raw):
+        # The end of a block of 32 KiB that is too short for a header is left empty.
+        at += left if (left := -at % (1 << 15)) < 7 else 0
+        length, kind = int.from_bytes(raw[at + 4 : at + 6], "little"), raw[at + 6 : at + 7]
+        part = raw[at + 7 : at + 7 + length]
+        record, at = record + part, at + 7 + length
+        if len(part) == length and kind in (b"\1", b"\4"):
+            with contextlib.suppress(DecodeError):
+                steps += Record.FromString(record).HasField("history")
+            record = b""
+    return steps
+
+
+@contextlib.contextmanager
+def _failing_threads() -> Iterator[None]:
+    """Raise here what fails in the threads that are started in the block, instead of printing it."""
+    failures: list[threading.ExceptHookArgs] = []
+    before, threading.excepthook = threading.excepthook, failures.append
+    try:
+        yield
+    finally:
+        threading.excepthook = before
+        if failures and failures[0].exc_value:
+            raise failures[0].exc_value
 
 
 FORMS: dict[str, Callable[[File, Path], None]] = {
@@ -98,13 +145,14 @@ FORMS: dict[str, Callable[[File, Path], None]] = {
 }
 _PACKAGES = {"parquet": "pyarrow", "tensorboard": "tensorboard", "wandb": "wandb"}
 """What a form needs beyond the dependencies of the package; the extra has the name of the form."""
+_HEADER = 4096
+"""More bytes than the name, axes and attributes of a dataset take in a NetCDF file."""
 
 
 def _scalars(file: File) -> Iterator[tuple[int, dict[str, float]]]:
     """The numbers of each step, ascending, by quantity and labels, such as eigenvalues/E,W/lowest/0.
 
-    Quantities along axes without names, such as tokens, are too many to be watched as curves, except by rank.
-    """
+    Quantities along axes without names, such as tokens, are too many to be watched as curves, except by rank."""
     found: dict[int, dict[str, float]] = {}
     for table in file.to_dataframes().values():
         row, *labels = table.attrs["axes"]

@@ -6,9 +6,11 @@ import importlib.util
 import json
 import math
 import re
+import resource
 import shutil
 import struct
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -132,6 +134,27 @@ def test_tensorboard(tiny_run: Path, hessian: Path, tiny_hessian: HessianReader,
         metrics = run.metrics()
     losses = dict(zip(metrics["metric_step"], metrics["test_loss"], strict=True))
     assert curves(tiny_run, "r")["test_loss"] == losses
+
+
+FULL = {"netcdf": "cannot be written: File too large", "tensorboard": "cannot be written: File too large"}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("form", [*FULL, "wandb"])
+def test_a_full_disk(form: str, hessian: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that cannot be written whole is an error without a traceback, and no folder, at whatever byte it ends."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for size in (3_000, 50_000, 90_000):
+        done = subprocess.run(
+            [sys.executable, "-m", "landscape", "export", hessian, f"--{form}", tmp_path / "out"],
+            capture_output=True,
+            text=True,
+            preexec_fn=lambda size=size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size)),  # type: ignore[misc]
+        )
+        assert done.returncode == 1
+        assert FULL.get(form, "") in done.stderr
+        assert "Traceback" not in done.stderr
+        assert not [path for path in tmp_path.iterdir() if path.name != "home"]
 
 
 def wandb_records(path: Path) -> Iterator[bytes]:
