@@ -14,6 +14,7 @@ from pathlib import Path
 from landscape.errors import ConfigError, FileError, lookup, note
 from landscape.storage.files import as_path, resolved
 from landscape.storage.folders import replaced_folder
+from landscape.storage.schema import STEP
 from landscape.storage.views import File
 from landscape.text import write_csv
 
@@ -152,11 +153,13 @@ _HEADER = 4096
 def _scalars(file: File) -> Iterator[tuple[int, dict[str, float]]]:
     """The numbers of each step, ascending, by quantity and labels, such as eigenvalues/E,W/lowest/0.
 
-    Quantities along axes without names, such as tokens, are too many to be watched as curves, except by rank."""
+    Quantities along axes without names, such as tokens, are too many to be watched as curves, except by rank. What is
+    not by step, such as the number at each place of the group's circle, is no curve.
+    """
     found: dict[int, dict[str, float]] = {}
     for table in file.to_dataframes().values():
         row, *labels = table.attrs["axes"]
-        if any(label != "rank" and table[label].dtype.kind in "iu" for label in labels):
+        if not row.endswith(STEP) or any(label != "rank" and table[label].dtype.kind in "iu" for label in labels):
             continue
         for name in table.drop(columns=[row, *labels]).select_dtypes("number"):
             known = table[[row, *labels, name]].dropna()

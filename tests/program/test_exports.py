@@ -25,7 +25,7 @@ from pyarrow import parquet
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.util import tensor_util
 
-from landscape import Recorder
+from landscape import Recorder, measure_geometry
 from landscape.cli import main as cli
 from landscape.errors import ConfigError
 from landscape.exports import FORMS, export
@@ -134,6 +134,16 @@ def test_tensorboard(tiny_run: Path, hessian: Path, tiny_hessian: HessianReader,
         metrics = run.metrics()
     losses = dict(zip(metrics["metric_step"], metrics["test_loss"], strict=True))
     assert curves(tiny_run, "r")["test_loss"] == losses
+
+
+def test_curves_are_by_step(tiny_run: Path, tmp_path: Path) -> None:
+    """The number at each place of the group's circle is by place: no scalar, whose places would pass for steps."""
+    path = measure_geometry(tiny_run, tmp_path / "g.h5", device="cpu")
+    events = EventAccumulator(str(export(path, tmp_path / "out", "tensorboard")), size_guidance={"tensors": 0})
+    events.Reload()
+    tags = events.Tags()["tensors"]
+    assert "distance_r2" in tags
+    assert "number" not in tags
 
 
 FULL = {"netcdf": "cannot be written: File too large", "tensorboard": "cannot be written: File too large"}
