@@ -16,7 +16,7 @@ from landscape.storage.files import as_path, resolved
 from landscape.storage.folders import replaced_folder
 from landscape.storage.schema import STEP
 from landscape.storage.views import File
-from landscape.text import write_csv
+from landscape.text import printable, write_csv
 
 
 def export(path: Path | str, out: Path | str, form: str, overwrite: bool = False) -> Path:
@@ -87,7 +87,9 @@ def _wandb(file: File, folder: Path) -> None:
 
     settings = wandb.Settings(mode="offline", console="off", silent=True, disable_git=True, x_disable_stats=True)
     rows = list(_scalars(file))
-    with wandb.init(project="landscape", name=file.path.stem, dir=folder, config=file.config, settings=settings) as run:
+    with wandb.init(
+        project="landscape", name=printable(file.path.stem), dir=folder, config=file.config, settings=settings
+    ) as run:
         for step, scalars in rows:
             run.log(scalars, step=step)
     # Its server does not say that the disk is full.

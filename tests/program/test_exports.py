@@ -190,8 +190,10 @@ def test_wandb(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     from wandb.proto.wandb_internal_pb2 import Record
 
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    for _ in range(2):
-        (path,) = export(tiny_run, tmp_path / "w", "wandb", overwrite=True).rglob("*.wandb")
+    # A name that is no UTF-8, which only Python's own files may have.
+    own = Path(shutil.copy(tiny_run, tmp_path / "\udce9.h5"))
+    for file in (own, tiny_run):
+        (path,) = export(file, tmp_path / "w", "wandb", overwrite=True).rglob("*.wandb")
     records = [Record.FromString(raw) for raw in wandb_records(path)]
     config = {u.key: json.loads(u.value_json) for r in records for u in (*r.config.update, *r.run.config.update)}
     found: dict[int, dict[str, Any]] = {
