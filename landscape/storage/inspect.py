@@ -69,6 +69,7 @@ def inspect(path: Path) -> FileState:
     """Check every row, shape and attribute of a file. Raises FileError if it is not a file of landscape."""
     path = as_path(path)
     with contextlib.closing(open_file(path)) as file:
+        writer = owner(output(path))
         tables = tuple(_state(table) for table in file.tables.values())
         for arrays in file.arrays.values():
             arrays.read()
@@ -81,17 +82,17 @@ def inspect(path: Path) -> FileState:
     notes = [] if kind == schema.RUN else list(_parent(attributes, path))
     if config.get("kind") == schema.RECORDED:
         notes += _not_finite(path)
-    # An interruption can tear one slot; the other is then valid.
+    # An interruption can tear one slot; the other is then valid. A live writer may overwrite both while they are read.
     by_group = {t.group: t for t in tables}
     stored, resume = by_group.get("checkpoints"), by_group.get("resume")
-    if stored and stored.committed and resume and not resume.committed:
+    if stored and stored.committed and resume and not resume.committed and not writer:
         damage.append("resume: no valid slot, so that the run cannot be resumed")
     return FileState(
         path=str(path),
         kind=KINDS[kind],
         bytes=path.stat().st_size,
         status=str(attributes["status"]),
-        writer=owner(output(path)),
+        writer=writer,
         attributes=attributes,
         config=config,
         tables=tables,

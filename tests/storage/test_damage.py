@@ -25,6 +25,7 @@ from landscape.report.page import write_report
 from landscape.storage.hessians import HessianReader
 from landscape.storage.inspect import inspect, repair
 from landscape.storage.runs import RunReader
+from landscape.storage.writing import sole_writer
 from landscape.training.loop import summarise, train
 from landscape.training.tables import lacks
 
@@ -172,6 +173,15 @@ def test_a_resume_slot_that_no_run_writes_is_refused(run: Path) -> None:
             commit(file["resume"], "resume_slot", slot, slot, row | {"order": row["order"] + 1})
     with pytest.raises(FileError, match="holds a resume slot that no run writes"):
         train(dataclasses.replace(SMALL, steps=60), run, resume=True, quiet=True)
+
+
+def test_resume_slots_that_a_live_writer_overwrites(run: Path) -> None:
+    """Both may change between the reading of their records and of their bytes; without a writer that is damage."""
+    with h5py.File(run, "r+") as file:
+        file["resume/crc32"][()] = file["resume/crc32"][()] + 1
+    with sole_writer(run):
+        assert inspect(run).damage == ()
+    assert inspect(run).damage == ("resume: no valid slot, so that the run cannot be resumed",)
 
 
 @pytest.mark.slow
