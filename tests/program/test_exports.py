@@ -146,11 +146,8 @@ def test_curves_are_by_step(tiny_run: Path, tmp_path: Path) -> None:
     assert "number" not in tags
 
 
-FULL = {"netcdf": "cannot be written: File too large", "tensorboard": "cannot be written: File too large"}
-
-
 @pytest.mark.long
-@pytest.mark.parametrize("form", [*FULL, "wandb"])
+@pytest.mark.parametrize("form", ["netcdf", "tensorboard", "wandb"])
 def test_a_full_disk(form: str, hessian: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that cannot be written whole is an error without a traceback, and no folder, at whatever byte it ends."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -162,7 +159,7 @@ def test_a_full_disk(form: str, hessian: Path, tmp_path: Path, monkeypatch: pyte
             preexec_fn=lambda size=size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size)),  # type: ignore[misc]
         )
         assert done.returncode == 1
-        assert FULL.get(form, "") in done.stderr
+        assert "cannot be written: File too large" in done.stderr
         assert "Traceback" not in done.stderr
         assert not [path for path in tmp_path.iterdir() if path.name != "home"]
 
