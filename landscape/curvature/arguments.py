@@ -99,11 +99,23 @@ def require_symmetric(op: Any) -> None:
         raise ArgumentError(f"eigenvalues of the coupling {rows} x {cols}: take a diagonal block", hint)
 
 
+def require_whole(op: Any) -> None:
+    """Raise ArgumentError, on every rank and before any product, for an operator on rows spread over ranks."""
+    ranks = getattr(getattr(op, "space", None), "ranks", 1)
+    if ranks > 1:
+        raise ArgumentError(
+            f"the rows of its vectors are spread over {ranks} ranks, and this takes whole ones",
+            "give an operator on whole vectors; eigsh, operator_norm and spectral_density take a Sharded",
+        )
+
+
 def require_pair(H_11: Any, H_12: Any, H_22: Any, abs_tau: Any) -> None:
     """Raise ArgumentError unless these are two diagonal blocks, what is between them, and a tolerance or None."""
     require_symmetric(H_11)
     require_operator(H_12)
     require_symmetric(H_22)
+    for H in (H_11, H_12, H_22):
+        require_whole(H)
     shapes = [tuple(H.shape) for H in (H_11, H_12, H_22)]
     if shapes[1] != (shapes[0][0], shapes[2][0]):
         raise ArgumentError(

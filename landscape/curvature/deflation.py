@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from landscape.curvature.arguments import require_symmetric
+from landscape.curvature.arguments import require_symmetric, require_whole
 from landscape.curvature.operators import LinearMap, MatrixOperator, Operator, in_dtype, known_error, written_out
 from landscape.errors import ArgumentError, kind_of
 from landscape.results import Shown
@@ -40,6 +40,7 @@ class Deflated(Shown):
 
     def __init__(self, op: Operator | LinearMap, directions: Directions) -> None:
         require_symmetric(op)
+        require_whole(op)
         if not callable(getattr(directions, "remove", None)):
             raise ArgumentError(
                 f"the directions are {kind_of(directions)}", "give what projects them out, such as GaugeTangent(...)"

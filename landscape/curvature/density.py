@@ -8,7 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from landscape.curvature.arguments import as_densities, require_count, require_positive, require_symmetric
+from landscape.curvature.arguments import (
+    as_densities,
+    require_count,
+    require_positive,
+    require_symmetric,
+    require_whole,
+)
 from landscape.curvature.krylov import Lanczos, advance
 from landscape.curvature.lanczos import Method, is_dense
 from landscape.curvature.operators import LinearMap, written_out
@@ -294,6 +300,7 @@ def trace(op: LinearMap, probes: int = 30, seed: int = 0) -> Trace:
     interval takes Student's t. Exact for at most `probes` rows.
     """
     require_symmetric(op)
+    require_whole(op)
     require_count("probes", probes)
     op = Sound(op)
     n, third = op.shape[0], probes // 3

@@ -7,7 +7,7 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from landscape.curvature.arguments import require_count, require_positive, require_symmetric
+from landscape.curvature.arguments import require_count, require_positive, require_symmetric, require_whole
 from landscape.curvature.complement import GATHERED, index_bounds
 from landscape.curvature.density import Count, Quadrature, quadrature
 from landscape.curvature.lanczos import EigenResult, Method, eigsh, is_dense, operator_norm
@@ -66,6 +66,7 @@ def saddle_index(
     smallest valid one; and if more eigenvalues than `upper` are below -tau.
     """
     require_symmetric(op)
+    require_whole(op)
     if rel_tau is not None:
         require_positive("rel_tau", rel_tau)
     if upper is not None:

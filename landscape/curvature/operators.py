@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from landscape.curvature.arguments import chosen, require_choice, require_matrix, require_symmetric
+from landscape.curvature.arguments import chosen, require_choice, require_matrix, require_symmetric, require_whole
 from landscape.curvature.checks import blaming, is_finite, require_parameters
 from landscape.curvature.objective import Objective, Parameters, differentiable, gradients, require_objective
 from landscape.curvature.sound import require_finite, require_range
@@ -296,10 +296,10 @@ def product_error(op: LinearMap, seed: int = 0) -> float:
     """delta: the error of an operator's products, as a norm, measured with four random probes.
 
     The asymmetry |H - H^T|_F, which vanishes for exact products, and below float64 also the difference from the
-    same products in float64; beside it, what the operator states itself. Costs 4 products, or 4 in each precision;
-    none for a matrix, whose error is known.
+    same products in float64; beside it, what the operator states. Costs 4 products in each precision, a matrix none.
     """
     require_symmetric(op)
+    require_whole(op)
     if isinstance(op, MatrixOperator):
         return op.error + asymmetry(op.matrix)
     probes = gaussian(op.shape[0], 4, seed).to(op.device)

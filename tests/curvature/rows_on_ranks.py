@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -10,10 +12,13 @@ from helpers.matrices import matrix
 from helpers.rows import held, mine, whole
 
 from benchmarks.ranks import traffic
-from landscape.curvature.density import quadrature
+from landscape.curvature.coupling import coupling
+from landscape.curvature.deflation import Deflated
+from landscape.curvature.density import quadrature, trace
+from landscape.curvature.inertia import saddle_index
 from landscape.curvature.krylov import Krylov, advance
 from landscape.curvature.lanczos import eigsh, operator_norm
-from landscape.curvature.operators import MatrixOperator, Product
+from landscape.curvature.operators import MatrixOperator, Product, product_error
 from landscape.curvature.sharded import Sharded
 from landscape.curvature.spaces import VectorSpace
 from landscape.errors import ArgumentError, NumericsError
@@ -117,3 +122,20 @@ def test_whole_vectors_and_matrices_are_refused() -> None:
     assert told.value.hint == 'give method="lanczos"'
     single = op @ mine(op, A[:, :1])[:, 0]
     torch.testing.assert_close(single, mine(op, A @ A[:, :1])[:, 0])
+
+
+@pytest.mark.parametrize("n", [2, 1])
+def test_what_takes_whole_vectors_refuses_those_over_ranks(n: int) -> None:
+    """On every rank alike: one that held all rows would wait for ever for the others, which hold none."""
+    op = Sharded(MatrixOperator(A[:n, :n]))
+    takes: list[Callable[[], object]] = [
+        lambda: saddle_index(op, method="lanczos"),
+        lambda: product_error(op),
+        lambda: trace(op),
+        lambda: coupling(op, op, op),
+        lambda: Deflated(op, object()),  # type: ignore[arg-type]
+    ]
+    refusal = f"spread over {dist.get_world_size()} ranks, and this takes whole ones"
+    for take in takes:
+        with pytest.raises(ArgumentError, match=refusal):
+            take()
