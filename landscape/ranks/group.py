@@ -16,7 +16,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from landscape.errors import DeviceError, LandscapeError, as_landscape_error, complain
 from landscape.ranks.launch import PATIENCE, Launch
-from landscape.ranks.watch import Watch
+from landscape.ranks.watch import RankError, Watch
 
 _FOREVER = datetime.timedelta(days=30)
 """Of collectives: rank 0 may factorise a matrix for hours. `Watch` sees whether the others are alive."""
@@ -84,7 +84,7 @@ def joined(launch: Launch, patience: float = PATIENCE) -> Iterator[Ranks]:
     """The process group of the ranks that torchrun has started, and the watch over them.
 
     patience: seconds without progress after which a rank counts as hanging. An error of any rank ends all of them, with
-    its exit code, and is printed once.
+    its exit code, and is printed once, with the rank that it is of.
     """
     watch = _join(launch, patience)
     try:
@@ -117,17 +117,19 @@ def _join(launch: Launch, patience: float) -> Watch:
 
 def _end(watch: Watch, launch: Launch, error: BaseException) -> None:
     """End this process and all others: the others may wait for this one in a collective for ever."""
-    known = as_landscape_error(error)
-    if watch.fail(known or LandscapeError(f"rank {launch.rank} fails: {type(error).__name__}", "")):
-        if known:
-            complain(known)
-        else:
+    known, name = as_landscape_error(error), f"rank {launch.rank} of {launch.size}"
+    if watch.fail(known or LandscapeError(f"{name} fails: {type(error).__name__}", "")):
+        if known is None:
+            error.add_note(f"on {name}")
             traceback.print_exception(error)
+        else:
+            # Others may have no such error, on their machines and of their samples.
+            complain(known if isinstance(known, RankError) else LandscapeError(f"{name}: {known}", known.hint))
     watch.leave(known.exit_code if known else 1)
 
 
 def require_alike(ranks: Ranks, what: str, value: str, hint: str) -> None:
-    """Raise LandscapeError, on every rank, for the first of them whose value is not that of rank 0."""
+    """Raise RankError, on every rank, for the first of them whose value is not that of rank 0."""
     for rank, other in enumerate(every := ranks.gather(value)):
         if other != every[0]:
-            raise LandscapeError(f"rank {rank} has {what} {other}, rank 0 {every[0]}", hint)
+            raise RankError(f"rank {rank} has {what} {other}, rank 0 {every[0]}", hint)

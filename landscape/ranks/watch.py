@@ -37,7 +37,7 @@ _SLOW = f"{_RESUME}; raise --patience if the rank was only slow"
 
 
 class RankError(LandscapeError):
-    """A rank that has died or hangs."""
+    """A rank that has died, hangs, or is unlike the others."""
 
 
 class InterruptedRanksError(LandscapeError):

@@ -55,12 +55,12 @@ FAULTS = {
     ("SIGKILL", 1): "error: rank 1 of 3 (process ",
     ("SIGKILL", 0): "error: ",
     ("SIGSTOP", 2): " is stopped",
-    ("memory", 1): "error: memory ran out",
-    ("bug", 2): "ValueError: a defect",
+    ("memory", 1): "error: rank 1 of 3: memory ran out",
+    ("bug", 2): "ValueError: a defect\non rank 2 of 3\n",
     ("hang", 0): "error: rank 0 of 3 (process {pid} on ",
     ("hang", 2): " hangs at test_faults_of_ranks.py, line ",
     ("spin", 1): " has not done its part ",
-    ("numbers", 0): "error: every rank says this",
+    ("numbers", 0): " of 3: every rank says this",
     ("code", 1): "error: rank 1 has the code other, rank 0 same",
 }
 
