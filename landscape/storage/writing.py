@@ -27,7 +27,8 @@ from landscape.storage.files import require_name
 from landscape.storage.handles import Handle, is_marked
 from landscape.storage.strings import SIGNATURE
 
-_FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+_LIMITS = (errno.EFBIG, errno.EDQUOT)
+"""Where a disk with bytes free takes none from this user."""
 _LOCKLESS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 """What file systems without locks answer."""
 _LOCK_TEXT = b'{"pid": '
@@ -75,9 +76,11 @@ def temporary_file(path: Path, size: int) -> Iterator[Path]:
         os.replace(temporary, path)
         _sync(path.parent)
     except OSError as error:
-        if error.errno not in _FULL:
-            raise cannot_write(path, error) from error
-        raise _no_room(path, size) from error
+        if error.errno == errno.ENOSPC:
+            raise _no_room(path, size) from error
+        if error.errno in _LIMITS:
+            raise FileError(f"{path} cannot be made, {size:,} bytes: {error.strerror}", mend(error)) from error
+        raise cannot_write(path, error) from error
     finally:
         temporary.unlink(missing_ok=True)
 
