@@ -177,21 +177,23 @@ def submit_sweep(
 ) -> list[Submission]:
     """Submit what is left of a sweep to Slurm, `pack` jobs a task, and return: see `status`.
 
-    options: submitit's parameters. What Slurm has in its queue is not submitted again. Raises as `run_sweep`,
-    FileError where it is in the queue with other options, and LandscapeError where Slurm refuses the jobs.
+    options: submitit's parameters. What Slurm has in its queue is not submitted again; new analyses wait for the runs
+    there. Raises as `run_sweep`, FileError where it is in the queue with other options, and LandscapeError where Slurm
+    refuses the jobs.
     """
     waiting = in_queue(sweep_folder(config, out) / JOBS)
     if waiting and overwrite:
         raise FileError(f"Slurm has {len(waiting):,} files of this sweep in its queue", "end it with --cancel first")
-    _require_queued(waiting, config, out)
+    _require_queued(waiting.keys(), config, out)
     with planned(config, out, overwrite) as work:
         # Groups are the same whatever is left of them, as who trains beside whom changes the last bits.
         groups = balanced(work.configs, math.ceil(len(work.configs) / TOGETHER))
         left = [{p: c for p, c in group.items() if p in work.untrained and p.name not in waiting} for group in groups]
         trainings = [Training(group) for group in left if group]
         analyses = [analysis for analysis in work.analyses if analysis.path.name not in waiting]
+        needed = {waiting[a.run.name] for a in analyses if waiting.get(a.run.name)}
         folder = work.folder.resolve()
-        return submit([trainings, analyses], folder, work.attempt, config.name, pack, options or {})
+        return submit([trainings, analyses], folder, work.attempt, config.name, pack, options or {}, needed)
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ import re
 import signal
 import subprocess
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -118,10 +118,17 @@ class Allocation:
 
 
 def submit(
-    batches: Sequence[Sequence[Job]], folder: Path, attempt: int, name: str, pack: int, chosen: Mapping[str, Any]
+    batches: Sequence[Sequence[Job]],
+    folder: Path,
+    attempt: int,
+    name: str,
+    pack: int,
+    chosen: Mapping[str, Any],
+    needed: Set[str] = frozenset(),
 ) -> list[Submission]:
     """Submit batches of jobs, each of which starts when the one before has ended, `pack` jobs a task.
 
+    needed: arrays in the queue, by number, that the last batch waits for as well.
     Raises FileError for a folder that Slurm cannot name, and LandscapeError if it refuses a batch; what was submitted
     before runs.
     """
@@ -136,8 +143,13 @@ def submit(
     except RuntimeError as error:
         raise LandscapeError("srun is not on the PATH", "submit from a machine of the cluster") from error
     folder.mkdir(parents=True, exist_ok=True)
-    submitted, before = [], ""
+    submitted: list[Submission] = []
+    before: list[str] = []
     for jobs in filter(None, batches):
+        ahead = before + sorted(needed if jobs is batches[-1] else ())
+        waits = [f"afterany:{':'.join(ahead)}"] if ahead else []
+        if "dependency" in chosen and not before:
+            waits.insert(0, chosen["dependency"])
         tasks = [jobs[i : i + pack] for i in range(0, len(jobs), pack)]
         longest = _longest_array()
         arrays = [tasks[i : i + longest] for i in range(0, len(tasks), longest)]
@@ -150,8 +162,8 @@ def submit(
             parameters["srun_args"] = [f"--cpus-per-task={parameters['cpus_per_task']}"]
             if "array_parallelism" in chosen:
                 parameters["array_parallelism"] = max(1, chosen["array_parallelism"] // len(arrays))
-            if before:
-                parameters["dependency"] = before
+            if waits:
+                parameters["dependency"] = ",".join(waits)
             submission = Submission(label, attempt, [list(names(task)) for task in array])
             submission.write(folder)
             try:
@@ -166,7 +178,7 @@ def submit(
             numbers.append(number)
             submitted.append(dataclasses.replace(submission, array=number))
             submitted[-1].write(folder)
-        before = "afterany:" + ":".join(numbers)
+        before = numbers
     return submitted
 
 
@@ -195,11 +207,12 @@ def queued(submitted: Sequence[Submission]) -> dict[tuple[str, int], str]:
     return found
 
 
-def in_queue(folder: Path) -> set[str]:
-    """The files of the tasks that Slurm has in its queue."""
+def in_queue(folder: Path) -> dict[str, str]:
+    """The files of the tasks that Slurm has in its queue, with the numbers of their arrays."""
     submitted = submissions(folder)
     queue = queued(submitted)
-    return {file for s in submitted for i, files in enumerate(s.files) if (s.name, i) in queue for file in files}
+    waiting = [(s.array, files) for s in submitted for i, files in enumerate(s.files) if (s.name, i) in queue]
+    return {file: array for array, files in waiting for file in files}
 
 
 def cancel(submitted: Sequence[Submission]) -> int:

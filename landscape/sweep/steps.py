@@ -85,5 +85,6 @@ def submit_analysis(
             return []
         steps = [Step(run, config, task, part_file(out, config, task)) for task in tasks]
         left = [step for step in steps if not step.path.exists() and step.path.name not in waiting]
+        needed = {waiting[step.path.name] for step in steps if waiting.get(step.path.name)}
         merge = Merge(run, config, out, overwrite)
-        return submit([left, [merge]], folder, 1 + last_attempt(folder), out.stem, pack, options or {})
+        return submit([left, [merge]], folder, 1 + last_attempt(folder), out.stem, pack, options or {}, needed)

@@ -245,12 +245,18 @@ def test_options_of_slurm() -> None:
 
 
 def test_a_sweep_that_is_changed_while_its_jobs_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is in the queue with other options is refused; more runs are submitted."""
+    """What is in the queue with other options is refused; more runs and analyses are submitted."""
     sent: list[list[Any]] = []
-    monkeypatch.setattr(sweeping, "in_queue", lambda folder: {"base-s0.h5", "base-s0.hessian.h5"} if sent else set())
-    monkeypatch.setattr(
-        sweeping, "submit", lambda batches, *more: sent.append([list(batch) for batch in batches]) or []
-    )
+    needed: list[set[str]] = []
+
+    def submit(batches: list[list[Any]], *more: Any) -> list[Submission]:
+        sent.append([list(batch) for batch in batches])
+        needed.append(more[-1])
+        return []
+
+    queue = {"base-s0.h5": "7", "base-s0.hessian.h5": "8"}
+    monkeypatch.setattr(sweeping, "in_queue", lambda folder: queue if sent else {})
+    monkeypatch.setattr(sweeping, "submit", submit)
     sweeping.submit_sweep(SweepConfig(**SWEEP), tmp_path)
     defined = (tmp_path / "sweep" / DEFINITION).read_text()
     changed = [{"train": {**SHORT, "lr": 0.5}}, {"hessian": [{**SWEEP["hessian"][0], "k": 3}]}]
@@ -264,7 +270,13 @@ def test_a_sweep_that_is_changed_while_its_jobs_wait(tmp_path: Path, monkeypatch
         ["base-s1.h5"],
         ["base-s1.hessian.h5"],
     ]
-    assert len(sent) == 2
+    more = {"hessian": [*SWEEP["hessian"], {"name": "end", "steps": "20", "blocks": ["W"]}]}
+    sweeping.submit_sweep(SweepConfig(**{**SWEEP, **more}), tmp_path)
+    assert [[path.name for job in batch for path in job.outputs] for batch in sent[-1]] == [
+        [],
+        ["base-s0.hessian-end.h5"],
+    ]
+    assert needed == [set(), set(), {"7"}]
 
 
 @pytest.mark.parametrize(("said", "longest"), [("MaxArraySize = 11", 11), ("MaxArraySize = 0", 1), ("", 1001)])

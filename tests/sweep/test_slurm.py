@@ -19,7 +19,7 @@ from landscape.cli import main as cli
 from landscape.config import TrainConfig
 from landscape.sweep.jobs import Training
 from landscape.sweep.plan import SweepConfig, sweep_runs
-from landscape.sweep.slurm import cancel, in_queue, queued, submit
+from landscape.sweep.slurm import cancel, in_queue, queued, submissions, submit
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 SWEEP: dict[str, Any] = {
@@ -108,9 +108,23 @@ def test_names_of_jobs(slurm: dict[str, str], tmp_path: Path) -> None:
     for name in ("a|b.hessian", 'it\'s "my" run\\c', "x\ny,é%j"):
         ours = submit([jobs], tmp_path / "jobs", 1, name, 1, waits)
         assert set(queued(ours).values()) == {"PENDING"}
-        assert in_queue(tmp_path / "jobs") == {"a.h5", "b.h5"}
+        assert in_queue(tmp_path / "jobs").keys() == {"a.h5", "b.h5"}
         assert cancel(ours) == 2
         wait_for(lambda ours=ours: not queued(ours))
+
+
+@pytest.mark.long
+def test_analyses_that_are_added_wait_for_the_runs_in_the_queue(slurm: dict[str, str], tmp_path: Path) -> None:
+    """Of Slurm itself, beside what the user has them wait for."""
+    held = said(slurm, "sbatch", "--parsable", "--hold", "--wrap=true").strip()
+    options = ["--executor", "slurm", "--pack", "4", "--slurm", "cpus=1", "time=10", f"dependency=afterany:{held}"]
+    for analyses in ([], SWEEP["hessian"]):
+        assert cli.run([*arguments(tmp_path, {**SWEEP, "hessian": analyses})[:-2], *options]) == 0
+    runs, added = sorted(submissions(tmp_path / "shapes/.jobs"), key=lambda submission: int(submission.array))
+    waits = set(said(slurm, "squeue", "--noheader", f"--jobs={added.array}", "--format=%E").split())
+    assert len(waits) == 1
+    assert set(re.findall(r"\d+(?=_|\(|,|$)", waits.pop())) >= {held, runs.array}
+    cancel([runs, added])
 
 
 def workers(pid: int) -> list[int]:
