@@ -39,6 +39,7 @@ def by_step(result: HessianReader) -> Table:
         row: dict[str, Any] = {n: v for n, v in held.items() if n not in of_pairs}
         row |= {n: held[n][shown] for n in of_pairs & held.keys() if result.pairs}
         pair = result.pairs[0] if result.pairs else ""
+        row["unconverged"] = {block for i, block in enumerate(result.blocks) if not result.converged(step, i)}
         row["joint"] = _of_block(result, step, result.blocks.index(pair)) if pair in result.measured(step) else None
         lines.append([str(step), *(_cell(column, row) for column in columns)])
     return lines

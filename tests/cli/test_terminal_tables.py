@@ -58,6 +58,20 @@ def test_the_lowest_eigenvalue_of_a_pair_is_starred_as_beside_its_block(tmp_path
         assert table[1][table[0].index(title)].endswith("*")
 
 
+def test_the_curvature_ratio_is_starred_as_its_blocks(tmp_path: Path, tiny_run: Path) -> None:
+    """Where W alone has not converged, and not where another block has not; a dash has no star."""
+    few = {"steps": "0", "method": "lanczos", "k": 1, "max_hvps": 5, "probes": 2, "device": "cpu"}
+    found = analyse(tiny_run, HessianConfig(**few, blocks=("E", "W")), tmp_path / "few.hessian.h5", quiet=True)
+    for which, blocks, star in ((0, ["E", "W"], True), (1, ["E", "W"], True), (1, ["E", "V"], False)):
+        found.row(0)["converged"][:] = 1
+        found.row(0)["converged"][which, 1, 0] = 0
+        found.blocks[:] = blocks
+        titles, cells = by_step(found)
+        assert cells[titles.index("curv. ratio")].endswith("*") == star
+    alone = analyse(tiny_run, HessianConfig(**few, blocks=("E",)), tmp_path / "E.hessian.h5", quiet=True)
+    assert "*" not in {cell for line in by_step(alone) for cell in line}
+
+
 def test_the_tutorial_shows_columns_that_exist(tiny_hessian: HessianReader, monkeypatch: pytest.MonkeyPatch) -> None:
     """In their order."""
     monkeypatch.setenv("COLUMNS", "1000")

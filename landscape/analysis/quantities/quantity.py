@@ -26,7 +26,7 @@ class Column:
 
     title: may contain {pair}, the first pair of the file, and {parts}. cell: text from the datasets of one block; for
     quantities of pairs and points from those of the first analysed pair, with the first pair's joint block under
-    `joint`.
+    `joint` and the names of blocks of which not every eigenvalue converged under `unconverged`.
     """
 
     title: str

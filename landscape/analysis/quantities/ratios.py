@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from landscape.analysis.quantities.quantity import Checkpoint, Column, Quantity, Row, number, quotient
+from landscape.problems.embedding_mlp.blocks import BALANCED
 from landscape.storage.schema import Field
 
 
@@ -67,6 +68,14 @@ COLUMNS = (
     Column("grad. pred.", lambda row: number(row["gradient_ratio_predicted"])),
     Column("prop41", lambda row: number(row["prop41_ratio"])),
 )
-CURVATURE = (Column("curv. ratio", lambda row: number(row["curvature_ratio"])),)
+CURVATURE = (Column("curv. ratio", lambda row: _curvature(row)),)
+
+
+def _curvature(row: Row) -> str:
+    """The ratio, starred as the blocks of the two factors are."""
+    star = "" if np.isnan(row["curvature_ratio"]) or row["unconverged"].isdisjoint(BALANCED) else "*"
+    return f"{number(row['curvature_ratio'])}{star}"
+
+
 CURVATURE_RATIO = Quantity(MEASURED, compute_measured, reads_blocks=True, columns=CURVATURE, place=50)
 RATIOS = Quantity(FIELDS, compute, columns=COLUMNS, place=51)
