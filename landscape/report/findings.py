@@ -44,7 +44,8 @@ def findings(sources: Sequence[Source]) -> list[str]:
 
 
 def _grokking(sources: Sequence[Source], found: dict[str, Numbers]) -> str:
-    known = {source.label: one for source in sources if (one := found[source.label]).last_step is not None}
+    told = {source.label: found[source.label] for source in sources}
+    known = {label: one for label, one in told.items() if one.last_step is not None or one.diverged is not None}
     if not known:
         why = "no accuracies are recorded" if any(source.run for source in sources) else "the run file is not here"
         return f"Whether the network memorised and grokked is not known: {why}."
@@ -56,15 +57,23 @@ def _grokking(sources: Sequence[Source], found: dict[str, Numbers]) -> str:
         first = f"{label} memorised at step {step_text(one.memorised)} ({train})"
         if one.memorised is None:
             first = f"{label} did not memorise"
+        ended = ""
+        if one.diverged is not None:
+            ended = f"diverged at step {one.diverged:,}, where its loss or a parameter is not finite"
         if one.grokked is not None:
             later = f", {one.grokked - one.memorised:,} steps later" if one.memorised is not None else ""
-            return f"{first} and grokked at step {step_text(one.grokked)} ({test}){later}."
+            then = f"; it {ended}" * bool(ended)
+            return f"{first} and grokked at step {step_text(one.grokked)} ({test}){later}{then}."
+        if ended:
+            return f"{first} and {ended}."
         return f"{first} and did not grok by step {one.last_step:,}: its test accuracy is {one.test_accuracy:.3g}."
     parts = [
         f"{sum(step is not None for step in steps)} {verb}{_median(steps)}"
         for steps, verb in ((memorised, "memorised"), (grokked, "grokked"))
     ]
     said = f"Of {len(runs)} runs {' and '.join(parts)} ({limits[0]} and {limits[1]}; never counts as latest)"
+    if diverged := [one.diverged for one in runs if one.diverged is not None]:
+        said += f"; {len(diverged)} diverged, at step {spread(diverged, ',.0f')}"
     groups = settings([source for source in sources if source.label in known])
     if len(groups) > 1:
         each = [(group.label, [known[source.label].grokked for source in group.sources]) for group in groups[:_MOST]]

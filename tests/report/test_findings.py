@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from pathlib import Path
 
 import h5py
 import pytest
+from conftest import TINY
 from helpers.recording import small
 
 from landscape.report.figures.numbers import chosen_step, median_step
 from landscape.report.figures.sources import open_sources
 from landscape.report.findings import findings
+from landscape.training.loop import train
 from landscape.training.recorder import Recorder
 
 
@@ -67,6 +70,18 @@ def test_when_it_memorised_and_grokked(events: tuple[int | None, int | None], se
     assert rest[0].startswith("No curvature was measured: `landscape hessian`")
     assert rest[1].startswith("No coupling ratio was measured")
     assert rest[2] == "Proposition 4.1's ratio was not measured; the sharpness was not measured."
+
+
+def test_a_run_that_diverged(tmp_path: Path) -> None:
+    """At the step that `landscape train` names; it is counted among several."""
+    path, other = tmp_path / "wild.h5", record(tmp_path / "tame.h5", 200, 600)
+    summary = train(dataclasses.replace(TINY, lr=1e30), path, quiet=True)
+    ended = f"diverged at step {summary.diverged_step}"
+    said = findings(open_sources([path]))[0]
+    assert said == f"wild (seed 0) did not memorise and {ended}, where its loss or a parameter is not finite."
+    said = findings(open_sources([path, other]))[0]
+    assert "1 grokked" in said
+    assert f"; 1 diverged, at step {summary.diverged_step}" in said
 
 
 def test_several_runs_are_counted(tmp_path: Path) -> None:
