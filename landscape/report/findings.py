@@ -130,7 +130,8 @@ def _couplings(found: Sequence[Numbers]) -> str:
     for pair, ones in known.items():
         at_least = "at least " * any(one.is_kappa_bound for one in ones)
         counts = [one.above for one in ones if np.isfinite(one.above)]
-        count = f"{spread(counts, ',.0f')} above 1" if counts else "an uncertified number above 1"
+        certified = f" (certified in {len(counts)} of {len(ones)})" * (len(counts) < len(ones))
+        count = f"{spread(counts, ',.0f')} above 1{certified}" if counts else "an uncertified number above 1"
         told.append(f"{at_least}{spread([one.kappa for one in ones])} for {_named(pair, known)}, with {count}")
     return (
         f"The largest coupling ratio there is {', and '.join(told)}: each above 1 is a direction of negative curvature "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import shutil
 from pathlib import Path
 
@@ -11,9 +12,9 @@ import pytest
 from conftest import TINY
 from helpers.recording import small
 
-from landscape.report.figures.numbers import chosen_step, median_step
+from landscape.report.figures.numbers import chosen_step, median_step, numbers
 from landscape.report.figures.sources import open_sources
-from landscape.report.findings import findings
+from landscape.report.findings import _couplings, findings
 from landscape.training.loop import train
 from landscape.training.recorder import Recorder
 
@@ -95,6 +96,22 @@ def test_several_runs_are_counted(tmp_path: Path) -> None:
     assert median_step([300, None]) == median_step([None]) == float("inf")
     assert median_step([300, 400, None, None]) == float("inf")
     assert median_step([300, 400]) == 350
+
+
+def test_counts_that_are_not_certified_are_told(tiny_run: Path) -> None:
+    """Of three runs one has no certified number of ratios above 1; of one run that has none nothing is counted."""
+    (source,) = open_sources([tiny_run])
+    known = numbers(source)
+    unknown = dataclasses.replace(
+        known, pairs={name: dataclasses.replace(pair, above=math.nan) for name, pair in known.pairs.items()}
+    )
+    count = known.pairs["E,W"].above
+    for runs, said in (
+        ([known, unknown, known], f"E,W, with {count:.0f} above 1 (certified in 2 of 3), and"),
+        ([known, known], f"E,W, with {count:.0f} above 1, and"),
+        ([unknown], "E,W, with an uncertified number above 1, and"),
+    ):
+        assert said in _couplings(runs)
 
 
 def test_the_plateau_is_where_the_curvature_is_told(tiny_run: Path, tmp_path: Path) -> None:
