@@ -106,6 +106,8 @@ def test_any_run(name: str, folder: Path) -> None:
     """Tasks, inputs, precisions, one step, one eigenvalue, no full spectrum, hardly any metrics, zero weights."""
     drawn = draw([folder / f"{name}.h5"])
     assert drawn.keys() >= {"training_curves", "extreme_eigenvalues", "saddle_index", "densities"}
+    # Without a row after step 0 there is nothing to see.
+    assert name != "short" or "prop41_ratio" not in drawn
     assert ("spectra" in drawn) == (name != "free")
     assert ("tracking" in drawn) == (name not in ("short", "seldom"))
     index = drawn["saddle_index"]
@@ -252,11 +254,13 @@ def test_an_analysis_that_was_interrupted_at_once(
 
 
 def test_a_run_that_diverged(tmp_path: Path) -> None:
-    """Rows of NaN in the metrics are gaps."""
+    """Rows of NaN in the metrics are gaps; the ratio of learning rates has no others."""
     run = tmp_path / "gone.h5"
     with contextlib.suppress(LandscapeError):
         train(dataclasses.replace(TINY, optimizer="sgd", lr=1e30), run, quiet=True)
-    assert {"training_curves", "prop41_ratio"} <= draw([run]).keys()
+    drawn = draw([run]).keys()
+    assert "training_curves" in drawn
+    assert "prop41_ratio" not in drawn
 
 
 @pytest.mark.slow

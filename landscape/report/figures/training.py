@@ -15,7 +15,7 @@ from landscape.report.figures.captions import listed, what_was_run
 from landscape.report.figures.families import family
 from landscape.report.figures.numbers import asked_of_rates, median_step, spread, step_text
 from landscape.report.figures.several import BANDS, Panel, are_several, several
-from landscape.report.figures.sources import Drawn, Source, having
+from landscape.report.figures.sources import Drawn, NotDrawnError, Source, having
 from landscape.report.style import new_figure, palette
 from landscape.storage.runs import GROK, GROKKED, MEMORISE, MEMORISED
 
@@ -109,6 +109,8 @@ def prop41_ratio(sources: Sequence[Source]) -> Drawn:
                 f"{frequency} {float(data[frequency][-1]):.4f}"
             )
         rows.append(_rows(source, ("prop41_ratio", *norms, frequency, *rates)))
+    if not numbers:
+        raise NotDrawnError("no row of metrics after step 0 holds Proposition 4.1's ratio")
     left.set(xlabel="step", ylabel=" / ".join(rates))
     right.set(xlabel="step", ylabel="its factors")
     for axis in figure.axes:
