@@ -181,6 +181,12 @@ def test_a_chart_tells_its_numbers_and_takes_clicks(shown: Browser) -> None:
     assert shown.evaluate("document.getElementById('now').textContent") == "step 60"
 
 
+def test_a_rounded_share_is_not_exact(shown: Browser) -> None:
+    """0 % and 100 % are those alone."""
+    told = shown.evaluate("[0, 0.0004, 0.0005, 0.4, 0.9994, 0.9996, 1].map(share)")
+    assert told == ["0.0 %", "< 0.1 %", "0.1 %", "40.0 %", "99.9 %", "> 99.9 %", "100.0 %"]
+
+
 def test_tables_sort(shown: Browser) -> None:
     """By number, both ways, with what is not known at the end; words by letter."""
     table = "details table.sortable"

@@ -23,6 +23,7 @@ from landscape.analysis.slices import Slices
 from landscape.cli.tables import contents
 from landscape.config import HessianConfig
 from landscape.report.figures import FAMILIES, timeline
+from landscape.report.figures.numbers import percent
 from landscape.report.figures.several import Panel, several
 from landscape.report.figures.slices import slices
 from landscape.report.figures.sources import Drawn, Source, open_sources
@@ -47,6 +48,22 @@ def changed(run: Path, change: Change, part: str = "measured") -> Source:
     data = getattr(source, part).copy(deep=True)
     source.__dict__[part] = data if (other := change(data)) is None else other
     return source
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [
+        (0.0, "0 %"),
+        (0.0004, "< 1 %"),
+        (0.4, "40 %"),
+        (0.994, "99 %"),
+        (0.9996, "> 99 %"),
+        (1.0, "100 %"),
+    ],
+)
+def test_a_rounded_share_is_not_exact(share: float, text: str) -> None:
+    """0 % and 100 % are those alone."""
+    assert percent(share) == text
 
 
 def test_rounding_noise_is_no_negative_curvature(tiny_run: Path) -> None:

@@ -13,7 +13,7 @@ from landscape.analysis.embeddings import appears
 from landscape.report.figures.axes import event_lines, legend, nothing, step_axis
 from landscape.report.figures.captions import what_was_run
 from landscape.report.figures.families import family
-from landscape.report.figures.numbers import digits, spread, step_text
+from landscape.report.figures.numbers import digits, percent, spread, step_text
 from landscape.report.figures.several import BANDS, Panel, are_several, several
 from landscape.report.figures.sources import Drawn, Source, having
 from landscape.report.style import new_figure, palette
@@ -131,7 +131,7 @@ def embedding_circles(sources: Sequence[Source]) -> Drawn:
             continue
         points = draw_circle(axis, k, z, number, 13, 0.7)
         used = "" if last["frequency_in_use"].values[k] == 1 else " (chance)"
-        axis.set_title(f"frequency {k}{used}\n{100 * share:.0f} %, R² {r2:.2f}", fontsize="small")
+        axis.set_title(f"frequency {k}{used}\n{percent(share)}, R² {r2:.2f}", fontsize="small")
         axis.margins(0.08)
     if points is not None:
         figure.colorbar(points, ax=figure.axes, label="number", shrink=0.75)

@@ -221,3 +221,11 @@ def bracket(lower: float, upper: float) -> str:
 def digits(value: float, form: str = ".3g") -> str:
     """A number with a true minus sign."""
     return f"{value:{form}}".replace("-", "−")
+
+
+def percent(share: float) -> str:
+    """A share in per cent; a rounded one is never 0 % or 100 %."""
+    rounded = f"{100 * share:.0f} %"
+    if rounded == "0 %" and share > 0:
+        return "< 1 %"
+    return "> 99 %" if rounded == "100 %" and share < 1 else rounded

@@ -4,7 +4,9 @@ const chosen = document.getElementById("chosen"), slider = document.getElementBy
 const tip = document.getElementById("tip"), toggles = document.getElementById("toggles"), hidden = new Set();
 const NS = "http://www.w3.org/2000/svg", W = 420, H = 210, LEFT = 52, RIGHT = 10, TOP = 10, BOTTOM = 26;
 const short = (x) => x === null ? "–" : Number(x).toPrecision(3).replace("-", "−");
-const share = (x) => `${(100 * x).toFixed(1)} %`;
+// A rounded share is never 0 % or 100 %.
+const share = (x) =>
+  x > 0 && x < 0.0005 ? "< 0.1 %" : x >= 0.9995 && x < 1 ? "> 99.9 %" : `${(100 * x).toFixed(1)} %`;
 
 function draw(svg, name, attributes, text) {
   const node = document.createElementNS(NS, name);
