@@ -41,7 +41,9 @@ FIELDS = (
         "principal_angles",
         ("block", "part", "rank"),
         "f8",
-        "principal angles, ascending, between each matrix and the span of the reported eigenvectors below -tolerance",
+        "principal angles, ascending, between each matrix and the span of the reported eigenvectors below -tolerance; "
+        "pi/2 beyond the rows of a matrix that has fewer, NaN beyond these eigenvectors and for parts of several "
+        "matrices",
         "rad",
     ),
 )
