@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from landscape.text import first_few, printable
+from landscape.text import first_few, literal, printable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -134,7 +134,7 @@ def curves(data: pd.DataFrame, ax: Axes | None, x: str, y: str, by: str = "", sp
     ax = _on(ax)
     for label, part in data.groupby(by, sort=False) if by else [(None, data)]:
         at, values = part[x].to_numpy(float), part[y].to_numpy(float)
-        ax.plot(at, values, marker="o" if len(at) <= 50 else "", label=label)
+        ax.plot(at, values, marker="o" if len(at) <= 50 else "", label=literal(str(label)) if by else None)
         if spread:
             around = part[spread].to_numpy(float)
             ax.fill_between(at, values - around, values + around, alpha=0.25)
@@ -147,10 +147,10 @@ def curves(data: pd.DataFrame, ax: Axes | None, x: str, y: str, by: str = "", sp
 def events(data: pd.DataFrame, ax: Axes | None, x: str, y: str, last: str) -> Axes:
     """Draw the step y by category x, a dot a row, and a hollow triangle at step `last` without y; returns the axes."""
     ax = _on(ax)
-    known = data[y].notna()
-    ax.plot(data[x], data[y].where(known), "o", alpha=0.7, label="reached")
+    known, places = data[y].notna(), data[x].map(literal)
+    ax.plot(places, data[y].where(known), "o", alpha=0.7, label="reached")
     if not known.all():
-        ax.plot(data[x], data[last].where(~known), "^", fillstyle="none", label="not reached by the last step")
+        ax.plot(places, data[last].where(~known), "^", fillstyle="none", label="not reached by the last step")
         ax.legend()
     ax.set(xlabel=x, ylabel=y.replace("_", " "))
     return ax

@@ -1,4 +1,4 @@
-"""Text for people: escaped for the terminal, Markdown and CSV, and shortened."""
+"""Text for people: escaped for the terminal, Markdown, plots and CSV, and shortened."""
 
 from __future__ import annotations
 
@@ -28,6 +28,14 @@ def markdown(text: object) -> str:
     """One line of Markdown that shows the text literally: no HTML, links, images or emphasis."""
     shown = printable(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return _MARKUP.sub(r"\\\g<0>", shown)
+
+
+def literal(name: str) -> str:
+    """A name as a label of a plot that shows its letters.
+
+    Matplotlib typesets what stands between dollars, and leaves labels that begin with an underscore out of legends.
+    """
+    return " " * name.startswith("_") + name.replace("$", r"\$")
 
 
 def csv_cell(value: Any) -> Any:

@@ -129,14 +129,6 @@ LOOKS = OF_MLP | OF_TRANSFORMER
 _SHAPES = "sv^D<>pP"
 
 
-def literal(name: str) -> str:
-    """A name as a label that shows its letters.
-
-    Matplotlib typesets what stands between dollars, and leaves labels that begin with an underscore out of legends.
-    """
-    return " " * name.startswith("_") + name.replace("$", r"\$")
-
-
 def plain_powers(figure: Figure) -> None:
     """Write powers of ten in plain letters: typesetting them takes more time than the rest of a figure."""
     from matplotlib.ticker import LogFormatterMathtext, LogFormatterSciNotation

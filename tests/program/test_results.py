@@ -13,6 +13,7 @@ from typing import Any
 
 import matplotlib as mpl
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from conftest import TINY
@@ -22,7 +23,7 @@ import landscape
 from landscape import HessianOperator, MatrixOperator, Objective
 from landscape.analysis.slices import slice_checkpoint
 from landscape.config import AnalysisConfig, SliceConfig
-from landscape.results import Curve, Interval, Result
+from landscape.results import Curve, Interval, Result, curves
 from landscape.sweep.plan import SweepRun
 from landscape.sweep.run import Failure, SweepResult
 from landscape.training.loop import summarise
@@ -232,6 +233,21 @@ def test_files_are_tables_and_plots(tiny_run: Path, tiny_hessian: landscape.Hess
     told = pytest.raises(landscape.LandscapeError, match="b.h5 holds no metrics")
     with landscape.RunFile(tmp_path / "b.h5") as run, told:
         run.plot()
+    pyplot.close("all")
+
+
+@pytest.mark.parametrize("name", ["$x$", "$x_{$", "_x"])
+def test_names_are_drawn_as_they_are(name: str, tiny_run: Path) -> None:
+    """Matplotlib would take dollars for mathematics, or fail on them, and leave an underscore's out of the legend."""
+    axes = curves(pd.DataFrame({"step": [0, 1], "y": [2, 3], "block": name}), None, "step", "y", "block")
+    (label,) = axes.get_legend().get_texts()
+    summary = dataclasses.replace(summarise(tiny_run), grok_step=20)
+    swept = SweepResult([(SweepRun({"case": name}, tiny_run, TINY, {}), summary)], [], []).plot()
+    swept.figure.canvas.draw()
+    axes.figure.canvas.draw()
+    for text in (label.get_text(), *(tick.get_text() for tick in swept.get_xticklabels())):
+        assert text.replace(r"\$", "$").strip() == name
+        assert not text.replace(r"\$", "").count("$")
     pyplot.close("all")
 
 

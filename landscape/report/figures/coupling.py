@@ -17,7 +17,8 @@ from landscape.report.figures.numbers import claimed, digits, spread
 from landscape.report.figures.settings import settings
 from landscape.report.figures.several import BANDS, are_several, pair_panels, several
 from landscape.report.figures.sources import Drawn, NotDrawnError, Source, having
-from landscape.report.style import colour, distinct, literal, marker, new_figure
+from landscape.report.style import colour, distinct, marker, new_figure
+from landscape.text import literal
 
 if TYPE_CHECKING:
     import xarray

@@ -13,8 +13,9 @@ from landscape.report.figures.families import family
 from landscape.report.figures.numbers import bracket
 from landscape.report.figures.several import BANDS, are_several, pair_panels, several
 from landscape.report.figures.sources import Drawn, NotDrawnError, Source, having
-from landscape.report.style import colour, literal, marker, new_figure
+from landscape.report.style import colour, marker, new_figure
 from landscape.storage.schema import LEVELS
+from landscape.text import literal
 
 
 @family(55)

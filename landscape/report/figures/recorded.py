@@ -13,7 +13,8 @@ from landscape.report.figures.captions import listed, what_was_run
 from landscape.report.figures.families import family
 from landscape.report.figures.numbers import spread
 from landscape.report.figures.sources import Drawn, NotDrawnError, Source
-from landscape.report.style import HEIGHT, distinct, literal, new_figure
+from landscape.report.style import HEIGHT, distinct, new_figure
+from landscape.text import literal
 
 _MOST = 12
 """Largest number of metrics drawn."""

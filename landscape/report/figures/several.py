@@ -14,7 +14,8 @@ from landscape.report.figures.axes import nothing, outside_legend, step_axis
 from landscape.report.figures.numbers import claimed
 from landscape.report.figures.settings import settings
 from landscape.report.figures.sources import Source
-from landscape.report.style import distinct, literal, new_figure
+from landscape.report.style import distinct, new_figure
+from landscape.text import literal
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -15,8 +15,9 @@ from landscape.report.figures.numbers import bracket, claimed, digits, is_negati
 from landscape.report.figures.numbers import numbers as key_numbers
 from landscape.report.figures.several import BANDS, are_several, pair_panels, several
 from landscape.report.figures.sources import Drawn, NotDrawnError, Source, having
-from landscape.report.style import colour, literal, marker, new_figure, shades
+from landscape.report.style import colour, marker, new_figure, shades
 from landscape.storage.schema import LEVELS
+from landscape.text import literal
 
 STEPS_SHOWN = 4
 BOUND_OF_TOKENS = {"operands": ":", "constants": "-."}

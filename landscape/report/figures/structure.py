@@ -14,7 +14,8 @@ from landscape.report.figures.families import family
 from landscape.report.figures.numbers import STABLE, STABLE_FOR, digits, spread
 from landscape.report.figures.several import BANDS, Panel, are_several, pair_panels, several
 from landscape.report.figures.sources import Drawn, NotDrawnError, Source, having
-from landscape.report.style import colour, literal, marker, new_figure, palette
+from landscape.report.style import colour, marker, new_figure, palette
+from landscape.text import literal
 
 LABEL = {"sharpness_gd": "gradient descent", "sharpness_adam": "Adam"}
 
