@@ -15,7 +15,7 @@ from torch import Tensor
 
 from landscape import problems
 from landscape.analysis.expected import Blocks
-from landscape.analysis.fields import STATUS, critical_table, search_table
+from landscape.analysis.fields import STATUS, critical_table, losses_in, search_table
 from landscape.analysis.hessian import (
     existing,
     joined,
@@ -120,7 +120,7 @@ class _Refinement:
         axes = {axis: n for spec in specs.values() for axis, n in zip(spec.axes, spec.shape, strict=True)}
         parameters = [Field(name, spec.axes, "f8", spec.meaning or name) for name, spec in specs.items()]
         tables, scales = self.measurement.layout()
-        tables += [critical_table(parameters), search_table(parameters)]
+        tables += [losses_in(critical_table(parameters), self.config), search_table(parameters)]
         scales = {**scales, **{axis: range(n) for axis, n in axes.items()}}
         attrs = written_attrs(self.reader, self.config, self.found, str(self.problem.device), self.source)
         return self.closing.enter_context(open_writer(self.out, attrs, 1, tables, scales, self.found))

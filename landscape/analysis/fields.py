@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 
 from landscape.analysis.embeddings import LEVEL, PERMUTATIONS, STATISTICS, Statistic
 from landscape.analysis.quantities import QUANTITIES, density
+from landscape.config import AnalysisConfig
 from landscape.storage.hessians import HessianReader
 from landscape.storage.inspect import FileState
 from landscape.storage.layout import misfit
@@ -22,6 +24,14 @@ BOOKKEEPING = (
     counted("checkpoint_crc32", (), "commit record of the checkpoint; missing (-1): not known", since="1.1"),
 )
 ROOT = Table("/", "step", (*(f for q in QUANTITIES for f in q.fields), *density.FIELDS, *BOOKKEEPING))
+
+
+def losses_in(table: Table, config: AnalysisConfig) -> Table:
+    """The table of an analysis: a loss of the user's own problem may be anything, not in nat alone."""
+    if not config.problem:
+        return table
+    fields = (dataclasses.replace(f, units="1") if f.units == "nat" else f for f in table.fields)
+    return dataclasses.replace(table, fields=tuple(fields))
 
 
 def density_table(blocks: tuple[str, ...]) -> Table:

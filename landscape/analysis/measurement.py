@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from landscape.analysis.checkpoint import Checkpoint
-from landscape.analysis.fields import ENDS, ROOT, density_table, spectrum_table, vectors_table
+from landscape.analysis.fields import ENDS, ROOT, density_table, losses_in, spectrum_table, vectors_table
 from landscape.analysis.quantities import QUANTITIES, density, tracking
 from landscape.analysis.quantities.quantity import Quantity, Row, pad
 from landscape.config import AnalysisConfig
@@ -76,7 +76,7 @@ class Measurement:
         named |= {"pair": [joint(pair) for pair in self.problem.pairs], "part": list(self.problem.parts)}
         rows = {f"param_row_{b}": range(n) for b, n in sizes.items()}
         scales = {**named, **ENDS, "rank": range(self.config.k), "density_point": range(density.POINTS), **rows}
-        return [ROOT, spectrum_table(full), density_table(blocks), *vectors], scales
+        return [losses_in(ROOT, self.config), spectrum_table(full), density_table(blocks), *vectors], scales
 
     def run(
         self,

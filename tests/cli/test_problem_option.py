@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 import torch
@@ -69,6 +70,22 @@ def test_a_users_network_is_measured(problem: str, users_run: Path) -> None:
             assert row["inertia"][i, 0] == (values < -row["inertia_tolerance"][i]).sum()
         assert np.isfinite(row["coupling_strength"]).all()
         assert np.isnan([row["sharpness_adam"], row["sharpness_gd"], row["prop41_ratio"]]).all()
+
+
+@pytest.mark.slow
+def test_losses_of_a_users_problem_are_in_no_unit(users_run: Path, tiny_hessian: HessianReader) -> None:
+    """They may be any; those of a run that we trained are in nat."""
+    own = ["--ckpt", "run.h5", "--problem", "mine:problem", "--blocks", "last", "--quiet"]
+    assert cli.run(["hessian", *own, "--steps", "9"]) == 0
+    assert cli.run(["critical", *own, "--step", "9", "--search-hvps", "50"]) in (0, 3)
+    (refined,) = users_run.parent.glob("run.critical*.h5")
+    for path, names, unit in (
+        (users_run.with_name("run.hessian.h5"), ["train_loss"], "1"),
+        (refined, ["train_loss", "critical_point/loss", "critical_point/start_loss"], "1"),
+        (tiny_hessian.path, ["train_loss"], "nat"),
+    ):
+        with h5py.File(path) as file:
+            assert {file[name].attrs["units"] for name in names} == {unit}
 
 
 @pytest.mark.slow
