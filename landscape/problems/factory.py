@@ -107,15 +107,20 @@ def _source(name: str, factory: Callable[[], Any], module: ModuleType) -> Source
 
 @contextlib.contextmanager
 def _unchanged() -> Iterator[None]:
-    """Undo what the user's code sets for the whole process and an analysis depends on."""
+    """Undo what the user's code sets for the whole process and an analysis depends on, and write no bytecode.
+
+    Python would take it for that of a file which is edited within the same second and stays as long.
+    """
     import numpy as np
     import torch
 
     folder, gradients, dtype = os.getcwd(), torch.is_grad_enabled(), torch.get_default_dtype()
+    writes_none, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
         with np.errstate():
             yield
     finally:
+        sys.dont_write_bytecode = writes_none
         os.chdir(folder)
         torch.set_grad_enabled(gradients)
         torch.set_default_dtype(dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import types
 from pathlib import Path
@@ -52,6 +53,21 @@ def test_problems_with_modules_of_the_same_names(beside_the_user: None, tmp_path
     assert order(problem) == 4
     assert was.sha256 != source.sha256
     assert "source" in unlike_source(was.attrs, source)
+
+
+def test_files_that_are_edited_within_a_second(
+    beside_the_user: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bytecode of a file tells it by its length and the second of its last change alone."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    name = written(tmp_path / "a", 3)
+    for depth in (2, 4, 6):
+        for file, text in (("depth.py", f"DEPTH = {depth}\n"), ("prob.py", f"{PROBLEM}WIDTH = {depth}\n")):
+            (tmp_path / "a" / file).write_text(text)
+            os.utime(tmp_path / "a" / file, (1e9, 1e9))
+        assert tuple(load(name)[0].parameters["weight"].shape) == (depth, depth)
+    assert not list(tmp_path.rglob("*.pyc"))
+    assert not sys.dont_write_bytecode
 
 
 def test_a_module_of_python_stays(beside_the_user: None, tmp_path: Path) -> None:
