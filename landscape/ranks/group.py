@@ -99,11 +99,16 @@ def _join(launch: Launch, patience: float) -> Watch:
     """Set the device, join the process group, and have this rank watched."""
     backend = "gloo"
     if torch.cuda.is_available():
-        if launch.local >= torch.cuda.device_count():
-            raise DeviceError(
-                f"{launch.local + 1} ranks on a machine with {torch.cuda.device_count()} GPUs",
+        count = torch.cuda.device_count()
+        if launch.local >= count:
+            lacking = DeviceError(
+                f"rank {launch.rank} of {launch.size} has no GPU of its own: this machine has {count}",
                 "start one rank a GPU: torchrun --nproc-per-node gpu",
             )
+            # The first of its machine; the command lets rank 0 alone speak, which has one.
+            if launch.local == count and launch.rank:
+                complain(lacking)
+            raise lacking
         torch.cuda.set_device(launch.local)
         backend = "cpu:gloo,cuda:nccl"
     store, _, _ = next(rendezvous("env://"))

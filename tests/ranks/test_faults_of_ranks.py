@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.marking import cases
-from helpers.ranks import MINUTE, started
+from helpers.ranks import MINUTE, command, started
 
 from landscape.errors import NumericsError
 from landscape.ranks.group import joined, require_alike
@@ -112,6 +112,27 @@ def test_ranks_without_a_fault(tmp_path: Path) -> None:
         crew.join()
     assert (crew.codes, crew.said()) == ([0, 0, 0], "")
     assert crew.said("out") == "[21.0, 21.0, 21.0]\n" * 3
+
+
+def without_gpu(folder: Path) -> None:
+    """The command on a machine that has one GPU."""
+    torch.cuda.is_available = lambda: True
+    torch.cuda.device_count = lambda: 1
+    torch.cuda.set_device = lambda _: None
+    command(folder, ["hessian", "--ckpt", "run.h5"])
+
+
+@pytest.mark.slow
+def test_more_ranks_than_gpus(tmp_path: Path) -> None:
+    """The first rank without one says so, once; the launcher ends the others, which wait for it."""
+    with started(tmp_path, 3, without_gpu, tmp_path) as crew:
+        for process in crew.processes[1:]:
+            process.join()
+        assert crew.processes[0].is_alive()
+    assert crew.said() == (
+        "error: rank 1 of 3 has no GPU of its own: this machine has 1\n"
+        "hint: start one rank a GPU: torchrun --nproc-per-node gpu\n"
+    )
 
 
 def forks() -> None:
