@@ -96,8 +96,9 @@ studies-nanda: $(INSTALLED)
 
 define beyond
 	$(call studies,studies/$(1)/beyond,$(1))
-	for study in lags geometry; do \
-		for run in checkpoints/trial/$(1)/$$study/*-s[0-9]*[0-9].h5; do $(BIN)/landscape geometry $$run || exit 1; done; done
+	for study in lags peaks geometry; do \
+		for run in checkpoints/trial/$(1)/$$study/*-s[0-9]*[0-9].h5; do \
+			test ! -e $$run || $(BIN)/landscape geometry $$run || exit 1; done; done
 	$(BIN)/python analyses/collect.py checkpoints/trial/$(1)
 	$(BIN)/python analyses/beyond.py reports/reference/$(1)
 endef

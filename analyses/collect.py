@@ -14,7 +14,7 @@ import xarray
 from beyond import AUTO
 from circles import GEOMETRY, circles, frequencies, last_geometry
 from decay_map import MAP, map_row
-from lags import HALF, LAGS, lags
+from lags import HALF, LAGS, PEAKS, lags
 from runs import Run, finished, used_for
 from scale import ARMS, FILM, POINTS, prop41_constant
 from words import BY_RANK, BY_STEP, JUDGED, OTHERS, WORDS, losses, ranges, words, zipf
@@ -196,7 +196,7 @@ def tables(studies: Runs) -> dict[str, pd.DataFrame]:
         "frequencies": [frequencies(run) for run in circling],
         "circles": [circles(run) for run in circling],
         "rates": [rates(run) for run in runs if run.planned.config.lr_ratio == AUTO],
-        "lags": [lags(run) for run in chosen(studies, LAGS)],
+        **{name: [lags(run) for run in chosen(studies, name)] for name in (LAGS, PEAKS)},
         "map": [map_row(run) for run in chosen(studies, MAP)],
         "words": [words(run) for run in chosen(texts, WORDS) if run.labels["case"] in JUDGED],
         "ranges": [ranges(run) for study in BY_RANK for run in chosen(texts, study)],

@@ -1,4 +1,4 @@
-"""When the geometry of an embedding appears, and when all else happens, in the runs of study `lags`."""
+"""When the geometry of an embedding appears, and when all else happens, in the runs of studies `lags` and `peaks`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from runs import Run
 from landscape.analysis.embeddings import appears
 
 LAGS = "lags"
-"""Study of when things happen."""
+"""Study of when things happen, and the table of it."""
+PEAKS = "peaks"
+"""The same of other runs, which were analysed at more steps; a scale need not have it."""
 HALF = 0.5
 """Test accuracy, and share of a peak, that counts as half way."""
 REFERENCE, CLAIM = "frequency", "half"
@@ -62,7 +64,12 @@ def lags(run: Run) -> pd.DataFrame:
     for event, name in GEOMETRY.items():
         at = appears(steps, geometry[name].values, geometry[f"{name}_p"].values, falls=event == "dimension")
         found[event] = np.nan if at is None else float(at)
-    known = {"study": LAGS, "case": run.labels["case"], "seed": run.labels["seed"], "model": run.planned.config.model}
+    known = {
+        "study": run.planned.path.parent.name,
+        "case": run.labels["case"],
+        "seed": run.labels["seed"],
+        "model": run.planned.config.model,
+    }
     return pd.DataFrame([{**known, "event": event, "step": step} for event, step in found.items()])
 
 

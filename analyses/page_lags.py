@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 from exact import later, median_interval
-from lags import CLAIM, EVENTS, FALL, LAGS, ON_GRID, REFERENCE
+from lags import CLAIM, EVENTS, FALL, LAGS, ON_GRID, PEAKS, REFERENCE
 from markupsafe import Markup
 from page_claims import headline, number
 from page_figures import effects
@@ -79,7 +79,7 @@ def timing(scales: Sequence[Linked]) -> dict[str, Any] | None:
         cells, named, shown = dict.fromkeys(x, {"ratio": "–", "after": "–"}), {}, {}
         for name, of in x.items():
             if event in of:
-                link = functools.partial(studied[name].link, "lags", event=event)
+                link = functools.partial(studied[name].link, table_of(event, studied[name]), event=event)
                 cells[name] = {"ratio": link(of[event].shown), "after": link(of[event].count)}
                 shown[name] = of[event].shown
                 named[name] = dict(zip(("median", "low", "high"), of[event].interval, strict=True))
@@ -115,18 +115,25 @@ def answers(scale: Linked, x: Mapping[str, Lag]) -> list[Markup | str]:
         if event not in x:
             found.append("not known")
             continue
-        where = scale.link("lags", f"{x[event].where}, {x[event].shown}", event=event)
+        where = scale.link(table_of(event, scale), f"{x[event].where}, {x[event].shown}", event=event)
         found.append(Markup("<b>{}</b>").format(where) if event == CLAIM else where)
     return found
 
 
+def table_of(event: str, scale: Linked) -> str:
+    """Study and table of an event: of runs analysed at more steps, where there are, if it is known at those alone."""
+    return PEAKS if event in ON_GRID and PEAKS in scale.tables else LAGS
+
+
 def lags_of(scale: Linked) -> Mapping[str, Lag]:
     """How much later than the reference each event came that a scale has; step 0 counts as 1."""
-    steps = scale.tables["lags"].pivot(index="seed", columns="event", values="step").clip(lower=1)
-    curvature = scale.tables["curvature"]
-    grid = curvature[curvature["study"] == LAGS].groupby("seed")["step"].unique()
-    found = {}
-    for event in (name for name in EVENTS if name in steps):
+    curvature, found = scale.tables["curvature"], {}
+    for event in EVENTS:
+        study = table_of(event, scale)
+        steps = scale.tables[study].pivot(index="seed", columns="event", values="step").clip(lower=1)
+        if event not in steps:
+            continue
+        grid = curvature[curvature["study"] == study].groupby("seed")["step"].unique()
         seen = steps[event]
         around = pd.DataFrame(
             [(at, at) if event not in ON_GRID or seed not in grid else bracket(event, at, grid[seed])

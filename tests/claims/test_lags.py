@@ -101,6 +101,19 @@ def test_what_the_analysed_steps_leave_open_is_unresolved(tmp_path: Path) -> Non
         assert f">{shown}</a>" in unescape(page.written(tmp_path)[tmp_path / "index.html"])
 
 
+def test_what_analysed_steps_know_is_read_from_runs_that_have_more_of_them(tmp_path: Path) -> None:
+    """With the frequencies of those runs, and with a link to their table; what metrics know stays."""
+    write_lags(tmp_path / "mid", 1)
+    table = pd.read_csv(tmp_path / "mid/lags.csv").assign(study="peaks")
+    table["step"] *= 7
+    table.loc[table["event"] == "kappa_peak", "step"] *= 3
+    table.loc[table["event"] == "half", "step"] *= 5
+    table.to_csv(tmp_path / "mid/peaks.csv", index=False)
+    text = unescape(page.written(tmp_path)[tmp_path / "index.html"])
+    assert re.search(r'"mid/peaks.csv#L\d+" title="mid/peaks.csv, row kappa_peak">before, × 3 \[3, 3\]</a>', text)
+    assert re.search(r'"mid/lags.csv#L\d+" title="mid/lags.csv, row half">before, × 1.5 \[', text)
+
+
 def test_what_is_not_defined_is_left_open(tmp_path: Path) -> None:
     """Coupling ratios need blocks without negative eigenvalues, which an embedding may not have."""
     write_lags(tmp_path / "mid", 1)
