@@ -52,10 +52,10 @@ class Lag:
 
     @property
     def where(self) -> str:
-        """Where the reference stands: before or after the event, or neither."""
+        """Where the reference stands: before or after the event, or neither; unresolved: more steps might tell."""
         _, low, high = self.interval
-        resolved = list(self.least) == list(self.seen) == list(self.most)
-        return "before" if low > 0 else "after" if high < 0 else "with" if resolved else "unresolved"
+        might_tell = median_interval(self.most)[1] > 0 or median_interval(self.least)[2] < 0
+        return "before" if low > 0 else "after" if high < 0 else "unresolved" if might_tell else "with"
 
     @property
     def count(self) -> str:

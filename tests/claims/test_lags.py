@@ -18,7 +18,7 @@ from helpers.made_tables import judge_beyond, write_tables
 from helpers.pages import unlinked
 from helpers.tiny_trial import STUDIES, shortened
 from page_claims import BEYOND
-from page_lags import bracket
+from page_lags import Lag, bracket
 from runs import finished
 
 from landscape.analysis.geometry import measure_geometry
@@ -99,6 +99,14 @@ def test_what_the_analysed_steps_leave_open_is_unresolved(tmp_path: Path) -> Non
         table.loc[table["event"] == "kappa_peak", "step"] = [10 * seed * (2 if last else 1) for seed in SEEDS]
         table.to_csv(tmp_path / "mid/lags.csv", index=False)
         assert f">{shown}</a>" in unescape(page.written(tmp_path)[tmp_path / "index.html"])
+
+
+def test_seeds_that_disagree_are_not_resolved_by_more_steps() -> None:
+    """Half of them earlier and half later, whatever lies between the analysed steps."""
+    signs = np.array([-1, 1] * 5)
+    assert Lag(*(signs + away for away in (0.0, -0.5, 0.5))).where == "with"
+    assert Lag(*(signs + away for away in (0.0, -0.5, 1.5))).where == "unresolved"
+    assert Lag(*(signs + away for away in (2.0, 1.5, 2.5))).where == "before"
 
 
 def test_what_analysed_steps_know_is_read_from_runs_that_have_more_of_them(tmp_path: Path) -> None:
