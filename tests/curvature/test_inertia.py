@@ -17,9 +17,8 @@ from torch import Tensor
 
 from landscape.curvature import complement
 from landscape.curvature.complement import ACCEPTED, index_bounds
-from landscape.curvature.inertia import Inertia, certified, count_below, from_spectrum, saddle_index
+from landscape.curvature.inertia import Inertia, certified, from_spectrum, saddle_index
 from landscape.curvature.lanczos import eigsh
-from landscape.curvature.ldl import ShiftedLDL
 from landscape.curvature.operators import MatrixOperator
 from landscape.curvature.random_start import RandomRun
 from landscape.errors import NumericsError
@@ -97,39 +96,6 @@ def test_positives_are_counted_with_an_eigenvalue_at_tau() -> None:
     """An eigenvalue exactly at +tau is within the tolerance, and breaks no count."""
     found = certified(torch.diag(torch.tensor([-1.0, -0.25, 0.5, 1.0], dtype=torch.float64)), 0.5, 1.0)
     assert (found.negative, found.zero, found.positive) == (1, 2, 1)
-
-
-@pytest.mark.parametrize("kind", ["dense", "zero diagonal", "swaps", "banded"])
-def test_negative_pivots_equal_eigenvalue_counts(kind: str) -> None:
-    """Sylvester's law at many shifts, also where every pivot is a 2 x 2 block; with an error, only where it is far."""
-    rng = np.random.default_rng(1)
-    for n in (2, 3, 10, 41):
-        A = rng.standard_normal((n, n))
-        A = A + A.T
-        if kind == "zero diagonal":
-            np.fill_diagonal(A, 0.0)
-        elif kind == "swaps":
-            A = scipy.linalg.block_diag(*[[[0.0, c], [c, 0.0]] for c in rng.uniform(-1, 1, n)])
-        elif kind == "banded":
-            A = np.triu(np.tril(A, 1), -1)
-        values = np.linalg.eigvalsh(A)
-        shifts = np.concatenate([(values[1:] + values[:-1]) / 2, values[[0, -1]] + [-0.1, 0.1], [1e-6]])
-        for shift in shifts:
-            index, nearest = (values < shift).sum(), np.abs(values - shift).min()
-            found = [count_below(torch.from_numpy(A), float(shift), nearest * far) for far in (0, 0.01 / n**0.5, 1.01)]
-            assert found == [index, index, None]
-
-
-@pytest.mark.parametrize("size", [3e-7, 1e-3])
-def test_a_factorisation_in_error_along_a_null_vector_certifies_nothing(size: float) -> None:
-    """There alone, products with H - s I cannot show it: they vanish where it is."""
-    values = np.concatenate([[-1.0, -0.5 - 1e-13], np.linspace(0.1, 1, 10)])
-    H, vectors = matrix(values), torch.linalg.eigh(matrix(values)).eigenvectors
-    assert count_below(H, -0.5) in (2, None)
-    wrong = ShiftedLDL(H + size * vectors[:, 1:2] @ vectors[:, 1:2].T, -0.5)
-    assert wrong.negative == 1
-    wrong.matrix = ShiftedLDL(H, -0.5).matrix
-    assert count_below(H, -0.5, factored=wrong) is None
 
 
 @pytest.mark.parametrize("relative_error", [0.0, 1e-13, 1e-6, 1e-2])
