@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from landscape import open_geometry, open_hessian, open_run
 from landscape.errors import LandscapeError
 from landscape.storage.files import geometry_file
-from landscape.storage.runs import GROKKED, MEMORISED
+from landscape.storage.runs import GROK, MEMORISE
 from landscape.sweep.plan import DEFINITION, SweepRun, load_sweep, sweep_runs
 
 
@@ -61,7 +61,7 @@ class Run:
     @functools.cached_property
     def times(self) -> dict[str, float]:
         """memorised and grokked (NaN: never), and their delay."""
-        memorised, grokked = self.first("train_accuracy", MEMORISED), self.first("test_accuracy", GROKKED)
+        memorised, grokked = self.first(*MEMORISE), self.first(*GROK)
         return {"memorised": memorised, "grokked": grokked, "delay": grokked - memorised}
 
 

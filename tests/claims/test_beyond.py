@@ -67,7 +67,7 @@ def events(path: Path) -> dict[str, float]:
 @pytest.mark.usefixtures("without_workers")
 def test_x_is_that_of_the_raw_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (hessian, runs):
-        monkeypatch.setattr(module, "GROKKED", GROKKED)
+        monkeypatch.setattr(module, "GROK", ("test_accuracy", GROKKED))
     scale = tmp_path / "transformer"
     for name in ("curvature", "sampling"):
         study = json.loads((STUDIES / f"transformer/beyond/{name}.json").read_text())

@@ -172,7 +172,7 @@ def test_one_picture_of_a_run(folder: Path, tmp_path: Path, monkeypatch: pytest.
         last = circles[circles["step"] == steps[-1]]
         np.testing.assert_array_equal(last["y"], data["plane_position"].values[-1, 0, :, 1])
     # Sixty steps in float32 may grok or not; at this level they do at the first of them.
-    monkeypatch.setattr(timeline, "GROKKED", 0.0)
+    monkeypatch.setattr(timeline, "GROK", (timeline.GROK[0], 0.0))
     (both,) = draw(runs, ["timeline"]).values()
     assert set(both.data["run"]) == {"sgd (seed 0)", "free (seed 3)"}
     assert both.title.startswith("Before the network groks")
