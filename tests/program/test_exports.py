@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
+import os
 import re
 import resource
 import shutil
@@ -156,6 +157,8 @@ def test_a_full_disk(form: str, hessian: Path, tmp_path: Path, monkeypatch: pyte
             [sys.executable, "-m", "landscape", "export", hessian, f"--{form}", tmp_path / "out"],
             capture_output=True,
             text=True,
+            # Python would cut its files of bytecode there, too, and read them ever after.
+            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
             preexec_fn=lambda size=size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size)),  # type: ignore[misc]
         )
         assert done.returncode == 1

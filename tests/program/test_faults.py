@@ -46,6 +46,10 @@ def failing_disk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return library
 
 
+NO_BYTECODE = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+"""Python would cut its files of bytecode at a limit on file sizes, too, and read them ever after."""
+
+
 def landscape(*argv: str, limit: tuple[str, ...] = (), **options: Any) -> subprocess.CompletedProcess[str]:
     """`landscape` in a process of its own, started by `limit`."""
     command = [*limit, sys.executable, "-m", "landscape", *argv]
@@ -100,7 +104,7 @@ def test_no_room_at_the_start(kind: str, truth: faults.Undisturbed, tmp_path: Pa
     run, out = tmp_path / "run.h5", tmp_path / "out.h5"
     shutil.copy(truth.run, run)
     argv = ["train", *faults.RUN_FLAGS, "--quiet"] if kind == "run" else ["hessian", "--ckpt", str(run)]
-    done = landscape(*argv, "--out", str(out), limit=("prlimit", "--fsize=50000"))
+    done = landscape(*argv, "--out", str(out), limit=("prlimit", "--fsize=50000"), env=NO_BYTECODE)
     assert done.returncode == 1
     assert re.search(
         r"out\.h5 cannot be made, [\d,]+ bytes: File too large\nhint: raise the limit on file", done.stderr
