@@ -92,7 +92,7 @@ def certified(
     """Inertia by Sylvester's law: negative pivots of L D L^T = H - s I at s = -tolerance and +tolerance.
 
     Certified is an index that no matrix within `error` of this one changes (failing with probability < 1e-7). Where an
-    eigenvalue is too near -tolerance for that, counts at s -+ rho bracket it, rho above `error`.
+    eigenvalue is too near -tolerance for that, counts on either side, farther away than `error`, bracket it.
     negative_only skips zero and positive, which saves half the work.
     factored: H + tolerance, if known, which saves the rest.
     """
@@ -106,14 +106,14 @@ def certified(
     if count is not None:
         return _inertia(n, count, count, positive, tolerance, "certified", rho)
     lower, found = 0, n
-    for farther in (1, 2, 4):
-        rho *= farther
-        below, above = (count_below(matrix, -tolerance + away) for away in (-rho, rho))
+    for times in (1, 2, 4):
+        away = times * rho
+        below, above = (count_below(matrix, -tolerance + side) for side in (-away, away))
         lower = lower if below is None else max(lower, below)
         found = found if above is None else min(found, above)
         if below is not None and above is not None:
             break
-    return _inertia(n, lower, found, positive, tolerance, "certified" if lower == found else "bracketed", rho)
+    return _inertia(n, lower, found, positive, tolerance, "certified" if lower == found else "bracketed", away)
 
 
 def count_below(matrix: Tensor, shift: float, error: float = 0.0, factored: ShiftedLDL | None = None) -> int | None:
