@@ -24,7 +24,9 @@ _PER_PRODUCT = 64
 """Gathered directions against which one step is orthogonalised at about the cost of one product."""
 _BASIS_BYTES = 5 << 28
 _EXACT = 1e-8
-"""Error of products, relative to the tolerance, up to which steps drift as the rounding of exact ones lets them."""
+"""Error of products, relative to the tolerance, up to which a run of them is one of exact products, to rounding."""
+_WIDTH = 0.01
+"""Share of the spectrum's width that a run may miss at an end without its being known."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +74,8 @@ def index_bounds(
         if steps < _FEWEST_STEPS or Q.shape[1] == n or hopeless:
             break
         steps = min(steps, n - Q.shape[1])
-        found, chance, used = _run(op, Q, tolerance, error, failure, steps, generator, error <= _EXACT * tolerance)
+        is_exact = error <= _EXACT * tolerance
+        found, chance, used = _run(op, Q, tolerance, error, failure, steps, generator, is_exact)
         products += used
         spent += used * _step_cost(Q.shape[1])
         if chance <= ACCEPTED or found.shape[1] == 0:
@@ -114,31 +117,38 @@ def _run(
     failure: float,
     steps: int,
     generator: torch.Generator,
-    partial: bool = False,
+    is_exact: bool = False,
 ) -> tuple[Tensor, float, int]:
     """One Lanczos run: Ritz vectors to gather, the probability of a missed one, products used."""
-    run = RandomRun(op, Q, generator, columns=steps, partial=partial)
+    run = RandomRun(op, Q, generator, columns=steps, partial=is_exact)
     limit = (1 - GATHERED) * tolerance - error
     for last in run.projections(steps):
         # The projection of H is known but for what partial reorthogonalisation left out.
-        chance = _chance(run, limit - run.lost)
+        chance = _chance(run, limit - run.lost, is_exact)
         if last or chance <= failure:
             break
     worth = np.flatnonzero(run.theta < -GATHERED * tolerance)
     return run.vectors(worth), chance, run.num_products
 
 
-def _chance(run: RandomRun, limit: float) -> float:
-    """Probability of a missed eigenvalue below -limit."""
+def _chance(run: RandomRun, limit: float, is_exact: bool) -> float:
+    """Probability of a missed eigenvalue below -limit.
+
+    Where products are right to rounding the run's own polynomial says it, in a fraction of the steps that the bound
+    for all spectra takes. That one needs the width of the spectrum too, which it shows to be seen but for _WIDTH at an
+    end.
+    """
     lowest, highest = run.theta[0], run.theta[-1]
     if lowest <= -limit:
         return 1.0
-    if run.exhausted:
+    if is_exact or run.exhausted:
         # To rounding, which hides directions that the start vector has little of, unless the basis is all there is.
         return run.missed("lowest", lowest + limit)
-    spread = highest + 0.01 * (highest - lowest) + limit
-    eps = (lowest + limit) / spread
-    return kuczynski_wozniakowski(run.order, run.num_products, eps)
+    width = (highest - lowest) / (1 - 2 * _WIDTH)
+    missed, unseen_end = (
+        kuczynski_wozniakowski(run.order, run.num_products, eps) for eps in ((lowest + limit) / width, _WIDTH)
+    )
+    return min(1.0, missed + 2 * unseen_end)
 
 
 def _negative(matrix: Tensor, below: float) -> int:
