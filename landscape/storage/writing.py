@@ -31,6 +31,8 @@ _LIMITS = (errno.EFBIG, errno.EDQUOT)
 """Where a disk with bytes free takes none from this user."""
 _LOCKLESS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 """What file systems without locks answer."""
+_SPARE = 1 << 20
+"""Bytes of a new file beyond what it is expected to take."""
 _LOCK_TEXT = b'{"pid": '
 """Prefix of every lock file that is not empty."""
 _FOREIGN_LOCK = "another program or user may have made it: move it away, or choose another place"
@@ -59,6 +61,7 @@ def temporary_file(path: Path, size: int) -> Iterator[Path]:
     A full disk is an error before anything is written; at the end of the block all space is allocated and on disk.
     Owner and permissions of a file that is replaced stay; until then the new one is its maker's alone.
     """
+    size += _SPARE
     temporary, replaced = draft_of(path), path.stat() if path.exists() else None
     try:
         # Anything else there, such as a link, is foreign.
@@ -67,7 +70,7 @@ def temporary_file(path: Path, size: int) -> Iterator[Path]:
     except OSError as error:
         raise FileError(f"{temporary} cannot be made: {error.strerror}", mend(error)) from error
     try:
-        _claim(temporary, size + (1 << 20))
+        _claim(temporary, size)
         yield temporary
         _claim(temporary, temporary.stat().st_size)
         if replaced:

@@ -258,8 +258,8 @@ def test_a_run_that_diverged(tmp_path: Path) -> None:
     run = tmp_path / "gone.h5"
     with contextlib.suppress(LandscapeError):
         train(dataclasses.replace(TINY, optimizer="sgd", lr=1e30), run, quiet=True)
-    drawn = draw([run]).keys()
-    assert "training_curves" in drawn
+    drawn = draw([run])
+    assert "; never grokked; diverged at step " in drawn["training_curves"].title
     assert "prop41_ratio" not in drawn
 
 

@@ -87,7 +87,7 @@ def numbers(source: Source) -> Numbers:
         memorised=memorised,
         grokked=grokked,
         test_accuracy=accuracy,
-        diverged=_diverged(source),
+        diverged=source.diverged,
         step=step,
         where=where,
         pairs=_pairs(source, step) if step is not None else {},
@@ -96,16 +96,6 @@ def numbers(source: Source) -> Numbers:
         rates=rates,
         sharpness={name: value for name, value in sharpness.items() if math.isfinite(value)},
     )
-
-
-def _diverged(source: Source) -> int | None:
-    """The step at which training ended because a loss or parameter was not finite."""
-    steps = source.metrics.get("metric_step", np.empty(0))
-    if source.run_attrs.get("status") != "diverged" or not steps.size:
-        return None
-    is_bad = ~np.isfinite(source.metrics["train_loss"].values)
-    # Where a parameter alone is not finite, the last record is that of its step.
-    return int(steps[is_bad.argmax() if is_bad.any() else -1])
 
 
 def chosen_step(source: Source, memorised: int | None, grokked: int | None, last: int | None) -> tuple[int | None, str]:

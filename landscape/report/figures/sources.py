@@ -200,6 +200,16 @@ class Source:
         return int(steps[0]) if len(steps) else None
 
     @functools.cached_property
+    def diverged(self) -> int | None:
+        """The step at which training ended because a loss or parameter was not finite."""
+        steps = self.metrics.get("metric_step", np.empty(0))
+        if self.run_attrs.get("status") != "diverged" or not steps.size:
+            return None
+        is_bad = ~np.isfinite(self.metrics["train_loss"].values)
+        # Where a parameter alone is not finite, the last record is that of its step.
+        return int(steps[is_bad.argmax() if is_bad.any() else -1])
+
+    @functools.cached_property
     def damage(self) -> list[str]:
         """Rows left out because their checksums fail, one line a file."""
         found = {}

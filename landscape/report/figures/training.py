@@ -65,11 +65,11 @@ def training_curves(sources: Sequence[Source]) -> Drawn:
         figure = several(kept, panels)
         look = BANDS
     caption = f"{what_was_run(kept)} {look} {listed(numbers)}"
-    return Drawn(_grokking(events), figure, table, caption, numbers)
+    return Drawn(_grokking(events, [source.diverged for source in kept]), figure, table, caption, numbers)
 
 
-def _grokking(events: Sequence[tuple[int | None, int | None]]) -> str:
-    """When the runs memorised and grokked, as a title."""
+def _grokking(events: Sequence[tuple[int | None, int | None]], diverged: Sequence[int | None]) -> str:
+    """When the runs memorised and grokked, and which of them diverged, as a title."""
     told = []
     for verb, steps in zip(("memorised", "grokked"), zip(*events, strict=True), strict=True):
         there = len(steps) - steps.count(None)
@@ -79,7 +79,9 @@ def _grokking(events: Sequence[tuple[int | None, int | None]]) -> str:
             told.append(f"{there} of {len(steps)} runs {verb}{f', {at} in the median' * math.isfinite(middle)}")
         else:
             told.append(f"{verb} {at}" if there else f"never {verb}")
-    return (told[0][0].upper() + told[0][1:]) + "; " + told[1]
+    if ended := [step for step in diverged if step is not None]:
+        told.append(f"diverged at step {ended[0]:,}" if len(diverged) == 1 else f"{len(ended)} diverged")
+    return (told[0][0].upper() + told[0][1:]) + "; " + "; ".join(told[1:])
 
 
 @family(90)
