@@ -221,13 +221,27 @@ def gap(scales: Scales) -> Note | None:
     if any(rows.empty for rows in by_scale.values()):
         return None
     words = "The gap is |ln(λ_max(W)/λ_max(E))|, whichever is larger: W's is, under c = 1, {}."
+    more = of_operands(scales)
     if all((rows["curvature_ratio"] > 1).all() for rows in by_scale.values()):
-        return Note(Markup(words).format("in every seed at every size"))
+        return Note(Markup(words).format("in every seed at every size"), more=more)
     counts = {
         one.name: one.link("curvature", f"{(rows['curvature_ratio'] > 1).sum()} of {len(rows)}", **TOP)
         for one, rows in zip(scales, by_scale.values(), strict=True)
     }
-    return Note(Markup(words).format(Markup("in these of the seeds: {}").format(listed(counts))))
+    return Note(Markup(words).format(Markup("in these of the seeds: {}").format(listed(counts))), more=more)
+
+
+def of_operands(scales: Scales) -> Markup:
+    """λ_max of the operands' rows of E over that of E on the plateau, where both were analysed."""
+    found: dict[str, Markup] = {}
+    for one in scales:
+        rows = chosen(one.tables["curvature"], **PLAIN, analysis="plateau")
+        highest = rows.set_index("block", append=True)["highest"].unstack()
+        if {"E", "E[operands]"} <= set(highest):
+            share = (highest["E[operands]"] / highest["E"]).tolist()
+            found[one.name] = one.link("curvature", spread(share), **PLAIN, analysis="plateau", block="E[operands]")
+    text = Markup("λ_max of the operands' rows of E alone, over that of E, on the plateau: {}.")
+    return text.format(listed(found)) if found else Markup("")
 
 
 def peaks(scale: Linked) -> pd.DataFrame:
