@@ -325,6 +325,7 @@ def test_the_page_is_short_whole_and_described(three: Path) -> None:
 def test_what_github_shows(three: Path) -> None:
     """The same sentences and effects, and figures that are files of their own."""
     text = (three / "report.md").read_text(encoding="utf-8")
+    assert "\\n" not in text, "a line break is one, not an escape"
     table = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
     assert table[0] == ["", "finding", *SCALES]
     shown = (three / "index.html").read_text(encoding="utf-8")
