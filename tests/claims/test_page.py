@@ -213,6 +213,9 @@ def test_points_are_counted_where_a_search_ended_at_one(three: Path) -> None:
         "ReLU": "too few for a verdict: 0 (0 of 10 searches). Smallest gradient norms: 1e−11, 1e−11, 1e−11.",
     }
     assert page.Results(three / "mid").points() is None
+    # That more seeds were searched until there were enough is said of each activation that it happened to.
+    told = " ".join(unescape((three / "index.html").read_text(encoding="utf-8")).split())
+    assert "too few, ten more with tanh after the twenty had given seven." in told
 
 
 def test_seven_points_are_too_few(three: Path) -> None:
