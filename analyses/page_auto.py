@@ -57,7 +57,7 @@ def set_by_auto(scale: Scale, link: Link) -> tuple[Markup, Markup] | None:
     if "rates" not in scale.tables or (rows := scale.rows("rates", study=AUTO)).empty:
         return None
     c = rows[rows["step"] > 0].sort_values("step").groupby("seed")["c"]
-    texts = (f"{number(of.median())} [{number(of.min())}, {number(of.max())}]" for of in (c.first(), c.last()))
+    texts = (f"{number(of.median())} ({number(of.min())} to {number(of.max())})" for of in (c.first(), c.last()))
     first, last = (link("rates", text, study=AUTO) for text in texts)
     return first, last
 

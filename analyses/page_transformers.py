@@ -168,7 +168,9 @@ def how_soon(runs: pd.DataFrame, link: Link, **known: object) -> dict[str, Any]:
 def waits(runs: pd.DataFrame, link: Link, **known: object) -> dict[str, Markup]:
     """How many runs memorised, and the median delay, with the least and the largest, of those that grokked as well."""
     delay = runs["delay"].dropna()
-    text = f"{delay.median():,.0f} [{delay.min():,.0f}, {delay.max():,.0f}]"
+    middle, least, most = (f"{x:,.0f}".replace("-", "−") for x in (delay.median(), delay.min(), delay.max()))
+    # Brackets are intervals.
+    text = f"{middle} ({least} to {most})"
     texts = {"memorised": f"{runs['memorised'].notna().sum()} of {len(runs)}", "delay": text if len(delay) else "–"}
     return {name: link("runs", text, **known) for name, text in texts.items()}
 

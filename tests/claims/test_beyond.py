@@ -163,9 +163,9 @@ def test_the_page_follows_the_verdicts(x: float, judgement: str, tmp_path: Path)
     assert ">by Proposition 4.1</th><td>10 of 10</td><td>154</td>" in plain
     network = "<td>10 of 10</td><td>{}</td><td>{}</td><td>{}</td><td>10</td><td>× 0.5 [0.5, 0.5]</td>"
     assert plain.count(network.format("0 of 10", "∞", "–")) == 1
-    assert plain.count(network.format("10 of 10", "300", "50 [50, 50]")) == len(MADE) - 2
+    assert plain.count(network.format("10 of 10", "300", "50 (50 to 50)")) == len(MADE) - 2
     told = " ".join(plain.split())
-    assert "memorised in 10 of 10 seeds, and delays are 50 [50, 50] steps" in told
+    assert "memorised in 10 of 10 seeds, and delays are 50 (50 to 50) steps, median and range" in told
     assert "E,Q,K contains Q,K, × 20 [20, 20] as deep" in told
     assert "Not run: the size of 2301.05217." in told
     assert "p = 59, 3 tokens, d = 16, h = 64, seeds 200 to 209; curvature.csv." in plain

@@ -85,8 +85,8 @@ def test_the_page_follows_the_runs(auto: float, sooner: str, within: str, tmp_pa
     assert "| quick | 2,001 | ≥ 64 | 801 | 601 | 0.75 |" in plain
     assert "| quick, a · b | 2,001 | ≥ 128 | 701 | 601 | 0.857 |" in plain
     assert "In 0 of 2 settings auto takes more than 1.1 times as long as the best c, which in 2 of 2 is" in told
-    assert "At quick auto first sets c = 85.5 [81, 90] and ends at 64.5 [60, 69], where 256 is best" in told
-    assert "where 256 is best; 1 of 10 of its runs never memorise" in told
+    assert "At quick auto first sets c = 85.5 (81 to 90) and ends at 64.5 (60 to 69), where 256 is best" in told
+    assert "where 256 is best; 1 of 10 of its runs never memorise (medians and ranges over seeds)." in told
     assert f"the ratio of the medians is {auto + 45:,.0f}/1,045 = {(auto + 45) / 1045:.3g} at quick." in told
 
 
