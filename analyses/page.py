@@ -25,7 +25,8 @@ from page_geometry import film_of_circles, last_geometry
 from page_lags import timing
 from page_links import Linked, setup
 from page_map import decay_map
-from page_notes import notes, proportional, to_half, untested
+from page_notes import notes, proportional, untested
+from page_one_hot import to_half
 from page_others import division, gromov, spikes
 from page_points import ended, from_where, judged
 from page_rates import by_rate, when_highest

@@ -15,6 +15,7 @@ from page_arms import step
 from page_beside import PLAIN, middle, ratio, spread
 from page_claims import number, size
 from page_links import Linked
+from page_one_hot import NEVER_GROKKED, beside, to_half
 from page_sizes import DEPTHS, ratios
 from scale import Setting, chosen
 
@@ -75,20 +76,6 @@ def shared(parts: dict[str, Markup]) -> Markup:
     return next(iter(parts.values())) if len(texts) == 1 else listed(parts)
 
 
-def waits_until_half(scale: Linked) -> list[float]:
-    """By seed, from memorising to 50 % test accuracy: the wait with an embedding over that with one-hot input."""
-    of, over = (scale.runs("delay", case=case) for case in ("embedding", "onehot"))
-    if of.empty:
-        return []
-    return ((of["half"] - of["memorised"]) / (over["half"] - over["memorised"])).dropna().tolist()
-
-
-def to_half(scale: Linked) -> Markup | None:
-    """The median of these, with its interval."""
-    found = waits_until_half(scale)
-    return scale.link("runs", spread(found), study="delay", case="embedding") if found else None
-
-
 @note("C1")
 def one_hot(scales: Scales) -> Note | None:
     last = scales[-1]
@@ -106,49 +93,7 @@ def one_hot(scales: Scales) -> Note | None:
         last.link("runs", step(of["half"]), study="delay", case="embedding"),
         last.link("runs", step(over["half"]), **known),
     )
-    return Note(text, more=more + other_start(last) + chosen_by_pilots(scales))
-
-
-NEVER_GROKKED = ("paper",)
-"""Scales at which no pilot with one-hot input grokked, as studies/PROTOCOL.md says."""
-
-
-def other_start(scale: Linked) -> Markup:
-    """C1 against the tables of D2, where they are one-hot networks with the same weight decay; else nothing."""
-    l2, over = scale.runs("tables", case="l2"), scale.runs("delay", case="onehot")
-    settings = ["hidden", "weight_decay"]
-    if l2.empty or (l2[settings].iloc[0] != over[settings].iloc[0]).any():
-        return Markup("")
-    known = {"study": "tables", "case": "l2"}
-    words = (
-        " The tables of D2 under L2 are the same network under the same weight decay, started from E W_kᵀ and at a "
-        "learning rate of {} instead of {}: {} grok, after {} steps, and over them an embedding's delay is {}."
-    )
-    return Markup(words).format(
-        f"{l2['lr'].iloc[0]:g}",
-        f"{over['lr'].iloc[0]:g}",
-        scale.link("runs", f"{l2['grokked'].notna().sum()} of {len(l2)}", **known),
-        scale.link("runs", step(l2["delay"]), **known),
-        scale.link("runs", ratio(scale.runs("delay", case="embedding"), l2, "delay"), **known),
-    )
-
-
-def chosen_by_pilots(scales: Scales) -> Markup:
-    """That weight decays of one-hot networks are the least of their grid, and which arms are wider than their scale."""
-    text = Markup("")
-    if all((one.runs("delay", case="onehot")["weight_decay"] == LEAST_DECAY).all() for one in scales):
-        text += Markup(" The weight decay of one-hot input, {}, is the least of its grid at every size.").format(
-            f"{LEAST_DECAY:g}"
-        )
-    for one in scales:
-        wide = one.runs("delay", case="embedding")["hidden"]
-        if len(wide) and (wide != one.runs("curvature", case="c1")["hidden"].iloc[0]).any():
-            text += Markup(" Both networks have h = {} {}.").format(wide.iloc[0], size(one.name))
-    return text
-
-
-LEAST_DECAY = 0.0002
-"""Of the grid from which the one-hot networks' was chosen."""
+    return Note(text, more=more + beside(scales))
 
 
 @note("C2")
@@ -192,7 +137,11 @@ def batches(scales: Scales) -> Note | None:
         size(last.name).capitalize(),
         last.link("runs", ratio(*large), study="sampling", sampler="skewed", batch_size="512"),
     )
-    return Note(text)
+    more = Markup(
+        "All at a learning rate of {}; that of the paper's sampling figure is 0.001, at which batches of 64 memorise "
+        '(<a href="../../docs/trial.md">two runs</a>).'
+    )
+    return Note(text, more=more.format(f"{small[0]['lr'].iloc[0]:g}"))
 
 
 @note("C4")

@@ -71,13 +71,18 @@ def test_what_one_hot_runs_that_never_grokked_say_of_c1(told: str) -> None:
     assert all(run[name] == l2[0][name] for run in onehot for name in ("hidden", "weight_decay"))
     ratios = sorted(number(one["delay"]) / number(other["delay"]) for one, other in zip(embedding, l2, strict=True))
     after = f"{median(number(run['delay']) for run in l2):,.0f}"
-    assert f"{l2[0]['lr']} instead of {onehot[0]['lr']}: 10 of 10 grok, after {after} steps, and over them" in told
+    rates = f"{l2[0]['lr']} instead of {onehot[0]['lr']}"
+    assert f"{rates}: 10 of 10 grok, {after} steps after memorising, and over" in told
     assert f"an embedding's delay is × {middle(ratios):.3g} [{ratios[1]:.3g}, {ratios[8]:.3g}]." in told
     for scale in SCALES:
         wide = {run["hidden"] for run in rows(scale, "runs", study="delay", case="embedding")}
         assert wide == ({"256"} if scale != "paper" else {"512"})
         assert {run["weight_decay"] for run in rows(scale, "runs", study="delay", case="onehot")} == {"0.0002"}
     assert "Both networks have h = 256 at quick." in told
+    scalars = [run for scale in SCALES for run in rows(scale, "runs", study="delay", case="scalar")]
+    there = sum(run["memorised"] != "" for run in scalars)
+    assert f"numbers as scalars, {there} of {len(scalars)} memorise in the steps watched" in told
+    assert f"10 of 10 grok at the paper's size, with a delay of {after} and a rank of" in told
 
 
 def test_d2_is_bounded_where_no_table_with_l2_grokked(told: str) -> None:
@@ -100,6 +105,8 @@ def test_small_batches_learn_nothing_at_the_size_of_the_paper(told: str) -> None
         for one, other in zip(by["skewed"], by["uniform"], strict=True)
     ]
     assert f"which halves x: in batches of 512 the effect is × {middle(ratios):.3g} [" in told
+    assert {run["lr"] for run in small} == {"0.01"}
+    assert "All at a learning rate of 0.01; that of the paper's sampling figure is 0.001" in told
 
 
 def test_c2_is_compared_before_small_batches_have_learned(told: str) -> None:
