@@ -17,7 +17,7 @@ from markupsafe import Markup
 from matplotlib.colors import to_hex
 from page_again import again, turned
 from page_arms import arm, below_the_grid, constant_tokens, experiment, frozen_from, step
-from page_auto import edges, swept
+from page_auto import apart, edges, swept
 from page_beside import COMPARISONS, PLAIN, asked, by_task, compared, spread
 from page_claims import CLAIMS, capital, headline, number, said, size
 from page_figures import COLOURS, READER, SCALES, TEXT, TRANSFORMER, alone, depths, effects, film, shares, training
@@ -279,6 +279,7 @@ def written(out: Path) -> dict[Path, str]:
     tables = {results.name: results.without_coupling() for results in done}
     by_size = {results.name: found for results in done if (found := results.sizes())}
     maps = {one.name: found for one in every if (found := decay_map(one, one.link))}
+    rates_of_E = {one.name: found for one in every if (found := edges(one, one.link))}
     beyond = next(transformers(one, one.link) for one in every if one.name == TRANSFORMER)
     text = Results(out / TEXT)
     words = natural_text(text, text.link)
@@ -314,7 +315,8 @@ def written(out: Path) -> dict[Path, str]:
         "timing": timing(every),
         "geometry": last_geometry(every),
         "maps": maps,
-        "edges": {one.name: found for one in every if (found := edges(one, one.link))},
+        "edges": rates_of_E,
+        "shares_apart": apart(rates_of_E),
         "swept": swept(every),
         "transformers": beyond,
         "definitions": definitions(),

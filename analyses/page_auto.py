@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -17,6 +17,8 @@ from scale import Scale
 
 PILOTS = ("ratios-{}", "ratios-{}-wider")
 """The studies of the pilots of a scale: the sweep, and further c where its best was the last one."""
+SHARE = 0.5
+"""Of its edge, at which auto sets the rate of E."""
 MARGIN = 1.1
 """How much longer auto may take in A2."""
 CASES = {
@@ -52,14 +54,26 @@ def edges(scale: Linked, link: Link) -> dict[str, Any] | None:
     }
 
 
-def set_by_auto(scale: Scale, link: Link) -> tuple[Markup, Markup] | None:
-    """c that auto set first and last, the median with the least and the largest over seeds; None: not recorded."""
+def set_by_auto(scale: Scale, link: Link) -> dict[str, Any] | None:
+    """c that auto set first and last, the median with the least and the largest over seeds; None: not recorded.
+
+    With the share of the edge as first measured at which the best c lies.
+    """
     if "rates" not in scale.tables or (rows := scale.rows("rates", study=AUTO)).empty:
         return None
     c = rows[rows["step"] > 0].sort_values("step").groupby("seed")["c"]
-    texts = (f"{number(of.median())} ({number(of.min())} to {number(of.max())})" for of in (c.first(), c.last()))
-    first, last = (link("rates", text, study=AUTO) for text in texts)
-    return first, last
+    of = {"first": c.first(), "last": c.last()}
+    texts = {name: f"{number(at.median())} ({number(at.min())} to {number(at.max())})" for name, at in of.items()}
+    share = SHARE * float(BEST[scale.name]) / float(of["first"].median())
+    return {"size": share} | {
+        name: link("rates", text, study=AUTO) for name, text in {**texts, "share": number(share)}.items()
+    }
+
+
+def apart(edges: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether the best c of one scale lies at more than twice the share of the edge of another."""
+    sizes = [found["set"]["size"] for found in edges.values() if found["set"]]
+    return len(sizes) > 1 and max(sizes) > 2 * min(sizes)
 
 
 def lost(runs: pd.DataFrame, link: Link) -> Markup | None:

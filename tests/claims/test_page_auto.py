@@ -9,6 +9,7 @@ from pathlib import Path
 
 import beyond
 import page
+import page_auto
 import pandas as pd
 import pytest
 from helpers.made_tables import judge_beyond, write_tables
@@ -85,8 +86,13 @@ def test_the_page_follows_the_runs(auto: float, sooner: str, within: str, tmp_pa
     assert "| quick | 2,001 | ≥ 64 | 801 | 601 | 0.75 |" in plain
     assert "| quick, a · b | 2,001 | ≥ 128 | 701 | 601 | 0.857 |" in plain
     assert "In 0 of 2 settings auto takes more than 1.1 times as long as the best c, which in 2 of 2 is" in told
-    assert "At quick auto first sets c = 85.5 (81 to 90) and ends at 64.5 (60 to 69), where 256 is best" in told
-    assert "where 256 is best; 1 of 10 of its runs never memorise (medians and ranges over seeds)." in told
+    # Half of the edge is first 85.5 in the median, so that 256 is 256 / 171 of it.
+    assert (
+        "At quick auto first sets c = 85.5 (81 to 90) and ends at 64.5 (60 to 69), where 256 is best, 1.5 of the"
+        in told
+    )
+    assert "edge as first measured; 1 of 10 of its runs never memorise. Medians of c and ranges over seeds." in told
+    assert "No one share" not in told, "of one scale nothing differs"
     assert f"the ratio of the medians is {auto + 45:,.0f}/1,045 = {(auto + 45) / 1045:.3g} at quick." in told
 
 
@@ -97,6 +103,13 @@ def test_a_rate_at_which_nothing_groks_is_bounded_by_what_was_watched(tmp_path: 
     for least, sign, steps in ((1, "≤", (3040, 3050)), (-1, "≥", (1040, 1050))):
         factor = (math.sqrt(math.prod(steps)) / 6000) ** least
         assert f"over {'auto' if least > 0 else 'the best c'}: × {sign} {factor:.3g} (10 of 10 never by 6,000)" in told
+
+
+def test_best_rates_at_other_shares_of_the_edge_are_told() -> None:
+    found = {name: {"set": {"size": size}} for name, size in (("quick", 1.0), ("mid", 0.6), ("paper", 0.1))}
+    assert page_auto.apart(found)
+    assert not page_auto.apart({name: found[name] for name in ("quick", "mid")})
+    assert not page_auto.apart({"quick": found["quick"], "mid": {"set": None}})
 
 
 def test_a_trial_without_the_runs_says_nothing_of_it(tmp_path: Path) -> None:
