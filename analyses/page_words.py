@@ -9,12 +9,13 @@ import numpy as np
 import pandas as pd
 from decay_map import LATE
 from markupsafe import Markup
+from page_beside import middle
 from page_claims import number
 from page_figures import depths
 from page_links import Link, Linked
 from page_panels import Curve, panels
 from page_transformers import judged
-from scale import Scale
+from scale import Scale, chosen
 
 QUANTITIES = {"norm": "‖e_i‖", "updated": "steps that update it", "learned": "step learned"}
 """What the figure shows against rank, by its column in ranges.csv."""
@@ -51,6 +52,7 @@ def natural_text(scale: Linked, link: Link) -> dict[str, Any] | None:
     depth = depths(middle.reset_index(), "Depth at step 100 by pair and seed", PAIRS)
     return {
         "claims": list(judged(scale, link)),
+        "slope": slope(scale, link),
         "legend": "; ".join(
             f"{COLOURS[decay][0]}: weight decay {decay:g}" for decay in sorted(set(ranges["weight_decay"]))
         ),
@@ -70,6 +72,18 @@ def natural_text(scale: Linked, link: Link) -> dict[str, Any] | None:
         "losses": [*(f"step {step}" for step in STEPS), "lowest"],
         "steps": list(over_training(scale, link)),
     }
+
+
+def slope(scale: Linked, link: Link) -> Markup | None:
+    """The power of its rank with which a word's places in training contexts fall, over seeds; None: not recorded."""
+    if "words" not in scale.tables:
+        return None
+    known = {"study": "words", "case": "decay"}
+    found = []
+    for _, rows in chosen(scale.tables["words"], **known).groupby(level="seed"):
+        count = np.sort(rows["count"][rows["count"] > 0])[::-1]
+        found.append(float(np.polyfit(np.log(np.arange(1, len(count) + 1)), np.log(count), 1)[0]))
+    return link("words", middle(found), **known)
 
 
 def bounded(middle: pd.DataFrame, link: Link) -> Markup:

@@ -248,8 +248,28 @@ def write_text(folder: Path, x: float) -> None:
         for size in (64, 512)
     ]
     runs = [{"study": study, "seed": 300, **NETWORK, "task": "text"} for study in ("words", "curvature")]
+    # The last word is in no training context.
+    words = [
+        {
+            "study": "words",
+            "case": "decay",
+            "seed": 300 + seed,
+            "token": token,
+            "count": 840 / (token + 1) ** (1 + seed),
+        }
+        for seed in range(3)
+        for token in range(20)
+    ] + [{"study": "words", "case": "decay", "seed": 300, "token": 20, "count": 0}]
     folder.mkdir()
-    tables = {"zipf": zipf, "seeds": each, "ranges": ranges, "losses": losses, "curvature": curvature, "runs": runs}
+    tables = {
+        "words": words,
+        "zipf": zipf,
+        "seeds": each,
+        "ranges": ranges,
+        "losses": losses,
+        "curvature": curvature,
+        "runs": runs,
+    }
     for name, table in {**tables, "verdicts": primary.judge(numbers, TESTS)}.items():
         pd.DataFrame(table).to_csv(folder / f"{name}.csv", index=False)
 
@@ -270,6 +290,8 @@ def test_the_page_follows_the_verdicts(x: float, judgement: str, tmp_path: Path)
         assert text.count(">1.5</a>") == len(RATES)
         assert text.count(">0.015</a>") == text.count(">0.045</a>") == text.count(">2.5</a>") == 2
         assert ">3.25</a>" in text
+        # Powers of −1, −2 and −3 in three seeds.
+        assert "fall with the power −2 (−3 to −1; n = 3) of its rank" in unlinked(text)
         # Ratio and cosine of both ranges, of the settings with weight decay.
         assert text.count(">0.5; 0.25</a>") == 2 * 2
         assert ">random batches of 64 at weight decay 0.001</a>" in text
