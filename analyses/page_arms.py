@@ -24,6 +24,8 @@ TABLES, NARROW = "tables", "narrow"
 """The study of the experiment, and that of its least d at the larger scales."""
 MOST_APART = 2
 """Times the lower bound of an index: with an upper bound beyond, the page calls it not determined."""
+FOLLOWED = {"effective_rank": "Effective rank", "nuclear_norm": "Nuclear norm"}
+"""Columns of ranks.csv that have a figure."""
 STUDIES = Path(__file__).parents[1] / "studies"
 OTHERS = ("#d55e00", "#949494", "#0173b2", "#cc78bc", "#029e73", "#ca9161")
 
@@ -130,7 +132,7 @@ def step(steps: pd.Series) -> str:
 
 
 def experiment(tables: Mapping[str, pd.DataFrame], scale: str, link: Link) -> dict[str, Any]:
-    """Every arm with its numbers, those that the text names, and figures by words: who grokked when, and ranks."""
+    """Every arm with its numbers, those that the text names, and figures by words: who grokked when, ranks, norms."""
     runs, curvature = tables["runs"], tables["curvature"]
     every = arms(runs)
     rows = {words: arm(runs, known, link) | inside(curvature, known, link) for words, known in every.items()}
@@ -145,13 +147,15 @@ def experiment(tables: Mapping[str, pd.DataFrame], scale: str, link: Link) -> di
             drawn = setup(pd.concat([which(runs, **every[words]) for words in cases]))
             of = Markup("{}; {}.").format(drawn, link("runs", "runs.csv", **every[next(iter(cases))]))
             figures.append((f"{shown} (Kaplan–Meier)", shares(cases, f"{shown} at {scale}. {told}"), of))
-        if lines := {words: (found, hues[words]) for words in hues if (found := ranks(tables, every[words])).size}:
-            told = "; ".join(f"{words}: {found.iloc[-1]:.3g}" for words, (found, _) in lines.items())
-            shown = "Effective rank over steps, median of the seeds still in training"
-            followed = [{"study": ARMS, "case": case_of(every[words])} for words in lines]
-            drawn = setup(pd.concat([which(runs, **known) for known in followed]))
-            of = Markup("{}; {}.").format(drawn, link("ranks", "ranks.csv", **followed[0]))
-            figures.append((shown, curves(lines, f"{shown}, at {scale}. Last: {told}"), of))
+        for quantity, title in FOLLOWED.items():
+            each = {words: (followed(tables, every[words], quantity), hues[words]) for words in hues}
+            if lines := {words: (found, hue) for words, (found, hue) in each.items() if found.size}:
+                told = "; ".join(f"{words}: {found.iloc[-1]:.3g}" for words, (found, _) in lines.items())
+                shown = f"{title} over steps, median of the seeds still in training"
+                settings = [{"study": ARMS, "case": case_of(every[words])} for words in lines]
+                drawn = setup(pd.concat([which(runs, **known) for known in settings]))
+                of = Markup("{}; {}.").format(drawn, link("ranks", "ranks.csv", **settings[0]))
+                figures.append((shown, curves(lines, f"{shown}, at {scale}. Last: {told}"), of))
     ends = {"least": by_d[0], "most": by_d[-1]} if by_d else {}
     named = {name: {"d": words.rpartition(" ")[2], **rows[words]} for name, words in ends.items()}
     named |= {words[0]: row for words, row in rows.items() if words not in by_d}
@@ -160,12 +164,12 @@ def experiment(tables: Mapping[str, pd.DataFrame], scale: str, link: Link) -> di
     return {"rows": rows, "named": named, "figures": figures, "seen": seen, "l2_groks": l2_groks}
 
 
-def ranks(tables: Mapping[str, pd.DataFrame], known: Setting) -> pd.Series:
-    """The median effective rank of an arm by step; empty where it was not followed."""
+def followed(tables: Mapping[str, pd.DataFrame], known: Setting, quantity: str) -> pd.Series:
+    """The median of a column of ranks.csv of an arm by step; empty where it was not followed."""
     if "ranks" not in tables:
         return pd.Series(dtype=float)
     rows = tables["ranks"][tables["ranks"]["case"] == case_of(known)]
-    return rows.groupby("step")["effective_rank"].median()
+    return rows.groupby("step")[quantity].median()
 
 
 def constant_tokens(runs: pd.DataFrame, link: Link) -> dict[str, Any]:

@@ -149,10 +149,11 @@ def test_every_arm_of_the_experiment_is_counted(three: Path) -> None:
     }  # fmt: skip
     assert shown["a: E and W, L2"]["delay"] == "804"
     assert (arms["named"]["least"]["d"], arms["named"]["most"]["d"]) == ("8", "16")
-    assert [words.partition(" ")[0] for words, *_ in arms["figures"]] == ["Share", "Share", "Effective"]
+    assert [words.partition(" ")[0] for words, *_ in arms["figures"]] == ["Share", "Share", "Effective", "Nuclear"]
     assert arms["figures"][-1][2].striptags() == "p = 59, 4 tokens, d = 16, h = 64, seeds 100 to 109; ranks.csv."
     # The third of five seeds, 102, less a tenth of the last step.
-    assert "Last: a: E and W, L2: 82" in arms["figures"][-1][1]
+    assert "Last: a: E and W, L2: 82" in arms["figures"][-2][1]
+    assert "Last: a: E and W, L2: 608" in arms["figures"][-1][1]
     # Of the five seeds analysed the third; of an index between 3 and 9 nothing.
     for words, inside in {"a: E and W, L2": ("0.0204", "not determined"), "b: tables, L2": ("0", "0")}.items():
         assert (shown[words]["depth"], shown[words]["index"]) == inside
@@ -316,7 +317,7 @@ def test_the_page_is_short_whole_and_described(three: Path) -> None:
     assert 300 < len(reader.words) <= 2500
     assert len(text.encode()) < 5e6
     pictures = [attributes for tag, attributes in reader.found if tag == "svg"]
-    assert len(pictures) == 3 + 3 + 3 * 3 + 2 + 13 + 1 + 4 + 1
+    assert len(pictures) == 3 + 3 + 3 * 3 + 2 + 2 + 13 + 1 + 4 + 1
     assert all(picture["role"] == "img" and len(str(picture["aria-label"])) > 10 for picture in pictures)
     # Nothing is loaded.
     assert not [tag for tag, attributes in reader.found if "src" in attributes or tag == "link"]

@@ -74,7 +74,8 @@ def write_tables(folder: Path, x: Mapping[str, float], tokens: int) -> None:
         rows += [_rows("arms", "base", seed, "plateau", 400, {"E,W": -0.02, "W,V": -0.01}) for seed in seeds]
         rows += [_rows("arms", "l2", seed, "plateau-tables", 400, {"W": 1e-29, "W,V": -0.01}, 0) for seed in seeds]
         wide = [
-            {"study": "arms", "case": "base", "seed": s, "step": at, "effective_rank": s - at / 10}
+            {"study": "arms", "case": "base", "seed": s, "step": at}
+            | {"effective_rank": s - at / 10, "nuclear_norm": 4 * s + at}
             for s in seeds
             for at in (100, 200)
         ]
