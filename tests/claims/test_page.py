@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import math
 import re
 import sys
@@ -12,7 +13,6 @@ from xml.etree import ElementTree
 
 import page
 import page_beside
-import page_bounds
 import page_others
 import page_points
 import pandas as pd
@@ -25,6 +25,7 @@ from page_beside import by_task, compared
 from page_claims import CLAIMS, effect
 
 SCALES = ("quick", "mid", "paper")
+STUDIES = page.HERE.parent / "studies"
 HELD = dict.fromkeys(CLAIMS, 0.9) | {"C7": 0.3, "C9": 0.1}
 
 
@@ -267,6 +268,9 @@ def test_other_results_stand_beside_ours(three: Path) -> None:
         "mid, float32": "7 of 10", "mid, float64": "0 of 10",
     }  # fmt: skip
     assert found["any"]
+    told = " ".join(unescape((three / "index.html").read_text(encoding="utf-8")).split())
+    every = {json.loads(path.read_text())["train"]["metrics_every"] for path in STUDIES.glob("*/spikes.json")}
+    assert [f"recorded every {steps} steps, came after grokking" in told for steps in every] == [True]
     by_rate = {one.pop("words"): {name: cell.striptags() for name, cell in one.items()}
                for one in page_others.division([results])}  # fmt: skip
     assert by_rate["MLP at mid, Adam"] == {"p": "59", "grokked": "1,004", "memorised": "200", "runs": "10"}
@@ -290,25 +294,6 @@ def test_settings_are_compared_over_paired_seeds(three: Path) -> None:
     assert {claim: Markup(cell).striptags() for claim, cell in tasks["a / b"].items()} == {
         "C1": "–", "C4": "–", "C7": "× 1.04 [1.01, 1.08]", "C8": "× 2 [2, 2]",
     }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("of", "over", "told"),
-    [
-        # Seven never by 1,000: the median of the ratios is at least that of the sixth and fifth, 10 and 10.
-        ([200.0] * 3 + [None] * 7, [100.0] * 10, "≥ 10 (7 of 10 never by 1,000)"),
-        # Of one seed neither came: its ratio may be anything, so that it is the least.
-        ([200.0] * 3 + [None] * 7, [100.0] * 9 + [None], "≥ 10 (7 of 10 never by 1,000)"),
-        ([200.0] * 4 + [None] * 6, [100.0] * 9 + [None], f"≥ {20**0.5:.3g} (6 of 10 never by 1,000)"),
-        ([100.0] * 10, [200.0] * 3 + [None] * 7, "≤ 0.1 (7 of 10 never by 1,000)"),
-        # Six ratios are not known.
-        ([None] * 10, [100.0] * 4 + [None] * 6, None),
-        ([0.0] * 10, [None] * 10, None),
-    ],
-)
-def test_runs_that_never_came_bound_a_ratio(of: list[float], over: list[float], told: str | None) -> None:
-    runs = [pd.DataFrame({"grokked": pd.Series(steps, dtype=float), "watched": 1000}) for steps in (of, over)]
-    assert page_bounds.bound(*runs, "grokked") == told
 
 
 def test_the_page_is_short_whole_and_described(three: Path) -> None:
