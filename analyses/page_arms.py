@@ -159,9 +159,18 @@ def experiment(tables: Mapping[str, pd.DataFrame], scale: str, link: Link) -> di
     ends = {"least": by_d[0], "most": by_d[-1]} if by_d else {}
     named = {name: {"d": words.rpartition(" ")[2], **rows[words]} for name, words in ends.items()}
     named |= {words[0]: row for words, row in rows.items() if words not in by_d}
-    seen = curvature.loc[curvature["study"] == ARMS, "seed"].nunique()
+    seen = analysed(curvature)
     l2_groks = bool(chosen(runs, study=TABLES, case="l2")["grokked"].notna().any())
     return {"rows": rows, "named": named, "figures": figures, "seen": seen, "l2_groks": l2_groks}
+
+
+def analysed(curvature: pd.DataFrame) -> str:
+    """On how many seeds the blocks of the arms were analysed, of those that were; empty where none was."""
+    counts = curvature[curvature["study"] == ARMS].groupby("case")["seed"].nunique()
+    if counts.empty:
+        return ""
+    least, most = counts.min(), counts.max()
+    return f"{least}{f' to {most}' if most > least else ''} seed{'s' if most > 1 else ''}"
 
 
 def followed(tables: Mapping[str, pd.DataFrame], known: Setting, quantity: str) -> pd.Series:

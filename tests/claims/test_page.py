@@ -12,6 +12,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import page
+import page_arms
 import page_beside
 import page_others
 import page_points
@@ -161,6 +162,14 @@ def test_every_arm_of_the_experiment_is_counted(three: Path) -> None:
     assert "The blocks of the arms were analysed at mid on 5 seeds, at paper on 5 seeds." in " ".join(
         unescape((three / "index.html").read_text(encoding="utf-8")).split()
     )
+
+
+def test_arms_that_were_analysed_on_fewer_seeds_count(three: Path) -> None:
+    rows = page.Results(three / "mid").tables["curvature"]
+    assert page_arms.analysed(rows) == "5 seeds"
+    assert page_arms.analysed(rows[(rows["case"] != "l2") | (rows["seed"] < 102)]) == "2 to 5 seeds"
+    assert page_arms.analysed(rows[rows["seed"] < 101]) == "1 seed"
+    assert page_arms.analysed(rows[rows["study"] != "arms"]) == ""
 
 
 def test_what_folding_the_constant_tokens_does_is_said(three: Path) -> None:
