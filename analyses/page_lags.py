@@ -16,6 +16,7 @@ from page_claims import headline, number
 from page_figures import effects
 from page_links import Linked
 from page_transformers import judged
+from scale import Scale
 
 NAME = "G1"
 ASKED = {
@@ -94,8 +95,37 @@ def timing(scales: Sequence[Linked]) -> dict[str, Any] | None:
         "answers": {name: answers(studied[name], of) for name, of in x.items()},
         "first": last.link("lags", f"{sum(first)} of {len(first)}", event=FIRST),
         "bounds": {name: found for name, one in studied.items() if (found := bounds(one)) is not None},
+        "grid": grid(studied),
+        "drops": {name: found for name, one in studied.items() if (found := drop(one)) is not None},
         "rows": rows,
     }
+
+
+def on_grid(scale: Scale) -> pd.DataFrame:
+    """The rows of what is known at the analysed steps alone, by seed, in the order of their steps."""
+    study = table_of(ON_GRID[0], scale)
+    return scale.rows("curvature", study=study).sort_values("step").drop_duplicates(["file", "step"])
+
+
+def grid(studied: Mapping[str, Linked]) -> Markup | None:
+    """At how many steps of a run that is known, the fewest and the most; None: nowhere."""
+    counts = pd.concat([on_grid(one).groupby(level="seed")["step"].nunique() for one in studied.values()])
+    if counts.empty:
+        return None
+    last = next(one for one in reversed(studied.values()) if len(on_grid(one)))
+    study = table_of(ON_GRID[0], last)
+    return last.link("curvature", f"{counts.min()} to {counts.max()}", study=study)
+
+
+def drop(scale: Linked) -> Markup | None:
+    """The largest factor, over seeds, from κ₁ at its peak to that at the analysed step beside it; None: not known."""
+    factors = []
+    for _, rows in on_grid(scale).groupby(level="seed"):
+        kappa = rows.dropna(subset="kappa_1").groupby("step")["kappa_1"].max().to_numpy()
+        at = int(kappa.argmax()) if len(kappa) else 0
+        factors += [kappa[at] / kappa[beside] for beside in (at - 1, at + 1) if 0 <= beside < len(kappa)]
+    study = table_of(ON_GRID[0], scale)
+    return scale.link("curvature", number(max(factors)), study=study) if factors else None
 
 
 def bounds(scale: Linked) -> Markup | None:
@@ -120,7 +150,7 @@ def answers(scale: Linked, x: Mapping[str, Lag]) -> list[Markup | str]:
     return found
 
 
-def table_of(event: str, scale: Linked) -> str:
+def table_of(event: str, scale: Scale) -> str:
     """Study and table of an event: of runs analysed at more steps, where there are, if it is known at those alone."""
     return PEAKS if event in ON_GRID and PEAKS in scale.tables else LAGS
 
