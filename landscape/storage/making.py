@@ -67,9 +67,10 @@ def new_file(
 
 
 def room_size(path: Path, rooms: Rooms, scales: schema.Scales) -> int:
-    """Bytes of all rows of a new file. Raises ConfigError for more than readers accept."""
-    size = 0
+    """Bytes of all rows of a new file. Raises ConfigError for more than readers accept, and for names that clash."""
+    size, groups = 0, [table.group for table, _ in rooms]
     for table, rows in rooms:
+        _require_distinct(path, table, groups if table.group == "/" else [])
         if rows > ROWS:
             raise ConfigError(
                 f"{path}: {table.group} would have {rows:,} rows; files have at most {ROWS:,}",
@@ -97,6 +98,18 @@ def room_size(path: Path, rooms: Rooms, scales: schema.Scales) -> int:
             size += bytes_ * (rows if table.row else 1)
         size += 16 * rows
     return size
+
+
+def _require_distinct(path: Path, table: schema.Table, groups: Sequence[str]) -> None:
+    """Raise ConfigError where a dataset has the name of another one, of an axis or of a group in its group."""
+    axes = {axis for field in table.fields for axis in table.axes(field)}
+    names = Counter([*(field.name for field in table.fields), *axes, *groups, *[schema.COMMIT.name] * bool(table.row)])
+    for name, count in names.items():
+        if count > 1:
+            raise ConfigError(
+                f"{path}: {name!r} has another meaning in {table.group}, and can name no block or parameter there",
+                "rename it",
+            )
 
 
 def require_room(path: Path, rooms: Rooms, scales: schema.Scales) -> None:

@@ -99,6 +99,43 @@ def test_factories_that_are_none(
     foreign.refused(["hessian", "--ckpt", "run.h5", "--problem", name], text, error, hint, capsys)
 
 
+@pytest.mark.parametrize("block", ["width", "step", "crc32", "param_row_first", "first_error"])
+def test_a_block_with_the_name_of_a_dataset(block: str, users_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Spectra and densities have a dataset named after each block beside others of their own."""
+    text = foreign.TINY.replace('"last"', f'"{block}"')
+    error = f"run.hessian.h5: {block!r} has another meaning in "
+    foreign.refused(["hessian", "--ckpt", "run.h5", "--problem", "mine:problem"], text, error, "rename it", capsys)
+
+
+@pytest.mark.parametrize("parameter", ["distance", "radius"])
+def test_a_parameter_with_the_name_of_a_dataset(
+    parameter: str, tmp_path: Path, beside_the_user: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A search stores all parameters beside numbers of its own."""
+    text = f"""
+import torch
+from landscape import ModuleProblem
+
+
+class Scaled(torch.nn.Linear):
+    def __init__(self):
+        super().__init__(3, 3)
+        self.{parameter} = torch.nn.Parameter(torch.ones(3))
+
+    def forward(self, x):
+        return super().forward(self.{parameter} * x)
+
+
+def problem():
+    return ModuleProblem(Scaled(), torch.eye(3), torch.arange(3), weight_decay=0.1)
+"""
+    arrays = {name: p.detach().numpy() for name, p in foreign.executed(text)["Scaled"]().named_parameters()}
+    foreign.record(tmp_path / "run.h5", {0: arrays})
+    argv = ["critical", "--ckpt", "run.h5", "--step", "0", "--problem", "mine:problem"]
+    error = f"run.critical-0.h5: {parameter!r} has another meaning in "
+    foreign.refused(argv, text, error, "rename it", capsys)
+
+
 LAYER = "torch.nn.Tanh()"
 REFUSED: dict[str, tuple[dict[str, str], str, str]] = {
     "dropout": (
