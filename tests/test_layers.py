@@ -88,6 +88,11 @@ def test_modules_of_tests_have_names_of_their_own() -> None:
     assert [name for name in sorted(set(names)) if names.count(name) > 1] == []
 
 
+def test_tests_take_helpers_from_the_folder_of_tests() -> None:
+    """As `helpers.NAME`: `tests.helpers.NAME` would be another module, and of whatever clone is installed."""
+    assert [path for path in (ROOT / "tests").rglob("*.py") if "tests" in outside(path)] == []
+
+
 @pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(ROOT)))
 def test_arrows_run_one_way(path: Path) -> None:
     """An import goes to a lower floor or stays in its room; no two rooms of one floor know each other."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from helpers.matrices import matrix
 
 from landscape.curvature.ends import end_vectors, tridiagonal_ends
-from tests.helpers.matrices import matrix
 
 SPECTRA = {
     "even": np.linspace(-1, 1, 300),

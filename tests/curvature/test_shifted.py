@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from helpers.matrices import Diagonal, matrix
 from numpy.typing import NDArray
 
 from landscape import eigsh
 from landscape.curvature import shifted
 from landscape.curvature.operators import MatrixOperator, Product
 from landscape.curvature.shifted import shifted_ends
-from tests.helpers.matrices import Diagonal, matrix
 
 N, K = 300, 6
 SPECTRA = {
