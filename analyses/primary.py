@@ -30,9 +30,11 @@ TESTS: dict[str, tuple[str, Test]] = {}
 
 
 def primary(name: str, statement: str) -> Callable[[Test], Test]:
-    """Register the test of a claim."""
+    """Register the test of a claim. Registration raises ValueError for a name that is taken."""
 
     def register(test: Test) -> Test:
+        if name in TESTS:
+            raise ValueError(f"claim {name!r} is registered twice")
         TESTS[name] = statement, test
         return test
 

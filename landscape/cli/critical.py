@@ -11,7 +11,7 @@ from landscape.cli.hessian import MEASURED, METHOD
 from landscape.cli.printing import say
 from landscape.config import MOST, AnalysisConfig
 from landscape.errors import UNFINISHED, working_on
-from landscape.options import check_bounds, field, required
+from landscape.options import field, required
 from landscape.text import printable
 
 
@@ -54,9 +54,6 @@ class Critical(Command):
     json: bool = field(False, "Print everything measured as one JSON document.")
     csv: bool = field(False, "Print what belongs to a block as CSV.")
     quiet: bool = field(False, "No progress bar.")
-
-    def __post_init__(self) -> None:
-        check_bounds(self)
 
     def execute(self) -> int:
         from landscape.analysis.critical import ENDS, refine

@@ -11,12 +11,13 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias, get_args, get_o
 
 import tyro
 
-from landscape.options import flag_of
+from landscape.options import check_bounds, flag_of
 
 RunFile: TypeAlias = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
 """The positional argument of the commands that work on one run."""
 
 
+@dataclasses.dataclass(frozen=True)
 class Command(abc.ABC):
     """A command: a frozen dataclass, whose fields and those of the configs in it are its options.
 
@@ -27,6 +28,10 @@ class Command(abc.ABC):
     examples: ClassVar[tuple[str, ...]]
     groups: ClassVar[dict[str, tuple[str, ...]]]
     interrupted: ClassVar[str] = "the same command resumes"
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for a number outside the bounds of its field."""
+        check_bounds(self)
 
     @abc.abstractmethod
     def execute(self) -> int:

@@ -15,7 +15,7 @@ from landscape.cli.hessian import Hessian
 from landscape.cli.report import Report
 from landscape.cli.train import Train
 from landscape.config import HessianConfig, preset
-from landscape.options import check_bounds, field
+from landscape.options import field
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,9 +34,6 @@ class Demo(Command):
         12, "Checkpoints whose Hessian is measured; those of an earlier demo in the folder are kept.", at_least=1
     )
     quiet: bool = field(False, "No progress bars.")
-
-    def __post_init__(self) -> None:
-        check_bounds(self)
 
     def execute(self) -> int:
         run, page = self.folder / "demo.h5", self.folder / "report"

@@ -12,7 +12,7 @@ from landscape.cli.declared import Command, RunFile
 from landscape.cli.printing import say
 from landscape.config import HessianConfig
 from landscape.errors import UNFINISHED, ConfigError, NumericsError, working_on
-from landscape.options import check_bounds, field, required
+from landscape.options import field, required
 from landscape.ranks.launch import PATIENCE, Launch, launched
 from landscape.text import printable
 
@@ -73,7 +73,7 @@ class Hessian(Command):
     quiet: bool = field(False, "No progress bar.")
 
     def __post_init__(self) -> None:
-        check_bounds(self)
+        super().__post_init__()
         self.cluster.require(self.executor)
         if self.executor == "slurm" and (self.verify or self.fsync or self.jobs is not None):
             raise ConfigError("verify, fsync and jobs are options of executor local", "leave them out")

@@ -14,7 +14,7 @@ from landscape.cli.declared import Command
 from landscape.cli.printing import say
 from landscape.cli.train import reached
 from landscape.errors import UNFINISHED, ConfigError, FileError, complain, working_on
-from landscape.options import check_bounds, field, required
+from landscape.options import field, required
 from landscape.text import printable
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Sweep(Command):
     quiet: bool = field(False, "No progress bar.")
 
     def __post_init__(self) -> None:
-        check_bounds(self)
+        super().__post_init__()
         self.cluster.require(self.executor)
         if self.executor != "local" and self.jobs is not None:
             raise ConfigError(f"jobs is {self.jobs}, but executor {self.executor} has no workers", "leave out --jobs")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -16,14 +18,17 @@ import torch
 from conftest import TINY
 from torch import nn
 
+from landscape.analysis.quantities import QUANTITIES, found_in
 from landscape.choices.activations import ACTIVATIONS, activation
 from landscape.choices.optimizers import OPTIMIZERS
 from landscape.choices.registry import Registry
-from landscape.choices.samplers import SAMPLERS
+from landscape.choices.samplers import SAMPLERS, sampler
 from landscape.choices.tasks import TASKS, task
 from landscape.config import TrainConfig, preset, replace, to_json
 from landscape.errors import ConfigError, LandscapeError
 from landscape.problems.tasks import make_data
+from landscape.report.figures import FAMILIES
+from landscape.report.figures.families import family
 from landscape.training.loop import train
 
 REGISTRIES: dict[str, Registry[Any]] = {
@@ -169,6 +174,33 @@ def test_a_name_is_registered_once() -> None:
         task()(TASKS["add"].answer)
     with pytest.raises(ValueError, match="activation 'again' lacks a docstring"):
         ACTIVATIONS.add("again", ACTIVATIONS["relu"], None)
+    with pytest.raises(ValueError, match="figure 'spectra' is registered twice"):
+        family(15)(FAMILIES["spectra"])
+
+
+def test_a_quantity_counts_once() -> None:
+    """Where another module imports it, too; two with a dataset of one name are an error."""
+    (one, *_), home, guest = QUANTITIES, ModuleType("home"), ModuleType("guest")
+    home.quantity = guest.imported = one  # type: ignore[attr-defined]
+    assert found_in([home, guest]) == (one,)
+    guest.imported = dataclasses.replace(one)  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match=f"two quantities have the dataset '{min(one.names)}'"):
+        found_in([home, guest])
+
+
+@pytest.mark.parametrize("chosen", [[0, 1, 1], [0, 1]])
+def test_a_sampler_chooses_each_sample_once(chosen: list[int], tmp_path: Path) -> None:
+    """Another number of training pairs than the config's would be a file that no reader takes."""
+
+    @sampler()
+    def careless(samples: Any, count: int, rng: np.random.Generator) -> Any:
+        """the first ones"""
+        return np.array(chosen)
+
+    config = replace(TINY, {"sampler": "careless", "p": 5, "train_fraction": 0.12})
+    with pytest.raises(ValueError, match=f"'careless' chose {len(chosen)} samples, 2 of them different, not 3"):
+        train(config, tmp_path / "run.h5", quiet=True)
+    assert list(tmp_path.glob("*.h5")) == []
 
 
 def test_an_unknown_preset() -> None:

@@ -116,6 +116,8 @@ def test_a_claim_is_a_function(copied: Path, monkeypatch: pytest.MonkeyPatch) ->
     def watched(scale: Scale) -> primary.Numbers:
         return dict(scale.runs("curvature", case="c10")["watched"] - 10.0)
 
+    with pytest.raises(ValueError, match="claim 'X1' is registered twice"):
+        primary.primary("X1", "Another claim")(watched)
     run(primary.main, copied)
     with (copied / "verdicts.csv").open(encoding="utf-8") as file:
         last = list(csv.DictReader(file))[-1]

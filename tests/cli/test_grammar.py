@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import signal
 import subprocess
@@ -14,12 +15,33 @@ import pytest
 from helpers.commands import SMALL, Refusal
 
 from landscape.cli import main as cli
-from landscape.cli.grammar import plain
+from landscape.cli.declared import Command
+from landscape.cli.grammar import parse, plain
 from landscape.cli.main import COMMANDS
 from landscape.config import HessianConfig, TrainConfig
+from landscape.errors import ConfigError
+from landscape.options import field
 from landscape.problems.choice import in_order
 from landscape.storage.hessians import HessianReader
 from landscape.training.loop import is_begun, train
+
+
+@dataclasses.dataclass(frozen=True)
+class Norms(Command):
+    """A command that somebody adds."""
+
+    order: int = field(2, "Order of the norms.", at_least=1)
+
+    def execute(self) -> int:
+        return self.order
+
+
+def test_a_command_checks_its_bounds() -> None:
+    """Those of its own options, without any code for it."""
+    assert parse("norms", Norms, ["--order", "3"]).execute() == 3
+    with pytest.raises(ConfigError, match="order is 0") as refused:
+        parse("norms", Norms, ["--order", "0"])
+    assert refused.value.hint == "--order takes an integer >= 1"
 
 
 @pytest.mark.parametrize("typed", [["0", "100", "2000"], ["0,100,2000"], ["0,", "100,2000"]])

@@ -14,9 +14,14 @@ _PLACED: dict[str, tuple[int, Family]] = {}
 
 
 def family(place: int) -> Callable[[Family], Family]:
-    """Register a function as a family under its own name; place: sort key of its position in a report."""
+    """Register a function as a family under its own name; place: sort key of its position in a report.
+
+    Registration raises ValueError for a name that is taken.
+    """
 
     def register(draw: Family) -> Family:
+        if draw.__name__ in _PLACED:
+            raise ValueError(f"figure {draw.__name__!r} is registered twice")
         _PLACED[draw.__name__] = place, draw
         return draw
 
