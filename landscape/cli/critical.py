@@ -12,6 +12,7 @@ from landscape.cli.printing import say
 from landscape.config import MOST, AnalysisConfig
 from landscape.errors import UNFINISHED, working_on
 from landscape.options import field, required
+from landscape.problems.embedding_mlp.blocks import CLAIM
 from landscape.text import printable
 
 
@@ -21,7 +22,7 @@ class Critical(Command):
 
     examples = (
         "landscape critical checkpoints/run.h5 --step 500               # all blocks",
-        "landscape critical checkpoints/run.h5 --step 500 --blocks E,W  # one pair",
+        f"landscape critical checkpoints/run.h5 --step 500 --blocks {CLAIM}  # one pair",
     )
     groups = {
         "search": ("run", "step", "grad_tol", "search_hvps", "resume"),

@@ -13,6 +13,7 @@ from landscape.cli.printing import say
 from landscape.config import HessianConfig
 from landscape.errors import UNFINISHED, ConfigError, NumericsError, working_on
 from landscape.options import field, required
+from landscape.problems.embedding_mlp.blocks import BALANCED
 from landscape.ranks.launch import PATIENCE, Launch, launched
 from landscape.text import printable
 
@@ -34,7 +35,7 @@ class Hessian(Command):
 
     examples = (
         "landscape hessian checkpoints/run.h5 --steps 0,500   # two checkpoints",
-        "landscape hessian checkpoints/run.h5 --blocks E W    # no pairs: cheaper",
+        f"landscape hessian checkpoints/run.h5 --blocks {' '.join(BALANCED)}    # no pairs: cheaper",
     )
     groups = {
         "what is measured": ("run", "steps", "num_steps", *MEASURED),

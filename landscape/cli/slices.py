@@ -11,6 +11,7 @@ from landscape.cli.printing import say
 from landscape.config import AnalysisConfig, SliceConfig
 from landscape.errors import working_on
 from landscape.options import field, required
+from landscape.problems.embedding_mlp.blocks import BALANCED
 from landscape.text import printable
 
 
@@ -19,8 +20,8 @@ class Slice(Command):
     """The loss along unit eigenvectors at a checkpoint, and on the plane of the lowest and the highest."""
 
     examples = (
-        "landscape slice checkpoints/run.h5 --step 500            # of E and W together",
-        "landscape slice checkpoints/run.h5 --step 500 --block E  # of E alone",
+        f"landscape slice checkpoints/run.h5 --step 500            # of {' and '.join(BALANCED)} together",
+        f"landscape slice checkpoints/run.h5 --step 500 --block {BALANCED[0]}  # of {BALANCED[0]} alone",
     )
     groups = {
         "what is drawn": ("run", "step", "block", "k", "radius", "points", "plane_points", "objective", "problem"),

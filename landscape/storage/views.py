@@ -82,7 +82,7 @@ class File(Described):
     def to_dataframes(self) -> dict[str, pd.DataFrame]:
         """The measurements as tidy tables by name, such as `by_step_block` and `metrics_by_metric_step`.
 
-        A table has one row for each set of labels, such as `block` E,W at `step` 500, and one column for each quantity
+        A table has one row for each set of labels, such as a `block` at a `step`, and one column for each quantity
         of these axes. Codes are words, as in `inertia_level`. Rows without any number are left out, and so are
         parameters, data and eigenvectors.
         """
