@@ -14,6 +14,7 @@ from landscape.storage.hessians import HessianReader
 
 Table = list[list[str]]
 """Lines of cells; the first line has the titles."""
+BOUND = ">= matrix-free: a lower bound without a known upper one (see coupling_ratio_error)"
 
 
 def by_block(result: HessianReader) -> Table:
@@ -45,9 +46,20 @@ def by_step(result: HessianReader) -> Table:
     return lines
 
 
+def filled(lines: Table) -> Table:
+    """A table without the columns that have a dash in every line, as many have for a model of the user's own."""
+    kept = [column for column in zip(*lines, strict=True) if set(column[1:]) != {"-"}]
+    return list(map(list, zip(*kept, strict=True)))
+
+
 def pair_shown(result: HessianReader) -> str:
     """The first pair whose joint block is analysed; the first of all if there is none."""
     return next((pair for pair in result.pairs if pair in result.blocks), result.pairs[0])
+
+
+def has_bounds(result: HessianReader) -> bool:
+    """Whether there is a cell that `BOUND` explains."""
+    return any(cell.startswith(">=") for line in (*by_block(result), *by_step(result)) for cell in line)
 
 
 def notes(result: HessianReader) -> Iterator[str]:
@@ -57,9 +69,8 @@ def notes(result: HessianReader) -> Iterator[str]:
     yield f"objective: {result.attrs['objective']}{belongs}"
     if len(result.pairs) > 1 and pair_shown(result) in result.blocks:
         yield f"kappa, excess index and coupling are those of {pair_shown(result)}"
-    cells = {cell for line in (*by_block(result), *by_step(result)) for cell in line}
-    if any(cell.startswith(">=") for cell in cells):
-        yield ">= matrix-free: a lower bound without a known upper one (see coupling_ratio_error)"
+    if has_bounds(result):
+        yield BOUND
     rows = [result.row(step) for step in result.steps]
     # NaN where a file of an earlier version was extended.
     chances = [chance for row in rows if "hidden" in row for chance in row["hidden_failure_probability"]]

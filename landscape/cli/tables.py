@@ -29,16 +29,10 @@ _FEW = 20
 
 def measurements(result: HessianReader) -> str:
     """The table by step and block, the table by step, and notes."""
-    from landscape.analysis.tables import by_block, by_step, notes
+    from landscape.analysis.tables import by_block, by_step, filled, notes
 
-    shown = align(_filled(by_block(result)), keys=2), align(_filled(by_step(result)))
+    shown = align(filled(by_block(result)), keys=2), align(filled(by_step(result)))
     return "\n\n".join([*shown, "\n".join(notes(result))])
-
-
-def _filled(lines: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
-    """A table without the columns that have a dash in every line, as many have for a model of the user's own."""
-    kept = [column for column in zip(*lines, strict=True) if set(column[1:]) != {"-"}]
-    return list(zip(*kept, strict=True))
 
 
 def critical_point(status: str, point: dict[str, Any]) -> str:

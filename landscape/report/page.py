@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import landscape
-from landscape.analysis.tables import by_block
+from landscape.analysis.tables import BOUND, by_block, by_step, filled, has_bounds, pair_shown
 from landscape.choices.tasks import TEXT
 from landscape.errors import ArgumentError, ConfigError, FileError, require_jobs, warn
 from landscape.problems.embedding_mlp.blocks import RATE_RATIO
@@ -107,7 +107,7 @@ def _write_pages(sources: Sequence[Source], sections: Sequence[Section], folder:
     folder.mkdir(parents=True, exist_ok=True)
     pages = environment()
     pages.filters |= {"markdown": markdown, "explained": explained}
-    tables = [{"label": s.label, "lines": by_block(HessianReader(s.hessian))} for s in sources if s.hessian]
+    tables = [table for s in sources if s.hessian for table in _tables(s.label, HessianReader(s.hessian))]
     content = {
         "version": landscape.__version__,
         "findings": findings(sources),
@@ -122,6 +122,13 @@ def _write_pages(sources: Sequence[Source], sections: Sequence[Section], folder:
     }
     for page in ("report.html", "report.md"):
         (folder / page).write_text(pages.get_template(f"{page}.j2").render(**content), encoding="utf-8")
+
+
+def _tables(label: str, result: HessianReader) -> Iterator[dict[str, Any]]:
+    """The quantities of blocks, and those of pairs and checkpoints, as lines of cells with what the lines are of."""
+    yield {"label": label, "of": "every step and block", "lines": by_block(result)}
+    pair = f"; coupling, kappa and excess index of {pair_shown(result)}" if result.pairs else ""
+    yield {"label": label, "of": f"every step{pair}", "lines": filled(by_step(result))}
 
 
 def _run_facts(source: Source) -> dict[str, str]:
@@ -212,6 +219,7 @@ def _notes(sources: Sequence[Source]) -> list[str]:
             where(analysed) + " Read every saddle index beside its gradient norm.",
             "hidden: distance beyond the reported eigenvalues within which one may have been missed, relative to the "
             f"norm of the block (failure probability {np.nanmax([0.0, *failures]):.0g} per end); 0: all were computed.",
+            *[BOUND] * any(map(has_bounds, readers)),
             *["*: not every eigenvalue of the block converged (see converged in the file)."] * is_starred,
             *([f"{control(analysed)} Both pairs are products of two factors."] if control(analysed) else []),
             "A caption that names F0, F14 or the like means that fact of docs/theory.md, where it is proved.",

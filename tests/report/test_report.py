@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 import re
 import runpy
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from helpers.run_files import poison
 
 from landscape.analysis.geometry import measure_geometry
 from landscape.analysis.hessian import analyse
+from landscape.analysis.tables import Table, by_block, by_step, filled
 from landscape.config import HessianConfig
 from landscape.errors import FileError
 from landscape.report.figures import FAMILIES
@@ -33,6 +36,7 @@ from landscape.storage.files import sha256
 from landscape.storage.hessians import HessianReader
 from landscape.storage.inspect import inspect
 from landscape.storage.runs import RunReader
+from landscape.text import markdown
 from landscape.training.loop import train
 from landscape.training.recorder import Recorder
 
@@ -62,6 +66,19 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def report(files: Path) -> Path:
     """The report of both seeds, and of the recorded run. Read only."""
     return files / "out"
+
+
+@pytest.mark.parametrize("table", [by_block, by_step])
+def test_quantities_are_in_the_tables(report: Path, files: Path, table: Callable[[HessianReader], Table]) -> None:
+    """Those of blocks, and those of pairs and checkpoints."""
+    lines = table(HessianReader(files / "seed0.hessian.h5"))
+    lines = filled(lines) if table is by_step else lines
+    plain, page = ((report / name).read_text() for name in ("report.md", "report.html"))
+    assert len(lines) > 2
+    for cells in lines:
+        assert f"| {' | '.join(map(markdown, cells))} |\n" in plain
+        start, end = ("<th>", "</th>") if cells is lines[0] else ("<td>", "</td>")
+        assert "".join(f"{start}{html.escape(cell)}{end}" for cell in cells) in page
 
 
 @pytest.mark.parametrize("family", FAMILIES)
