@@ -23,6 +23,13 @@ def shown(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
 
 
 @COMMAND
+def test_a_command_is_in_the_module_of_its_name(name: str) -> None:
+    """Others are those that CONTRIBUTING.md names; `completion` is beside the list that it completes."""
+    other = {"slice": "slices", "import": "imports", "info": "files", "check": "files", "completion": "main"}
+    assert COMMANDS[name].__module__ == f"landscape.cli.{other.get(name, name)}"
+
+
+@COMMAND
 def test_every_option_is_under_one_heading(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """And nothing else is."""
     listed = [option for names in COMMANDS[name].groups.values() for option in names]
