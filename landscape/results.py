@@ -139,7 +139,7 @@ def curves(data: pd.DataFrame, ax: Axes | None, x: str, y: str, by: str = "", sp
             around = part[spread].to_numpy(float)
             ax.fill_between(at, values - around, values + around, alpha=0.25)
     ax.set(xlabel=x.replace("_", " "), ylabel=y.replace("_", " "))
-    if by:
+    if by and len(data):
         ax.legend(title=by.replace("_", " "))
     return ax
 
