@@ -144,6 +144,8 @@ def _chance(run: RandomRun, limit: float, is_exact: bool) -> float:
     if is_exact or run.exhausted:
         # To rounding, which hides directions that the start vector has little of, unless the basis is all there is.
         return run.missed("lowest", lowest + limit)
+    if lowest == highest:
+        return 1.0  # A single step shows no width.
     width = (highest - lowest) / (1 - 2 * _WIDTH)
     missed, unseen_end = (
         kuczynski_wozniakowski(run.order, run.num_products, eps) for eps in ((lowest + limit) / width, _WIDTH)

@@ -329,6 +329,8 @@ def test_the_width_of_the_spectrum_is_shown_too() -> None:
     chances = [complement._chance(run, 5.0, is_exact=False) for _ in itertools.islice(run.projections(120), 12)]
     assert chances[0] == 1.0
     assert chances[-1] < 1e-6
+    nothing = torch.zeros(500, 0, dtype=torch.float64)
+    assert complement.unseen(op, nothing, 0.5, 1e-6, 1, seed=0) == (False, 1)
 
 
 def test_a_direction_half_found_still_counts() -> None:
