@@ -6,9 +6,9 @@ import contextlib
 import dataclasses
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from landscape.errors import FileError, mend
 from landscape.workers import Reason
@@ -18,6 +18,8 @@ LEASES = "leases"
 """Folder in a sweep's folder: journals, leases, and what was submitted to Slurm with its logs; folder in it."""
 State = Literal["done", "failed", "waiting"]
 _SUFFIX = ".jsonl"
+_HEADER = {"attempt": int, "where": str, "log": str}
+_ENTRY = {"file": str, "state": str, "reason": str, "hint": str}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,11 +61,10 @@ def notes(folder: Path) -> dict[str, Note]:
     found: dict[str, Note] = {}
     for header, entries in _read(folder):
         for entry in entries:
-            with contextlib.suppress(TypeError):
-                note = Note(**entry, **header)
-                before = found.get(note.file)
-                if before is None or _rank(note) >= _rank(before):
-                    found[note.file] = note
+            note = Note(**entry, **header)
+            before = found.get(note.file)
+            if before is None or _rank(note) >= _rank(before):
+                found[note.file] = note
     return found
 
 
@@ -73,13 +74,14 @@ def _rank(note: Note) -> tuple[int, bool]:
 
 def last_attempt(folder: Path) -> int:
     """The number of the latest attempt; 0 if there was none."""
-    return max((int(header["attempt"]) for header, _ in _read(folder)), default=0)
+    return max((header["attempt"] for header, _ in _read(folder)), default=0)
 
 
 def journals(folder: Path) -> list[Path]:
     """The journals of all attempts."""
     with contextlib.suppress(FileNotFoundError):
-        return sorted(Path(entry.path) for entry in os.scandir(folder) if entry.name.endswith(_SUFFIX))
+        there = [entry for entry in os.scandir(folder) if entry.name.endswith(_SUFFIX)]
+        return sorted(Path(entry.path) for entry in there if entry.is_file())
     return []
 
 
@@ -90,11 +92,15 @@ def forget(folder: Path) -> None:
 
 
 def _read(folder: Path) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
-    """The header of each journal, and its entries; a kill may have cut the last one."""
+    """The header of each journal, and its entries; a kill may have cut the last one, and other programs may write."""
     for path in journals(folder):
         lines = []
-        with contextlib.suppress(ValueError), path.open("rb") as file:
+        with contextlib.suppress(ValueError, RecursionError), path.open("rb") as file:
             for line in file:
                 lines.append(json.loads(line))
-        if lines:
-            yield lines[0], lines[1:]
+        if lines and _fits(lines[0], _HEADER):
+            yield lines[0], [entry for entry in lines[1:] if _fits(entry, _ENTRY) and entry["state"] in get_args(State)]
+
+
+def _fits(entry: Any, types: Mapping[str, type]) -> bool:
+    return isinstance(entry, dict) and {key: type(value) for key, value in entry.items()} == types

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from landscape.config import AnalysisConfig, HessianConfig, TrainConfig, load, preset, replace
-from landscape.errors import ConfigError, require_config, suggest
+from landscape.errors import ConfigError, FileError, require_config, suggest
 from landscape.former import renamed_fields
 from landscape.options import check
 from landscape.storage.files import as_path, hessian_file
@@ -145,6 +145,17 @@ class SweepRun:
 def load_sweep(path: Path | str) -> SweepConfig:
     """The sweep that a JSON file describes. Raises ConfigError for unknown keys and invalid values."""
     return load(as_path(path), SweepConfig(), '{"name": "ratios", "grid": {"lr_ratio": [1, 10]}, "seeds": [0, 1]}')
+
+
+def defined(folder: Path) -> SweepConfig:
+    """The sweep that a folder's own file describes. Raises ConfigError as `load_sweep`, FileError for no regular file.
+
+    A user's own definition may come through a pipe; one that lies in a folder would be waited for for ever.
+    """
+    path = folder / DEFINITION
+    if path.exists() and not path.is_file():
+        raise FileError(f"{path} is not a regular file", "move it away")
+    return load_sweep(path)
 
 
 def sweep_folder(config: SweepConfig, out: Path | str) -> Path:

@@ -34,7 +34,7 @@ from landscape.sweep.executors import Here, execute_all
 from landscape.sweep.jobs import Analysis, Training, is_analysed, is_trained
 from landscape.sweep.journal import JOBS, LEASES, Journal, forget, last_attempt
 from landscape.sweep.leases import Holder, leases
-from landscape.sweep.plan import DEFINITION, SweepAnalysis, SweepConfig, SweepRun, load_sweep, sweep_folder, sweep_runs
+from landscape.sweep.plan import DEFINITION, SweepAnalysis, SweepConfig, SweepRun, defined, sweep_folder, sweep_runs
 from landscape.sweep.slurm import Submission, in_queue, submit
 from landscape.training.ensemble import balanced, side_by_side
 from landscape.training.loop import TOGETHER, RunSummary, clip_batch, summarise
@@ -265,7 +265,7 @@ def _earlier(definition: Path, config: SweepConfig) -> SweepConfig | None:
     if not definition.exists():
         return None
     try:
-        earlier = load_sweep(definition)
+        earlier = defined(definition.parent)
     except LandscapeError as error:
         raise FileError(f"{definition} is no sweep: {error}", "move it away, or choose another --out") from error
     if _text(config) != _text(earlier) != definition.read_text(encoding="utf-8"):

@@ -18,7 +18,7 @@ from landscape.storage.runs import RunReader
 from landscape.sweep.jobs import is_analysed, is_complete
 from landscape.sweep.journal import JOBS, LEASES, notes
 from landscape.sweep.leases import Process, leases
-from landscape.sweep.plan import DEFINITION, SweepConfig, SweepRun, load_sweep, sweep_folder, sweep_runs
+from landscape.sweep.plan import DEFINITION, SweepConfig, SweepRun, defined, sweep_folder, sweep_runs
 from landscape.sweep.slurm import Submission, cancel, queued, submissions
 from landscape.training.member import UNSTORED
 
@@ -106,7 +106,7 @@ class _Folder:
         jobs = folder / JOBS
         self.is_same = False
         with contextlib.suppress(LandscapeError):
-            self.is_same = to_json(load_sweep(folder / DEFINITION)) == to_json(config)
+            self.is_same = to_json(defined(folder)) == to_json(config)
         self.folder = jobs
         self.there = set(os.listdir(folder)) if folder.is_dir() else set()
         self.notes = notes(jobs)

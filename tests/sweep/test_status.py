@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import h5py
 import pytest
+from helpers.commands import Refusal
 from helpers.sweeps import SHORT, arguments
 
 from landscape.cli import main as cli
 from landscape.storage.writing import sole_writer
 from landscape.sweep.journal import JOBS, LEASES
 from landscape.sweep.leases import Holder
-from landscape.sweep.plan import SweepConfig, sweep_runs
+from landscape.sweep.plan import DEFINITION, SweepConfig, sweep_runs
 from landscape.sweep.status import FileStatus, status
 
 pytestmark = pytest.mark.usefixtures("without_workers")
@@ -73,3 +75,35 @@ def test_journals_of_another_sweep_or_of_removed_files(tmp_path: Path) -> None:
         holder.take(first.path.name)
         trained, *_ = found(tmp_path, SWEEP)
     assert (trained.state, trained.reason) == ("failed", "its process ended")
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ['{"a": 1}', "[1]"],
+        ["5"],
+        ["{}", '{"file": "base-s0.h5", "state": "failed", "reason": "", "hint": ""}'],
+        ['{"attempt": "x", "where": "", "log": ""}'],
+        ['{"attempt": 9, "where": "", "log": ""}', '{"file": "base-s0.h5", "state": "lost", "reason": "", "hint": ""}'],
+    ],
+)
+def test_journals_that_no_sweep_wrote(lines: list[str], tmp_path: Path) -> None:
+    """They say nothing, and the sweep goes on."""
+    run, *_ = sweep_runs(SweepConfig(**SWEEP), tmp_path)
+    jobs = run.path.parent / JOBS
+    jobs.mkdir(parents=True)
+    (jobs / "other.jsonl").write_text("\n".join(lines))
+    assert states(tmp_path, SWEEP) == ["waiting"] * 4
+    assert cli.run(arguments(tmp_path, {**SWEEP, "seeds": [0]})) == 0
+    assert states(tmp_path, {**SWEEP, "seeds": [0]}) == ["done"] * 2
+
+
+def test_pipes_in_the_folder_are_not_read(tmp_path: Path, assert_refused: Refusal) -> None:
+    """Nobody may ever write to them."""
+    run, *_ = sweep_runs(SweepConfig(**SWEEP), tmp_path)
+    jobs = run.path.parent / JOBS
+    jobs.mkdir(parents=True)
+    os.mkfifo(run.path.with_name(DEFINITION))
+    os.mkfifo(jobs / "other.jsonl")
+    assert states(tmp_path, SWEEP) == ["waiting"] * 4
+    assert_refused(arguments(tmp_path, SWEEP), 1, "sweep.json is not a regular file", "move it away")
