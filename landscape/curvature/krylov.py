@@ -22,6 +22,12 @@ _MOST = 0.7
 """Share of every direction that a Gram-Schmidt pass must keep to be the last one (Daniel et al. 1976)."""
 _ENOUGH = 0.1
 """Share of the largest vector that a pass must leave of each so that the block's own columns are all that is left."""
+_REMOVED = 1e-2
+"""Share of what a pass leaves that it may have removed, to be the last one against the basis.
+
+A basis that is orthonormal to d leaves d times what is removed. By more than this share, d would grow from step to step
+where products are not symmetric.
+"""
 _PASSES = 3
 _DRIFT = 1e-8
 """Inner product with the basis at which a step is orthogonalised: below sqrt(eps), T keeps all of its digits."""
@@ -152,8 +158,11 @@ class Krylov:
         for _ in range(_PASSES):
             if width == 0:
                 break
+            removed = 0.0
             for B in bases:
-                x = torch.addmm(x, B, self.space.inner(x, B).T, alpha=-1)
+                C = self.space.inner(x, B).T
+                x = torch.addmm(x, B, C, alpha=-1)
+                removed = max(removed, float(C.norm()))
             gram = self._inner(x, x)
             squared, V = np.linalg.eigh(gram) if len(gram) > 1 else (gram[0], _ONE)
             s = np.sqrt(np.maximum(squared, 0))
@@ -169,9 +178,10 @@ class Krylov:
             if width == 0:
                 break
             x = x / float(s[0]) if len(s) == 1 else x @ self._small(V[:, kept] / s[kept])
-            if s[kept].min() > _MOST * before:
+            is_apart = removed <= _REMOVED * s[kept].min()
+            if is_apart and s[kept].min() > _MOST * before:
                 break
-            if s[kept].min() > _ENOUGH * before:
+            if is_apart and s[kept].min() > _ENOUGH * before:
                 bases = []
             before = 1.0
         return x[:, :width], R[:width]
@@ -208,12 +218,13 @@ class Lanczos(Krylov):
 
     A step is orthogonalised against the basis only where his recurrence expects an inner product above `_DRIFT`, and
     the step after it: about one in four. T is the same to rounding; `lost` sums the components of H basis that it then
-    lacks. Below float64 every step is orthogonalised.
+    lacks. Below float64 every step is orthogonalised. Where products are not symmetric, the inner product of a step
+    with the vector before, which the recurrence says is 0, shows by how much: it drifts by that.
     """
 
     def __init__(self, space: VectorSpace, columns: int, locked: Tensor | None = None, partial: bool = True) -> None:
         super().__init__(space, columns, locked=locked)
-        self.partial, self.lost = partial and space.dtype == torch.float64, 0.0
+        self.partial, self.lost, self.asymmetry = partial and space.dtype == torch.float64, 0.0, 0.0
         # Estimated inner products of the basis with its next vector and with the last one.
         self.drift, self.last_drift, self.is_due = np.zeros(0), np.zeros(0), True
 
@@ -230,7 +241,10 @@ class Lanczos(Krylov):
         if not self.partial:
             return False
         last = self.filled - 1
-        T, alpha, size, noise = self.T[:last, :last], self.T[last, last], float(self.lengths(x)[0]), self.noise
+        if last:
+            self.asymmetry = max(self.asymmetry, abs(float(self._inner(x, self.basis[:, last - 1 : last])[0, 0])))
+        T, alpha, size = self.T[:last, :last], self.T[last, last], float(self.lengths(x)[0])
+        noise = max(self.noise, self.asymmetry)
         beta = self.T[last - 1, last] if last else 0.0
         before, self.last_drift = np.pad(self.last_drift, (0, last - len(self.last_drift))), self.drift
         drift = np.append(T @ self.drift - alpha * self.drift - beta * before, 0.0)

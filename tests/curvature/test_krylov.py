@@ -12,9 +12,12 @@ from helpers.matrices import matrix
 from helpers.rows import held, mine, whole
 from torch import Tensor
 
+from landscape.curvature.density import quadrature
 from landscape.curvature.krylov import Krylov, advance
+from landscape.curvature.lanczos import eigsh
 from landscape.curvature.operators import LinearMap, MatrixOperator
 from landscape.curvature.spaces import VectorSpace, space_of
+from landscape.curvature.vectors import Array
 from landscape.errors import NumericsError
 
 N = 300
@@ -215,6 +218,32 @@ def test_single_precision_keeps_its_basis_orthonormal() -> None:
         np.testing.assert_allclose(T, (Q.T @ A @ Q).numpy(), atol=1e-5 * float(A.norm()))
         krylov.project()
         krylov.restart(outermost(krylov, 8))
+
+
+def skewed(values: Array, size: float) -> MatrixOperator:
+    """A matrix of these eigenvalues, beside which its products have a skew part of this norm."""
+    skew = torch.randn(len(values), len(values), generator=generator(3), dtype=torch.float64)
+    skew = skew - skew.T
+    return MatrixOperator(matrix(values) + size * skew / torch.linalg.matrix_norm(skew, 2))
+
+
+@pytest.mark.parametrize("size", [1e-10, 1e-6, 1e-3])
+def test_products_that_are_not_symmetric_raise_no_norm(size: float) -> None:
+    """Where little but their error is left of the operator, neither kind of step loses the basis."""
+    op = skewed(np.concatenate([-np.geomspace(0.1, 1, 5), np.geomspace(0.1, 1, 5), np.zeros(90)]), size)
+    assert quadrature(op).norm <= 1 + size
+    krylov = started(op, 1, 0)
+    grow(op, krylov)
+    basis = krylov.basis[:, : krylov.filled]
+    assert float((basis.T @ basis - torch.eye(krylov.filled).to(basis)).abs().max()) <= 1e-13
+
+
+def test_a_long_search_with_products_that_are_not_symmetric_stays_within_the_spectrum() -> None:
+    """One that cannot converge, over many restarts: of lost bases the norm grew without end, and with it tau."""
+    values = np.concatenate([np.linspace(-0.09, -0.025, 150), [0.8, 0.9, 1]])
+    found = eigsh(skewed(values, 0.05), 10, method="lanczos", max_hvps=1000)
+    assert found.operator_norm == pytest.approx(1, abs=0.05)
+    assert found.ritz[0] >= -0.14
 
 
 def test_runs_in_lockstep_are_the_separate_runs() -> None:
