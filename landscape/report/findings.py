@@ -40,7 +40,11 @@ def findings(sources: Sequence[Source]) -> list[str]:
     if is_on_path and any(one.step is not None for one in refined):
         depths.append(_depths(refined, _REFINED))
     balance = _balance(list(found.values()))
-    return [_grokking(sources, found), " ".join(depths), _couplings(shown), f"{balance}; {_sharpness(shown)}."]
+    grokking = _grokking(sources, found)
+    if with_gaps := [source for source in sources if source.gaps]:
+        grokking += f" {with_gaps[0].label} has {with_gaps[0].gaps}"
+        grokking += f", and so have {len(with_gaps) - 1:,} more." if len(with_gaps) > 1 else "."
+    return [grokking, " ".join(depths), _couplings(shown), f"{balance}; {_sharpness(shown)}."]
 
 
 def _grokking(sources: Sequence[Source], found: dict[str, Numbers]) -> str:

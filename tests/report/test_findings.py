@@ -14,7 +14,9 @@ from helpers.recording import small
 
 from landscape.report.figures.numbers import chosen_step, median_step, numbers
 from landscape.report.figures.sources import open_sources
+from landscape.report.figures.training import training_curves
 from landscape.report.findings import _couplings, findings
+from landscape.storage.inspect import repair
 from landscape.training.loop import train
 from landscape.training.recorder import Recorder
 
@@ -83,6 +85,23 @@ def test_a_run_that_diverged(tmp_path: Path) -> None:
     said = findings(open_sources([path, other]))[0]
     assert "1 grokked" in said
     assert f"; 1 diverged, at step {summary.diverged_step}" in said
+
+
+@pytest.mark.parametrize(("lost", "steps"), [([30], "30"), ([20, 40, 60], "20 and 1 more of its schedule")])
+def test_rows_of_metrics_that_damage_took_are_told(lost: list[int], steps: str, run_file: Path) -> None:
+    """An event may have been there; nothing of the end, as the last row that is left says how far the run is known."""
+    with h5py.File(run_file, "r+") as file:
+        losses = file["metrics/train_loss"]
+        for step in lost:
+            losses[step // 10] += 1
+    told = f"no metrics at step {steps}, where an event may have been."
+    for repaired in (False, True):
+        if repaired:
+            repair(run_file)
+        sources = open_sources([run_file])
+        assert findings(sources)[0].endswith(f" run (seed 0) has {told}")
+        assert told in training_curves(sources).caption
+    assert f"by step {50 if 60 in lost else 60}" in findings(sources)[0]
 
 
 def test_several_runs_are_counted(tmp_path: Path) -> None:

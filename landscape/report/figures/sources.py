@@ -200,6 +200,16 @@ class Source:
         return int(steps[0]) if len(steps) else None
 
     @functools.cached_property
+    def gaps(self) -> str:
+        """What to say of steps of the schedule without metrics, as damage and its repair leave them; empty if none."""
+        steps = self.metrics["metric_step"].values.tolist() if "metric_step" in self.metrics else []
+        if self.is_recorded or not steps:
+            return ""
+        lost = sorted({*range(0, steps[-1], self.config["metrics_every"])}.difference(steps))
+        more = f" and {len(lost) - 1:,} more of its schedule" if len(lost) > 1 else ""
+        return f"no metrics at step {lost[0]:,}{more}, where an event may have been" if lost else ""
+
+    @functools.cached_property
     def diverged(self) -> int | None:
         """The step at which training ended because a loss or parameter was not finite."""
         steps = self.metrics.get("metric_step", np.empty(0))

@@ -40,10 +40,12 @@ def training_curves(sources: Sequence[Source]) -> Drawn:
         event_lines(figure.axes, source)
         events.append((memorise, grok))
         last = data["test_accuracy"].dropna("metric_step").values[-1:]
-        numbers[source.label] = (
-            f"train 99 % at step {_or_never(memorise)}, test 95 % at step {_or_never(grok)}, "
-            f"last test accuracy {f'{last[0]:.4f}' if len(last) else 'not known'}"
+        told = (
+            f"train 99 % at step {_or_never(memorise)}, test 95 % at step {_or_never(grok)}",
+            f"last test accuracy {f'{last[0]:.4f}' if len(last) else 'not known'}",
+            source.gaps,
         )
+        numbers[source.label] = ", ".join(filter(None, told))
         rows.append(_rows(source, columns))
     unit = "" if any(source.is_recorded for source in kept) else " (nat)"
     for axis, quantity in zip(figure.axes, (f"cross-entropy{unit}" if unit else "loss", "accuracy"), strict=True):
