@@ -63,7 +63,7 @@ def index_bounds(
     Q = eigen.vectors[0][:, torch.as_tensor(eigen.values[0] < -GATHERED * tolerance)]
     generator = seeded(seed, 1)
     columns = max(64, _BASIS_BYTES // (8 * n))
-    products, spent, chance = 0, 0.0, 1.0
+    runs, products, spent, chance = 0, 0, 0.0, 1.0
     while True:
         left = max_products - spent - Q.shape[1]
         steps = min(_MAX_STEPS, columns - Q.shape[1], int(left / _step_cost(Q.shape[1])))
@@ -75,7 +75,11 @@ def index_bounds(
             break
         steps = min(steps, n - Q.shape[1])
         is_exact = error <= _EXACT * tolerance
-        found, chance, used = _run(op, Q, tolerance, error, failure, steps, generator, is_exact)
+        runs += 1
+        # Any of the runs may fail: the shares 1/2, 1/6, 1/12 and so on sum to 1.
+        share = 1 / (runs * (runs + 1))
+        found, chance, used = _run(op, Q, tolerance, error, share * failure, steps, generator, is_exact)
+        chance = min(1.0, chance / share)
         products += used
         spent += used * _step_cost(Q.shape[1])
         if chance <= ACCEPTED or found.shape[1] == 0:
