@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -15,7 +14,8 @@ from typing import Any
 
 from helpers.apart import SERVER
 
-MINUTE = 60.0
+SOON = 600.0
+"""Seconds in which ranks that lost one end on any machine; left alone they wait for ever."""
 
 
 class Crew:
@@ -73,11 +73,3 @@ def command(folder: Path, argv: list[str]) -> None:
     os.chdir(folder)
     sys.argv = ["landscape", *argv]
     import_module("landscape.__main__").main()
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = MINUTE) -> None:
-    """Wait until something is true."""
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, "it never came to be"
-        time.sleep(0.02)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.ranks import wait_for
+from helpers.sweeps import wait_for
 
 from landscape.ranks.idle import Idle, threads
 

@@ -83,7 +83,7 @@ def test_side_by_side_as_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize("batch_size", ["full", 11])
 def test_resume_after_a_kill(batch_size: Any, tmp_path: Path) -> None:
     """A process killed in the middle goes on to the file of an undisturbed run, bit for bit."""
-    config = variant(batch_size=batch_size, steps=4000, checkpoint_every=20, metrics_every=20)
+    config = variant(batch_size=batch_size, steps=40_000, checkpoint_every=20, metrics_every=20)
     (tmp_path / "config.json").write_text(json.dumps(dataclasses.asdict(config)))
     path, argv = tmp_path / "run.h5", ["train", "--config", tmp_path / "config.json", "--quiet", "--out"]
     command = [sys.executable, "-m", "landscape", *map(str, argv), str(path)]
