@@ -12,7 +12,7 @@ import pytest
 from conftest import TINY
 from helpers.recording import small
 
-from landscape.report.figures.numbers import chosen_step, median_step, numbers
+from landscape.report.figures.numbers import asked_of_rates, chosen_step, median_step, numbers
 from landscape.report.figures.sources import open_sources
 from landscape.report.figures.training import training_curves
 from landscape.report.findings import _couplings, findings
@@ -161,3 +161,11 @@ def test_refined_points_are_found_beside_their_run(tmp_path: Path, monkeypatch: 
     _, depths, couplings, _ = findings(sources)
     assert depths.startswith(f"At the point refined from step 20, E,W is curved down to {depth:.3g}".replace("-", "−"))
     assert "for E,W" in couplings
+
+
+def test_a_ratio_known_at_one_step_is_told_once() -> None:
+    """Both ends where they differ."""
+    once = asked_of_rates([(4.76, 4.76)], [(20, 20)], [1.0])
+    assert once == "Proposition 4.1 asks for lr_E/lr_W = 4.76 at step 20; 1 was in use"
+    both = asked_of_rates([(4.76, 2.0)], [(20, 40)], [1.0])
+    assert "4.76 at step 20 and 2 at step 40; " in both

@@ -186,7 +186,8 @@ def asked_of_rates(
 ) -> str:
     """What Proposition 4.1 asks for at the first and last step of each run that knows it, beside what was in use."""
     ends = zip(zip(*ratios, strict=True), zip(*steps, strict=True), strict=True)
-    asked = " and ".join(f"{spread(values)} at step {spread(at, ',.0f')}" for values, at in ends)
+    # Once where every run knows it at one step alone.
+    asked = " and ".join(dict.fromkeys(f"{spread(values)} at step {spread(at, ',.0f')}" for values, at in ends))
     # Where both rates are 0, they have no ratio.
     known = f"{spread(used)} was in use" if np.isfinite(used).any() else "the ratio in use is not known"
     return f"Proposition 4.1 asks for {RATE_RATIO} = {asked}; {known}"
