@@ -13,6 +13,7 @@ import primary
 from decay_map import MAP
 from lags import CLAIM, LAGS, REFERENCE
 from primary import Numbers, Tests
+from rare_late import RARE_LATE
 from scale import Scale
 
 from landscape.errors import LandscapeError, complain
@@ -39,9 +40,9 @@ def small_batches(scale: Scale) -> Numbers:
     return rank_correlations(scale, "decay", "large")
 
 
-def rank_correlations(scale: Scale, *cases: str) -> Numbers:
-    """How much more the norms of words follow their frequency in one case than in another."""
-    pair = (primary.frequency_and_norm(scale.rows("words", case=case)) for case in cases)
+def rank_correlations(scale: Scale, *cases: str, table: str = "words", **known: object) -> Numbers:
+    """How much more norms follow frequency in one case than in another, of words or of these rows of a table."""
+    pair = (primary.frequency_and_norm(scale.rows(table, case=case, **known)) for case in cases)
     return primary.difference(*pair, operator.sub)
 
 
@@ -90,6 +91,39 @@ def cost_of_skew(scale: Scale) -> Numbers:
     (low, high), (flat, skewed) = DECAYS, SKEWS
     cost = lambda seed, decay: math.log(at[seed, decay, skewed] / at[seed, decay, flat])  # noqa: E731
     return {int(seed): cost(seed, high) - cost(seed, low) for seed in table["seed"].unique()}
+
+
+def trained_decay(scale: Scale) -> Numbers:
+    return rank_correlations(scale, "small", "nodecay", table="tokens", study=RARE_LATE)
+
+
+def trained_batches(scale: Scale) -> Numbers:
+    return rank_correlations(scale, "small", "full", table="tokens", study=RARE_LATE)
+
+
+SENSITIVITY, SLOW = "sensitivity", "sampling-slow"
+"""Studies of samplers and starts on fresh seeds, and of C3 at a smaller learning rate."""
+
+
+def groks_later(scale: Scale, *cases: str) -> Numbers:
+    """How much later one case of `sensitivity` groks than another."""
+    return primary.difference(*(scale.runs(SENSITIVITY, case=case)["grokked"] for case in cases))
+
+
+def aware(scale: Scale) -> Numbers:
+    return groks_later(scale, "random", "aware")
+
+
+def start_of_E(scale: Scale) -> Numbers:
+    return groks_later(scale, "E-double", "E-half")
+
+
+def start_of_W(scale: Scale) -> Numbers:
+    return groks_later(scale, "W-double", "W-half")
+
+
+def slow_sampling(scale: Scale) -> Numbers:
+    return primary.skewed_later(scale, SLOW)
 
 
 AUTO = "auto"
@@ -145,6 +179,8 @@ class Family:
     tests: Tests
 
 
+FRESH = range(500, 510)
+"""Seeds of what was exploratory before."""
 FAMILIES = (
     Family(
         "lags",
@@ -166,6 +202,31 @@ FAMILIES = (
             "A1": ("c from E's edge of stability groks sooner than c = 1", follows_the_edge),
             "A2": ("It takes at most 10 % longer than the best c of a sweep", within_the_best),
         },
+    ),
+    Family(
+        "rare_late",
+        RARE_LATE,
+        FRESH,
+        {
+            "R1": ("Weight decay leaves rare tokens behind", trained_decay),
+            "R2": ("Rare tokens stay behind because batches leave them out", trained_batches),
+        },
+    ),
+    Family(
+        "runs",
+        SENSITIVITY,
+        FRESH,
+        {
+            "S1": ("Frequency-aware sampling groks before random sampling, in batches of 64", aware),
+            "I1": ("A larger start of E delays grokking", start_of_E),
+            "I2": ("A larger start of W delays grokking", start_of_W),
+        },
+    ),
+    Family(
+        "runs",
+        SLOW,
+        FRESH,
+        {"S2": ("Uniform sampling groks before skewed, at the learning rate 0.001", slow_sampling)},
     ),
 )
 

@@ -15,7 +15,8 @@ from beyond import AUTO
 from circles import GEOMETRY, circles, frequencies, last_geometry
 from decay_map import MAP, map_row
 from lags import HALF, LAGS, PEAKS, lags
-from runs import Run, finished, used_for
+from rare_late import RARE_LATE, correlations, last_tokens, tokens
+from runs import Run, finished
 from scale import ARMS, FILM, POINTS, prop41_constant
 from words import BY_RANK, BY_STEP, JUDGED, OTHERS, WORDS, losses, ranges, words, zipf
 
@@ -74,20 +75,6 @@ def chosen(studies: Runs, study: str, **labels: object) -> list[Run]:
     return [run for run in studies.get(study, ()) if all(run.labels[k] == v for k, v in labels.items())]
 
 
-def named(run: Run) -> dict[str, Any]:
-    """What identifies a run in every table."""
-    return {"study": run.planned.path.parent.name, "case": run.labels["case"], "seed": run.labels["seed"]}
-
-
-def tokens(run: Run, step: int) -> pd.DataFrame:
-    """One row an operand token: in how many places of training pairs it stands, and the norm of its embedding."""
-    pairs, p = run.data["tokens"].values[used_for(run.data, "train")], run.planned.config.p
-    count = np.bincount(pairs.ravel(), minlength=p)[:p]
-    norms = run.data["embedding_norm"].sel(step=step).values[:p]
-    batch = {"batch_size": run.planned.config.batch_size, "step": step}
-    return pd.DataFrame({**named(run), **batch, "token": np.arange(p), "count": count, "norm": norms})
-
-
 def run_row(run: Run) -> dict[str, Any]:
     """The settings, events and last metrics of a run, with its file and SHA-256."""
     config, data = run.planned.config, run.data
@@ -98,7 +85,7 @@ def run_row(run: Run) -> dict[str, Any]:
     constant = float(np.exp(of_run(run).median())) if {"grad_norm_E", "grad_norm_W"} <= set(data) else np.nan
     path = run.planned.path
     return (
-        named(run)
+        run.identity
         | settings
         | events
         | {"best": best, "prop41_constant": constant, "spikes": spikes(run)}
@@ -128,7 +115,13 @@ def point(run: Run, analysis: str) -> dict[str, Any]:
         found = group.load().isel(step=0)
     status = found["status"].attrs["flag_meanings"].split()[int(found["status"])]
     ended = {name: float(found[name]) for name in ("start_grad_norm", "grad_norm", "distance", "num_products")}
-    return {**named(run), "activation": run.planned.config.activation, "analysis": analysis, "status": status, **ended}
+    return {
+        **run.identity,
+        "activation": run.planned.config.activation,
+        "analysis": analysis,
+        "status": status,
+        **ended,
+    }
 
 
 def curvature(run: Run, analysis: str) -> pd.DataFrame:
@@ -151,7 +144,7 @@ def curvature(run: Run, analysis: str) -> pd.DataFrame:
     levels = data["inertia_level"].values.ravel().astype(int)
     table.insert(0, "index_level", [LEVELS[level] for level in levels])
     at = data["grad_norm"].to_series().index.to_frame(index=False)
-    which = pd.DataFrame([{**named(run), "task": run.planned.config.task, "analysis": analysis}] * len(table))
+    which = pd.DataFrame([{**run.identity, "task": run.planned.config.task, "analysis": analysis}] * len(table))
     file = pd.Series([f"{run.planned.path.parent.name}/{run.planned.hessian[analysis].name}"] * len(table), name="file")
     return pd.concat([which, at, table, file], axis=1)
 
@@ -159,7 +152,7 @@ def curvature(run: Run, analysis: str) -> pd.DataFrame:
 def metrics(run: Run) -> pd.DataFrame:
     """One row a recorded step of a run."""
     table = run.data[[name for name in ON_THE_WAY if name in run.data]].to_dataframe().rename_axis("step").reset_index()
-    return pd.concat([pd.DataFrame([named(run)] * len(table)), table], axis=1)
+    return pd.concat([pd.DataFrame([run.identity] * len(table)), table], axis=1)
 
 
 def rates(run: Run) -> pd.DataFrame:
@@ -167,14 +160,14 @@ def rates(run: Run) -> pd.DataFrame:
     data = run.data
     c = (data["lr_E"] / data["lr_W" if "lr_W" in data else "lr"]).to_series().rename("c").rename_axis("step")
     table = c[c != c.shift()].reset_index()
-    return pd.concat([pd.DataFrame([named(run)] * len(table)), table], axis=1)
+    return pd.concat([pd.DataFrame([run.identity] * len(table)), table], axis=1)
 
 
 def ranks(run: Run) -> pd.DataFrame:
     """Effective rank and nuclear norm of the tables of a run, every hundred steps."""
     table = run.data[["effective_rank", "nuclear_norm"]].to_dataframe().rename_axis("step").reset_index()
     table = table[table["step"] % 100 == 0]
-    return pd.concat([pd.DataFrame([named(run)] * len(table), index=table.index), table], axis=1)
+    return pd.concat([pd.DataFrame([run.identity] * len(table), index=table.index), table], axis=1)
 
 
 def tables(studies: Runs) -> dict[str, pd.DataFrame]:
@@ -191,7 +184,8 @@ def tables(studies: Runs) -> dict[str, pd.DataFrame]:
         "curvature": [curvature(*one) for one in done],
         "metrics": [metrics(run) for run in followed],
         "ranks": [ranks(run) for run in chosen(studies, ARMS)],
-        "tokens": list(rare(studies)),
+        "tokens": [*rare(studies), *map(last_tokens, chosen(studies, RARE_LATE))],
+        "rare_late": [correlations(run) for run in chosen(studies, RARE_LATE)],
         "geometry": [last_geometry(run) for study in (LAGS, GEOMETRY) for run in chosen(studies, study)],
         "frequencies": [frequencies(run) for run in circling],
         "circles": [circles(run) for run in circling],

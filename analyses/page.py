@@ -18,9 +18,10 @@ from matplotlib.colors import to_hex
 from page_again import again, turned
 from page_arms import arm, below_the_grid, constant_tokens, experiment, frozen_from, step
 from page_auto import apart, edges, swept
-from page_beside import COMPARISONS, PLAIN, asked, by_task, compared, spread
+from page_beside import COMPARISONS, PLAIN, by_task, compared, spread
 from page_claims import CLAIMS, capital, headline, number, said, size
 from page_figures import COLOURS, READER, SCALES, TEXT, TRANSFORMER, alone, depths, effects, film, shares, training
+from page_fresh import fresh, rare_tokens
 from page_geometry import film_of_circles, last_geometry
 from page_lags import timing
 from page_links import Linked, setup
@@ -228,7 +229,7 @@ def definitions() -> dict[str, tuple[str, str]]:
     found = {}
     for line in PROTOCOL.read_text(encoding="utf-8").splitlines():
         cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
-        if len(cells) == 4 and re.fullmatch(r"[ACODGTN]\d", cells[0]):
+        if len(cells) == 4 and re.fullmatch(r"[ACODGTNRSI]\d", cells[0]):
             found[cells[0]] = cells[2].replace("\\|", "|"), cells[3].replace("`", "")
     return found
 
@@ -278,6 +279,7 @@ def written(out: Path) -> dict[Path, str]:
     constants = {results.name: results.depth_of_constants() for results in done}
     tables = {results.name: results.without_coupling() for results in done}
     by_size = {results.name: found for results in done if (found := results.sizes())}
+    rare = rare_tokens(every)
     maps = {one.name: found for one in every if (found := decay_map(one, one.link))}
     rates_of_E = {one.name: found for one in every if (found := edges(one, one.link))}
     beyond = next(transformers(one, one.link) for one in every if one.name == TRANSFORMER)
@@ -326,7 +328,8 @@ def written(out: Path) -> dict[Path, str]:
         "reading": transformer_on_text(reader, reader.link),
         "reader": reader,
         "points": {results.name: found for results in done if (found := results.points())},
-        "questions": asked(done),
+        "questions": fresh(done),
+        "rare": rare,
         "gromov": gromov(out),
         "division": division(done),
         "spikes": spikes(done),
@@ -349,6 +352,7 @@ def written(out: Path) -> dict[Path, str]:
     figures |= {f"{name}-shares": one["figure"] for name, one in tables.items()}
     figures |= {"by-rate": said_once["by_rate"]} if said_once["by_rate"] else {}
     figures |= {f"{name}-sizes": one["figure"] for name, one in by_size.items()}
+    figures |= {f"{name}-rare": one["figure"] for name, one in rare.items()}
     figures |= {f"{name}-map": one["figure"] for name, one in maps.items()}
     figures |= {f"{TRANSFORMER}-depths": beyond["figure"]} if beyond else {}
     figures |= {f"{TEXT}-{name}": figure for name, figure in words["figures"].items()} if words else {}

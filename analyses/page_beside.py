@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 import pandas as pd
 from exact import later, median_interval
 from markupsafe import Markup
 from page_bounds import bound
-from page_claims import number, size
-from page_links import Link, Linked
+from page_claims import number
+from page_links import Link
 from page_sizes import ratios
 from scale import Setting, chosen
 
@@ -64,63 +63,8 @@ COMPARISONS = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Question:
-    """A comparison that stands beside the claims as one of its own: exploratory, with an effect and no verdict."""
-
-    subject: str
-    """What is compared, with what."""
-    measure: str
-    comparison: Comparison
-
-
-TWICE = "step of grokking, twice over half"
-QUESTIONS = {
-    "S1": Question(
-        "Compared with random sampling, frequency-aware sampling in batches of 64",
-        "step of grokking, frequency-aware over random",
-        COMPARISONS[0],
-    ),
-    **{
-        name: Question(
-            f"Compared with half of it, twice the initial scale of {part}",
-            TWICE,
-            Comparison(
-                f"{part} starts at twice its scale over half of it", start(f"{part}-double"), start(f"{part}-half")
-            ),
-        )
-        for name, part in (("I1", "E"), ("I2", "W"))
-    },
-}
 NEVER = "never in either"
 """A comparison of settings in which no run grokked."""
-
-
-def asked(scales: Sequence[Linked]) -> dict[str, dict[str, Any]]:
-    """Each question that was studied, with a sentence for all scales and its effect at each. scales: smallest first."""
-    found = {name: _answered(question, scales) for name, question in QUESTIONS.items()}
-    return {name: answer for name, answer in found.items() if answer["effects"]}
-
-
-def _answered(question: Question, scales: Sequence[Linked]) -> dict[str, Any]:
-    effects, where = {}, {}
-    both = question.comparison.of, question.comparison.over
-    for one in scales:
-        of, over = (chosen(one.tables["runs"], **setting) for setting in both)
-        if x := differences(of, over):
-            text = ratio(of, over)
-            effects[one.name] = one.link("runs", text, **question.comparison.of)
-            _, low, high = median_interval(x)
-            said = "sooner" if high < 0 else "later" if low > 0 else "neither clearly sooner nor later"
-            where.setdefault(NEVER if text == NEVER else said, []).append(size(one.name))
-    never = where.pop(NEVER, [])
-    clauses = [
-        said + (f" {' and '.join(at)}" if len(where) > 1 or never else "") for said, at in reversed(where.items())
-    ]
-    sentence = question.subject + (f" makes a network grok {', '.join(clauses)}" if clauses else "")
-    if never:
-        sentence += f"{';' if clauses else ':'} {' and '.join(never)} no network groks in either case"
-    return {"sentence": f"{sentence}.", "measure": question.measure, "effects": effects}
 
 
 TASKS = {"add": "a + b", "sub": "a − b", "mul": "a · b", "div": "a / b", "squares": "a² + b²"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pandas as pd
-from beyond import AUTO, BEST
+from beyond import AUTO, BEST, SENSITIVITY
 from exact import median_interval
 from page_claims import BEYOND, CLAIMS, Row, effect, number
 from page_links import Linked
@@ -14,6 +14,9 @@ from scale import Setting, chosen
 ARMS: dict[str, tuple[str, Setting, Setting]] = {
     "C1": ("delay", {"study": "delay", "case": "embedding"}, {"study": "delay", "case": "onehot"}),
     "D2": ("grokked", {"study": "tables", "case": "l2"}, {"study": "tables", "case": "nuclear"}),
+    "S1": ("grokked", {"study": SENSITIVITY, "case": "random"}, {"study": SENSITIVITY, "case": "aware"}),
+    "I1": ("grokked", {"study": SENSITIVITY, "case": "E-double"}, {"study": SENSITIVITY, "case": "E-half"}),
+    "I2": ("grokked", {"study": SENSITIVITY, "case": "W-double"}, {"study": SENSITIVITY, "case": "W-half"}),
 }
 """By claim the event of its x, and the settings whose ratio its effect is."""
 

@@ -145,6 +145,43 @@ BEYOND = {
         "step of grokking, auto over the best c",
         lambda x: 1.1 * math.exp(-x),
     ),
+    "R1": Claim(
+        "In trained networks weight decay, not rarity alone, leaves rare tokens with short embeddings.",
+        "In trained networks weight decay makes the embeddings of rare tokens longer than those of frequent ones.",
+        "In trained networks, does weight decay leave rare tokens with short embeddings?",
+        "rank correlation of a token's frequency and norm at the last step, with weight decay minus without",
+        lambda x: x,
+        "{}",
+    ),
+    "R2": Claim(
+        "In trained networks small batches, which leave rare tokens out, leave them behind.",
+        "In trained networks small batches leave rare tokens behind less than full ones.",
+        "In trained networks, do small batches leave rare tokens behind more than full ones?",
+        "rank correlation of a token's frequency and norm at the last step, batches of 64 minus full batches",
+        lambda x: x,
+        "{}",
+    ),
+    "S1": Claim(
+        "In batches of 64 frequency-aware sampling groks before random sampling.",
+        "In batches of 64 random sampling groks before frequency-aware sampling.",
+        "In batches of 64, does frequency-aware sampling grok before random sampling?",
+        "step of grokking, random over frequency-aware",
+    ),
+    "S2": Claim(
+        "At the learning rate 0.001 training pairs with uniform tokens grok before skewed ones.",
+        "At the learning rate 0.001 training pairs with skewed tokens grok before uniform ones.",
+        "At the learning rate 0.001, do uniform tokens grok before skewed ones?",
+        CLAIMS["C3"].measure,
+    ),
+    **{
+        name: Claim(
+            f"Twice the initial scale of {part} makes a network grok later than half of it.",
+            f"Twice the initial scale of {part} makes a network grok sooner than half of it.",
+            f"Does twice the initial scale of {part} make a network grok later than half of it?",
+            "step of grokking, twice over half",
+        )
+        for name, part in (("I1", "E"), ("I2", "W"))
+    },
     "T2": CLAIMS["C8"],
     "T3": CLAIMS["C3"],
     "N1": Claim(

@@ -169,9 +169,10 @@ def curves(cases: Mapping[str, tuple[pd.Series, str]], alt: str) -> Markup:
     last = max(float(values.index.max()) for values, _ in cases.values())
     place, marks = _steps(50.0, last)
     top = TOP + 15 * len(cases)
+    low = min(0.0, *(float(values.min()) for values, _ in cases.values()))
     high = max(float(values.max()) for values, _ in cases.values())
-    scale = lambda y: top + (HEIGHT - top - BOTTOM) * (1 - y / high)  # noqa: E731
-    marks += [_tick_y(scale(y), f"{y:g}") for y in round_ticks(0, high)]
+    scale = lambda y: top + (HEIGHT - top - BOTTOM) * (high - y) / (high - low)  # noqa: E731
+    marks += [_tick_y(scale(y), f"{y:g}".replace("-", "−")) for y in round_ticks(low, high)]
     for i, (label, (values, stroke)) in enumerate(cases.items()):
         points = [(place(step), scale(y)) for step, y in values.items() if step >= 50]
         path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)

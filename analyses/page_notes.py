@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
+from beyond import SLOW
 from exact import ALPHA
 from markupsafe import Markup
 from page_again import AGAIN, again
@@ -120,7 +121,9 @@ def rare_tokens(scales: Scales) -> Note | None:
         "By the compared step ({}) batches of 64 have memorised in {} seeds at each size, full batches in {}: "
         "untrained networks do not test the claim."
     )
-    return Note(Markup(words).format(listed(cells["step"]), shared(cells["small"]), shared(cells["full"])), tuple(weak))
+    text = Markup(words).format(listed(cells["step"]), shared(cells["small"]), shared(cells["full"]))
+    asked = "rare_late" in scales[-1].tables
+    return Note(text, tuple(weak), Markup("R1 and R2 ask trained ones." if asked else ""))
 
 
 @note("C3")
@@ -137,11 +140,9 @@ def batches(scales: Scales) -> Note | None:
         size(last.name).capitalize(),
         last.link("runs", ratio(*large), study="sampling", sampler="skewed", batch_size="512"),
     )
-    more = Markup(
-        "All at a learning rate of {}; that of the paper's sampling figure is 0.001, at which batches of 64 memorise "
-        '(<a href="../../docs/trial.md">two runs</a>).'
-    )
-    return Note(text, more=more.format(f"{small[0]['lr'].iloc[0]:g}"))
+    more = Markup("All at a learning rate of {}; that of the paper's sampling figure is 0.001{}.")
+    asked = ", of which S2 asks" if last.runs(SLOW).size else ""
+    return Note(text, more=more.format(f"{small[0]['lr'].iloc[0]:g}", asked))
 
 
 @note("C4")

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from exact import ALPHA, Judgement, holm, later, median_interval, seeds_to_decide, signed_rank_p
+from rare_late import frequency_and_norm as correlation
 from scale import Scale, prop41_constant
-from scipy import stats
 
 from landscape.errors import LandscapeError, complain
 from landscape.text import write_csv
@@ -58,8 +58,18 @@ def depth(scale: Scale, block: str, study: str = "curvature", case: str = "c1", 
 
 def frequency_and_norm(tokens: pd.DataFrame) -> pd.Series:
     """By seed, the rank correlation of a token's places in training samples with the norm of its embedding."""
-    by_seed = tokens.groupby(level="seed")
-    return pd.Series({seed: stats.spearmanr(rows["count"], rows["norm"]).statistic for seed, rows in by_seed})
+    return pd.Series({seed: correlation(rows) for seed, rows in tokens.groupby(level="seed")})
+
+
+def skewed_later(scale: Scale, study: str) -> Numbers:
+    """How much later skewed tokens grok than uniform ones, in the mean over sizes of batches."""
+
+    def cost(size: int) -> Numbers:
+        pair = (scale.runs(study, sampler=sampler, batch_size=size) for sampler in ("skewed", "uniform"))
+        return difference(*map(counted, pair))
+
+    small, large = cost(64), cost(512)
+    return {seed: float(np.mean([small[seed], large[seed]])) for seed in small.keys() & large.keys()}
 
 
 def log_ratio(one: float, other: float) -> float:
@@ -79,12 +89,7 @@ def rare_tokens(scale: Scale) -> Numbers:
 
 @primary("C3", "Uniform sampling groks before skewed")
 def sampling(scale: Scale) -> Numbers:
-    def cost(size: int) -> Numbers:
-        pair = (scale.runs("sampling", sampler=sampler, batch_size=size) for sampler in ("skewed", "uniform"))
-        return difference(*map(counted, pair))
-
-    small, large = cost(64), cost(512)
-    return {seed: float(np.mean([small[seed], large[seed]])) for seed in small.keys() & large.keys()}
+    return skewed_later(scale, "sampling")
 
 
 @primary("C4", "The coupling of E and W is deeper than that of W and V on the plateau")

@@ -33,6 +33,11 @@ class Run:
         """STUDY/RUN, as its file is called."""
         return f"{self.planned.path.parent.name}/{self.planned.path.stem}"
 
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What names a run in every table: study, case and seed."""
+        return {"study": self.planned.path.parent.name, "case": self.labels["case"], "seed": self.labels["seed"]}
+
     @functools.cached_property
     def data(self) -> xarray.Dataset:
         """The run file, lazily: E, W, ... by step, metrics by metric_step, tokens."""

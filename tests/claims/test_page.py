@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 import re
 import sys
 from html import unescape
@@ -13,7 +12,6 @@ from xml.etree import ElementTree
 
 import page
 import page_arms
-import page_beside
 import page_others
 import page_points
 import pandas as pd
@@ -240,28 +238,6 @@ def test_seven_points_are_too_few(three: Path) -> None:
         assert said.startswith("too few for a verdict" if count < 8 else "mostly saddles of E,W")
         unsure = tables["curvature"].assign(index_level="bracketed")
         assert page_points.judged(few, unsure, link)["GELU"].startswith("too few")
-
-
-def test_exploratory_questions_have_effects_and_no_verdicts(tmp_path: Path) -> None:
-    """Twice the scale of E groks at twice the step of half of it; of batches of 64 none groks; W is not studied."""
-    write_tables(tmp_path / "mid", {}, tokens=4)
-    runs = pd.read_csv(tmp_path / "mid/runs.csv")
-    base = runs[(runs["study"] == "curvature") & (runs["case"] == "c1")]
-    starts = [base.assign(study="starts", case=f"E-{name}", grokked=base["grokked"] * by) for name, by in
-              (("double", 2.0), ("half", 1.0))]  # fmt: skip
-    small = {"batch_size": 64, "grokked": math.nan}
-    never = [base.assign(study="rare", case="aware", **small), base.assign(study="sampling", case="base", **small)]
-    pd.concat([runs, *starts, *never]).to_csv(tmp_path / "mid/runs.csv", index=False)
-    asked = page_beside.asked([page.Results(tmp_path / "mid")])
-    assert [one["sentence"] for one in asked.values()] == [
-        "Compared with random sampling, frequency-aware sampling in batches of 64: at mid no network groks in either "
-        "case.",
-        "Compared with half of it, twice the initial scale of E makes a network grok later.",
-    ]
-    effects = {name: one["effects"]["mid"].striptags() for name, one in asked.items()}
-    assert effects == {"S1": "never in either", "I1": "× 2 [2, 2]"}
-    text = unescape(re.sub(r"<[^>]+>|\s+", " ", html(tmp_path)))
-    assert re.search(r"mid: exploratory, +× 2 \[2, 2\]", text)
 
 
 def test_the_index_off_the_gauge_is_said(three: Path) -> None:

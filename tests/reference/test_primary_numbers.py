@@ -10,6 +10,7 @@ import page
 import pytest
 from helpers.pages import Reader
 from helpers.trial_by_hand import Tables, every_x, verdict
+from scipy import stats
 
 REFERENCE = Path(__file__).parents[2] / "reports/reference"
 SCALES = ("quick", "mid", "paper")
@@ -68,12 +69,46 @@ def test_verdicts_on_transformers_follow_from_the_committed_tables() -> None:
         assert np.isclose(float(row["holm"]), corrected)
 
 
+def minus(of: float, over: float) -> float:
+    return 0.0 if of == over else float(np.log(of) - np.log(over))
+
+
+def on_fresh_seeds(folder: Path) -> list[dict[str, dict[int, float]]]:
+    """x of rare tokens, of samplers and starts, and of the smaller learning rate, of those that a scale has."""
+    seeds, found = range(500, 510), []
+    held: dict[tuple[str, int], list[tuple[float, float]]] = {}
+    for row in rows(folder / "tokens.csv"):
+        if row["study"] == "rare-late":
+            held.setdefault((row["case"], int(row["seed"])), []).append((float(row["count"]), float(row["norm"])))
+    if held:
+        order = {run: stats.spearmanr(*zip(*values, strict=True)).statistic for run, values in held.items()}
+        found.append(
+            {
+                claim: {seed: order["small", seed] - order[other, seed] for seed in seeds}
+                for claim, other in (("R1", "nodecay"), ("R2", "full"))
+            }
+        )
+    of = [row for row in rows(folder / "runs.csv") if int(row["seed"]) in seeds]
+    at = {(r["case"], int(r["seed"])): float(r["grokked"] or "inf") for r in of if r["study"] == "sensitivity"}
+    if at:
+        pairs = {"S1": ("random", "aware"), "I1": ("E-double", "E-half"), "I2": ("W-double", "W-half")}
+        found.append(
+            {claim: {seed: minus(*(at[c, seed] for c in pair)) for seed in seeds} for claim, pair in pairs.items()}
+        )
+    slow = {
+        (r["sampler"], r["batch_size"], int(r["seed"])): float(r["grokked"] or r["watched"])
+        for r in of
+        if r["study"] == "sampling-slow"
+    }
+    if slow:
+        cost = lambda seed, size: minus(slow["skewed", size, seed], slow["uniform", size, seed])  # noqa: E731
+        found.append({"S2": {seed: (cost(seed, "64") + cost(seed, "512")) / 2 for seed in seeds}})
+    return found
+
+
 @pytest.mark.parametrize("name", ["transformer", *SCALES])
 def test_verdicts_beyond_the_paper_follow_from_the_committed_tables(name: str) -> None:
     folder = REFERENCE / name
-
-    def minus(of: float, over: float) -> float:
-        return 0.0 if of == over else float(np.log(of) - np.log(over))
 
     step: dict[tuple[int, str], float] = {}
     for row in rows(folder / "lags.csv"):
@@ -98,6 +133,7 @@ def test_verdicts_beyond_the_paper_follow_from_the_committed_tables(name: str) -
         sooner = {seed: minus(at["1.0", seed], at["auto", seed]) for seed in seeds}
         within = {seed: np.log(1.1) - minus(at["auto", seed], at[best, seed]) for seed in seeds}
         families.append({"A1": sooner, "A2": within})
+    families += on_fresh_seeds(folder)
     committed = {(row["claim"], int(row["seed"])): float(row["x"]) for row in rows(folder / "beyond-seeds.csv")}
     verdicts = {row["claim"]: row for row in rows(folder / "beyond.csv")}
     assert len(committed) == 10 * len(verdicts) == 10 * sum(map(len, families))
