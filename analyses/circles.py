@@ -22,10 +22,6 @@ SHOWN = 24
 """Steps at which the film shows the circle, spread over the logarithm of the step."""
 
 
-def known(run: Run) -> dict[str, object]:
-    return {"study": run.planned.path.parent.name, "case": run.labels["case"], "seed": run.labels["seed"]}
-
-
 def last_geometry(run: Run) -> pd.DataFrame:
     """One row: the geometry of a run at its last step; losses are of the test pairs.
 
@@ -37,7 +33,7 @@ def last_geometry(run: Run) -> pd.DataFrame:
     other = cyclic_order(config.p, not TASKS[config.task].multiplies)
     E = run.data["E"].sel(step=step).values[other].astype(float)
     losses = {f"test_{name}": float(last[name].sel(split="test")) for name in LOSSES}
-    row = {**known(run), "task": config.task, "step": step, **{name: float(last[name]) for name in LAST}}
+    row = {**run.identity, "task": config.task, "step": step, **{name: float(last[name]) for name in LAST}}
     return pd.DataFrame([{**row, **losses, "other_order_share": float(fourier_shares(E).max())}])
 
 
@@ -47,7 +43,7 @@ def frequencies(run: Run) -> pd.DataFrame:
     share = data["fourier_share"].sel(frequency=keys_of(data)).to_series().round(5).rename("share").reset_index()
     chance = data["top_frequency_share_null"].to_series().round(5).rename("chance")
     table = share.merge(chance, left_on="step", right_index=True)
-    return pd.concat([pd.DataFrame([known(run)] * len(table)), table.reset_index(drop=True)], axis=1)
+    return pd.concat([pd.DataFrame([run.identity] * len(table)), table.reset_index(drop=True)], axis=1)
 
 
 def circles(run: Run) -> pd.DataFrame:
@@ -63,7 +59,7 @@ def circles(run: Run) -> pd.DataFrame:
     parts = []
     for step in at:
         k, z, share, r2 = planes(data.sel(step=step))[0]
-        of_step = {**known(run), "step": int(step), "frequency": k, "share": round(share, 5), "r2": round(r2, 5)}
+        of_step = {**run.identity, "step": int(step), "frequency": k, "share": round(share, 5), "r2": round(r2, 5)}
         places = {"number": numbers, "x": z[:, 0].round(5), "y": z[:, 1].round(5)}
         parts.append(pd.DataFrame([of_step] * len(numbers)).assign(**places))
     return pd.concat(parts, ignore_index=True)

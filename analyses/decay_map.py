@@ -23,8 +23,7 @@ def map_row(run: Run) -> pd.DataFrame:
     held = data["count"].values[-1, : config.p] / float(data["step"].values[-1])
     rest = rests(data["step"].values, data["embedding_norm"].values[:, : config.p])
     order, size = np.argsort(held, kind="stable"), config.p // FIFTHS
-    row = {"study": MAP, "case": run.labels["case"], "seed": run.labels["seed"]}
-    row |= {"weight_decay": config.weight_decay, "skew": config.skew, "watched": config.steps}
+    row = {**run.identity, "weight_decay": config.weight_decay, "skew": config.skew, "watched": config.steps}
     row["grokked"] = run.times["grokked"]
     for name, group in {"rare": order[:size], "frequent": order[-size:]}.items():
         row |= {f"rest_{name}": float(np.median(rest[group])), f"absent_{name}": float(1 - held[group].mean())}

@@ -64,12 +64,7 @@ def lags(run: Run) -> pd.DataFrame:
     for event, name in GEOMETRY.items():
         at = appears(steps, geometry[name].values, geometry[f"{name}_p"].values, falls=event == "dimension")
         found[event] = np.nan if at is None else float(at)
-    known = {
-        "study": run.planned.path.parent.name,
-        "case": run.labels["case"],
-        "seed": run.labels["seed"],
-        "model": run.planned.config.model,
-    }
+    known = {**run.identity, "model": run.planned.config.model}
     return pd.DataFrame([{**known, "event": event, "step": step} for event, step in found.items()])
 
 

@@ -33,10 +33,6 @@ RANGES = 10
 """Of ranks, equal in logarithms."""
 
 
-def of_run(run: Run) -> dict[str, object]:
-    return {"study": run.planned.path.parent.name, "case": run.labels["case"], "seed": run.labels["seed"]}
-
-
 def places(data: xarray.Dataset) -> NDArray[np.int64]:
     """In how many places of training contexts each word stands, most frequent in the text first; without <unknown>."""
     held = data["tokens"].values[used_for(data, "train")]
@@ -46,14 +42,14 @@ def places(data: xarray.Dataset) -> NDArray[np.int64]:
 def words(run: Run) -> pd.DataFrame:
     """One row a word: its places in training contexts and the norm of its embedding at the last step."""
     norm = run.data["embedding_norm"].values[-1, :-1].round(5)
-    return pd.DataFrame({**of_run(run), "token": np.arange(len(norm)), "count": places(run.data), "norm": norm})
+    return pd.DataFrame({**run.identity, "token": np.arange(len(norm)), "count": places(run.data), "norm": norm})
 
 
 def zipf(run: Run) -> dict[str, object]:
     """One row: how the norms of all words follow their places in training contexts."""
     config, held = run.planned.config, words(run)
     return {
-        **of_run(run),
+        **run.identity,
         "text": Path(config.text).stem,
         "words": config.vocabulary,
         "weight_decay": config.weight_decay,
@@ -66,7 +62,9 @@ def losses(run: Run) -> pd.DataFrame:
     """One row a recorded step: test loss, and the rate of E over that of W, or of all else in a Transformer."""
     data = run.data
     ratio = data["lr_E"].values / data["lr_W" if "lr_W" in data else "lr"].values
-    return pd.DataFrame({**of_run(run), "step": data["metric_step"].values, "test_loss": data["test_loss"], "c": ratio})
+    return pd.DataFrame(
+        {**run.identity, "step": data["metric_step"].values, "test_loss": data["test_loss"], "c": ratio}
+    )
 
 
 def range_of(count: int) -> NDArray[np.int64]:
@@ -92,7 +90,7 @@ def ranges(run: Run) -> pd.DataFrame:
     ranks = np.arange(1, len(at) + 1)
     table = pd.DataFrame(of_word).groupby(at).median()
     ends = pd.DataFrame({"first": ranks, "last": ranks}).groupby(at).agg({"first": "min", "last": "max"})
-    known = {**of_run(run), **{name: getattr(config, name) for name in ("sampler", "batch_size", "weight_decay")}}
+    known = {**run.identity, **{name: getattr(config, name) for name in ("sampler", "batch_size", "weight_decay")}}
     table = pd.concat([ends, table], axis=1).assign(learned=learned(data, at))
     return pd.DataFrame([known] * len(table)).join(table.reset_index(drop=True))
 
