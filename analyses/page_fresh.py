@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 from exact import median_interval
+from markupsafe import Markup
 from page_beside import middle
 from page_claims import BEYOND, Row, headline
 from page_figures import curves
@@ -60,6 +61,8 @@ def _rare(scale: Linked) -> dict[str, Any]:
     return {
         "claims": list(judged(scale, scale.link, "beyond", RARE)),
         "last": {CASES[case][0]: scale.link("rare_late", text, case=case) for case, text in told.items()},
+        "grokked": {CASES[case][0]: _grokked(scale, case) for case in CASES},
+        "apart": _grokked_in(scale, "full") > 0 == _grokked_in(scale, "small"),
         "flat": _holds_zero(last["small"]),
         "figure": curves(
             {words: (over[case], colour) for case, (words, colour) in CASES.items()},
@@ -67,6 +70,16 @@ def _rare(scale: Linked) -> dict[str, Any]:
         ),
         "caption": scale.caption("rare_late", {"study": RARE_LATE}),
     }
+
+
+def _grokked(scale: Linked, case: str) -> Markup:
+    """How many runs of a case of that study have grokked by their last step."""
+    of = len(scale.runs(RARE_LATE, case=case))
+    return scale.link("runs", f"{_grokked_in(scale, case)} of {of}", study=RARE_LATE, case=case)
+
+
+def _grokked_in(scale: Linked, case: str) -> int:
+    return int(scale.runs(RARE_LATE, case=case)["grokked"].notna().sum())
 
 
 def _holds_zero(values: pd.Series) -> bool:

@@ -66,7 +66,8 @@ def write_rare(folder: Path, norms: dict[str, str]) -> None:
             norm = [9 + ORDER[order] * i for i in range(9)]
             tokens += [{**known, "step": 6000, "token": i, "count": i, "norm": norm[i]} for i in range(9)]
             steps += [{**known, "step": step, "correlation": step / 6000 * ORDER[order]} for step in (0, 60, 6000)]
-            runs.append({**known, **NETWORK, "watched": 6000})
+            grokked = 500.0 if case == "full" else math.nan
+            runs.append({**known, **NETWORK, "watched": 6000, "grokked": grokked})
     before = folder / "tokens.csv"
     old = pd.read_csv(before) if before.exists() else pd.DataFrame()
     pd.concat([old, pd.DataFrame(tokens)]).to_csv(before, index=False)
@@ -102,6 +103,9 @@ def test_the_page_follows_rare_tokens(
     small, full, without = (last[order] for order in norms)
     told = f"batches of 64 {small}, full batches {full}, batches of 64, no weight decay {without}."
     assert told in " ".join(unlinked(html).split())
+    told = "Grokked by then: batches of 64 0 of 10, full batches 10 of 10, batches of 64, no weight decay 0 of 10."
+    assert told in " ".join(unlinked(html).split())
+    assert "R2 compares networks before and after grokking here." in html
     assert "in neither direction here" not in html
     assert "seeds 500 to 509; rare_late.csv." in unlinked(html)
     assert tmp_path / "figures/mid-rare.svg" in texts
@@ -114,10 +118,14 @@ def test_where_norms_do_not_follow_frequency_the_page_says_so(tmp_path: Path) ->
     odd = (tokens["study"] == "rare-late") & (tokens["seed"] % 2 == 1)
     tokens.loc[odd, "norm"] *= -1
     tokens.to_csv(tmp_path / "mid/tokens.csv", index=False)
+    runs = pd.read_csv(tmp_path / "mid/runs.csv")
+    runs.loc[runs["study"] == "rare-late", "grokked"] = 500.0
+    runs.to_csv(tmp_path / "mid/runs.csv", index=False)
     judge_beyond(tmp_path / "mid")
     texts = page.written(tmp_path)
     for name in ("index.html", "report.md"):
         assert "With weight decay, too, norms follow frequency in neither direction here." in texts[tmp_path / name]
+        assert "before and after grokking" not in texts[tmp_path / name]
 
 
 def write_grokked(folder: Path, steps: dict[tuple[str, str, str, int], float], watched: int = 30_000) -> None:
