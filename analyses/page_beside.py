@@ -1,4 +1,4 @@
-"""What the trial's page says beside the primary tests: comparisons, three questions, and four claims by task."""
+"""What the trial's page says beside the primary tests: comparisons, and four claims by task."""
 
 from __future__ import annotations
 

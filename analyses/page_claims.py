@@ -146,9 +146,9 @@ BEYOND = {
         lambda x: 1.1 * math.exp(-x),
     ),
     "R1": Claim(
-        "In trained networks weight decay, not rarity alone, leaves rare tokens with short embeddings.",
-        "In trained networks weight decay makes the embeddings of rare tokens longer than those of frequent ones.",
-        "In trained networks, does weight decay leave rare tokens with short embeddings?",
+        "In trained networks weight decay, not rarity alone, leaves rare tokens with shorter embeddings than others.",
+        "In trained networks norms follow frequency less with weight decay than without.",
+        "In trained networks, does weight decay leave rare tokens with shorter embeddings than others?",
         "rank correlation of a token's frequency and norm at the last step, with weight decay minus without",
         lambda x: x,
         "{}",

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
+from decay_map import FIFTHS
 from exact import median_interval
 from markupsafe import Markup
 from page_beside import middle
-from page_claims import BEYOND, Row, headline
+from page_claims import BEYOND, Row, headline, size
 from page_figures import curves
 from page_links import Linked
 from page_transformers import judged
@@ -18,8 +20,8 @@ from rare_late import RARE_LATE
 from scale import which
 
 ASKED = ("R1", "R2", "S1", "S2", "I1", "I2")
-RARE = ASKED[:2]
-"""Those of rare tokens, which Transformers have, too."""
+RARE = {"R1": ("small", "nodecay"), "R2": ("small", "full")}
+"""The cases that each of those of rare tokens compares, which Transformers have, too."""
 CASES = {
     "small": ("batches of 64", "#d55e00"),
     "full": ("full batches", "#0173b2"),
@@ -35,7 +37,13 @@ def fresh(scales: Sequence[Linked]) -> dict[str, dict[str, Any]]:
         rows = {one.name: row for one in scales if (row := verdict(one, name)) is not None}
         if rows:
             there = {one.name: next(judged(one, one.link, "beyond", [name])) for one in scales if one.name in rows}
-            found[name] = {"sentence": headline(name, rows), "measure": BEYOND[name].measure, "at": there}
+            apart = [size(one.name) for one in scales if one.name in rows and name in grokked_apart(one)]
+            found[name] = {
+                "sentence": headline(name, rows),
+                "measure": BEYOND[name].measure,
+                "at": there,
+                "apart": " and ".join(apart),
+            }
     return found
 
 
@@ -57,13 +65,23 @@ def _rare(scale: Linked) -> dict[str, Any]:
     rows = scale.tables["rare_late"]
     over = {case: which(rows, case=case).groupby("step")["correlation"].median() for case in CASES}
     told = {case: middle(of.tolist()) for case, of in last.items()}
+    sizes = {case: middle(_rare_over_frequent(which(tokens, case=case))) for case in CASES}
+    reached = {
+        event: {words: _shown(scale, event, case) for case, (words, _) in CASES.items()}
+        for event in ("memorised", "grokked")
+    }
+    memorised = all(some == of for some, of in (_many(scale, "memorised", case) for case in CASES))
     alt = "; ".join(f"{words}, at the last step {told[case]}" for case, (words, _) in CASES.items())
     return {
         "claims": list(judged(scale, scale.link, "beyond", RARE)),
         "last": {CASES[case][0]: scale.link("rare_late", text, case=case) for case, text in told.items()},
-        "grokked": {CASES[case][0]: _grokked(scale, case) for case in CASES},
-        "apart": _grokked_in(scale, "full") > 0 == _grokked_in(scale, "small"),
-        "flat": _holds_zero(last["small"]),
+        "sizes": {
+            CASES[case][0]: scale.link("tokens", text, study=RARE_LATE, case=case) for case, text in sizes.items()
+        },
+        "grokked": reached["grokked"],
+        "memorised": {} if memorised else reached["memorised"],
+        "apart": grokked_apart(scale),
+        "flat": median_interval(last["small"].tolist())[1] <= 0,
         "figure": curves(
             {words: (over[case], colour) for case, (words, colour) in CASES.items()},
             f"Rank correlation of frequency and norm over steps at {scale.name}: {alt}",
@@ -72,17 +90,28 @@ def _rare(scale: Linked) -> dict[str, Any]:
     }
 
 
-def _grokked(scale: Linked, case: str) -> Markup:
-    """How many runs of a case of that study have grokked by their last step."""
-    of = len(scale.runs(RARE_LATE, case=case))
-    return scale.link("runs", f"{_grokked_in(scale, case)} of {of}", study=RARE_LATE, case=case)
+def grokked_apart(scale: Linked) -> list[str]:
+    """Those tests of rare tokens that compare networks of which some have grokked with networks of which none has."""
+    many = {case: _many(scale, "grokked", case)[0] for case in CASES}
+    return [name for name, cases in RARE.items() if sorted(many[case] > 0 for case in cases) == [False, True]]
 
 
-def _grokked_in(scale: Linked, case: str) -> int:
-    return int(scale.runs(RARE_LATE, case=case)["grokked"].notna().sum())
+def _rare_over_frequent(tokens: pd.DataFrame) -> list[float]:
+    """By seed, the median norm of the rarest fifth of the tokens over that of the most frequent."""
+    found = []
+    for _, rows in tokens.groupby("seed"):
+        norms = rows["norm"].values[np.argsort(rows["count"].values, kind="stable")]
+        fifth = len(norms) // FIFTHS
+        found.append(float(np.median(norms[:fifth]) / np.median(norms[-fifth:])))
+    return found
 
 
-def _holds_zero(values: pd.Series) -> bool:
-    """Whether the interval of the median reaches from one side of 0 to the other."""
-    _, low, high = median_interval(values.tolist())
-    return low <= 0 <= high
+def _shown(scale: Linked, event: str, case: str) -> Markup:
+    some, of = _many(scale, event, case)
+    return scale.link("runs", f"{some} of {of}", study=RARE_LATE, case=case)
+
+
+def _many(scale: Linked, event: str, case: str) -> tuple[int, int]:
+    """How many runs of a case of that study have come to an event by their last step, and of how many."""
+    runs = scale.runs(RARE_LATE, case=case)
+    return int(runs[event].notna().sum()), len(runs)

@@ -67,7 +67,8 @@ def write_rare(folder: Path, norms: dict[str, str]) -> None:
             tokens += [{**known, "step": 6000, "token": i, "count": i, "norm": norm[i]} for i in range(9)]
             steps += [{**known, "step": step, "correlation": step / 6000 * ORDER[order]} for step in (0, 60, 6000)]
             grokked = 500.0 if case == "full" else math.nan
-            runs.append({**known, **NETWORK, "watched": 6000, "grokked": grokked})
+            memorised = math.nan if (case, seed) == ("nodecay", 500) else 100.0
+            runs.append({**known, **NETWORK, "watched": 6000, "grokked": grokked, "memorised": memorised})
     before = folder / "tokens.csv"
     old = pd.read_csv(before) if before.exists() else pd.DataFrame()
     pd.concat([old, pd.DataFrame(tokens)]).to_csv(before, index=False)
@@ -105,8 +106,23 @@ def test_the_page_follows_rare_tokens(
     assert told in " ".join(unlinked(html).split())
     told = "Grokked by then: batches of 64 0 of 10, full batches 10 of 10, batches of 64, no weight decay 0 of 10."
     assert told in " ".join(unlinked(html).split())
-    assert "R2 compares networks before and after grokking here." in html
-    assert "in neither direction here" not in html
+    assert "R2 compares networks that have grokked with networks that have not." in html
+    assert "R1 compares networks" not in html
+    assert (
+        "norm at the last step, batches of 64 minus full batches. One of the two cases alone has grokked at mid."
+        in html
+    )
+    assert "R2: one of the two cases alone has grokked at mid.\n" in report
+    assert html.count("One of the two cases alone") == 1
+    # The rarest of nine tokens has norm 9, the most frequent 17 or 1.
+    ratio = {"follows": "× 0.529 [0.529, 0.529]", "opposes": "× 9 [9, 9]"}
+    small, full, without = (ratio[order] for order in norms)
+    told = "Median norm of the rarest fifth of tokens over that of the most frequent: "
+    told += f"batches of 64 {small}, full batches {full}, batches of 64, no weight decay {without}."
+    assert told in " ".join(unlinked(html).split())
+    told = "Memorised by then: batches of 64 10 of 10, full batches 10 of 10, batches of 64, no weight decay 9 of 10."
+    assert told in " ".join(unlinked(html).split())
+    assert ("With weight decay norms do not clearly follow frequency here." in html) == (norms[0] == "opposes")
     assert "seeds 500 to 509; rare_late.csv." in unlinked(html)
     assert tmp_path / "figures/mid-rare.svg" in texts
 
@@ -119,13 +135,15 @@ def test_where_norms_do_not_follow_frequency_the_page_says_so(tmp_path: Path) ->
     tokens.loc[odd, "norm"] *= -1
     tokens.to_csv(tmp_path / "mid/tokens.csv", index=False)
     runs = pd.read_csv(tmp_path / "mid/runs.csv")
-    runs.loc[runs["study"] == "rare-late", "grokked"] = 500.0
+    runs.loc[runs["study"] == "rare-late", ["grokked", "memorised"]] = 500.0
     runs.to_csv(tmp_path / "mid/runs.csv", index=False)
     judge_beyond(tmp_path / "mid")
     texts = page.written(tmp_path)
     for name in ("index.html", "report.md"):
-        assert "With weight decay, too, norms follow frequency in neither direction here." in texts[tmp_path / name]
-        assert "before and after grokking" not in texts[tmp_path / name]
+        assert "With weight decay norms do not clearly follow frequency here." in texts[tmp_path / name]
+        assert "have grokked with networks" not in texts[tmp_path / name]
+        assert "one of the two cases alone" not in texts[tmp_path / name].lower()
+        assert "Memorised by then" not in texts[tmp_path / name]
 
 
 def write_grokked(folder: Path, steps: dict[tuple[str, str, str, int], float], watched: int = 30_000) -> None:
