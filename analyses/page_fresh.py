@@ -56,7 +56,7 @@ def verdict(scale: Linked, name: str) -> Row | None:
 
 def rare_tokens(scales: Sequence[Linked]) -> dict[str, dict[str, Any]]:
     """By scale the verdicts on rare tokens, and how norms follow frequency over training."""
-    return {one.name: _rare(one) for one in scales if "rare_late" in one.tables}
+    return {one.name: _rare(one) for one in scales if "rare_late" in one.tables and verdict(one, "R1") is not None}
 
 
 def _rare(scale: Linked) -> dict[str, Any]:

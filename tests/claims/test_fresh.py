@@ -146,6 +146,17 @@ def test_where_norms_do_not_follow_frequency_the_page_says_so(tmp_path: Path) ->
         assert "Memorised by then" not in texts[tmp_path / name]
 
 
+def test_the_page_has_rare_tokens_of_transformers_alone_and_none_that_were_not_judged(tmp_path: Path) -> None:
+    write_tables(tmp_path / "mid", {}, tokens=4)
+    write_rare(tmp_path / "transformer", dict.fromkeys(("small", "full", "nodecay"), "follows"))
+    (tmp_path / "transformer/verdicts.csv").unlink()
+    html = page.written(tmp_path)[tmp_path / "index.html"]
+    assert "<h2>Rare tokens at the end of training</h2>" in html
+    for name in ("beyond", "beyond-seeds"):
+        (tmp_path / f"transformer/{name}.csv").unlink()
+    assert 'id="rare"' not in page.written(tmp_path)[tmp_path / "index.html"]
+
+
 def write_grokked(folder: Path, steps: dict[tuple[str, str, str, int], float], watched: int = 30_000) -> None:
     """A scale with runs of these studies, cases, samplers and batches that grok at about these steps."""
     write_tables(folder, {}, tokens=4)
