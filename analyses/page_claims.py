@@ -154,7 +154,7 @@ BEYOND = {
         "{}",
     ),
     "R2": Claim(
-        "In trained networks small batches, which leave rare tokens out, leave them behind.",
+        "In trained networks small batches leave rare tokens behind more than full ones.",
         "In trained networks small batches leave rare tokens behind less than full ones.",
         "In trained networks, do small batches leave rare tokens behind more than full ones?",
         "rank correlation of a token's frequency and norm at the last step, batches of 64 minus full batches",

@@ -37,14 +37,27 @@ def fresh(scales: Sequence[Linked]) -> dict[str, dict[str, Any]]:
         rows = {one.name: row for one in scales if (row := verdict(one, name)) is not None}
         if rows:
             there = {one.name: next(judged(one, one.link, "beyond", [name])) for one in scales if one.name in rows}
-            apart = [size(one.name) for one in scales if one.name in rows and name in grokked_apart(one)]
+            asked = [one for one in scales if one.name in rows]
+            where = {
+                "one of the two cases alone has grokked": [one for one in asked if name in grokked_apart(one)],
+                "the ranks of all seeds decide, though the interval includes no effect,": [
+                    one for one in asked if _is_open(rows[one.name])
+                ],
+            }
             found[name] = {
                 "sentence": headline(name, rows),
                 "measure": BEYOND[name].measure,
                 "at": there,
-                "apart": " and ".join(apart),
+                "cautions": "; ".join(
+                    f"{words} {' and '.join(size(one.name) for one in at)}" for words, at in where.items() if at
+                ),
             }
     return found
+
+
+def _is_open(row: Row) -> bool:
+    """Whether a verdict was reached although the interval of the median has 0 inside."""
+    return bool(row["verdict"] != "undecided" and row["low"] < 0 < row["high"])
 
 
 def verdict(scale: Linked, name: str) -> Row | None:

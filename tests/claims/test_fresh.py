@@ -109,11 +109,11 @@ def test_the_page_follows_rare_tokens(
     assert "R2 compares networks that have grokked with networks that have not." in html
     assert "R1 compares networks" not in html
     assert (
-        "norm at the last step, batches of 64 minus full batches. One of the two cases alone has grokked at mid."
+        "norm at the last step, batches of 64 minus full batches. Mind: one of the two cases alone has grokked at mid."
         in html
     )
-    assert "R2: one of the two cases alone has grokked at mid.\n" in report
-    assert html.count("One of the two cases alone") == 1
+    assert "* R2: one of the two cases alone has grokked at mid.\n" in report
+    assert html.count("one of the two cases alone") == 1
     # The rarest of nine tokens has norm 9, the most frequent 17 or 1.
     ratio = {"follows": "× 0.529 [0.529, 0.529]", "opposes": "× 9 [9, 9]"}
     small, full, without = (ratio[order] for order in norms)
@@ -202,6 +202,22 @@ def test_the_page_follows_samplers_and_starts(tmp_path: Path) -> None:
     # Nothing of rare tokens, which were not studied.
     assert 'id="rare"' not in html
     assert BEYOND["R1"].question not in html
+
+
+def test_a_verdict_whose_interval_includes_no_effect_says_so(tmp_path: Path) -> None:
+    """Nine seeds grok later by a lot, two of them hardly, one sooner by a little."""
+    study, kinds = "sensitivity", ("E-double", "E-half", "W-double", "W-half", "random", "aware")
+    write_grokked(tmp_path / "mid", {(study, kind, "random", 512): 1000.0 for kind in kinds})
+    runs = pd.read_csv(tmp_path / "mid/runs.csv")
+    for i, by in enumerate((-0.01, -0.02, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2)):
+        at = (runs["study"] == study) & (runs["case"] == "E-double") & (runs["seed"] == SEEDS[i])
+        runs.loc[at, "grokked"] *= math.exp(by)
+    runs.to_csv(tmp_path / "mid/runs.csv", index=False)
+    judge_beyond(tmp_path / "mid")
+    report = page.written(tmp_path)[tmp_path / "report.md"]
+    assert BEYOND["I1"].holds in report
+    told = "the ranks of all seeds decide, though the interval includes no effect, at mid."
+    assert report.count(f"* I1: {told}") == report.count(told) == 1
 
 
 def test_every_claim_has_its_definition_in_the_protocol() -> None:
