@@ -15,6 +15,7 @@ import json
 import os
 import platform
 import re
+import stat as modes
 import sys
 import threading
 import time
@@ -166,10 +167,10 @@ class Holder:
         is gone, and says so.
         """
         try:
-            left, ours = place.stat(), self._path.stat()
+            left, ours = place.lstat(), self._path.stat()
         except FileNotFoundError:
             return False
-        return left.st_size == 0 and ours.st_mtime - left.st_mtime > PATIENCE
+        return modes.S_ISREG(left.st_mode) and left.st_size == 0 and ours.st_mtime - left.st_mtime > PATIENCE
 
     def _has_ended(self, place: Path, process: Process) -> bool:
         """Whether the holder of a lease is known to have ended, or stands still on another machine."""
@@ -265,14 +266,22 @@ def _read(place: Path) -> Process | None:
             return process
     except (ValueError, TypeError):
         pass
-    raise FileError(f"{place} is no lease", "another program may have made it: move it away")
+    raise _foreign(place)
 
 
 def _content(place: Path) -> bytes | None:
+    """What a lease or a holder's file holds; None where there is none. Raises FileError for what is no regular file."""
     try:
-        return place.read_bytes()
+        # A pipe would be waited for, and a link to nowhere taken for a place that is free.
+        if modes.S_ISREG(place.lstat().st_mode):
+            return place.read_bytes()
     except FileNotFoundError:
         return None
+    raise _foreign(place)
+
+
+def _foreign(place: Path) -> FileError:
+    return FileError(f"{place} is no lease", "another program may have made it: move it away")
 
 
 def _started(pid: int) -> str:

@@ -185,7 +185,8 @@ def submit(
 def submissions(folder: Path) -> list[Submission]:
     """All submissions of a sweep, the latest last."""
     found = []
-    for path in folder.glob(f"*{_SUBMITTED}"):
+    # Another program's pipe would be waited for.
+    for path in filter(Path.is_file, folder.glob(f"*{_SUBMITTED}")):
         with contextlib.suppress(ValueError, TypeError):
             found.append(Submission(**json.loads(path.read_bytes())))
     return sorted(found, key=lambda submission: submission.attempt)

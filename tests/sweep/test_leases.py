@@ -7,7 +7,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,13 @@ from landscape.sweep import leases as leasing
 from landscape.sweep.leases import Holder, LeasedError, leases
 
 NAME = "base-s0.h5"
+FOREIGN: dict[str, Callable[[Path], object]] = {
+    "text": lambda place: place.write_text("mine"),
+    "folder": Path.mkdir,
+    "pipe": os.mkfifo,
+    "link": lambda place: place.symlink_to("nowhere"),
+}
+"""What another program may put in the place of a lease."""
 
 
 @pytest.fixture(autouse=True)
@@ -134,13 +141,29 @@ def test_a_disk_that_fails_ends_the_holder(silent: Holder, capsys: pytest.Captur
     assert "cannot be written" in capsys.readouterr().err
 
 
-def test_what_is_no_lease_is_refused(tmp_path: Path) -> None:
-    """A file of another program in the place of a lease stays, and is named."""
-    (tmp_path / NAME).write_text("mine")
-    with Holder(tmp_path) as mine, pytest.raises(FileError, match="is no lease") as refused:
+@pytest.mark.parametrize("make", FOREIGN, ids=str)
+def test_what_is_no_lease_is_refused(make: str, tmp_path: Path) -> None:
+    """What another program put in the place of a lease stays and is named; nobody waits for it."""
+    place = tmp_path / NAME
+    FOREIGN[make](place)
+    with Holder(tmp_path) as mine:
+        for command in (lambda: mine.take(NAME), mine.clear):
+            with pytest.raises(FileError, match=rf"{NAME} is no lease") as refused:
+                command()
+            assert refused.value.hint == "another program may have made it: move it away"
+    assert os.path.lexists(place)
+
+
+@pytest.mark.parametrize("make", FOREIGN, ids=str)
+def test_what_is_no_holder_is_ignored(make: str, tmp_path: Path) -> None:
+    """It holds no lease, and stays whatever its age."""
+    place = tmp_path / ("0" * 16 + ".holder")
+    FOREIGN[make](place)
+    os.utime(place, (0.0, 0.0), follow_symlinks=False)
+    with Holder(tmp_path) as mine:
+        mine.clear()
         mine.take(NAME)
-    assert refused.value.hint == "another program may have made it: move it away"
-    assert (tmp_path / NAME).read_text() == "mine"
+    assert os.path.lexists(place)
 
 
 def test_a_file_system_without_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

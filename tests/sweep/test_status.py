@@ -105,5 +105,12 @@ def test_pipes_in_the_folder_are_not_read(tmp_path: Path, assert_refused: Refusa
     jobs.mkdir(parents=True)
     os.mkfifo(run.path.with_name(DEFINITION))
     os.mkfifo(jobs / "other.jsonl")
+    os.mkfifo(jobs / "other.submitted")
     assert states(tmp_path, SWEEP) == ["waiting"] * 4
     assert_refused(arguments(tmp_path, SWEEP), 1, "sweep.json is not a regular file", "move it away")
+    run.path.with_name(DEFINITION).unlink()
+    (jobs / LEASES).mkdir()
+    os.mkfifo(jobs / LEASES / run.path.name)
+    for more in ([], ["--status"]):
+        argv = arguments(tmp_path, SWEEP, *more)
+        assert_refused(argv, 1, f"{run.path.name} is no lease", "another program may have made it: move it away")
