@@ -17,6 +17,7 @@ from landscape import problems
 from landscape.analysis.expected import Blocks
 from landscape.analysis.fields import STATUS, critical_table, losses_in, search_table
 from landscape.analysis.hessian import (
+    REPLACE,
     existing,
     joined,
     make_plan,
@@ -80,9 +81,7 @@ def refine(
             if not resume or found and not (found.steps or found.search):
                 found = None
             if found and found.search.get("step", *found.steps) != step:
-                raise FileError(
-                    f"{out} holds no search from step {step}", "use --overwrite to replace it, or another --out"
-                )
+                raise FileError(f"{out} holds no search from step {step}", REPLACE)
             refinement = _Refinement(reader, step, problem, source, joined(config, problem, found), out, found)
             with refinement.closing:
                 refinement.measure(refinement.search(tol, max_products, quiet), quiet)

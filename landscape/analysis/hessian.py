@@ -41,6 +41,8 @@ from landscape.workers import Workers
 Analysis = TypeVar("Analysis", bound=AnalysisConfig)
 GROWING = {"steps", "num_steps", "blocks", "device", "problem"}
 """Settings that may change when a file is extended; the source of a problem may not."""
+REPLACE = "use --overwrite to replace it, or another --out"
+"""The hint for a file that cannot be extended."""
 
 
 @differentiable
@@ -227,7 +229,7 @@ def existing(
     # As an analysis leaves it that was refused at its first step; it has nothing to lose.
     is_empty = not (found.steps or found.search or found.damage or has_parts(out))
     if wrong and not (overwrite or is_empty):
-        raise FileError(f"{out}: {wrong}", "use --overwrite to replace it, or another --out")
+        raise FileError(f"{out}: {wrong}", REPLACE)
     return None if wrong else found
 
 

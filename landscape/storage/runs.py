@@ -17,6 +17,8 @@ from landscape.storage.files import as_path, open_file, sha256
 from landscape.storage.table import Row, TableReader, listed, no_step
 
 Arrays = dict[str, np.ndarray[Any, Any]]
+RETRAIN = "train again with --overwrite"
+"""The hint for a run that cannot be resumed."""
 MEMORISED, GROKKED = 0.99, 0.95
 MEMORISE, GROK = ("train_accuracy", MEMORISED), ("test_accuracy", GROKKED)
 """The events of a run, the memorise step and the grok step: a metric, and the value that it reaches."""
@@ -74,7 +76,7 @@ class RunReader(Described):
         if self.damage:
             raise FileError(
                 f"{self.path}: rows fail their checksums: {self.damage}",
-                "take a good copy of the file, or train again with --overwrite",
+                "take a good copy of the file, or keep its whole rows with `landscape check --repair`",
             )
 
     def checkpoint(self, step: int) -> Arrays:
@@ -177,7 +179,7 @@ class RunReader(Described):
         """The newest valid resume slot. Raises FileError if there is none."""
         newest = self.table("resume").newest()
         if newest is None:
-            raise FileError(f"{self.path} holds no valid resume slot", "train again with --overwrite")
+            raise FileError(f"{self.path} holds no valid resume slot", RETRAIN)
         return newest
 
     def _row(self, group: str, step: int) -> Arrays:

@@ -6,6 +6,7 @@ A job is idempotent: it resumes what another process left, and one that is done 
 from __future__ import annotations
 
 import abc
+import contextlib
 import dataclasses
 from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
@@ -13,18 +14,20 @@ from typing import Self
 
 from landscape import problems
 from landscape.analysis.critical import refine
-from landscape.analysis.hessian import analyse, choose_steps, existing, make_plan
+from landscape.analysis.hessian import REPLACE, analyse, choose_steps, existing, make_plan
 from landscape.config import AnalysisConfig, HessianConfig, TrainConfig
 from landscape.errors import FileError
 from landscape.problems.choice import in_order
 from landscape.storage.files import output, refuse_existing
-from landscape.storage.runs import RunReader
+from landscape.storage.hessians import HessianReader
+from landscape.storage.runs import RETRAIN, RunReader
 from landscape.storage.writing import leased
 from landscape.sweep.plan import SweepAnalysis
 from landscape.training.loop import train_ensemble
 from landscape.training.member import difference
 
 IN_THE_WAY = "use --overwrite to start the sweep anew, or another --out"
+_AGAIN = "move it away, and the sweep makes it again, or use another --out"
 
 
 class Job(abc.ABC):
@@ -90,6 +93,8 @@ class Analysis(Job):
 
     def execute(self) -> None:
         settings = self.analysis.settings
+        if is_analysed(self.run, settings, self.path, is_trained=True):
+            return
         if isinstance(settings, HessianConfig):
             analyse(self.run, settings, self.path, quiet=True)
         elif self.analysis.refine_from is not None:
@@ -98,8 +103,19 @@ class Analysis(Job):
 
 def execute(job: Job) -> None:
     """Do a job in this process, which holds the leases on its outputs."""
-    with leased(map(output, job.outputs)):
+    with leased(map(output, job.outputs)), _sparing():
         job.execute()
+
+
+@contextlib.contextmanager
+def _sparing() -> Iterator[None]:
+    """Advise to move away the one file that is in the way, as --overwrite of a sweep would remove all of them."""
+    try:
+        yield
+    except FileError as error:
+        if error.hint not in (REPLACE, RETRAIN):
+            raise
+        raise FileError(str(error), _AGAIN) from error
 
 
 def is_trained(path: Path, config: TrainConfig) -> bool:
@@ -120,17 +136,25 @@ def is_complete(reader: RunReader, config: TrainConfig, free: Set[str]) -> bool:
 
 def is_analysed(run: Path, config: AnalysisConfig, path: Path, is_trained: bool) -> bool:
     """Whether an analysis is finished. Raises FileError for a file of another run or config."""
-    if not is_trained:
-        refuse_existing(path, IN_THE_WAY)
+    if not run.exists():
+        refuse_existing(path, _AGAIN)
     if not path.exists():
         return False
     with RunReader(run) as reader:
         source = problems.opened(reader, config)[1] if config.problem else None
-        found = existing(path, reader, config, source=source)
-        steps = choose_steps(reader, config.steps, config.num_steps) if isinstance(config, HessianConfig) else []
-    if found is None or found.attrs["status"] != "complete":
-        return False
+        with _sparing():
+            found = existing(path, reader, config, source=source)
+        # A run that `landscape check --repair` trimmed is resumed, and has kept its analyses.
+        if not is_trained or found is None or found.attrs["status"] != "complete":
+            return False
+        steps = _to_measure(reader, config, found) if isinstance(config, HessianConfig) else []
     return not make_plan(found, steps, in_order(config.blocks or found.blocks, found.blocks)).todo
+
+
+def _to_measure(reader: RunReader, config: HessianConfig, found: HessianReader) -> list[int]:
+    """The steps of an analysis, unless it names them and has them: of those the run may have lost checkpoints since."""
+    measured = set(map(str, found.steps))
+    return [] if {*config.steps.split(",")} <= measured else choose_steps(reader, config.steps, config.num_steps)
 
 
 def names(jobs: Sequence[Job]) -> Iterator[str]:

@@ -22,7 +22,7 @@ from landscape.provenance import provenance
 from landscape.storage import schema
 from landscape.storage.layout import misfit
 from landscape.storage.making import Rooms
-from landscape.storage.runs import Arrays, RunReader
+from landscape.storage.runs import RETRAIN, Arrays, RunReader
 from landscape.storage.strings import COPY_AGAIN
 from landscape.storage.writer import Writer
 from landscape.training.samplers import BatchSampler
@@ -174,7 +174,7 @@ class Member:
                 or not 0 <= state["position"] <= len(order)
                 or not (state["step"] >= 0 and rng[4] <= 1 and rng[5] < 1 << 32)
             ):
-                raise FileError(f"{self.path} holds a resume slot that no run writes", "train again with --overwrite")
+                raise FileError(f"{self.path} holds a resume slot that no run writes", RETRAIN)
             before = replace(_DEFAULTS, reader.config)
         same_stop = all(getattr(before, k) == getattr(self.config, k) for k in ("stop_test_accuracy", "extra_steps"))
         step = int(state["step"])

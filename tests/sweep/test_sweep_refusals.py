@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import h5py
 import pytest
 from helpers.commands import Refusal
 from helpers.sweeps import LONG, SHORT, arguments, files
@@ -15,6 +16,7 @@ from helpers.sweeps import LONG, SHORT, arguments, files
 from landscape.analysis.hessian import analyse
 from landscape.cli import main as cli
 from landscape.config import HessianConfig
+from landscape.errors import UNFINISHED
 from landscape.storage.hessians import HessianReader
 from landscape.storage.writing import sole_writer
 from landscape.sweep.plan import DEFINITION, SweepConfig, sweep_runs
@@ -106,7 +108,7 @@ def test_what_the_command_refuses(
 
 
 def test_a_file_in_the_way(whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A run, an analysis or half a sweep of another config is an error before anything starts."""
+    """A run or half a sweep of another config, or an analysis without its run, is an error before anything starts."""
     shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
     runs = sweep_runs(SweepConfig(**LONG), tmp_path)
     runs[0].path.unlink()
@@ -115,8 +117,8 @@ def test_a_file_in_the_way(whole: Path, tmp_path: Path, capsys: pytest.CaptureFi
     k = {**LONG, "hessian": [LONG["hessian"][0], {**LONG["hessian"][1], "k": 3}]}
     for sweep, error, hint in (
         (lr, f"{runs[1].path}: lr is 0.02, but the run was started with 0.01", "use --overwrite to start the sweep"),
-        (LONG, f"{runs[0].hessian['']} exists", "use --overwrite to start the sweep anew, or another --out"),
-        (k, f"{runs[0].hessian['']} exists", "use --overwrite to start the sweep anew, or another --out"),
+        (LONG, f"{runs[0].hessian['']} exists", "move it away, and the sweep makes it again, or use another --out"),
+        (k, f"{runs[0].hessian['']} exists", "move it away, and the sweep makes it again, or use another --out"),
     ):
         argv = arguments(tmp_path, sweep)
         before = files(tmp_path)
@@ -127,7 +129,9 @@ def test_a_file_in_the_way(whole: Path, tmp_path: Path, capsys: pytest.CaptureFi
         assert files(tmp_path) == before
     runs[0].hessian[""].unlink()
     assert cli.run(arguments(tmp_path, k)) == 1
-    assert f"{runs[3].hessian['end']}: it was made with k 10, not 3" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert f"{runs[3].hessian['end']}: it was made with k 10, not 3" in said
+    assert "hint: move it away, and the sweep makes it again" in said
     with sole_writer(tmp_path / "long"):
         assert cli.run(arguments(tmp_path, LONG)) == 1
     assert f"{tmp_path / 'long'} is being written by another process" in capsys.readouterr().err
@@ -190,6 +194,70 @@ def test_one_failure_stops_nothing_else(tmp_path: Path, capsys: pytest.CaptureFi
     assert HessianReader(runs[2].hessian[""]).steps == [20]
     assert not runs[1].hessian[""].exists()
     assert cli.run(arguments(tmp_path, {**sweep, "cases": {"good": {}}})) == 0
+
+
+@pytest.mark.usefixtures("without_workers")
+@pytest.mark.parametrize("lost", [13, 20, 40], ids=["between", "analysed", "last"])
+def test_a_repaired_run_is_resumed_and_keeps_its_analyses(
+    lost: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever checkpoint it has lost; an analysis that the run does not own is the only file to be moved away."""
+    sweep = {
+        "train": {**SHORT, "steps": 40, "checkpoint_at": [13, 20]},
+        "seeds": [0, 1],
+        "hessian": [{"steps": "0,20,40", "blocks": ["E"], "device": "cpu"}],
+    }
+    argv = arguments(tmp_path, sweep)
+    assert cli.run(argv) == 0
+    run, other = sweep_runs(SweepConfig(**sweep), tmp_path)
+    measured = files(tmp_path)
+    with h5py.File(run.path, "r+") as file:
+        file["checkpoints/V"][list(file["checkpoints/step"]).index(lost)] += 1
+    assert cli.run(argv) == 1
+    assert "or keep its whole rows with `landscape check --repair`" in capsys.readouterr().err
+    assert cli.run(["check", str(run.path), "--repair"]) == UNFINISHED
+    run.path.with_name(f"{run.path.name}.damaged").unlink()
+    for _ in range(2):
+        assert cli.run(argv) == 0, capsys.readouterr().err
+        now = files(tmp_path)
+        assert now.pop(f"sweep/{run.path.name}")
+        assert now == {name: content for name, content in measured.items() if name in now}
+
+    mine = run.hessian[""]
+    shutil.copy(other.hessian[""], mine)
+    capsys.readouterr()
+    assert cli.run(argv) == 1
+    said = capsys.readouterr().err
+    assert f"error: {mine}: it is of run " in said
+    assert "hint: move it away, and the sweep makes it again, or use another --out" in said
+    mine.unlink()
+    if lost != 20:
+        assert cli.run(argv) == 0
+        assert HessianReader(mine).steps == [0, 20, 40]
+    assert {**files(tmp_path), f"sweep/{mine.name}": b"", f"sweep/{run.path.name}": b""}.keys() == measured.keys()
+
+
+@pytest.mark.usefixtures("without_workers")
+def test_a_run_that_cannot_be_resumed_is_the_only_one_made_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both of its resume slots are damaged: what to do is said of this file, not of the whole sweep."""
+    sweep = {"train": SHORT, "seeds": [0, 1]}
+    argv = arguments(tmp_path, sweep)
+    assert cli.run(argv) == 0
+    run, other = sweep_runs(SweepConfig(**sweep), tmp_path)
+    stand = other.path.read_bytes()
+    with h5py.File(run.path, "r+") as file:
+        file["resume/step"][:] += 1
+        file.attrs["status"] = "interrupted"
+    capsys.readouterr()
+    assert cli.run(argv) == 1
+    said = capsys.readouterr().err
+    assert f"error: {run.path}: {run.path} holds no valid resume slot" in said
+    assert "hint: move it away, and the sweep makes it again, or use another --out" in said
+    run.path.unlink()
+    assert cli.run(argv) == 0
+    assert other.path.read_bytes() == stand
 
 
 @pytest.mark.usefixtures("without_workers")
