@@ -10,7 +10,7 @@ import tyro
 from landscape.cli import tables
 from landscape.cli.declared import Command
 from landscape.cli.printing import say
-from landscape.errors import ConfigError, LandscapeError, complain, warn
+from landscape.errors import ConfigError, LandscapeError, complain, note, warn
 from landscape.options import field, required
 
 
@@ -48,6 +48,8 @@ class Compare(Command):
             with leaving_out(broken):
                 for line in source.damage:
                     warn(line)
+                if source.gaps:
+                    note(f"{source.label} has {source.gaps}")
         for error in broken:
             complain(error)
         if not rows:

@@ -115,7 +115,8 @@ def _print_summary(summary: RunSummary) -> None:
 
 def reached(summary: RunSummary) -> str:
     thresholds = (("train 99 %", summary.memorise_step), ("test 95 %", summary.grok_step))
-    return "; ".join(f"{n} at step {step}" if step is not None else f"{n}: not reached" for n, step in thresholds)
+    told = [f"{n} at step {step}" if step is not None else f"{n}: not reached" for n, step in thresholds]
+    return "; ".join([*told, *filter(None, [summary.gaps])])
 
 
 def base_config(argv: Sequence[str]) -> TrainConfig:

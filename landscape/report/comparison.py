@@ -53,8 +53,8 @@ def side_by_side(rows: Sequence[Compared]) -> list[list[str]]:
     for name in rows[0].options:
         columns[name] = lambda row, name=name: row.options[name]  # type: ignore[misc]
     columns |= {
-        "99 % of train at step": lambda row: _step(row.numbers, row.numbers.memorised),
-        "95 % of test at step": lambda row: _step(row.numbers, row.numbers.grokked),
+        "99 % of train at step": lambda row: _step(row.numbers, row.numbers.memorised, row.numbers.is_memorised_bound),
+        "95 % of test at step": lambda row: _step(row.numbers, row.numbers.grokked, row.numbers.is_grokked_bound),
         "test accuracy": lambda row: _text(row.numbers.test_accuracy),
         "analysed step": lambda row: "" if row.numbers.step is None else str(row.numbers.step),
     }
@@ -86,9 +86,11 @@ _OF_PAIRS: dict[str, Callable[[PairNumbers], str]] = {
 }
 
 
-def _step(of: Numbers, event: int | None) -> str:
-    """The step of an event; never where accuracies are recorded."""
-    return str(event) if event is not None else "never" * (of.last_step is not None)
+def _step(of: Numbers, event: int | None, is_bound: bool) -> str:
+    """The step of an event, as a bound where it may be earlier; never where accuracies are recorded."""
+    if event is not None:
+        return f"{'<=' * is_bound}{event}"
+    return ("not seen" if is_bound else "never") * (of.last_step is not None)
 
 
 def _text(*values: float) -> str:

@@ -39,6 +39,7 @@ from landscape.storage.writing import sole_writer
 from landscape.training.ensemble import VARIABLE
 from landscape.training.group import Group
 from landscape.training.member import RESUMABLE, UNSTORED, Member, difference, rooms
+from landscape.training.schedule import gaps, lost_metrics
 from landscape.training.tables import scales
 
 TOGETHER = 4
@@ -51,7 +52,8 @@ class RunSummary(Result):
     lost; steps are None for thresholds not reached.
 
     status: complete, interrupted or diverged; diverged_step: the first record that was not finite; seconds: None if
-    the file was only read, as that of a run that had ended before.
+    the file was only read, as that of a run that had ended before; gaps: which rows of metrics are lost, so that an
+    event may have been there, empty if none are.
     """
 
     path: str
@@ -64,6 +66,7 @@ class RunSummary(Result):
     checkpoints: int
     seconds: float | None
     diverged_step: int | None = None
+    gaps: str = ""
 
     @property
     def divergence(self) -> NumericsError | None:
@@ -170,7 +173,8 @@ def summarise(path: Path, started: float | None = None) -> RunSummary:
         # A step at which a run was interrupted is recorded when the run is resumed.
         recorded = steps if diverged_step is not None or steps in reader.steps else max(steps - 1, 0)
         # Of a file that was repaired, the last row may be of any step before.
-        due = recorded - recorded % replace(TrainConfig(), reader.config).metrics_every
+        every = replace(TrainConfig(), reader.config).metrics_every
+        due = recorded - recorded % every
         has_last = metrics["metric_step"][-1:].max(initial=-1) >= due
         return RunSummary(
             path=str(path),
@@ -183,6 +187,7 @@ def summarise(path: Path, started: float | None = None) -> RunSummary:
             checkpoints=len(reader.steps),
             seconds=None if started is None else time.monotonic() - started,
             diverged_step=diverged_step,
+            gaps=gaps(lost_metrics(metrics["metric_step"].tolist(), every)),
         )
 
 

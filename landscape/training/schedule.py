@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from landscape.config import TrainConfig
 from landscape.errors import ConfigError
@@ -35,3 +36,14 @@ def checkpoint_schedule(config: TrainConfig) -> list[int]:
         wanted.update(range(0, config.steps, config.checkpoint_every))
     wanted.update(round(10 ** (i / config.checkpoint_log)) for i in range(asked["checkpoint_log"]))
     return sorted(step for step in wanted if step <= config.steps)
+
+
+def lost_metrics(recorded: Sequence[int], every: int) -> list[int]:
+    """The steps of the schedule before the last recorded one without metrics, as damage and its repair leave them."""
+    return sorted({*range(0, recorded[-1], every)}.difference(recorded)) if recorded else []
+
+
+def gaps(lost: Sequence[int]) -> str:
+    """What to say of steps whose metrics are lost; empty if none are."""
+    more = f" and {len(lost) - 1:,} more of its schedule" if len(lost) > 1 else ""
+    return f"no metrics at step {lost[0]:,}{more}, where an event may have been" if lost else ""

@@ -12,6 +12,7 @@ import pytest
 from conftest import TINY
 from helpers.recording import small
 
+from landscape.cli import main as cli
 from landscape.report.figures.numbers import asked_of_rates, chosen_step, median_step, numbers
 from landscape.report.figures.sources import open_sources
 from landscape.report.figures.training import training_curves
@@ -88,7 +89,9 @@ def test_a_run_that_diverged(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("lost", "steps"), [([30], "30"), ([20, 40, 60], "20 and 1 more of its schedule")])
-def test_rows_of_metrics_that_damage_took_are_told(lost: list[int], steps: str, run_file: Path) -> None:
+def test_rows_of_metrics_that_damage_took_are_told(
+    lost: list[int], steps: str, run_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """An event may have been there; nothing of the end, as the last row that is left says how far the run is known."""
     with h5py.File(run_file, "r+") as file:
         losses = file["metrics/train_loss"]
@@ -102,6 +105,14 @@ def test_rows_of_metrics_that_damage_took_are_told(lost: list[int], steps: str, 
         assert findings(sources)[0].endswith(f" run (seed 0) has {told}")
         assert told in training_curves(sources).caption
     assert f"by step {50 if 60 in lost else 60}" in findings(sources)[0]
+    capsys.readouterr()
+    assert cli.run(["compare", str(run_file)]) == 0
+    assert f"note: run (seed 0) has {told.rstrip('.')}\n" in capsys.readouterr().err
+    # The steps that are made again with the end of the run are lost no more.
+    again = sorted(set(lost) - {60})
+    assert cli.run(["train", "--out", str(run_file), "--resume", "--quiet"]) == 0
+    more = f" and {len(again) - 1} more of its schedule" if len(again) > 1 else ""
+    assert f"; no metrics at step {again[0]}{more}, where an event may have been\n" in capsys.readouterr().out
 
 
 def test_several_runs_are_counted(tmp_path: Path) -> None:

@@ -71,14 +71,14 @@ def test_runs_of_two_models_are_in_one_report(tiny_run: Path, tmp_path: Path) ->
 def test_titles_of_runs_in_which_nothing_came() -> None:
     """ "0 of 0 runs" says nothing."""
     assert (
-        embedding._order([(None, 100), (50, None)])
+        embedding._order([(None, 100), (50, None)], [])
         == "No run has both a frequency out of chance and 95 % test accuracy"
     )
-    assert embedding._order([(None, 100), (50, 100)]).endswith("in 1 of 1 runs that have both")
+    assert embedding._order([(None, 100), (50, 100)], []).endswith("in 1 of 1 runs that have both")
     nothing = dict.fromkeys((timeline._HALF, timeline._PEAK, timeline._GROKS))
-    assert timeline._title([nothing, nothing]) == "No run groks with a frequency or a coupling ratio to compare"
+    assert timeline._title([nothing, nothing], []) == "No run groks with a frequency or a coupling ratio to compare"
     grokked = {timeline._HALF: None, timeline._PEAK: 20, timeline._GROKS: 100}
-    assert timeline._title([nothing, grokked]) == "Before the network groks, κ₁ is largest in 1 of 1 runs"
+    assert timeline._title([nothing, grokked], []) == "Before the network groks, κ₁ is largest in 1 of 1 runs"
 
 
 @pytest.fixture(scope="module")

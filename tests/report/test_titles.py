@@ -22,7 +22,8 @@ from landscape.analysis.hessian import analyse
 from landscape.analysis.slices import Slices
 from landscape.cli.tables import contents
 from landscape.config import HessianConfig
-from landscape.report.figures import FAMILIES, timeline
+from landscape.report.comparison import compared, side_by_side
+from landscape.report.figures import FAMILIES, embedding, timeline
 from landscape.report.figures.numbers import percent
 from landscape.report.figures.several import Panel, several
 from landscape.report.figures.slices import slices
@@ -188,9 +189,42 @@ def test_rates_that_are_0_have_no_ratio(tiny_run: Path) -> None:
     assert "; the ratio in use is not known; " in told
 
 
+@pytest.mark.parametrize("is_lost", [False, True])
+@pytest.mark.parametrize("grokked", [50, None])
+def test_events_behind_lost_rows_are_bounds(
+    is_lost: bool, grokked: int | None, tiny_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether a network memorised and grokked at a step whose row damage took, nobody knows."""
+
+    def change(data: xarray.Dataset) -> xarray.Dataset:
+        data["train_accuracy"][:] = data["metric_step"] >= 40
+        data["test_accuracy"][:] = data["metric_step"] >= (grokked or np.inf)
+        return data.sel(metric_step=data["metric_step"] != 30) if is_lost else data
+
+    source = changed(tiny_run, change, "metrics")
+    at, never = ("by", "not seen to have grokked") if is_lost else ("at", "never grokked")
+    told = f"grokked {at} step {grokked}" if grokked else never
+    assert drawn("training_curves", source).title == f"Memorised {at} step 40; {told}"
+    ends = f"groks {at} step {grokked}" if grokked else "is not seen to grok" if is_lost else "does not grok"
+    assert embedding._order([(10, grokked)], [source]).endswith(f"; the network {ends}")
+    if grokked:
+        assert timeline._title([{timeline._GROKS: grokked}], [source]) == f"The network groks {at} step {grokked}"
+    lines = side_by_side(compared([source]))
+    row = dict(zip(*lines, strict=True))
+    assert row["99 % of train at step"] == ("<=40" if is_lost else "40")
+    unseen = "not seen" if is_lost else "never"
+    assert row["95 % of test at step"] == ("<=" * is_lost + str(grokked) if grokked else unseen)
+    both = drawn("training_curves", source, changed(tiny_run, lambda data: None, "metrics")).title
+    assert both.endswith("; 1 lost rows of metrics") == is_lost
+    monkeypatch.setitem(source.__dict__, "diverged", 60)
+    if not grokked:
+        assert embedding._order([(10, None)], [source]).endswith("; the network diverges at step 60")
+
+
 def test_a_kappa_stays_small() -> None:
-    assert timeline._title([{timeline._PEAK: 0, timeline._GROKS: None}]) == "κ₁ is largest at step 0"
-    assert timeline._title([{timeline._PEAK: None, timeline._GROKS: 9}]) == "The network groks at step 9"
+    whole = [Source(None, None)]
+    assert timeline._title([{timeline._PEAK: 0, timeline._GROKS: None}], whole) == "κ₁ is largest at step 0"
+    assert timeline._title([{timeline._PEAK: None, timeline._GROKS: 9}], whole) == "The network groks at step 9"
 
 
 def test_a_search_that_has_not_converged_proves_no_block_semidefinite(tiny_run: Path) -> None:

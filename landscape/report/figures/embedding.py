@@ -180,7 +180,7 @@ def geometry_progress(sources: Sequence[Source]) -> Drawn:
             f"top share half there at step {step_text(came)}, test 95 % at step {step_text(grok)}; participation ratio "
             f"{columns['participation_ratio'][0]:.3g} to {columns['participation_ratio'][-1]:.3g}; last test loss "
             f"{columns['test_loss'][-1]:.3g}, restricted {columns['restricted_test_loss'][-1]:.3g}, excluded "
-            f"{columns['excluded_train_loss'][-1]:.3g} (training)"
+            f"{columns['excluded_train_loss'][-1]:.3g} (training){f'; {source.gaps}' * bool(source.gaps)}"
         )
         for part, colour in (("train", blue), ("test", orange)):
             if f"{part}_accuracy" in source.metrics:
@@ -221,7 +221,7 @@ def geometry_progress(sources: Sequence[Source]) -> Drawn:
         ]
         figure = several(kept, [Panel(label, table, (name,), "", scale) for label, name, scale in shown])
         caption = caption.replace(EVENTS, BANDS)
-    return Drawn(_order(when), figure, table, caption, numbers)
+    return Drawn(_order(when, kept), figure, table, caption, numbers)
 
 
 def _columns(data: Any, share: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
@@ -235,19 +235,29 @@ def _columns(data: Any, share: NDArray[np.float64]) -> dict[str, NDArray[np.floa
     return columns
 
 
-def _order(when: Sequence[tuple[int | None, int | None]]) -> str:
+def _order(when: Sequence[tuple[int | None, int | None]], sources: Sequence[Source]) -> str:
     """Whether circles or generalisation came first, as a title."""
     if len(when) > 1:
+        lost = sum(bool(source.lost) for source in sources)
+        ending = f"; {lost} lost rows of metrics" * bool(lost)
         both = [(came, grok) for came, grok in when if came is not None and grok is not None]
         if not both:
-            return "No run has both a frequency out of chance and 95 % test accuracy"
+            return f"No run has both a frequency out of chance and 95 % test accuracy{ending}"
         before = sum(came < grok for came, grok in both)
-        return f"The top frequency came before 95 % test accuracy in {before} of {len(both)} runs that have both"
+        return (
+            f"The top frequency came before 95 % test accuracy in {before} of {len(both)} runs that have both{ending}"
+        )
     ((came, grok),) = when
     if came is None:
         return "No frequency stands out of chance over this training"
     said = f"The top frequency has half of its last share at step {came:,}"
-    return f"{said}; the network " + (f"groks at step {grok:,}" if grok is not None else "does not grok")
+    (source,) = sources
+    is_bound = source.may_be_earlier(grok)
+    if grok is not None:
+        return f"{said}; the network groks {'by' if is_bound else 'at'} step {grok:,}"
+    if source.diverged is not None:
+        return f"{said}; the network diverges at step {source.diverged:,}"
+    return f"{said}; the network {'is not seen to grok' if is_bound else 'does not grok'}"
 
 
 def keys_of(data: Any) -> list[int]:

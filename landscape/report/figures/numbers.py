@@ -52,6 +52,9 @@ class Numbers:
     """The last step with recorded accuracies."""
     memorised: int | None
     grokked: int | None
+    is_memorised_bound: bool
+    is_grokked_bound: bool
+    """Whether rows of metrics before that step are lost, so that the event may be earlier, or have come after all."""
     test_accuracy: float
     diverged: int | None
     """The first record whose loss or parameters are not finite."""
@@ -86,6 +89,8 @@ def numbers(source: Source) -> Numbers:
         last_step=last,
         memorised=memorised,
         grokked=grokked,
+        is_memorised_bound=source.may_be_earlier(memorised),
+        is_grokked_bound=source.may_be_earlier(grokked),
         test_accuracy=accuracy,
         diverged=source.diverged,
         step=step,

@@ -29,6 +29,7 @@ from landscape.storage.strings import COPY_AGAIN
 from landscape.storage.table import listed
 from landscape.storage.views import load_group
 from landscape.text import printable
+from landscape.training.schedule import gaps, lost_metrics
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -200,14 +201,19 @@ class Source:
         return int(steps[0]) if len(steps) else None
 
     @functools.cached_property
-    def gaps(self) -> str:
-        """What to say of steps of the schedule without metrics, as damage and its repair leave them; empty if none."""
+    def lost(self) -> list[int]:
+        """Steps of the schedule without metrics, as damage and its repair leave them."""
         steps = self.metrics["metric_step"].values.tolist() if "metric_step" in self.metrics else []
-        if self.is_recorded or not steps:
-            return ""
-        lost = sorted({*range(0, steps[-1], self.config["metrics_every"])}.difference(steps))
-        more = f" and {len(lost) - 1:,} more of its schedule" if len(lost) > 1 else ""
-        return f"no metrics at step {lost[0]:,}{more}, where an event may have been" if lost else ""
+        return lost_metrics(steps, self.config["metrics_every"]) if steps and not self.is_recorded else []
+
+    @property
+    def gaps(self) -> str:
+        """What to say of these steps; empty if none."""
+        return gaps(self.lost)
+
+    def may_be_earlier(self, event: int | None) -> bool:
+        """Whether an event may have come at a lost step before this one; None: at any of them."""
+        return any(event is None or step < event for step in self.lost)
 
     @functools.cached_property
     def diverged(self) -> int | None:

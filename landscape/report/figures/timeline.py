@@ -41,8 +41,8 @@ def timeline(sources: Sequence[Source]) -> Drawn:
     table = pd.concat(tables)
     when = {source.label: _when(source, rows) for source, rows in zip(kept, tables, strict=True)}
     numbers = {
-        label: "; ".join(f"{what} at step {step_text(step)}" for what, step in found.items())
-        for label, found in when.items()
+        label: "; ".join([*(f"{what} at step {step_text(step)}" for what, step in found.items()), *gaps])
+        for (label, found), gaps in zip(when.items(), ([s.gaps] * bool(s.gaps) for s in kept), strict=True)
     }
     caption = (
         f"{what_was_run(kept)} Frequencies: those in use at the last step. κ and the saddle index: the pair {pair}."
@@ -54,13 +54,13 @@ def timeline(sources: Sequence[Source]) -> Drawn:
             Panel(r"$\kappa_1$", table, ("kappa_1",), "", "log"),
             Panel("saddle index", table, ("index_lower", "index_upper"), "", "symlog"),
         ]
-        return Drawn(_title(list(when.values())), several(kept, panels), table, f"{caption} {BANDS}", numbers)
+        return Drawn(_title(list(when.values()), kept), several(kept, panels), table, f"{caption} {BANDS}", numbers)
     figure, circles = _drawn(kept[0], pair, tables[0])
     caption += (
         f" Top: {kept[0].label}, the numbers in the plane of the largest frequency at steps spread over training, grey "
         f"lines joining neighbours on the circle; triangles mark these steps. {EVENTS}"
     )
-    return Drawn(_title(list(when.values())), figure, pd.concat([table, circles]), caption, numbers)
+    return Drawn(_title(list(when.values()), kept), figure, pd.concat([table, circles]), caption, numbers)
 
 
 def _pair(sources: Sequence[Source]) -> str:
@@ -103,11 +103,12 @@ def _when(source: Source, rows: pd.DataFrame) -> dict[str, int | None]:
     }
 
 
-def _title(found: Sequence[dict[str, int | None]]) -> str:
+def _title(found: Sequence[dict[str, int | None]], sources: Sequence[Source]) -> str:
     """What came when in one run, or in how many of several runs it came before they grokked."""
     if len(found) == 1:
         known = sorted((step, what) for what, step in found[0].items() if step is not None)
-        told = ", ".join(f"{what} at step {step:,}" for step, what in known)
+        by = {_GROKS} if sources[0].may_be_earlier(found[0][_GROKS]) else ()
+        told = ", ".join(f"{what} {'by' if what in by else 'at'} step {step:,}" for step, what in known)
         # A capital κ reads as K.
         return (told if told.startswith("κ") else told[:1].upper() + told[1:]) or "Nothing came over this training"
     counts = []
@@ -118,7 +119,8 @@ def _title(found: Sequence[dict[str, int | None]]) -> str:
             counts.append(f"{what} in {sum(step < grok for step, grok in both)} of {len(both)} runs")
     if not counts:
         return "No run groks with a frequency or a coupling ratio to compare"
-    return f"Before the network groks, {' and '.join(counts)}"
+    lost = sum(bool(source.lost) for source in sources)
+    return f"Before the network groks, {' and '.join(counts)}{f'; {lost} lost rows of metrics' * bool(lost)}"
 
 
 def _drawn(source: Source, pair: str, rows: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:

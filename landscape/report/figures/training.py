@@ -67,22 +67,27 @@ def training_curves(sources: Sequence[Source]) -> Drawn:
         figure = several(kept, panels)
         look = BANDS
     caption = f"{what_was_run(kept)} {look} {listed(numbers)}"
-    return Drawn(_grokking(events, [source.diverged for source in kept]), figure, table, caption, numbers)
+    return Drawn(_grokking(events, kept), figure, table, caption, numbers)
 
 
-def _grokking(events: Sequence[tuple[int | None, int | None]], diverged: Sequence[int | None]) -> str:
-    """When the runs memorised and grokked, and which of them diverged, as a title."""
+def _grokking(events: Sequence[tuple[int | None, int | None]], sources: Sequence[Source]) -> str:
+    """When the runs memorised and grokked, and which of them diverged or lost rows of metrics, as a title."""
     told = []
+    diverged = [source.diverged for source in sources]
     for verb, steps in zip(("memorised", "grokked"), zip(*events, strict=True), strict=True):
         there = len(steps) - steps.count(None)
         middle = median_step(steps)
         at = f"at step {step_text(middle)}"
         if len(steps) > 1:
             told.append(f"{there} of {len(steps)} runs {verb}{f', {at} in the median' * math.isfinite(middle)}")
+        elif sources[0].may_be_earlier(steps[0]):
+            told.append(f"{verb} by step {step_text(middle)}" if there else f"not seen to have {verb}")
         else:
             told.append(f"{verb} {at}" if there else f"never {verb}")
     if ended := [step for step in diverged if step is not None]:
         told.append(f"diverged at step {ended[0]:,}" if len(diverged) == 1 else f"{len(ended)} diverged")
+    if len(sources) > 1 and (count := sum(bool(source.lost) for source in sources)):
+        told.append(f"{count} lost rows of metrics")
     return (told[0][0].upper() + told[0][1:]) + "; " + "; ".join(told[1:])
 
 
