@@ -17,7 +17,7 @@ from pathlib import Path
 from landscape.progress import Bar, clock
 from landscape.report.figures import FAMILIES
 from landscape.report.figures.sources import NotDrawnError, Source
-from landscape.report.style import save_figure, style
+from landscape.report.style import collecting_boxes, save_figure, style, tell_of_boxes
 
 _DIE_WITH_PARENT = 1
 """PR_SET_PDEATHSIG of prctl(2)."""
@@ -42,7 +42,7 @@ def draw_all(sources: Sequence[Source], folder: Path, quiet: bool, jobs: int) ->
     """
     names = list(FAMILIES)
     jobs = min(jobs, len(names))
-    found: dict[str, _Titles] = {}
+    found: dict[str, _Drawing] = {}
     if jobs > 1:
         with clock("reading", quiet):
             _read_all(sources)
@@ -62,20 +62,24 @@ def draw_all(sources: Sequence[Source], folder: Path, quiet: bool, jobs: int) ->
             bar.update(len(found) - bar.n)
         found |= {name: _draw(name, sources, folder) for name in names if name not in found}
         bar.update(len(found) - bar.n)
-    return [_section(name, found[name], folder) for name in names]
+    tell_of_boxes(set[str]().union(*(boxes for _, boxes in found.values())))
+    return [_section(name, found[name][0], folder) for name in names]
 
 
 _Titles = tuple[str, str] | str
 """Title and caption, or why nothing was drawn."""
+_Drawing = tuple[_Titles, set[str]]
+"""These, and the characters that are drawn as boxes."""
 
 
-def _draw(name: str, sources: Sequence[Source], folder: Path) -> _Titles:
-    try:
-        drawn = FAMILIES[name](sources)
-    except NotDrawnError as reason:
-        return str(reason)
-    save_figure(drawn.figure, drawn.data, folder, name)
-    return drawn.title, drawn.caption
+def _draw(name: str, sources: Sequence[Source], folder: Path) -> _Drawing:
+    with collecting_boxes() as boxes:
+        try:
+            drawn = FAMILIES[name](sources)
+        except NotDrawnError as reason:
+            return str(reason), boxes
+        save_figure(drawn.figure, drawn.data, folder, name)
+    return (drawn.title, drawn.caption), boxes
 
 
 def _section(name: str, titles: _Titles, folder: Path) -> Section:
@@ -151,9 +155,9 @@ def _help(pipe: Connection, parent: int, sources: Sequence[Source], folder: Path
             pipe.send({name: _draw(name, sources, folder)})
 
 
-def _sent(pipes: list[Connection], seconds: float | None) -> dict[str, _Titles]:
+def _sent(pipes: list[Connection], seconds: float | None) -> dict[str, _Drawing]:
     """What helpers have drawn since, by name; pipes of those that have ended are removed."""
-    found: dict[str, _Titles] = {}
+    found: dict[str, _Drawing] = {}
     for pipe in wait(pipes, seconds):
         assert isinstance(pipe, Connection)
         try:

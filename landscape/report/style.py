@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import warnings
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from landscape.errors import note
 from landscape.problems.embedding_mlp.blocks import LOOKS as OF_MLP
 from landscape.problems.transformer.looks import LOOKS as OF_TRANSFORMER
 from landscape.text import write_csv
@@ -152,6 +154,33 @@ def plain_power(label: str) -> str:
 
 
 _RAISED = str.maketrans("0123456789−", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
+
+
+@contextmanager
+def collecting_boxes() -> Iterator[set[str]]:
+    """The characters that none of the fonts has, which are drawn as boxes; Matplotlib would warn of each many times."""
+    missing: set[str] = set()
+    with warnings.catch_warnings():
+        show = warnings.showwarning
+
+        def collect(message: Warning | str, *args: Any, **more: Any) -> None:
+            if found := re.match(_GLYPH, str(message)):
+                missing.add(chr(int(found[1])))
+            else:
+                show(message, *args, **more)
+
+        warnings.filterwarnings("always", _GLYPH)
+        warnings.showwarning = collect
+        yield missing
+
+
+_GLYPH = r"Glyph (\d+) .*missing from"
+
+
+def tell_of_boxes(missing: Collection[str]) -> None:
+    """Say which characters are drawn as boxes, if there are any."""
+    if missing:
+        note(f"figures show boxes for {''.join(sorted(missing))}, which none of their fonts has")
 
 
 def save_figure(figure: Figure, data: pd.DataFrame, folder: Path, name: str) -> list[Path]:

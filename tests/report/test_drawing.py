@@ -13,8 +13,11 @@ import matplotlib
 import numpy as np
 import pytest
 from conftest import TINY
+from helpers import foreign
 from scipy import stats
 
+from landscape.analysis.hessian import analyse
+from landscape.config import HessianConfig
 from landscape.report.figures.coupling import PowerLaw
 from landscape.report.page import write_report
 from landscape.report.style import new_figure, palette, plain_power, plain_powers, shades, style
@@ -175,3 +178,20 @@ def test_powers_of_ten_are_plain_letters() -> None:
     assert labels() == [plain_power(label) for label in typeset]
     assert {"10⁻³", "10⁰", "10³", "−10²", "0"} <= set(labels())
     assert plain_power(r"$\mathdefault{2\times10^{3}}$") == "2×10³"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_characters_that_no_font_has_are_told_of_once(
+    jobs: int, users_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever draws them: figures have boxes, no warning ends the report, and the page has the names."""
+    mine = foreign.TINY.replace('"first"', '"第一"').replace('"last"', '"層"')
+    (tmp_path / "mine.py").write_text(mine)
+    config = HessianConfig(problem=f"{tmp_path}/mine.py:problem", steps="0,9", k=2, device="cpu")
+    analyse(users_run, config, quiet=True)
+    capsys.readouterr()
+    page = write_report([users_run], tmp_path / "report", quiet=True, jobs=jobs)
+    told = "note: figures show boxes for 一層第, which none of their fonts has\n"
+    assert capsys.readouterr().err == told
+    assert "第一,層" in page.read_text()

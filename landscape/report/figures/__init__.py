@@ -9,7 +9,7 @@ from pathlib import Path
 from landscape.errors import LandscapeError, complain
 from landscape.report.figures.families import families
 from landscape.report.figures.sources import open_sources
-from landscape.report.style import save_figure, style
+from landscape.report.style import collecting_boxes, save_figure, style, tell_of_boxes
 from landscape.text import printable
 
 FAMILIES = families()
@@ -22,11 +22,12 @@ def main(family: str, claim: str | None) -> None:
     parser.add_argument("--out", type=Path, default=Path("reports/analyses"), help="folder to write to")
     args = parser.parse_args()
     try:
-        with style():
+        with style(), collecting_boxes() as boxes:
             drawn = FAMILIES[family](open_sources(args.files))
             paths = save_figure(drawn.figure, drawn.data, args.out, family)
     except LandscapeError as error:
         complain(error)
         sys.exit(error.exit_code)
+    tell_of_boxes(boxes)
     for line in (drawn.caption, *(f"{name}: {value}" for name, value in drawn.numbers.items()), *paths):
         print(printable(line))
