@@ -28,10 +28,12 @@ from landscape.provenance import provenance
 from landscape.storage import schema
 from landscape.storage.files import as_path, geometry_file, make_folder, open_file, output, refuse_foreign, sha256
 from landscape.storage.runs import RunReader
+from landscape.storage.table import listed
 from landscape.storage.views import GeometryFile
 from landscape.storage.writer import Writer
 from landscape.storage.writing import sole_writer
 
+_REPLACE = "use --overwrite to replace it, or another --out"
 SPLITS = {"train": TRAIN, "test": TEST}
 
 
@@ -41,7 +43,8 @@ def measure_geometry(
     """Measure the geometry of the embedding at all stored steps of a run of `landscape train`; the file's path.
 
     out: by default RUN.geometry.h5 beside the run. An earlier file of this run is kept if it has these steps and
-    settings, and made anew if it has not; with `overwrite` it is, and so is one of another run. Raises LandscapeError.
+    settings, and made anew if it lacks any; with `overwrite` it is, and so is one of another run, or with checkpoints
+    that the run has lost. Raises LandscapeError.
     """
     run = as_path(run)
     out = output(out or geometry_file(run))
@@ -87,13 +90,19 @@ def measure_geometry(
 
 
 def _is_there(out: Path, run_id: str, config: str, records: dict[int, int]) -> bool:
-    """Whether a file holds these checkpoints whole. Raises FileError for one that is not of this run."""
+    """Whether a file holds these checkpoints whole.
+
+    Raises FileError for one that is not of this run, or that has more of its checkpoints.
+    """
     if not out.exists():
         return False
     with contextlib.closing(open_file(out, schema.GEOMETRY)) as file:
         if (theirs := file.attrs["parent_run_id"]) != run_id:
-            raise FileError(f"{out} is of run {theirs}", "use --overwrite to replace it, or another --out")
+            raise FileError(f"{out} is of run {theirs}", _REPLACE)
         table = file.tables[GEOMETRY.group]
+        # Nothing would measure them again.
+        if lost := sorted(table.rows.keys() - records.keys()):
+            raise FileError(f"{out} has measured checkpoints that the run has lost: {listed(lost)}", _REPLACE)
         same = file.attrs["status"] == "complete" and file.attrs["config"] == config
         return same and {step: int((table.row(step) or {})["checkpoint_crc32"]) for step in table.rows} == records
 

@@ -23,6 +23,8 @@ from landscape.analysis import embeddings as emb
 from landscape.analysis.geometry import measure_geometry
 from landscape.cli.main import run as command
 from landscape.config import TrainConfig
+from landscape.errors import FileError
+from landscape.storage.inspect import repair
 from landscape.storage.runs import RunReader
 from landscape.storage.views import GeometryFile
 from landscape.training.loop import train
@@ -164,6 +166,24 @@ def test_nothing_else_is_overwritten(tmp_path: Path, tiny_run: Path, assert_refu
     assert command(["geometry", str(other), "--out", str(out), "--overwrite", "--quiet"]) == 0
     with GeometryFile(out) as file, RunReader(other) as reader:
         assert file.attrs["parent_run_id"] == reader.attrs["run_id"]
+
+
+def test_measured_checkpoints_that_the_run_has_lost_are_kept(tmp_path: Path, assert_refused: Refusal) -> None:
+    """Damage took a checkpoint, and its repair the row: only --overwrite makes a geometry file without it."""
+    run = made(tmp_path)
+    out = measure_geometry(run)
+    with h5py.File(run, "r+") as file:
+        file["checkpoints/E"][1] += 1
+    before = out.read_bytes()
+    with pytest.raises(FileError, match="has measured checkpoints that the run has lost: step 20"):
+        measure_geometry(run)
+    assert out.read_bytes() == before
+    repair(run)
+    error = "has measured checkpoints that the run has lost: step 20"
+    assert_refused(["geometry", run, "--quiet"], 1, error, "use --overwrite to replace it", (out,))
+    assert command(["geometry", str(run), "--overwrite", "--quiet"]) == 0
+    with open_geometry(out) as data:
+        assert data["step"].values.tolist() == [0, 40]
 
 
 def test_the_command_prints_what_it_found(run_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
