@@ -124,12 +124,16 @@ def refuse_existing(path: Path, hint: str) -> None:
 
 
 def refuse_foreign(path: Path, kind: str) -> None:
-    """Raise FileError if an existing file is not of the schema `kind` and must not be overwritten."""
+    """Raise FileError for an existing file that is not of the schema `kind`, or not readable: none is overwritten."""
     if not path.exists():
         return
-    with contextlib.suppress(FileError):
+    try:
         if file_schema(path) == kind:
             return
+    except FileError as error:
+        # Of a file that the system does not let us read nobody knows what it is.
+        if error.__cause__ and as_landscape_error(error.__cause__):
+            raise
     raise FileError(
         f"{path} is not {_KIND[kind]}, and nothing else is overwritten", "remove it yourself, or choose another --out"
     )

@@ -14,6 +14,8 @@ from helpers.recording import small
 
 from landscape import Recorder, RunReader
 from landscape.errors import FileError
+from landscape.storage import schema
+from landscape.storage.files import refuse_foreign
 from landscape.storage.folders import replaced_folder
 from landscape.storage.inspect import repair
 from landscape.storage.writer import Writer
@@ -127,3 +129,19 @@ def test_a_protected_file_stays_as_it_is(write: Callable[[Path], object], tmp_pa
         write(path)
     assert path.read_bytes() == before
     assert os.listdir(folder) == ["run.h5"]
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_file_that_cannot_be_read_is_not_called_foreign(overwrite: bool, tmp_path: Path) -> None:
+    """It may be what it should be, and nobody is told to remove it."""
+    path = tmp_path / "run.h5"
+    replace(path)
+    before = path.read_bytes()
+    path.chmod(0o200)
+    with without_privileges(), pytest.raises(FileError, match=r"run\.h5: Permission denied") as refused:
+        Recorder(path, small(), resume=not overwrite, overwrite=overwrite)
+    assert "remove" not in refused.value.hint
+    with without_privileges(), pytest.raises(FileError, match=r"run\.h5: Permission denied"):
+        refuse_foreign(path, schema.HESSIAN)
+    path.chmod(0o600)
+    assert path.read_bytes() == before
