@@ -39,7 +39,7 @@ from landscape.storage.writing import sole_writer
 from landscape.training.ensemble import VARIABLE
 from landscape.training.group import Group
 from landscape.training.member import RESUMABLE, UNSTORED, Member, difference, rooms
-from landscape.training.schedule import gaps, lost_metrics
+from landscape.training.schedule import gaps, unrecorded
 from landscape.training.tables import scales
 
 TOGETHER = 4
@@ -52,7 +52,7 @@ class RunSummary(Result):
     lost; steps are None for thresholds not reached.
 
     status: complete, interrupted or diverged; diverged_step: the first record that was not finite; seconds: None if
-    the file was only read, as that of a run that had ended before; gaps: which rows of metrics are lost, so that an
+    the file was only read, as that of a run that had ended before; gaps: which rows of metrics are missing, so that an
     event may have been there, empty if none are.
     """
 
@@ -187,7 +187,7 @@ def summarise(path: Path, started: float | None = None) -> RunSummary:
             checkpoints=len(reader.steps),
             seconds=None if started is None else time.monotonic() - started,
             diverged_step=diverged_step,
-            gaps=gaps(lost_metrics(metrics["metric_step"].tolist(), every)),
+            gaps=gaps(unrecorded(metrics["metric_step"].tolist(), every)),
         )
 
 

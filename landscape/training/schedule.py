@@ -38,12 +38,15 @@ def checkpoint_schedule(config: TrainConfig) -> list[int]:
     return sorted(step for step in wanted if step <= config.steps)
 
 
-def lost_metrics(recorded: Sequence[int], every: int) -> list[int]:
-    """The steps of the schedule before the last recorded one without metrics, as damage and its repair leave them."""
+def unrecorded(recorded: Sequence[int], every: int) -> list[int]:
+    """The steps of the schedule before the last recorded one without metrics.
+
+    Damage and its repair leave some, and so does a run that went on at a smaller `metrics_every`.
+    """
     return sorted({*range(0, recorded[-1], every)}.difference(recorded)) if recorded else []
 
 
-def gaps(lost: Sequence[int]) -> str:
-    """What to say of steps whose metrics are lost; empty if none are."""
-    more = f" and {len(lost) - 1:,} more of its schedule" if len(lost) > 1 else ""
-    return f"no metrics at step {lost[0]:,}{more}, where an event may have been" if lost else ""
+def gaps(steps: Sequence[int]) -> str:
+    """What to say of such steps; empty if there are none."""
+    more = f" and {len(steps) - 1:,} more of its schedule" if len(steps) > 1 else ""
+    return f"no metrics at step {steps[0]:,}{more}, where an event may have been" if steps else ""

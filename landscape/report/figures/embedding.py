@@ -238,8 +238,8 @@ def _columns(data: Any, share: NDArray[np.float64]) -> dict[str, NDArray[np.floa
 def _order(when: Sequence[tuple[int | None, int | None]], sources: Sequence[Source]) -> str:
     """Whether circles or generalisation came first, as a title."""
     if len(when) > 1:
-        lost = sum(bool(source.lost) for source in sources)
-        ending = f"; {lost} lost rows of metrics" * bool(lost)
+        lacking = sum(bool(source.unrecorded) for source in sources)
+        ending = f"; {lacking} lack rows of metrics" * bool(lacking)
         both = [(came, grok) for came, grok in when if came is not None and grok is not None]
         if not both:
             return f"No run has both a frequency out of chance and 95 % test accuracy{ending}"

@@ -54,7 +54,7 @@ class Numbers:
     grokked: int | None
     is_memorised_bound: bool
     is_grokked_bound: bool
-    """Whether rows of metrics before that step are lost, so that the event may be earlier, or have come after all."""
+    """Whether rows of metrics before it are missing, so that the event may be earlier, or have come after all."""
     test_accuracy: float
     diverged: int | None
     """The first record whose loss or parameters are not finite."""

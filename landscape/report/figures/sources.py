@@ -29,7 +29,7 @@ from landscape.storage.strings import COPY_AGAIN
 from landscape.storage.table import listed
 from landscape.storage.views import load_group
 from landscape.text import printable
-from landscape.training.schedule import gaps, lost_metrics
+from landscape.training.schedule import gaps, unrecorded
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -201,19 +201,19 @@ class Source:
         return int(steps[0]) if len(steps) else None
 
     @functools.cached_property
-    def lost(self) -> list[int]:
-        """Steps of the schedule without metrics, as damage and its repair leave them."""
+    def unrecorded(self) -> list[int]:
+        """Steps of the schedule without metrics, as damage and its repair leave them, or a sparser schedule before."""
         steps = self.metrics["metric_step"].values.tolist() if "metric_step" in self.metrics else []
-        return lost_metrics(steps, self.config["metrics_every"]) if steps and not self.is_recorded else []
+        return unrecorded(steps, self.config["metrics_every"]) if steps and not self.is_recorded else []
 
     @property
     def gaps(self) -> str:
         """What to say of these steps; empty if none."""
-        return gaps(self.lost)
+        return gaps(self.unrecorded)
 
     def may_be_earlier(self, event: int | None) -> bool:
-        """Whether an event may have come at a lost step before this one; None: at any of them."""
-        return any(event is None or step < event for step in self.lost)
+        """Whether an event may have come at such a step before this one; None: at any of them."""
+        return any(event is None or step < event for step in self.unrecorded)
 
     @functools.cached_property
     def diverged(self) -> int | None:

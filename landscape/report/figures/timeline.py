@@ -119,8 +119,8 @@ def _title(found: Sequence[dict[str, int | None]], sources: Sequence[Source]) ->
             counts.append(f"{what} in {sum(step < grok for step, grok in both)} of {len(both)} runs")
     if not counts:
         return "No run groks with a frequency or a coupling ratio to compare"
-    lost = sum(bool(source.lost) for source in sources)
-    return f"Before the network groks, {' and '.join(counts)}{f'; {lost} lost rows of metrics' * bool(lost)}"
+    lacking = sum(bool(source.unrecorded) for source in sources)
+    return f"Before the network groks, {' and '.join(counts)}{f'; {lacking} lack rows of metrics' * bool(lacking)}"
 
 
 def _drawn(source: Source, pair: str, rows: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:

@@ -71,7 +71,7 @@ def training_curves(sources: Sequence[Source]) -> Drawn:
 
 
 def _grokking(events: Sequence[tuple[int | None, int | None]], sources: Sequence[Source]) -> str:
-    """When the runs memorised and grokked, and which of them diverged or lost rows of metrics, as a title."""
+    """When the runs memorised and grokked, and which of them diverged or lack rows of metrics, as a title."""
     told = []
     diverged = [source.diverged for source in sources]
     for verb, steps in zip(("memorised", "grokked"), zip(*events, strict=True), strict=True):
@@ -86,8 +86,8 @@ def _grokking(events: Sequence[tuple[int | None, int | None]], sources: Sequence
             told.append(f"{verb} {at}" if there else f"never {verb}")
     if ended := [step for step in diverged if step is not None]:
         told.append(f"diverged at step {ended[0]:,}" if len(diverged) == 1 else f"{len(ended)} diverged")
-    if len(sources) > 1 and (count := sum(bool(source.lost) for source in sources)):
-        told.append(f"{count} lost rows of metrics")
+    if len(sources) > 1 and (count := sum(bool(source.unrecorded) for source in sources)):
+        told.append(f"{count} lack rows of metrics")
     return (told[0][0].upper() + told[0][1:]) + "; " + "; ".join(told[1:])
 
 
