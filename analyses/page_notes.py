@@ -42,9 +42,11 @@ NOTES: dict[str, Callable[[Scales], Note | None]] = {}
 
 
 def note(claim: str) -> Callable[[Callable[[Scales], Note | None]], Callable[[Scales], Note | None]]:
-    """Register what is said of a claim."""
+    """Register what is said of a claim. Registration raises ValueError for a claim that has its note."""
 
     def register(of: Callable[[Scales], Note | None]) -> Callable[[Scales], Note | None]:
+        if claim in NOTES:
+            raise ValueError(f"the note on {claim!r} is registered twice")
         NOTES[claim] = of
         return of
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import collect
 import numpy as np
 import page
+import page_notes
 import pandas as pd
 import primary
 import pytest
@@ -106,6 +107,11 @@ def test_the_tables_hold_all_that_the_verdicts_need(numbers: dict[str, primary.N
         assert {
             (row["status"], float(row["grad_norm"]) < float(row["start_grad_norm"])) for row in csv.DictReader(file)
         } == {("unfinished", True)}
+
+
+def test_a_claim_has_one_note() -> None:
+    with pytest.raises(ValueError, match="the note on 'C1' is registered twice"):
+        page_notes.note("C1")(lambda scales: None)
 
 
 def test_a_claim_is_a_function(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
