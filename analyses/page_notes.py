@@ -13,16 +13,18 @@ from exact import ALPHA
 from markupsafe import Markup
 from page_again import AGAIN, again
 from page_arms import step
-from page_beside import PLAIN, middle, ratio, spread
+from page_beside import PLAIN, middle, ratio, spread, times
 from page_claims import number, size
 from page_links import Linked
 from page_one_hot import NEVER_GROKKED, beside, to_half
 from page_sizes import DEPTHS, ratios
-from scale import Setting, chosen
+from scale import Setting, chosen, which
 
 Scales = Sequence[Linked]
 """Those with verdicts, smallest first."""
 
+OPERANDS = "operands"
+"""Study of the operands' rows of E where C5 and C6 are read."""
 TOP = {**PLAIN, "analysis": "top-plateau", "block": "E"}
 """The rows with λ_max(W)/λ_max(E) on the plateau."""
 
@@ -173,7 +175,7 @@ def gap(scales: Scales) -> Note | None:
     if any(rows.empty for rows in by_scale.values()):
         return None
     words = "The gap is |ln(λ_max(W)/λ_max(E))|, whichever is larger: W's is, under c = 1, {}."
-    more = of_operands(scales)
+    more = of_operands(scales) + gap_to_operands(scales)
     if all((rows["curvature_ratio"] > 1).all() for rows in by_scale.values()):
         return Note(Markup(words).format("in every seed at every size"), more=more)
     counts = {
@@ -196,9 +198,25 @@ def of_operands(scales: Scales) -> Markup:
     return text.format(listed(found)) if found else Markup("")
 
 
-def peaks(scale: Linked) -> pd.DataFrame:
-    """By seed, the analysed step after 0 at which λ_max of E, and of W, is highest under c = 1."""
-    top = chosen(scale.tables["curvature"], **PLAIN, analysis="top").reset_index()
+def gap_to_operands(scales: Scales) -> Markup:
+    """C5 with the operands' rows in the place of E, where that was studied."""
+    found: dict[str, Markup] = {}
+    for one in scales:
+        rows = which(one.tables["curvature"], study=OPERANDS, analysis="top-plateau")
+        highest = rows.set_index(["case", "seed", "block"])["highest"].unstack()
+        if len(rows):
+            gap = np.log(highest["W"] / highest["E[operands]"]).abs()
+            x = (gap["c1"] - gap["c10"]).dropna().tolist()
+            found[one.name] = one.link("curvature", times(x), study=OPERANDS, analysis="top-plateau")
+    text = Markup(
+        " With these rows in the place of E, in runs of their own, the gap under c = 1 over that under c = 10: {}."
+    )
+    return text.format(listed(found)) if found else Markup("")
+
+
+def peaks(scale: Linked, of: Setting = PLAIN) -> pd.DataFrame:
+    """By seed, the analysed step after 0 at which λ_max of each block is highest under c = 1."""
+    top = chosen(scale.tables["curvature"], **of, analysis="top").reset_index()
     top = top[top["step"] > 0].sort_values("highest")
     return top.groupby(["seed", "block"])["step"].last().unstack("block")
 
@@ -225,7 +243,19 @@ def falls(scales: Scales) -> Note | None:
     )
     if least:
         text += Markup(" The others allow no p below {}: undecided whatever they are.").format(listed(least))
-    return Note(text, tuple(least), first_step(scales[-1]))
+    return Note(text, tuple(least), first_step(scales[-1]) + peaks_of_operands(scales))
+
+
+def peaks_of_operands(scales: Scales) -> Markup:
+    """In how many seeds λ_max of the operands' rows is highest where that of E is, where that was studied."""
+    found: dict[str, Markup] = {}
+    for one in scales:
+        highest = peaks(one, of := {"study": OPERANDS, "case": "c1"})
+        if len(highest):
+            same = f"{(highest['E'] == highest['E[operands]']).sum()} of {len(highest)}"
+            found[one.name] = one.link("curvature", same, **of, analysis="top", block="E[operands]")
+    text = Markup(" In runs of their own the operands' rows of E peak at the analysed step of E: {}.")
+    return text.format(listed(found)) if found else Markup("")
 
 
 def least_p(scale: Linked, claim: str) -> float:

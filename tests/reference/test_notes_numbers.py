@@ -165,6 +165,33 @@ def test_in_how_many_seeds_x_of_c6_is_zero_by_construction(told: str) -> None:
     assert f"W's peak is that of Adam's first step in {first} of 10 at the paper's size." in told
 
 
+def test_c5_and_c6_with_the_operands_rows_in_the_place_of_E(told: str) -> None:
+    gaps, same = [], []
+    for scale in SCALES:
+        found = rows(scale, "curvature", study="operands", analysis="top-plateau")
+        if not found:
+            continue
+        top = {(row["case"], row["seed"], row["block"]): float(row["highest"]) for row in found}
+        seeds = [str(seed) for seed in range(100, 105)]
+        gap = {
+            (case, seed): abs(math.log(top[case, seed, "W"] / top[case, seed, "E[operands]"]))
+            for case, seed, block in top
+            if block == "W"
+        }
+        x = [gap["c1", seed] - gap["c10", seed] for seed in seeds]
+        ends = (math.exp(f(x)) for f in (median, min, max))
+        gaps.append("{} × {:.3g} ({:.3g} to {:.3g}; n = 5)".format(scale, *ends))
+        steps: dict[tuple[str, str], int] = {}
+        over = [row for row in rows(scale, "curvature", study="operands", analysis="top") if row["step"] != "0"]
+        for row in sorted(over, key=lambda row: float(row["highest"])):
+            steps[row["block"], row["seed"]] = int(row["step"])
+        equal = sum(steps["E", seed] == steps["E[operands]", seed] for seed in seeds)
+        same.append(f"{scale} {equal} of {len(seeds)}")
+    assert gaps
+    assert f"the gap under c = 1 over that under c = 10: {', '.join(gaps)}." in told
+    assert f"the operands' rows of E peak at the analysed step of E: {', '.join(same)}." in told
+
+
 def test_slopes_of_gradient_ratios_on_the_plateau(told: str) -> None:
     for scale in SCALES:
         slopes = []
