@@ -35,9 +35,7 @@ def fresh(scales: Sequence[Linked]) -> dict[str, dict[str, Any]]:
     found = {}
     for name in ASKED:
         rows = {one.name: row for one in scales if (row := verdict(one, name)) is not None}
-        if rows:
-            there = {one.name: next(judged(one, one.link, "beyond", [name])) for one in scales if one.name in rows}
-            asked = [one for one in scales if one.name in rows]
+        if asked := [one for one in scales if one.name in rows]:
             where = {
                 "one of the two cases alone has grokked": [one for one in asked if name in grokked_apart(one)],
                 "the ranks of all seeds decide, though the interval includes no effect,": [
@@ -47,7 +45,7 @@ def fresh(scales: Sequence[Linked]) -> dict[str, dict[str, Any]]:
             found[name] = {
                 "sentence": headline(name, rows),
                 "measure": BEYOND[name].measure,
-                "at": there,
+                "at": {one.name: next(judged(one, one.link, "beyond", [name])) for one in asked},
                 "cautions": "; ".join(
                     f"{words} {' and '.join(size(one.name) for one in at)}" for words, at in where.items() if at
                 ),

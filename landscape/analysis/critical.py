@@ -17,7 +17,6 @@ from landscape import problems
 from landscape.analysis.expected import Blocks
 from landscape.analysis.fields import STATUS, critical_table, losses_in, search_table
 from landscape.analysis.hessian import (
-    REPLACE,
     existing,
     joined,
     make_plan,
@@ -34,7 +33,7 @@ from landscape.errors import ConfigError, FileError
 from landscape.problems.factory import Source
 from landscape.problems.problem import Problem, hessian, tensors
 from landscape.progress import Bar
-from landscape.storage.files import as_path, critical_file, make_folder, output, refuse_existing, unmade
+from landscape.storage.files import REPLACE, as_path, critical_file, make_folder, output, refuse_existing, unmade
 from landscape.storage.hessians import HessianReader
 from landscape.storage.runs import RunReader
 from landscape.storage.schema import Field

@@ -26,14 +26,22 @@ from landscape.problems.trained import TrainedProblem
 from landscape.progress import Bar
 from landscape.provenance import provenance
 from landscape.storage import schema
-from landscape.storage.files import as_path, geometry_file, make_folder, open_file, output, refuse_foreign, sha256
+from landscape.storage.files import (
+    REPLACE,
+    as_path,
+    geometry_file,
+    make_folder,
+    open_file,
+    output,
+    refuse_foreign,
+    sha256,
+)
 from landscape.storage.runs import RunReader
 from landscape.storage.table import listed
 from landscape.storage.views import GeometryFile
 from landscape.storage.writer import Writer
 from landscape.storage.writing import sole_writer
 
-_REPLACE = "use --overwrite to replace it, or another --out"
 SPLITS = {"train": TRAIN, "test": TEST}
 
 
@@ -98,11 +106,11 @@ def _is_there(out: Path, run_id: str, config: str, records: dict[int, int]) -> b
         return False
     with contextlib.closing(open_file(out, schema.GEOMETRY)) as file:
         if (theirs := file.attrs["parent_run_id"]) != run_id:
-            raise FileError(f"{out} is of run {theirs}", _REPLACE)
+            raise FileError(f"{out} is of run {theirs}", REPLACE)
         table = file.tables[GEOMETRY.group]
         # Nothing would measure them again.
         if lost := sorted(table.rows.keys() - records.keys()):
-            raise FileError(f"{out} has measured checkpoints that the run has lost: {listed(lost)}", _REPLACE)
+            raise FileError(f"{out} has measured checkpoints that the run has lost: {listed(lost)}", REPLACE)
         same = file.attrs["status"] == "complete" and file.attrs["config"] == config
         return same and {step: int((table.row(step) or {})["checkpoint_crc32"]) for step in table.rows} == records
 

@@ -29,7 +29,7 @@ from landscape.progress import clock
 from landscape.provenance import provenance
 from landscape.ranks.group import Ranks
 from landscape.storage import schema
-from landscape.storage.files import as_path, hessian_file, make_folder, output, refuse_foreign, sha256
+from landscape.storage.files import REPLACE, as_path, hessian_file, make_folder, output, refuse_foreign, sha256
 from landscape.storage.hessians import HessianReader
 from landscape.storage.layout import misfit
 from landscape.storage.runs import GROK, MEMORISE, MEMORISED, RunReader
@@ -41,8 +41,6 @@ from landscape.workers import Workers
 Analysis = TypeVar("Analysis", bound=AnalysisConfig)
 GROWING = {"steps", "num_steps", "blocks", "device", "problem"}
 """Settings that may change when a file is extended; the source of a problem may not."""
-REPLACE = "use --overwrite to replace it, or another --out"
-"""The hint for a file that cannot be extended."""
 
 
 @differentiable

@@ -17,6 +17,8 @@ from landscape.storage.contents import Contents
 from landscape.storage.guard import Guard
 from landscape.storage.strings import COPY_AGAIN, check_strings
 
+REPLACE = "use --overwrite to replace it, or another --out"
+"""The hint for a file that is in the way."""
 KINDS = {schema.RUN: "run file", schema.HESSIAN: "Hessian file", schema.GEOMETRY: "geometry file"}
 _KIND = {kind: f"a {name}" for kind, name in KINDS.items()}
 _MAKER = {schema.RUN: "train", schema.HESSIAN: "hessian", schema.GEOMETRY: "geometry"}

@@ -14,11 +14,11 @@ from typing import Self
 
 from landscape import problems
 from landscape.analysis.critical import refine
-from landscape.analysis.hessian import REPLACE, analyse, choose_steps, existing, make_plan
+from landscape.analysis.hessian import analyse, choose_steps, existing, make_plan
 from landscape.config import AnalysisConfig, HessianConfig, TrainConfig
 from landscape.errors import FileError
 from landscape.problems.choice import in_order
-from landscape.storage.files import output, refuse_existing
+from landscape.storage.files import REPLACE, output, refuse_existing
 from landscape.storage.hessians import HessianReader
 from landscape.storage.runs import RETRAIN, RunReader
 from landscape.storage.writing import leased

@@ -24,6 +24,7 @@ from landscape.results import Result
 from landscape.storage import schema
 from landscape.storage.disk import Disk, TableWriter
 from landscape.storage.files import (
+    REPLACE,
     as_path,
     make_folder,
     output,
@@ -90,7 +91,7 @@ def import_checkpoints(
             refuse_foreign(path, schema.RUN)
             require_writable(path)
         else:
-            refuse_existing(path, "use --overwrite to replace it, or another --out")
+            refuse_existing(path, REPLACE)
         first, aliases = _read(found[0], skip, notes)
         forms = {name: form(name, tensor) for name, tensor in first.items()}
         described = config(forms, "imported checkpoints", aliases=aliases)

@@ -215,7 +215,7 @@ def test_events_behind_lost_rows_are_bounds(
     unseen = "not seen" if is_lost else "never"
     assert row["95 % of test at step"] == ("<=" * is_lost + str(grokked) if grokked else unseen)
     both = drawn("training_curves", source, changed(tiny_run, lambda data: None, "metrics")).title
-    assert both.endswith("; 1 lack rows of metrics") == is_lost
+    assert both.endswith("; 1 lacks rows of metrics") == is_lost
     monkeypatch.setitem(source.__dict__, "diverged", 60)
     if not grokked:
         assert embedding._order([(10, None)], [source]).endswith("; the network diverges at step 60")

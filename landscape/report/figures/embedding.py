@@ -15,7 +15,7 @@ from landscape.report.figures.captions import what_was_run
 from landscape.report.figures.families import family
 from landscape.report.figures.numbers import digits, percent, spread, step_text
 from landscape.report.figures.several import BANDS, Panel, are_several, several
-from landscape.report.figures.sources import Drawn, Source, having
+from landscape.report.figures.sources import Drawn, Source, having, lacking
 from landscape.report.style import new_figure, palette
 from landscape.storage.runs import GROK, GROKKED, MEMORISED
 from landscape.text import first_few
@@ -238,8 +238,7 @@ def _columns(data: Any, share: NDArray[np.float64]) -> dict[str, NDArray[np.floa
 def _order(when: Sequence[tuple[int | None, int | None]], sources: Sequence[Source]) -> str:
     """Whether circles or generalisation came first, as a title."""
     if len(when) > 1:
-        lacking = sum(bool(source.unrecorded) for source in sources)
-        ending = f"; {lacking} lack rows of metrics" * bool(lacking)
+        ending = lacking(sources)
         both = [(came, grok) for came, grok in when if came is not None and grok is not None]
         if not both:
             return f"No run has both a frequency out of chance and 95 % test accuracy{ending}"

@@ -368,6 +368,12 @@ def having(sources: Sequence[Source], part: str, *names: str) -> list[Source]:
     return kept
 
 
+def lacking(sources: Sequence[Source]) -> str:
+    """How many of these lack rows of metrics, as the end of a title; empty if none do."""
+    count = sum(bool(source.unrecorded) for source in sources)
+    return f"; {count} lack{'s' * (count == 1)} rows of metrics" * bool(count)
+
+
 def _attrs(path: Path | None, kind: str) -> dict[str, Any]:
     if path is None:
         return {}

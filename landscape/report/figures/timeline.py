@@ -16,7 +16,7 @@ from landscape.report.figures.embedding import EVENTS, draw_circle, keys_of, pla
 from landscape.report.figures.families import family
 from landscape.report.figures.numbers import claimed, step_text
 from landscape.report.figures.several import BANDS, Panel, are_several, several
-from landscape.report.figures.sources import Drawn, NotDrawnError, Source, having
+from landscape.report.figures.sources import Drawn, NotDrawnError, Source, having, lacking
 from landscape.report.style import WIDTH, colour, palette
 from landscape.storage.runs import GROK
 
@@ -119,8 +119,7 @@ def _title(found: Sequence[dict[str, int | None]], sources: Sequence[Source]) ->
             counts.append(f"{what} in {sum(step < grok for step, grok in both)} of {len(both)} runs")
     if not counts:
         return "No run groks with a frequency or a coupling ratio to compare"
-    lacking = sum(bool(source.unrecorded) for source in sources)
-    return f"Before the network groks, {' and '.join(counts)}{f'; {lacking} lack rows of metrics' * bool(lacking)}"
+    return f"Before the network groks, {' and '.join(counts)}{lacking(sources)}"
 
 
 def _drawn(source: Source, pair: str, rows: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:

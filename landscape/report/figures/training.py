@@ -15,7 +15,7 @@ from landscape.report.figures.captions import listed, what_was_run
 from landscape.report.figures.families import family
 from landscape.report.figures.numbers import asked_of_rates, median_step, spread, step_text
 from landscape.report.figures.several import BANDS, Panel, are_several, several
-from landscape.report.figures.sources import Drawn, NotDrawnError, Source, having
+from landscape.report.figures.sources import Drawn, NotDrawnError, Source, having, lacking
 from landscape.report.style import new_figure, palette
 from landscape.storage.runs import GROK, GROKKED, MEMORISE, MEMORISED
 
@@ -86,9 +86,8 @@ def _grokking(events: Sequence[tuple[int | None, int | None]], sources: Sequence
             told.append(f"{verb} {at}" if there else f"never {verb}")
     if ended := [step for step in diverged if step is not None]:
         told.append(f"diverged at step {ended[0]:,}" if len(diverged) == 1 else f"{len(ended)} diverged")
-    if len(sources) > 1 and (count := sum(bool(source.unrecorded) for source in sources)):
-        told.append(f"{count} lack rows of metrics")
-    return (told[0][0].upper() + told[0][1:]) + "; " + "; ".join(told[1:])
+    ending = lacking(sources) if len(sources) > 1 else ""
+    return (told[0][0].upper() + told[0][1:]) + "; " + "; ".join(told[1:]) + ending
 
 
 @family(90)
