@@ -28,7 +28,9 @@ class Geometry(Command):
     run: RunFile = required("Run file whose embedding is measured.")
     device: Literal["auto", "cpu", "cuda"] = field("auto", "Device of the logits.")
     out: Path | None = field(None, "Geometry file to write. By default RUN.geometry.h5 beside the run.")
-    overwrite: bool = field(False, "Measure anew, and replace a geometry file of another run.")
+    overwrite: bool = field(
+        False, "Measure anew, and replace a geometry file of another run, or with checkpoints that the run has lost."
+    )
     json: bool = field(False, "Print everything measured as one JSON document.")
     csv: bool = field(False, "Print what belongs to a step as CSV.")
     quiet: bool = field(False, "No progress bar.")
