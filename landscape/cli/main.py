@@ -106,16 +106,21 @@ def run(argv: Sequence[str]) -> int:
             )
         with results_only():
             return args.execute() if args else 0
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
         if known := as_landscape_error(error):
             if launch is None or launch.rank == 0:
                 complain(known)
             return known.exit_code
-        raise
-    except KeyboardInterrupt:
+        if not _is_interruption(error):
+            raise
         kind = COMMANDS.get(argv[0]) if argv else None
         print(f"interrupted: {(kind or Command).interrupted}", file=sys.stderr)
         return INTERRUPTED
+
+
+def _is_interruption(error: BaseException | None) -> bool:
+    """Whether Ctrl-C raised an error, perhaps in place of its own: one that comes inside HDF5 leaves it as h5py's."""
+    return isinstance(error, KeyboardInterrupt) or (error is not None and _is_interruption(error.__context__))
 
 
 def _replace_closed_streams() -> None:

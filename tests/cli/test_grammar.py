@@ -160,6 +160,28 @@ def test_ctrl_c_says_what_is_left(
     assert capsys.readouterr().err == f"interrupted: {COMMANDS[name].interrupted}\n"
 
 
+def test_ctrl_c_inside_hdf5_is_told_like_any_other(tmp_path: Path) -> None:
+    """h5py logs each conversion of types that it prepares; what is raised there comes out as its TypeError."""
+    source = """
+import logging, sys
+from landscape.cli import main
+
+class Stop(logging.Handler):
+    def emit(self, record):
+        raise KeyboardInterrupt
+
+logger = logging.getLogger("h5py._conv")
+logger.addHandler(Stop())
+logger.setLevel(logging.DEBUG)
+logging.raiseExceptions = False
+sys.exit(main.run(sys.argv[1:]))
+"""
+    command = [sys.executable, "-c", source, "train", *SMALL, "--out", str(tmp_path / "run.h5")]
+    done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (130, "interrupted: the same command resumes\n")
+    assert not list(tmp_path.glob("*.h5"))
+
+
 def test_steps_of_a_config_file_stay_a_text() -> None:
     """What spaces and commas mean is a matter of the command line."""
     assert HessianConfig(steps="0,100").steps == "0,100"
