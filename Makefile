@@ -8,7 +8,7 @@ TEST_INSTALLED := $(VENV)/.installed-test
 DEMO_STEPS ?= 3000
 DEMO_CHECKPOINTS ?= 12
 
-.PHONY: install demo demo-transformer test test-all test-fast lint bench bench-full studies studies-paper studies-beyond studies-nanda torture docs clean
+.PHONY: install demo demo-transformer test test-all test-fast lint bench bench-full studies studies-exploratory studies-paper studies-beyond studies-nanda torture docs clean
 
 install: $(INSTALLED)
 
@@ -58,17 +58,23 @@ bench: $(TEST_INSTALLED)
 bench-full: $(TEST_INSTALLED)
 	$(BIN)/python -m benchmarks --full
 
-# Hours on two cores: the runs and analyses of the trial, its verdicts and its page. Resumes where it stopped.
+# Some 70 minutes on two cores: what the primary tests read, their verdicts and the page. Resumes where it stopped.
 studies: $(INSTALLED)
-	test -f checkpoints/gromov.h5 || $(BIN)/python studies/gromov.py checkpoints/gromov.h5
-	$(BIN)/landscape hessian --ckpt checkpoints/gromov.h5 --problem studies/gromov.py:problem
-	$(BIN)/python analyses/analytic.py checkpoints/gromov.h5
 	$(call trial,quick)
 	$(call trial,mid)
 
-# The same at the paper's size: most of a day on two cores.
+# Hours: what else the page has of these sizes.
+studies-exploratory: $(INSTALLED)
+	$(call exploratory,quick)
+	test -f checkpoints/gromov.h5 || $(BIN)/python studies/gromov.py checkpoints/gromov.h5
+	$(BIN)/landscape hessian --ckpt checkpoints/gromov.h5 --problem studies/gromov.py:problem
+	$(BIN)/python analyses/analytic.py checkpoints/gromov.h5
+	$(call exploratory,mid)
+
+# Both at the paper's size: most of a day on two cores.
 studies-paper: $(INSTALLED)
 	$(call trial,paper)
+	$(call exploratory,paper)
 
 # Beyond the paper: when the geometry of the embedding appears, Transformers, and natural text, which is fetched from the
 # package index and, the Jargon File, from Debian. Hours; the runs of `lags` at the paper's size alone take an hour and a half
@@ -113,6 +119,12 @@ define trial
 	$(call studies,studies/$(1),$(1))
 	$(BIN)/python analyses/collect.py checkpoints/trial/$(1)
 	$(BIN)/python analyses/primary.py reports/reference/$(1)
+	$(BIN)/python analyses/page.py
+endef
+
+define exploratory
+	$(call studies,studies/$(1)/exploratory,$(1))
+	$(BIN)/python analyses/collect.py checkpoints/trial/$(1)
 	$(BIN)/python analyses/page.py
 endef
 

@@ -254,7 +254,7 @@ def test_other_results_stand_beside_ours(three: Path) -> None:
     }  # fmt: skip
     assert found["any"]
     told = " ".join(unescape((three / "index.html").read_text(encoding="utf-8")).split())
-    every = {json.loads(path.read_text())["train"]["metrics_every"] for path in STUDIES.glob("*/spikes.json")}
+    every = {json.loads(path.read_text())["train"]["metrics_every"] for path in STUDIES.rglob("spikes.json")}
     assert [f"recorded every {steps} steps, came after grokking" in told for steps in every] == [True]
     by_rate = {one.pop("words"): {name: cell.striptags() for name, cell in one.items()}
                for one in page_others.division([results])}  # fmt: skip

@@ -78,7 +78,8 @@ def make_scale(folder: Path) -> None:
     out = folder / "quick"
     planned: list[tuple[SweepConfig, SweepRun]] = []
     for study, cases in READ.items():
-        whole = json.loads((STUDIES / f"quick/{study}.json").read_text())
+        (path,) = (STUDIES / "quick").rglob(f"{study}.json")
+        whole = json.loads(path.read_text())
         planned += _planned(shortened(whole, cases), out)
     for group in side_by_side({run.path: run.config for _, run in planned}):
         train_ensemble(group, quiet=True)

@@ -7,9 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import page
+import pandas as pd
+import primary
 import pytest
 from helpers.pages import Reader
+from helpers.tiny_trial import STUDIES
 from helpers.trial_by_hand import Tables, every_x, verdict
+from scale import Scale
 from scipy import stats
 
 REFERENCE = Path(__file__).parents[2] / "reports/reference"
@@ -19,6 +23,20 @@ SCALES = ("quick", "mid", "paper")
 def rows(path: Path) -> list[dict[str, str]]:
     with path.open(encoding="utf-8") as file:
         return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("name", SCALES)
+def test_make_studies_makes_what_the_primary_tests_read_and_no_more(name: str) -> None:
+    read: set[object] = set()
+
+    class Watched(Scale):
+        def rows(self, table: str, **known: object) -> pd.DataFrame:
+            read.add(known["study"])
+            return super().rows(table, **known)
+
+    for _, test in primary.TESTS.values():
+        test(Watched(REFERENCE / name))
+    assert read == {path.stem for path in (STUDIES / name).glob("*.json")}
 
 
 @pytest.mark.parametrize("name", SCALES)
