@@ -58,7 +58,7 @@ bench: $(TEST_INSTALLED)
 bench-full: $(TEST_INSTALLED)
 	$(BIN)/python -m benchmarks --full
 
-# Some 70 minutes on two cores: what the primary tests read, their verdicts and the page. Resumes where it stopped.
+# About an hour on two cores: what the primary tests read, their verdicts and the page. Resumes where it stopped.
 studies: $(INSTALLED)
 	$(call trial,quick)
 	$(call trial,mid)
