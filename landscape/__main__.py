@@ -8,8 +8,15 @@ import sys
 def main() -> None:
     """Entry point of `landscape`."""
     try:
+        import signal
+
+        # Nothing is begun yet, and Ctrl-C inside a library's C code makes its import fail with another error.
+        handler = signal.getsignal(signal.SIGINT)
+        if handler is signal.default_int_handler:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
         from landscape.cli.main import main as run
 
+        signal.signal(signal.SIGINT, handler)
         run()
     except KeyboardInterrupt:
         sys.exit(130)

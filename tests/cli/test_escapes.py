@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -218,6 +219,30 @@ def expect_json(capsys: pytest.CaptureFixture[str]) -> Callable[[list[str], int 
         return strict(captured.out)
 
     return check
+
+
+INTERRUPTED_IMPORT = """
+import builtins, os, signal
+import_ = builtins.__import__
+
+def fail_as_c_code_does(name, *args, **kwargs):
+    if name == "numpy":
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+        except KeyboardInterrupt:
+            raise ImportError("numpy._core.multiarray failed to import")
+    return import_(name, *args, **kwargs)
+
+builtins.__import__ = fail_as_c_code_does
+from landscape.__main__ import main
+main()
+"""
+
+
+def test_ctrl_c_inside_an_import() -> None:
+    """It ends the program as the shell expects, though the library turned it into an error of its own."""
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED_IMPORT], capture_output=True)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, b"")
 
 
 @pytest.mark.long
