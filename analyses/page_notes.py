@@ -343,7 +343,7 @@ def fragile(scales: Scales) -> Note | None:
     last, text = scales[-1], Markup("")
     table = last.tables["verdicts"]
     row = table[table["claim"] == "O2"].iloc[0]
-    if row["verdict"] != "undecided" and row["low"] < 0 < row["high"]:
+    if row["verdict"] != "undecided" and row["low"] <= 0 <= row["high"]:
         p = last.link("verdicts", number(row["holm"]), claim="O2")
         text = Markup("Fragile: Holm's p is {}, and the interval includes 1.").format(p)
     text += _turned(scales, "O2")
@@ -358,7 +358,7 @@ def _turned(scales: Scales, claim: str) -> Markup:
         first = table[table["claim"] == claim]["verdict"].iloc[0]
         if (second := again(one, claim)) and second["verdict"].striptags() != first:
             row = dict(one.tables[AGAIN].set_index("claim").loc[claim])
-            open_ = second["verdict"].striptags() != "undecided" and row["low"] < 0 < row["high"]
+            open_ = second["verdict"].striptags() != "undecided" and row["low"] <= 0 <= row["high"]
             ends = ", though the interval includes 1" if open_ else ""
             text += Markup(" Trained again, {}: {}{}.").format(one.name, second["verdict"], ends)
     return text

@@ -80,19 +80,20 @@ def test_what_is_open_is_asked(tmp_path: Path) -> None:
 
 
 def test_runs_that_were_trained_again_keep_or_turn_verdicts(tmp_path: Path) -> None:
-    """The badges are of the first; the sentence counts by the claims of the table, and each has a row of its own."""
+    """The badges are of the first; the sentence counts, and each claim has a row of its own."""
     write_tables(tmp_path / "quick", HELD, tokens=2)
     rows = pd.read_csv(tmp_path / "quick/verdicts.csv")
     assert "trained again" not in html(tmp_path)
-    few = rows[rows["claim"].isin(["C4", "C7", "C8"])]
-    few.assign(verdict=few["verdict"].where(few["claim"] != "C8", "undecided")).to_csv(
-        tmp_path / "quick/again.csv", index=False
-    )
+    turned = rows["claim"] == "C8"
+    rows.assign(verdict=rows["verdict"].mask(turned, "undecided")).to_csv(tmp_path / "quick/again.csv", index=False)
     text = html(tmp_path)
     told = " ".join(re.sub("<.*?>", "", unescape(text)).split())
-    assert "At quick, trained again from nothing, the verdict stayed on C4, C7 and turned on C8. The badges" in told
-    assert text.count("quick, trained again<") == 3
-    assert '<a class="n" href="quick/again.csv#L4" title="quick/again.csv, row C8">undecided</a>' in text
+    same = len(rows) - 1
+    assert f"At quick, trained again from nothing with other rounding, {same} of {same + 1} verdicts stayed" in told
+    assert f"{same + 1} verdicts stayed and C8 turned. The badges keep the first." in told
+    assert text.count("quick, trained again<") == len(CLAIMS)
+    line = rows.index[turned][0] + 2
+    assert f'<a class="n" href="quick/again.csv#L{line}" title="quick/again.csv, row C8">undecided</a>' in text
     assert text.count("quick: supported") == len(CLAIMS)
 
 
