@@ -8,7 +8,7 @@ TEST_INSTALLED := $(VENV)/.installed-test
 DEMO_STEPS ?= 3000
 DEMO_CHECKPOINTS ?= 12
 
-.PHONY: install demo demo-transformer test test-all test-fast lint bench bench-full studies studies-exploratory studies-paper studies-beyond studies-nanda torture docs clean
+.PHONY: install demo demo-transformer test test-all test-fast lint bench bench-full studies studies-exploratory studies-paper studies-beyond studies-beyond-exploratory studies-beyond-paper studies-nanda torture docs clean
 
 install: $(INSTALLED)
 
@@ -77,20 +77,29 @@ studies-paper: $(INSTALLED)
 	$(call exploratory,paper)
 
 # Beyond the paper: when the geometry of the embedding appears, Transformers, and natural text, which is fetched from the
-# package index and, the Jargon File, from Debian. Hours; the runs of `lags` at the paper's size alone take an hour and a half
-# (five minutes of Hessians and three of geometry a seed on one core).
+# package index and, the Jargon File, from Debian. What the tests read: two hours on two cores. Resumes where it stopped.
 studies-beyond: $(INSTALLED)
-	$(call beyond,transformer)
-	$(call beyond,quick)
-	$(call beyond,mid)
-	$(call beyond,paper)
+	$(call beyond,transformer,beyond)
+	$(call beyond,quick,beyond)
+	$(call beyond,mid,beyond)
 	$(BIN)/python studies/texts.py checkpoints/texts
-	$(call studies,studies/text/beyond,text)
-	$(BIN)/python analyses/collect.py checkpoints/trial/text
-	$(BIN)/python analyses/beyond.py reports/reference/text
-	$(call studies,studies/text-transformer/beyond,text-transformer)
-	$(BIN)/python analyses/collect.py checkpoints/trial/text-transformer
-	$(BIN)/python analyses/beyond.py reports/reference/text-transformer
+	$(call beyond,text,beyond)
+	$(call beyond,text-transformer,beyond)
+	$(BIN)/python analyses/page.py
+
+# What else the page has of these: an hour and a quarter on two cores.
+studies-beyond-exploratory: $(INSTALLED)
+	$(call beyond,transformer,beyond/exploratory)
+	$(call beyond,quick,beyond/exploratory)
+	$(call beyond,mid,beyond/exploratory)
+	$(BIN)/python studies/texts.py checkpoints/texts
+	$(call beyond,text,beyond/exploratory)
+	$(BIN)/python analyses/page.py
+
+# Both at the paper's size. HOURS
+studies-beyond-paper: $(INSTALLED)
+	$(call beyond,paper,beyond)
+	$(call beyond,paper,beyond/exploratory)
 	$(BIN)/python analyses/page.py
 
 # Three Transformers of the size of arXiv 2301.05217, of at most 30,000 steps: they grok after 4,400 to 9,100 of them. With its Hessian
@@ -101,7 +110,7 @@ studies-nanda: $(INSTALLED)
 	$(BIN)/python analyses/page.py
 
 define beyond
-	$(call studies,studies/$(1)/beyond,$(1))
+	$(call studies,studies/$(1)/$(2),$(1))
 	for study in lags peaks geometry; do \
 		for run in checkpoints/trial/$(1)/$$study/*-s[0-9]*[0-9].h5; do \
 			test ! -e $$run || $(BIN)/landscape geometry $$run || exit 1; done; done

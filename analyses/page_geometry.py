@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
+from circles import GEOMETRY
 from markupsafe import Markup
 from matplotlib.colors import to_hex
 from page_beside import TASKS
@@ -45,16 +46,23 @@ def last_geometry(scales: Sequence[Linked]) -> dict[str, Any] | None:
     studied = [one for one in scales if "geometry" in one.tables]
     if not studied:
         return None
-    settings = {words: cells for one in studied for words, cells in by_task(one.name, one.tables["geometry"], one.link)}
-    every = pd.concat([one.tables["geometry"] for one in studied])
+    shown = {one.name: of_one_study(one.tables["geometry"]) for one in studied}
+    settings = {words: cells for one in studied for words, cells in by_task(one.name, shown[one.name], one.link)}
+    every = pd.concat(shown.values())
     last = studied[-1]
-    there = functools.partial(last.link, "geometry", study=last.tables["geometry"]["study"].iloc[0])
+    there = functools.partial(last.link, "geometry", study=shown[last.name]["study"].iloc[0])
     lines = {of: f"{int((every[p] <= LEVEL).sum())} of {len(every)}" for p, of in LINES.items()}
     return {
         "settings": list(settings),
         "rows": {name: [cells[name] for cells in settings.values()] for name in ("seeds", *COLUMNS)},
         "lines": {of: there(text) for of, text in lines.items()},
     }
+
+
+def of_one_study(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows of each task from one study: those of `lags`, which end elsewhere, only where `geometry` has none."""
+    own = table["study"] == GEOMETRY
+    return table[own | ~table["task"].isin(table["task"][own])]
 
 
 def by_task(scale: str, table: pd.DataFrame, link: Link) -> Iterator[tuple[str, Mapping[str, Markup]]]:

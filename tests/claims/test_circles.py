@@ -17,14 +17,14 @@ import pytest
 from helpers.made_tables import NETWORK, judge_beyond, write_tables
 from helpers.pages import unlinked
 from helpers.tiny_trial import STUDIES, TINY
-from page_geometry import COLUMNS
+from page_geometry import COLUMNS, of_one_study
 from runs import finished
 
 from landscape.analysis.geometry import measure_geometry
 from landscape.sweep.plan import SweepConfig
 from landscape.sweep.run import run_sweep
 
-STUDY = json.loads((STUDIES / "quick/beyond/geometry.json").read_text())
+STUDY = json.loads((STUDIES / "quick/beyond/exploratory/geometry.json").read_text())
 
 
 @pytest.mark.slow
@@ -114,3 +114,12 @@ def test_the_page_shows_the_end_and_the_film(tmp_path: Path) -> None:
     for name, cell in {"seeds": "3", "frequencies in use": "5 [4, 6]", "restricted test loss": "–"}.items():
         assert f'<th scope="row">{name}</th><td>{cell}</td></tr>' in plain
     assert "|ρ| beats 99 % of chance in 2 of 3 runs, PLS Q² in 0 of 3" in plain
+
+
+def test_runs_of_lags_stand_in_for_tasks_that_geometry_lacks() -> None:
+    """They end elsewhere; where every study of a size is there, none of its runs counts twice."""
+    rows = [("lags", "add", 200), ("geometry", "add", 200), ("geometry", "mul", 200)]
+    table = pd.DataFrame(rows, columns=["study", "task", "seed"])
+    assert of_one_study(table).equals(table[table["study"] == "geometry"])
+    assert of_one_study(table[table["task"] != "mul"]).equals(table[1:2])
+    assert of_one_study(table[[True, False, True]]).equals(table[[True, False, True]])

@@ -54,7 +54,7 @@ def make_words(folder: Path) -> None:
     text = folder / "topics.txt"
     text.write_text("\n".join(pydoc_data.topics.topics.values()), encoding="utf-8")
     for name in ("words", "rates", "curvature", "samplers"):
-        study = json.loads((STUDIES / f"text/beyond/{name}.json").read_text())
+        study = json.loads(next((STUDIES / "text/beyond").rglob(f"{name}.json")).read_text())
         analyses = [{**one, "device": "cpu"} for one in study.get("hessian", ())]
         # Larger batches than of TINY, but not full ones.
         cases = {

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 from pathlib import Path
 
+import beyond
 import numpy as np
 import page
 import pandas as pd
@@ -25,18 +27,35 @@ def rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+@dataclasses.dataclass(frozen=True)
+class Watched(Scale):
+    """A scale that keeps which studies were asked for; the table of words is of one alone, which has its name."""
+
+    read: set[object] = dataclasses.field(default_factory=set)
+
+    def rows(self, table: str, **known: object) -> pd.DataFrame:
+        self.read.add(known.get("study", table))
+        return super().rows(table, **known)
+
+
 @pytest.mark.parametrize("name", SCALES)
 def test_make_studies_makes_what_the_primary_tests_read_and_no_more(name: str) -> None:
-    read: set[object] = set()
-
-    class Watched(Scale):
-        def rows(self, table: str, **known: object) -> pd.DataFrame:
-            read.add(known["study"])
-            return super().rows(table, **known)
-
+    scale = Watched(REFERENCE / name)
     for _, test in primary.TESTS.values():
-        test(Watched(REFERENCE / name))
-    assert read == {path.stem for path in (STUDIES / name).glob("*.json")}
+        test(scale)
+    assert scale.read == {path.stem for path in (STUDIES / name).glob("*.json")}
+
+
+@pytest.mark.parametrize("name", [*beyond.TESTS, *SCALES])
+def test_make_studies_beyond_makes_what_its_tests_read_and_no_more(name: str) -> None:
+    scale = Watched(REFERENCE / name)
+    families = [one for one in beyond.FAMILIES if one.study in set(scale.tables.get(one.table, beyond.NONE)["study"])]
+    for tests in (beyond.TESTS.get(name, {}), *(one.tests for one in families)):
+        for _, test in tests.values():
+            test(scale)
+    # Tables of one study alone are read without its name.
+    read = scale.read - {one.table for one in families} | {one.study for one in families}
+    assert read == {path.stem for path in (STUDIES / name / "beyond").glob("*.json")}
 
 
 @pytest.mark.parametrize("name", SCALES)
