@@ -96,7 +96,7 @@ studies-beyond-exploratory: $(INSTALLED)
 	$(call beyond,text,beyond/exploratory)
 	$(BIN)/python analyses/page.py
 
-# Both at the paper's size. HOURS
+# Both at the paper's size: some hours.
 studies-beyond-paper: $(INSTALLED)
 	$(call beyond,paper,beyond)
 	$(call beyond,paper,beyond/exploratory)

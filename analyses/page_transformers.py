@@ -18,6 +18,8 @@ from scale import Scale, chosen
 
 PAIRS = ("E,mlp_in", "mlp_in,mlp_out", "Q,K", "V,O", "E,U")
 """Two matrices of which one multiplies the other, or of which both see the residual stream."""
+CONVERGED = 0.01
+"""Residual over a Ritz value below which this page gives the value alone."""
 THREE = "E,Q,K"
 """Not compared with pairs: it contains Q,K, so that it is at least as deep."""
 NETWORKS = {
@@ -51,6 +53,7 @@ def transformers(scale: Linked, link: Link) -> dict[str, Any] | None:
         "contained": there(spread((lowest[THREE] / lowest["Q,K"]).tolist()), block=THREE),
         "missing": [words for words, (study, case) in NETWORKS.items() if scale.runs(study, case=case).empty],
         "pairs": list(pairs(scale, link)),
+        "large": large(scale, link),
         "networks": list(networks(scale, link)),
         "rates": list(rates(scale, link)),
     }
@@ -115,6 +118,34 @@ def pairs(scale: Scale, link: Link) -> Iterator[dict[str, Any]]:
             text = f"{number(-rows['lowest'].median())}; {number(rows['index'].median())}"
             cells[when] = link("curvature", text, **known, analysis=analysis, block=pair)
         yield {"pair": f"{pair}, contains Q,K" if pair == THREE else pair, "cells": cells}
+
+
+def large(scale: Scale, link: Link) -> dict[str, Any] | None:
+    """Each pair's depth at the steps of the one large run that is analysed over training; None: there is none.
+
+    A Ritz value bounds λ_min from above, so that the depth is at least what a search that did not converge gives.
+    """
+    known = {"study": "nanda", "case": "base"}
+    found = scale.rows("curvature", **known, analysis="over-training")
+    if found.empty:
+        return None
+    (seed,) = set(found.index)
+    every = scale.rows("curvature", **known, seed=seed).sort_values("step")
+    run = scale.runs(**known, seed=seed).iloc[0]
+    events = {run["memorised"]: "memorised", run["grokked"]: "grokked"}
+    named = {step: events.get(step, "plateau" if step else "start") for step in dict.fromkeys(every["step"])}
+
+    def cell(row: dict[str, Any]) -> Markup:
+        least = "≥ " if row["lowest_residual"] > CONVERGED * abs(row["lowest"]) else ""
+        text = f"{least}{number(-row['lowest'])}; {number(-100 * row['lowest'] / row['highest'])} %"
+        return link("curvature", text, **known, seed=seed, step=row["step"], block=row["block"])
+
+    rows = {pair: every[every["block"] == pair].to_dict("records") for pair in (*PAIRS, THREE)}
+    return {
+        "seed": seed,
+        "steps": [f"{name}, {step:,}" if step else name for step, name in named.items()],
+        "rows": {pair: [cell(row) for row in of_pair] for pair, of_pair in rows.items()},
+    }
 
 
 def networks(scale: Scale, link: Link) -> Iterator[dict[str, Any]]:
