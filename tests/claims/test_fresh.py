@@ -31,7 +31,7 @@ SEEDS = range(500, 510)
 @pytest.mark.usefixtures("without_workers")
 def test_rows_are_those_of_the_raw_files(tmp_path: Path) -> None:
     """By h5py, and ranks."""
-    study = json.loads((STUDIES / "mid/beyond/rare-late.json").read_text())
+    study = json.loads((STUDIES / "mid/fresh/rare-late.json").read_text())
     tiny = {**study, "train": {**study["train"], **TINY, "sampler": "skewed"}, "seeds": [500]}
     run_sweep(SweepConfig(**tiny), tmp_path, jobs=1, overwrite=False, quiet=True)
     for run in finished("rare-late", tmp_path):

@@ -48,14 +48,19 @@ def test_make_studies_makes_what_the_primary_tests_read_and_no_more(name: str) -
 
 @pytest.mark.parametrize("name", [*beyond.TESTS, *SCALES])
 def test_make_studies_beyond_makes_what_its_tests_read_and_no_more(name: str) -> None:
+    """At the paper's sizes the tests on fresh seeds have a target of their own."""
     scale = Watched(REFERENCE / name)
     families = [one for one in beyond.FAMILIES if one.study in set(scale.tables.get(one.table, beyond.NONE)["study"])]
-    for tests in (beyond.TESTS.get(name, {}), *(one.tests for one in families)):
-        for _, test in tests.values():
-            test(scale)
-    # Tables of one study alone are read without its name.
-    read = scale.read - {one.table for one in families} | {one.study for one in families}
-    assert read == {path.stem for path in (STUDIES / name / "beyond").glob("*.json")}
+    fresh = [one for one in families if name in SCALES and one.seeds is beyond.FRESH]
+    others = [one for one in families if one not in fresh]
+    for folder, own, tests in (("fresh", fresh, {}), ("beyond", others, beyond.TESTS.get(name, {}))):
+        scale.read.clear()
+        for part in (tests, *(one.tests for one in own)):
+            for _, test in part.values():
+                test(scale)
+        # Tables of one study alone are read without its name.
+        read = scale.read - {one.table for one in own} | {one.study for one in own}
+        assert read == {path.stem for path in (STUDIES / name / folder).glob("*.json")}
 
 
 @pytest.mark.parametrize("name", SCALES)
