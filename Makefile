@@ -99,7 +99,7 @@ studies-beyond-exploratory: $(INSTALLED)
 	$(call beyond,text,beyond/exploratory)
 	$(BIN)/python analyses/page.py
 
-# What was exploratory before, tested on fresh seeds: hours, minutes but for the paper's size.
+# What was exploratory before, tested on fresh seeds: an hour on two cores.
 studies-fresh: $(INSTALLED)
 	$(call beyond,quick,fresh)
 	$(call beyond,mid,fresh)

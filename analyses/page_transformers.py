@@ -132,8 +132,9 @@ def large(scale: Scale, link: Link) -> dict[str, Any] | None:
     (seed,) = set(found.index)
     every = scale.rows("curvature", **known, seed=seed).sort_values("step")
     run = scale.runs(**known, seed=seed).iloc[0]
-    events = {run["memorised"]: "memorised", run["grokked"]: "grokked"}
-    named = {step: events.get(step, "plateau" if step else "start") for step in dict.fromkeys(every["step"])}
+    named = {step: "plateau" if step else "start" for step in every["step"]}
+    for event in ("memorised", "grokked"):
+        named[min(named, key=lambda step: abs(step - run[event]))] = event
 
     def cell(row: dict[str, Any]) -> Markup:
         least = "≥ " if row["lowest_residual"] > CONVERGED * abs(row["lowest"]) else ""
