@@ -242,7 +242,7 @@ def falls(scales: Scales) -> Note | None:
         listed(counts)
     )
     if least:
-        text += Markup(" The others allow no p below {}: undecided whatever they are.").format(listed(least))
+        text += Markup(" The others allow no p below {}.").format(listed(least))
     return Note(text, tuple(least), first_step(scales[-1]) + peaks_of_operands(scales))
 
 
@@ -336,6 +336,17 @@ def same_product(scales: Scales) -> Note | None:
         return None
     words = Markup("At the same product of both rates c = 10 takes, over c = 1: {}.")
     return Note(words.format(listed(texts)) + _turned(scales, "C8"))
+
+
+@note("C9")
+def of_the_batch(scales: Scales) -> Note | None:
+    """That x is the same in every seed, to a thousandth, so that p says nothing, where it is at every size."""
+    last = scales[-1]
+    every = [one.rows("seeds", claim="C9")["x"] for one in scales]
+    if any(x.max() - x.min() > 1e-3 for x in every):
+        return None
+    x = last.link("seeds", number(every[-1].median()), claim="C9")
+    return Note(Markup("Of the batch alone: {} in every seed.").format(x))
 
 
 @note("O2")

@@ -161,8 +161,17 @@ def test_in_how_many_seeds_x_of_c6_is_zero_by_construction(told: str) -> None:
         if (p := 2 / 2 ** (10 - blind)) >= 0.05:
             least.append(f"{scale} {p:.3g}")
     assert f"x is 0 whatever follows: in {', '.join(counts)} seeds." in told
-    assert f"The others allow no p below {', '.join(least)}: undecided whatever they are." in told
+    assert f"The others allow no p below {', '.join(least)}." in told
     assert f"W's peak is that of Adam's first step in {first} of 10 at the paper's size." in told
+
+
+def test_x_of_c9_is_that_of_a_batch_without_absent_tokens(told: str) -> None:
+    """f_E is 1, or next to it, in every run, so that no seed can differ from another."""
+    for scale in SCALES:
+        x = [float(row["x"]) for row in rows(scale, "seeds", claim="C9")]
+        assert max(x) - min(x) < 1e-3
+        assert x == pytest.approx([-math.log(1.05)] * 10, abs=1e-4)
+    assert f"Of the batch alone: {median(x):.3g} in every seed.".replace("-", "−") in told
 
 
 def test_c5_and_c6_with_the_operands_rows_in_the_place_of_E(told: str) -> None:
