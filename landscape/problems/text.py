@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import dataclasses
 import functools
 import re
@@ -48,9 +49,10 @@ def _read(path: Path, vocabulary: int, state: tuple[int, int]) -> Text:
     try:
         letters = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
+        encoding = "UTF-16" if error.object.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "LATIN1"
         raise FileError(
             f"{path} is not text in UTF-8: byte {error.start} is 0x{error.object[error.start]:02x}",
-            "unpack or convert it first, such as with gunzip or iconv -f LATIN1 -t UTF-8",
+            f"unpack or convert it first, such as with gunzip or iconv -f {encoding} -t UTF-8",
         ) from error
     # Accents that stand for themselves, as macOS writes them, are no letters and would end words.
     found = _WORD.findall(unicodedata.normalize("NFC", letters.lower()))
