@@ -107,7 +107,7 @@ studies-fresh: $(INSTALLED)
 	$(BIN)/python analyses/page.py
 
 # Three Transformers of the size of arXiv 2301.05217, of at most 30,000 steps: they grok after 4,400 to 9,100 of them. With its Hessian
-# each takes some forty minutes of a core.
+# each takes some forty minutes of a core; the one that is analysed at three more steps takes an hour more.
 studies-nanda: $(INSTALLED)
 	$(call studies,studies/transformer,transformer)
 	$(BIN)/python analyses/collect.py checkpoints/trial/transformer

@@ -11,12 +11,13 @@ def main() -> None:
         import signal
 
         # Nothing is begun yet, and Ctrl-C inside a library's C code makes its import fail with another error.
-        handler = signal.getsignal(signal.SIGINT)
-        if handler is signal.default_int_handler:
+        ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        if ours:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
         from landscape.cli.main import main as run
 
-        signal.signal(signal.SIGINT, handler)
+        if ours:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         run()
     except KeyboardInterrupt:
         sys.exit(130)

@@ -76,7 +76,7 @@ def test_verdicts_follow_from_the_committed_tables(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["quick"])
 def test_verdicts_of_runs_trained_again_follow_from_their_x(name: str) -> None:
-    """Their tables are not committed, but x of every seed, which the first runs do not have."""
+    """Their tables are not committed, but x of every seed, which is not that of the first runs."""
     x: dict[str, dict[int, float]] = {}
     for row in rows(REFERENCE / name / "again-seeds.csv"):
         x.setdefault(row["claim"], {})[int(row["seed"])] = float(row["x"])
