@@ -18,7 +18,7 @@ from matplotlib.colors import to_hex
 from page_again import again, turned
 from page_arms import arm, below_the_grid, constant_tokens, experiment, frozen_from, step
 from page_auto import apart, edges, swept
-from page_beside import COMPARISONS, PLAIN, by_task, compared, spread
+from page_beside import COMPARISONS, PLAIN, compared, spread
 from page_claims import CLAIMS, capital, headline, number, said, size
 from page_figures import COLOURS, READER, SCALES, TEXT, TRANSFORMER, alone, depths, effects, film, shares, training
 from page_fresh import fresh, rare_tokens
@@ -32,6 +32,7 @@ from page_others import division, gromov, spikes
 from page_points import ended, from_where, judged
 from page_rates import by_rate, when_highest
 from page_sizes import GAUGE, SIZES, sizes
+from page_tasks import by_task
 from page_transformers import transformers
 from page_words import natural_text, transformer_on_text
 from scale import FILM, which

@@ -61,6 +61,7 @@ def arm(runs: pd.DataFrame, known: Setting, link: Link) -> dict[str, Markup]:
     found = {
         "grokked": f"{there} of {len(rows)}",
         "share": f"{low:.0%} to {high:.0%}",
+        "memorised": step(rows["memorised"]),
         "step": step(rows["grokked"]),
         "delay": step(rows["delay"]),
     }
@@ -158,6 +159,8 @@ def experiment(tables: Mapping[str, pd.DataFrame], scale: str, link: Link) -> di
                 figures.append((shown, curves(lines, f"{shown}, at {scale}. Last: {told}"), of))
     ends = {"least": by_d[0], "most": by_d[-1]} if by_d else {}
     named = {name: {"d": words.rpartition(" ")[2], **rows[words]} for name, words in ends.items()}
+    for name, words in ends.items():
+        named[name]["watched"] = link("runs", f"{chosen(runs, **every[words])['watched'].max():,.0f}", **every[words])
     named |= {words[0]: row for words, row in rows.items() if words not in by_d}
     seen = analysed(curvature)
     l2_groks = bool(chosen(runs, study=TABLES, case="l2")["grokked"].notna().any())

@@ -1,4 +1,4 @@
-"""What the trial's page says beside the primary tests: comparisons, and four claims by task."""
+"""What the trial's page says beside the primary tests: steps of grokking, setting against setting."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from markupsafe import Markup
 from page_bounds import bound
 from page_claims import number
 from page_links import Link
-from page_sizes import ratios
 from scale import Setting, chosen
 
 PLAIN: Setting = {"study": "curvature", "case": "c1"}
@@ -67,9 +66,6 @@ NEVER = "never in either"
 """A comparison of settings in which no run grokked."""
 
 
-TASKS = {"add": "a + b", "sub": "a − b", "mul": "a · b", "div": "a / b", "squares": "a² + b²"}
-
-
 def ratio(of: pd.DataFrame, over: pd.DataFrame, event: str = "grokked") -> str:
     """Median over the seeds of both runs of the ratio of two steps, with its interval; empty where there are none.
 
@@ -116,29 +112,4 @@ def compared(runs: pd.DataFrame, link: Link) -> dict[str, Markup]:
         of, over = (chosen(runs, **setting) for setting in (one.of, one.over))
         if text := ratio(of, over):
             found[one.words] = link("runs", text, **one.of)
-    return found
-
-
-def by_task(runs: pd.DataFrame, curvature: pd.DataFrame, link: Link) -> dict[str, dict[str, Markup | str]]:
-    """C1, C4, C7 and C8 of each task; those of addition are of the studies that its primary tests read."""
-    found: dict[str, dict[str, Markup | str]] = {}
-    depths = ratios(runs, curvature)
-    for task, written in TASKS.items():
-        known: Setting = {"task": task}
-        plain: Setting = known | {"study": "curvature" if task == "add" else "tasks", "case": "c1"}
-        delay: Setting = known | {"study": "delay" if task == "add" else "tasks"}
-        if (base := chosen(runs, **plain)).empty:
-            continue
-        embedding, onehot = (chosen(runs, **delay, case=case) for case in ("embedding", "onehot"))
-        cells = {
-            "C1": (ratio(embedding, onehot, "delay"), "runs", {**delay, "case": "embedding"}),
-            "C4": (
-                spread(chosen(depths, **plain)["E,W over W,V"].dropna().tolist()),
-                "curvature",
-                {**plain, "analysis": "plateau", "block": "E,W"},
-            ),
-            "C7": (spread(base["prop41_constant"].dropna().tolist()), "runs", plain),
-            "C8": (ratio(base, chosen(runs, **{**plain, "case": "c10"})), "runs", plain),
-        }
-        found[written] = {claim: link(table, text, **at) if text else "–" for claim, (text, table, at) in cells.items()}
     return found

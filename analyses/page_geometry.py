@@ -10,10 +10,10 @@ import pandas as pd
 from circles import GEOMETRY
 from markupsafe import Markup
 from matplotlib.colors import to_hex
-from page_beside import TASKS
 from page_claims import number
 from page_figures import film
 from page_links import Link, Linked, setup
+from page_tasks import TASKS
 from scale import which
 
 from landscape.report.film import known

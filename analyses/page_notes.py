@@ -18,6 +18,7 @@ from page_claims import number, size
 from page_links import Linked
 from page_one_hot import NEVER_GROKKED, beside, to_half
 from page_sizes import DEPTHS, ratios
+from page_tasks import turned_by
 from scale import Setting, chosen, which
 
 Scales = Sequence[Linked]
@@ -98,7 +99,7 @@ def one_hot(scales: Scales) -> Note | None:
         last.link("runs", step(of["half"]), study="delay", case="embedding"),
         last.link("runs", step(over["half"]), **known),
     )
-    return Note(text, more=more + beside(scales))
+    return Note(text + turned_by(scales, "C1"), more=more + beside(scales))
 
 
 @note("C2")
@@ -166,7 +167,8 @@ def couplings(scales: Scales) -> Note | None:
     end = "."
     if all((of[operands] < 1).all() for of in found.values()):
         end = ": without the constant tokens it is the shallower one at every size, in every seed."
-    return Note(Markup("E,W over W,V: {}; with the operands' rows of E alone {}{}").format(*texts, end))
+    text = Markup("E,W over W,V: {}; with the operands' rows of E alone {}{}").format(*texts, end)
+    return Note(text + turned_by(scales, "C4"))
 
 
 @note("C5")
@@ -373,20 +375,3 @@ def _turned(scales: Scales, claim: str) -> Markup:
             ends = ", though the interval includes 1" if open_ else ""
             text += Markup(" Trained again, {}: {}{}.").format(one.name, second["verdict"], ends)
     return text
-
-
-@note("D2")
-def no_embedding(scales: Scales) -> Note | None:
-    last = scales[-1]
-    arms = {case: last.runs("tables", case=case)["delay"] for case in ("nuclear", "l2")}
-    own = last.runs("curvature", case="c1")["delay"]
-    if own.empty or any(of.empty for of in arms.values()):
-        return None
-    words = "Neither arm has E and W, which wait {} steps {}; tables {} under a nuclear norm, {} under L2."
-    return Note(
-        Markup(words).format(
-            last.link("runs", step(own), **PLAIN),
-            size(last.name),
-            *(last.link("runs", step(of), study="tables", case=case) for case, of in arms.items()),
-        )
-    )

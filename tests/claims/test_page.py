@@ -20,8 +20,9 @@ from helpers.browser import CHROMIUM, browser
 from helpers.made_tables import DEPTHS, write_tables
 from helpers.pages import Reader
 from markupsafe import Markup
-from page_beside import by_task, compared
+from page_beside import compared
 from page_claims import CLAIMS, effect
+from page_tasks import by_task
 
 SCALES = ("quick", "mid", "paper")
 STUDIES = page.HERE.parent / "studies"
@@ -145,8 +146,8 @@ def test_every_arm_of_the_experiment_is_counted(three: Path) -> None:
     ][:-1]  # fmt: skip
     # Clopper and Pearson's interval of 3 of 10, as in their tables.
     assert shown["d: E and W, d = 8"] == {
-        "grokked": "3 of 10", "share": "7% to 65%", "step": "∞", "delay": "∞", "rank": "10.4", "nuclear": "418",
-        "depth": "–", "index": "–",
+        "grokked": "3 of 10", "share": "7% to 65%", "memorised": "200", "step": "∞", "delay": "∞", "rank": "10.4",
+        "nuclear": "418", "depth": "–", "index": "–",
     }  # fmt: skip
     assert shown["a: E and W, L2"]["delay"] == "804"
     assert (arms["named"]["least"]["d"], arms["named"]["most"]["d"]) == ("8", "16")

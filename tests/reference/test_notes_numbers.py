@@ -140,6 +140,38 @@ def test_depths_with_and_without_the_constant_tokens(told: str) -> None:
     )
 
 
+def test_which_tasks_turn_c1_and_c4(told: str) -> None:
+    """C1: an embedding shortens the delay; C4: E,W is the deeper coupling. A factor of 1.00 is neither."""
+    effects = {}
+    for scale in ("mid", "paper"):
+        for task in ("sub", "mul", "div", "squares"):
+            tasks = rows(scale, "runs", study="tasks", task=task)
+            delays = [
+                [number(run["delay"]) for run in tasks if run["case"] == case] for case in ("embedding", "onehot")
+            ]
+            shorter = middle(one / other for one, other in zip(*delays, strict=True))
+            known = {"study": "tasks", "case": "c1", "task": task, "analysis": "plateau"}
+            depths = [rows(scale, "curvature", **known, block=block) for block in ("E,W", "W,V")]
+            pairs = [[number(row["lowest"]) for row in one] for one in depths]
+            deeper = middle(one / other for one, other in zip(*pairs, strict=True))
+            effects |= {("C1", scale, task): round(shorter, 2) < 1, ("C4", scale, task): round(deeper, 2) > 1}
+    turned = {name for name, holds in effects.items() if not holds}
+    assert turned == {("C1", "paper", "squares"), ("C4", "mid", "squares")}
+    for _, scale, _ in turned:
+        assert told.count(f"Not with a² + b² at {scale}.") == 1
+
+
+def test_the_least_rank_of_d2_was_watched_after_memorising(told: str) -> None:
+    least = rows("paper", "runs", study="narrow", case="d4")
+    memorised = median(number(run["memorised"]) for run in least)
+    assert all(run["grokked"] == "" for run in least)
+    watched = f"{memorised:,.0f} of {number(least[0]['watched']):,.0f} steps and wait ∞ (0 of {len(least)} grok)"
+    assert f"with d = 4 E and W memorise at {watched}" in told
+    balanced, own = rows("paper", "runs", study="tables", case="balanced"), rows("paper", "runs", study="curvature")
+    steps = [median(number(run["grokked"]) for run in runs if run["case"] != "c10") for runs in (balanced, own)]
+    assert f"Balanced at the start E and W grok at {steps[0]:,.0f} instead of {steps[1]:,.0f}." in told
+
+
 def test_in_how_many_seeds_x_of_c6_is_zero_by_construction(told: str) -> None:
     counts, least = [], []
     for scale in SCALES:
@@ -232,7 +264,7 @@ def test_ranks_of_all_arms_are_of_runs_that_stop_at_grokking(told: str) -> None:
         assert {int(run["embed_dim"]) for run in base} == {d}
         rank = median(float(run["effective_rank"]) for run in base)
         nuclear = median(float(run["nuclear_norm"]) for run in base)
-        row = rf"a: E and W, L2 10 of 10 69% to 100% \S+ \S+ {rank:.3g} {nuclear:,.0f} "
+        row = rf"a: E and W, L2 10 of 10 69% to 100% \S+ \S+ \S+ {rank:.3g} {nuclear:,.0f} "
         assert re.search(rf"{scale} grokked .*? {row}", told)
 
 
