@@ -8,7 +8,7 @@ TEST_INSTALLED := $(VENV)/.installed-test
 DEMO_STEPS ?= 3000
 DEMO_CHECKPOINTS ?= 12
 
-.PHONY: install demo demo-transformer test test-all test-fast lint bench bench-full studies studies-exploratory studies-paper studies-beyond studies-beyond-exploratory studies-fresh studies-nanda torture docs clean
+.PHONY: install demo demo-transformer test test-all test-fast lint bench bench-full studies studies-exploratory studies-paper studies-beyond studies-beyond-exploratory studies-pilots studies-fresh studies-nanda torture docs clean
 
 install: $(INSTALLED)
 
@@ -99,6 +99,14 @@ studies-beyond-exploratory: $(INSTALLED)
 	$(call beyond,text,beyond/exploratory)
 	$(BIN)/python analyses/page.py
 
+# The pilots that the page shows: each sweep of c with `--lr-ratio auto`, and tables with L2 at a smaller λ. Seeds 0 to 2.
+studies-pilots: $(INSTALLED)
+	$(call pilots,quick)
+	$(call pilots,mid)
+	$(call pilots,paper)
+	$(call pilots,transformer)
+	$(BIN)/python analyses/page.py
+
 # What was exploratory before, tested on fresh seeds: an hour on two cores.
 studies-fresh: $(INSTALLED)
 	$(call beyond,quick,fresh)
@@ -123,9 +131,17 @@ define beyond
 endef
 
 # Exit code 3: done, but a search did not converge, which the files say where it is so.
+define sweeps
+	for study in $(1); do $(BIN)/landscape sweep $$study --out $(2) || test $$? -eq 3 || exit 1; done
+endef
+
 define studies
-	for study in $(1)/*.json; do \
-		$(BIN)/landscape sweep $$study --out checkpoints/trial/$(2) || test $$? -eq 3 || exit 1; done
+	$(call sweeps,$(1)/*.json,checkpoints/trial/$(2))
+endef
+
+define pilots
+	$(call sweeps,$(wildcard studies/pilots/l2-$(1).json studies/pilots/ratios-$(1)*.json),checkpoints/pilots/$(1))
+	$(BIN)/python analyses/collect.py checkpoints/pilots/$(1)
 endef
 
 define trial

@@ -6,17 +6,14 @@ import numpy as np
 import pandas as pd
 from runs import Run
 
-from landscape.analysis.embeddings import cyclic_order, fourier_shares
+from landscape.analysis.embeddings import STATISTICS, cyclic_order, fourier_shares
 from landscape.choices.tasks import TASKS
 from landscape.report.figures.embedding import keys_of, planes
 
 GEOMETRY = "geometry"
-"""Study of the geometry by task; runs of addition of `lags` have it as well."""
-LAST = (
-    *("top_frequency_share", "top_frequency_share_p", "num_frequencies", "participation_ratio", "top_circle_r2"),
-    *("line_spearman", "line_spearman_p", "scaling_index", "pls_q2", "pls_q2_p"),
-    *("distance_r2_linear", "distance_r2_circular", "distance_r2"),
-)
+"""Study of the geometry by task."""
+LAST = ("num_frequencies", "scaling_index", *(name for of in STATISTICS for name in (of.name, f"{of.name}_p")))
+"""Quantities in geometry.csv, with the p-values of those that have a permutation null."""
 LOSSES = ("loss", "restricted_loss", "excluded_loss")
 SHOWN = 24
 """Steps at which the film shows the circle, spread over the logarithm of the step."""

@@ -186,7 +186,7 @@ def tables(studies: Runs) -> dict[str, pd.DataFrame]:
         "ranks": [ranks(run) for run in chosen(studies, ARMS)],
         "tokens": [*rare(studies), *map(last_tokens, chosen(studies, RARE_LATE))],
         "rare_late": [correlations(run) for run in chosen(studies, RARE_LATE)],
-        "geometry": [last_geometry(run) for study in (LAGS, GEOMETRY) for run in chosen(studies, study)],
+        "geometry": [last_geometry(run) for run in chosen(studies, GEOMETRY)],
         "frequencies": [frequencies(run) for run in circling],
         "circles": [circles(run) for run in circling],
         "rates": [rates(run) for run in runs if run.planned.config.lr_ratio == AUTO],

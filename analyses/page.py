@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import re
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -235,9 +236,10 @@ def definitions() -> dict[str, tuple[str, str]]:
     return found
 
 
-def title(results: Results) -> Markup:
-    """What became of the paper's nine claims."""
-    verdicts = {claim: results.verdict(claim)["verdict"] for claim in PAPER}
+def title(results: Results, untested: Collection[str]) -> Markup:
+    """What became of the paper's nine claims; those whose runs do not test them count apart, whatever the verdict."""
+    apart = "not tested"
+    verdicts = {claim: apart if claim in untested else results.verdict(claim)["verdict"] for claim in PAPER}
 
     def count(judgement: str) -> Markup:
         of = [claim for claim, verdict in verdicts.items() if verdict == judgement]
@@ -245,7 +247,9 @@ def title(results: Results) -> Markup:
 
     counts = map(count, ("supported", "not supported", "undecided"))
     held = f"{capital(size(results.name))} {{}} of the paper's {len(PAPER)} claims hold"
-    return Markup(held + ", {} come out the other way, {} stay undecided").format(*counts)
+    found = Markup(held + ", {} come out the other way, {} stay undecided").format(*counts)
+    left = f", {len(untested)} {'are' if len(untested) > 1 else 'is'} {apart}"
+    return found + (left if untested else "")
 
 
 def written(out: Path) -> dict[Path, str]:
@@ -292,7 +296,7 @@ def written(out: Path) -> dict[Path, str]:
     films = {results.name: results.film() for results in reversed(filmed)}
     circling = {f"{one.name}, with circles": found for one in every if (found := film_of_circles(one))}
     said_once = {
-        "title": title(done[-1]),
+        "title": title(done[-1], [name for name, one in told.items() if done[-1].name in one.weak]),
         "scales": scales,
         "done": done,
         "colours": SCALES,

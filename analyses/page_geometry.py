@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
-from circles import GEOMETRY
 from markupsafe import Markup
 from matplotlib.colors import to_hex
 from page_claims import number
 from page_figures import film
-from page_links import Link, Linked, setup
+from page_links import Linked, setup
 from page_tasks import TASKS
 from scale import which
 
+from landscape.analysis.embeddings import EXPONENTS
 from landscape.report.film import known
 from landscape.report.style import palette, shades
 
@@ -24,6 +23,7 @@ COLUMNS = {
     "largest share of a frequency": "top_frequency_share",
     "the same in the other order": "other_order_share",
     "circle R²": "top_circle_r2",
+    "share of the first component": "top_component_share",
     "participation ratio": "participation_ratio",
     "distance R² of a circle": "distance_r2_circular",
     "distance R² of a line": "distance_r2_linear",
@@ -36,49 +36,52 @@ COLUMNS = {
     "excluded test loss": "test_excluded_loss",
 }
 """Column of geometry.csv by what heads it on the page."""
-LINES = {"line_spearman_p": "line_spearman", "pls_q2_p": "pls_q2"}
-"""p-values of the two quantities that look for a line."""
+INDEX = "scaling_index"
+LIMITS = (float(EXPONENTS[0]), float(EXPONENTS[-1]))
+"""Between which the scaling index was searched."""
 LEVEL = 0.01
 
 
 def last_geometry(scales: Sequence[Linked]) -> dict[str, Any] | None:
-    """Medians with ranges over seeds by scale and task, and in how many runs there is a line; None of no runs."""
+    """Medians with ranges over seeds by scale and task; how many scaling indices are at a limit. None of no runs."""
     studied = [one for one in scales if "geometry" in one.tables]
     if not studied:
         return None
-    shown = {one.name: of_one_study(one.tables["geometry"]) for one in studied}
-    settings = {words: cells for one in studied for words, cells in by_task(one.name, shown[one.name], one.link)}
-    every = pd.concat(shown.values())
-    last = studied[-1]
-    there = functools.partial(last.link, "geometry", study=shown[last.name]["study"].iloc[0])
-    lines = {of: f"{int((every[p] <= LEVEL).sum())} of {len(every)}" for p, of in LINES.items()}
+    settings = {words: cells for one in studied for words, cells in by_task(one)}
+    at_limits = pd.concat([one.tables["geometry"] for one in studied])[INDEX].isin(LIMITS)
+    first = studied[-1].tables["geometry"].iloc[0]
     return {
         "settings": list(settings),
         "rows": {name: [cells[name] for cells in settings.values()] for name in ("seeds", *COLUMNS)},
-        "lines": {of: there(text) for of, text in lines.items()},
+        "limits": studied[-1].link("geometry", f"{at_limits.sum()} of {len(at_limits)}", study=first["study"]),
     }
 
 
-def of_one_study(table: pd.DataFrame) -> pd.DataFrame:
-    """The rows of each task from one study: those of `lags`, which end elsewhere, only where `geometry` has none."""
-    own = table["study"] == GEOMETRY
-    return table[own | ~table["task"].isin(table["task"][own])]
-
-
-def by_task(scale: str, table: pd.DataFrame, link: Link) -> Iterator[tuple[str, Mapping[str, Markup]]]:
+def by_task(scale: Linked) -> Iterator[tuple[str, Mapping[str, Markup]]]:
     """Each task of a scale in words, and its quantities by name."""
-    for (study, task), rows in table.groupby(["study", "task"], sort=False):
-        texts = {"seeds": str(len(rows)), **{name: spread(rows[column]) for name, column in COLUMNS.items()}}
-        linked = {name: link("geometry", text, study=study, task=task) for name, text in texts.items()}
-        yield f"{scale}, {TASKS[task]}", linked
+    for (study, task), rows in scale.tables["geometry"].groupby(["study", "task"], sort=False):
+        texts = {"seeds": str(len(rows)), **{name: cell(rows, column) for name, column in COLUMNS.items()}}
+        linked = {name: scale.link("geometry", text, study=study, task=task) for name, text in texts.items()}
+        yield f"{scale.name}, {TASKS[task]}", linked
 
 
-def spread(values: pd.Series) -> str:
-    """The median with the least and the largest."""
+def cell(rows: pd.DataFrame, column: str) -> str:
+    """The median with the least and the largest; in how many runs it beats 99 % of chance, of what has a null."""
+    values = rows[column]
     if values.isna().all():
         return "–"
-    middle, low, high = (number(float(value)) for value in (values.median(), values.min(), values.max()))
-    return middle if low == high else f"{middle} [{low}, {high}]"
+    shown = bounded if column == INDEX else number
+    middle, low, high = (shown(float(value)) for value in (values.median(), values.min(), values.max()))
+    text = middle if low == high else f"{middle} [{low}, {high}]"
+    # The index is the exponent of the best fit, which has the null.
+    p = "scaling_r2_p" if column == INDEX else f"{column}_p"
+    return f"{text} ({int((rows[p] <= LEVEL).sum())})" if p in rows else text
+
+
+def bounded(index: float) -> str:
+    """A scaling index; one at a limit of its search may lie beyond."""
+    sign = {LIMITS[0]: "≤ ", LIMITS[1]: "≥ "}.get(index, "")
+    return f"{sign}{number(index)}"
 
 
 def film_of_circles(scale: Linked) -> dict[str, Any] | None:

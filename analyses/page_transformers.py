@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -121,7 +121,7 @@ def pairs(scale: Scale, link: Link) -> Iterator[dict[str, Any]]:
 
 
 def large(scale: Scale, link: Link) -> dict[str, Any] | None:
-    """Each pair's depth at the steps of the one large run that is analysed over training; None: there is none.
+    """Each pair's depth and saddle index at the steps of the one large run that is analysed over training, or None.
 
     A Ritz value bounds λ_min from above, so that the depth is at least what a search that did not converge gives.
     """
@@ -138,7 +138,8 @@ def large(scale: Scale, link: Link) -> dict[str, Any] | None:
 
     def cell(row: dict[str, Any]) -> Markup:
         least = "≥ " if row["lowest_residual"] > CONVERGED * abs(row["lowest"]) else ""
-        text = f"{least}{number(-row['lowest'])}; {number(-100 * row['lowest'] / row['highest'])} %"
+        depth = f"{least}{number(-row['lowest'])}; {number(-100 * row['lowest'] / row['highest'])} %"
+        text = f"{depth}; {bracket(row)}"
         return link("curvature", text, **known, seed=seed, step=row["step"], block=row["block"])
 
     rows = {pair: every[every["block"] == pair].to_dict("records") for pair in (*PAIRS, THREE)}
@@ -147,6 +148,14 @@ def large(scale: Scale, link: Link) -> dict[str, Any] | None:
         "steps": [f"{name}, {step:,}" if step else name for step, name in named.items()],
         "rows": {pair: [cell(row) for row in of_pair] for pair, of_pair in rows.items()},
     }
+
+
+def bracket(row: Mapping[str, Any]) -> str:
+    """What the bounds of a saddle index leave; of one that is estimated the upper one is the size of the block."""
+    low, high = (f"{row[f'index_{end}']:,.0f}" for end in ("lower", "upper"))
+    if row["index_level"] == "estimated":
+        return f"≥ {low}" if row["index_lower"] else "open"
+    return low if low == high else f"{low} to {high}"
 
 
 def networks(scale: Scale, link: Link) -> Iterator[dict[str, Any]]:

@@ -26,6 +26,7 @@ from landscape.problems.trained import TrainedProblem
 from landscape.progress import Bar
 from landscape.provenance import provenance
 from landscape.storage import schema
+from landscape.storage.disk import Disk, TableWriter
 from landscape.storage.files import (
     REPLACE,
     as_path,
@@ -34,12 +35,13 @@ from landscape.storage.files import (
     open_file,
     output,
     refuse_foreign,
+    require_writable,
     sha256,
 )
+from landscape.storage.making import new_file
 from landscape.storage.runs import RunReader
 from landscape.storage.table import listed
 from landscape.storage.views import GeometryFile
-from landscape.storage.writer import Writer
 from landscape.storage.writing import sole_writer
 
 SPLITS = {"train": TRAIN, "test": TEST}
@@ -80,20 +82,23 @@ def measure_geometry(
                 "parent_sha256": sha256(run),
                 "parent_config": reader.attrs["config"],
                 "config": config,
-                "status": "running",
+                "status": "complete",
             }
             rooms = [(GEOMETRY, len(steps)), (NUMBERS, 0)]
             arrays = {NUMBERS.group: {"number": measured.order}}
+            require_writable(out)
+            # An earlier file stays until the new one is whole.
             with (
-                Writer.create(out, schema.GEOMETRY, attrs, rooms, measured.scales(), arrays) as writer,
+                new_file(out, schema.GEOMETRY, attrs, rooms, measured.scales(), arrays) as (temporary, made),
+                Disk(temporary) as disk,
                 Bar(len(steps), "checkpoint", quiet) as bar,
             ):
+                writer = TableWriter(made.tables[GEOMETRY.group], disk)
                 keys = measured.frequencies_in_use(reader.checkpoint(steps[-1]))
                 for step in steps:
                     row = measured.row(reader.checkpoint(step), keys)
-                    writer.append(step, {GEOMETRY.group: {**row, "checkpoint_crc32": records[step]}})
+                    writer.append(step, {**row, "checkpoint_crc32": records[step]})
                     bar.update()
-                writer.finish("complete")
     return out
 
 

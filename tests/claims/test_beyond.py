@@ -180,9 +180,11 @@ def test_the_page_shows_a_large_transformer_over_training(tmp_path: Path) -> Non
     known = {"study": "nanda", "case": "base"}
     run = {**known, **NETWORK, "lr_ratio": 1.0, "memorised": 200.0, "half": 3000.0, "grokked": 4400.0, "delay": 4200.0}
     analysed = {0: "over-training", 205: "over-training", 1000: "plateau", 4400: "over-training"}
+    bounds = {0: ("estimated", 18, 99), 205: ("bracketed", 3, 3), 1000: ("bracketed", 0, 1), 4400: ("estimated", 0, 99)}
     rows = [
         {**known, "seed": seed, "analysis": analysis, "step": step, "block": pair, "index": 7.0}
         | {"lowest": -0.04 / (1 + step), "highest": 0.5, "lowest_residual": 0.02 * (step == 1000)}
+        | dict(zip(("index_level", "index_lower", "index_upper"), bounds[step], strict=True))
         for pair in (*PAIRS, THREE)
         for step, analysis in analysed.items()
         for seed in (201, 202)
@@ -196,7 +198,7 @@ def test_the_page_shows_a_large_transformer_over_training(tmp_path: Path) -> Non
     )
     steps = ("start", "memorised, 205", "plateau, 1,000", "grokked, 4,400")
     assert "".join(f"<th>{step}</th>" for step in ("pair", *steps)) in html
-    cells = ("0.04; 8 %", "0.000194; 0.0388 %", "≥ 4e−05; 0.00799 %", "9.09e−06; 0.00182 %")
+    cells = ("0.04; 8 %; ≥ 18", "0.000194; 0.0388 %; 3", "≥ 4e−05; 0.00799 %; 0 to 1", "9.09e−06; 0.00182 %; open")
     assert html.count("".join(f"<td>{cell}</td>" for cell in cells)) == len((*PAIRS, THREE))
     assert "One network of the size of 2301.05217 (seed 201) over training" in html
     assert "| pair | start | memorised, 205 | plateau, 1,000 | grokked, 4,400 |" in report

@@ -17,7 +17,7 @@ import pytest
 from helpers.made_tables import NETWORK, judge_beyond, write_tables
 from helpers.pages import unlinked
 from helpers.tiny_trial import STUDIES, TINY
-from page_geometry import COLUMNS, of_one_study
+from page_geometry import COLUMNS
 from runs import finished
 
 from landscape.analysis.geometry import measure_geometry
@@ -73,7 +73,7 @@ def test_the_page_shows_the_end_and_the_film(tmp_path: Path) -> None:
             events.items()]  # fmt: skip
     pd.DataFrame(lags).to_csv(folder / "lags.csv", index=False)
     rows = [
-        {**known, "seed": seed, "task": "add", "line_spearman_p": 0.005 * (seed - 199), "pls_q2_p": 0.5}
+        {**known, "seed": seed, "task": "add", "line_spearman_p": 0.005 * (seed - 199), "scaling_r2_p": 0.5}
         | dict.fromkeys(COLUMNS.values(), 0.125)
         | {"num_frequencies": 4 + seed - 200, "test_restricted_loss": math.nan}
         for seed in (200, 201, 202)
@@ -111,15 +111,10 @@ def test_the_page_shows_the_end_and_the_film(tmp_path: Path) -> None:
     assert '<svg id="circle"' in html
     plain = " ".join(unlinked(unescape(html)).split())
     assert "<th>paper, a + b</th></tr>" in plain
-    for name, cell in {"seeds": "3", "frequencies in use": "5 [4, 6]", "restricted test loss": "–"}.items():
+    cells = {
+        "seeds": "3", "frequencies in use": "5 [4, 6]", "restricted test loss": "–", "largest |ρ|": "0.125 (2)",
+        "circle R²": "0.125", "scaling index": "≤ 0.125 (0)",
+    }  # fmt: skip
+    for name, cell in cells.items():
         assert f'<th scope="row">{name}</th><td>{cell}</td></tr>' in plain
-    assert "|ρ| beats 99 % of chance in 2 of 3 runs, PLS Q² in 0 of 3" in plain
-
-
-def test_runs_of_lags_stand_in_for_tasks_that_geometry_lacks() -> None:
-    """They end elsewhere; where every study of a size is there, none of its runs counts twice."""
-    rows = [("lags", "add", 200), ("geometry", "add", 200), ("geometry", "mul", 200)]
-    table = pd.DataFrame(rows, columns=["study", "task", "seed"])
-    assert of_one_study(table).equals(table[table["study"] == "geometry"])
-    assert of_one_study(table[table["task"] != "mul"]).equals(table[1:2])
-    assert of_one_study(table[[True, False, True]]).equals(table[[True, False, True]])
+    assert "stands at a limit in 3 of 3 runs" in plain

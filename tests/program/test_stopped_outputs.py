@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import os
 import shutil
 import signal
@@ -16,7 +17,7 @@ from helpers.sweeps import files
 from landscape import exports
 from landscape.analysis.geometry import measure_geometry
 from landscape.cli import main as cli
-from landscape.errors import INTERRUPTED, UNFINISHED
+from landscape.errors import INTERRUPTED
 from landscape.storage.views import GeometryFile
 
 NUMBERS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
@@ -61,18 +62,23 @@ def test_a_stopped_export(number: signal.Signals, tables: int, tiny_run: Path, t
 
 @NUMBERS
 def test_a_stopped_geometry(number: signal.Signals, tiny_run: Path, tmp_path: Path) -> None:
-    """Stopped at some changes of a file: no file, or one that says it is not finished and has whole rows."""
+    """Stopped at some changes of a file: no file, or an earlier one as it was, or the whole one."""
     run = tmp_path / "run.h5"
     shutil.copy(tiny_run, run)
-    with GeometryFile(measure_geometry(run, tmp_path / "whole" / "run.geometry.h5")) as file:
+    first = measure_geometry(run, tmp_path / "whole" / "run.geometry.h5")
+    with GeometryFile(first) as file:
         whole = file.measurements.load()
     out, stop = tmp_path / "run.geometry.h5", INTERRUPTED if number == signal.SIGINT else -number
     argv = ["geometry", str(run), "--quiet"]
-    for at in (1, 2, 5, 8, 61, 300):
+    for at, earlier in itertools.product((1, 2, 5, 8, 61, 300), (False, True)):
         out.unlink(missing_ok=True)
-        assert run_here(tmp_path, argv, Kill(at=at, number=number, share=at % 2 / 2)).code == stop
-        assert not out.exists() or cli.run(["check", str(out)]) in (0, UNFINISHED)
-        assert cli.run(argv) == cli.run(["check", str(out)]) == 0
+        if earlier:
+            shutil.copy(first, out)
+        more = ["--overwrite"] if earlier else []
+        assert run_here(tmp_path, [*argv, *more], Kill(at=at, number=number, share=at % 2 / 2)).code == stop
+        assert out.exists() or not earlier
+        assert not out.exists() or cli.run(["check", str(out)]) == 0
+        assert cli.run([*argv, *more]) == cli.run(["check", str(out)]) == 0
         with GeometryFile(out) as file:
             assert file.measurements.load().equals(whole)
         assert {path.name for path in tmp_path.iterdir()} == {"run.h5", "run.geometry.h5", "whole"}

@@ -122,6 +122,11 @@ def test_c2_is_compared_before_small_batches_have_learned(told: str) -> None:
     words = "batches of 64 have memorised in 0 of 10 seeds at each size, full batches in 10 of 10:"
     assert f"By the compared step ({', '.join(steps)}) {words}" in told
     assert "do not test C2 at any size, nor C6 at mid and at the paper's size; the cards say why." in told
+    tested = ("C1", "C3", "C4", "C5", "C7", "C8", "C9")
+    judged = [row["verdict"] for row in rows("paper", "verdicts") if row["claim"] in tested]
+    held, turned, left = (judged.count(verdict) for verdict in ("supported", "not supported", "undecided"))
+    title = f"{held} of the paper's 9 claims hold, {turned} come out the other way, {left} stay undecided"
+    assert f"{title}, 2 are not tested" in told
 
 
 def test_depths_with_and_without_the_constant_tokens(told: str) -> None:

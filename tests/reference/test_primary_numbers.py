@@ -86,6 +86,23 @@ def test_verdicts_of_runs_trained_again_follow_from_their_x(name: str) -> None:
     assert_verdicts(rows(REFERENCE / name / "again.csv"), x)
 
 
+def test_how_far_runs_trained_again_are_from_the_first() -> None:
+    """What docs/trial.md says of them, from the step of grokking of each."""
+    docs = " ".join((STUDIES.parent / "docs/trial.md").read_text(encoding="utf-8").split())
+    first = {row["file"]: row["grokked"] for row in rows(REFERENCE / "quick/runs.csv")}
+    pairs = [(first[row["file"]], row["grokked"]) for row in rows(REFERENCE / "quick/again-runs.csv")]
+    both = [sorted(map(float, pair)) for pair in pairs if all(pair)]
+    factors = sorted(late / early for early, late in both)
+    same = sum(one == other for one, other in pairs)
+    one_alone = sum(bool(one) != bool(other) for one, other in pairs)
+    assert f"{same} of the {len(pairs)} runs grok at the same step or never" in docs
+    assert one_alone == 1
+    assert "one in one training alone" in docs
+    assert f"half of those that grok both times within {100 * (np.median(factors) - 1):.1f} %" in docs
+    assert factors[-2] < 2
+    assert f"one only {factors[-1]:.1f} times later" in docs
+
+
 def assert_verdicts(verdicts: list[dict[str, str]], x: dict[str, dict[int, float]]) -> None:
     by_hand = verdict(x)
     assert [row["claim"] for row in verdicts] == list(x)

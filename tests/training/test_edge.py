@@ -24,7 +24,7 @@ from landscape.problems.transformer.model import Transformer
 from landscape.storage.runs import RunReader
 from landscape.training import edge
 from landscape.training.edge import edge_ratio, largest
-from landscape.training.loop import train
+from landscape.training.loop import train, train_ensemble
 
 EVERY = 20
 LIMITS = {"adam": 38.0, "adamw": 2 * (1 + 0.9) / (1 - 0.9), "sgd": 2 * (1 + 0.5)}
@@ -74,6 +74,22 @@ def test_the_ratio_is_half_of_the_edge_and_never_rises(
     np.testing.assert_array_equal(used[: EVERY + 1], 1.0)
     assert used[EVERY + 1] == pytest.approx(found[0], rel=1e-6)
     assert used[2 * EVERY + 1] == pytest.approx(min(found), rel=1e-6)
+
+
+def test_a_run_that_ends_before_the_first_measurement_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Once for all runs of an ensemble; one step more, and there is nothing to say."""
+    config = dataclasses.replace(TINY, lr_ratio="auto", lr_ratio_every=EVERY, steps=EVERY)
+    train_ensemble({tmp_path / f"{seed}.h5": dataclasses.replace(config, seed=seed) for seed in (0, 1)}, quiet=True)
+    assert capsys.readouterr().err == (
+        f"note: --lr-ratio auto leaves c = 1 for all {EVERY} steps, as it measures after {EVERY} first; a smaller "
+        "--lr-ratio-every measures sooner\n"
+    )
+    train(dataclasses.replace(config, steps=EVERY + 1), tmp_path / "0.h5", resume=True, quiet=True)
+    assert capsys.readouterr().err == ""
+    with RunReader(tmp_path / "0.h5") as reader:
+        assert reader.metrics()["lr_E"][-1] != config.lr
 
 
 def test_the_step_beyond_the_edge_diverges() -> None:
