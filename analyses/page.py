@@ -30,7 +30,7 @@ from page_map import decay_map
 from page_notes import notes, proportional, untested
 from page_one_hot import to_half
 from page_others import division, gromov, spikes
-from page_points import ended, from_where, judged
+from page_points import ended, from_where, grokked, judged
 from page_rates import by_rate, when_highest
 from page_sizes import GAUGE, SIZES, sizes
 from page_tasks import by_task
@@ -190,7 +190,8 @@ class Results(Linked):
             return None
         where = self.tables["points"], self.tables["curvature"], self.link
         reached = from_where(self.tables["points"], self.link)
-        return {"rows": list(ended(*where)), "judged": judged(*where), "reached": reached}
+        found = {"rows": list(ended(*where)), "judged": judged(*where), "reached": reached}
+        return found | {"grokked": grokked(self.tables["runs"], self.link)}
 
     def sgd(self) -> Markup | None:
         """The constant of Proposition 4.1 with SGD, where it was studied."""

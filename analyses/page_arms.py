@@ -61,7 +61,8 @@ def arm(runs: pd.DataFrame, known: Setting, link: Link) -> dict[str, Markup]:
     found = {
         "grokked": f"{there} of {len(rows)}",
         "share": f"{low:.0%} to {high:.0%}",
-        "memorised": step(rows["memorised"]),
+        "memorised": f"{rows['memorised'].notna().sum()} of {len(rows)}",
+        "at": step(rows["memorised"]),
         "step": step(rows["grokked"]),
         "delay": step(rows["delay"]),
     }
@@ -157,10 +158,16 @@ def experiment(tables: Mapping[str, pd.DataFrame], scale: str, link: Link) -> di
                 drawn = setup(pd.concat([which(runs, **known) for known in settings]))
                 of = Markup("{}; {}.").format(drawn, link("ranks", "ranks.csv", **settings[0]))
                 figures.append((shown, curves(lines, f"{shown}, at {scale}. Last: {told}"), of))
-    ends = {"least": by_d[0], "most": by_d[-1]} if by_d else {}
+    groks = [words for words in by_d if chosen(runs, **every[words])["grokked"].notna().mean() > 1 / 2]
+    ends = {"least": by_d[0], "low": groks[0], "most": by_d[-1]} if groks else {}
     named = {name: {"d": words.rpartition(" ")[2], **rows[words]} for name, words in ends.items()}
     for name, words in ends.items():
-        named[name]["watched"] = link("runs", f"{chosen(runs, **every[words])['watched'].max():,.0f}", **every[words])
+        of = chosen(runs, **every[words])
+        waits = ratio(of, chosen(runs, **PLAIN), "delay")
+        named[name] |= {
+            "watched": link("runs", f"{of['watched'].max():,.0f}", **every[words]),
+            "over": link("runs", waits, **every[words]) if waits else "–",
+        }
     named |= {words[0]: row for words, row in rows.items() if words not in by_d}
     seen = analysed(curvature)
     l2_groks = bool(chosen(runs, study=TABLES, case="l2")["grokked"].notna().any())

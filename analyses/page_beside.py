@@ -89,6 +89,12 @@ def spread(factors: list[float]) -> str:
     return times([math.log(factor) if factor else -math.inf for factor in factors])
 
 
+def crosses(x: list[float]) -> bool:
+    """Whether the interval of values includes 0; of seeds too few for one, whether they lie on both sides of it."""
+    _, low, high = median_interval(x)
+    return min(x) <= 0 <= max(x) if math.isnan(low) else low <= 0 <= high
+
+
 def times(x: list[float]) -> str:
     """The factors whose logarithms these are, by the median and the interval of the logarithms."""
     return f"× {middle(x, math.exp)}" if x else ""

@@ -52,7 +52,7 @@ def last_geometry(scales: Sequence[Linked]) -> dict[str, Any] | None:
     first = studied[-1].tables["geometry"].iloc[0]
     return {
         "settings": list(settings),
-        "rows": {name: [cells[name] for cells in settings.values()] for name in ("seeds", *COLUMNS)},
+        "rows": {name: [cells[name] for cells in settings.values()] for name in ("grokked", *COLUMNS)},
         "limits": studied[-1].link("geometry", f"{at_limits.sum()} of {len(at_limits)}", study=first["study"]),
     }
 
@@ -60,7 +60,11 @@ def last_geometry(scales: Sequence[Linked]) -> dict[str, Any] | None:
 def by_task(scale: Linked) -> Iterator[tuple[str, Mapping[str, Markup]]]:
     """Each task of a scale in words, and its quantities by name."""
     for (study, task), rows in scale.tables["geometry"].groupby(["study", "task"], sort=False):
-        texts = {"seeds": str(len(rows)), **{name: cell(rows, column) for name, column in COLUMNS.items()}}
+        grokked = which(scale.tables["runs"], study=study, task=task)["grokked"]
+        texts = {
+            "grokked": f"{grokked.notna().sum()} of {len(grokked)}",
+            **{name: cell(rows, column) for name, column in COLUMNS.items()},
+        }
         linked = {name: scale.link("geometry", text, study=study, task=task) for name, text in texts.items()}
         yield f"{scale.name}, {TASKS[task]}", linked
 
@@ -80,7 +84,7 @@ def cell(rows: pd.DataFrame, column: str) -> str:
 
 def bounded(index: float) -> str:
     """A scaling index; one at a limit of its search may lie beyond."""
-    sign = {LIMITS[0]: "≤ ", LIMITS[1]: "≥ "}.get(index, "")
+    sign = {LIMITS[0]: "≤\u00a0", LIMITS[1]: "≥\u00a0"}.get(index, "")
     return f"{sign}{number(index)}"
 
 

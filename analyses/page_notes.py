@@ -18,7 +18,7 @@ from page_claims import number, size
 from page_links import Linked
 from page_one_hot import NEVER_GROKKED, beside, to_half
 from page_sizes import DEPTHS, ratios
-from page_tasks import turned_by
+from page_tasks import left_open_by
 from scale import Setting, chosen, which
 
 Scales = Sequence[Linked]
@@ -99,7 +99,7 @@ def one_hot(scales: Scales) -> Note | None:
         last.link("runs", step(of["half"]), study="delay", case="embedding"),
         last.link("runs", step(over["half"]), **known),
     )
-    return Note(text + turned_by(scales, "C1"), more=more + beside(scales))
+    return Note(left_open_by(scales, "C1") + text, more=more + beside(scales))
 
 
 @note("C2")
@@ -168,7 +168,7 @@ def couplings(scales: Scales) -> Note | None:
     if all((of[operands] < 1).all() for of in found.values()):
         end = ": without the constant tokens it is the shallower one at every size, in every seed."
     text = Markup("E,W over W,V: {}; with the operands' rows of E alone {}{}").format(*texts, end)
-    return Note(text + turned_by(scales, "C4"))
+    return Note(left_open_by(scales, "C4") + text)
 
 
 @note("C5")
@@ -347,8 +347,15 @@ def of_the_batch(scales: Scales) -> Note | None:
     every = [one.rows("seeds", claim="C9")["x"] for one in scales]
     if any(x.max() - x.min() > 1e-3 for x in every):
         return None
-    x = last.link("seeds", number(every[-1].median()), claim="C9")
-    return Note(Markup("Of the batch alone: {} in every seed.").format(x))
+    x = last.link("seeds", "the same in every seed", claim="C9")
+    more = Markup("")
+    known = {"study": "sampling", "sampler": "random", "batch_size": "64"}
+    if len(small := last.runs(**known)):
+        told = last.link("runs", spread((1 / small["f_E"]).tolist()), **known)
+        more = Markup("In the smallest batches, in which tokens are absent, f_W/f_E is {} {}.").format(
+            told, size(last.name)
+        )
+    return Note(Markup("Of the batch alone, {}.").format(x), more=more)
 
 
 @note("O2")

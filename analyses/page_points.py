@@ -10,6 +10,7 @@ from exact import share_interval
 from markupsafe import Markup
 from page_claims import number
 from page_links import Link
+from scale import POINTS
 
 ENOUGH = 8
 """Critical points of an activation from which on there is a verdict."""
@@ -82,6 +83,16 @@ def _said(activation: str, group: pd.DataFrame, curvature: pd.DataFrame, link: L
     interval = link("curvature", f"{low:.0%} to {high:.0%}", **first)
     words = "{} ({} searches): E,W has a negative eigenvalue at {}, of all such points at {} (95 %)."
     return Markup(words).format(verdict, reached, share, interval)
+
+
+def grokked(runs: pd.DataFrame, link: Link) -> Markup:
+    """How many of the networks that searches began in had grokked, by activation."""
+    told = []
+    for activation, rows in runs[runs["study"].isin(POINTS)].groupby("activation", sort=False):
+        text = f"{rows['grokked'].notna().sum()} of {len(rows)}"
+        known = {"study": rows["study"].iloc[0], "activation": activation}
+        told.append(Markup("{} {}").format(NAMES.get(activation, activation), link("runs", text, **known)))
+    return Markup(", ").join(told)
 
 
 def from_where(found: pd.DataFrame, link: Link) -> Markup:

@@ -1,14 +1,13 @@
-"""Four of the claims by task, and where another task turns one over."""
+"""Four of the claims by task, and where another task leaves one open."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from statistics import median
 
 import pandas as pd
 from markupsafe import Markup
-from page_beside import differences, ratio, spread
+from page_beside import crosses, differences, ratio, spread
 from page_links import Link, Linked
 from page_sizes import ratios
 from scale import Setting, chosen
@@ -56,29 +55,24 @@ def by_task(runs: pd.DataFrame, curvature: pd.DataFrame, link: Link) -> dict[str
     return found
 
 
-def turned_by(scales: Sequence[Linked], claim: str) -> Markup:
-    """At which tasks and sizes the effect of C1 or C4 is not on that side of 1 where that of addition is."""
+def left_open_by(scales: Sequence[Linked], claim: str) -> Markup:
+    """At which tasks and sizes the interval of the effect of C1 or C4 includes 1."""
     found = []
     for one in scales:
-        effects = {task: effect(one, claim, task) for task in TASKS}
-        for task, x in effects.items():
-            if not math.isnan(x) and side(x) != side(effects["add"]):
-                table, known = place(claim, task)
-                found.append(Markup("{} at {}").format(one.link(table, TASKS[task], **known), one.name))
-    return Markup(" Not with {}.").format(Markup(", ").join(found)) if found else Markup("")
+        open_ = [task for task in TASKS if (x := effects(one, claim, task)) and crosses(x)]
+        places = [place(claim, task) for task in open_]
+        names = [one.link(table, TASKS[task], **known) for task, (table, known) in zip(open_, places, strict=True)]
+        if names:
+            found.append(Markup("{} at {}").format(Markup(" and ").join(names), one.name))
+    return Markup("Open with {}. ").format(Markup(", ").join(found)) if found else Markup("")
 
 
-def side(x: float) -> int:
-    """On which side of 1 the factor is whose logarithm this is; 0 where it is within half a percent of 1."""
-    return (x > 5e-3) - (x < -5e-3)
-
-
-def effect(scale: Linked, claim: str, task: str) -> float:
-    """ln of the median effect of C1 or C4 in a task; NaN where it was not run."""
+def effects(scale: Linked, claim: str, task: str) -> list[float]:
+    """ln of the effect of C1 or C4 in each seed of a task other than addition, which the claim itself is of."""
+    if task == "add":
+        return []
     runs = scale.tables["runs"]
     if claim == "C1":
-        x = differences(*(chosen(runs, **delayed(task, case)) for case in ("embedding", "onehot")), "delay")
-    else:
-        depths = chosen(ratios(runs, scale.tables["curvature"]), **plain(task))
-        x = [math.log(depth) for depth in depths[DEPTH].dropna()]
-    return median(x) if x else math.nan
+        return differences(*(chosen(runs, **delayed(task, case)) for case in ("embedding", "onehot")), "delay")
+    depths = chosen(ratios(runs, scale.tables["curvature"]), **plain(task))[DEPTH].dropna()
+    return [math.log(depth) for depth in depths]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from markupsafe import Markup
-from page_beside import differences, spread, times
+from page_beside import crosses, differences, spread, times
 from page_bounds import shown
 from page_claims import BEYOND, number, said
 from page_figures import depths
@@ -42,6 +42,7 @@ def transformers(scale: Linked, link: Link) -> dict[str, Any] | None:
     early = runs["half"] < runs["memorised"]
     deepest = plateau[plateau["block"].isin(PAIRS)].groupby("block")["lowest"].median().idxmin()
     alt = f"Depth on the plateau by pair and seed: {deepest} is the deepest in the median"
+    compared = list(networks(scale, link))
     return {
         "claims": list(judged(scale, link)),
         "censored": censored(scale, link),
@@ -54,7 +55,8 @@ def transformers(scale: Linked, link: Link) -> dict[str, Any] | None:
         "missing": [words for words, (study, case) in NETWORKS.items() if scale.runs(study, case=case).empty],
         "pairs": list(pairs(scale, link)),
         "large": large(scale, link),
-        "networks": list(networks(scale, link)),
+        "networks": compared,
+        "open": [one["words"] for one in compared if one["is_open"]],
         "rates": list(rates(scale, link)),
     }
 
@@ -169,14 +171,15 @@ def networks(scale: Scale, link: Link) -> Iterator[dict[str, Any]]:
         lowest = pairs.pivot_table(index="seed", columns="block", values="lowest")
         deepest = lowest.idxmin(axis=1).value_counts()
         there = {"study": study, "case": case, "analysis": plateau["analysis"].iloc[0]}
-        ratio = spread((lowest["E,mlp_in"] / lowest["mlp_in,mlp_out"]).tolist())
+        over = np.log(lowest["E,mlp_in"] / lowest["mlp_in,mlp_out"]).tolist()
+        ratio, is_open = times(over), crosses(over)
         counts = {pair: link("curvature", str(count), **there, block=pair) for pair, count in deepest.items()}
         order = Markup("; ").join(Markup("{} {}").format(pair, count) for pair, count in counts.items())
         share = number(100 * float((pairs["lowest"].abs() / pairs["highest"]).max()))
         # Where a residual reaches past 0, Ritz values order no pairs.
         if bool((pairs["lowest_residual"] > pairs["lowest"].abs()).any()):
             none = link("curvature", f"none found deeper than {share} % of its λ_max", **there)
-            ratio, order = "not determined", none
+            ratio, order, is_open = "not determined", none, True
         yield {
             "words": words,
             **how_soon(runs, link, study=study, case=case),
@@ -184,6 +187,7 @@ def networks(scale: Scale, link: Link) -> Iterator[dict[str, Any]]:
             "measured": link("curvature", str(len(lowest)), **there),
             "ratio": link("curvature", ratio, **there, block="E,mlp_in"),
             "deepest": order,
+            "is_open": is_open,
         }
 
 

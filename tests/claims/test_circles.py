@@ -112,7 +112,7 @@ def test_the_page_shows_the_end_and_the_film(tmp_path: Path) -> None:
     plain = " ".join(unlinked(unescape(html)).split())
     assert "<th>paper, a + b</th></tr>" in plain
     cells = {
-        "seeds": "3", "frequencies in use": "5 [4, 6]", "restricted test loss": "–", "largest |ρ|": "0.125 (2)",
+        "grokked": "0 of 1", "frequencies in use": "5 [4, 6]", "restricted test loss": "–", "largest |ρ|": "0.125 (2)",
         "circle R²": "0.125", "scaling index": "≤ 0.125 (0)",
     }  # fmt: skip
     for name, cell in cells.items():

@@ -146,8 +146,8 @@ def test_every_arm_of_the_experiment_is_counted(three: Path) -> None:
     ][:-1]  # fmt: skip
     # Clopper and Pearson's interval of 3 of 10, as in their tables.
     assert shown["d: E and W, d = 8"] == {
-        "grokked": "3 of 10", "share": "7% to 65%", "memorised": "200", "step": "∞", "delay": "∞", "rank": "10.4",
-        "nuclear": "418", "depth": "–", "index": "–",
+        "grokked": "3 of 10", "share": "7% to 65%", "memorised": "10 of 10", "at": "200", "step": "∞", "delay": "∞",
+        "rank": "10.4", "nuclear": "418", "depth": "–", "index": "–",
     }  # fmt: skip
     assert shown["a: E and W, L2"]["delay"] == "804"
     assert (arms["named"]["least"]["d"], arms["named"]["most"]["d"]) == ("8", "16")
@@ -227,6 +227,7 @@ def test_points_are_counted_where_a_search_ended_at_one(three: Path) -> None:
     # That more seeds were searched until there were enough is said of each activation that it happened to.
     told = " ".join(unescape((three / "index.html").read_text(encoding="utf-8")).split())
     assert "too few, ten more with tanh after the twenty had given seven." in told
+    assert "Of these networks had grokked: GELU 10 of 10, ReLU 10 of 10." in re.sub("<.*?>", "", told)
 
 
 def test_seven_points_are_too_few(three: Path) -> None:

@@ -91,7 +91,7 @@ def test_the_page_follows_the_runs(auto: float, sooner: str, within: str, tmp_pa
         "At quick auto first sets c = 85.5 (81 to 90) and ends at 64.5 (60 to 69), where 256 is best, 1.5 of the"
         in told
     )
-    assert "edge as first measured; 1 of 10 of its runs never memorise. Medians of c and ranges over seeds." in told
+    assert "edge as first measured; 1 of 10 never memorise. Medians of c and ranges over seeds." in told
     assert "No one share" not in told, "of one scale nothing differs"
     assert f"the ratio of the medians is {auto + 45:,.0f}/1,045 = {(auto + 45) / 1045:.3g} at quick." in told
 

@@ -37,8 +37,10 @@ def write_tables(folder: Path, x: Mapping[str, float], tokens: int) -> None:
         "tokens": pd.DataFrame({"token": [0]}),
     }
     sizes = [(study, case) for study in ("sizes", "gauge") for case in WIDTHS] if tokens == 2 else []
+    points = [("points", case) for case in ("gelu", "relu")] if tokens == 2 else []
     cases = [
         *sizes,
+        *points,
         *[("spikes", "float32"), ("spikes", "float64"), ("tasks", "c1"), ("tasks", "c10"), ("pace", "c4")],
         ("curvature", "c1"),
         ("arms", "base"),
@@ -106,6 +108,7 @@ def _run(study: str, case: str, seed: int, tokens: int) -> dict[str, object]:
     setting = {
         "task": "div" if study == "tasks" else "add",
         "spikes": float(case == "float32" and seed < 107),
+        "activation": case if study == "points" else "relu",
         "sampler": "random",
         "batch_size": 512,
         "weight_decay": 0.001,
