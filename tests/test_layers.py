@@ -60,6 +60,14 @@ def scripts() -> list[Path]:
     return sorted((ROOT / "analyses").glob("*.py"))
 
 
+def suite() -> list[Path]:
+    return sorted((ROOT / "tests").rglob("*.py"))
+
+
+def templates() -> list[Path]:
+    return sorted((ROOT / "analyses/templates").iterdir())
+
+
 def imports(path: Path) -> set[str]:
     """Every module of landscape that a file imports, wherever in the file."""
     found: set[str] = set()
@@ -195,9 +203,11 @@ def test_scripts_of_figures_are_thin(family: str) -> None:
     assert len(path.read_text().splitlines()) <= 12
 
 
-@pytest.mark.parametrize("path", [*modules(), *scripts()], ids=lambda p: str(p.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "path", [*modules(), *scripts(), *suite(), *templates()], ids=lambda p: str(p.relative_to(ROOT))
+)
 def test_no_file_over_400_lines(path: Path) -> None:
-    """A module fits in the head."""
+    """A module fits in the head, and so do a test and a template."""
     assert len(path.read_text().splitlines()) <= 400
 
 

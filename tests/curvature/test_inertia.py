@@ -1,10 +1,6 @@
-"""The saddle index: certificates on exactly known spectra, and brackets that are never wrong."""
+"""The saddle index: certificates on exactly known spectra."""
 
 from __future__ import annotations
-
-import dataclasses
-import itertools
-from typing import Any
 
 import mpmath
 import numpy as np
@@ -12,18 +8,13 @@ import pytest
 import scipy.linalg
 import scipy.stats
 import torch
-from helpers.draws import drawn, draws
-from helpers.matrices import Diagonal, at_minus_tau, drawn_spectrum, exact_index, matrix
+from helpers.matrices import at_minus_tau, drawn_spectrum, exact_index, matrix, true_index
 from numpy.typing import NDArray
 from torch import Tensor
 
-from landscape.curvature import complement, random_start
-from landscape.curvature.complement import ACCEPTED, index_bounds
-from landscape.curvature.inertia import Inertia, certified, from_spectrum, saddle_index
+from landscape.curvature.inertia import certified, from_spectrum, saddle_index
 from landscape.curvature.lanczos import eigsh
 from landscape.curvature.operators import MatrixOperator
-from landscape.curvature.random_start import RandomRun, kuczynski_wozniakowski
-from landscape.curvature.vectors import seeded
 from landscape.errors import NumericsError
 
 METHODS = ["dense", "lanczos"]
@@ -34,13 +25,6 @@ def exact_matrix(values: Array) -> Tensor:
     """A full matrix with exactly these eigenvalues, multiples of 2^-46 up to 1: by Hadamard's matrix nothing rounds."""
     Q = torch.from_numpy(scipy.linalg.hadamard(len(values)) / len(values) ** 0.5)
     return Q @ torch.diag(torch.from_numpy(values)) @ Q.T
-
-
-def true_index(values: Array, found: Inertia) -> int:
-    return int((values < -found.tolerance).sum())
-
-
-# --- certified ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(100))
@@ -204,234 +188,3 @@ def test_a_zero_matrix_in_error_has_no_index(method: str) -> None:
     assert (found.negative, found.zero, found.positive, found.level) == (0, 9, 0, "certified")
     with pytest.raises(NumericsError, match="which is 0 but for it"):
         from_spectrum(eigsh(MatrixOperator(zero, 0.1), 1, method="dense"))
-
-
-# --- bracketed ------------------------------------------------------------------------------------------------
-
-
-@drawn
-@pytest.mark.slow
-@pytest.mark.long
-def test_matrix_free_brackets_of_prescribed_spectra() -> None:
-    """lower <= index <= upper for many spectra; equal where no eigenvalue lies near -tau; no certificate is claimed."""
-    for seed in range(draws(25, 60)):
-        values = drawn_spectrum(seed, 1e-3, 20)
-        found = saddle_index(MatrixOperator(matrix(values, seed)), method="lanczos", seed=seed)
-        index = true_index(values, found)
-        assert found.lower <= index <= found.upper, seed
-        assert found.level == "bracketed", seed
-        assert 0 <= found.failure_probability <= ACCEPTED
-        assert found.lower == found.upper == found.negative == index, seed
-        assert found.tolerance == pytest.approx(1e-3 * np.abs(values).max(), rel=1e-6)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(12))
-def test_brackets_hold_with_a_continuum_across_the_tolerance(seed: int) -> None:
-    """A bulk that runs smoothly through -tau: wide brackets are allowed, wrong ones are not."""
-    rng = np.random.default_rng(seed)
-    values = np.concatenate([rng.uniform(-0.05, 0.05, 200), rng.standard_normal(40)])
-    found = saddle_index(MatrixOperator(matrix(values, seed)), rel_tau=0.01, method="lanczos", seed=seed)
-    assert found.lower <= true_index(values, found) <= found.upper < 240
-    assert found.level == "bracketed"
-    assert 0 < found.failure_probability <= ACCEPTED
-
-
-@pytest.mark.slow
-def test_a_small_budget_gives_an_estimate_and_theory_a_bound() -> None:
-    """With too few products there is no upper bound but n, or one given from theory; the estimate's interval holds."""
-    values = np.concatenate([np.linspace(-1, -0.01, 150), np.linspace(0.001, 1, 250)])
-    operator = MatrixOperator(matrix(values))
-    found = saddle_index(operator, method="lanczos", max_hvps=60)
-    assert (found.level, found.negative, found.upper, found.failure_probability) == ("estimated", -1, 400, 0)
-    assert 0 < found.lower <= 150
-    assert found.estimate.low <= 150 <= found.estimate.high < 400
-    capped = saddle_index(operator, method="lanczos", max_hvps=60, upper=170)
-    assert (capped.level, capped.upper, capped.failure_probability) == ("bracketed", 170, 0)
-    assert capped.lower <= capped.estimate.low <= 150 <= capped.estimate.high <= 170
-    assert saddle_index(operator, method="dense").negative == 150
-
-
-@drawn
-@pytest.mark.slow
-@pytest.mark.long
-def test_a_hidden_eigenvalue_is_never_missed() -> None:
-    """One eigenvalue just below -tau among 150, and nothing gathered before: every seed counts it."""
-    tau = 0.02
-    values = np.concatenate([[-1.02 * tau], np.linspace(-0.2 * tau, 0.2 * tau, 60), np.linspace(0.01, 1, 89)])
-    operator = MatrixOperator(matrix(values))
-    blind = eigsh(operator, 1, which="highest", method="lanczos")
-    for seed in range(draws(50, 200)):
-        bounds = index_bounds(operator, blind, tau, 1e-14, 1e-6, 3000, seed)
-        assert bounds.lower == bounds.upper == 1, seed
-        assert 0 < bounds.failure_probability <= ACCEPTED
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("size", [1e-12, 1e-4, 2e-3, 2e-2])
-def test_products_of_known_error_are_refused_or_bracketed(size: float) -> None:
-    """With a skew error of norm `size` beside tau 1e-2 the bracket holds for the exact matrix, or tau is refused."""
-    values = np.concatenate([-np.geomspace(1.1e-2, 1, 12), np.linspace(0, 1, 50)])
-    skew = torch.randn(62, 62, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    skew = skew - skew.T
-    operator = MatrixOperator(matrix(values) + size * skew / torch.linalg.matrix_norm(skew))
-    refused = 0
-    for method in METHODS:
-        try:
-            found = saddle_index(operator, rel_tau=1e-2, method=method)
-        except NumericsError:
-            refused += 1
-        else:
-            assert found.lower <= true_index(values, found) <= found.upper
-            assert found.error >= size if size > 1e-10 else found.negative == 12
-    assert refused == (2 if size == 2e-2 else 0)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "rest", [np.linspace(-0.2, 0.2, 60), np.linspace(-0.7, 0.0, 60), np.r_[np.linspace(-0.745, -0.7, 30), np.ones(30)]]
-)
-def test_bounds_fail_as_seldom_as_they_say(rest: Array, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Accepted at one in five, a bound misses an eigenvalue at the limit in at most that share of runs."""
-    tau, accepted, runs = 0.02, 0.2, 300
-    monkeypatch.setattr(random_start, "_CHECK_EVERY", 2)
-    op = Diagonal(np.concatenate([[-0.7501 * tau], tau * rest, np.geomspace(tau, 1, 40)]))
-    blind = torch.zeros(len(op.values), 0, dtype=torch.float64)
-    chances = [complement._run(op, blind, tau, 0.0, accepted, 40, seeded(seed), True)[1] for seed in range(runs)]
-    missed = sum(chance <= accepted for chance in chances)
-    assert missed > 0
-    assert scipy.stats.binom.sf(missed - 1, runs, accepted) > 1e-4, missed / runs
-
-
-def test_each_run_of_a_search_has_a_share_of_its_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Any of those that copies take might have ended the search wrongly: 1/2, 1/6, 1/12 and so on."""
-    failures, chances, run = list[float](), list[float](), complement._run
-
-    def recorded(*arguments: Any) -> tuple[Tensor, float, int]:
-        found = run(*arguments)
-        failures.append(arguments[4])
-        chances.append(found[1])
-        return found
-
-    monkeypatch.setattr(complement, "_run", recorded)
-    op = Diagonal(np.concatenate([[-1.0] * 4, np.linspace(-0.001, 0.001, 500), np.geomspace(0.1, 1, 50)]))
-    bounds = index_bounds(op, eigsh(op, 1, which="highest", method="lanczos"), 0.02, 1e-14, 1e-6, 3000, 0)
-    assert (bounds.lower, bounds.upper) == (4, 4)
-    runs = len(failures)
-    assert runs >= 2
-    assert failures == pytest.approx([1e-6 / (j * (j + 1)) for j in range(1, runs + 1)])
-    assert bounds.failure_probability == pytest.approx(runs * (runs + 1) * chances[-1])
-    assert 0 < bounds.failure_probability <= 1e-6
-
-
-def test_a_bound_takes_no_more_products_than_the_spectrum_needs() -> None:
-    """A bulk within a hundredth of tau, and a few large eigenvalues: a quarter of the steps of the worst spectrum."""
-    tau = 1e-3
-    op = Diagonal(np.concatenate([np.linspace(-1e-5, 1e-5, 5000), np.geomspace(0.01, 1, 20)]))
-    eigen = eigsh(op, 1, method="lanczos")
-    bounds = index_bounds(op, eigen, tau, 1e-14, 1e-6, 3000, 0)
-    steps = next(k for k in range(1000) if kuczynski_wozniakowski(5020, k, 0.75 * tau) <= 1e-6)
-    assert (bounds.lower, bounds.upper) == (0, 0)
-    assert bounds.num_products <= steps / 4
-
-
-def test_the_width_of_the_spectrum_is_shown_too() -> None:
-    """Ten steps show neither end to a hundredth: they are no proof, however far the lowest value is from -tau."""
-    op = Diagonal(np.linspace(0, 1, 500))
-    run = RandomRun(op, None, seeded(0))
-    chances = [complement._chance(run, 5.0, is_exact=False) for _ in itertools.islice(run.projections(120), 12)]
-    assert chances[0] == 1.0
-    assert chances[-1] < 1e-6
-    nothing = torch.zeros(500, 0, dtype=torch.float64)
-    assert complement.unseen(op, nothing, 0.5, 1e-6, 1, seed=0) == (False, 1)
-
-
-def test_a_direction_half_found_still_counts() -> None:
-    """A gathered vector above -tau that hides a negative direction from its complement: the residual term counts it."""
-    tau, share = 0.02, 0.018
-    values = torch.cat([torch.tensor([-0.03]), torch.linspace(0.1, 1, 59)]).double()
-    operator = MatrixOperator(torch.diag(values))
-    q = torch.zeros(60, 1, dtype=torch.float64)
-    q[0], q[-1] = (1 - share) ** 0.5, share**0.5
-    quotient = q.T @ operator.matrix @ q
-    assert -tau < float(quotient) < -tau / 4
-    eigen = dataclasses.replace(eigsh(operator, 1), values=quotient.numpy(), vectors=q[None])
-    bounds = index_bounds(operator, eigen, tau, 1e-14, 1e-6, 3000, 0)
-    assert (bounds.lower, bounds.upper) == (0, 1)
-
-
-@pytest.mark.parametrize("error", [1e-14, 1e-8])
-def test_bounds_are_those_of_full_reorthogonalisation(error: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To rounding, with the same products; steps are left as they are only where products are exact."""
-    values = np.concatenate([-np.geomspace(0.3, 1, 8), np.linspace(-0.004, 0.004, 400), np.geomspace(0.01, 2, 1200)])
-    op, asked = Diagonal(values), []
-
-    def fully(*arguments: Any, partial: bool, **options: Any) -> RandomRun:
-        asked.append(partial)
-        return RandomRun(*arguments, partial=False, **options)
-
-    eigen = eigsh(op, 2, method="lanczos")
-    partial = index_bounds(op, eigen, 0.02, error, 1e-6, 3000, 0)
-    monkeypatch.setattr(complement, "RandomRun", fully)
-    full = index_bounds(op, eigen, 0.02, error, 1e-6, 3000, 0)
-    assert set(asked) == {error == 1e-14}
-    assert (partial.lower, partial.upper, partial.num_products) == (full.lower, full.upper, full.num_products)
-    assert partial.lower == partial.upper == 8
-    assert partial.failure_probability == pytest.approx(full.failure_probability, rel=1e-5)
-
-
-def test_orthogonalisation_counts_as_products(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 400 negative directions, each 64 gathered make a step cost a product more; a hopeless search is not begun."""
-    values = np.concatenate([-np.linspace(0.1, 1, 400), np.linspace(0.1, 1, 1600)])
-    op, runs = Diagonal(values), list[RandomRun]()
-
-    def recorded(*arguments: Any, **options: Any) -> RandomRun:
-        runs.append(RandomRun(*arguments, **options))
-        return runs[-1]
-
-    eigen = eigsh(op, 2, method="lanczos")
-    monkeypatch.setattr(complement, "RandomRun", recorded)
-    bounds = index_bounds(op, eigen, 0.02, 1e-14, 1e-6, 1500, 0)
-    spent = sum(run.num_products * (1 + run.locked.shape[1] / 64) for run in runs)
-    assert 1200 < spent <= 1500
-    assert bounds.num_products < 1000
-    assert bounds.upper is None
-    assert 100 < bounds.lower < 400
-    runs.clear()
-    assert index_bounds(op, eigen, 0.02, 1e-14, 1e-6, 3000, 0, expected=300).lower == 2
-    assert not runs
-
-
-@pytest.mark.parametrize(("lowest", "lower", "upper"), [(-195, 0, 1), (-205, 0, 1), (-220, 1, 1), (-180, 0, 0)])
-def test_products_in_error_leave_the_bracket_open(lowest: int, lower: int, upper: int) -> None:
-    """An eigenvalue within the error 0.001 of -tau = -0.02 may count or not; beyond it on either side it is known."""
-    operator = MatrixOperator(torch.diag(torch.cat([torch.tensor([lowest * 1e-4]), torch.linspace(0, 1, 59)]).double()))
-    bounds = index_bounds(operator, eigsh(operator, 1), 0.02, 1e-3, 1e-6, 3000, 0)
-    assert (bounds.lower, bounds.upper) == (lower, upper)
-
-
-@pytest.mark.slow
-def test_an_uncertain_run_gives_no_upper_bound() -> None:
-    """A tolerance too fine for the longest run leaves the upper bound open; a coarser one closes it."""
-    operator = Diagonal(np.linspace(0, 1, 20_000))
-    eigen = eigsh(operator, 1, method="lanczos", rtol=1e-3)
-    fine, coarse = (index_bounds(operator, eigen, tau, 1e-14, 1e-6, 3000, 0) for tau in (2e-5, 1e-3))
-    assert (fine.lower, fine.upper, fine.failure_probability) == (0, None, 0)
-    assert (coarse.lower, coarse.upper) == (0, 0)
-    assert 0 < coarse.failure_probability <= 1e-6
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("low", ["cluster", "giant", "decaying"])
-def test_directions_gathered_stay_orthogonal(low: str) -> None:
-    """One pass a step is enough: long after Ritz values converged, a run holds no copy and no part of the basis."""
-    ends = {"cluster": -1 - 1e-9 * np.arange(10), "giant": [-1e8], "decaying": -np.geomspace(1, 1e-5, 40)}
-    values = np.concatenate([ends[low], np.linspace(0, 1, 600)])
-    A = matrix(values)
-    Q = torch.linalg.qr(torch.randn(len(A), 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64))[0]
-    generator = torch.Generator().manual_seed(2)
-    found, _, steps = complement._run(MatrixOperator(A), Q, 1e-6, 0.0, 0.0, 300, generator)
-    assert steps == 300
-    assert found.shape[1] > 0
-    together = torch.cat([Q, found], dim=1)
-    assert float((together.T @ together - torch.eye(together.shape[1]).to(A)).abs().max()) <= 1e-13

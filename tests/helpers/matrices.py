@@ -10,6 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from landscape.curvature.inertia import Inertia
+
 Array = NDArray[np.float64]
 Blocks = tuple[Array, Array, Array]
 
@@ -51,6 +53,11 @@ def at_minus_tau(seed: int) -> tuple[Tensor, float]:
     """A matrix of order 6 and norm 1, and a tau of which the negative is an eigenvalue to rounding."""
     tau = 2.0**-20
     return matrix([1.0, 0.5, -0.3, -tau, 0.2, 0.7], seed), tau
+
+
+def true_index(values: Array, found: Inertia) -> int:
+    """Eigenvalues below -tau of a prescribed spectrum."""
+    return int((values < -found.tolerance).sum())
 
 
 def exact_index(A: Tensor, shift: float) -> int:
