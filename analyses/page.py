@@ -231,9 +231,9 @@ def definitions() -> dict[str, tuple[str, str]]:
     """The definition of x and the runs of each claim, from the protocol."""
     found = {}
     for line in PROTOCOL.read_text(encoding="utf-8").splitlines():
-        cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+        cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line.replace("`", ""))[1:-1]]
         if len(cells) == 4 and re.fullmatch(r"[ACODGTNRSI]\d", cells[0]):
-            found[cells[0]] = cells[2].replace("\\|", "|"), cells[3].replace("`", "")
+            found[cells[0]] = cells[2].replace("\\|", "|"), cells[3]
     return found
 
 

@@ -28,7 +28,7 @@ CHARTS = {
     ),
     "index": (
         "Saddle index of each block over the analysed steps",
-        "Negative eigenvalues; a bar where only bounds are known.",
+        "Saddle index; a bar where only bounds are known.",
     ),
     "kappa": (
         "Coupling ratios of each pair over the analysed steps",

@@ -69,6 +69,19 @@ def test_it_fits(page: Path, shown: Browser) -> None:
     assert tops == sorted(tops)
 
 
+def test_events_are_named_above_the_curves(shown: Browser) -> None:
+    """Whatever the run: the names come last, over a border in the colour of the card."""
+    last = "[...document.getElementById('accuracy').children].slice(-2)"
+    named = f"{last}.map(node => [node.textContent, getComputedStyle(node).stroke])"
+    card = "getComputedStyle(document.querySelector('figure')).backgroundColor"
+    shown.evaluate(
+        "kept = {...films[chosen.value]}; Object.assign(films[chosen.value], {memorised: 2, grokked: 5}); show()"
+    )
+    found, behind = shown.evaluate(f"[{named}, {card}]")
+    shown.evaluate("Object.assign(films[chosen.value], kept); show()")
+    assert found == [["memorised", behind], ["grokked", behind]]
+
+
 def test_the_slider_moves_through_the_steps(shown: Browser, tiny_hessian: HessianReader) -> None:
     """Table and spectra are those of the Hessian file at its step."""
     for at, step in enumerate(tiny_hessian.steps):

@@ -40,7 +40,7 @@ function axes(svg, film, ticks) {
   for (const [i, event] of ["memorised", "grokked"].entries()) if (film[event] !== null) {
     const x = place(film, film[event]);
     draw(svg, "line", {x1: x, x2: x, y1: TOP, y2: H - BOTTOM, class: "axis", "stroke-dasharray": "4 3"});
-    draw(svg, "text", {x: x - 4, y: TOP + 10 + 14 * i, "text-anchor": "end"}, event);
+    draw(svg, "text", {x: x - 4, y: TOP + 10 + 14 * i, "text-anchor": "end", class: "event"}, event);
   }
 }
 
@@ -211,7 +211,9 @@ function show() {
     const svg = document.getElementById(name);
     if (!svg) continue;
     svg.closest("figure").hidden = is_known[name] !== undefined && !is_known[name](film);
-    if (!svg.closest("figure").hidden) chart.paint(svg, film, now.step);
+    if (svg.closest("figure").hidden) continue;
+    chart.paint(svg, film, now.step);
+    svg.append(...svg.querySelectorAll(".event"));  // above the curves
   }
   const body = document.getElementById("blocks");
   body.replaceChildren();
