@@ -249,7 +249,7 @@ def title(results: Results, untested: Collection[str]) -> Markup:
     counts = map(count, ("supported", "not supported", "undecided"))
     held = f"{capital(size(results.name))} {{}} of the paper's {len(PAPER)} claims hold"
     found = Markup(held + ", {} come out the other way, {} stay undecided").format(*counts)
-    left = f", {len(untested)} {'are' if len(untested) > 1 else 'is'} {apart}"
+    left = Markup(", {} {} {}").format(count(apart), "are" if len(untested) > 1 else "is", apart)
     return found + (left if untested else "")
 
 

@@ -60,8 +60,7 @@ def left_open_by(scales: Sequence[Linked], claim: str) -> Markup:
     found = []
     for one in scales:
         open_ = [task for task in TASKS if (x := effects(one, claim, task)) and crosses(x)]
-        places = [place(claim, task) for task in open_]
-        names = [one.link(table, TASKS[task], **known) for task, (table, known) in zip(open_, places, strict=True)]
+        names = [one.link(table, TASKS[task], **known) for task in open_ for table, known in [place(claim, task)]]
         if names:
             found.append(Markup("{} at {}").format(Markup(" and ").join(names), one.name))
     return Markup("Open with {}. ").format(Markup(", ").join(found)) if found else Markup("")
