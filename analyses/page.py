@@ -32,7 +32,7 @@ from page_one_hot import to_half
 from page_others import division, gromov, spikes
 from page_points import ended, from_where, grokked, judged
 from page_rates import by_rate, when_highest
-from page_sizes import GAUGE, SIZES, sizes
+from page_sizes import GAUGE, SIZES, by_width, sizes
 from page_tasks import by_task
 from page_transformers import transformers
 from page_words import natural_text, transformer_on_text
@@ -108,7 +108,7 @@ class Results(Linked):
             name: self.link("curvature", number(value), **runs, analysis="plateau", block=block)
             for name, value, block in (("ratio", ratio, "E,W"), ("control", control, "W,V"), ("off", off, "E,W"))
         }
-        words = Markup("negative curvature of E,W is {} times as deep as that of its operands").format(linked["ratio"])
+        words = Markup("E,W is {} times as deep as its operands' rows").format(linked["ratio"])
         figure = depths(rows, f"Depth on the plateau at {self.name}, by block and seed: {words.striptags()}")
         caption = self.caption("curvature", runs)
         return {**linked, "deeper": control > 1, "figure": figure, "words": words, "caption": caption}
@@ -167,7 +167,7 @@ class Results(Linked):
         bound = rows[rows["block"] == "E,W"].set_index("step")["saddle_bound_constants"]
         on_it = (1 + lowest["E,W"] / bound).abs() < 0.01
         count = self.link("curvature", f"{on_it.sum()} of {len(on_it)}", study=FILM, block="E,W")
-        words = Markup("the depth of E,W is the norm of the bias's gradient within 1 % at {} steps").format(count)
+        words = Markup("−λ_min is ‖∂L/∂b₁‖ within 1 % at {} steps").format(count)
         alt = f"Depth of each pair over training at {self.name}: {words.striptags()}"
         caption = self.caption("curvature", {"study": FILM})
         return {"figure": training(rows, self.events(), alt), "words": words, "caption": caption}
@@ -177,7 +177,7 @@ class Results(Linked):
         rows = self.tables["runs"]
         if not (rows["study"] == SIZES).any():
             return None
-        found = sizes(rows, self.tables["curvature"], self.link)
+        found = sizes(self.name, rows, self.tables["curvature"], self.link)
         # The settings that the others are compared to belong to other studies.
         bases = which(rows, **PLAIN), which(rows, study="constants", case="four")
         drawn = pd.concat([rows[rows["study"].isin([SIZES, GAUGE])], *bases])
@@ -320,6 +320,7 @@ def written(out: Path) -> dict[Path, str]:
         "tables": tables,
         "seen": {name: one["arms"]["seen"] for name, one in tables.items() if one["arms"]["seen"]},
         "sizes": by_size,
+        "widths": {results.name: ends for results in done if (ends := by_width(results))},
         "timing": timing(every),
         "geometry": last_geometry(every),
         "maps": maps,

@@ -83,25 +83,33 @@ def case_of(known: Setting) -> str:
 
 
 def inside(curvature: pd.DataFrame, known: Setting, link: Link) -> dict[str, Markup]:
-    """The depth of an arm's first block on the plateau, that of E,W or of the tables alone, and its index."""
-    blocks = curvature[curvature["block"].isin(["E,W", "W"])]
+    """The depth and the index of an arm's first block on the plateau, E,W or the tables alone, and the depth of W,V."""
+    blocks = curvature[curvature["block"].isin(["E,W", "W", "W,V"])]
     where = {"study": ARMS, "case": case_of(known)}
     if which(blocks, **where).empty:
         where = {**known, "analysis": "plateau"}
     rows = which(blocks, **where)
     if rows.empty:
-        return dict.fromkeys(("depth", "index"), Markup("–"))
-    # Where both blocks were analysed, E,W is the arm's.
+        return dict.fromkeys(("depth", "index", "control"), Markup("–"))
+    control = rows[rows["block"] == "W,V"]
+    # Where both others were analysed, E,W is the arm's.
     rows = rows[rows["block"] == min(rows["block"])]
-    depth = max(0.0, -float(rows["lowest"].median()))
     low, high = (float(rows[f"index_{end}"].median()) for end in ("lower", "upper"))
     count = f"{low:,.0f}" if low == high else f"{low:,.0f} to {high:,.0f}"
     told = {
-        "depth": number(depth) if depth > 1e-12 else "0",
+        "depth": depth(rows),
         "index": count if high <= MOST_APART * low else "not determined",
     }
     of = {**where, "block": rows["block"].iloc[0]}
-    return {name: link("curvature", text, **of) for name, text in told.items()}
+    found = {name: link("curvature", text, **of) for name, text in told.items()}
+    found["control"] = link("curvature", depth(control), **{**where, "block": "W,V"}) if len(control) else Markup("–")
+    return found
+
+
+def depth(rows: pd.DataFrame) -> str:
+    """The median of −λ_min over rows, 0 within rounding."""
+    found = -float(rows["lowest"].median())
+    return number(found) if found > 1e-12 else "0"
 
 
 def below_the_grid(scale: Linked) -> list[dict[str, Markup | str]]:
@@ -171,7 +179,17 @@ def experiment(tables: Mapping[str, pd.DataFrame], scale: str, link: Link) -> di
     named |= {words[0]: row for words, row in rows.items() if words not in by_d}
     seen = analysed(curvature)
     l2_groks = bool(chosen(runs, study=TABLES, case="l2")["grokked"].notna().any())
-    return {"rows": rows, "named": named, "figures": figures, "seen": seen, "l2_groks": l2_groks}
+    decays = {
+        words: link("runs", f"{of['weight_decay'].iloc[0]:g}", **known)
+        for words, known in {
+            "under the nuclear norm": every.get("c: tables, nuclear norm"),
+            "under L2": every.get("b: tables, L2"),
+            "of E and W": every.get("a: E and W, L2"),
+        }.items()
+        if known and len(of := chosen(runs, **known))
+    }
+    found = {"rows": rows, "named": named, "figures": figures, "seen": seen, "l2_groks": l2_groks}
+    return found | {"decays": decays}
 
 
 def analysed(curvature: pd.DataFrame) -> str:

@@ -292,3 +292,8 @@ def size(scale: str) -> str:
 
 def capital(text: str) -> str:
     return text[0].upper() + text[1:]
+
+
+def listed(parts: dict[str, Markup]) -> Markup:
+    """Numbers by scale: `quick 1, mid 2, paper 3`."""
+    return Markup(", ").join(Markup("{} {}").format(scale, text) for scale, text in parts.items())

@@ -29,11 +29,15 @@ class Linked(Scale):
 
 
 def linked(place: str, rows: pd.DataFrame, text: str, /, **known: object) -> Markup:
-    """Text that leads to the first row of a CSV with these values; its title names the file behind that row."""
-    row = rows[np.logical_and.reduce([rows[name] == value for name, value in known.items()])].iloc[0]
-    values = " ".join(map(str, [*known.values(), *([row["file"]] if "file" in rows else [])]))
-    link = Markup('<a class="n" href="{}#L{}" title="{}, row {}">{}</a>')
-    return link.format(place, row.name + 2, place, values, text)
+    """Text that leads to the first row of a CSV with these values; its title says which, and how many there are.
+
+    It names the file behind the row, where there is one row alone.
+    """
+    of = rows[np.logical_and.reduce([rows[name] == value for name, value in known.items()])]
+    row, count = of.iloc[0], len(of)
+    values = " ".join(map(str, [*known.values(), *([row["file"]] if "file" in rows and count == 1 else [])]))
+    told = f"row {values}" if count == 1 else f"the {count} rows {values}"
+    return Markup('<a class="n" href="{}#L{}" title="{}, {}">{}</a>').format(place, row.name + 2, place, told, text)
 
 
 def setup(runs: pd.DataFrame) -> str:

@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import pandas as pd
-from beyond import SLOW
 from exact import ALPHA
 from markupsafe import Markup
 from page_again import AGAIN, again
 from page_arms import step
 from page_beside import PLAIN, middle, ratio, spread, times
-from page_claims import number, size
+from page_claims import listed, number, size
 from page_links import Linked
 from page_one_hot import NEVER_GROKKED, beside, to_half
+from page_peaks import OPERANDS, Scales, first_step, peaks, peaks_of_operands, within_a_step
 from page_sizes import DEPTHS, ratios
 from page_tasks import left_open_by
-from scale import Setting, chosen, which
+from scale import ARMS, Setting, chosen, which
 
-Scales = Sequence[Linked]
-"""Those with verdicts, smallest first."""
-
-OPERANDS = "operands"
-"""Study of the operands' rows of E where C5 and C6 are read."""
 TOP = {**PLAIN, "analysis": "top-plateau", "block": "E"}
 """The rows with λ_max(W)/λ_max(E) on the plateau."""
 
@@ -69,11 +64,6 @@ def untested(told: Mapping[str, Note], scales: Scales) -> dict[str, str]:
         for claim, one in told.items()
         if one.weak
     }
-
-
-def listed(parts: dict[str, Markup]) -> Markup:
-    """Numbers by scale: `quick 1, mid 2, paper 3`."""
-    return Markup(", ").join(Markup("{} {}").format(scale, text) for scale, text in parts.items())
 
 
 def shared(parts: dict[str, Markup]) -> Markup:
@@ -127,8 +117,26 @@ def rare_tokens(scales: Scales) -> Note | None:
         "untrained networks do not test the claim."
     )
     text = Markup(words).format(listed(cells["step"]), shared(cells["small"]), shared(cells["full"]))
-    asked = "rare_late" in scales[-1].tables
-    return Note(text, tuple(weak), Markup("R1 and R2 ask trained ones." if asked else ""))
+    return Note(text + in_trained_ones(scales), tuple(weak))
+
+
+def in_trained_ones(scales: Scales) -> Markup:
+    """At which sizes R2, which asks C2 of trained networks, finds what the paper says; empty where it was not asked."""
+    rows = {one.name: judged_beyond(one, "R2") for one in scales}
+    if all(row is None for row in rows.values()):
+        return Markup("")
+    there = [one for one in scales if (row := rows[one.name]) is not None and row["verdict"] == "supported"]
+    if not there:
+        return Markup(" In trained ones R2 does not find it either.")
+    texts = {one.name: one.link("beyond", number(rows[one.name]["median"]), claim="R2") for one in there}
+    return Markup(" In trained ones small batches do leave them behind: {} (R2).").format(listed(texts))
+
+
+def judged_beyond(scale: Linked, claim: str) -> pd.Series | None:
+    """The row of a claim on fresh seeds; None where a scale does not have it."""
+    table = scale.tables.get("beyond", pd.DataFrame(columns=["claim"]))
+    rows = table[table["claim"] == claim]
+    return rows.iloc[0] if len(rows) else None
 
 
 @note("C3")
@@ -145,9 +153,12 @@ def batches(scales: Scales) -> Note | None:
         size(last.name).capitalize(),
         last.link("runs", ratio(*large), study="sampling", sampler="skewed", batch_size="512"),
     )
-    more = Markup("All at a learning rate of {}; that of the paper's sampling figure is 0.001{}.")
-    asked = ", of which S2 asks" if last.runs(SLOW).size else ""
-    return Note(text, more=more.format(f"{small[0]['lr'].iloc[0]:g}", asked))
+    if (row := judged_beyond(last, "S2")) is not None:
+        effect = last.link("beyond", f"× {number(math.exp(row['median']))}", claim="S2")
+        text += Markup(" At 0.001, the rate of the paper's sampling figure, it is {} ({}, S2).").format(
+            effect, row["verdict"]
+        )
+    return Note(text, more=Markup("All others at a learning rate of {}.").format(f"{small[0]['lr'].iloc[0]:g}"))
 
 
 @note("C4")
@@ -166,9 +177,28 @@ def couplings(scales: Scales) -> Note | None:
     ]
     end = "."
     if all((of[operands] < 1).all() for of in found.values()):
-        end = ": without the constant tokens it is the shallower one at every size, in every seed."
+        end = Markup(": without the constant tokens it is the shallower one at every size, in every seed{}.").format(
+            unless_wide(scales)
+        )
     text = Markup("E,W over W,V: {}; with the operands' rows of E alone {}{}").format(*texts, end)
     return Note(left_open_by(scales, "C4") + text)
+
+
+def unless_wide(scales: Scales) -> Markup:
+    """Where a wider E alone makes E,W the deeper one without constant tokens: of the arms by d of two tokens."""
+    found = Markup("")
+    for one in scales:
+        rows = ratios(one.tables["runs"], one.tables["curvature"])
+        rows = rows[(rows["study"] == ARMS) & (rows["tokens"] == 2) & rows["case"].str.fullmatch(r"d\d+")]
+        whole = rows.groupby("embed_dim")["E,W over W,V"]
+        wide = [d for d, median in whole.median().items() if median > 1]
+        if wide:
+            known = {"study": ARMS, "case": f"d{wide[0]}", "block": "E,W"}
+            texts = [f"{(whole.get_group(d) > 1).sum()} of {len(whole.get_group(d))} at d = {d}" for d in wide]
+            found += Markup("; but at {} with a wider E the deeper one in {}").format(
+                one.name, one.link("curvature", ", ".join(texts), **known)
+            )
+    return found
 
 
 @note("C5")
@@ -216,13 +246,6 @@ def gap_to_operands(scales: Scales) -> Markup:
     return text.format(listed(found)) if found else Markup("")
 
 
-def peaks(scale: Linked, of: Setting = PLAIN) -> pd.DataFrame:
-    """By seed, the analysed step after 0 at which λ_max of each block is highest under c = 1."""
-    top = chosen(scale.tables["curvature"], **of, analysis="top").reset_index()
-    top = top[top["step"] > 0].sort_values("highest")
-    return top.groupby(["seed", "block"])["step"].last().unstack("block")
-
-
 @note("C6")
 def falls(scales: Scales) -> Note | None:
     """In how many seeds x is 0 by construction, and where the others could not have decided, whatever they were."""
@@ -245,35 +268,13 @@ def falls(scales: Scales) -> Note | None:
     )
     if least:
         text += Markup(" The others allow no p below {}.").format(listed(least))
-    return Note(text, tuple(least), first_step(scales[-1]) + peaks_of_operands(scales))
-
-
-def peaks_of_operands(scales: Scales) -> Markup:
-    """In how many seeds λ_max of the operands' rows is highest where that of E is, where that was studied."""
-    found: dict[str, Markup] = {}
-    for one in scales:
-        highest = peaks(one, of := {"study": OPERANDS, "case": "c1"})
-        if len(highest):
-            same = f"{(highest['E'] == highest['E[operands]']).sum()} of {len(highest)}"
-            found[one.name] = one.link("curvature", same, **of, analysis="top", block="E[operands]")
-    text = Markup(" In runs of their own the operands' rows of E peak at the analysed step of E: {}.")
-    return text.format(listed(found)) if found else Markup("")
+    return Note(text, tuple(least), within_a_step(scales) + first_step(scales[-1]) + peaks_of_operands(scales))
 
 
 def least_p(scale: Linked, claim: str) -> float:
     """The least p that a two-sided test over all signs can have with the x of a claim that are not 0."""
     moved = int((scale.rows("seeds", claim=claim)["x"] != 0).sum())
     return float(min(1.0, 2.0 ** (1 - moved)))
-
-
-def first_step(scale: Linked) -> Markup:
-    """That λ_max of W is highest at Adam's first step, where it is in every seed; else nothing."""
-    highest = peaks(scale)
-    if highest.empty or (highest["W"] != 1).any():
-        return Markup("")
-    of = {**PLAIN, "analysis": "top", "block": "W"}
-    first = scale.link("curvature", f"{(highest['W'] == 1).sum()} of {len(highest)}", **of)
-    return Markup("W's peak is that of Adam's first step in {} {}.").format(first, size(scale.name))
 
 
 def curvature_off(scale: Linked) -> list[float]:
@@ -317,12 +318,10 @@ def balance(scales: Scales) -> Note | None:
     if not found:
         return None
     last = scales[-1].name
-    words = (
-        "In size, not in change: {}, the slope of one logarithm over the other is {}, 1 if proportional. The ratio of "
-        "curvatures misses what it should be by {}."
-    )
+    words = "In size, not in change: {}, the slope of one logarithm over the other is {}, 1 if proportional."
     off = listed({name: cells["off"] for name, cells in found.items()})
-    return Note(Markup(words).format(size(last), found[last]["slope"], off))
+    more = Markup("The ratio of curvatures misses what it should be by {}.").format(off)
+    return Note(Markup(words).format(size(last), found[last]["slope"]), more=more)
 
 
 @note("C8")

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
+from markupsafe import Markup
 from matplotlib.colors import to_hex
 from page_claims import capital, number
 from page_dots import Row, Series, dots
-from page_links import Link
+from page_links import Link, Linked
+from scale import ARMS
 
 from landscape.report.style import colour
 
@@ -105,7 +107,7 @@ def settings(table: pd.DataFrame, measure: Measure, name: str) -> pd.DataFrame:
     return rows.assign(value=rows[column], y=rows[measure.column]).dropna(subset="y").sort_values("value")
 
 
-def sizes(runs: pd.DataFrame, curvature: pd.DataFrame, link: Link) -> dict[str, Any]:
+def sizes(scale: str, runs: pd.DataFrame, curvature: pd.DataFrame, link: Link) -> dict[str, Any]:
     """The figure of what changes with size, and of each measure in words which quantity moves it most, with numbers."""
     table = measured(runs, curvature)
     told = {measure: moves(table, measure, link) for measure in (WHOLE, OPERANDS, SHARE, CONSTANT)}
@@ -116,7 +118,7 @@ def sizes(runs: pd.DataFrame, curvature: pd.DataFrame, link: Link) -> dict[str, 
         f"{' and '.join(of)} {'change' if len(of) > 1 else 'changes'} most with {quantity}"
         for quantity, of in drivers.items()
     ]
-    title = capital("; ".join(parts))
+    title = f"At {scale}, {'; '.join(parts)}"
     of = lambda measure, label="": series(table, measure, label)  # noqa: E731
     rows = [
         Row("Depth on the plateau over that of W,V", [of(WHOLE, WHOLE.block), of(OPERANDS, OPERANDS.block)]),
@@ -125,6 +127,21 @@ def sizes(runs: pd.DataFrame, curvature: pd.DataFrame, link: Link) -> dict[str, 
     ]
     figure = dots(rows, {name: one.axis for name, one in VARIED.items()}, title)
     return {"figure": figure, "title": title, "told": {capital(one.words): found for one, found in told.items()}}
+
+
+def by_width(scale: Linked) -> list[Markup]:
+    """The ratio of the depths of E,W and W,V at the widths of E with the least and the greatest median, in the arms."""
+    rows = ratios(scale.tables["runs"], scale.tables["curvature"])
+    rows = rows[(rows["study"] == ARMS) & rows["case"].str.fullmatch(r"base|d\d+")]
+    middles = rows.groupby("case")[WHOLE.column].median().dropna()
+    if len(middles) < 2:
+        return []
+    found = []
+    for case in (middles.idxmin(), middles.idxmax()):
+        d = rows.loc[rows["case"] == case, VARIED["d"].column].iloc[0]
+        known = {"study": ARMS, "case": case, "block": WHOLE.block}
+        found.append(scale.link("curvature", f"{WHOLE.text(middles[case])} at d = {d}", **known))
+    return found
 
 
 def series(table: pd.DataFrame, measure: Measure, label: str) -> Series:

@@ -97,7 +97,7 @@ def test_the_page_follows_rare_tokens(
     html, report = unescape(texts[tmp_path / "index.html"]), texts[tmp_path / "report.md"]
     for name, judgement in zip(("R1", "R2"), judgements, strict=True):
         sentence = {"supported": BEYOND[name].holds, "not supported": BEYOND[name].opposite}
-        assert html.count(said := sentence.get(judgement, BEYOND[name].question)) >= 2
+        assert html.count(said := sentence.get(judgement, BEYOND[name].question)) >= (2 if name == "R1" else 1)
         assert said in report
         assert f"{name} {judgement}, " in " ".join(unlinked(html).split())
     last = {"follows": "1 [1, 1]", "opposes": "−1 [−1, −1]"}

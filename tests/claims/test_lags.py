@@ -118,8 +118,10 @@ def test_what_analysed_steps_know_is_read_from_runs_that_have_more_of_them(tmp_p
     table.loc[table["event"] == "half", "step"] *= 5
     table.to_csv(tmp_path / "mid/peaks.csv", index=False)
     text = unescape(page.written(tmp_path)[tmp_path / "index.html"])
-    assert re.search(r'"mid/peaks.csv#L\d+" title="mid/peaks.csv, row kappa_peak">before, × 3 \[3, 3\]</a>', text)
-    assert re.search(r'"mid/lags.csv#L\d+" title="mid/lags.csv, row half">before, × 1.5 \[', text)
+    assert re.search(
+        r'"mid/peaks.csv#L\d+" title="mid/peaks.csv, the 10 rows kappa_peak">before, × 3 \[3, 3\]</a>', text
+    )
+    assert re.search(r'"mid/lags.csv#L\d+" title="mid/lags.csv, the 10 rows half">before, × 1.5 \[', text)
 
 
 def test_how_far_apart_the_analysed_steps_are_is_said(tmp_path: Path) -> None:

@@ -104,13 +104,17 @@ def test_every_number_leads_to_its_row(three: Path) -> None:
     numbers = [link for link in reader.links if link.get("class") == "n"]
     assert len(numbers) > 13 * 3 * 3
     for link in numbers:
-        name, _, row = str(link["title"]).partition(", row ")
+        told = re.fullmatch(r"(\S+), (?:row|the (\d+) rows) (.*)", str(link["title"]))
         target, _, place = str(link["href"]).partition("#L")
-        assert target == name
+        assert told
+        assert target == told[1]
         with (three / target).open(encoding="utf-8") as file:
-            values = list(csv.reader(file))[int(place) - 1]
-        for word in row.split():
-            assert word in values, link
+            rows = list(csv.reader(file))
+        words = set(told[3].split())
+        assert words <= set(rows[int(place) - 1]), link
+        # Of a number of several rows it is the first.
+        assert not any(words <= set(row) for row in rows[: int(place) - 1]), link
+        assert sum(words <= set(row) for row in rows) >= int(told[2] or 1)
     others = {str(link["href"]) for link in reader.links if link.get("class") != "n"}
     for link in others:
         if link.startswith("#"):
@@ -147,7 +151,7 @@ def test_every_arm_of_the_experiment_is_counted(three: Path) -> None:
     # Clopper and Pearson's interval of 3 of 10, as in their tables.
     assert shown["d: E and W, d = 8"] == {
         "grokked": "3 of 10", "share": "7% to 65%", "memorised": "10 of 10", "at": "200", "step": "∞", "delay": "∞",
-        "rank": "10.4", "nuclear": "418", "depth": "–", "index": "–",
+        "rank": "10.4", "nuclear": "418", "depth": "–", "index": "–", "control": "–",
     }  # fmt: skip
     assert shown["a: E and W, L2"]["delay"] == "804"
     assert (arms["named"]["least"]["d"], arms["named"]["most"]["d"]) == ("8", "16")
@@ -182,8 +186,9 @@ def test_what_folding_the_constant_tokens_does_is_said(three: Path) -> None:
         )  # fmt: skip
     words = unescape(re.sub(r"\s+", " ", (three / "index.html").read_text(encoding="utf-8")))
     words = re.sub(r"<[^>]+>", "", words)
-    each = [f"t {name} it memorises in × 1 [1, 1] of the steps and groks sooner" for name in SCALES]
-    assert f"A{each[0]}; a{each[1]}; a{each[2]}." in words
+    first, *others = (f"{name}{', in' if name == SCALES[0] else ' in'} × 1 [1, 1]" for name in SCALES)
+    each = [f"{first} of the steps", *(f"at {other}" for other in others)]
+    assert f"It memorises, at {'; '.join(f'{one} and groks sooner' for one in each)}." in words
 
 
 def test_what_changes_with_size_is_said(three: Path) -> None:
@@ -193,8 +198,8 @@ def test_what_changes_with_size_is_said(three: Path) -> None:
     most = "changes most with"
     # E,W is 0.5, 4 and 1.5 times as deep where d, h and p are larger; of two tokens every row is one of an operand.
     for words in (
-        f"The depth of E,W over W,V {most} the hidden width h; the gauge's share of E,W's index {most} the input form; "
-        f"the constant of C7 {most} the modulus p",
+        f"At quick, the depth of E,W over W,V {most} the hidden width h; the gauge's share of E,W's index {most} the "
+        f"input form; the constant of C7 {most} the modulus p",
         f"The depth of E,W over W,V {most} the hidden width h: h {base:.3g} at 64, {4 * base:.3g} at 256; "
         f"d {base / 2:.3g} at 64, {base:.3g} at 16; p {base:.3g} at 59, {1.5 * base:.3g} at 97; tokens {two} at 2, "
         f"{base:.3g} at 4.",

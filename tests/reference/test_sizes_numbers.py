@@ -117,8 +117,9 @@ def test_each_dot_is_a_seed_and_each_line_joins_medians(
 def test_the_title_names_what_moves_each_quantity_most(by_hand: dict[tuple[str, str], Panel]) -> None:
     report = (REFERENCE / "report.md").read_text(encoding="utf-8")
     title = next(line for line in report.splitlines() if line.startswith("## ") and "most with" in line)
+    assert title.startswith("## At quick, ")
     words = {"d": "embedding's width d", "h": "hidden width h", "p": "modulus p", "tokens": "input form"}
-    for name, what in {"E,W": "The depth of E,W", "gauge": "gauge's share", "constant": "constant of C7"}.items():
+    for name, what in {"E,W": "the depth of E,W", "gauge": "gauge's share", "constant": "constant of C7"}.items():
         changes = {}
         for column in COLUMNS:
             middles = [statistics.median(ys) for ys in by_hand[name, column].values()]
