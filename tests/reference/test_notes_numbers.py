@@ -186,7 +186,7 @@ def test_the_weight_decay_of_tables_is_said(told: str) -> None:
     }
     assert of == {"nuclear": {"0.002"}, "l2": {"0.0002"}}
     decays = "0.002 under the nuclear norm, 0.0002 under L2, 0.001 of E and W; it decays V and biases, too"
-    assert f"λ was chosen on other seeds: {decays}" in told
+    assert f"λ, chosen for tables on other seeds, is {decays}" in told
 
 
 def test_c2_is_compared_before_small_batches_have_learned(told: str) -> None:
