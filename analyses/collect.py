@@ -22,7 +22,8 @@ from words import BY_RANK, BY_STEP, JUDGED, OTHERS, WORDS, losses, ranges, words
 
 from landscape.errors import LandscapeError, complain
 from landscape.storage.files import sha256
-from landscape.storage.schema import LEVELS
+from landscape.storage.schema import HESSIAN, LEVELS
+from landscape.storage.views import load_group
 from landscape.sweep.plan import DEFINITION
 from landscape.text import write_csv
 
@@ -41,6 +42,8 @@ ON_THE_WAY = (
 OF_A_STEP = ("curvature_ratio", "saddle_bound", "saddle_bound_operands", "saddle_bound_constants")
 MOST_RATIOS = 8
 """Coupling ratios of a pair in curvature.csv."""
+SPREAD = 51
+"""Most eigenvalues of a block and step in spectra.csv."""
 
 
 Runs = Mapping[str, Sequence[Run]]
@@ -149,6 +152,17 @@ def curvature(run: Run, analysis: str) -> pd.DataFrame:
     return pd.concat([which, at, table, file], axis=1)
 
 
+def spectra(run: Run, analysis: str) -> pd.DataFrame:
+    """Eigenvalues evenly spaced by rank, both ends among them, of each block all of whose were computed."""
+    parts = []
+    for block, values in load_group(run.planned.hessian[analysis], HESSIAN, "spectrum").items():
+        rows = np.linspace(0, values.shape[1] - 1, min(SPREAD, values.shape[1])).round().astype(int)
+        for step, row in zip(values["step"].values, values.values, strict=True):
+            part = {"step": step, "block": block, "below": rows / max(values.shape[1] - 1, 1), "eigenvalue": row[rows]}
+            parts.append(pd.DataFrame({**run.identity, "analysis": analysis, **part}))
+    return pd.concat(parts) if parts else pd.DataFrame()
+
+
 def metrics(run: Run) -> pd.DataFrame:
     """One row a recorded step of a run."""
     table = run.data[[name for name in ON_THE_WAY if name in run.data]].to_dataframe().rename_axis("step").reset_index()
@@ -182,6 +196,7 @@ def tables(studies: Runs) -> dict[str, pd.DataFrame]:
         "points": [pd.DataFrame([point(*one)]) for one in done if one[0].planned.path.parent.name in POINTS],
         "runs": [pd.DataFrame([run_row(run)]) for run in runs],
         "curvature": [curvature(*one) for one in done],
+        "spectra": [spectra(*one) for one in done if one[0].planned.path.parent.name == FILM],
         "metrics": [metrics(run) for run in followed],
         "ranks": [ranks(run) for run in chosen(studies, ARMS)],
         "tokens": [*rare(studies), *map(last_tokens, chosen(studies, RARE_LATE))],
@@ -197,7 +212,7 @@ def tables(studies: Runs) -> dict[str, pd.DataFrame]:
         "zipf": [pd.DataFrame([zipf(run)]) for run in chosen(texts, OTHERS)],
         "losses": [losses(run) for study, case in BY_STEP for run in chosen(texts, study, **case)],
     }
-    return {name: pd.concat(parts, ignore_index=True) for name, parts in found.items() if parts}
+    return {name: pd.concat(parts, ignore_index=True) for name, parts in found.items() if any(map(len, parts))}
 
 
 def joined(table: pd.DataFrame, path: Path) -> pd.DataFrame:

@@ -40,7 +40,7 @@ from scale import FILM, which
 
 from landscape.config import TrainConfig, preset
 from landscape.errors import LandscapeError, complain
-from landscape.report.film import CHARTS, GEOMETRY
+from landscape.report.film import CHARTS, GEOMETRY, SPECTRUM
 from landscape.report.page import environment
 from landscape.report.style import colour
 
@@ -157,7 +157,8 @@ class Results(Linked):
     def film(self) -> dict[str, Any]:
         """What the slider shows."""
         run = self.filmed()
-        shown = film(self.of_film("curvature"), self.of_film("metrics"), f"{self.name}/curvature.csv")
+        whole = [self.of_film("spectra")] if "spectra" in self.tables else []
+        shown = film(self.of_film("curvature"), self.of_film("metrics"), f"{self.name}/curvature.csv", *whole)
         return {**shown, **self.events(), "run": run["file"], "setting": setup(which(self.tables["runs"], study=FILM))}
 
     def over_training(self) -> dict[str, Any]:
@@ -295,6 +296,7 @@ def written(out: Path) -> dict[Path, str]:
     filmed = [results for results in done if results.has_film]
     training = {results.name: results.over_training() for results in filmed}
     films = {results.name: results.film() for results in reversed(filmed)}
+    whole = [name for name, found in films.items() if found["largest"]]
     circling = {f"{one.name}, with circles": found for one in every if (found := film_of_circles(one))}
     said_once = {
         "title": title(done[-1], [name for name, one in told.items() if done[-1].name in one.weak]),
@@ -343,9 +345,10 @@ def written(out: Path) -> dict[Path, str]:
         "comparisons": [one.words for one in COMPARISONS],
         "compared": {one.name: compared(one.tables["runs"], one.link) for one in done},
         "by_task": {one.name: by_task(one.tables["runs"], one.tables["curvature"], one.link) for one in done},
-        "charts": CHARTS | (GEOMETRY if circling else {}),
+        "charts": CHARTS | (SPECTRUM if whole else {}) | (GEOMETRY if circling else {}),
         "films": films | circling,
         "film_of": "scale",
+        "spectra_of": whole,
     }
     templates = environment(HERE / "templates")
     texts = {"index.html": "page.html.j2", "report.md": "report.md.j2"}

@@ -265,12 +265,18 @@ def alone(figure: Markup) -> str:
     return whole.replace(">", ">" + style, 1) + "\n"
 
 
-def film(curvature: pd.DataFrame, metrics: pd.DataFrame, place: str) -> dict[str, Any]:
+NO_SPECTRA = pd.DataFrame(columns=["step", "block", "eigenvalue"])
+
+
+def film(
+    curvature: pd.DataFrame, metrics: pd.DataFrame, place: str, spectra: pd.DataFrame = NO_SPECTRA
+) -> dict[str, Any]:
     """What the slider shows of one run: its blocks by step, and its accuracies.
 
-    curvature: rows of the curvature.csv at `place`.
+    curvature: rows of the curvature.csv at `place`; spectra: those of spectra.csv.
     """
     by_step = {}
+    spectrum = {of: [*map(known, values)] for of, values in spectra.groupby(["step", "block"])["eigenvalue"]}
     for step, rows in curvature.groupby("step"):
         blocks = {}
         last = rows.drop_duplicates("block", keep="last")
@@ -279,7 +285,8 @@ def film(curvature: pd.DataFrame, metrics: pd.DataFrame, place: str) -> dict[str
             index = {name: None if math.isnan(row[name]) else row[name] for name in INDEX}
             ends = {name: known(row[name]) for name in ("lowest", "highest")}
             there = {"row": f"{place}#L{at + 2}", "title": f"{place}, row {row['block']} {step} {row['file']}"}
-            blocks[row["block"]] = {**ends, **index, "level": row["index_level"], "kappa": ratios, **there}
+            found = {**ends, **index, "level": row["index_level"], "kappa": ratios, **there}
+            blocks[row["block"]] = found | {"spectrum": spectrum.get((step, row["block"]), [])}
         by_step[int(step)] = blocks
     accuracy = {name: metrics[name].tolist() for name in ("step", "train_accuracy", "test_accuracy")}
-    return assembled(by_step, accuracy)
+    return assembled(by_step, accuracy) | {"largest": float(spectra["eigenvalue"].abs().max()) if len(spectra) else 0}

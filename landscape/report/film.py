@@ -39,7 +39,7 @@ CHARTS = {
 SPECTRUM = {
     "spectrum": (
         "All eigenvalues of the dense blocks at the step of the slider",
-        "Share of the eigenvalues below each value at the step of the slider; left of the line they are negative.",
+        "Share of eigenvalues below each value; left of the line they are negative.",
     )
 }
 GEOMETRY = {

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import collect
+import h5py
 import numpy as np
 import page
 import page_notes
@@ -86,6 +87,24 @@ def test_the_constant_tokens_of_four_are_those_of_the_curvature_study(
     assert same(primary.constants(Scale(tmp_path / "out/four")), numbers["D1"])
     assert Files(four).four_tokens()
     assert not Files(tiny_scale).four_tokens()
+
+
+def test_spectra_are_those_of_the_file(tiny_scale: Path, collected: Path) -> None:
+    """Of the film alone, by h5py: each eigenvalue at its rank, both ends, blocks without a spectrum left out."""
+    table = pd.read_csv(collected / "spectra.csv")
+    assert set(table["study"]) == {"film"}
+    for seed, of_run in table.groupby("seed"):
+        with h5py.File(tiny_scale / f"film/base-s{seed}.hessian-film.h5") as file:
+            steps = list(file["step"][:])
+            whole = [block for block in file["block"].asstr() if block in file["spectrum"]]
+            assert len(of_run.groupby(["step", "block"])) == len(steps) * len(whole)
+            for (step, block), rows in of_run.groupby(["step", "block"]):
+                values = file["spectrum"][block][steps.index(step)]
+                ranks = (rows["below"] * (len(values) - 1)).round().astype(int).tolist()
+                np.testing.assert_allclose(rows["eigenvalue"], values[ranks], rtol=1e-12)
+                assert ranks[0] == 0
+                assert ranks[-1] == len(values) - 1
+                assert len(rows) == min(51, len(values))
 
 
 def test_the_tables_hold_all_that_the_verdicts_need(numbers: dict[str, primary.Numbers], copied: Path) -> None:
