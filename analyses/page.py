@@ -30,6 +30,7 @@ from page_map import decay_map
 from page_notes import notes, proportional, untested
 from page_one_hot import to_half
 from page_others import division, gromov, spikes
+from page_outside import outside
 from page_points import ended, from_where, grokked, judged
 from page_rates import by_rate, when_highest
 from page_sizes import GAUGE, SIZES, by_width, sizes
@@ -331,6 +332,7 @@ def written(out: Path) -> dict[Path, str]:
         "swept": swept(every),
         "transformers": beyond,
         "definitions": definitions(),
+        "outside": outside([done[-1], Results(out / TRANSFORMER), text, reader]),
         "transformer": next(one for one in every if one.name == TRANSFORMER),
         "words": words,
         "text": text,

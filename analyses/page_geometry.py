@@ -53,6 +53,7 @@ def last_geometry(scales: Sequence[Linked]) -> dict[str, Any] | None:
     return {
         "settings": list(settings),
         "rows": {name: [cells[name] for cells in settings.values()] for name in ("grokked", *COLUMNS)},
+        "lower": {words: count for one in studied for words, count in lower(one)},
         "limits": studied[-1].link("geometry", f"{at_limits.sum()} of {len(at_limits)}", study=first["study"]),
     }
 
@@ -69,23 +70,29 @@ def by_task(scale: Linked) -> Iterator[tuple[str, Mapping[str, Markup]]]:
         yield f"{scale.name}, {TASKS[task]}", linked
 
 
+def lower(scale: Linked) -> Iterator[tuple[str, Markup]]:
+    """Each task of a scale in words, and in how many runs restricted loss is below test loss."""
+    for (study, task), rows in scale.tables["geometry"].groupby(["study", "task"], sort=False):
+        of = rows.dropna(subset="test_restricted_loss")
+        below = of["test_restricted_loss"] < of["test_loss"]
+        known = {"study": study, "task": task}
+        if len(of):
+            yield f"{scale.name}, {TASKS[task]}", scale.link("geometry", f"{below.sum()} of {len(below)}", **known)
+
+
 def cell(rows: pd.DataFrame, column: str) -> str:
-    """The median with the least and the largest; in how many runs it beats 99 % of chance, of what has a null."""
+    """The median with the least and the largest; in how many runs it beats 99 % of chance, of what has a null.
+
+    Of the scaling index that alone: it is the exponent of the best fit, which has the null.
+    """
     values = rows[column]
     if values.isna().all():
         return "–"
-    shown = bounded if column == INDEX else number
-    middle, low, high = (shown(float(value)) for value in (values.median(), values.min(), values.max()))
+    if column == INDEX:
+        return f"({int((rows['scaling_r2_p'] <= LEVEL).sum())})"
+    middle, low, high = (number(float(value)) for value in (values.median(), values.min(), values.max()))
     text = middle if low == high else f"{middle} [{low}, {high}]"
-    # The index is the exponent of the best fit, which has the null.
-    p = "scaling_r2_p" if column == INDEX else f"{column}_p"
-    return f"{text} ({int((rows[p] <= LEVEL).sum())})" if p in rows else text
-
-
-def bounded(index: float) -> str:
-    """A scaling index; one at a limit of its search may lie beyond."""
-    sign = {LIMITS[0]: "≤\u00a0", LIMITS[1]: "≥\u00a0"}.get(index, "")
-    return f"{sign}{number(index)}"
+    return f"{text} ({int((rows[p] <= LEVEL).sum())})" if (p := f"{column}_p") in rows else text
 
 
 def film_of_circles(scale: Linked) -> dict[str, Any] | None:

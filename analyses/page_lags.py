@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from exact import later, median_interval
 from lags import CLAIM, EVENTS, FALL, LAGS, ON_GRID, PEAKS, REFERENCE
@@ -28,6 +29,8 @@ ASKED = {
 """What the geometry may come before or after, by event."""
 FIRST = "circle"
 """Event that comes before the reference in every run, so that circles are there sooner than their share is large."""
+NEAR = 0.9
+"""Share of a peak that rivals it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +63,7 @@ class Lag:
 
     @property
     def count(self) -> str:
-        """In how many seeds the event came later, whatever the steps that were analysed."""
+        """In how many seeds the event came later, whichever of the steps beside it that were analysed it was at."""
         return f"{sum(value > 0 for value in self.least)} of {len(self.least)}"
 
 
@@ -96,7 +99,7 @@ def timing(scales: Sequence[Linked]) -> dict[str, Any] | None:
         "first": last.link("lags", f"{sum(first)} of {len(first)}", event=FIRST),
         "bounds": {name: found for name, one in studied.items() if (found := bounds(one)) is not None},
         "grid": grid(studied),
-        "drops": {name: found for name, one in studied.items() if (found := drop(one)) is not None},
+        "peaks": {name: found for name, one in studied.items() if (found := peaks(one)) is not None},
         "rows": rows,
     }
 
@@ -117,15 +120,21 @@ def grid(studied: Mapping[str, Linked]) -> Markup | None:
     return last.link("curvature", f"{counts.min()} to {counts.max()}", study=study)
 
 
-def drop(scale: Linked) -> Markup | None:
-    """The largest factor, over seeds, from κ₁ at its peak to that at the analysed step beside it; None: not known."""
-    factors = []
+def peaks(scale: Linked) -> dict[str, Markup] | None:
+    """How far κ₁ stands out at its peak: the largest factor to a step beside it, and rivals further away.
+
+    A rival, seen in so many runs, is a step that is not beside the peak and comes within 10 % of it. None: not known.
+    """
+    factors, rivals = [], []
     for _, rows in on_grid(scale).groupby(level="seed"):
         kappa = rows.dropna(subset="kappa_1").groupby("step")["kappa_1"].max().to_numpy()
         at = int(kappa.argmax()) if len(kappa) else 0
         factors += [kappa[at] / kappa[beside] for beside in (at - 1, at + 1) if 0 <= beside < len(kappa)]
-    study = table_of(ON_GRID[0], scale)
-    return scale.link("curvature", number(max(factors)), study=study) if factors else None
+        rivals.append(bool((np.delete(kappa, slice(max(at - 1, 0), at + 2)) >= NEAR * kappa.max(initial=0)).any()))
+    if not factors:
+        return None
+    link = functools.partial(scale.link, "curvature", study=table_of(ON_GRID[0], scale))
+    return {"drop": link(number(max(factors))), "rivals": link(f"{sum(rivals)} of {len(rivals)}")}
 
 
 def bounds(scale: Linked) -> Markup | None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pandas as pd
 from beyond import DECAYS, SKEWS
 from decay_map import LATE
+from markupsafe import Markup
+from page_beside import differences, ratio
+from page_claims import number
 from page_figures import heat
 from page_links import Link, Linked
 from page_transformers import judged
@@ -46,9 +49,29 @@ def decay_map(scale: Linked, link: Link) -> dict[str, Any] | None:
         "decays": decays,
         "censored": {name: link("map", never(asked, decay), weight_decay=decay) for name, decay in decays.items()},
         "never": link("map", never(table), study="map"),
+        "saved": list(saved(table, link)),
+        "rest": resting(table, link),
         "late": link("map", f"{(table['rest_rare'] > last['rest_rare']).sum()} of {len(table)}", study="map"),
         "caption": scale.caption("map", {"study": "map"}),
     }
+
+
+def saved(table: pd.DataFrame, link: Link) -> Iterator[Markup]:
+    """Grokking with the most skewed tokens over that with uniform ones, by each decay at which half of both grok."""
+    for decay, rows in table.groupby("weight_decay"):
+        by_skew = [chosen(rows, skew=skew) for skew in (rows["skew"].max(), rows["skew"].min())]
+        if all(math.isfinite(of["grokked"].fillna(math.inf).median()) for of in by_skew):
+            sooner = sum(value < 0 for value in differences(*by_skew))
+            text = f"{ratio(*by_skew)} at weight decay {decay:g} ({sooner} of {len(by_skew[0])} sooner)"
+            yield link("map", text, weight_decay=decay)
+
+
+def resting(table: pd.DataFrame, link: Link) -> Markup:
+    """The step at which rare tokens rest over that of frequent ones: least and largest median of the map."""
+    ratios = (table["rest_rare"] / table["rest_frequent"]).groupby([table["skew"], table["weight_decay"]]).median()
+    return link(
+        "map", f"× {number(ratios.min())} to {number(ratios.max())} as many steps", study=table["study"].iloc[0]
+    )
 
 
 def never(table: pd.DataFrame, decay: float | None = None) -> str:

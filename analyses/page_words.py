@@ -151,17 +151,32 @@ SETTING = ["sampler", "batch_size", "weight_decay"]
 
 
 def opposed(ranges: pd.DataFrame, link: Link) -> dict[str, Markup]:
-    """Least and largest median cosine of the ranges: where the protocol looks, and where they come nearest to 1."""
-    medians = ranges[ranges["weight_decay"] > 0].groupby([*SETTING, "first"])["opposed"].median()
-    middle = medians.groupby(SETTING).median()
+    """Least and largest median cosine of the ranges: where the protocol looks, and where they come nearest to 1.
+
+    There: of the rarer half of the ranges, from which rank on, and with the medians of the ratio.
+    """
+    columns = ["opposed", "balance"]
+    medians = ranges[ranges["weight_decay"] > 0].groupby([*SETTING, "first"])[columns].median()
     found = {}
-    for name, at in (("judged", ("random", 64, 0.001)), ("nearest", middle.idxmax())):
+    for name, at in (
+        ("judged", ("random", 64, 0.001)),
+        ("nearest", medians["opposed"].groupby(SETTING).median().idxmax()),
+    ):
         of = medians.loc[at]
         known = dict(zip(SETTING, at, strict=True))
-        found[name] = link("ranges", f"{number(of.min())} to {number(of.max())}", **known)
         sampler, size, decay = at
         found[f"{name}_at"] = link("ranges", f"{sampler} batches of {size} at weight decay {decay:g}", **known)
+        if name == "nearest":
+            of = of.iloc[len(of) // 2 :]
+            known["first"] = of.index[0]
+            found["from"] = link("ranges", f"{of.index[0]}", **known)
+            found["ratio"] = link("ranges", between(of["balance"]), **known)
+        found[name] = link("ranges", between(of["opposed"]), **known)
     return found
+
+
+def between(values: pd.Series) -> str:
+    return f"{number(values.min())} to {number(values.max())}"
 
 
 def ranks(first: int, last: int) -> str:

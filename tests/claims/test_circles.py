@@ -75,8 +75,8 @@ def test_the_page_shows_the_end_and_the_film(tmp_path: Path) -> None:
     rows = [
         {**known, "seed": seed, "task": "add", "line_spearman_p": 0.005 * (seed - 199), "scaling_r2_p": 0.5}
         | dict.fromkeys(COLUMNS.values(), 0.125)
-        | {"num_frequencies": 4 + seed - 200, "test_restricted_loss": math.nan}
-        for seed in (200, 201, 202)
+        | {"num_frequencies": 4 + seed - 200, "test_restricted_loss": restricted}
+        for seed, restricted in ((200, 0.1), (201, math.nan), (202, 0.2))
     ]
     pd.DataFrame(rows).to_csv(folder / "geometry.csv", index=False)
     shares = [
@@ -112,9 +112,10 @@ def test_the_page_shows_the_end_and_the_film(tmp_path: Path) -> None:
     plain = " ".join(unlinked(unescape(html)).split())
     assert "<th>paper, a + b</th></tr>" in plain
     cells = {
-        "grokked": "0 of 1", "frequencies in use": "5 [4, 6]", "restricted test loss": "–", "largest |ρ|": "0.125 (2)",
-        "circle R²": "0.125", "scaling index": "≤ 0.125 (0)",
+        "grokked": "0 of 1", "frequencies in use": "5 [4, 6]", "restricted test loss": "0.15 [0.1, 0.2]",
+        "largest |ρ|": "0.125 (2)", "circle R²": "0.125", "scaling index": "(0)",
     }  # fmt: skip
     for name, cell in cells.items():
         assert f'<th scope="row">{name}</th><td>{cell}</td></tr>' in plain
     assert "stands at a limit in 3 of 3 runs" in plain
+    assert "Restricted loss is below test loss in 1 of 2 (paper, a + b); where" in plain

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from html import unescape
 from pathlib import Path
 
@@ -88,11 +89,27 @@ def test_the_page_follows_the_map(cost: float, judgement: str, tmp_path: Path) -
     assert "absent from 50% of batches" in plain
     assert "of the whole map 50 of 200 runs never grokked" in plain
     assert "of its runs 0 of 20 at weight decay 0.0005 never grokked" in plain
+    assert "Where most grok" not in plain
+    assert "come to rest after × 1.5 to 40 as many steps as frequent ones" in re.sub("<[^>]*>", "", html)
     assert "p = 59, 3 tokens, d = 16, h = 64, seeds 200 to 209; map.csv." in plain
     figure = texts[tmp_path / "figures/quick-map.svg"]
     # Five decays of the largest skew never grok; four skews of the least decay still move in the last fifth.
     assert (figure.count(">∞<"), figure.count(">&gt; 8,000<")) == (5, 4)
     assert (f">{1000 * cost:,.0f}<" in figure, figure.count(">300<"), figure.count(">600<")) == (True, 4, 4)
+
+
+def test_skew_is_compared_where_most_runs_grok(tmp_path: Path) -> None:
+    """By seed, at each weight decay at which both the most and the least skewed tokens have a median step."""
+    write_map(tmp_path / "quick", 1.0)
+    table = pd.read_csv(tmp_path / "quick/map.csv")
+    table.loc[(table["skew"] == 1) & (table["weight_decay"] >= 0.002), "grokked"] = 500.0
+    late = (table["skew"] == 0) & (table["seed"] >= SEEDS[5])
+    table.loc[late & (table["weight_decay"] == 0.004), "grokked"] = math.nan
+    table.loc[late & (table["weight_decay"] == 0.002), "grokked"] = 400.0
+    table.to_csv(tmp_path / "quick/map.csv", index=False)
+    told = re.sub("<[^>]*>", "", unescape(page.written(tmp_path)[tmp_path / "index.html"]))
+    factor = math.sqrt(0.5 * 1.25)
+    assert f"uniform ones take × {factor:.3g} [0.5, 1.25] at weight decay 0.002 (5 of 10 sooner). Rare" in told
 
 
 def test_a_trial_without_the_map_says_nothing_of_it(tmp_path: Path) -> None:
