@@ -87,8 +87,8 @@ class TrainConfig:
     lr_ratio: float | Literal["prop41", "curvature", "auto"] = field(
         1.0,
         "c = lr_E / lr_W: a number, or measured during training; prop41: Proposition 4.1 (W of a Transformer: all that "
-        "reads E in its first layer); curvature: sqrt(lambda_max(H_WW) / lambda_max(H_EE)); auto: half of E's edge of "
-        "stability.",
+        "reads E in its first layer); curvature: sqrt(lambda_max(H_WW) / lambda_max(H_EE)); auto: doubled until E "
+        "is half-way to its edge of stability.",
         above=0,
     )
     lr_ratio_every: int = field(50, "Steps between two updates of a measured lr_ratio.", at_least=1)

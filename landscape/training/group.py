@@ -131,8 +131,7 @@ class Group:
 
         The curvature policy equalises lr^2 * lambda_max, the second-order loss change of a step of size lr. In a
         bilinear least-squares model (F1) this is sigma_max(E) / sigma_max(W), as in Proposition 4.1. Without a finite
-        positive ratio, as at E = 0 or W = 0, the ratio keeps its value. That of the edge of stability never rises
-        after its first measurement: too large a step throws E into flat regions, whose edge is further out still.
+        positive ratio, as at E = 0 or W = 0, the ratio keeps its value.
         """
         measured = [i for i, m in enumerate(self.members) if isinstance(m.config.lr_ratio, str)]
         if not measured:
@@ -170,7 +169,12 @@ class Group:
 
     @torch.inference_mode(False)
     def _edge_ratio(self, i: int) -> float:
-        """The ratio of E's edge of stability of a member; NaN before the first step, or where there is none."""
+        """The ratio that E's edge of stability allows a member; NaN before the first step, or where there is no edge.
+
+        It at most doubles from one measurement to the next, as the edge is that of a quadratic and says nothing of
+        large steps. Once the edge has held it back, it never rises again: too large a step throws E into flat
+        regions, whose edge is further out still.
+        """
         if not self.step:
             return math.nan
         member = self.members[i]
@@ -181,7 +185,11 @@ class Group:
         except (np.linalg.LinAlgError, LandscapeError):
             # Numbers out of range: the next record says that the run diverged.
             return math.nan
-        return found if self.step == self.config.lr_ratio_every else min(found, member.lr_ratio)
+        if not found < math.inf:
+            return math.nan
+        # A power of two has only been doubled so far.
+        is_free = math.frexp(member.lr_ratio)[0] == 0.5
+        return min(found, (2 if is_free else 1) * member.lr_ratio)
 
     def _sigma(self) -> dict[str, list[float]]:
         """Largest singular values of E and W by member."""
