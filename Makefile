@@ -99,7 +99,7 @@ studies-beyond-exploratory: $(INSTALLED)
 	$(call beyond,text,beyond/exploratory)
 	$(BIN)/python analyses/page.py
 
-# The pilots that the page shows: each sweep of c with `--lr-ratio auto`, and tables with L2 at a smaller λ. Seeds 0 to 2.
+# Pilots: each sweep of c from which the best was chosen, and tables with L2 at a smaller λ. Seeds 0 to 2.
 studies-pilots: $(INSTALLED)
 	$(call pilots,quick)
 	$(call pilots,mid)

@@ -6,11 +6,12 @@ import dataclasses
 import math
 import operator
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pandas as pd
 import primary
 from decay_map import MAP
+from exact import later
 from lags import CLAIM, LAGS, REFERENCE
 from primary import Numbers, Tests
 from rare_late import RARE_LATE
@@ -142,8 +143,52 @@ def follows_the_edge(scale: Scale) -> Numbers:
 
 
 def within_the_best(scale: Scale) -> Numbers:
-    x = primary.difference(at_rate(scale, AUTO), at_rate(scale, BEST[scale.name]))
-    return {seed: math.log(1.1) - slower for seed, slower in x.items()}
+    return primary.difference(at_rate(scale, AUTO), at_rate(scale, BEST[scale.name]), by=within)
+
+
+def within(auto: float, best: float) -> float:
+    """How far below 110 % of the best step that under auto lies; 0 where neither came."""
+    return 0.0 if math.isnan(auto) and math.isnan(best) else math.log(1.1) - later(auto, best)
+
+
+ELSEWHERE = "auto-settings"
+"""Study of that rate with other tasks, starts and weight decays."""
+SETTINGS = {
+    "mul": "a · b",
+    "squares": "a² + b²",
+    "E-small": "E starts at half its scale",
+    "E-large": "E starts at twice its scale",
+    "decay-low": "half the weight decay",
+    "decay-high": "twice the weight decay",
+}
+"""Its settings: each has a case at c = 1 (even), one at the best c of the pilots (swept) and one under auto."""
+
+
+def elsewhere(scale: Scale, one: str, other: str, by: Callable[[float, float], float]) -> Numbers:
+    """By seed, the median over settings of a measure of two cases."""
+
+    def steps(setting: str, case: str) -> pd.Series:
+        found: pd.Series = scale.runs(ELSEWHERE, case=f"{setting}-{case}")["grokked"]
+        return found
+
+    x = pd.DataFrame({name: primary.difference(steps(name, one), steps(name, other), by) for name in SETTINGS})
+    return {seed: middle(row) for seed, row in zip(x.index, x.to_numpy().tolist(), strict=True)}
+
+
+def middle(values: Sequence[float]) -> float:
+    """The median of an even number of values; 0 between opposite infinities, NaN where one is missing."""
+    if any(map(math.isnan, values)):
+        return math.nan
+    low, high = sorted(values)[len(values) // 2 - 1 :][:2]
+    return 0.0 if low == -high else (low + high) / 2
+
+
+def follows_elsewhere(scale: Scale) -> Numbers:
+    return elsewhere(scale, "even", AUTO, later)
+
+
+def within_elsewhere(scale: Scale) -> Numbers:
+    return elsewhere(scale, AUTO, "swept", within)
 
 
 TESTS: Mapping[str, Tests] = {
@@ -181,6 +226,8 @@ class Family:
 
 FRESH = range(500, 510)
 """Seeds of what was exploratory before."""
+LAST = range(600, 610)
+"""Seeds of the rate of E that follows its edge."""
 FAMILIES = (
     Family(
         "lags",
@@ -197,10 +244,19 @@ FAMILIES = (
     Family(
         "runs",
         AUTO,
-        range(400, 410),
+        LAST,
         {
             "A1": ("c from E's edge of stability groks sooner than c = 1", follows_the_edge),
             "A2": ("It takes at most 10 % longer than the best c of a sweep", within_the_best),
+        },
+    ),
+    Family(
+        "runs",
+        ELSEWHERE,
+        LAST,
+        {
+            "A3": ("With other tasks, starts and weight decays it groks sooner than c = 1", follows_elsewhere),
+            "A4": ("There it takes at most 10 % longer than the best c of a sweep", within_elsewhere),
         },
     ),
     Family(

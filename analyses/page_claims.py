@@ -145,6 +145,19 @@ BEYOND = {
         "step of grokking, auto over the best c",
         lambda x: 1.1 * math.exp(-x),
     ),
+    "A3": Claim(
+        "With other tasks, starts and weight decays, too, it groks sooner than at equal rates.",
+        "With other tasks, starts and weight decays it groks later than at equal rates.",
+        "With other tasks, starts and weight decays, does it grok sooner than at equal rates?",
+        "step of grokking, c = 1 over auto, in the median of six settings",
+    ),
+    "A4": Claim(
+        "There it takes at most 10 % longer than at the best c of a sweep.",
+        "There it takes more than 10 % longer than at the best c of a sweep.",
+        "Does it take at most 10 % longer there than at the best c of a sweep?",
+        "step of grokking, auto over the best c, in the median of six settings",
+        lambda x: 1.1 * math.exp(-x),
+    ),
     "R1": Claim(
         "In trained MLPs weight decay, not rarity alone, leaves rare tokens with shorter embeddings than others.",
         "In trained MLPs norms follow frequency less with weight decay than without.",

@@ -180,7 +180,7 @@ def measured(name: str, numbers: Numbers, seeds: Sequence[int]) -> Numbers:
                 "`make studies` makes what is missing; look at the others with `landscape info`. A primary test leaves "
                 "no seed out",
             )
-    return numbers
+    return {seed: numbers[seed] for seed in seeds}
 
 
 def judge(x: Mapping[str, Numbers], tests: Tests) -> pd.DataFrame:

@@ -195,6 +195,34 @@ def on_fresh_seeds(folder: Path) -> list[dict[str, dict[int, float]]]:
     return found
 
 
+def on_rates(folder: Path) -> list[dict[str, dict[int, float]]]:
+    """x of the learning rate of E that follows its edge, and of the settings that a scale has it in."""
+    seeds, found = range(600, 610), []
+    best = {"quick": "256.0", "mid": "64.0", "paper": "16.0", "transformer": "10.0"}[folder.name]
+    at: dict[tuple[str, str, int], float] = {}
+    rates = {"1.0": "even", best: "swept", "auto": "auto"}
+    for row in rows(folder / "runs.csv"):
+        if row["study"] == "auto-settings":
+            setting, _, rate = row["case"].rpartition("-")
+        elif row["study"] == "auto" and row["lr_ratio"] in rates:
+            setting, rate = "", rates[row["lr_ratio"]]
+        else:
+            continue
+        at[setting, rate, int(row["seed"])] = float(row["grokked"] or "inf")
+
+    def over(one: str, other: str, seed: int, settings: set[str]) -> float:
+        return float(np.median([minus(at[of, one, seed], at[of, other, seed]) for of in settings]))
+
+    there = {setting for setting, *_ in at}
+    assert len(there - {""}) in (0, 6)
+    for names, of in ((("A1", "A2"), there & {""}), (("A3", "A4"), there - {""})):
+        if of:
+            sooner = {seed: over("even", "auto", seed, of) for seed in seeds}
+            within = {seed: np.log(1.1) - over("auto", "swept", seed, of) for seed in seeds}
+            found.append(dict(zip(names, (sooner, within), strict=True)))
+    return found
+
+
 @pytest.mark.parametrize("name", ["transformer", *SCALES])
 def test_verdicts_beyond_the_paper_follow_from_the_committed_tables(name: str) -> None:
     folder = REFERENCE / name
@@ -211,17 +239,7 @@ def test_verdicts_beyond_the_paper_follow_from_the_committed_tables(name: str) -
         }
         cost = lambda seed, decay: np.log(cell[seed, decay, 0.7] / cell[seed, decay, 0.0])  # noqa: E731
         families.append({"G2": {seed: cost(seed, 0.002) - cost(seed, 0.0005) for seed in range(200, 210)}})
-    at = {
-        (row["lr_ratio"], int(row["seed"])): float(row["grokked"] or "inf")
-        for row in rows(folder / "runs.csv")
-        if row["study"] == "auto"
-    }
-    if at:
-        best = {"quick": "256.0", "mid": "64.0", "paper": "16.0", "transformer": "10.0"}[name]
-        seeds = range(400, 410)
-        sooner = {seed: minus(at["1.0", seed], at["auto", seed]) for seed in seeds}
-        within = {seed: np.log(1.1) - minus(at["auto", seed], at[best, seed]) for seed in seeds}
-        families.append({"A1": sooner, "A2": within})
+    families += on_rates(folder)
     families += on_fresh_seeds(folder)
     committed = {(row["claim"], int(row["seed"])): float(row["x"]) for row in rows(folder / "beyond-seeds.csv")}
     verdicts = {row["claim"]: row for row in rows(folder / "beyond.csv")}
