@@ -24,15 +24,19 @@ GEOMETRY = {
     "line": "pls_q2",
 }
 """Quantity of the geometry file by the name of its event."""
+OVER_CHANCE = ("circle",)
+"""Half of what is left of these above their null counts: any plane of noise has a circle R² of 0.6."""
 EVENTS = {
     "memorised": "99 % training accuracy",
     "loss_peak": "test loss is highest",
     "index_peak": "the saddle index of the pair is highest",
     "kappa_peak": "κ₁ of the pair is highest",
-    "circle": "circle R² appears",
+    "circle": "circle R² is half way from chance to its last value",
     "dimension": "the participation ratio has fallen to twice its last value",
     "line": "PLS Q² appears",
     "index_half": "the saddle index has fallen to half of its peak",
+    "excluded": "excluded training loss has risen half way from its least to its last value",
+    "restricted": "restricted test loss has fallen to half of its peak",
     "loss_half": "test loss has fallen to half of its peak",
     "half": "50 % test accuracy",
     "grokked": "95 % test accuracy",
@@ -62,8 +66,12 @@ def lags(run: Run) -> pd.DataFrame:
     geometry = run.geometry()
     steps = geometry["step"].values
     for event, name in GEOMETRY.items():
-        at = appears(steps, geometry[name].values, geometry[f"{name}_p"].values, falls=event == "dimension")
+        values = geometry[name].values - (geometry[f"{name}_null"].values if event in OVER_CHANCE else 0)
+        at = appears(steps, values, geometry[f"{name}_p"].values, falls=event == "dimension")
         found[event] = np.nan if at is None else float(at)
+    if "restricted_loss" in geometry:
+        found["restricted"] = fall(geometry["restricted_loss"].sel(split="test").to_series().dropna())
+        found["excluded"] = rise(geometry["excluded_loss"].sel(split="train").to_series().dropna())
     known = {**run.identity, "model": run.planned.config.model}
     return pd.DataFrame([{**known, "event": event, "step": step} for event, step in found.items()])
 
@@ -78,3 +86,10 @@ def fall(values: pd.Series) -> float:
     after = values[values.index > highest(values)]
     low = after[after <= HALF * values.max()]
     return float(low.index[0]) if len(low) else np.nan
+
+
+def rise(values: pd.Series) -> float:
+    """The first step by which values by step have come half way from their least to their last; NaN: never."""
+    after = values[values.index >= values.idxmin()] if len(values) else values
+    high = after[(after > after.min()) & (after >= HALF * (after.min() + after[-1:].max()))]
+    return float(high.index[0]) if len(high) else np.nan

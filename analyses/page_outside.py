@@ -17,6 +17,7 @@ QUESTIONS = {
     "Do uniform tokens grok before skewed ones?": ("C3", "T3", None, None),
     "Does weight decay leave rare tokens with shorter embeddings?": ("R1", "R1", "N1", None),
     "Do small batches do so more than large ones?": ("R2", "R2", "N2", None),
+    "Does E's rate at its edge of stability (auto) grok sooner than c = 1?": ("A1", "A1", None, None),
     "Does the main frequency appear before 50 % test accuracy?": ("G1", "G1", None, None),
 }
 """The claim that asks it of each network."""

@@ -187,8 +187,18 @@ def test_events_are_those_of_the_raw_files(tmp_path: Path) -> None:
     assert found["index_peak"] == max(sorted(index), key=lambda at: index[at])
     with h5py.File(run.planned.path.with_suffix(".geometry.h5")) as file:
         at, share, p = (file[name][:] for name in ("step", "top_frequency_share", "top_frequency_share_p"))
+        r2, chance, r2_p = (file[f"top_circle_r2{end}"][:] for end in ("", "_null", "_p"))
+        train, test = (file["split"][:].tolist().index(name) for name in (b"train", b"test"))
+        restricted, excluded = file["restricted_loss"][:, test], file["excluded_loss"][:, train]
     there = at[(p <= 0.01) & (share >= share[-1] / 2)]
     np.testing.assert_equal(found["frequency"], there[0] if len(there) else np.nan)
+    there = at[(r2_p <= 0.01) & (r2 - chance >= (r2[-1] - chance[-1]) / 2)]
+    np.testing.assert_equal(found["circle"], there[0] if len(there) else np.nan)
+    after = at[(at > at[restricted.argmax()]) & (restricted <= restricted.max() / 2)]
+    np.testing.assert_equal(found["restricted"], after[0] if len(after) else np.nan)
+    least = excluded.argmin()
+    after = at[least + 1 :][excluded[least + 1 :] >= (excluded[least] + excluded[-1]) / 2]
+    np.testing.assert_equal(found["excluded"], after[0] if len(after) else np.nan)
     with h5py.File(run.planned.path.with_suffix(".geometry.h5"), "r+") as file:
         file.attrs["status"] = "running"
     with pytest.raises(LandscapeError, match=r"geometry.h5 is running, not complete"):
@@ -200,3 +210,10 @@ def test_a_peak_and_its_fall() -> None:
     assert (lags.highest(values), lags.fall(values)) == (10, 30)
     assert np.isnan(lags.fall(values[:3]))
     assert np.isnan(lags.highest(values[:0]))
+
+
+def test_a_rise_is_from_the_least_to_the_last() -> None:
+    values = pd.Series({0: 4.0, 10: 1.0, 20: 1.9, 30: 2.0, 40: 5.0, 50: 3.0})
+    assert lags.rise(values) == 30
+    for falling in (values[:2], values[:0]):
+        assert np.isnan(lags.rise(falling))

@@ -11,7 +11,7 @@ from helpers.made_tables import write_tables
 from page_links import Linked
 from page_outside import QUESTIONS, outside
 
-COUPLING, RATE, _, _, DECAY, _, FREQUENCY = QUESTIONS
+COUPLING, RATE, _, _, DECAY, *_, FREQUENCY = QUESTIONS
 
 
 def test_each_network_answers_by_its_own_claim(tmp_path: Path) -> None:
