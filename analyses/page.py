@@ -298,7 +298,7 @@ def written(out: Path) -> dict[Path, str]:
     training = {results.name: results.over_training() for results in filmed}
     films = {results.name: results.film() for results in reversed(filmed)}
     whole = [name for name, found in films.items() if found["largest"]]
-    circling = {f"{one.name}, with circles": found for one in every if (found := film_of_circles(one))}
+    circling = {f"{one.name}, circles": found for one in every if (found := film_of_circles(one))}
     said_once = {
         "title": title(done[-1], [name for name, one in told.items() if done[-1].name in one.weak]),
         "scales": scales,
@@ -328,6 +328,7 @@ def written(out: Path) -> dict[Path, str]:
         "geometry": last_geometry(every),
         "maps": maps,
         "edges": rates_of_E,
+        "edges_title": headline("A1", {name: one["claims"][0] for name, one in rates_of_E.items()}) if rates_of_E else "",
         "swept": swept(every),
         "transformers": beyond,
         "definitions": definitions(),

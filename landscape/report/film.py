@@ -28,7 +28,7 @@ CHARTS = {
     ),
     "index": (
         "Saddle index of each block over the analysed steps",
-        "Saddle index; a bar where only bounds are known.",
+        "Saddle index; bars where only bounds are known.",
     ),
     "kappa": (
         "Coupling ratios of each pair over the analysed steps",
@@ -39,7 +39,7 @@ CHARTS = {
 SPECTRUM = {
     "spectrum": (
         "All eigenvalues of the dense blocks at the step of the slider",
-        "Share of eigenvalues below each value; left of the line they are negative.",
+        "Share of eigenvalues below each value; left of the line: negative.",
     )
 }
 GEOMETRY = {
@@ -49,7 +49,7 @@ GEOMETRY = {
     ),
     "circle": (
         "The numbers in the plane of the embedding's largest frequency at the step of the slider",
-        "Numbers, dark to bright, in the plane of the largest frequency; lines join neighbours.",
+        "Numbers, dark to bright, in the largest frequency's plane; lines join neighbours.",
     ),
 }
 POINTS, ROWS = 101, 400

@@ -100,8 +100,8 @@ def test_the_page_shows_the_end_and_the_film(tmp_path: Path) -> None:
     judge_beyond(folder)
     html = page.written(tmp_path)[tmp_path / "index.html"]
     films = json.loads(re.findall(r'id="films">(.*?)</script>', html)[0])
-    assert list(films) == ["paper", "paper, with circles"]
-    film = films["paper, with circles"]
+    assert list(films) == ["paper", "paper, circles"]
+    film = films["paper, circles"]
     assert [(one["step"], list(one["blocks"])) for one in film["steps"]] == [(9, ["E,W"]), (90, [])]
     assert (film["memorised"], film["grokked"], film["run"]) == (20, None, "lags/base-s200.h5")
     assert film["setting"] == "p = 59, 3 tokens, d = 16, h = 64, seed 200"
