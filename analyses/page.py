@@ -18,7 +18,7 @@ from markupsafe import Markup
 from matplotlib.colors import to_hex
 from page_again import again, turned
 from page_arms import arm, below_the_grid, constant_tokens, experiment, frozen_from, step
-from page_auto import edges, swept
+from page_auto import edges, swept, what_became
 from page_beside import COMPARISONS, PLAIN, compared, spread
 from page_claims import CLAIMS, capital, headline, number, said, size
 from page_figures import COLOURS, READER, SCALES, TEXT, TRANSFORMER, alone, depths, effects, film, shares, training
@@ -328,7 +328,7 @@ def written(out: Path) -> dict[Path, str]:
         "geometry": last_geometry(every),
         "maps": maps,
         "edges": rates_of_E,
-        "edges_title": headline("A1", {name: one["claims"][0] for name, one in rates_of_E.items()}) if rates_of_E else "",
+        "edges_title": what_became(rates_of_E),
         "swept": swept(every),
         "transformers": beyond,
         "definitions": definitions(),

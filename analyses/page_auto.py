@@ -11,7 +11,7 @@ import pandas as pd
 from beyond import AUTO, BEST, ELSEWHERE, SETTINGS
 from markupsafe import Markup
 from page_beside import ratio
-from page_claims import number
+from page_claims import headline, number
 from page_links import Link, Linked
 from page_transformers import how_soon, judged, step
 from scale import Scale
@@ -42,6 +42,12 @@ def edges(scale: Linked, link: Link) -> dict[str, Any] | None:
     }
 
 
+def what_became(edges: Mapping[str, Mapping[str, Any]]) -> Markup | str:
+    """The sentence of A1, of what `edges` says of each scale, smallest first; empty of none."""
+    claims = {name: next(one for one in found["claims"] if one["name"] == "A1") for name, found in edges.items()}
+    return headline("A1", claims) if claims else ""
+
+
 def set_by_auto(scale: Scale, link: Link) -> Mapping[str, Markup] | None:
     """The largest c that auto set, from which step, and the last one; None: not recorded.
 
@@ -68,11 +74,12 @@ def elsewhere(scale: Linked) -> dict[str, Any] | None:
     for setting, words in SETTINGS.items():
         cases = {rate: f"{setting}-{rate}" for rate in ("even", "swept", "auto")}
         runs = {rate: scale.runs(ELSEWHERE, case=case) for rate, case in cases.items()}
+        best = runs["swept"]["lr_ratio"].iloc[0]
         soon = {rate: how_soon(runs[rate], scale.link, study=ELSEWHERE, case=case) for rate, case in cases.items()}
         rows.append(
             {
                 "setting": words,
-                "c": named(str(runs["swept"]["lr_ratio"].iloc[0])),
+                "c": scale.link("runs", named(str(best)), study=ELSEWHERE, case=cases["swept"]),
                 **{rate: Markup("{} ({})").format(of["step"], of["grokked"]) for rate, of in soon.items()},
                 **{
                     over: scale.link("runs", ratio(*(runs[rate] for rate in pair)), study=ELSEWHERE, case=cases["auto"])

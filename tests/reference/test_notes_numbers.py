@@ -382,5 +382,5 @@ def test_the_runs_of_t3_that_never_grokked(told: str) -> None:
         x.append(sum(0.0 if one == other else math.log(one) - math.log(other) for one, other in pairs) / 2)
     x = [math.exp(value) for value in sorted(x)]
     assert f"In T3 {never} of 40 runs never grokked and count with the last step" in told
-    shown = f"{math.sqrt(x[4] * x[5]):.3g} [{x[1]:.3g}, {x[8]:.3g}]"
+    shown = f"{math.sqrt(x[4] * x[5]):.3g} [{x[1]:.3g}, {x[8]:.3g}]".replace("inf", "∞")
     assert f"were they later than all others, its effect would be × {shown}." in told
