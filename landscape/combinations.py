@@ -89,8 +89,9 @@ def _require_model(config: Any) -> None:
         config.freeze == "E" or isinstance(config.lr_ratio, str) or SAMPLERS[config.sampler].follow
     ):
         raise ConfigError(
-            f"model {config.model} has no E, but freeze, lr_ratio or sampler asks for one",
-            "use --model embedding, or --freeze none, a number for --lr-ratio and another --sampler",
+            f"model {config.model} has no E, but freeze {config.freeze}, lr_ratio {config.lr_ratio} or sampler "
+            f"{config.sampler} asks for one",
+            "use --model embedding, or leave out --freeze, --lr-ratio and --sampler",
         )
     if config.model == "tables" and config.lr_ratio != 1:
         raise ConfigError(

@@ -23,10 +23,12 @@ HVPS = 8
 """Hessian-vector products of one measurement."""
 
 
-def edge_ratio(config: TrainConfig, data: Any, theta: dict[str, Tensor], v: Tensor, step: int) -> float:
-    """lr_E / lr_W at which E takes `SHARE` of the steps that are stable for it; infinite where E has no curvature.
+def edge_ratio(config: TrainConfig, data: Any, theta: dict[str, Tensor], v: Tensor, step: int, drawn: Tensor) -> float:
+    """lr_E / lr_W at which E takes `SHARE` of the steps that are stable for it; infinite where it has no such limit.
 
-    data: tokens, labels, split by name; theta: parameters in float64; v: second moments of E after `step` steps.
+    data: tokens, labels, split by name; theta: parameters in float64; v: second moments of E after `step` steps;
+    drawn (row of E,): which rows a batch has held. The others have no second moments of a loss yet, only of L2, or 0.
+    Decoupled decay multiplies E by 1 - c lr weight_decay, which grows from 2 on; c stays within `SHARE` of that, too.
     """
     rule = OPTIMIZERS[config.optimizer]
     problem = problems.of_config(config, data, theta["E"].device.type)
@@ -34,9 +36,11 @@ def edge_ratio(config: TrainConfig, data: Any, theta: dict[str, Tensor], v: Tens
     diagonal = torch.ones_like(theta["E"])
     if rule.second_moments:
         diagonal /= (v / (1 - config.betas[1] ** step)).sqrt() + EPSILON
-    sharpness = largest(scaled(H_E, diagonal.reshape(-1)), config.seed)
+    diagonal[~drawn] = 0
     limit = rule(config.momentum, config.betas).edge_of_stability()
-    return SHARE * limit / (config.lr * sharpness) if sharpness > 0 and config.lr > 0 else math.inf
+    decay = config.weight_decay if rule.decoupled else 0.0
+    slowest = max(largest(scaled(H_E, diagonal.reshape(-1)), config.seed) / limit, decay / 2)
+    return SHARE / (config.lr * slowest) if slowest > 0 and config.lr > 0 else math.inf
 
 
 def largest(op: LinearMap, seed: int) -> float:

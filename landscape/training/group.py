@@ -181,7 +181,9 @@ class Group:
         theta = {name: part[i].double().clone() for name, part in self.networks.params.items()}
         v = self.networks.parts(self.optimizer.v)["E"][i].double().clone()
         try:
-            found = edge_ratio(member.config, vars(member.data), theta, v, self.step)
+            # A tied E unembeds, too, which moves every row at every step.
+            drawn = torch.from_numpy(member.count > (-1 if member.config.tied else 0)).to(v.device)
+            found = edge_ratio(member.config, vars(member.data), theta, v, self.step, drawn)
         except (np.linalg.LinAlgError, LandscapeError):
             # Numbers out of range: the next record says that the run diverged.
             return math.nan

@@ -133,7 +133,31 @@ def test_without_curvature_there_is_no_edge() -> None:
     theta = {n: p.detach().double() for n, p in MLP(TINY).named_parameters()}
     theta["W"] = torch.zeros_like(theta["W"])
     config = dataclasses.replace(TINY, weight_decay=0.0)
-    assert edge_ratio(config, vars(make_data(config)), theta, torch.ones_like(theta["E"]), 1) == float("inf")
+    asked = (
+        vars(make_data(config)),
+        theta,
+        torch.ones_like(theta["E"]),
+        1,
+        torch.ones(len(theta["E"]), dtype=torch.bool),
+    )
+    assert edge_ratio(config, *asked) == float("inf")
+    # But decoupled decay has one: it multiplies E by 1 - c lr weight_decay.
+    config = dataclasses.replace(config, optimizer="adamw", lr=0.25, weight_decay=2.0)
+    assert edge_ratio(config, *asked) == pytest.approx(edge.SHARE * 2 / (0.25 * 2.0))
+
+
+def test_tokens_that_were_not_drawn_have_no_part_in_the_edge(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside the dense matrix of the rows that were: without a second moment the others would be the sharpest."""
+    monkeypatch.setattr(edge, "HVPS", 200)
+    config = dataclasses.replace(TINY, dtype="float64")
+    theta = {n: p.detach().double() for n, p in MLP(config).named_parameters()}
+    drawn = torch.arange(len(theta["E"])) % 3 > 0
+    v = torch.where(drawn[:, None], 0.5 + torch.rand(theta["E"].shape, generator=torch.Generator().manual_seed(1)), 0.0)
+    arrays = {n: p.numpy() for n, p in theta.items()}
+    of_drawn = {"E": torch.where(drawn[:, None], v, math.inf).double().numpy()}
+    found = edge_ratio(config, vars(make_data(config)), theta, v.double(), 7, drawn)
+    assert found == pytest.approx(edge.SHARE * dense_edge(config, arrays, of_drawn, 7), rel=1e-6)
+    assert edge_ratio(config, vars(make_data(config)), theta, v.double(), 7, drawn | True) < found / 1e3
 
 
 def test_without_an_edge_the_ratio_keeps_its_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
