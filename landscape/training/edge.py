@@ -1,7 +1,8 @@
-"""The learning rate of E from its edge of stability."""
+"""The learning rate of E from its edge of stability (`--lr-ratio auto`)."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -21,6 +22,39 @@ SHARE = 0.5
 """Share of the stable limit: of a quadratic, gradient descent at half its limit is the step 1 / lambda_max."""
 HVPS = 8
 """Hessian-vector products of one measurement."""
+LOST = 0.5
+"""Share of the way from the least training loss back to the initial one that no ratio may undo."""
+
+
+@dataclasses.dataclass
+class Climb:
+    """What a ratio under `--lr-ratio auto` remembers from one measurement to the next."""
+
+    can_rise: bool = True
+    initial_loss: float = math.nan
+    least_loss: float = math.nan
+    ratio_of_least: float = 1.0
+
+    def next(self, ratio: float, loss: float, bound: float) -> float:
+        """The ratio from now on, of the one so far, the training loss that it has led to, and the bound of the edge.
+
+        It at most doubles, as the edge is that of a quadratic and says nothing of large steps. Once the edge has held
+        it back, it never rises again: too large a step throws E into flat regions, whose edge is further out still.
+        Where the noise of small batches hides the edge, the loss tells: if it is half-way back to where it began, the
+        ratio goes back to that of the least loss, and does not rise again either.
+        """
+        if math.isnan(self.initial_loss):
+            self.initial_loss = self.least_loss = loss
+            return ratio
+        if loss < self.least_loss:
+            self.least_loss, self.ratio_of_least = loss, ratio
+        elif loss - self.least_loss > LOST * (self.initial_loss - self.least_loss) and ratio > self.ratio_of_least:
+            ratio, self.can_rise = self.ratio_of_least, False
+        if not bound < math.inf:
+            return ratio
+        reach = 2 * ratio if self.can_rise else ratio
+        self.can_rise = self.can_rise and bound >= reach
+        return min(bound, reach)
 
 
 def edge_ratio(config: TrainConfig, data: Any, theta: dict[str, Tensor], v: Tensor, step: int, drawn: Tensor) -> float:

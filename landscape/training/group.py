@@ -136,6 +136,7 @@ class Group:
         measured = [i for i, m in enumerate(self.members) if isinstance(m.config.lr_ratio, str)]
         if not measured:
             return
+        losses = scores(self.networks.logits(self.train), self.train.labels)[0].tolist()
         for i in measured:
             member = self.members[i]
             if member.config.lr_ratio == "prop41":
@@ -143,7 +144,9 @@ class Group:
                 sigma_E, sigma_W = (float(largest_singular_value(matrix)) for matrix in of)
                 found = prop41_ratio(sigma_E, sigma_W, member.f_E(self.step) if self.step else 1.0)
             elif member.config.lr_ratio == "auto":
-                found = self._edge_ratio(i)
+                # Before the first step there are no second moments, which the bound needs.
+                bound = self._edge_ratio(i) if self.step else math.inf
+                found = member.climb.next(member.lr_ratio, losses[i], bound)
             else:
                 found = self._curvature_ratio(i)
             if 0 < found < math.inf:
@@ -169,29 +172,17 @@ class Group:
 
     @torch.inference_mode(False)
     def _edge_ratio(self, i: int) -> float:
-        """The ratio that E's edge of stability allows a member; NaN before the first step, or where there is no edge.
-
-        It at most doubles from one measurement to the next, as the edge is that of a quadratic and says nothing of
-        large steps. Once the edge has held it back, it never rises again: too large a step throws E into flat
-        regions, whose edge is further out still.
-        """
-        if not self.step:
-            return math.nan
+        """The ratio at the bound that E's edge of stability sets a member; NaN where its numbers are out of range."""
         member = self.members[i]
         theta = {name: part[i].double().clone() for name, part in self.networks.params.items()}
         v = self.networks.parts(self.optimizer.v)["E"][i].double().clone()
         try:
             # A tied E unembeds, too, which moves every row at every step.
             drawn = torch.from_numpy(member.count > (-1 if member.config.tied else 0)).to(v.device)
-            found = edge_ratio(member.config, vars(member.data), theta, v, self.step, drawn)
+            return edge_ratio(member.config, vars(member.data), theta, v, self.step, drawn)
         except (np.linalg.LinAlgError, LandscapeError):
-            # Numbers out of range: the next record says that the run diverged.
+            # The next record says that the run diverged.
             return math.nan
-        if not found < math.inf:
-            return math.nan
-        # A power of two has only been doubled so far.
-        is_free = math.frexp(member.lr_ratio)[0] == 0.5
-        return min(found, (2 if is_free else 1) * member.lr_ratio)
 
     def _sigma(self) -> dict[str, list[float]]:
         """Largest singular values of E and W by member."""

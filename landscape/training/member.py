@@ -25,6 +25,7 @@ from landscape.storage.making import Rooms
 from landscape.storage.runs import RETRAIN, Arrays, RunReader
 from landscape.storage.strings import COPY_AGAIN
 from landscape.storage.writer import Writer
+from landscape.training.edge import Climb
 from landscape.training.samplers import BatchSampler
 from landscape.training.schedule import checkpoint_schedule
 from landscape.training.tables import scales, tables
@@ -52,6 +53,7 @@ class Member:
         )
         self.schedule = set(checkpoint_schedule(config))
         self.lr_ratio = 1.0 if isinstance(config.lr_ratio, str) else config.lr_ratio
+        self.climb = Climb()
         self.count = np.zeros(config.num_tokens, np.int64)
         self.stop_step = -1
         self.has_diverged = False
@@ -91,6 +93,7 @@ class Member:
         return {
             "stop_step": self.stop_step,
             "lr_ratio": self.lr_ratio,
+            **dataclasses.asdict(self.climb),
             "count": self.count,
             **self.sampler.state(),
         }
@@ -181,6 +184,7 @@ class Member:
         if step > self.config.steps:
             raise ConfigError(f"{self.path} is at step {step}, beyond --steps {self.config.steps}", "raise --steps")
         self.lr_ratio, self.count = float(state["lr_ratio"]), state["count"].copy()
+        self.climb = Climb(**{f.name: state[f.name].item() for f in dataclasses.fields(Climb) if f.name in state})
         self.stop_step = int(state["stop_step"]) if same_stop else -1
         self.sampler.restore(state)
         return state

@@ -24,7 +24,7 @@ from landscape.problems.tasks import TRAIN, make_data
 from landscape.problems.transformer.model import Transformer
 from landscape.storage.runs import RunReader
 from landscape.training import edge
-from landscape.training.edge import edge_ratio, largest
+from landscape.training.edge import Climb, edge_ratio, largest
 from landscape.training.loop import train, train_ensemble
 
 EVERY = 10
@@ -172,16 +172,64 @@ def test_without_an_edge_the_ratio_keeps_its_value(tmp_path: Path, monkeypatch: 
     assert at == pytest.approx([1, 2, 2, 4, 4, 8])
 
 
-@pytest.mark.parametrize("stop", [15, 20, 35])
-def test_a_run_stopped_while_the_ratio_doubles_goes_on_as_one_that_was_not(stop: int, tmp_path: Path) -> None:
-    config = dataclasses.replace(TINY, lr_ratio="auto", lr_ratio_every=EVERY, metrics_every=1)
+@pytest.mark.parametrize("optimizer", ["adam", "adamw"])
+def test_a_ratio_that_undoes_what_was_learnt_goes_back_for_good(
+    optimizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With an edge so far out that c doubles until the loss is half-way back, and an edge in reach afterwards.
+
+    The rule stands here once more, in the losses of the file.
+    """
+    found = iter([1e-9] * 20 + [0.0, 1e-9, 1e9])
+    monkeypatch.setattr(edge, "largest", lambda *_: next(found))
+    config = dataclasses.replace(
+        TINY, optimizer=optimizer, weight_decay=0.0, lr_ratio="auto", lr_ratio_every=EVERY, metrics_every=1, steps=240
+    )
+    train(config, tmp_path / "run.h5", quiet=True)
+    with RunReader(tmp_path / "run.h5") as reader:
+        rows = reader.metrics()
+    # At each measurement the loss, and the ratio of the step after it.
+    losses, ratios = rows["train_loss"][:-1:EVERY], rows["lr_E"][1::EVERY] / config.lr
+    lost = next(
+        k for k in range(1, 23) if losses[k] - min(losses[:k]) > (losses[0] - min(losses[:k])) / 2 and ratios[k - 1] > 1
+    )
+    best = int(np.argmin(losses[:lost]))
+    assert 3 < best < lost < 19
+    assert ratios[: lost + 1] == pytest.approx([1, *(2.0**k for k in range(1, lost)), 2.0 ** (best - 1)])
+    assert ratios[lost:23] == pytest.approx([2.0 ** (best - 1)] * (23 - lost))
+    assert ratios[23] < 1e-3
+
+
+def test_the_loss_alone_takes_a_ratio_back() -> None:
+    """Without a bound as with one; at exactly half-way it does not, nor at the ratio of the least loss itself."""
+    for bound in (1e6, math.inf, math.nan):
+        climb = Climb()
+        assert climb.next(1.0, 4.0, math.inf) == 1
+        assert climb.next(1.0, 2.0, 100.0) == 2
+        assert climb.next(2.0, 3.0, 100.0) == 4
+        assert climb.next(4.0, 3.01, bound) == 1
+        assert climb.next(1.0, 3.9, bound) == 1
+        assert climb.next(1.0, 1.0, bound) == 1
+        assert climb.next(1.0, 1.0, 0.25) == 0.25
+
+
+@pytest.mark.parametrize("has_edge", [True, False])
+@pytest.mark.parametrize("stop", [15, 20, 35, 80, 105, 120])
+def test_a_run_stopped_while_the_ratio_moves_goes_on_as_one_that_was_not(
+    stop: int, has_edge: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it doubles, and before and after it goes back."""
+    if not has_edge:
+        monkeypatch.setattr(edge, "largest", lambda *_: 1e-9)
+    config = dataclasses.replace(TINY, lr_ratio="auto", lr_ratio_every=EVERY, metrics_every=1, steps=150)
     train(config, tmp_path / "whole.h5", quiet=True)
     for steps in (stop, config.steps):
         train(dataclasses.replace(config, steps=steps), tmp_path / "parts.h5", resume=steps > stop, quiet=True)
     with RunReader(tmp_path / "whole.h5") as whole, RunReader(tmp_path / "parts.h5") as parts:
         rates = [reader.metrics()["lr_E"] for reader in (whole, parts)]
     np.testing.assert_array_equal(*rates)
-    assert rates[0][-1] > 4 * config.lr
+    assert rates[0].max() > 4 * config.lr
+    assert has_edge or rates[0][-1] < rates[0].max()
 
 
 def test_what_cannot_follow_its_edge(monkeypatch: pytest.MonkeyPatch) -> None:
