@@ -226,7 +226,7 @@ class Family:
 
 FRESH = range(500, 510)
 """Seeds of what was exploratory before."""
-LAST = range(600, 610)
+LAST = range(610, 620)
 """Seeds of the rate of E that follows its edge."""
 FAMILIES = (
     Family(

@@ -197,7 +197,7 @@ def on_fresh_seeds(folder: Path) -> list[dict[str, dict[int, float]]]:
 
 def on_rates(folder: Path) -> list[dict[str, dict[int, float]]]:
     """x of the learning rate of E that follows its edge, and of the settings that a scale has it in."""
-    seeds, found = range(600, 610), []
+    seeds, found = range(610, 620), []
     best = {"quick": "256.0", "mid": "64.0", "paper": "16.0", "transformer": "10.0"}[folder.name]
     at: dict[tuple[str, str, int], float] = {}
     rates = {"1.0": "even", best: "swept", "auto": "auto"}
