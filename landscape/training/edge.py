@@ -22,6 +22,8 @@ SHARE = 0.5
 """Share of the stable limit: of a quadratic, gradient descent at half its limit is the step 1 / lambda_max."""
 HVPS = 8
 """Hessian-vector products of one measurement."""
+LEARNT = 0.1
+"""Share of the initial training loss by which it has fallen before a ratio can undo that; less may be noise."""
 LOST = 0.5
 """Share of the way from the least training loss back to the initial one that no ratio may undo."""
 
@@ -48,7 +50,9 @@ class Climb:
             return ratio
         if loss < self.least_loss:
             self.least_loss, self.ratio_of_least = loss, ratio
-        elif loss - self.least_loss > LOST * (self.initial_loss - self.least_loss) and ratio > self.ratio_of_least:
+        fallen = self.initial_loss - self.least_loss
+        is_lost = fallen > LEARNT * self.initial_loss and loss - self.least_loss > LOST * fallen
+        if is_lost and ratio > self.ratio_of_least:
             ratio, self.can_rise = self.ratio_of_least, False
         if not bound < math.inf:
             return ratio

@@ -95,8 +95,8 @@ def tables_of(parameters: Sequence[Field]) -> tuple[Table, ...]:
         Field("token_probability", ("token",), "f8", "sampling probability of operand tokens"),
         Field("lr_ratio", (), "f8", "lr_E / lr_W in force"),
         Field("can_rise", (), "i8", "0: lr_ratio auto rises no more", since="2.0"),
-        Field("initial_loss", (), "f8", "train_loss at step 0, if lr_ratio is auto", "nat", since="2.0"),
-        Field("least_loss", (), "f8", "least train_loss that lr_ratio auto has seen", "nat", since="2.0"),
+        Field("initial_loss", (), "f8", "training loss at step 0, of lr_ratio auto", "nat", since="2.0"),
+        Field("least_loss", (), "f8", "least training loss that lr_ratio auto has seen", "nat", since="2.0"),
         Field("ratio_of_least", (), "f8", "lr_E / lr_W that led to that", since="2.0"),
         Field("stop_step", (), "i8", "step at which the run will stop early; -1: not decided"),
     )

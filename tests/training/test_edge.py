@@ -18,14 +18,16 @@ from landscape.choices.optimizers import OPTIMIZERS, Optimizer
 from landscape.config import TrainConfig
 from landscape.curvature.operators import MatrixOperator
 from landscape.curvature.tracking import scaled
-from landscape.errors import ConfigError
+from landscape.errors import ConfigError, FileError
 from landscape.problems.embedding_mlp.model import MLP
 from landscape.problems.tasks import TRAIN, make_data
 from landscape.problems.transformer.model import Transformer
 from landscape.storage.runs import RunReader
+from landscape.storage.schema import Table
 from landscape.training import edge
 from landscape.training.edge import Climb, edge_ratio, largest
 from landscape.training.loop import train, train_ensemble
+from landscape.training.tables import tables_of
 
 EVERY = 10
 LIMITS = {"adam": 38.0, "adamw": 2 * (1 + 0.9) / (1 - 0.9), "sgd": 2 * (1 + 0.5)}
@@ -201,7 +203,7 @@ def test_a_ratio_that_undoes_what_was_learnt_goes_back_for_good(
 
 
 def test_the_loss_alone_takes_a_ratio_back() -> None:
-    """Without a bound as with one; at exactly half-way it does not, nor at the ratio of the least loss itself."""
+    """Without a bound as with one; at exactly half-way it does not."""
     for bound in (1e6, math.inf, math.nan):
         climb = Climb()
         assert climb.next(1.0, 4.0, math.inf) == 1
@@ -211,6 +213,37 @@ def test_the_loss_alone_takes_a_ratio_back() -> None:
         assert climb.next(1.0, 3.9, bound) == 1
         assert climb.next(1.0, 1.0, bound) == 1
         assert climb.next(1.0, 1.0, 0.25) == 0.25
+
+
+def test_what_takes_no_ratio_back() -> None:
+    """The ratio that led to the least loss itself; a loss that has fallen by a tenth or less."""
+    climb = Climb()
+    assert climb.next(1.0, 4.0, math.inf) == 1
+    assert climb.next(1.0, 3.6, 100.0) == 2
+    assert climb.next(2.0, 4.1, 100.0) == 4
+    assert climb.next(4.0, 2.0, math.nan) == 4
+    assert climb.next(4.0, 3.9, 100.0) == 8
+    # But what is back at 4 is within a bound that has come nearer.
+    assert climb.next(8.0, 3.1, 0.5) == 0.5
+
+
+def test_a_run_of_an_earlier_rule_is_not_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file without the rule's state, as every file was at first."""
+    config = dataclasses.replace(TINY, lr_ratio="auto", lr_ratio_every=EVERY)
+    known = {field.name for field in dataclasses.fields(Climb)}
+
+    def earlier(parameters: Any) -> tuple[Table, ...]:
+        return tuple(
+            dataclasses.replace(table, fields=tuple(f for f in table.fields if f.name not in known))
+            for table in tables_of(parameters)
+        )
+
+    with monkeypatch.context() as patched:
+        patched.setattr("landscape.training.tables.tables_of", earlier)
+        train(dataclasses.replace(config, steps=15), tmp_path / "run.h5", quiet=True)
+    with pytest.raises(FileError, match="was begun under an earlier rule of --lr-ratio auto") as found:
+        train(config, tmp_path / "run.h5", resume=True, quiet=True)
+    assert found.value.hint == "start another run with --out"
 
 
 @pytest.mark.parametrize("has_edge", [True, False])
