@@ -121,11 +121,11 @@ studies-nanda: $(INSTALLED)
 	$(BIN)/python analyses/collect.py checkpoints/trial/transformer
 	$(BIN)/python analyses/page.py
 
+# A geometry is the work of one thread, so that as many are measured at once as there are cores.
 define beyond
 	$(call studies,studies/$(1)/$(2),$(1))
-	for study in lags peaks geometry; do \
-		for run in checkpoints/trial/$(1)/$$study/*-s[0-9]*[0-9].h5; do \
-			test ! -e $$run || $(BIN)/landscape geometry $$run || exit 1; done; done
+	find checkpoints/trial/$(1) -path '*/lags/*' -o -path '*/peaks/*' -o -path '*/geometry/*' | grep -- '-s[0-9]*[.]h5$$' | sort | \
+		OMP_NUM_THREADS=1 xargs -r -n 1 -P "$$(getconf _NPROCESSORS_ONLN)" $(BIN)/landscape geometry --quiet
 	$(BIN)/python analyses/collect.py checkpoints/trial/$(1)
 	$(BIN)/python analyses/beyond.py reports/reference/$(1)
 endef
