@@ -159,7 +159,7 @@ BEYOND = {
         lambda x: 1.1 * math.exp(-x),
     ),
     "R1": Claim(
-        "In trained MLPs weight decay, not rarity alone, leaves rare tokens with shorter embeddings than others.",
+        "In trained MLPs weight decay, not rarity alone, leaves rare tokens with short embeddings.",
         "In trained MLPs norms follow frequency less with weight decay than without.",
         "In trained MLPs, does weight decay leave rare tokens with shorter embeddings than others?",
         "rank correlation of a token's frequency and norm at the last step, with weight decay minus without",

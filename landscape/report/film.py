@@ -20,7 +20,7 @@ from landscape.text import printable
 CHARTS = {
     "accuracy": (
         "Training and test accuracy over steps",
-        "Training accuracy (grey), test accuracy (green).",
+        "Accuracy: training grey, test green.",
     ),
     "ends": (
         "Ends of the spectrum of each block over the analysed steps",
