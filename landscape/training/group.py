@@ -136,7 +136,8 @@ class Group:
         measured = [i for i, m in enumerate(self.members) if isinstance(m.config.lr_ratio, str)]
         if not measured:
             return
-        losses = scores(self.networks.logits(self.train), self.train.labels)[0].tolist()
+        follow = any(self.members[i].config.lr_ratio == "auto" for i in measured)
+        losses = scores(self.networks.logits(self.train), self.train.labels)[0].tolist() if follow else []
         for i in measured:
             member = self.members[i]
             if member.config.lr_ratio == "prop41":
