@@ -149,7 +149,7 @@ def experiment(tables: Mapping[str, pd.DataFrame], scale: str, link: Link) -> di
     by_d = [words for words in every if words.startswith("d:")]
     rest = [words for words in every if words not in by_d]
     figures = []
-    for names, colours in ((by_d, [*map(to_hex, shades(len(by_d)))]), (rest, OTHERS)):
+    for names, colours in ((by_d, [*map(to_hex, shades(len(by_d) + 2)[1:-1])]), (rest, OTHERS)):
         hues = dict(zip(names, colours, strict=False))
         if cases := {words: (chosen(runs, **every[words]), hue) for words, hue in hues.items()}:
             told = "; ".join(f"{words}: {rows[words]['grokked'].striptags()}" for words in cases)
@@ -162,10 +162,12 @@ def experiment(tables: Mapping[str, pd.DataFrame], scale: str, link: Link) -> di
             if lines := {words: (found, hue) for words, (found, hue) in each.items() if found.size}:
                 told = "; ".join(f"{words}: {found.iloc[-1]:.3g}" for words, (found, _) in lines.items())
                 shown = f"{title} over steps, median of the seeds still in training"
-                settings = [{"study": ARMS, "case": case_of(every[words])} for words in lines]
-                drawn = setup(pd.concat([which(runs, **known) for known in settings]))
-                of = Markup("{}; {}.").format(drawn, link("ranks", "ranks.csv", **settings[0]))
-                figures.append((shown, curves(lines, f"{shown}, at {scale}. Last: {told}"), of))
+                settings = {words: {"study": ARMS, "case": case_of(every[words])} for words in lines}
+                of_arm = {words: which(runs, **known) for words, known in settings.items()}
+                drawn = setup(pd.concat(of_arm.values()))
+                of = Markup("{}; {}.").format(drawn, link("ranks", "ranks.csv", **next(iter(settings.values()))))
+                shapes = {words: (found, of_arm[words], hue) for words, (found, hue) in lines.items()}
+                figures.append((shown, curves(shapes, f"{shown}, at {scale}. Last: {told}"), of))
     groks = [words for words in by_d if chosen(runs, **every[words])["grokked"].notna().mean() > 1 / 2]
     ends = {"least": by_d[0], "low": groks[0], "most": by_d[-1]} if groks else {}
     named = {name: {"d": words.rpartition(" ")[2], **rows[words]} for name, words in ends.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,8 @@ TRANSFORMER, TEXT, READER = "transformer", "text", "text-transformer"
 """The scales beyond the paper."""
 COLOURS = {TRANSFORMER: "#cc78bc", **SCALES}
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 420, 250, 52, 10, 12, 38
+FOOT = 18
+"""Height of the lines of events of several cases."""
 PAIRS = ("E,W", "E[operands],W", "W,V")
 LONG_NAME = 8
 """Letters of a block's name from which it does not fit below a sixth of a figure."""
@@ -158,29 +160,44 @@ def shares(cases: Mapping[str, tuple[pd.DataFrame, str]], alt: str) -> Markup:
             path += f"H{place(step):.1f}V{scale(1 - left):.1f}"
             share = 1 - left
         path += f"H{place(last):.1f}"
-        text = f"{label}: {share:.0%} of {len(rows)} runs"
+        text = f"{label}: {share:.0%} of {len(rows)}"
         marks.append(f'<path d="{path}" fill="none" stroke="{stroke}" stroke-width="2.5"><title>{text}</title></path>')
+        marks += _events(rows, label, stroke, place)
         marks.append(f'<text x="{LEFT + 6}" y="{TOP + 3 + 15 * i}" style="fill:{stroke}">{escape(text)}</text>')
     return _figure("".join(marks), alt)
 
 
-def curves(cases: Mapping[str, tuple[pd.Series, str]], alt: str) -> Markup:
-    """A quantity over steps. cases: its values by step, and a colour, by label."""
-    last = max(float(values.index.max()) for values, _ in cases.values())
+def curves(cases: Mapping[str, tuple[pd.Series, pd.DataFrame, str]], alt: str) -> Markup:
+    """A quantity over steps. cases: its values by step, rows of runs.csv and a colour, by label."""
+    last = max(float(values.index.max()) for values, _, _ in cases.values())
     place, marks = _steps(50.0, last)
     top = TOP + 15 * len(cases)
-    low = min(0.0, *(float(values.min()) for values, _ in cases.values()))
-    high = max(float(values.max()) for values, _ in cases.values())
+    low = min(0.0, *(float(values.min()) for values, _, _ in cases.values()))
+    high = max(float(values.max()) for values, _, _ in cases.values())
     scale = lambda y: top + (HEIGHT - top - BOTTOM) * (high - y) / (high - low)  # noqa: E731
     marks += [_tick_y(scale(y), f"{y:g}".replace("-", "−")) for y in round_ticks(low, high)]
-    for i, (label, (values, stroke)) in enumerate(cases.items()):
+    for i, (label, (values, rows, stroke)) in enumerate(cases.items()):
         points = [(place(step), scale(y)) for step, y in values.items() if step >= 50]
         path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
         marks.append(
             f'<path d="{path}" fill="none" stroke="{stroke}" stroke-width="2"><title>{escape(label)}</title></path>'
         )
+        marks += _events(rows, label, stroke, place)
         marks.append(f'<text x="{LEFT + 6}" y="{TOP + 3 + 15 * i}" style="fill:{stroke}">{escape(label)}</text>')
     return _figure("".join(marks), alt)
+
+
+def _events(runs: pd.DataFrame, label: str, stroke: str, place: Callable[[float], float]) -> Iterator[str]:
+    """Lines at the foot of a figure at the median steps of memorising, dotted, and of grokking, dashed.
+
+    None at an event that half of the runs lack.
+    """
+    for event, dashes in (("memorised", "2 2"), ("grokked", "5 3")):
+        middle = runs[event].fillna(math.inf).median()
+        if math.isfinite(middle):
+            line = f'd="M{place(middle):.1f} {HEIGHT - BOTTOM}v-{FOOT}" stroke="{stroke}" stroke-dasharray="{dashes}"'
+            title = escape(f"{label}: {event} at step {middle:,.0f} in the median")
+            yield f'<path {line} stroke-width="2"><title>{title}</title></path>'
 
 
 def heat(

@@ -94,7 +94,7 @@ def _rare(scale: Linked) -> dict[str, Any]:
         "apart": grokked_apart(scale),
         "flat": median_interval(last["small"].tolist())[1] <= 0,
         "figure": curves(
-            {words: (over[case], colour) for case, (words, colour) in CASES.items()},
+            {words: (over[case], scale.runs(RARE_LATE, case=case), colour) for case, (words, colour) in CASES.items()},
             f"Rank correlation of frequency and norm over steps at {scale.name}: {alt}",
         ),
         "caption": scale.caption("rare_late", {"study": RARE_LATE}),

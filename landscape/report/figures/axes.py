@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from landscape.report.figures.numbers import median_step
 from landscape.report.figures.sources import Source
-from landscape.report.style import palette
-from landscape.storage.runs import GROK, MEMORISE
+from landscape.report.style import Colour, palette
+from landscape.storage.runs import GROK, GROKKED, MEMORISE, MEMORISED
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+
+EVENTS = (
+    f"Dotted lines: the first row of metrics with training accuracy ≥ {MEMORISED:.0%} (blue), with test accuracy ≥ "
+    f"{GROKKED:.0%} (orange)."
+)
+"""What captions say of the lines of events in figures of one run."""
+EVENTS_OF_RUNS = (
+    f"Upright lines: median steps at which training accuracy reaches {MEMORISED:.0%} (dotted) and test accuracy "
+    f"{GROKKED:.0%} (dashed)."
+)
+"""The same where colours are of settings or runs."""
+DASHES = {MEMORISE: ":", GROK: "--"}
+"""Line styles of events where colours are of settings."""
+_FOOT = 0.12
+"""Share of a panel's height that lines of events take where there are those of several settings."""
 
 
 def step_axis(axis: Axes, last: int) -> None:
@@ -30,12 +48,40 @@ def scale_of(losses: NDArray[np.float64]) -> Literal["log", "linear"]:
     return "log" if (finite > 0).any() and not (finite < 0).any() else "linear"
 
 
-def event_lines(axes: Iterable[Axes], source: Source) -> None:
-    """Dotted lines at the memorise step, in the colour of training, and at the grok step, in that of the test set."""
-    for event, colour in zip((MEMORISE, GROK), palette(2), strict=True):
-        if (step := source.event(*event)) is not None:
-            for axis in axes:
-                axis.axvline(step, color=colour, linestyle=":", linewidth=1.2)
+def over_steps(axes: Iterable[Axes], sources: Sequence[Source], last: int | None = None) -> None:
+    """Give panels the axis of steps and the lines of events, if the sources are of one run.
+
+    last: step at the end of the axis; by default that of the Hessian files.
+    """
+    last = last_step(sources) if last is None else last
+    for axis in axes:
+        step_axis(axis, last)
+        for event, colour in zip(DASHES, palette(2), strict=True):
+            for step in events(sources, event):
+                if step is not None:
+                    axis.axvline(step, color=colour, linestyle=":", linewidth=1.2)
+
+
+def lines_of_events(axis: Axes, sources: Sequence[Source], colour: Colour, is_alone: bool) -> None:
+    """Lines at the median steps of events over the runs of a setting; none at an event that half of them lack.
+
+    is_alone: no other setting is in the panel. Otherwise the lines are short.
+    """
+    for event, dashes in DASHES.items():
+        if math.isfinite(step := median_step(events(sources, event) or [None])):
+            top = 1 if is_alone else _FOOT
+            axis.axvline(step, 0, top, color=colour, linestyle=dashes, linewidth=1.2)
+
+
+def has_events(sources: Sequence[Source]) -> bool:
+    """Whether any of the runs is seen to memorise or to grok."""
+    return any(step is not None for event in DASHES for step in events(sources, event))
+
+
+def events(sources: Sequence[Source], event: tuple[str, float]) -> list[int | None]:
+    """The step of an event in each run whose file holds what it is seen in; None: never."""
+    runs = {source.run_id: source for source in sources if event[0] in source.metrics}
+    return [source.event(*event) for source in runs.values()]
 
 
 def last_step(sources: Sequence[Source]) -> int:
@@ -68,7 +114,8 @@ def outside_legend(figure: Figure, axes: Iterable[Axes], **options: Any) -> None
     labels = _labels(*axes)
     most = len(labels) if len(labels) <= _IN_A_ROW else _IN_A_ROW - 2
     options = {"ncols": _columns(labels, most, 110), **options}
-    figure.set_figheight(figure.get_figheight() + 0.17 * max(0, -(-len(labels) // options["ncols"]) - 2))
+    lines = sum(1 + label.count("\n") for label in labels)
+    figure.set_figheight(figure.get_figheight() + 0.17 * max(0, -(-lines // options["ncols"]) - 2))
     figure.legend(labels.values(), labels.keys(), loc="outside lower center", **options)
 
 
@@ -91,6 +138,8 @@ def _labels(*axes: Axes) -> dict[str, Any]:
 
 
 def nothing(axis: Axes, why: str) -> None:
-    """Say in an empty panel why nothing is drawn."""
+    """Say in an empty panel why nothing is drawn, without lines of events."""
+    for line in [*axis.lines]:
+        line.remove()
     axis.text(0.5, 0.5, why, ha="center", va="center", transform=axis.transAxes, color="0.4")
     axis.set_axis_off()

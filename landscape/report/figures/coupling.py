@@ -10,12 +10,12 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from landscape.problems.embedding_mlp.blocks import BALANCED
-from landscape.report.figures.axes import last_step, legend, nothing, outside_legend, step_axis
+from landscape.report.figures.axes import legend, nothing, outside_legend, over_steps
 from landscape.report.figures.captions import control, listed, what_was_run
 from landscape.report.figures.families import family
 from landscape.report.figures.numbers import claimed, digits, spread
 from landscape.report.figures.settings import settings
-from landscape.report.figures.several import BANDS, are_several, pair_panels, several
+from landscape.report.figures.several import are_several, lines, pair_panels, several
 from landscape.report.figures.sources import Drawn, NotDrawnError, Source, having
 from landscape.report.style import colour, distinct, marker, new_figure
 from landscape.text import literal
@@ -71,8 +71,7 @@ def coupling_ratios(sources: Sequence[Source]) -> Drawn:
     for axis, pair in zip(panels, found, strict=True):
         axis.axhline(1, color="black", linewidth=0.9, linestyle="--")
         axis.set(title=f"pair {literal(pair)}", yscale="log")
-    for axis in figure.axes:
-        step_axis(axis, last_step(kept))
+    over_steps(figure.axes, kept)
     panels[0].set_ylabel(r"coupling ratio $\kappa_i$")
     counts.set(title=r"$\kappa_i$ above 1", ylabel="saddle index of the pair", yscale="symlog")
     counts.set_ylim(0, 2 * counts.get_ylim()[1])
@@ -82,13 +81,13 @@ def coupling_ratios(sources: Sequence[Source]) -> Drawn:
         f"{what_was_run(kept)} The {' or '.join(map(str, ranks))} largest coupling ratios κ_i of each pair, darkest "
         "first, with both diagonal blocks shifted by the tolerance τ of the joint block. Each ratio above 1 is a "
         "direction of negative curvature of the joint block (F0); ratios far above 1 mark directions with almost no "
-        f"curvature of their own. {control(kept)}"
+        f"curvature of their own.{lines(kept)} {control(kept)}"
     )
     table = pd.concat(rows)
     if are_several(kept):
         shown = [(r"$\kappa_1$", "log", ("kappa_1",)), (r"$\kappa_i$ above 1", "symlog", ("coupling_index",))]
         figure = several(kept, pair_panels(table, "pair", shown))
-        caption = caption.replace(", darkest first,", ", of which the largest is shown,").rstrip() + f" {BANDS}"
+        caption = caption.replace(", darkest first,", ", of which the largest is shown,")
     return Drawn(_largest(table), figure, table, caption.rstrip(), numbers)
 
 

@@ -10,22 +10,20 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from landscape.analysis.embeddings import appears
-from landscape.report.figures.axes import event_lines, legend, nothing, step_axis
+from landscape.report.figures.axes import legend, nothing, over_steps
 from landscape.report.figures.captions import what_was_run
 from landscape.report.figures.families import family
 from landscape.report.figures.numbers import digits, percent, spread, step_text
-from landscape.report.figures.several import BANDS, Panel, are_several, several
+from landscape.report.figures.several import Panel, are_several, lines, several
 from landscape.report.figures.sources import Drawn, Source, having, lacking
 from landscape.report.style import new_figure, palette
-from landscape.storage.runs import GROK, GROKKED, MEMORISED
+from landscape.storage.runs import GROK
 from landscape.text import first_few
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.collections import PathCollection
 
-EVENTS = f"Dotted: training accuracy ≥ {MEMORISED:.0%} (blue), test accuracy ≥ {GROKKED:.0%} (orange)."
-"""What captions say of the lines of events."""
 _CHANCE = "chance, p = 1 %"
 _CHANCE_ALONE = "No frequency is in use at last: none has more of the variance than chance gives"
 _LISTED = 8
@@ -45,8 +43,7 @@ def fourier_shares(sources: Sequence[Source]) -> Drawn:
         drawn = power.pcolormesh(step, frequency, share.T, shading="nearest", cmap="magma_r", vmin=0, rasterized=True)
         figure.colorbar(drawn, ax=power)
         power.set(ylabel="frequency", title="share of the variance")
-        step_axis(power, int(step[-1]))
-        event_lines([power], source)
+        over_steps([power], [source], int(step[-1]))
     else:
         nothing(power, "shares over steps take\nat least two stored steps")
     blue, grey = palette(1)[0], "0.45"
@@ -65,8 +62,7 @@ def fourier_shares(sources: Sequence[Source]) -> Drawn:
         most.plot(step, of_others, color="0.7", linewidth=1.2, label="largest of the others")
     most.plot(step, data["top_frequency_share_null"].values, color=grey, linestyle="--", label=_CHANCE)
     most.set(ylabel="share of the variance", ylim=(0, None))
-    step_axis(most, int(step[-1]))
-    event_lines([most], source)
+    over_steps([most], [source], int(step[-1]))
     legend(most, fontsize="small", loc="upper left")
     rows, numbers, told = [], {}, []
     for source in kept:
@@ -89,7 +85,7 @@ def fourier_shares(sources: Sequence[Source]) -> Drawn:
     caption = (
         f"{what_was_run(kept)} Left: {kept[0].label}, the share of every frequency of the group's circle in the "
         "variance of the embedding's rows. Right: those in use at the last step, which beat chance at 1 % one after "
-        f"the other, and the others. {EVENTS}"
+        f"the other, and the others.{lines(kept)}"
     )
     if are_several(kept):
         panels = [
@@ -97,7 +93,7 @@ def fourier_shares(sources: Sequence[Source]) -> Drawn:
             Panel("frequencies in use", table, ("num_frequencies",), "", "linear"),
         ]
         figure = several(kept, panels)
-        caption = f"{what_was_run(kept)} Shares of frequencies in the variance of the embedding's rows. {BANDS}"
+        caption = f"{what_was_run(kept)} Shares of frequencies in the variance of the embedding's rows.{lines(kept)}"
     keys, together, count = told[0]
     if len(told) > 1 and any(keys for keys, _, _ in told):
         title = f"At last {spread([len(keys) for keys, _, _ in told])} frequencies are in use"
@@ -196,9 +192,7 @@ def geometry_progress(sources: Sequence[Source]) -> Drawn:
         losses.plot(step, columns["restricted_test_loss"], color=red, linestyle="--", label="test, restricted")
         losses.plot(step, columns["excluded_train_loss"], color=blue, linestyle="-.", label="train, excluded")
     last = max(int(source.embedding["step"].values[-1]) for source in kept)
-    for axis in figure.axes:
-        step_axis(axis, last)
-    event_lines(figure.axes, kept[0])
+    over_steps(figure.axes, kept[:1], last)
     accuracy.set(ylabel="accuracy", ylim=(-0.03, 1.03))
     ratio.set(ylabel="participation ratio", ylim=(0, None))
     keys.set(ylabel="share", ylim=(-0.03, 1.03))
@@ -210,7 +204,7 @@ def geometry_progress(sources: Sequence[Source]) -> Drawn:
     table = pd.concat(rows)
     caption = (
         f"{what_was_run(kept)} Key frequencies: those in use at the last step. Restricted: of the logits only their "
-        f"waves and the constant, excluded: all but these waves (arXiv 2301.05217). {EVENTS}"
+        f"waves and the constant, excluded: all but these waves (arXiv 2301.05217).{lines(kept)}"
     )
     if are_several(kept):
         shown = [
@@ -220,7 +214,6 @@ def geometry_progress(sources: Sequence[Source]) -> Drawn:
             ("excluded training loss (nat)", "excluded_train_loss", "linear"),
         ]
         figure = several(kept, [Panel(label, table, (name,), "", scale) for label, name, scale in shown])
-        caption = caption.replace(EVENTS, BANDS)
     return Drawn(_order(when, kept), figure, table, caption, numbers)
 
 

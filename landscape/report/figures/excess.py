@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from landscape.report.figures.axes import last_step, outside_legend, step_axis
+from landscape.report.figures.axes import outside_legend, over_steps
 from landscape.report.figures.captions import control, objectives, what_was_run
 from landscape.report.figures.families import family
 from landscape.report.figures.numbers import bracket
-from landscape.report.figures.several import BANDS, are_several, pair_panels, several
+from landscape.report.figures.several import are_several, lines, pair_panels, several
 from landscape.report.figures.sources import Drawn, NotDrawnError, Source, having
 from landscape.report.style import colour, marker, new_figure
 from landscape.storage.schema import LEVELS
@@ -63,8 +63,8 @@ def excess_index(sources: Sequence[Source]) -> Drawn:
                 f"largest at step {step[top]}: {bracket(lower[top], upper[top])}, of {joint} in the joint "
                 f"block; at step {step[known][-1]} {bracket(lower[known][-1], upper[known][-1])}"
             )
+    over_steps(figure.axes, kept)
     for axis in figure.axes:
-        step_axis(axis, last_step(kept))
         axis.axhline(0, color="0.7", linewidth=0.8, zorder=0)
     excess.set(ylabel="excess index (directions)", yscale="symlog")
     excess.set_ylim(min(-0.5, 2 * excess.get_ylim()[0]), max(2.0, 2 * excess.get_ylim()[1]))
@@ -74,7 +74,8 @@ def excess_index(sources: Sequence[Source]) -> Drawn:
     caption = (
         f"{what_was_run(kept)} Left: n₋(H_[A,B]) − n₋(H_AA) − n₋(H_BB), all three counted below the joint block's −τ, "
         f"objective {objectives(kept)}: the directions of negative curvature that neither block has by itself; shaded "
-        f"where only a bracket is known. Right: as a share of n₋(H_[A,B]), where both are known. {control(kept)}"
+        f"where only a bracket is known. Right: as a share of n₋(H_[A,B]), where both are known.{lines(kept)} "
+        f"{control(kept)}"
     )
     table = pd.concat(rows)
     if are_several(kept):
@@ -83,7 +84,7 @@ def excess_index(sources: Sequence[Source]) -> Drawn:
             ("share of the joint index", "linear", ("share_of_joint_index",)),
         ]
         figure = several(kept, pair_panels(table, "pair", shown))
-        caption = caption.replace("Left:", "Above:").replace("Right:", "Below:").rstrip() + f" {BANDS}"
+        caption = caption.replace("Left:", "Above:").replace("Right:", "Below:")
     return Drawn(_finding(table), figure, table, caption.rstrip(), numbers)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from landscape.report.figures.axes import legend
+from landscape.report.figures.axes import EVENTS_OF_RUNS, has_events, legend, lines_of_events, step_axis
 from landscape.report.figures.captions import listed, what_was_run
 from landscape.report.figures.families import family
 from landscape.report.figures.numbers import spread
@@ -45,18 +45,22 @@ def recorded_metrics(sources: Sequence[Source]) -> Drawn:
                 last += [f"{name} {known.values[-1]:.4g}"] if len(step) else []
         numbers[source.label] = f"last {', '.join(last)}"
     for axis, name in zip(figure.axes, shown, strict=False):
-        axis.set(xlabel="step", ylabel=literal(name))
+        axis.set_ylabel(literal(name))
         drawn = np.concatenate([line.get_ydata() for line in axis.get_lines()] or [np.zeros(0)])
         finite = drawn[np.isfinite(drawn)]
         # Values that fall over decades, such as losses, need a logarithmic axis.
         if len(finite) and finite.min() > 0 and finite.max() > 100 * finite.min():
             axis.set_yscale("log")
+        step_axis(axis, int(max(source.metrics["metric_step"].values[-1] for source in kept)))
+        for source, colour in zip(kept, distinct(len(kept)), strict=True):
+            lines_of_events(axis, [source], colour, len(kept) == 1)
     for axis in figure.axes[len(shown) :]:
         axis.set_axis_off()
     if len(kept) > 1:
         legend(figure.axes[0])
     more = f" Not drawn: {', '.join(found[_MOST:])}." if found[_MOST:] else ""
-    caption = f"{what_was_run(kept)}{more} {listed(numbers)}"
+    come = f" {EVENTS_OF_RUNS}" * has_events(kept)
+    caption = f"{what_was_run(kept)}{more}{come} {listed(numbers)}"
     table = pd.concat(rows)
     last = table.groupby(["metric", "run"], sort=False)["value"].last().groupby("metric", sort=False)
     told = [f"{name} {spread(values.tolist())}" for name, values in last][:_SAID]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,15 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from landscape.report.figures.axes import nothing, outside_legend, step_axis
+from landscape.report.figures.axes import (
+    EVENTS,
+    EVENTS_OF_RUNS,
+    has_events,
+    lines_of_events,
+    nothing,
+    outside_legend,
+    step_axis,
+)
 from landscape.report.figures.numbers import claimed
 from landscape.report.figures.settings import settings
 from landscape.report.figures.sources import Source
@@ -23,6 +32,9 @@ if TYPE_CHECKING:
 BANDS = "Colours: settings; lines: medians over their runs; bands: from the smallest to the largest."
 """What captions say of these figures."""
 
+_LINE = 96
+"""Letters of a legend that fit below a figure."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Panel:
@@ -33,6 +45,12 @@ class Panel:
     columns: Sequence[str]
     title: str = ""
     scale: str = "log"
+
+
+def lines(sources: Sequence[Source]) -> str:
+    """What captions say of the lines of these sources, with a space before each sentence."""
+    come = has_events(sources)
+    return f" {BANDS}" + f" {EVENTS_OF_RUNS}" * come if are_several(sources) else f" {EVENTS}" * come
 
 
 def are_several(sources: Sequence[Source]) -> bool:
@@ -50,8 +68,10 @@ def several(sources: Sequence[Source], panels: Sequence[Panel]) -> Figure:
             steps, low, middle, high = band(group.of(panel.rows), panel.columns)
             if not len(steps):
                 continue
-            axis.plot(steps, middle, color=colour, label=literal(group.label), marker="." if len(steps) < 30 else "")
+            label = textwrap.fill(literal(group.label), _LINE)
+            axis.plot(steps, middle, color=colour, label=label, marker="." if len(steps) < 30 else "")
             axis.fill_between(steps, low, high, color=colour, alpha=0.2, linewidth=0)
+            lines_of_events(axis, group.sources, colour, len(groups) == 1)
             last = max(last, int(steps[-1]))
         if not axis.lines:
             nothing(axis, "\n".join(filter(None, (panel.title, f"{panel.label}:", "none known"))))

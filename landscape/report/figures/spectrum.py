@@ -8,12 +8,12 @@ import numpy as np
 import pandas as pd
 
 from landscape.problems.embedding_mlp.blocks import BALANCED, CLAIM
-from landscape.report.figures.axes import last_step, legend_below, nothing, outside_legend, step_axis
+from landscape.report.figures.axes import legend_below, nothing, outside_legend, over_steps
 from landscape.report.figures.captions import control, objectives, what_was_run, where
 from landscape.report.figures.families import family
 from landscape.report.figures.numbers import bracket, claimed, digits, is_negative, spread
 from landscape.report.figures.numbers import numbers as key_numbers
-from landscape.report.figures.several import BANDS, are_several, pair_panels, several
+from landscape.report.figures.several import are_several, lines, pair_panels, several
 from landscape.report.figures.sources import Drawn, NotDrawnError, Source, having
 from landscape.report.style import colour, marker, new_figure, shades
 from landscape.storage.schema import LEVELS
@@ -67,11 +67,11 @@ def extreme_eigenvalues(sources: Sequence[Source]) -> Drawn:
                 rows.append(source.table(step=step, block=f"saddle_bound_{tokens}", lambda_min=-part))
     left.set(ylabel=r"$\lambda_{\max}$", yscale="log")
     right.set(ylabel=r"$-\lambda_{\min}$ where negative", yscale="log")
-    for axis in figure.axes:
-        step_axis(axis, last_step(kept))
-        legend_below(axis)
     if not right.lines:
         nothing(right, "no block has negative curvature")
+    over_steps(figure.axes, kept)
+    for axis in figure.axes:
+        legend_below(axis)
     never = ", ".join(block for block, holds in semidefinite.items() if holds) or "no block"
     caption = (
         f"{what_was_run(kept)} Objective: {objectives(kept)}, float64, whole training set. "
@@ -81,6 +81,7 @@ def extreme_eigenvalues(sources: Sequence[Source]) -> Drawn:
         caption += f" {compared} −σ_max(G) bounds λ_min of {CLAIM} from below (F14, ReLU and data loss only)."
     if has_constants:
         caption += " On constants, tokens that every sample holds, it is the gradient norm of the first bias (F15)."
+    caption += lines(kept)
     table = pd.concat(rows)
     measured = pd.concat(depths)
     if are_several(kept):
@@ -89,7 +90,6 @@ def extreme_eigenvalues(sources: Sequence[Source]) -> Drawn:
             (r"$\lambda_{\max}$", "log", ("lambda_max",)),
         ]
         figure = several(kept, pair_panels(measured, "block", shown))
-        caption += f" {BANDS}"
     return Drawn(_deepest(measured), figure, table, caption, numbers)
 
 
@@ -196,8 +196,7 @@ def saddle_index(sources: Sequence[Source]) -> Drawn:
                 f"certified at {certified} of {len(step)} steps"
                 + (f"; gauge-free {free.min():.0f} to {free.max():.0f}" if np.isfinite(free).all() else "")
             )
-    for axis in figure.axes:
-        step_axis(axis, last_step(kept))
+    over_steps(figure.axes, kept)
     index.set_ylabel(r"saddle index $n_-$")
     index.set_yscale("symlog", linthresh=1)
     index.set_ylim(-0.3, 2 * index.get_ylim()[1])
@@ -208,12 +207,12 @@ def saddle_index(sources: Sequence[Source]) -> Drawn:
     gauge = f"; dashed: on the complement of the gauge directions of {' and '.join(BALANCED)}"
     caption = (
         f"{what_was_run(kept)} Eigenvalues below −τ, objective {objectives(kept)}; shaded where only a bracket is "
-        f"known{gauge if data['saddle_index_gauge_free'].notna().any() else ''}. {where(kept)}"
+        f"known{gauge if data['saddle_index_gauge_free'].notna().any() else ''}. {where(kept)}{lines(kept)}"
     )
     if are_several(kept):
         figure = several(kept, pair_panels(data, "block", [("saddle index", "symlog", ("lower", "upper"))]))
         counted = f"Eigenvalues below −τ, objective {objectives(kept)}; bands hold brackets, too."
-        caption = f"{what_was_run(kept)} {counted} {where(kept)} {BANDS}"
+        caption = f"{what_was_run(kept)} {counted} {where(kept)}{lines(kept)}"
     return Drawn(_counts(kept, data), figure, data, caption, numbers)
 
 

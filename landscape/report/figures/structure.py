@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from landscape.report.figures.axes import last_step, legend, legend_below, nothing, outside_legend, step_axis
+from landscape.report.figures.axes import legend, legend_below, nothing, outside_legend, over_steps
 from landscape.report.figures.captions import what_was_run
 from landscape.report.figures.families import family
 from landscape.report.figures.numbers import STABLE, STABLE_FOR, digits, spread
-from landscape.report.figures.several import BANDS, Panel, are_several, pair_panels, several
+from landscape.report.figures.several import Panel, are_several, lines, pair_panels, several
 from landscape.report.figures.sources import Drawn, NotDrawnError, Source, having
 from landscape.report.style import colour, marker, new_figure, palette
 from landscape.text import literal
@@ -62,7 +62,7 @@ def densities(sources: Sequence[Source]) -> Drawn:
                 ends = [f"{found[at]:.3f} at step {steps[at]}" for at in known[[0, -1]]]
                 numbers[f"{source.label}, Jensen-Shannon distance of {a} and {b}"] = ", ".join(ends)
             rows.append(source.table(step=steps, block=f"{a} and {b}", jensen_shannon=found))
-    step_axis(distance, last_step(kept))
+    over_steps([distance], kept)
     distance.set(ylabel="Jensen–Shannon distance", ylim=(0, 1))
     for axis in figure.axes:
         legend_below(axis)
@@ -71,7 +71,7 @@ def densities(sources: Sequence[Source]) -> Drawn:
     caption = (
         f"{what_was_run(kept)} Left: {kept[0].label}, the density of each block's eigenvalues, smoothed by a Gaussian "
         f"of standard deviation {width:.2g}; do not read an index from it. Right: Jensen–Shannon "
-        "distance (base 2) between blocks on that grid, the block heterogeneity of arXiv 2402.16788."
+        f"distance (base 2) between blocks on that grid, the block heterogeneity of arXiv 2402.16788.{lines(kept)}"
     )
     table = pd.concat(rows)
     if are_several(kept) and pairs:
@@ -82,7 +82,7 @@ def densities(sources: Sequence[Source]) -> Drawn:
         figure = several(kept, panels)
         caption = (
             f"{what_was_run(kept)} Jensen–Shannon distance (base 2) between the smoothed densities of two blocks, the "
-            f"block heterogeneity of arXiv 2402.16788. {BANDS}"
+            f"block heterogeneity of arXiv 2402.16788.{lines(kept)}"
         )
     title = f"The density of the eigenvalues at step {step:,}"
     if pairs and last_distances:
@@ -135,8 +135,7 @@ def tracking(sources: Sequence[Source]) -> Drawn:
                     f"{known[0]:.4g} to {known[-1]:.4g}, largest {np.nanmax(found):.4g}; stable up to {edge:.0f}"
                 )
                 rows.append(source.table(step=step, **{name: found}))
-    for axis in figure.axes:
-        step_axis(axis, last_step(kept))
+    over_steps(figure.axes, kept)
     ends[0].set_ylabel("overlap with the step before")
     sharp.axhline(1, color="black", linewidth=0.9, linestyle="--")
     sharp.set(title="sharpness / 2 or 38", yscale="log")
@@ -156,7 +155,7 @@ def tracking(sources: Sequence[Source]) -> Drawn:
     overlap = (
         "Overlap ‖U_beforeᵀU‖²_F/k of the spans of the k eigenvectors at each end between neighbouring analysed steps."
     )
-    caption = f"{what_was_run(kept)} {overlap} Right: {sharpness}"
+    caption = f"{what_was_run(kept)} {overlap} Right: {sharpness}{lines(kept)}"
     table = pd.concat(rows)
     known = [name for name in LABEL if name in table and table[name].notna().any()]
     if are_several(kept):
@@ -175,7 +174,7 @@ def tracking(sources: Sequence[Source]) -> Drawn:
             panels = pair_panels(at_end, "block", [("overlap of the lowest", "linear", ("overlap",))])
             what = overlap
         figure = several(kept, panels)
-        caption = f"{what_was_run(kept)} {what} {BANDS}"
+        caption = f"{what_was_run(kept)} {what}{lines(kept)}"
     return Drawn(_sharpest(table), figure, table, caption, numbers)
 
 

@@ -10,12 +10,12 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from landscape.analysis.embeddings import appears
-from landscape.report.figures.axes import event_lines, legend, nothing, step_axis
+from landscape.report.figures.axes import legend, nothing, over_steps
 from landscape.report.figures.captions import what_was_run
-from landscape.report.figures.embedding import EVENTS, draw_circle, keys_of, planes
+from landscape.report.figures.embedding import draw_circle, keys_of, planes
 from landscape.report.figures.families import family
 from landscape.report.figures.numbers import claimed, step_text
-from landscape.report.figures.several import BANDS, Panel, are_several, several
+from landscape.report.figures.several import Panel, are_several, lines, several
 from landscape.report.figures.sources import Drawn, NotDrawnError, Source, having, lacking
 from landscape.report.style import WIDTH, colour, palette
 from landscape.storage.runs import GROK
@@ -54,11 +54,13 @@ def timeline(sources: Sequence[Source]) -> Drawn:
             Panel(r"$\kappa_1$", table, ("kappa_1",), "", "log"),
             Panel("saddle index", table, ("index_lower", "index_upper"), "", "symlog"),
         ]
-        return Drawn(_title(list(when.values()), kept), several(kept, panels), table, f"{caption} {BANDS}", numbers)
+        return Drawn(
+            _title(list(when.values()), kept), several(kept, panels), table, f"{caption}{lines(kept)}", numbers
+        )
     figure, circles = _drawn(kept[0], pair, tables[0])
     caption += (
         f" Top: {kept[0].label}, the numbers in the plane of the largest frequency at steps spread over training, grey "
-        f"lines joining neighbours on the circle; triangles mark these steps. {EVENTS}"
+        f"lines joining neighbours on the circle; triangles mark these steps.{lines(kept)}"
     )
     return Drawn(_title(list(when.values()), kept), figure, pd.concat([table, circles]), caption, numbers)
 
@@ -158,12 +160,10 @@ def _drawn(source: Source, pair: str, rows: pd.DataFrame) -> tuple[Figure, pd.Da
     index.plot(measured["step"], sure, color=colour(pair), marker=".")
     index.set(ylabel="saddle index", ylim=(0, None))
     last = int(rows["step"].max())
-    for axis in panels:
-        step_axis(axis, last)
+    over_steps(panels, [source], last)
     for axis in panels[:-1]:
         axis.set_xlabel("")
         axis.tick_params(labelbottom=False)
-    event_lines(panels, source)
     legend(accuracy, fontsize="small", loc="upper left")
     legend(share, fontsize="small", loc="upper left", ncols=6)
     if not accuracy.lines:

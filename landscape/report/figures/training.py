@@ -10,14 +10,14 @@ import pandas as pd
 
 from landscape.choices.tasks import TEXT
 from landscape.problems.embedding_mlp.blocks import BALANCED
-from landscape.report.figures.axes import event_lines, legend, scale_of
+from landscape.report.figures.axes import legend, over_steps, scale_of
 from landscape.report.figures.captions import listed, what_was_run
 from landscape.report.figures.families import family
 from landscape.report.figures.numbers import asked_of_rates, median_step, spread, step_text
-from landscape.report.figures.several import BANDS, Panel, are_several, several
+from landscape.report.figures.several import Panel, are_several, lines, several
 from landscape.report.figures.sources import Drawn, NotDrawnError, Source, having, lacking
 from landscape.report.style import new_figure, palette
-from landscape.storage.runs import GROK, GROKKED, MEMORISE, MEMORISED
+from landscape.storage.runs import GROK, MEMORISE
 
 
 @family(10)
@@ -30,14 +30,12 @@ def training_curves(sources: Sequence[Source]) -> Drawn:
     rows, numbers, events = [], {}, []
     for source in kept:
         data = source.metrics
-        # Step 0 has no logarithm: the axis is linear up to the first rows of metrics.
         for axis, quantity in zip(figure.axes, ("loss", "accuracy"), strict=True):
             for part, colour in (("train", blue), ("test", orange)):
                 # A recorded metric is NaN at steps of others.
                 known = data[f"{part}_{quantity}"].dropna("metric_step")
                 axis.plot(known["metric_step"].values, known.values, color=colour, label=part)
         memorise, grok = source.event(*MEMORISE), source.event(*GROK)
-        event_lines(figure.axes, source)
         events.append((memorise, grok))
         last = data["test_accuracy"].dropna("metric_step").values[-1:]
         told = (
@@ -47,26 +45,21 @@ def training_curves(sources: Sequence[Source]) -> Drawn:
         )
         numbers[source.label] = ", ".join(filter(None, told))
         rows.append(_rows(source, columns))
+    over_steps(figure.axes, kept, _last(kept))
     unit = "" if any(source.is_recorded for source in kept) else " (nat)"
     for axis, quantity in zip(figure.axes, (f"cross-entropy{unit}" if unit else "loss", "accuracy"), strict=True):
-        axis.set(xlabel="step", ylabel=quantity, xlim=(0, None))
-        axis.set_xscale("symlog", linthresh=100)
+        axis.set_ylabel(quantity)
     table = pd.concat(rows)
     scale = scale_of(table[["train_loss", "test_loss"]].to_numpy(float))
     figure.axes[0].set_yscale(scale)
     figure.axes[1].set_ylim(-0.03, 1.03)
     legend(figure.axes[1])
-    look = (
-        f"Dotted lines: the first row of metrics with training accuracy ≥ {MEMORISED:.0%} (blue) and test accuracy ≥ "
-        f"{GROKKED:.0%} (orange)."
-    )
     if are_several(kept):
         scales = {"loss": (unit, scale), "accuracy": ("", "linear")}
         shown = [(name, *scales[name.partition("_")[2]]) for name in columns]
         panels = [Panel(f"{name.replace('_', ' ')}{of}", table, (name,), "", scale) for name, of, scale in shown]
         figure = several(kept, panels)
-        look = BANDS
-    caption = f"{what_was_run(kept)} {look} {listed(numbers)}"
+    caption = f"{what_was_run(kept)}{lines(kept)} {listed(numbers)}"
     return Drawn(_grokking(events, kept), figure, table, caption, numbers)
 
 
@@ -119,22 +112,21 @@ def prop41_ratio(sources: Sequence[Source]) -> Drawn:
         rows.append(_rows(source, ("prop41_ratio", *norms, frequency, *rates)))
     if not numbers:
         raise NotDrawnError("no row of metrics after step 0 holds Proposition 4.1's ratio")
-    left.set(xlabel="step", ylabel=" / ".join(rates))
-    right.set(xlabel="step", ylabel="its factors")
+    over_steps(figure.axes, kept, _last(kept))
+    left.set_ylabel(" / ".join(rates))
+    right.set_ylabel("its factors")
     for axis in figure.axes:
-        axis.set_xlim(left=0)
         axis.set_ylim(bottom=0)
         legend(axis)
     caption = (
         f"{what_was_run(kept)} Proposition 4.1's ratio is (σ_max({first})/σ_max({second}))·(f_{second}/f_{first}) "
-        f"with f_{second} = 1 and {frequency} measured from the batches drawn. {listed(numbers)}"
+        f"with f_{second} = 1 and {frequency} measured from the batches drawn. {listed(numbers)}{lines(kept)}"
     )
     table = pd.concat(rows)
     if are_several(kept):
         labels = ("Proposition 4.1's ratio", *(rf"$\sigma_{{\max}}({name})$" for name in BALANCED), rf"$f_{first}$")
         shown = zip(labels, ("prop41_ratio", *norms, frequency), strict=True)
         figure = several(kept, [Panel(label, table, (column,), "", "linear") for label, column in shown])
-        caption += f" {BANDS}"
     return Drawn(_balance(table, rates), figure, table, caption, numbers)
 
 
@@ -183,7 +175,8 @@ def embedding_norms(sources: Sequence[Source]) -> Drawn:
         columns = {name: data[name].values.ravel() for name in ("count", "embedding_norm", "grad_norm")}
         token, held = (np.tile(column, len(step)) for column in (data["token"].values, pairs))
         rows.append(source.table(step=np.repeat(step, p), token=token, pairs=held, **columns))
-    left.set(xlabel="step", ylabel=r"mean $\|e_i\|$", xlim=(0, None))
+    over_steps([left], kept, max(int(source.tokens["step"].values[-1]) for source in kept))
+    left.set_ylabel(r"mean $\|e_i\|$")
     left.set_ylim(bottom=0)
     right.set(xlabel="training samples that hold the token", ylabel=r"$\|e_i\|$ at the last step")
     if any(source.config.get("task") == TEXT for source in kept):
@@ -191,18 +184,22 @@ def embedding_norms(sources: Sequence[Source]) -> Drawn:
     legend(left)
     caption = (
         f"{what_was_run(kept)} Operand tokens in thirds by the number of training samples that hold them. "
-        f"{listed(numbers)}"
+        f"{listed(numbers)}{lines(kept)}"
     )
     if are_several(kept):
         by_third = pd.concat(means)
         of_third = {name: by_third[by_third["third"] == name] for name in _THIRDS}
         panels = [Panel(r"mean $\|e_i\|$", of, ("norm",), f"{name} third", "linear") for name, of in of_third.items()]
         figure = several(kept, panels)
-        caption += f" {BANDS}"
     title = "Embedding norms by token frequency"
     if longer:
         title = f"At last, embeddings of frequent tokens are {spread(longer)} times as long as those of rare ones"
     return Drawn(title, figure, pd.concat(rows), caption, numbers)
+
+
+def _last(sources: Sequence[Source]) -> int:
+    """The last step with metrics in any of the sources."""
+    return max(int(source.metrics["metric_step"].values[-1]) for source in sources)
 
 
 def _rows(source: Source, metrics: Sequence[str]) -> pd.DataFrame:
