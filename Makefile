@@ -97,6 +97,7 @@ studies-beyond-exploratory: $(INSTALLED)
 	$(call beyond,paper,beyond/exploratory)
 	$(BIN)/python studies/texts.py checkpoints/texts
 	$(call beyond,text,beyond/exploratory)
+	$(call beyond,text-transformer,beyond/exploratory)
 	$(BIN)/python analyses/page.py
 
 # Pilots: each sweep of c from which the best was chosen, and tables with L2 at a smaller λ. Seeds 0 to 2.
