@@ -84,7 +84,8 @@ def make_networks(
 ) -> Networks:
     """Networks of one shape to be trained side by side, one for each entry of `parameters`.
 
-    tokens (sample, slot), labels (sample): the table of pairs that batches are named from.
+    tokens (sample, slot), labels (sample): the table of pairs that batches are named from, or with a first axis
+    `member`, where each has its own.
     """
     from landscape.problems.embedding_mlp.networks import Networks as MLPs
     from landscape.problems.transformer.networks import Networks as Transformers

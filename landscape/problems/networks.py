@@ -25,7 +25,7 @@ class Batch(Protocol):
 
 
 class Networks(ABC):
-    """Members of one shape, with parameters of their own and the pairs in common.
+    """Members of one shape, with parameters of their own, and the pairs in common or of their own.
 
     `flat` (member, parameter) holds all parameters and `grad` what `backward` found; `params` and `grads` are their
     parts by name, (member, ...). Logits have the samples last, (member, class, sample), which is what BLAS and sums

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from landscape import problems
@@ -37,8 +38,8 @@ class Group:
     def __init__(self, members: Sequence[Member], states: Sequence[dict[str, Any]], device: torch.device) -> None:
         self.members, self.config, self.device = members, members[0].config, device
         self.step = int(states[0]["step"])
-        data = members[0].data
-        self.networks = problems.make_networks(self.config, states, data.tokens, data.labels, device)
+        tokens, labels = (_in_common([getattr(m.data, name) for m in members]) for name in ("tokens", "labels"))
+        self.networks = problems.make_networks(self.config, states, tokens, labels, device)
         self.optimizer = Optimizer(
             [m.config for m in members],
             self.networks,
@@ -245,3 +246,9 @@ def largest_singular_value(matrices: Tensor) -> Tensor:
 def prop41_ratio(sigma_E: float, sigma_W: float, f_E: float) -> float:
     """(sigma_max(E) / sigma_max(W)) * (f_W / f_E) with f_W = 1 (arXiv 2505.15624, Proposition 4.1); NaN for W = 0."""
     return sigma_E / sigma_W / f_E if sigma_W else math.nan
+
+
+def _in_common(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """An array that all members have, once; else those of each, (member, ...): seeds draw other places of a text."""
+    first, *others = arrays
+    return first if all(np.array_equal(first, other) for other in others) else np.stack(arrays)

@@ -16,7 +16,7 @@ def contents(path: Path) -> dict[str, Any]:
     """Every committed number of a run file by name, and what says how it ended."""
     with RunReader(path) as reader:
         found = {f"checkpoints/{n}": v for n, v in reader.tables["checkpoints"].columns().items()}
-        for name, table in (("metrics", reader.metrics()), ("tokens", reader.tokens())):
+        for name, table in (("data", reader.data()), ("metrics", reader.metrics()), ("tokens", reader.tokens())):
             found |= {f"{name}/{n}": v for n, v in table.items()}
         found |= {f"resume/{n}": v for n, v in reader.resume_state().items()}
         return found | {"config": reader.config, "status": reader.attrs["status"], "seed": reader.attrs["seed"]}

@@ -41,7 +41,8 @@ class Batch:
 class Networks(networks.Networks):
     """Networks with logits = V phi(sum_k W_k E[x_k] + b1) + b2.
 
-    tokens (pair, slot) and labels (pair) are those of all pairs, of which batches are made.
+    tokens (pair, slot) and labels (pair) are those of all pairs, of which batches are made; with a first axis `member`,
+    those of each.
 
     One-hot tokens, which tables are for, are those with E = 1, tokens as numbers those with E = (0, 1, 2, ...)^T. The
     first layer goes through the tables T_k = E W_k^T (theory.md, section 1). Sums over samples are sums over sorted
@@ -63,14 +64,16 @@ class Networks(networks.Networks):
         self._E = self.params["E"] if "E" in self.params else inputs.expand(self.members, -1, -1)
         self._W_k = self.params["W"].split(self._E.shape[2], dim=2)
         # A slot that always holds the same token, such as `op` and `=`, adds the same to every sample.
-        self._fixed = {k: int(tokens[0, k]) for k in range(len(self._W_k)) if (tokens[:, k] == tokens[0, k]).all()}
+        column = {k: tokens[..., k].ravel() for k in range(len(self._W_k))}
+        self._fixed = {k: int(of[0]) for k, of in column.items() if (of == of[0]).all()}
         self._varying = [k for k in range(len(self._W_k)) if k not in self._fixed]
         count = len(self._varying) * self.members * self.vocabulary
         # Of 16 bits or fewer, numbers are sorted by their digits, which is many times as fast.
         kind = np.min_scalar_type(count)
         first = np.arange(0, count, self.vocabulary).reshape(-1, self.members).T[:, None]
-        self._rows = (tokens[:, self._varying] + first).astype(kind).reshape(-1, len(self._varying))
-        self._labels, self._first_row = labels.astype(np.int64), np.arange(self.members)[:, None] * len(tokens)
+        self._rows = (tokens[..., self._varying] + first).astype(kind).reshape(-1, len(self._varying))
+        self._labels = np.broadcast_to(labels, (self.members, labels.shape[-1])).astype(np.int64)
+        self._first_row = np.arange(self.members)[:, None] * labels.shape[-1]
         self._activation = ACTIVATIONS[config.activation]
         self.by_hand = self._activation.by_hand is not None
 
@@ -86,7 +89,7 @@ class Networks(networks.Networks):
             _multiples(slots, len(rows), device),
             torch.from_numpy(rows.argsort(kind="stable") // slots).to(device),
             torch.from_numpy(taken.cumsum() - taken).to(device),
-            torch.from_numpy(self._labels.take(pairs)[:, None]).to(device),
+            torch.from_numpy(np.take_along_axis(self._labels, pairs, 1)[:, None]).to(device),
             seen,
         )
 

@@ -40,16 +40,21 @@ class Networks(networks.Networks):
     ) -> None:
         super().__init__([field.name for field in declared(config)], parameters, device)
         self._model = Transformer(config).to(device)
-        self._vocabulary, self._tokens, self._labels = config.num_tokens, tokens, labels.astype(np.int64)
+        self._vocabulary = config.num_tokens
+        pairs = labels.shape[-1]
+        self._tokens = np.broadcast_to(tokens, (self.members, pairs, tokens.shape[-1]))
+        self._labels = np.broadcast_to(labels, (self.members, pairs)).astype(np.int64)
 
     def batch(self, pairs: NDArray[np.int64]) -> Batch:
-        tokens = self._tokens[pairs].astype(np.int64)
+        tokens = np.take_along_axis(self._tokens, pairs[..., None], 1).astype(np.int64)
         seen = np.zeros((len(pairs), self._vocabulary), np.bool_)
         for row, held in zip(seen, tokens, strict=True):
             row[held] = True
         device = self.flat.device
         return Batch(
-            torch.from_numpy(tokens).to(device), torch.from_numpy(self._labels[pairs][:, None]).to(device), seen
+            torch.from_numpy(tokens).to(device),
+            torch.from_numpy(np.take_along_axis(self._labels, pairs, 1)[:, None]).to(device),
+            seen,
         )
 
     def logits(self, batch: Batch) -> Tensor:
