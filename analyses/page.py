@@ -367,7 +367,9 @@ def written(out: Path) -> dict[Path, str]:
     figures |= {f"{name}-rare": one["figure"] for name, one in rare.items()}
     figures |= {f"{name}-map": one["figure"] for name, one in maps.items()}
     figures |= {f"{TRANSFORMER}-depths": beyond["figure"]} if beyond else {}
-    figures |= {f"{TEXT}-{name}": figure for name, figure in words["figures"].items()} if words else {}
+    figures |= {f"{TEXT}-depths": words["figure"]} if words else {}
+    ranked = {TEXT: words, READER: said_once["reading"]}
+    figures |= {f"{name}-ranks": of["ranked"]["figure"] for name, of in ranked.items() if of and of["ranked"]}
     return found | {out / f"figures/{name}.svg": alone(figure) for name, figure in figures.items()}
 
 

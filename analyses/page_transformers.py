@@ -54,7 +54,7 @@ def transformers(scale: Linked, link: Link) -> dict[str, Any] | None:
         "contained": there(spread((lowest[THREE] / lowest["Q,K"]).tolist()), block=THREE),
         "missing": [words for words, (study, case) in NETWORKS.items() if scale.runs(study, case=case).empty],
         "pairs": list(pairs(scale, link)),
-        "large": large(scale, link),
+        "large": list(large(scale, link)),
         "networks": compared,
         "open": [one["words"] for one in compared if one["is_open"]],
         "rates": list(rates(scale, link)),
@@ -122,34 +122,34 @@ def pairs(scale: Scale, link: Link) -> Iterator[dict[str, Any]]:
         yield {"pair": f"{pair}, contains Q,K" if pair == THREE else pair, "cells": cells}
 
 
-def large(scale: Scale, link: Link) -> dict[str, Any] | None:
-    """Each pair's depth and saddle index at the steps of the one large run that is analysed over training, or None.
+def large(scale: Scale, link: Link) -> Iterator[dict[str, Any]]:
+    """Each pair's depth and saddle index at the steps of each large run that is analysed over training.
 
     A Ritz value bounds λ_min from above, so that the depth is at least what a search that did not converge gives.
     """
     known = {"study": "nanda", "case": "base"}
-    found = scale.rows("curvature", **known, analysis="over-training")
-    if found.empty:
-        return None
-    (seed,) = set(found.index)
-    every = scale.rows("curvature", **known, seed=seed).sort_values("step")
-    run = scale.runs(**known, seed=seed).iloc[0]
-    named = {step: "plateau" if step else "start" for step in every["step"]}
-    for event in ("memorised", "grokked"):
-        named[min(named, key=lambda step: abs(step - run[event]))] = event
+    for seed in sorted(set(scale.rows("curvature", **known, analysis="over-training").index)):
+        every = scale.rows("curvature", **known, seed=seed).sort_values("step")
+        run = scale.runs(**known, seed=seed).iloc[0]
+        named = {step: "plateau" if step else "start" for step in every["step"]}
+        for event in ("memorised", "grokked"):
+            named[min(named, key=lambda step: abs(step - run[event]))] = event
+        rows = {pair: every[every["block"] == pair].to_dict("records") for pair in (*PAIRS, THREE)}
+        texts = {pair: [(depth_and_index(row), row["step"]) for row in of_pair] for pair, of_pair in rows.items()}
+        yield {
+            "seed": seed,
+            "steps": [f"{name}, {step:,}" if step else name for step, name in named.items()],
+            "rows": {
+                pair: [link("curvature", text, **known, seed=seed, step=step, block=pair) for text, step in of_pair]
+                for pair, of_pair in texts.items()
+            },
+        }
 
-    def cell(row: dict[str, Any]) -> Markup:
-        least = "≥ " if row["lowest_residual"] > CONVERGED * abs(row["lowest"]) else ""
-        depth = f"{least}{number(-row['lowest'])}; {number(-100 * row['lowest'] / row['highest'])} %"
-        text = f"{depth}; {bracket(row)}"
-        return link("curvature", text, **known, seed=seed, step=row["step"], block=row["block"])
 
-    rows = {pair: every[every["block"] == pair].to_dict("records") for pair in (*PAIRS, THREE)}
-    return {
-        "seed": seed,
-        "steps": [f"{name}, {step:,}" if step else name for step, name in named.items()],
-        "rows": {pair: [cell(row) for row in of_pair] for pair, of_pair in rows.items()},
-    }
+def depth_and_index(row: Mapping[str, Any]) -> str:
+    """A block's depth, its share of λ_max, and its saddle index."""
+    least = "≥ " if row["lowest_residual"] > CONVERGED * abs(row["lowest"]) else ""
+    return f"{least}{number(-row['lowest'])}; {number(-100 * row['lowest'] / row['highest'])} %; {bracket(row)}"
 
 
 def bracket(row: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -21,8 +22,8 @@ QUANTITIES = {"norm": "‖e_i‖", "updated": "steps that update it", "learned":
 """What the figure shows against rank, by its column in ranges.csv."""
 LEAST = {"‖e_i‖": 0.05, "steps that update it": 0.01, "step learned": 1.0}
 """By quantity, the least that is shown; of less a curve runs along the edge."""
-COLOURS = {0.0: ("grey", "#949494"), 0.001: ("blue", "#0173b2"), 0.004: ("orange", "#de8f05")}
-"""Name and value by weight decay."""
+COLOURS = (("grey", "#949494"), ("blue", "#0173b2"), ("orange", "#de8f05"))
+"""Name and value of weight decays, from the least on."""
 DASHED = 512
 """Size of the batches whose curves are dashed; the others are of 64."""
 STEPS, WATCHED = (100, 400, 800), 800
@@ -40,7 +41,12 @@ RATES = {
     "Proposition 4.1, no weight decay": ("runaway", "prop41"),
 }
 """Study and case by the rate of E over that of W."""
-RATES_OF_READER = {"c = 1": ("rates", "c1"), "c = 3": ("rates", "c3"), "c = 10": ("rates", "c10")}
+RATES_OF_READER = {
+    "c = 1": ("rates", "c1"),
+    "c = 3": ("rates", "c3"),
+    "c = 10": ("rates", "c10"),
+    "Proposition 4.1": ("rates", "prop41"),
+}
 """The same by the rate of E over that of all else in a Transformer."""
 
 
@@ -48,29 +54,38 @@ def natural_text(scale: Linked, link: Link) -> dict[str, Any] | None:
     """Four verdicts, what becomes of words by rank, losses by rate, and depths over training; None: no runs."""
     if "verdicts" not in scale.tables:
         return None
-    ranges, middle = scale.tables["ranges"], scale.rows("curvature", study="curvature", analysis="middle")
+    middle = scale.rows("curvature", study="curvature", analysis="middle")
     depth = depths(middle.reset_index(), "Depth at step 100 by pair and seed", PAIRS)
     return {
         "claims": list(judged(scale, link)),
         "slope": slope(scale, link),
-        "legend": "; ".join(
-            f"{COLOURS[decay][0]}: weight decay {decay:g}" for decay in sorted(set(ranges["weight_decay"]))
-        ),
         "bounded": bounded(middle, link),
-        "figures": {"ranks": by_rank(ranges), "depths": depth},
-        "captions": {
-            "ranks": scale.caption("ranges", {"study": "words"}),
-            "depths": scale.caption("curvature", {"study": "curvature"}),
-        },
+        "figure": depth,
+        "caption": scale.caption("curvature", {"study": "curvature"}),
+        "ranked": ranked(scale, link),
+        "texts": list(texts(scale, link)),
+        "rates": list(rates(scale, link, RATES)),
+        "losses": [*(f"step {step}" for step in STEPS), "lowest"],
+        "steps": list(over_training(scale, link)),
+    }
+
+
+def ranked(scale: Linked, link: Link) -> dict[str, Any] | None:
+    """What becomes of words by rank, over sampler, weight decay and batch size; None: not recorded."""
+    if "ranges" not in scale.tables:
+        return None
+    ranges = scale.tables["ranges"]
+    decays = zip(COLOURS, sorted(set(ranges["weight_decay"])), strict=False)
+    return {
+        "legend": "; ".join(f"{name}: weight decay {decay:g}" for (name, _), decay in decays),
+        "figure": by_rank(ranges),
+        "caption": scale.caption("ranges", {"study": "words"}),
+        "has_ratio": bool(ranges["balance"].notna().any()),
         "ends": ends(ranges, link),
         "pulls": list(pulls(ranges, link)),
         "ranks": [ranks(*ends) for ends in sorted(set(zip(ranges["first"], ranges["last"], strict=True)))],
         "opposed": opposed(ranges, link),
         "aware": aware(ranges, link),
-        "texts": list(texts(scale, link)),
-        "rates": list(rates(scale, link, RATES)),
-        "losses": [*(f"step {step}" for step in STEPS), "lowest"],
-        "steps": list(over_training(scale, link)),
     }
 
 
@@ -96,6 +111,7 @@ def bounded(middle: pd.DataFrame, link: Link) -> Markup:
 def by_rank(ranges: pd.DataFrame) -> Markup:
     """Quantities against rank: a column a sampler, a colour a weight decay, dashes for large batches."""
     rows: dict[str, dict[str, list[Curve]]] = {words: {} for words in QUANTITIES.values()}
+    hues = {decay: hue for decay, (_, hue) in zip(sorted(set(ranges["weight_decay"])), COLOURS, strict=False)}
     for sampler, of_sampler in ranges.groupby("sampler", sort=False):
         for column, words in QUANTITIES.items():
             curves = []
@@ -103,10 +119,13 @@ def by_rank(ranges: pd.DataFrame) -> Markup:
                 middle = group.groupby(["first", "last"])[column].median()
                 x = [float(np.sqrt(first * last)) for first, last in middle.index]
                 label = f"weight decay {decay:g}, batches of {size}"
-                curves.append(Curve(label, x, middle.tolist(), COLOURS[float(decay)][1], size == DASHED))
+                curves.append(Curve(label, x, middle.tolist(), hues[decay], size == DASHED))
             rows[words][str(sampler)] = curves
     alt = "Norm, updates and time to learn of words by rank, over sampler, weight decay and batch size"
     return panels(rows, "rank", LEAST, alt)
+
+
+OF_ENDS = ("norm", "gradient", "updated", "balance", "opposed", "rest", "learned")
 
 
 def ends(ranges: pd.DataFrame, link: Link) -> list[dict[str, Any]]:
@@ -120,14 +139,14 @@ def ends(ranges: pd.DataFrame, link: Link) -> list[dict[str, Any]]:
         for first in (group["first"].min(), group["first"].max()):
             at = group[group["first"] == first]
             known = {"sampler": "random", "batch_size": 64, "weight_decay": decay, "first": first}
-            names = ("norm", "gradient", "updated", "balance", "opposed", "rest", "learned")
+            names = [name for name in OF_ENDS if at[name].notna().any()]
             texts = {name: number(float(at[name].median())) for name in names}
             if at["rest"].median() > LATE * WATCHED:
                 texts["rest"] = f"> {LATE * WATCHED:g}"
-            for name in ("balance", "opposed"):
+            for name in {"balance", "opposed"} & {*names}:
                 texts[name] += f" [{number(at[name].min())}, {number(at[name].max())}]"
             cells = {name: link("ranges", text, **known) for name, text in texts.items()}
-            found.append({"decay": f"{decay:g}", "ranks": ranks(first, at["last"].iloc[0]), **cells})
+            found.append({"decay": f"{decay:g}", "ranks": ranks(first, at["last"].iloc[0]), "cells": [*cells.values()]})
     return found
 
 
@@ -141,7 +160,7 @@ def pulls(ranges: pd.DataFrame, link: Link) -> Iterator[dict[str, Any]]:
         yield {
             "setting": f"{sampler} batches of {size}, weight decay {decay:g}",
             "cells": [
-                link("ranges", f"{number(row.balance)}; {number(row.opposed)}", **known, first=row.Index)
+                link("ranges", "; ".join(number(x) for x in row[1:] if not math.isnan(x)), **known, first=row.Index)
                 for row in middle.itertuples()
             ],
         }
@@ -162,6 +181,8 @@ def opposed(ranges: pd.DataFrame, link: Link) -> dict[str, Markup]:
         ("judged", ("random", 64, 0.001)),
         ("nearest", medians["opposed"].groupby(SETTING).median().idxmax()),
     ):
+        if at not in medians.index.droplevel("first"):
+            continue
         of = medians.loc[at]
         known = dict(zip(SETTING, at, strict=True))
         sampler, size, decay = at
@@ -266,7 +287,7 @@ def over_training(scale: Scale, link: Link) -> Iterator[dict[str, Any]]:
         yield {"step": step, "cells": [link("curvature", text, **known) for text in cells.values()]}
 
 
-def transformer_on_text(scale: Scale, link: Link) -> dict[str, Any] | None:
+def transformer_on_text(scale: Linked, link: Link) -> dict[str, Any] | None:
     """Two verdicts, each pair's depth over training, and losses by rate; None: no runs."""
     if "verdicts" not in scale.tables:
         return None
@@ -282,5 +303,6 @@ def transformer_on_text(scale: Scale, link: Link) -> dict[str, Any] | None:
             ]
             for pair, at in middle.iterrows()
         },
+        "ranked": ranked(scale, link),
         "rates": list(rates(scale, link, RATES_OF_READER)),
     }

@@ -172,7 +172,8 @@ def test_the_page_follows_the_verdicts(x: float, judgement: str, tmp_path: Path)
     assert tmp_path / "figures/transformer-depths.svg" in texts
 
 
-def test_the_page_shows_a_large_transformer_over_training(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("followed", "begin"), [((201,), "One network"), ((201, 203), "Networks")])
+def test_the_page_shows_large_transformers_over_training(followed: tuple[int, ...], begin: str, tmp_path: Path) -> None:
     """A search that did not converge bounds the depth from below; runs that are analysed once are not in the table."""
     write_tables(tmp_path / "mid", {}, tokens=4)
     folder = tmp_path / "transformer"
@@ -187,21 +188,23 @@ def test_the_page_shows_a_large_transformer_over_training(tmp_path: Path) -> Non
         | dict(zip(("index_level", "index_lower", "index_upper"), bounds[step], strict=True))
         for pair in (*PAIRS, THREE)
         for step, analysis in analysed.items()
-        for seed in (201, 202)
-        if seed == 201 or analysis == "plateau"
+        for seed in (*followed, 202)
+        if seed in followed or analysis == "plateau"
     ]
-    for name, more in {"runs": [{**run, "seed": seed} for seed in (201, 202)], "curvature": rows}.items():
+    for name, more in {"runs": [{**run, "seed": seed} for seed in (*followed, 202)], "curvature": rows}.items():
         pd.concat([pd.read_csv(folder / f"{name}.csv"), pd.DataFrame(more)]).to_csv(folder / f"{name}.csv", index=False)
     texts = page.written(tmp_path)
     html, report = (
         " ".join(unlinked(unescape(texts[tmp_path / name])).split()) for name in ("index.html", "report.md")
     )
     steps = ("start", "memorised, 205", "plateau, 1,000", "grokked, 4,400")
-    assert "".join(f"<th>{step}</th>" for step in ("pair", *steps)) in html
+    for seed in followed:
+        assert "".join(f"<th>{step}</th>" for step in (f"pair, seed {seed}", *steps)) in html
+    assert html.count("<th>pair, seed ") == len(followed)
     cells = ("0.04; 8 %; ≥ 18", "0.000194; 0.0388 %; 3", "≥ 4e−05; 0.00799 %; 0 to 1", "9.09e−06; 0.00182 %; open")
-    assert html.count("".join(f"<td>{cell}</td>" for cell in cells)) == len((*PAIRS, THREE))
-    assert "One network of the size of 2301.05217 (seed 201) over training" in html
-    assert "| pair | start | memorised, 205 | plateau, 1,000 | grokked, 4,400 |" in report
+    assert html.count("".join(f"<td>{cell}</td>" for cell in cells)) == len((*PAIRS, THREE)) * len(followed)
+    assert f"{begin} of the size of 2301.05217 over training" in html
+    assert "| pair, seed 201 | start | memorised, 205 | plateau, 1,000 | grokked, 4,400 |" in report
 
 
 def test_a_trial_without_transformers_says_nothing_of_them(tmp_path: Path) -> None:

@@ -31,6 +31,8 @@ from page_words import RATES, RATES_OF_READER
 from runs import finished
 from scipy import stats
 
+from landscape.problems import of_run
+from landscape.storage.runs import RunReader
 from landscape.sweep.plan import SweepConfig
 from landscape.sweep.run import run_sweep
 
@@ -210,6 +212,52 @@ def test_ranges_are_those_of_the_raw_files(scale: Path) -> None:
     assert (table["first"].iloc[0], table["last"].iloc[-1]) == (1, 59)
 
 
+def make_reader(folder: Path) -> None:
+    """A tiny run of a Transformer whose words are compared by rank."""
+    text = folder / "topics.txt"
+    text.write_text("\n".join(pydoc_data.topics.topics.values()), encoding="utf-8")
+    study = json.loads((STUDIES / "text-transformer/beyond/exploratory/words.json").read_text())
+    train = {**study["train"], **TINY, "heads": 2, "text": str(text)}
+    grid = {name: values[1:2] for name, values in study["grid"].items() if name != "batch_size"}
+    tiny = {**study, "train": train, "grid": grid, "seeds": list(SEEDS[:1])}
+    run_sweep(SweepConfig(**tiny), folder / "text-transformer", jobs=1, overwrite=False, quiet=True)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("without_workers")
+def test_ranges_of_a_transformer(tmp_path: Path) -> None:
+    """Gradients by differences of the loss, as analyses compute it; that of AdamW's decay is no loss."""
+    make_reader(tmp_path)
+    (run,) = finished("words", tmp_path / "text-transformer")
+    table = words.ranges(run)
+    with RunReader(run.planned.path) as reader:
+        problem = of_run(reader)
+        arrays = reader.checkpoint(reader.steps[-1])
+        recorded = reader.metrics()
+    params = {name: torch.from_numpy(values).double() for name, values in arrays.items()}
+    loss = problem.objective(0.0)
+    E, slopes = params["E"], torch.zeros(59, params["E"].shape[1], dtype=torch.float64)
+    for i, j in np.ndindex(*slopes.shape):
+        ends = []
+        for h in (-1e-5, 1e-5):
+            moved = E.clone()
+            moved[i, j] += h
+            ends.append(loss.value({**params, "E": moved}))
+        slopes[i, j] = (ends[1] - ends[0]) / 2e-5
+    cosine = -torch.nn.functional.cosine_similarity(E[:59], slopes)
+    for row in table.itertuples():
+        assert row.opposed == pytest.approx(float(np.median(cosine[row.first - 1 : row.last])), abs=1e-5)
+    assert table["balance"].isna().all()
+    assert table["learned"].notna().any()
+    # What `learned` reads has the loss that training recorded, at every step with both.
+    losses = dict(zip(recorded["metric_step"], recorded["test_loss"], strict=True))
+    config, data = run.planned.config, run.data
+    for step in set(losses) & set(data["step"].values.tolist()):
+        networks, places = words.network(data, config, step, "test")
+        found = torch.nn.functional.cross_entropy(networks.logits(places).mT[0], places.labels[0, 0])
+        assert float(found) == pytest.approx(losses[step], rel=1e-5)
+
+
 def write_text(folder: Path, x: float) -> None:
     """Tables of a text whose claims all have this x; runs that follow gradients update no word."""
     numbers = {name: {seed + 200: value for seed, value in made(x).items()} for name in TESTS}
@@ -326,8 +374,18 @@ def write_reader(folder: Path, x: float) -> None:
         for step in steps
         for block, depth in (("E,mlp_in", 0.2 if analysis == "middle" else 0.3), ("mlp_in,mlp_out", 0.5))
     ]
+    ranges = [
+        {"study": "words", "case": "base", "seed": 300, "sampler": sampler, "batch_size": size, "weight_decay": decay}
+        | {"first": first, "last": last, "norm": norm, "updated": 0.5, "learned": 70.0, "gradient": 2.0}
+        | {"balance": np.nan, "opposed": 0.375 - first / 16 + decay, "rest": 300.0, "places": 9.0}
+        for sampler in ("random", "frequency_aware")
+        for size in (64, 512)
+        for decay in (0.0, 0.5)
+        for first, last, norm in ((1, 1, 3.75), (2, 59, 0.5))
+    ]
+    runs = [{"study": study, "seed": 300, **NETWORK, "task": "text"} for study in ("words", "rates", "curvature")]
     folder.mkdir()
-    tables = {"seeds": each, "losses": losses, "curvature": curvature, "runs": losses}
+    tables = {"seeds": each, "losses": losses, "curvature": curvature, "runs": runs, "ranges": ranges}
     for name, table in {**tables, "verdicts": primary.judge(numbers, OF_READER)}.items():
         pd.DataFrame(table).to_csv(folder / f"{name}.csv", index=False)
 
@@ -344,7 +402,13 @@ def test_the_page_follows_a_transformer(x: float, judgement: str, tmp_path: Path
         # Medians over three seeds of the depths over training alone, at two steps.
         assert text.count(">0.33</a>") == text.count(">0.55</a>") == 2
         # Seeds, three test losses and the lowest of each rate lead to its first row.
-        assert [text.count(f'text-transformer/losses.csv#L{row}"') for row in (2, 6, 10)] == [5, 5, 5]
+        assert [text.count(f'text-transformer/losses.csv#L{row}"') for row in (2, 6, 10, 14)] == [5] * 4
+        assert "Proposition 4.1" in text
+        # Words by rank: norms at the ends of both decays, cosines alone for the setting with decay that learns.
+        assert text.count(">3.75</a>") == 2
+        assert text.count(">0.812</a>") == text.count(">0.75</a>") == 2
+        assert ">0.75 to 0.75</a>" in text
+        assert "no ratio of the two is 1 at rest" in text
     assert 'href="text-transformer/zipf.csv"' not in html
     assert 'href="text-transformer/losses.csv"' in html
 
