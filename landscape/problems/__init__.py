@@ -57,11 +57,15 @@ def own(config: AnalysisConfig, held: Mapping[str, tuple[int, ...]], path: Path)
 def of_run(reader: RunReader, device: str = "auto", chunk_size: int = 8192) -> Problem:
     """The problem that a run file holds.
 
-    Raises DeviceError for a device that is not available, FileError for a file that contradicts its config.
+    Raises DeviceError for a device that is not available, FileError for a file that contradicts its config, and for
+    parameters that did not learn from its data.
     """
     from landscape.problems.fields import read_problem
+    from landscape.problems.fit import require_own_data
 
-    return of_config(*read_problem(reader), device, chunk_size)
+    problem = of_config(*read_problem(reader), device, chunk_size)
+    require_own_data(problem, reader)
+    return problem
 
 
 def of_config(train: TrainConfig, data: Any, device: str = "auto", chunk_size: int = 8192) -> Problem:

@@ -1,15 +1,20 @@
-"""Whether a problem and a run file belong together: the names and shapes of their parameters, and the device."""
+"""Whether a problem and a run file belong together: names and shapes of their parameters, device, and data."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from landscape.errors import ConfigError, DeviceError
+import numpy as np
+
+from landscape.errors import ConfigError, DeviceError, FileError, NumericsError
 from landscape.problems.choice import nearest
-from landscape.problems.problem import Problem
+from landscape.problems.problem import Problem, tensors
 from landscape.storage.runs import RunReader
 
+_ROUNDED, _SMALL = 1e-2, 1e-5
+"""Most by which a loss in single precision differs from that in double, relative and absolute (nat)."""
 _PREFIXES = {
     "module.": "nn.DataParallel and DistributedDataParallel put it there",
     "_orig_mod.": "torch.compile puts it there",
@@ -67,6 +72,28 @@ def require_fit(problem: Problem, held: Mapping[str, tuple[int, ...]], path: Pat
             raise ConfigError(
                 f"{path} holds parameter {name!r}, which {problem.name} lacks",
                 _prefix(problem.parameters, held) or nearest(name, problem.parameters),
+            )
+
+
+def require_own_data(problem: Problem, reader: RunReader) -> None:
+    """Raise FileError where the last stored parameters with metrics have another training loss than was recorded.
+
+    They were not trained on the data that the file holds, so that no Hessian on these says anything of the training.
+    """
+    metrics = reader.metrics() if "metrics" in reader.tables else {"metric_step": np.zeros(0)}
+    shared = np.intersect1d(reader.steps, metrics["metric_step"])
+    if not len(shared):
+        return
+    step = int(shared[-1])
+    recorded = float(metrics["train_loss"][metrics["metric_step"] == step][0])
+    # Parameters that are not finite are refused where they are asked for.
+    with contextlib.suppress(NumericsError):
+        found = problem.objective(0.0).value(tensors(problem, reader.checkpoint(step)))
+        if abs(found - recorded) > _ROUNDED * max(abs(found), abs(recorded)) + _SMALL:
+            raise FileError(
+                f"{reader.path}: the training loss at step {step} is {found:.6g} on the data that it holds, but was "
+                f"{recorded:.6g} in training",
+                "train it again: it learned from other data, as runs of a text side by side did in earlier versions",
             )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import pydoc_data.topics
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -216,31 +215,6 @@ def test_each_run_is_the_run_alone(changes: dict[str, Any], vary: tuple[str, ...
 
 
 @pytest.mark.slow
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("changes", "vary"),
-    [
-        ({"tokens": 3}, ()),
-        ({"tokens": 3, "sampler": "frequency_aware", "sampler_every": 30}, ()),
-        ({"tokens": 3, "lr_ratio_every": 30}, ("lr_ratio=prop41,curvature,auto",)),
-        ({"model": "transformer", "embed_dim": 4, "heads": 2, "hidden": 6, "tokens": 3}, ("lr=0.01,0.02",)),
-    ],
-    ids=str,
-)
-def test_each_run_of_a_text_is_the_run_alone(changes: dict[str, Any], vary: tuple[str, ...], tmp_path: Path) -> None:
-    """Each seed learns from, and is tested on, the places that its own file holds."""
-    text = tmp_path / "topics.txt"
-    text.write_text("\n".join(pydoc_data.topics.topics.values()), encoding="utf-8")
-    config = variant(task="text", text=str(text), vocabulary=40, context=3, samples=200, batch_size=16, steps=65)
-    runs = ensemble(dataclasses.replace(config, **changes), tmp_path / "run.h5", 3, vary)
-    train_ensemble(runs, quiet=True)
-    places = {member.seed: contents(path)["data/tokens"].tobytes() for path, member in runs.items()}
-    assert len({*places.values()}) == 3
-    for path, member in runs.items():
-        train(member, tmp_path / "alone.h5", overwrite=True, quiet=True)
-        same_run(path, tmp_path / "alone.h5", 1e-5)
-
-
 def test_a_member_that_stops_early_leaves_the_others(tmp_path: Path) -> None:
     """Members end at steps of their own; each file is complete and ends where its run alone does."""
     config = variant(stop_test_accuracy=0.2, extra_steps=7, steps=150, dtype="float64")
