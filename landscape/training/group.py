@@ -73,19 +73,19 @@ class Group:
         A run diverges at the first record whose training loss or parameters are not finite. Its row of metrics is
         written, its parameters are not.
         """
-        is_due = self.step % self.config.metrics_every == 0
+        is_due = [self.step % m.config.metrics_every == 0 for m in self.members]
         ends = [m.is_last(self.step) for m in self.members]
         stored = [end or self.step in m.schedule for end, m in zip(ends, self.members, strict=True)]
-        if not is_due and not any(stored):
+        if not any(is_due) and not any(stored):
             return []
         is_finite = self.networks.flat.isfinite().all(1).tolist()
-        if is_due or any(ends) or not all(is_finite):
+        if any(is_due) or any(ends) or not all(is_finite):
             rows = self.metrics()
             shown = {k: f"{np.mean([row[v] for row in rows]):.3g}" for k, v in _SHOWN.items()}
             bar.set_postfix(shown, refresh=False)
             for i, (member, row) in enumerate(zip(self.members, rows, strict=True)):
                 member.has_diverged = not (is_finite[i] and math.isfinite(row["train_loss"]))
-                if is_due or ends[i] or member.has_diverged:
+                if is_due[i] or ends[i] or member.has_diverged:
                     member.writer.append_to("metrics", self.step, row)
                     before = member.steps
                     member.decide_stop(self.step, row["test_accuracy"])
