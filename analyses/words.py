@@ -5,21 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 import xarray
 from decay_map import rests
 from numpy.typing import NDArray
 from runs import Run, used_for
 from scipy import stats
+from scipy.special import log_softmax
 
-from landscape.config import TrainConfig
-from landscape.problems import make_networks
-from landscape.problems.fields import parameters
-from landscape.problems.networks import Networks
+from landscape.problems import of_run
+from landscape.problems.problem import tensors
+from landscape.storage.runs import RunReader
 
 Floats = NDArray[np.float64]
 WORDS = "words"
@@ -91,59 +89,55 @@ def ranges(run: Run) -> pd.DataFrame:
         "gradient": data["grad_norm"].values[-1, :-1],
         "updated": data["count"].values[-1, :-1] / steps[-1],
         "rest": rests(steps, norms),
-        **at_rest(data, config),
+        **at_rest(run),
     }
     at = range_of(norms.shape[1])
     ranks = np.arange(1, len(at) + 1)
     table = pd.DataFrame(of_word).groupby(at).median()
     ends = pd.DataFrame({"first": ranks, "last": ranks}).groupby(at).agg({"first": "min", "last": "max"})
     known = {**run.identity, **{name: getattr(config, name) for name in ("sampler", "batch_size", "weight_decay")}}
-    table = pd.concat([ends, table], axis=1).assign(learned=learned(data, config, at))
+    table = pd.concat([ends, table], axis=1).assign(learned=learned(run, at))
     return pd.DataFrame([known] * len(table)).join(table.reset_index(drop=True))
 
 
-def network(data: xarray.Dataset, config: TrainConfig, step: int, part: str) -> tuple[Networks, Any]:
-    """The network of a stored step in float64, and as one batch all places of `train` or `test`."""
-    held = used_for(data, part)
-    values = {field.name: data[field.name].sel(step=step).values.astype(float) for field in parameters(config)}
-    table = [data[name].values[held] for name in ("tokens", "labels")]
-    networks = make_networks(config, [values], *table, torch.device("cpu"))
-    return networks, networks.batch(np.arange(len(table[1]))[None])
-
-
-def at_rest(data: xarray.Dataset, config: TrainConfig) -> Mapping[str, Floats]:
+def at_rest(run: Run) -> Mapping[str, Floats]:
     """By word, at the last step: how much decay pulls over how much the training loss does, and how much they oppose.
 
     balance: decay ‖e_i‖ / ‖∂L/∂e_i‖; opposed: cosine of -e_i with ∂L/∂e_i. Both are 1 where -decay e_i - ∂L/∂e_i = 0.
     balance is NaN under AdamW, whose decay is no part of the loss.
     """
-    networks, places = network(data, config, int(data["step"].values[-1]), "train")
-    networks.backward(places)
-    e, g = (of["E"][0, :-1].numpy() for of in (networks.params, networks.grads))
+    with RunReader(run.planned.path) as reader:
+        problem = of_run(reader, "cpu")
+        params = tensors(problem, reader.checkpoint(reader.steps[-1]))
+    slopes = problem.objective(0.0).gradient(params)
+    e, g = (np.asarray(of["E"], float)[:-1] for of in (params, slopes))
     sizes = np.linalg.norm(e, axis=1), np.linalg.norm(g, axis=1)
+    config = run.planned.config
     decay = math.nan if config.optimizer == "adamw" else config.weight_decay
     # A word that the training places lack has no gradient to oppose, and decay outweighs it without bound.
     with np.errstate(divide="ignore", invalid="ignore"):
         return {"balance": decay * sizes[0] / sizes[1], "opposed": -(e * g).sum(axis=1) / sizes[0] / sizes[1]}
 
 
-def learned(data: xarray.Dataset, config: TrainConfig, at: NDArray[np.int64]) -> Floats:
+def learned(run: Run, at: NDArray[np.int64]) -> Floats:
     """By range, the first stored step with half of the largest gain in test loss over the words' frequencies alone.
 
     Of the test places whose last word is in the range; NaN where there is no gain. at: by word, its range.
     """
+    data = run.data
     test = used_for(data, "test")
-    last, labels = data["tokens"].values[test][:, -1], data["labels"].values[test]
-    inside = last < len(at)
+    tokens, labels = data["tokens"].values[test], data["labels"].values[test]
+    inside = tokens[:, -1] < len(at)
+    tokens, labels = tokens[inside], labels[inside]
     # One more of each, so that no word has the probability 0.
     seen = 1 + np.bincount(data["labels"].values[used_for(data, "train")], minlength=data.sizes["class"])
     alone = -np.log(seen / seen.sum())[labels]
     gains = []
-    for step in data["step"].values:
-        networks, places = network(data, config, int(step), "test")
-        log_p = networks.logits(places)[0].log_softmax(0).numpy()
-        gain = alone + log_p[labels, np.arange(len(labels))]
-        gains.append(pd.Series(gain[inside]).groupby(at[last[inside]]).mean())
+    with RunReader(run.planned.path) as reader:
+        problem = of_run(reader, "cpu")
+        for step in data["step"].values:
+            log_p = log_softmax(problem.logits(reader.checkpoint(int(step)), tokens), axis=1)
+            gains.append(pd.Series(alone + log_p[np.arange(len(labels)), labels]).groupby(at[tokens[:, -1]]).mean())
     gain = pd.DataFrame(gains, index=data["step"].values).reindex(columns=range(RANGES))
     half = gain >= gain.max() / 2
     return half.idxmax().where(gain.max() > 0).to_numpy(float)

@@ -18,36 +18,23 @@ import h5py
 import numpy as np
 import page
 import pandas as pd
-import primary
 import pytest
 import torch
 import words
-from helpers.made_tables import NETWORK, assert_told, made, write_tables
+from helpers.made_tables import assert_told, write_tables
+from helpers.made_texts import OF_READER, TESTS, TINY, write_text
 from helpers.once import made_once
 from helpers.pages import unlinked
 from helpers.tiny_trial import STUDIES
 from helpers.trial_by_hand import verdict
-from page_words import RATES, RATES_OF_READER
+from page_words import RATES
 from runs import finished
 from scipy import stats
 
-from landscape.problems import of_run
-from landscape.storage.runs import RunReader
 from landscape.sweep.plan import SweepConfig
 from landscape.sweep.run import run_sweep
 
-TINY: dict[str, Any] = {
-    "vocabulary": 60,
-    "samples": 300,
-    "embed_dim": 4,
-    "hidden": 8,
-    "batch_size": 16,
-    "steps": 100,
-    "metrics_every": 10,
-    "device": "cpu",
-}
 SEEDS = (300, 301)
-TESTS, OF_READER = beyond.TESTS["text"], beyond.TESTS["text-transformer"]
 REFERENCE = STUDIES.parent / "reports/reference"
 
 
@@ -212,116 +199,6 @@ def test_ranges_are_those_of_the_raw_files(scale: Path) -> None:
     assert (table["first"].iloc[0], table["last"].iloc[-1]) == (1, 59)
 
 
-def make_reader(folder: Path) -> None:
-    """A tiny run of a Transformer whose words are compared by rank."""
-    text = folder / "topics.txt"
-    text.write_text("\n".join(pydoc_data.topics.topics.values()), encoding="utf-8")
-    study = json.loads((STUDIES / "text-transformer/beyond/exploratory/words.json").read_text())
-    train = {**study["train"], **TINY, "heads": 2, "text": str(text)}
-    grid = {name: values[1:2] for name, values in study["grid"].items() if name != "batch_size"}
-    tiny = {**study, "train": train, "grid": grid, "seeds": list(SEEDS[:1])}
-    run_sweep(SweepConfig(**tiny), folder / "text-transformer", jobs=1, overwrite=False, quiet=True)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("without_workers")
-def test_ranges_of_a_transformer(tmp_path: Path) -> None:
-    """Gradients by differences of the loss, as analyses compute it; that of AdamW's decay is no loss."""
-    make_reader(tmp_path)
-    (run,) = finished("words", tmp_path / "text-transformer")
-    table = words.ranges(run)
-    with RunReader(run.planned.path) as reader:
-        problem = of_run(reader)
-        arrays = reader.checkpoint(reader.steps[-1])
-        recorded = reader.metrics()
-    params = {name: torch.from_numpy(values).double() for name, values in arrays.items()}
-    loss = problem.objective(0.0)
-    E, slopes = params["E"], torch.zeros(59, params["E"].shape[1], dtype=torch.float64)
-    for i, j in np.ndindex(*slopes.shape):
-        ends = []
-        for h in (-1e-5, 1e-5):
-            moved = E.clone()
-            moved[i, j] += h
-            ends.append(loss.value({**params, "E": moved}))
-        slopes[i, j] = (ends[1] - ends[0]) / 2e-5
-    cosine = -torch.nn.functional.cosine_similarity(E[:59], slopes)
-    for row in table.itertuples():
-        assert row.opposed == pytest.approx(float(np.median(cosine[row.first - 1 : row.last])), abs=1e-5)
-    assert table["balance"].isna().all()
-    assert table["learned"].notna().any()
-    # What `learned` reads has the loss that training recorded, at every step with both.
-    losses = dict(zip(recorded["metric_step"], recorded["test_loss"], strict=True))
-    config, data = run.planned.config, run.data
-    for step in set(losses) & set(data["step"].values.tolist()):
-        networks, places = words.network(data, config, step, "test")
-        found = torch.nn.functional.cross_entropy(networks.logits(places).mT[0], places.labels[0, 0])
-        assert float(found) == pytest.approx(losses[step], rel=1e-5)
-
-
-def write_text(folder: Path, x: float) -> None:
-    """Tables of a text whose claims all have this x; runs that follow gradients update no word."""
-    numbers = {name: {seed + 200: value for seed, value in made(x).items()} for name in TESTS}
-    each = [{"claim": name, "seed": seed, "x": value} for name, by in numbers.items() for seed, value in by.items()]
-    known = {"gradient": 2.0, "balance": 0.5, "opposed": 0.25, "rest": 300.0, "places": 9.0}
-    ranges = [
-        {"study": "words", "case": "decay", "seed": 300, "sampler": sampler, "batch_size": size, "weight_decay": decay}
-        | {"first": first, "last": last, "norm": norm, "updated": 0.0 if sampler == "frequency_aware" else 0.5}
-        | {"learned": np.nan if sampler == "frequency_aware" else 70.0, **known}
-        for sampler in ("random", "frequency_aware")
-        for size in (64, 512)
-        for decay in (0.0, 0.001)
-        for first, last, norm in ((1, 1, 3.25), (2, 59, 1e-9))
-    ]
-    losses = [
-        {"study": study, "case": case, "seed": 300, "step": step, "test_loss": loss, "c": 1.5}
-        for study, case in RATES.values()
-        for step, loss in ((0, 6.0), (100, 5.5), (400, 4.25), (800, 4.75))
-    ]
-    curvature = [
-        {"study": study, "case": "base", "seed": 300, "analysis": analysis, "step": step, "block": block}
-        | {"lowest": lowest, "index": 7.0, "kappa_1": 2.5, "saddle_bound_constants": np.nan, "saddle_bound": 0.02}
-        for study, analysis, steps in (("curvature", "middle", (100,)), ("index", "over-training", (0, 316)))
-        for step in steps
-        for block, lowest in (("E,W", -0.015), ("W,V", -0.045))
-    ]
-    zipf = [
-        {"study": "texts", "case": "jargon", "seed": seed, "text": text, "words": 2000, "weight_decay": decay}
-        | {
-            "batch_size": size,
-            "correlation": 0.5 * (decay > 0) + 0.125 * (size == 512) + (seed - 300) / 16 * (decay > 0),
-        }
-        for text in ("jargon",)
-        for seed in (300, 301, 302)
-        for decay in (0.0, 0.001)
-        for size in (64, 512)
-    ]
-    runs = [{"study": study, "seed": 300, **NETWORK, "task": "text"} for study in ("words", "curvature")]
-    # The last word is in no training context.
-    words = [
-        {
-            "study": "words",
-            "case": "decay",
-            "seed": 300 + seed,
-            "token": token,
-            "count": 840 / (token + 1) ** (1 + seed),
-        }
-        for seed in range(3)
-        for token in range(20)
-    ] + [{"study": "words", "case": "decay", "seed": 300, "token": 20, "count": 0}]
-    folder.mkdir()
-    tables = {
-        "words": words,
-        "zipf": zipf,
-        "seeds": each,
-        "ranges": ranges,
-        "losses": losses,
-        "curvature": curvature,
-        "runs": runs,
-    }
-    for name, table in {**tables, "verdicts": primary.judge(numbers, TESTS)}.items():
-        pd.DataFrame(table).to_csv(folder / f"{name}.csv", index=False)
-
-
 @pytest.mark.parametrize(("x", "judgement"), [(0.7, "supported"), (-0.7, "not supported"), (0.0, "undecided")])
 def test_the_page_follows_the_verdicts(x: float, judgement: str, tmp_path: Path) -> None:
     write_tables(tmp_path / "mid", {}, tokens=4)
@@ -355,62 +232,6 @@ def test_the_page_follows_the_verdicts(x: float, judgement: str, tmp_path: Path)
     figure = texts[tmp_path / "figures/text-ranks.svg"]
     assert (figure.count("<path"), figure.count("stroke-dasharray")) == (20, 10)
     assert tmp_path / "figures/text-depths.svg" in texts
-
-
-def write_reader(folder: Path, x: float) -> None:
-    """Tables of a Transformer on a text whose claims have this x."""
-    numbers = {name: {seed + 200: value for seed, value in made(x).items()} for name in OF_READER}
-    each = [{"claim": name, "seed": seed, "x": value} for name, by in numbers.items() for seed, value in by.items()]
-    losses = [
-        {"study": study, "case": case, "seed": 300, "step": step, "test_loss": loss, "c": 1.5}
-        for study, case in RATES_OF_READER.values()
-        for step, loss in ((0, 6.0), (100, 5.5), (400, 4.25), (800, 4.75))
-    ]
-    curvature = [
-        {"study": "curvature", "seed": 300 + seed, "analysis": analysis, "step": step, "block": block}
-        | {"lowest": -depth * (1 + seed / 10)}
-        for seed in range(3)
-        for analysis, steps in (("middle", (100,)), ("over-training", (0, 100)))
-        for step in steps
-        for block, depth in (("E,mlp_in", 0.2 if analysis == "middle" else 0.3), ("mlp_in,mlp_out", 0.5))
-    ]
-    ranges = [
-        {"study": "words", "case": "base", "seed": 300, "sampler": sampler, "batch_size": size, "weight_decay": decay}
-        | {"first": first, "last": last, "norm": norm, "updated": 0.5, "learned": 70.0, "gradient": 2.0}
-        | {"balance": np.nan, "opposed": 0.375 - first / 16 + decay, "rest": 300.0, "places": 9.0}
-        for sampler in ("random", "frequency_aware")
-        for size in (64, 512)
-        for decay in (0.0, 0.5)
-        for first, last, norm in ((1, 1, 3.75), (2, 59, 0.5))
-    ]
-    runs = [{"study": study, "seed": 300, **NETWORK, "task": "text"} for study in ("words", "rates", "curvature")]
-    folder.mkdir()
-    tables = {"seeds": each, "losses": losses, "curvature": curvature, "runs": runs, "ranges": ranges}
-    for name, table in {**tables, "verdicts": primary.judge(numbers, OF_READER)}.items():
-        pd.DataFrame(table).to_csv(folder / f"{name}.csv", index=False)
-
-
-@pytest.mark.parametrize(("x", "judgement"), [(0.7, "supported"), (-0.7, "not supported"), (0.0, "undecided")])
-def test_the_page_follows_a_transformer(x: float, judgement: str, tmp_path: Path) -> None:
-    write_tables(tmp_path / "mid", {}, tokens=4)
-    write_text(tmp_path / "text", {0.7: -0.7, -0.7: 0.0, 0.0: 0.7}[x])
-    write_reader(tmp_path / "text-transformer", x)
-    texts = page.written(tmp_path)
-    html, report = unescape(texts[tmp_path / "index.html"]), texts[tmp_path / "report.md"]
-    assert_told(html, report, OF_READER, judgement)
-    for text in (html, report):
-        # Medians over three seeds of the depths over training alone, at two steps.
-        assert text.count(">0.33</a>") == text.count(">0.55</a>") == 2
-        # Seeds, three test losses and the lowest of each rate lead to its first row.
-        assert [text.count(f'text-transformer/losses.csv#L{row}"') for row in (2, 6, 10, 14)] == [5] * 4
-        assert "Proposition 4.1" in text
-        # Words by rank: norms at the ends of both decays, cosines alone for the setting with decay that learns.
-        assert text.count(">3.75</a>") == 2
-        assert text.count(">0.812</a>") == text.count(">0.75</a>") == 2
-        assert ">0.75 to 0.75</a>" in text
-        assert "no ratio of the two is 1 at rest" in text
-    assert 'href="text-transformer/zipf.csv"' not in html
-    assert 'href="text-transformer/losses.csv"' in html
 
 
 def test_a_trial_without_text_says_nothing_of_it(tmp_path: Path) -> None:
