@@ -162,7 +162,7 @@ def shares(cases: Mapping[str, tuple[pd.DataFrame, str]], alt: str) -> Markup:
         path += f"H{place(last):.1f}"
         text = f"{label}: {share:.0%} of {len(rows)}"
         marks.append(f'<path d="{path}" fill="none" stroke="{stroke}" stroke-width="2.5"><title>{text}</title></path>')
-        marks += _events(rows, label, stroke, place)
+        marks += _events(rows, label, stroke, place, last)
         marks.append(f'<text x="{LEFT + 6}" y="{TOP + 3 + 15 * i}" style="fill:{stroke}">{escape(text)}</text>')
     return _figure("".join(marks), alt)
 
@@ -182,19 +182,19 @@ def curves(cases: Mapping[str, tuple[pd.Series, pd.DataFrame, str]], alt: str) -
         marks.append(
             f'<path d="{path}" fill="none" stroke="{stroke}" stroke-width="2"><title>{escape(label)}</title></path>'
         )
-        marks += _events(rows, label, stroke, place)
+        marks += _events(rows, label, stroke, place, last)
         marks.append(f'<text x="{LEFT + 6}" y="{TOP + 3 + 15 * i}" style="fill:{stroke}">{escape(label)}</text>')
     return _figure("".join(marks), alt)
 
 
-def _events(runs: pd.DataFrame, label: str, stroke: str, place: Callable[[float], float]) -> Iterator[str]:
+def _events(runs: pd.DataFrame, label: str, stroke: str, place: Callable[[float], float], last: float) -> Iterator[str]:
     """Lines at the foot of a figure at the median steps of memorising, dotted, and of grokking, dashed.
 
-    None at an event that half of the runs lack.
+    None at an event that half of the runs lack, or that comes after the last step shown.
     """
     for event, dashes in (("memorised", "2 2"), ("grokked", "5 3")):
         middle = runs[event].fillna(math.inf).median()
-        if math.isfinite(middle):
+        if middle <= last:
             line = f'd="M{place(middle):.1f} {HEIGHT - BOTTOM}v-{FOOT}" stroke="{stroke}" stroke-dasharray="{dashes}"'
             title = escape(f"{label}: {event} at step {middle:,.0f} in the median")
             yield f'<path {line} stroke-width="2"><title>{title}</title></path>'

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
@@ -15,6 +14,8 @@ from landscape.storage.runs import RunReader
 
 _ROUNDED, _SMALL = 1e-2, 1e-5
 """Most by which a loss in single precision differs from that in double, relative and absolute (nat)."""
+_COMPARED = 6
+"""Steps at most at which losses are compared."""
 _PREFIXES = {
     "module.": "nn.DataParallel and DistributedDataParallel put it there",
     "_orig_mod.": "torch.compile puts it there",
@@ -76,19 +77,21 @@ def require_fit(problem: Problem, held: Mapping[str, tuple[int, ...]], path: Pat
 
 
 def require_own_data(problem: Problem, reader: RunReader) -> None:
-    """Raise FileError where the last stored parameters with metrics have another training loss than was recorded.
+    """Raise FileError where stored parameters have another training loss than was recorded at their step.
 
-    They were not trained on the data that the file holds, so that no Hessian on these says anything of the training.
+    Some of the steps that have both are compared, the last among them. Such parameters were not trained on the data
+    that the file holds, so that no Hessian on these says anything of the training.
     """
     metrics = reader.metrics() if "metrics" in reader.tables else {"metric_step": np.zeros(0)}
     shared = np.intersect1d(reader.steps, metrics["metric_step"])
-    if not len(shared):
-        return
-    step = int(shared[-1])
-    recorded = float(metrics["train_loss"][metrics["metric_step"] == step][0])
-    # Parameters that are not finite are refused where they are asked for.
-    with contextlib.suppress(NumericsError):
-        found = problem.objective(0.0).value(tensors(problem, reader.checkpoint(step)))
+    # One that was resumed may have learned from its own data since.
+    for step in {int(shared[i]) for i in np.linspace(0, len(shared) - 1, _COMPARED).round().astype(int) if len(shared)}:
+        recorded = float(metrics["train_loss"][metrics["metric_step"] == step][0])
+        # Parameters that are not finite are refused where they are asked for.
+        try:
+            found = problem.objective(0.0).value(tensors(problem, reader.checkpoint(step)))
+        except NumericsError:
+            continue
         if abs(found - recorded) > _ROUNDED * max(abs(found), abs(recorded)) + _SMALL:
             raise FileError(
                 f"{reader.path}: the training loss at step {step} is {found:.6g} on the data that it holds, but was "

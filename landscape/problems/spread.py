@@ -25,6 +25,7 @@ from landscape.curvature.part import Part as Samples
 from landscape.curvature.part import taking
 from landscape.errors import ArgumentError
 from landscape.problems.factory import Source
+from landscape.problems.fit import require_own_data
 from landscape.problems.problem import Arrays, Plain, Problem, Structure, Training
 from landscape.problems.trained import TrainedProblem
 from landscape.ranks.group import Ranks, require_alike
@@ -50,7 +51,9 @@ def opened(reader: RunReader, config: AnalysisConfig, ranks: Ranks) -> tuple[Spr
     with taking(samples), contextlib.redirect_stderr(io.StringIO()) if ranks.rank else contextlib.nullcontext():
         problem, source = problems.opened(reader, config)
         part = problem.objective(0.0)
-    if source:
+    if not source:
+        require_own_data(problem, reader)
+    else:
         require_alike(ranks, f"a source of --problem {source.name}", source.sha256[:12], "copy it to all machines")
     seen = hashlib.sha256(" ".join(samples.seen).encode()).hexdigest()[:12]
     hint = "the function that makes the problem must return the same on every rank: fix its seeds, copy its files"

@@ -84,13 +84,15 @@ class Group:
             shown = {k: f"{np.mean([row[v] for row in rows]):.3g}" for k, v in _SHOWN.items()}
             bar.set_postfix(shown, refresh=False)
             for i, (member, row) in enumerate(zip(self.members, rows, strict=True)):
+                # As alone: another member's record is none of this one's.
+                if not (is_due[i] or ends[i] or (stored[i] and not is_finite[i])):
+                    continue
                 member.has_diverged = not (is_finite[i] and math.isfinite(row["train_loss"]))
-                if is_due[i] or ends[i] or member.has_diverged:
-                    member.writer.append_to("metrics", self.step, row)
-                    before = member.steps
-                    member.decide_stop(self.step, row["test_accuracy"])
-                    with bar.get_lock():
-                        bar.total -= before - (self.step if member.has_diverged else member.steps)
+                member.writer.append_to("metrics", self.step, row)
+                before = member.steps
+                member.decide_stop(self.step, row["test_accuracy"])
+                with bar.get_lock():
+                    bar.total -= before - (self.step if member.has_diverged else member.steps)
         for i, member in enumerate(self.members):
             if is_finite[i] and (stored[i] or member.is_last(self.step)):
                 member.commit(self.step, self.state(i), self._tokens(i))

@@ -21,9 +21,11 @@ CASES = {
     "a": (runs([100, 200, 400], [1000, NEVER, 3000]), "#d55e00"),
     "b": (runs([100, NEVER, NEVER], [NEVER, NEVER, NEVER]), "#0173b2"),
     "c": (runs([200, 400, NEVER], [NEVER, 800, 900]), "#029e73"),
+    "d": (runs([300], [20_000]), "#949494"),
 }
 AT = {("a", "memorised"): 200, ("a", "grokked"): 3000, ("c", "memorised"): 400, ("c", "grokked"): 900}
-"""Medians in which never is latest; at b half of the runs never come that far."""
+AT["d", "memorised"] = 300
+"""Medians in which never is latest; at b half of the runs never come that far, and d groks beyond the axis."""
 
 
 def upright(figure: str) -> Mapping[tuple[str, str], tuple[float, str, str]]:

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 import xarray
 from helpers.once import made_once
@@ -139,9 +140,24 @@ def test_of_recorded_metrics(tmp_path: Path) -> None:
     assert len(over_steps(drawn)) == 2
 
 
-def test_an_empty_panel_has_no_lines_of_events(measured: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("densities", "one block has no distance"), ("extreme_eigenvalues", "no block has negative curvature")],
+)
+def test_an_empty_panel_has_no_lines_of_events(name: str, told: str, measured: Path) -> None:
     source = with_events(measured, MEMORISED, GROKKED)
-    source.__dict__["measured"] = source.measured.sel(block=["E"])
-    _, empty = draw("densities", source).figure.axes
-    assert empty.texts[0].get_text() == "one block has no distance"
-    assert not empty.lines
+    source.__dict__["measured"] = of = source.measured.sel(block=["E"]).drop_vars("saddle_bound_constants")
+    of["eigenvalues"] = abs(of["eigenvalues"])
+    of["saddle_bound"][:] = np.nan
+    drawn = draw(name, source)
+    assert drawn.figure.axes[1].texts[0].get_text() == told
+    assert not drawn.figure.axes[1].lines
+    assert (EVENTS in drawn.caption) == (name == "extreme_eigenvalues")
+
+
+def test_captions_say_nothing_of_lines_that_no_setting_has(measured: Path, tmp_path: Path) -> None:
+    """Of three runs one memorises, so that the median never does."""
+    runs = [with_events(measured, at, None, tmp_path / f"{i}.h5") for i, at in enumerate((10, None, None))]
+    drawn = draw("saddle_index", *runs)
+    assert not any(map(upright, over_steps(drawn)))
+    assert EVENTS_OF_RUNS not in drawn.caption

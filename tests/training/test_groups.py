@@ -141,3 +141,15 @@ def test_each_member_keeps_its_own_schedule(tmp_path: Path) -> None:
     for path, config in runs.items():
         train(config, tmp_path / "alone.h5", overwrite=True, quiet=True)
         same_run(path, tmp_path / "alone.h5", 1e-5)
+
+
+def test_a_member_diverges_at_its_own_steps(tmp_path: Path) -> None:
+    """Metrics of another member say nothing of it."""
+    config = dataclasses.replace(TINY, optimizer="sgd", checkpoint_log=0, checkpoint_every=0, steps=60)
+    often, seldom = {"metrics_every": 7, "lr": 0.1}, {"metrics_every": 50, "lr": 1e6}
+    runs = {tmp_path / f"{of['lr']}.h5": dataclasses.replace(config, **of) for of in (often, seldom)}
+    train_ensemble(runs, quiet=True)
+    for path, config in runs.items():
+        train(config, tmp_path / "alone.h5", overwrite=True, quiet=True)
+        same_run(path, tmp_path / "alone.h5", 1e-5)
+    assert summarise(path).diverged_step == 50

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 EVENTS = (
-    f"Dotted lines: the first row of metrics with training accuracy ≥ {MEMORISED:.0%} (blue), with test accuracy ≥ "
-    f"{GROKKED:.0%} (orange)."
+    f"Dotted lines, at the steps shown: the first row of metrics with training accuracy ≥ {MEMORISED:.0%} (blue), with "
+    f"test accuracy ≥ {GROKKED:.0%} (orange)."
 )
 """What captions say of the lines of events in figures of one run."""
 EVENTS_OF_RUNS = (
@@ -74,8 +74,8 @@ def lines_of_events(axis: Axes, sources: Sequence[Source], colour: Colour, is_al
 
 
 def has_events(sources: Sequence[Source]) -> bool:
-    """Whether any of the runs is seen to memorise or to grok."""
-    return any(step is not None for event in DASHES for step in events(sources, event))
+    """Whether half of the runs, of one setting, are seen to memorise or to grok."""
+    return any(math.isfinite(median_step(events(sources, event) or [None])) for event in DASHES)
 
 
 def events(sources: Sequence[Source], event: tuple[str, float]) -> list[int | None]:

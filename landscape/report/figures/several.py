@@ -49,8 +49,10 @@ class Panel:
 
 def lines(sources: Sequence[Source]) -> str:
     """What captions say of the lines of these sources, with a space before each sentence."""
-    come = has_events(sources)
-    return f" {BANDS}" + f" {EVENTS_OF_RUNS}" * come if are_several(sources) else f" {EVENTS}" * come
+    if are_several(sources):
+        come = any(has_events(group.sources) for group in settings(sources))
+        return f" {BANDS}" + f" {EVENTS_OF_RUNS}" * come
+    return f" {EVENTS}" * has_events(sources)
 
 
 def are_several(sources: Sequence[Source]) -> bool:

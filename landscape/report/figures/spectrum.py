@@ -67,9 +67,10 @@ def extreme_eigenvalues(sources: Sequence[Source]) -> Drawn:
                 rows.append(source.table(step=step, block=f"saddle_bound_{tokens}", lambda_min=-part))
     left.set(ylabel=r"$\lambda_{\max}$", yscale="log")
     right.set(ylabel=r"$-\lambda_{\min}$ where negative", yscale="log")
-    if not right.lines:
-        nothing(right, "no block has negative curvature")
+    is_empty = not right.lines
     over_steps(figure.axes, kept)
+    if is_empty:
+        nothing(right, "no block has negative curvature")
     for axis in figure.axes:
         legend_below(axis)
     never = ", ".join(block for block, holds in semidefinite.items() if holds) or "no block"

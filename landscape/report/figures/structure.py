@@ -71,7 +71,8 @@ def densities(sources: Sequence[Source]) -> Drawn:
     caption = (
         f"{what_was_run(kept)} Left: {kept[0].label}, the density of each block's eigenvalues, smoothed by a Gaussian "
         f"of standard deviation {width:.2g}; do not read an index from it. Right: Jensen–Shannon "
-        f"distance (base 2) between blocks on that grid, the block heterogeneity of arXiv 2402.16788.{lines(kept)}"
+        "distance (base 2) between blocks on that grid, the block heterogeneity of arXiv 2402.16788."
+        f"{lines(kept) if pairs else ''}"
     )
     table = pd.concat(rows)
     if are_several(kept) and pairs:
