@@ -15,8 +15,9 @@ import numpy as np
 from landscape.choices.optimizers import OPTIMIZERS
 from landscape.config import TrainConfig, replace, to_json
 from landscape.errors import ConfigError, FileError
-from landscape.problems import initial
+from landscape.problems import initial, of_config
 from landscape.problems.fields import read_problem
+from landscape.problems.fit import require_own_data
 from landscape.problems.tasks import TEST, TRAIN, Ints, make_data
 from landscape.provenance import provenance
 from landscape.storage import schema
@@ -106,7 +107,10 @@ class Member:
         with RunReader(self.path) as reader:
             reader.require_whole()
             reader.require_trained(RESUME_ELSEWHERE)
-            read_problem(reader)
+            problem = read_problem(reader)
+            # Those of earlier versions may have learned from another run's places.
+            if self.config.reads_text:
+                require_own_data(of_config(*problem, "cpu"), reader)
             if differing := difference(self.config, reader.config, RESUMABLE):
                 hint = f"--resume can change only {', '.join(sorted(RESUMABLE))}; start another run with --out"
                 raise ConfigError(differing, hint)
