@@ -85,7 +85,8 @@ def require_own_data(problem: Problem, reader: RunReader) -> None:
     metrics = reader.metrics() if "metrics" in reader.tables else {"metric_step": np.zeros(0)}
     shared = np.intersect1d(reader.steps, metrics["metric_step"])
     # One that was resumed may have learned from its own data since.
-    for step in {int(shared[i]) for i in np.linspace(0, len(shared) - 1, _COMPARED).round().astype(int) if len(shared)}:
+    spread = np.linspace(0, len(shared) - 1, min(_COMPARED, len(shared))).round().astype(int)
+    for step in shared[spread].tolist():
         recorded = float(metrics["train_loss"][metrics["metric_step"] == step][0])
         # Parameters that are not finite are refused where they are asked for.
         try:

@@ -89,6 +89,11 @@ def last_step(sources: Sequence[Source]) -> int:
     return max(int(source.measured["step"].values[-1]) for source in sources)
 
 
+def last_record(sources: Sequence[Source]) -> int:
+    """The last step with metrics in any of the sources."""
+    return max(int(source.metrics["metric_step"].values[-1]) for source in sources)
+
+
 def legend(axis: Axes, **options: Any) -> None:
     """A legend with each label once, if there is a label."""
     labels = _labels(axis)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from landscape.report.figures.axes import EVENTS_OF_RUNS, has_events, legend, lines_of_events, step_axis
+from landscape.report.figures.axes import EVENTS_OF_RUNS, has_events, last_record, legend, lines_of_events, step_axis
 from landscape.report.figures.captions import listed, what_was_run
 from landscape.report.figures.families import family
 from landscape.report.figures.numbers import spread
@@ -51,7 +51,7 @@ def recorded_metrics(sources: Sequence[Source]) -> Drawn:
         # Values that fall over decades, such as losses, need a logarithmic axis.
         if len(finite) and finite.min() > 0 and finite.max() > 100 * finite.min():
             axis.set_yscale("log")
-        step_axis(axis, int(max(source.metrics["metric_step"].values[-1] for source in kept)))
+        step_axis(axis, last_record(kept))
         for source, colour in zip(kept, distinct(len(kept)), strict=True):
             lines_of_events(axis, [source], colour, len(kept) == 1)
     for axis in figure.axes[len(shown) :]:

@@ -10,7 +10,7 @@ import pandas as pd
 
 from landscape.choices.tasks import TEXT
 from landscape.problems.embedding_mlp.blocks import BALANCED
-from landscape.report.figures.axes import legend, over_steps, scale_of
+from landscape.report.figures.axes import last_record, legend, over_steps, scale_of
 from landscape.report.figures.captions import listed, what_was_run
 from landscape.report.figures.families import family
 from landscape.report.figures.numbers import asked_of_rates, median_step, spread, step_text
@@ -45,7 +45,7 @@ def training_curves(sources: Sequence[Source]) -> Drawn:
         )
         numbers[source.label] = ", ".join(filter(None, told))
         rows.append(_rows(source, columns))
-    over_steps(figure.axes, kept, _last(kept))
+    over_steps(figure.axes, kept, last_record(kept))
     unit = "" if any(source.is_recorded for source in kept) else " (nat)"
     for axis, quantity in zip(figure.axes, (f"cross-entropy{unit}" if unit else "loss", "accuracy"), strict=True):
         axis.set_ylabel(quantity)
@@ -112,7 +112,7 @@ def prop41_ratio(sources: Sequence[Source]) -> Drawn:
         rows.append(_rows(source, ("prop41_ratio", *norms, frequency, *rates)))
     if not numbers:
         raise NotDrawnError("no row of metrics after step 0 holds Proposition 4.1's ratio")
-    over_steps(figure.axes, kept, _last(kept))
+    over_steps(figure.axes, kept, last_record(kept))
     left.set_ylabel(" / ".join(rates))
     right.set_ylabel("its factors")
     for axis in figure.axes:
@@ -195,11 +195,6 @@ def embedding_norms(sources: Sequence[Source]) -> Drawn:
     if longer:
         title = f"At last, embeddings of frequent tokens are {spread(longer)} times as long as those of rare ones"
     return Drawn(title, figure, pd.concat(rows), caption, numbers)
-
-
-def _last(sources: Sequence[Source]) -> int:
-    """The last step with metrics in any of the sources."""
-    return max(int(source.metrics["metric_step"].values[-1]) for source in sources)
 
 
 def _rows(source: Source, metrics: Sequence[str]) -> pd.DataFrame:
