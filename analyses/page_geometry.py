@@ -47,37 +47,37 @@ def last_geometry(scales: Sequence[Linked]) -> dict[str, Any] | None:
     studied = [one for one in scales if "geometry" in one.tables]
     if not studied:
         return None
-    settings = {words: cells for one in studied for words, cells in by_task(one)}
+    tasks = [(words, (one, known, rows)) for one in studied for words, known, rows in by_task(one)]
+    settings = {words: quantities(*of) for words, of in tasks}
     at_limits = pd.concat([one.tables["geometry"] for one in studied])[INDEX].isin(LIMITS)
     first = studied[-1].tables["geometry"].iloc[0]
     return {
         "settings": list(settings),
         "rows": {name: [cells[name] for cells in settings.values()] for name in ("grokked", *COLUMNS)},
-        "lower": {words: count for one in studied for words, count in lower(one)},
+        "lower": {words: count for words, of in tasks if (count := lower(*of))},
         "limits": studied[-1].link("geometry", f"{at_limits.sum()} of {len(at_limits)}", study=first["study"]),
     }
 
 
-def by_task(scale: Linked) -> Iterator[tuple[str, Mapping[str, Markup]]]:
-    """Each task of a scale in words, and its quantities by name."""
+def by_task(scale: Linked) -> Iterator[tuple[str, Mapping[str, str], pd.DataFrame]]:
+    """Each task of a scale in words, the values that name it, and its rows of geometry.csv."""
     for (study, task), rows in scale.tables["geometry"].groupby(["study", "task"], sort=False):
-        grokked = which(scale.tables["runs"], study=study, task=task)["grokked"]
-        texts = {
-            "grokked": f"{grokked.notna().sum()} of {len(grokked)}",
-            **{name: cell(rows, column) for name, column in COLUMNS.items()},
-        }
-        linked = {name: scale.link("geometry", text, study=study, task=task) for name, text in texts.items()}
-        yield f"{scale.name}, {TASKS[task]}", linked
+        yield f"{scale.name}, {TASKS[task]}", {"study": study, "task": task}, rows
 
 
-def lower(scale: Linked) -> Iterator[tuple[str, Markup]]:
-    """Each task of a scale in words, and in how many runs restricted loss is below test loss."""
-    for (study, task), rows in scale.tables["geometry"].groupby(["study", "task"], sort=False):
-        of = rows.dropna(subset="test_restricted_loss")
-        below = of["test_restricted_loss"] < of["test_loss"]
-        known = {"study": study, "task": task}
-        if len(of):
-            yield f"{scale.name}, {TASKS[task]}", scale.link("geometry", f"{below.sum()} of {len(below)}", **known)
+def quantities(scale: Linked, known: Mapping[str, str], rows: pd.DataFrame) -> Mapping[str, Markup]:
+    """The quantities of a task by name."""
+    grokked = which(scale.tables["runs"], **known)["grokked"]
+    texts = {"grokked": f"{grokked.notna().sum()} of {len(grokked)}"}
+    texts |= {name: cell(rows, column) for name, column in COLUMNS.items()}
+    return {name: scale.link("geometry", text, **known) for name, text in texts.items()}
+
+
+def lower(scale: Linked, known: Mapping[str, str], rows: pd.DataFrame) -> Markup | None:
+    """In how many runs of a task restricted loss is below test loss; None where it was not measured."""
+    of = rows.dropna(subset="test_restricted_loss")
+    below = of["test_restricted_loss"] < of["test_loss"]
+    return scale.link("geometry", f"{below.sum()} of {len(below)}", **known) if len(of) else None
 
 
 def cell(rows: pd.DataFrame, column: str) -> str:
