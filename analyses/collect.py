@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from scale import ARMS, FILM, POINTS, prop41_constant
 from words import BY_RANK, BY_STEP, JUDGED, OTHERS, WORDS, losses, ranges, words, zipf
 
 from landscape.errors import LandscapeError, complain
+from landscape.report.film import resolved
 from landscape.storage.files import sha256
 from landscape.storage.schema import HESSIAN, LEVELS
 from landscape.storage.views import load_group
@@ -163,6 +165,20 @@ def spectra(run: Run, analysis: str) -> pd.DataFrame:
     return pd.concat(parts) if parts else pd.DataFrame()
 
 
+def densities(run: Run, analysis: str) -> pd.DataFrame:
+    """Smoothed spectral densities of the blocks of an analysis, and their standard errors."""
+    parts = []
+    smoothed = load_group(run.planned.hessian[analysis], HESSIAN, "density")
+    for step, block in itertools.product(*(run.hessian(analysis)[name].values for name in ("step", "block"))):
+        at = smoothed.sel(step=step)
+        grid, density, error = (at[name].values for name in ("eigenvalue", block, f"{block}_error"))
+        width = float(at["width"])
+        rows = resolved(grid, width, density, error)
+        part = {"step": step, "block": block, "width": width, "eigenvalue": grid[rows], "density": density[rows]}
+        parts.append(pd.DataFrame({**run.identity, "analysis": analysis, **part, "standard_error": error[rows]}))
+    return pd.concat(parts)
+
+
 def metrics(run: Run) -> pd.DataFrame:
     """One row a recorded step of a run."""
     table = run.data[[name for name in ON_THE_WAY if name in run.data]].to_dataframe().rename_axis("step").reset_index()
@@ -197,6 +213,7 @@ def tables(studies: Runs) -> dict[str, pd.DataFrame]:
         "runs": [pd.DataFrame([run_row(run)]) for run in runs],
         "curvature": [curvature(*one) for one in done],
         "spectra": [spectra(*one) for one in done if one[0].planned.path.parent.name == FILM],
+        "densities": [densities(*one) for one in done if one[0].planned.path.parent.name == FILM],
         "metrics": [metrics(run) for run in followed],
         "ranks": [ranks(run) for run in chosen(studies, ARMS)],
         "tokens": [*rare(studies), *map(last_tokens, chosen(studies, RARE_LATE))],

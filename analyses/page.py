@@ -158,8 +158,8 @@ class Results(Linked):
     def film(self) -> dict[str, Any]:
         """What the slider shows."""
         run = self.filmed()
-        whole = [self.of_film("spectra")] if "spectra" in self.tables else []
-        shown = film(self.of_film("curvature"), self.of_film("metrics"), f"{self.name}/curvature.csv", *whole)
+        spectra = {name: self.of_film(name) for name in ("spectra", "densities") if name in self.tables}
+        shown = film(self.of_film("curvature"), self.of_film("metrics"), f"{self.name}/curvature.csv", **spectra)
         return {**shown, **self.events(), "run": run["file"], "setting": setup(which(self.tables["runs"], study=FILM))}
 
     def over_training(self) -> dict[str, Any]:
@@ -297,7 +297,6 @@ def written(out: Path) -> dict[Path, str]:
     filmed = [results for results in done if results.has_film]
     training = {results.name: results.over_training() for results in filmed}
     films = {results.name: results.film() for results in reversed(filmed)}
-    whole = [name for name, found in films.items() if found["largest"]]
     circling = {f"{one.name}, circles": found for one in every if (found := film_of_circles(one))}
     said_once = {
         "title": title(done[-1], [name for name, one in told.items() if done[-1].name in one.weak]),
@@ -347,10 +346,9 @@ def written(out: Path) -> dict[Path, str]:
         "comparisons": [one.words for one in COMPARISONS],
         "compared": {one.name: compared(one.tables["runs"], one.link) for one in done},
         "by_task": {one.name: by_task(one.tables["runs"], one.tables["curvature"], one.link) for one in done},
-        "charts": CHARTS | (SPECTRUM if whole else {}) | (GEOMETRY if circling else {}),
+        "charts": CHARTS | SPECTRUM | (GEOMETRY if circling else {}),
         "films": films | circling,
         "film_of": "scale",
-        "spectra_of": whole,
     }
     templates = environment(HERE / "templates")
     texts = {"index.html": "page.html.j2", "report.md": "report.md.j2"}

@@ -13,7 +13,7 @@ from markupsafe import Markup, escape
 from matplotlib.colors import to_hex
 from matplotlib.ticker import MaxNLocator
 
-from landscape.report.film import assembled, known
+from landscape.report.film import assembled, known, smoothed
 from landscape.report.style import colour
 
 SCALES = {"quick": "#de8f05", "mid": "#0173b2", "paper": "#029e73"}
@@ -282,17 +282,26 @@ def alone(figure: Markup) -> str:
     return whole.replace(">", ">" + style, 1) + "\n"
 
 
-NO_SPECTRA = pd.DataFrame(columns=["step", "block", "eigenvalue"])
+NO_ROWS = pd.DataFrame(columns=["step", "block", "eigenvalue"])
 
 
 def film(
-    curvature: pd.DataFrame, metrics: pd.DataFrame, place: str, spectra: pd.DataFrame = NO_SPECTRA
+    curvature: pd.DataFrame,
+    metrics: pd.DataFrame,
+    place: str,
+    spectra: pd.DataFrame = NO_ROWS,
+    densities: pd.DataFrame = NO_ROWS,
 ) -> dict[str, Any]:
     """What the slider shows of one run: its blocks by step, and its accuracies.
 
-    curvature: rows of the curvature.csv at `place`; spectra: those of spectra.csv.
+    curvature: rows of the curvature.csv at `place`; spectra, densities: those of the files of these names.
     """
     by_step = {}
+    columns = ["eigenvalue", "density", "standard_error"]
+    density = {
+        of: smoothed(rows["width"].iloc[0], *(rows[name] for name in columns))
+        for of, rows in densities.groupby(["step", "block"])
+    }
     spectrum = {of: [*map(known, values)] for of, values in spectra.groupby(["step", "block"])["eigenvalue"]}
     for step, rows in curvature.groupby("step"):
         blocks = {}
@@ -303,7 +312,8 @@ def film(
             ends = {name: known(row[name]) for name in ("lowest", "highest")}
             there = {"row": f"{place}#L{at + 2}", "title": f"{place}, row {row['block']} {step} {row['file']}"}
             found = {**ends, **index, "level": row["index_level"], "kappa": ratios, **there}
-            blocks[row["block"]] = found | {"spectrum": spectrum.get((step, row["block"]), [])}
+            of = step, row["block"]
+            blocks[row["block"]] = found | {"spectrum": spectrum.get(of, []), "density": density.get(of)}
         by_step[int(step)] = blocks
     accuracy = {name: metrics[name].tolist() for name in ("step", "train_accuracy", "test_accuracy")}
     return assembled(by_step, accuracy) | {"largest": float(spectra["eigenvalue"].abs().max()) if len(spectra) else 0}

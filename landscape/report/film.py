@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import xarray
 from matplotlib.colors import to_hex
+from numpy.typing import NDArray
 
 from landscape.report.figures.captions import network
 from landscape.report.figures.embedding import keys_of, planes
@@ -16,6 +18,8 @@ from landscape.report.figures.sources import Source
 from landscape.report.style import colour, palette, shades
 from landscape.storage.schema import LEVELS
 from landscape.text import printable
+
+Floats = NDArray[np.float64]
 
 CHARTS = {
     "accuracy": (
@@ -40,7 +44,11 @@ SPECTRUM = {
     "spectrum": (
         "All eigenvalues of the dense blocks at the step of the slider",
         "Share of eigenvalues below each value; left of the line: negative.",
-    )
+    ),
+    "density": (
+        "The smoothed spectral density of each block at the step of the slider",
+        "Smoothed spectral density ± its standard error.",
+    ),
 }
 GEOMETRY = {
     "frequencies": (
@@ -54,6 +62,8 @@ GEOMETRY = {
 }
 POINTS, ROWS = 101, 400
 """Largest numbers of points of a spectrum and of rows of accuracies that a page holds; the files hold all."""
+FLOOR = 1e-6
+"""Share of its peak below which the tails of a density are left out."""
 
 
 def film(source: Source) -> dict[str, Any] | None:
@@ -79,6 +89,18 @@ def assembled(
     return {"steps": steps, "colours": {name: to_hex(colour(name)) for name in names}, "accuracy": accuracy}
 
 
+def resolved(grid: Floats, width: float, density: Floats, error: Floats) -> NDArray[np.int64]:
+    """Positions on a grid that draw a smoothed density: at most its smoothing's width apart, without its far tails."""
+    rows = np.arange(0, len(grid), max(1, int(width / (grid[1] - grid[0]))))
+    seen = np.flatnonzero((density + error)[rows] > FLOOR * density.max())
+    return rows[max(seen[0] - 1, 0) : seen[-1] + 2]
+
+
+def smoothed(width: float, x: Iterable[float], y: Iterable[float], error: Iterable[float]) -> dict[str, Any]:
+    """A density smoothed by a Gaussian of standard deviation `width`, as film.js reads it."""
+    return {"width": known(width), "x": [*map(known, x)], "y": [*map(known, y)], "error": [*map(known, error)]}
+
+
 def known(value: float) -> float | None:
     """A number in JSON, four digits of it; None for NaN."""
     return float(f"{value:.4g}") if math.isfinite(value) else None
@@ -89,6 +111,7 @@ def _blocks(source: Source, step: int) -> dict[str, Any]:
     at = source.measured.sel(step=step)
     pairs = [str(pair) for pair in at["pair"].values] if "pair" in at else []
     spectra = source.spectra.sel(step=step) if "step" in source.spectra else {}
+    densities = source.densities.sel(step=step) if "step" in source.densities else {}
     found = {}
     for block in source.blocks():
         part = at.sel(block=block)
@@ -116,8 +139,19 @@ def _blocks(source: Source, step: int) -> dict[str, Any]:
             "kappa": [known(ratio) for ratio in ratios[np.isfinite(ratios)]],
             "is_kappa_bound": bool((np.isfinite(ratios) & np.isnan(errors)).any()),
             "spectrum": [known(values[i]) for i in _thinned(len(values), POINTS)] if np.isfinite(values).all() else [],
+            "density": _density(densities, block) if block in densities else None,
         }
     return found
+
+
+def _density(densities: Mapping[Hashable, xarray.DataArray], block: str) -> dict[str, Any] | None:
+    """The smoothed density of a block, None where it is not measured."""
+    grid, density, error = (densities[name].values for name in ("eigenvalue", block, f"{block}_error"))
+    if not np.isfinite(density).all():
+        return None
+    width = float(densities["width"])
+    rows = resolved(grid, width, density, error)
+    return smoothed(width, grid[rows], density[rows], error[rows])
 
 
 def _largest(by_step: Mapping[int, Mapping[str, Any]]) -> float:

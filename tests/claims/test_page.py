@@ -17,7 +17,7 @@ import page_points
 import pandas as pd
 import pytest
 from helpers.browser import CHROMIUM, browser
-from helpers.made_tables import DEPTHS, write_tables
+from helpers.made_tables import DENSITY, DEPTHS, write_tables
 from helpers.pages import Reader
 from markupsafe import Markup
 from page_beside import compared
@@ -295,7 +295,7 @@ def test_the_page_is_short_whole_and_described(three: Path) -> None:
     assert 300 < len(reader.words) <= 2500
     assert len(text.encode()) < 5e6
     pictures = [attributes for tag, attributes in reader.found if tag == "svg"]
-    assert len(pictures) == 3 + 3 + 3 * 3 + 2 + 2 + 13 + 1 + 4 + 1
+    assert len(pictures) == 3 + 3 + 3 * 3 + 2 + 2 + 13 + 1 + 6 + 1
     assert all(picture["role"] == "img" and len(str(picture["aria-label"])) > 10 for picture in pictures)
     # Nothing is loaded.
     assert not [tag for tag, attributes in reader.found if "src" in attributes or tag == "link"]
@@ -334,6 +334,17 @@ def test_without_a_scale_it_says_how_to_make_one(
         f"error: no scale has verdicts in {tmp_path}",
         f"hint: python analyses/primary.py {tmp_path}/quick",
     ]
+
+
+def test_the_film_shows_densities(three: Path) -> None:
+    """Those of densities.csv, at the steps and of the blocks that are there."""
+    films = json.loads(re.findall(r'id="films">(.*?)</script>', (three / "index.html").read_text(encoding="utf-8"))[0])
+    for film in films.values():
+        found = {(one["step"], name): b["density"] for one in film["steps"] for name, b in one["blocks"].items()}
+        y, error, width = ([DENSITY[name]] * 3 for name in ("density", "standard_error", "width"))
+        whole = {"width": width[0], "x": [-0.1, 0, 0.1], "y": y, "error": error}
+        assert {of: density for of, density in found.items() if density} == {(10, "E,W"): whole}
+        assert len(found) == 9
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")

@@ -107,6 +107,32 @@ def test_spectra_are_those_of_the_file(tiny_scale: Path, collected: Path) -> Non
                 assert len(rows) == min(51, len(values))
 
 
+def test_densities_are_those_of_the_file(tiny_scale: Path, collected: Path) -> None:
+    """Of the film alone, by h5py: a standard deviation of the smoothing apart or less, and next to nothing left out."""
+    table = pd.read_csv(collected / "densities.csv")
+    assert set(table["study"]) == {"film"}
+    for seed, of_run in table.groupby("seed"):
+        with h5py.File(tiny_scale / f"film/base-s{seed}.hessian-film.h5") as file:
+            steps, blocks = list(file["step"][:]), list(file["block"].asstr())
+            assert len(of_run.groupby(["step", "block"])) == len(steps) * len(blocks)
+            for (step, block), rows in of_run.groupby(["step", "block"]):
+                at = steps.index(step)
+                grid = file["density/eigenvalue"][at]
+                places = np.searchsorted(grid, rows["eigenvalue"] - 1e-9 * np.ptp(grid))
+                for column, name in (
+                    ("eigenvalue", "eigenvalue"),
+                    ("density", block),
+                    ("standard_error", f"{block}_error"),
+                ):
+                    np.testing.assert_allclose(rows[column], file["density"][name][at][places], rtol=1e-12)
+                assert set(rows["width"]) == {file["density/width"][at]}
+                assert np.diff(rows["eigenvalue"]).max() <= file["density/width"][at]
+                density = file["density"][block][at]
+                beyond = np.r_[density[: places[0]], density[places[-1] + 1 :]]
+                assert beyond.max(initial=0) < 1e-5 * density.max()
+                assert np.trapezoid(rows["density"], rows["eigenvalue"]) == pytest.approx(1, abs=1e-4)
+
+
 def test_the_tables_hold_all_that_the_verdicts_need(numbers: dict[str, primary.Numbers], copied: Path) -> None:
     """From the CSV that the command writes, other code gets the same x and verdicts."""
     run(primary.main, copied)

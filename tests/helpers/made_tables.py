@@ -21,6 +21,9 @@ FREE = {"d64": 10, "h256": 2, "p97": 19}
 DEPTHS = {"E,W": -0.016, "E[operands],W": -0.0025, "W,V": -0.01, "E": 0.0, "W": 0.0}
 """λ_min on the plateau of seed 100; each further seed is 1 % deeper."""
 
+DENSITY = {"width": 0.1, "density": 4.0, "standard_error": 1.0}
+"""That of E,W at a step of the film, at any eigenvalue."""
+
 
 def made(x: float) -> dict[int, float]:
     """x of each seed: this and a little more."""
@@ -86,6 +89,8 @@ def write_tables(folder: Path, x: Mapping[str, float], tokens: int) -> None:
     for step, times in {0: 0.1, 10: 2.0, 1000: 1.0}.items():
         pairs = {block: times * value for block, value in DEPTHS.items() if value}
         rows += [_rows(FILM, "base", SEEDS[0], "film", step, pairs)]
+    of_step = {"study": FILM, "seed": SEEDS[0], "step": 10, "block": "E,W"}
+    tables["densities"] = pd.DataFrame([{**of_step, **DENSITY, "eigenvalue": x} for x in (-0.1, 0.0, 0.1)])
     tables["curvature"] = pd.DataFrame(sum(rows, []))
     recorded = [{"step": 25 * i, "train_accuracy": min(1, i / 8), "test_accuracy": i / 40} for i in range(41)]
     of_film = [{"study": FILM, "seed": SEEDS[0], **row} for row in recorded]

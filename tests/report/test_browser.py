@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 from helpers.browser import CHROMIUM, Browser, browser
 
-from landscape import measure_geometry, open_geometry
+from landscape import HessianConfig, analyse, measure_geometry, open_geometry
 from landscape.report.page import write_report
 from landscape.storage.hessians import HessianReader
 
@@ -98,6 +99,109 @@ def test_the_slider_moves_through_the_steps(shown: Browser, tiny_hessian: Hessia
             np.testing.assert_allclose([held["spectrum"][0], held["spectrum"][-1]], spectrum[[0, -1]], rtol=1e-3)
 
 
+def axis(shown: Browser, across: bool) -> np.ndarray:
+    """Places and numbers of the labels of an axis of the density, as a reader sees them."""
+    texts = "[...document.querySelectorAll('#density text:not(.event)')]"
+    told = shown.evaluate(f"{texts}.map(one => [one.textContent, ...['x', 'y'].map(name => +one.getAttribute(name))])")
+    foot = max(y for _, _, y in told)
+    numbers = [(x if across else y - 4, float(text.replace("−", "-"))) for text, x, y in told if (y == foot) == across]
+    assert len(numbers) > 2
+    return np.array(numbers).T
+
+
+def read_off(shown: Browser, path: str) -> np.ndarray:
+    """Eigenvalues and densities along a path of the chart, by the labels of its axes."""
+    paths = "[...document.querySelectorAll('#density path')]"
+    points = re.split("[MLZ]", shown.evaluate(f"{paths}.{path}.getAttribute('d')"))
+    x, y = np.array([[float(part) for part in point.split()] for point in points if point]).T
+    (along, eigenvalues), (up, powers) = axis(shown, True), axis(shown, False)
+    return np.array(
+        [np.polyval(np.polyfit(along, eigenvalues, 1), x), 10 ** np.polyval(np.polyfit(up, np.log10(powers), 1), y)]
+    )
+
+
+def told_of(shown: Browser, truth: Mapping[str, np.ndarray]) -> dict[str, str]:
+    """What the chart tells of each block in its middle, at an eigenvalue of the file, and so are the densities."""
+    told = shown.evaluate("charts.density.tell(films[chosen.value], 210)")
+    first, *lines = [line.replace("−", "-") for line in told]
+    eigenvalue = float(first.removeprefix("eigenvalue "))
+    at = np.abs(truth["eigenvalue"] - eigenvalue).argmin()
+    assert eigenvalue == pytest.approx(truth["eigenvalue"][at], rel=6e-3)
+    told = dict(line.split(": ") for line in lines)
+    for block, text in told.items():
+        y, _, error = text.partition(" ± ")
+        assert y == "–" or float(y) == pytest.approx(truth[block][at], rel=6e-3)
+        assert not error or float(error) == pytest.approx(truth[f"{block}_error"][at], rel=6e-3)
+    return told
+
+
+def check(curve: np.ndarray, grid: np.ndarray, truth: np.ndarray, is_seen: np.ndarray) -> None:
+    """A curve of the chart is the true one, in places between its points, too, where both sides of them are seen."""
+    x, y = curve
+    wanted = np.interp(x, grid, np.log10(np.maximum(truth, 1e-300)))
+    at = np.interp(x, grid, is_seen) == 1
+    np.testing.assert_allclose(np.log10(y[at]), wanted[at], atol=0.15)
+    assert np.ptp(x[at]) > 0.8 * np.ptp(grid[is_seen])
+
+
+def test_the_density_is_that_of_the_file(shown: Browser, tiny_hessian: HessianReader) -> None:
+    """As far as it goes down from the highest peak, with the width of its smoothing."""
+    for at, step in enumerate(tiny_hessian.steps):
+        shown.evaluate(EVENT % (at, "input", "step"))
+        truth = tiny_hessian.densities(step)
+        least = 2e-6 * max(truth[block].max() for block in tiny_hessian.blocks)
+        for block in tiny_hessian.blocks:
+            curve = read_off(shown, f"find(path => path.textContent === 'density of {block}')")
+            check(curve, truth["eigenvalue"], truth[block], truth[block] > least)
+        told = told_of(shown, truth)
+        assert told.keys() == set(tiny_hessian.blocks)
+        assert not any("±" in text for text in told.values()), "all of them are exact"
+        width = shown.evaluate("document.querySelector('#density .event').textContent").rpartition(" ")[2]
+        assert float(width) == pytest.approx(truth["width"], rel=6e-3)
+
+
+def test_the_band_about_a_density_is_its_error(page: Path, shown: Browser, tmp_path: Path) -> None:
+    """Where it was estimated by products. What has no density, or none that is seen, has no curve."""
+    run = tmp_path / "tiny.h5"
+    shutil.copy(page.parent.parent / "tiny.h5", run)
+    wanted = HessianConfig(
+        steps="0,60",
+        blocks=("E", "W", "E,W"),
+        k=1,
+        method="lanczos",
+        probes=2,
+        probe_steps=12,
+        max_hvps=60,
+        device="cpu",
+    )
+    analyse(run, wanted, quiet=True)
+    shown.open(write_report([run], tmp_path / "r", quiet=True), 1300)
+    result = HessianReader(tmp_path / "tiny.hessian.h5")
+    for at, step in enumerate(result.steps):
+        shown.evaluate(EVENT % (at, "input", "step"))
+        truth = result.densities(step)
+        assert "±" in told_of(shown, truth)["E,W"]
+        colour = film(shown)["colours"]["E,W"]
+        band = read_off(shown, f"find(path => path.getAttribute('fill') === '{colour}')")
+        for sign, side in zip((1, -1), np.split(band, 2, axis=1), strict=True):
+            y, error = truth["E,W"], truth["E,W_error"]
+            # Where an error is as large as its density, the lower edge falls without end.
+            is_seen = (error < 0.8 * y) & (y > 1e-3 * y.max())
+            check(side[:, ::sign], truth["eigenvalue"], y + sign * error, is_seen)
+    blocks = "films[chosen.value].steps[1].blocks"
+    shown.evaluate(f"{blocks}['W'].density = null; show()")
+    tell, text = "charts.density.tell(films[chosen.value], 210)", "document.querySelector('#density').textContent"
+    assert [line.partition(":")[0] for line in shown.evaluate(tell)[1:]] == ["E", "E,W"]
+    path = "[...document.querySelectorAll('#density path')].find(path => path.textContent === 'density of E,W')"
+    drawn = shown.evaluate(f"{path}.getAttribute('d')")
+    assert drawn.count("M") > 1, "between Ritz values nothing is seen"
+    assert not re.search(r" 184\.0L[^ ]* 184\.0", drawn), "a line along the foot"
+    shown.evaluate("document.querySelectorAll('#toggles input').forEach(one => one.click())")
+    assert shown.evaluate(text) == "no block shown has a density at this step"
+    assert shown.evaluate(tell) == ["no density"]
+    shown.open(page, 1300)
+
+
 def test_the_circle_is_that_of_the_file(page: Path, shown: Browser, tiny_hessian: HessianReader) -> None:
     """Each number lies at the slider's step where the geometry file has it, to a scale and the screen's downward y."""
     points = "[...document.querySelectorAll('#circle circle')]"
@@ -180,13 +284,13 @@ def test_a_chart_tells_its_numbers_and_takes_clicks(shown: Browser) -> None:
     )
     tip = "document.getElementById('tip')"
     lines = {"accuracy": 3, "frequencies": len(film(shown)["frequencies"]["curves"]) + 2, "circle": 2}
-    for chart in ("accuracy", "spectrum", "ends", "index", "kappa", *list(lines)[1:]):
+    for chart in ("accuracy", "spectrum", "density", "ends", "index", "kappa", *list(lines)[1:]):
         there = f"document.getElementById('{chart}')"
         shown.evaluate(send % (there, there, "pointermove"))
         assert not shown.evaluate(f"{tip}.hidden")
         told = shown.evaluate(f"{tip}.textContent").splitlines()
-        at = "step 0" if chart == "circle" else "step 60"
-        assert told[0] == ("share to the left" if chart == "spectrum" else at)
+        first = {"circle": "step 0", "spectrum": "share to the left", "density": "eigenvalue "}.get(chart, "step 60")
+        assert told[0].startswith(first)
         assert len(told) == lines.get(chart, len(film(shown)["colours"]) + 1)
         shown.evaluate(send % (there, there, "pointerleave"))
         assert shown.evaluate(f"{tip}.hidden")

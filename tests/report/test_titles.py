@@ -320,6 +320,21 @@ def test_the_film_marks_what_has_not_converged(tiny_run: Path) -> None:
     assert marks == [(20, "E,W", "*"), (20, "E,W", ">=")]
 
 
+def test_the_film_leaves_out_a_density_that_is_not_known(tiny_run: Path) -> None:
+    def lose(data: xarray.Dataset) -> None:
+        data["E,W"].loc[{"step": 20}] = np.nan
+
+    shown = film(changed(tiny_run, lose, "densities"))
+    assert shown is not None
+    lost = [
+        (one["step"], block)
+        for one in shown["steps"]
+        for block, held in one["blocks"].items()
+        if held["density"] is None
+    ]
+    assert lost == [(20, "E,W")]
+
+
 def test_one_is_no_plural(tiny_run: Path) -> None:
     def one(data: xarray.Dataset) -> None:
         for name in ("inertia_lower", "inertia_upper"):

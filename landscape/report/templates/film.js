@@ -3,7 +3,12 @@ const films = JSON.parse(document.getElementById("films").textContent);
 const chosen = document.getElementById("chosen"), slider = document.getElementById("step");
 const tip = document.getElementById("tip"), toggles = document.getElementById("toggles"), hidden = new Set();
 const NS = "http://www.w3.org/2000/svg", W = 420, H = 210, LEFT = 52, RIGHT = 10, TOP = 10, BOTTOM = 26;
-const short = (x) => x === null ? "–" : Number(x).toPrecision(3).replace("-", "−");
+const short = (x) => x === null ? "–" : Number(x).toPrecision(3).replaceAll("-", "−");
+// A tick of an axis, without zeros that no one reads.
+function round(x) {
+  const exact = Number(x.toPrecision(12)), size = Math.abs(exact);
+  return (size > 0 && (size < 1e-3 || size >= 1e5) ? exact.toExponential() : String(exact)).replaceAll("-", "−");
+}
 // A rounded share is never 0 % or 100 %.
 const share = (x) =>
   x > 0 && x < 0.0005 ? "< 0.1 %" : x >= 0.9995 && x < 1 ? "> 99.9 %" : `${(100 * x).toFixed(1)} %`;
@@ -61,6 +66,9 @@ function accuracies(svg, film, step) {
   cursor(svg, place(film, step));
 }
 
+const powers_of_ten = (low, high) => Array.from({length: high - low + 1}, (_, i) => low + i);
+const shown_power = (power) => power < 0 || power > 4 ? `1e${power}` : (10 ** power).toLocaleString("en");
+
 // Numbers of the blocks on a log axis of powers of ten: values(b) are those of a block at a step.
 function logs(svg, film, step, values, paint) {
   const rows = film.steps.flatMap((one, at) => shown(film).flatMap(([block]) => one.blocks[block] === undefined ? [] :
@@ -68,9 +76,7 @@ function logs(svg, film, step, values, paint) {
   const powers = rows.map(({size}) => Math.log10(size));
   const low = Math.floor(Math.min(...powers, 0)), high = Math.ceil(Math.max(...powers, low + 1));
   const y = (size) => TOP + (H - TOP - BOTTOM) * (high - Math.log10(size)) / (high - low);
-  const ticks = [];
-  for (let power = low; power <= high; power++) ticks.push([y(10 ** power), power < 0 || power > 4 ? `1e${power}` : (10 ** power).toLocaleString("en")]);
-  axes(svg, film, ticks);
+  axes(svg, film, powers_of_ten(low, high).map((power) => [y(10 ** power), shown_power(power)]));
   for (const [block, stroke] of shown(film))
     paint(block, stroke, rows.filter((row) => row.block === block).map((row) => ({...row, x: place(film, row.step), y: y(row.size)})), y);
   cursor(svg, place(film, step));
@@ -133,6 +139,41 @@ function spectrum(svg, film, step) {
     line(svg, blocks[block].spectrum.map((x, i, all) => [along(x, film), y(i / (all.length - 1))]), stroke, `spectrum of ${block}`);
 }
 
+// Blocks shown with a smoothed density at a step, and the axis of eigenvalues that holds them and 0.
+function smoothed(film, step) {
+  const {blocks} = film.steps.find((one) => one.step === step);
+  const rows = shown(film).filter(([block]) => blocks[block]?.density)
+    .map(([block, stroke]) => ({block, stroke, ...blocks[block].density}));
+  const ends = rows.flatMap(({x}) => [x[0], x.at(-1)]), low = Math.min(0, ...ends), high = Math.max(0, ...ends);
+  const along = (x) => LEFT + (W - LEFT - RIGHT) * (x - low) / (high - low);
+  return {rows, low, high, along};
+}
+
+// On a log axis over six decades from the highest; what lies below is not drawn.
+function density(svg, film, step) {
+  const {rows, low, high, along} = smoothed(film, step);
+  if (!rows.length) {
+    frame(svg, []);
+    return void draw(svg, "text", {x: W / 2, y: H / 2, "text-anchor": "middle"}, "no block shown has a density at this step");
+  }
+  const top = Math.log10(Math.max(...rows.flatMap(({y, error}) => y.map((value, i) => value + error[i])))), floor = 10 ** (top - 6);
+  const y = (value) => TOP + (H - TOP - BOTTOM) * (top - Math.log10(Math.max(value, floor))) / 6;
+  frame(svg, powers_of_ten(Math.ceil(top - 6), Math.floor(top)).map((power) => [y(10 ** power), shown_power(power)]));
+  const unit = [1, 2, 5, 10].map((times) => times * 10 ** Math.floor(Math.log10((high - low) / 5))).find((one) => (high - low) / one <= 5);
+  for (let x, i = Math.ceil(low / unit); (x = i * unit) <= high; i++)
+    draw(svg, "text", {x: along(x), y: H - 8, "text-anchor": W - along(x) < 30 ? "end" : "middle"}, round(x));
+  draw(svg, "line", {x1: along(0), x2: along(0), y1: TOP, y2: H - BOTTOM, class: "axis"});
+  for (const {block, stroke, x, y: values, error} of rows) {
+    const side = (sign) => values.map((value, i) => `${along(x[i]).toFixed(1)} ${y(value + sign * error[i]).toFixed(1)}`);
+    draw(svg, "path", {d: `M${[...side(1), ...side(-1).reverse()].join("L")}Z`, fill: stroke, "fill-opacity": 0.2});
+    const is_drawn = (i) => [i - 1, i, i + 1].some((at) => values[at] > floor);
+    line(svg, values.flatMap((value, i) => is_drawn(i) ? [[along(x[i]), y(value), is_drawn(i - 1)]] : []), stroke, `density of ${block}`);
+  }
+  // A Gaussian stands for each eigenvalue: left of 0 there may be none.
+  for (const [i, told] of [`smoothed by σ = ${short(rows[0].width)}`, "do not read an index from it"].entries())
+    draw(svg, "text", {x: W - RIGHT, y: TOP + 10 + 14 * i, "text-anchor": "end", class: "event"}, told);
+}
+
 // Frequencies of the embedding in use at the last step, and what one in a hundred shares of chance reaches.
 function frequencies(svg, film, step) {
   const {step: steps, chance, curves} = film.frequencies;
@@ -181,6 +222,14 @@ const charts = {
     const below = (all) => all.filter((value) => along(value, film) <= x).length / all.length;
     return ["share to the left", ...known.map(([block]) => `${block}: ${share(below(blocks[block].spectrum))}`)];
   }},
+  density: {paint: density, tell: (film, pixel) => {
+    const {rows, along} = smoothed(film, film.steps[slider.value].step);
+    const away = (x) => Math.abs(along(x) - pixel), every = rows.flatMap(({x}) => x);
+    if (!rows.length) return ["no density"];
+    const at = every.reduce((best, x) => away(x) < away(best) ? x : best);
+    const told = ({x, y, error}, i = x.indexOf(at)) => i < 0 ? "–" : short(y[i]) + (error[i] ? ` ± ${short(error[i])}` : "");
+    return [`eigenvalue ${short(at)}`, ...rows.map((row) => `${row.block}: ${told(row)}`)];
+  }},
   ends: {paint: ends, tell: each((b) => `${short(b.lowest)} to ${short(b.highest)}`)},
   index: {paint: index, tell: each(counted)},
   kappa: {paint: kappa, tell: each((b) => b.kappa.slice(0, 3).map(short).join(", ") || "–")},
@@ -194,10 +243,11 @@ const charts = {
     return [`step ${step.toLocaleString("en")}`, at ? `frequency ${at.frequency}: ${share(at.share)}` : "no frequency"];
   }},
 };
-const without_steps = new Set(["spectrum", "circle"]);
+const without_steps = new Set(["spectrum", "density", "circle"]);
 const is_known = {
   accuracy: (film) => film.accuracy.step.length > 0,
   spectrum: (film) => film.largest > 0,
+  density: (film) => film.steps.some(({blocks}) => Object.values(blocks).some((b) => b.density)),
   frequencies: (film) => film.frequencies !== undefined,
   circle: (film) => film.frequencies !== undefined,
 };
