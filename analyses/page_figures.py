@@ -94,16 +94,15 @@ def depths(at: pd.DataFrame, alt: str, pairs: Sequence[str] = PAIRS) -> Markup:
 def training(curvature: pd.DataFrame, events: Mapping[str, float | None], alt: str) -> Markup:
     """-λ_min of three pairs over the analysed steps of a run, beside the gradient norm of the bias that bounds E,W.
 
-    curvature: rows of curvature.csv. events: steps by name. Log axes, from step 1; only what is negative is shown.
+    curvature: rows of curvature.csv. events: steps by name. Log axes; only what is negative is shown.
     """
-    curvature = curvature[curvature["step"] > 0]
     bound = curvature[curvature["block"] == "E,W"].set_index("step")["saddle_bound_constants"]
     curves = {block: -curvature[curvature["block"] == block].set_index("step")["lowest"] for block in PAIRS}
     shown = {block: curve[curve > 0].sort_index() for block, curve in curves.items()}
     sizes = np.log10(np.concatenate([*(curve.to_numpy() for curve in shown.values()), bound.to_numpy()]))
     low, high = max(math.floor(sizes.min()), math.ceil(sizes.max()) - 5), math.ceil(sizes.max())
     scale = lambda value: TOP + (HEIGHT - TOP - BOTTOM) * min(1, (high - math.log10(value)) / (high - low))  # noqa: E731
-    place, marks = _steps(1.0, float(curvature["step"].max()))
+    place, marks = _steps(0.0, float(curvature["step"].max()))
     marks += [_tick_y(scale(10.0**power), f"10{_superscript(power)}") for power in range(low, high + 1)]
     for line, (event, step) in enumerate(events.items()):
         if step is not None:
@@ -126,9 +125,9 @@ def training(curvature: pd.DataFrame, events: Mapping[str, float | None], alt: s
 def tops(curvature: pd.DataFrame, events: Mapping[str, float], alt: str) -> Markup:
     """λ_max of blocks over the analysed steps, a line a seed and block.
 
-    events: steps by name. Log axes, from step 1.
+    events: steps by name. Log axes.
     """
-    place, marks = _steps(1.0, float(curvature["step"].max()))
+    place, marks = _steps(0.0, float(curvature["step"].max()))
     low, high = (edge(math.log10(of(curvature["highest"]))) for edge, of in ((math.floor, min), (math.ceil, max)))
     scale = lambda value: TOP + (HEIGHT - TOP - BOTTOM) * (high - math.log10(value)) / (high - low)  # noqa: E731
     marks += [_tick_y(scale(10.0**power), f"10{_superscript(power)}") for power in range(low, high + 1)]
@@ -243,10 +242,11 @@ def heat(
 
 
 def _steps(first: float, last: float) -> tuple[Callable[[float], float], list[str]]:
-    """Where a step stands on a log axis from `first` to `last`, and the marks of that axis."""
-    place = lambda step: LEFT + (WIDTH - LEFT - RIGHT) * math.log(max(step, first) / first) / math.log(last / first)  # noqa: E731
+    """Where a step stands on a log axis from `first` to `last`, of step + 1 from 0 on, and the marks of that axis."""
+    of = lambda step: math.log(max(step, first)) if first else math.log1p(step)  # noqa: E731
+    place = lambda step: LEFT + (WIDTH - LEFT - RIGHT) * (of(step) - of(first)) / (of(last) - of(first))  # noqa: E731
     marks = [f'<text x="{WIDTH / 2}" y="{HEIGHT - 4}" text-anchor="middle">step</text>']
-    for step in (1, 10, 100, 1000, 10_000) if first == 1 else (100, 300, 1000, 3000, 10_000):
+    for step in (100, 300, 1000, 3000, 10_000) if first else (0, 1, 10, 100, 1000, 10_000):
         if step <= last:
             x = place(step)
             anchor = "end" if x > WIDTH - 3 * RIGHT else "middle"

@@ -113,7 +113,7 @@ def rare_tokens(scales: Scales) -> Note | None:
     if not weak:
         return None
     words = (
-        "By the compared step ({}) batches of 64 have memorised in {} seeds at each size, full batches in {}: "
+        "By the compared step (medians {}) batches of 64 have memorised in {} seeds at each size, full batches in {}: "
         "untrained networks do not test the claim."
     )
     text = Markup(words).format(listed(cells["step"]), shared(cells["small"]), shared(cells["full"]))

@@ -200,7 +200,7 @@ def test_c2_is_compared_before_small_batches_have_learned(told: str) -> None:
         assert all(number(run["memorised"]) <= at[run["seed"]] for run in full)
         steps.append(f"{scale} {median(at.values()):,.0f}")
     words = "batches of 64 have memorised in 0 of 10 seeds at each size, full batches in 10 of 10:"
-    assert f"By the compared step ({', '.join(steps)}) {words}" in told
+    assert f"By the compared step (medians {', '.join(steps)}) {words}" in told
     assert "do not test C2 at any size, nor C6 at mid and at the paper's size; the cards say why." in told
     tested = ("C1", "C3", "C4", "C5", "C7", "C8", "C9")
     judged = [row["verdict"] for row in rows("paper", "verdicts") if row["claim"] in tested]

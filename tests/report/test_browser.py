@@ -196,9 +196,16 @@ def test_the_band_about_a_density_is_its_error(page: Path, shown: Browser, tmp_p
     drawn = shown.evaluate(f"{path}.getAttribute('d')")
     assert drawn.count("M") > 1, "between Ritz values nothing is seen"
     assert not re.search(r" 184\.0L[^ ]* 184\.0", drawn), "a line along the foot"
+    shown.evaluate(f"{blocks}['E'].density.width = 1e9; show()")
+    assert [line.partition(":")[0] for line in shown.evaluate(tell)[1:]] == ["E,W"]
+    assert shown.evaluate(text).endswith("do not read an index from itwithin σ of 0: E")
     shown.evaluate("document.querySelectorAll('#toggles input').forEach(one => one.click())")
     assert shown.evaluate(text) == "no block shown has a density at this step"
     assert shown.evaluate(tell) == ["no density"]
+    shown.evaluate("document.querySelector('#toggles input[value=\"E\"]').click()")
+    assert shown.evaluate(text) == "within σ = 1.00e+9 of 0: E"
+    hide = "document.querySelectorAll('#toggles input').forEach(one => one.checked || one.click())"
+    shown.evaluate(hide)
     shown.open(page, 1300)
 
 

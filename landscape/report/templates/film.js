@@ -21,10 +21,10 @@ function draw(svg, name, attributes, text) {
   return node;
 }
 
-// Steps on a log axis from 1; step 0 stands at its left end.
+// Steps on an axis of the logarithm of step + 1, which holds step 0.
 const place = (film, step) => {
   const last = Math.max(2, ...film.accuracy.step, ...film.steps.map((one) => one.step), ...film.frequencies?.step ?? []);
-  return LEFT + (W - LEFT - RIGHT) * Math.log(Math.max(step, 1)) / Math.log(last);
+  return LEFT + (W - LEFT - RIGHT) * Math.log1p(step) / Math.log1p(last);
 };
 const nearest = (film, steps, x) =>
   steps.reduce((best, step, i) => Math.abs(place(film, step) - x) < Math.abs(place(film, steps[best]) - x) ? i : best, 0);
@@ -40,7 +40,7 @@ function frame(svg, ticks) {
 
 function axes(svg, film, ticks) {
   frame(svg, ticks);
-  for (let step = 1, x; (x = place(film, step)) < W - RIGHT; step *= 10)
+  for (let step = 0, x; (x = place(film, step)) < W - RIGHT; step = 10 * step || 1)
     draw(svg, "text", {x, y: H - 8, "text-anchor": W - x < 30 ? "end" : "middle"}, step.toLocaleString("en"));
   for (const [i, event] of ["memorised", "grokked"].entries()) if (film[event] !== null) {
     const x = place(film, film[event]);
@@ -139,22 +139,25 @@ function spectrum(svg, film, step) {
     line(svg, blocks[block].spectrum.map((x, i, all) => [along(x, film), y(i / (all.length - 1))]), stroke, `spectrum of ${block}`);
 }
 
-// Blocks shown with a smoothed density at a step, and the axis of eigenvalues that holds them and 0.
+// Blocks shown whose smoothed density is known at a step, and the axis of eigenvalues that holds them and 0. Where all
+// eigenvalues are within the smoothing's width of 0, the density would be the smoothing itself.
 function smoothed(film, step) {
   const {blocks} = film.steps.find((one) => one.step === step);
-  const rows = shown(film).filter(([block]) => blocks[block]?.density)
-    .map(([block, stroke]) => ({block, stroke, ...blocks[block].density}));
+  const known = shown(film).filter(([block]) => blocks[block]?.density)
+    .map(([block, stroke]) => ({block, stroke, reach: Math.max(-blocks[block].lowest, blocks[block].highest), ...blocks[block].density}));
+  const rows = known.filter(({reach, width}) => reach > width), narrow = known.filter(({reach, width}) => reach <= width);
   const ends = rows.flatMap(({x}) => [x[0], x.at(-1)]), low = Math.min(0, ...ends), high = Math.max(0, ...ends);
   const along = (x) => LEFT + (W - LEFT - RIGHT) * (x - low) / (high - low);
-  return {rows, low, high, along};
+  return {rows, narrow, low, high, along};
 }
 
 // On a log axis over six decades from the highest; what lies below is not drawn.
 function density(svg, film, step) {
-  const {rows, low, high, along} = smoothed(film, step);
+  const {rows, narrow, low, high, along} = smoothed(film, step), within = narrow.map(({block}) => block).join(", ");
   if (!rows.length) {
     frame(svg, []);
-    return void draw(svg, "text", {x: W / 2, y: H / 2, "text-anchor": "middle"}, "no block shown has a density at this step");
+    const why = narrow.length ? `within σ = ${short(narrow[0].width)} of 0: ${within}` : "no block shown has a density at this step";
+    return void draw(svg, "text", {x: W / 2, y: H / 2, "text-anchor": "middle"}, why);
   }
   const top = Math.log10(Math.max(...rows.flatMap(({y, error}) => y.map((value, i) => value + error[i])))), floor = 10 ** (top - 6);
   const y = (value) => TOP + (H - TOP - BOTTOM) * (top - Math.log10(Math.max(value, floor))) / 6;
@@ -170,7 +173,8 @@ function density(svg, film, step) {
     line(svg, values.flatMap((value, i) => is_drawn(i) ? [[along(x[i]), y(value), is_drawn(i - 1)]] : []), stroke, `density of ${block}`);
   }
   // A Gaussian stands for each eigenvalue: left of 0 there may be none.
-  for (const [i, told] of [`smoothed by σ = ${short(rows[0].width)}`, "do not read an index from it"].entries())
+  const notes = [`smoothed by σ = ${short(rows[0].width)}`, "do not read an index from it", ...narrow.length ? [`within σ of 0: ${within}`] : []];
+  for (const [i, told] of notes.entries())
     draw(svg, "text", {x: W - RIGHT, y: TOP + 10 + 14 * i, "text-anchor": "end", class: "event"}, told);
 }
 
