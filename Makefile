@@ -115,7 +115,7 @@ studies-fresh: $(INSTALLED)
 	$(call beyond,paper,fresh)
 	$(BIN)/python analyses/page.py
 
-# Three Transformers of the size of arXiv 2301.05217, of at most 30,000 steps: they grok after 4,400 to 9,100 of them. Each takes
+# Three Transformers of the size of arXiv 2301.05217, of at most 30,000 steps: they grok after 4,400 to 9,200 of them. Each takes
 # some hundred minutes of a core, most of them for its Hessian at four steps.
 studies-nanda: $(INSTALLED)
 	$(call studies,studies/transformer,transformer)

@@ -168,8 +168,9 @@ def spectra(run: Run, analysis: str) -> pd.DataFrame:
 def densities(run: Run, analysis: str) -> pd.DataFrame:
     """Smoothed spectral densities of the blocks of an analysis, and their standard errors."""
     parts = []
+    data = run.hessian(analysis)
     smoothed = load_group(run.planned.hessian[analysis], HESSIAN, "density")
-    for step, block in itertools.product(*(run.hessian(analysis)[name].values for name in ("step", "block"))):
+    for step, block in itertools.product(data["step"].values, data["block"].values):
         at = smoothed.sel(step=step)
         grid, density, error = (at[name].values for name in ("eigenvalue", block, f"{block}_error"))
         width = float(at["width"])

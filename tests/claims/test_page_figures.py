@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 import pytest
-from page_figures import BOTTOM, HEIGHT, LEFT, RIGHT, WIDTH, curves, shares
+from page_figures import BOTTOM, HEIGHT, LEFT, RIGHT, WIDTH, curves, shares, training
 
 NEVER = math.nan
 
@@ -51,3 +51,16 @@ def test_events_stand_at_the_foot_of_figures_of_several_cases() -> None:
             assert place == pytest.approx(expected, abs=2e-3)
             assert hue == CASES[case][1]
             assert (dashes == "2 2") == (event == "memorised")
+
+
+def test_depths_over_training_begin_at_step_0() -> None:
+    """Every analysed step has a point and a bound, on an axis of the logarithm of step + 1."""
+    depth = {0: -1.0, 1: -10.0, 9: -3.0, 99: -2.0}
+    rows = [
+        {"step": step, "block": "E,W", "lowest": low, "saddle_bound_constants": -low} for step, low in depth.items()
+    ]
+    figure = str(training(pd.DataFrame(rows), {"memorised": 9, "grokked": None}, "depths"))
+    expected = [LEFT + (WIDTH - LEFT - RIGHT) * part for part in (0, math.log10(2) / 2, 0.5, 1)]
+    assert [float(x) for x in re.findall(r'<circle cx="([\d.]+)"', figure)] == pytest.approx(expected, abs=0.06)
+    bounds = re.findall(r'<path d="M([\d.]+) [\d.]+h12" class="bound"/>', figure)
+    assert [float(x) + 6 for x in bounds] == pytest.approx(expected, abs=0.06)

@@ -70,6 +70,15 @@ def test_it_fits(page: Path, shown: Browser) -> None:
     assert tops == sorted(tops)
 
 
+def test_step_0_is_apart_from_step_1(shown: Browser) -> None:
+    """As far as the labels are, on every axis of steps."""
+    places = "[0, 1, 10].map(step => place(films[chosen.value], step))"
+    texts = "[...document.querySelectorAll('#accuracy text')].slice(3, 6)"
+    found, named = shown.evaluate(f"[{places}, {texts}.map(one => [one.textContent, +one.getAttribute('x')])]")
+    assert named == [[text, x] for text, x in zip(("0", "1", "10"), found, strict=True)]
+    assert found[1] - found[0] > 20
+
+
 def test_events_are_named_above_the_curves(shown: Browser) -> None:
     """Whatever the run: the names come last, over a border in the colour of the card."""
     last = "[...document.getElementById('accuracy').children].slice(-2)"
@@ -204,8 +213,6 @@ def test_the_band_about_a_density_is_its_error(page: Path, shown: Browser, tmp_p
     assert shown.evaluate(tell) == ["no density"]
     shown.evaluate("document.querySelector('#toggles input[value=\"E\"]').click()")
     assert shown.evaluate(text) == "within σ = 1.00e+9 of 0: E"
-    hide = "document.querySelectorAll('#toggles input').forEach(one => one.checked || one.click())"
-    shown.evaluate(hide)
     shown.open(page, 1300)
 
 

@@ -145,7 +145,8 @@ function smoothed(film, step) {
   const {blocks} = film.steps.find((one) => one.step === step);
   const known = shown(film).filter(([block]) => blocks[block]?.density)
     .map(([block, stroke]) => ({block, stroke, reach: Math.max(-blocks[block].lowest, blocks[block].highest), ...blocks[block].density}));
-  const rows = known.filter(({reach, width}) => reach > width), narrow = known.filter(({reach, width}) => reach <= width);
+  const is_narrow = ({reach, width}) => reach <= width;
+  const rows = known.filter((one) => !is_narrow(one)), narrow = known.filter(is_narrow);
   const ends = rows.flatMap(({x}) => [x[0], x.at(-1)]), low = Math.min(0, ...ends), high = Math.max(0, ...ends);
   const along = (x) => LEFT + (W - LEFT - RIGHT) * (x - low) / (high - low);
   return {rows, narrow, low, high, along};
@@ -162,7 +163,7 @@ function density(svg, film, step) {
   const top = Math.log10(Math.max(...rows.flatMap(({y, error}) => y.map((value, i) => value + error[i])))), floor = 10 ** (top - 6);
   const y = (value) => TOP + (H - TOP - BOTTOM) * (top - Math.log10(Math.max(value, floor))) / 6;
   frame(svg, powers_of_ten(Math.ceil(top - 6), Math.floor(top)).map((power) => [y(10 ** power), shown_power(power)]));
-  const unit = [1, 2, 5, 10].map((times) => times * 10 ** Math.floor(Math.log10((high - low) / 5))).find((one) => (high - low) / one <= 5);
+  const unit = [1, 2, 5, 10].map((times) => times * 10 ** Math.floor(Math.log10((high - low) / 6))).find((one) => (high - low) / one <= 6);
   for (let x, i = Math.ceil(low / unit); (x = i * unit) <= high; i++)
     draw(svg, "text", {x: along(x), y: H - 8, "text-anchor": W - along(x) < 30 ? "end" : "middle"}, round(x));
   draw(svg, "line", {x1: along(0), x2: along(0), y1: TOP, y2: H - BOTTOM, class: "axis"});
