@@ -20,9 +20,12 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from landscape.curvature.vectors import column_norms
+from landscape.errors import NumericsError
+
 RUNS = 2
 SAFETY = 4.0
-"""Times the change that was measured, root mean square over probes; the largest of RUNS."""
+"""Times the largest change of RUNS: such changes are mostly several times an error already."""
 _INTEGERS = {torch.float64: (torch.int64, 63, -7046029254386353131), torch.float32: (torch.int32, 31, -1640531527)}
 """By precision the integers of its bits, how far their sign lies, and an odd number to scramble them with."""
 _MOVES = {
@@ -39,7 +42,7 @@ _FUSED = {
     "native_layer_norm", "native_layer_norm_backward", "sigmoid_backward", "silu", "silu_backward", "smooth_l1_loss",
     "softplus", "softplus_backward", "std", "tanh_backward", "var", "var_mean",
 }  # fmt: skip
-"""Kernels of several operations, which torch has formulas of: what cancels inside them would not be seen from outside."""
+"""Kernels of several operations, which torch has formulas of: what cancels inside would not be seen from outside."""
 _active: ContextVar[bool] = ContextVar("active", default=False)
 
 
@@ -59,22 +62,30 @@ def random_rounding(seed: int) -> Iterator[None]:
         _active.reset(before)
 
 
-def rounding_change(product: Callable[[Tensor], Tensor], vectors: Tensor, images: Tensor, seed: int) -> Tensor:
-    """By how much rounding may have moved the images (n, m) of vectors, as a norm of each (m,), with its safety factor.
+def rounding_change(
+    product: Callable[[Tensor], Tensor],
+    vectors: Tensor,
+    images: Tensor,
+    seed: int,
+    norms: Callable[[Tensor], Tensor] = column_norms,
+) -> Tensor:
+    """By how much rounding may have moved the images (n, m) of vectors: a norm of each (m,), with a margin.
 
-    Costs RUNS times the products. Infinite where a moved operation leaves its domain: nothing is known there.
+    Costs RUNS times the products. Infinite where a moved operation leaves its domain: nothing is known there. norms: of
+    columns.
     """
     moved = torch.zeros(images.shape[1], dtype=torch.float64, device=images.device)
     for run in range(RUNS):
-        with random_rounding(seed * RUNS + run):
-            again = product(vectors)
-        change = (again.double() - images.double()).square().sum(0).sqrt()
-        moved = torch.maximum(moved, torch.where(change.isfinite(), change, torch.inf))
+        with random_rounding(seed * RUNS + run), contextlib.suppress(NumericsError):
+            change = norms(product(vectors).double() - images.double()).double()
+            moved = torch.maximum(moved, torch.where(change.isfinite(), change, torch.inf))
+            continue
+        moved = torch.full_like(moved, torch.inf)
     return SAFETY * moved
 
 
 class _Moved(TorchDispatchMode):
-    """Multiplies what operations return by 1 + (a + b) eps / 2, a and b signs: a one for each operation, b of the number.
+    """Multiplies what operations return by 1 + (a + b) eps / 2 with signs a, of the operation, and b, of the number.
 
     A sign for each operation shows what adds up over samples, such as a rounding that is always down. One from the bits
     of each number shows what cancels within a sum, and is the same for equal samples, as rounding is. Sums and products
@@ -82,7 +93,7 @@ class _Moved(TorchDispatchMode):
     """
 
     def __init__(self, seed: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._random = random.Random(seed)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -93,9 +104,11 @@ class _Moved(TorchDispatchMode):
         returned = func._schema.returns
         is_inplace = any(r.alias_info is not None and r.alias_info.is_write for r in returned)
         is_view = not is_inplace and any(r.alias_info is not None for r in returned)
-        if is_view or name in _MOVES:
+        # Of a conversion only what it returns is rounded, if anything.
+        is_widened = name == "_to_copy" and args[0].dtype == torch.float32
+        if is_view or is_widened or name in _MOVES:
             return func(*args, **kwargs)
-        if torch.Tag.pointwise not in func.tags:
+        if torch.Tag.pointwise not in func.tags and name != "_to_copy":
             first, rest = (args[:1], args[1:]) if is_inplace else ((), args)
             args = (*first, *pytree.tree_map_only(Tensor, self._moved, rest))
         found = func(*args, **kwargs)
