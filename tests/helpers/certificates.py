@@ -35,8 +35,8 @@ from landscape.errors import ArgumentError, NumericsError
 class Loss:
     """A loss as users write it, beside what it is.
 
-    torch: of outputs (N, C) and targets, with a mean of its own, or one value a sample (own); exact: of one sample, to
-    be divided by the sum of `weight`; labels: which the targets are.
+    torch: of outputs (N, C) and targets, with a reduction of its own, or one value a sample (own); exact: of one
+    sample, to be divided by the sum of `weight` (a sum by nothing); labels: which the targets are.
     """
 
     torch: Callable[[Tensor, Tensor], Tensor]
@@ -64,8 +64,7 @@ def _huber(x: Number) -> Number:
     return (x if x.value > 0 else -x) - Decimal("0.5")
 
 
-WEIGHTS = (1.0, 3.0, 0.25, 2.0)
-_weights = torch.tensor(WEIGHTS, dtype=torch.float64)
+WEIGHTS = (1.0, 3.0, 0.25)
 
 
 def _own(z: Tensor, y: Tensor) -> Tensor:
@@ -80,7 +79,7 @@ LOSSES: dict[str, Loss] = {
         nn.CrossEntropyLoss(reduction="sum"), fifty.cross_entropy, weight=lambda y: Decimal(0)
     ),
     "nn.CrossEntropyLoss(weight)": Loss(
-        lambda z, y: F.cross_entropy(z, y, _weights[: z.shape[1]]),
+        nn.CrossEntropyLoss(torch.tensor(WEIGHTS, dtype=torch.float64)),
         lambda z, y: fifty.cross_entropy(z, y) * Decimal(WEIGHTS[y]),
         weight=lambda y: Decimal(WEIGHTS[y]),
     ),
@@ -177,9 +176,16 @@ class Network:
         data = self.x.repeat_interleave(times, 0), self.y.repeat_interleave(times, 0)
         if "data" not in inspect.signature(Objective).parameters:
             return before_batches(self.module, data, self.loss)
+        given: Any = loss.torch
         if loss.own:
-            return Objective(self.module, data, lambda model, batch: loss.torch(model(batch[0]), batch[1]).mean())
-        return Objective(self.module, data, loss.torch)
+            given = lambda model, batch: loss.torch(model(batch[0]), batch[1]).mean()  # noqa: E731
+        if self.seed % 4 == 0 and len(data[0]) > 1:
+            # Batches of unequal sizes.
+            first = len(data[0]) // 3 + 1
+            return Objective(
+                self.module, list(zip(*(part.tensor_split([first]) for part in data), strict=True)), loss=given
+            )
+        return Objective(self.module, data, loss=given)
 
     def exact(self) -> tuple[Decimal, Exact]:
         """The loss and its Hessian."""
@@ -209,7 +215,7 @@ def before_batches(module: nn.Module, data: tuple[Tensor, Tensor], name: str) ->
     elif "ignore" in name or "sum" in name:
         raise ArgumentError("one value a sample", "none")
     elif name.startswith("nn.CrossEntropyLoss(weight"):
-        values = nn.CrossEntropyLoss(_weights[: module(data[0]).shape[1]], reduction="none")
+        values = nn.CrossEntropyLoss(torch.tensor(WEIGHTS, dtype=torch.float64), reduction="none")
     elif "smoothing" in name:
         values = nn.CrossEntropyLoss(label_smoothing=0.1, reduction="none")
     else:
@@ -233,6 +239,8 @@ def drawn_network(seed: int) -> Network:
         sizes = [int(rng.integers(1, 5)) for _ in range(rng.integers(1, 4))] + [int(rng.integers(2, 5))]
         sizes = [max(2, n) for n in sizes[:-1]] + [1 if kind != "class" and rng.random() < 0.5 else sizes[-1]]
         bias = rng.random() < 0.7
+        if loss == "nn.CrossEntropyLoss(weight)":
+            sizes[-1] = len(WEIGHTS)
         if 10 <= sum(a * b + b * bias for a, b in itertools.pairwise(sizes)) <= 60:
             break
     layers: list[nn.Module] = []
