@@ -312,12 +312,13 @@ class Objective(Shown):
         with self.at(params):
             if self._takes_model is None:
                 self._takes_model = self._finds_model(batch, params)
-            if self._takes_model:
+            with self._counting():
+                if not self._takes_model:
+                    return self._of_outputs(self._outputs(batch, params), batch)
                 used = fresh(batch, self.dtype)
-                with self._counting(tensors_of(used)) as counted, blaming(f"the loss fails on a batch {shapes(used)}"):
+                with self._beside(used), blaming(f"the loss fails on a batch {shapes(used)}"):
                     found = self._loss(self._callable(params), used)
-                return self._weighed(found, batch, counted)
-            return self._of_outputs(self._outputs(batch, params), batch)
+                return self._weighed(found, batch)
 
     def _finds_model(self, batch: Batch, params: Parameters) -> bool:
         """Whether the loss takes (model, batch), not (outputs, targets): which of the two it does not fail on."""
@@ -330,10 +331,11 @@ class Objective(Shown):
         for takes_model in (first in _MODEL, first not in _MODEL):
             try:
                 if takes_model:
-                    with self._counting([]), blaming("the loss fails on (model, batch)"):
+                    with self._counting(), blaming("the loss fails on (model, batch)"):
                         self._loss(self._callable(params), fresh(batch, self.dtype))
                 else:
-                    self._of_outputs(self._outputs(batch, params), batch)
+                    with self._counting():
+                        self._of_outputs(self._outputs(batch, params), batch)
                 return takes_model
             except ArgumentError as error:
                 if not isinstance(error.__cause__, TypeError | AttributeError | KeyError | IndexError):
@@ -367,19 +369,18 @@ class Objective(Shown):
             )
         targets = fresh(batch[1], self.dtype)
         shown = f"outputs {shapes(outputs)} and targets {shapes(targets)}"
-        with self._counting(tensors_of(targets)) as counted, blaming(f"the loss fails on {shown}"):
+        with self._beside(targets), blaming(f"the loss fails on {shown}"):
             found = self._loss(outputs, targets)
         if isinstance(found, Tensor) and isinstance(outputs, Tensor) and isinstance(targets, Tensor):
             is_column = outputs.shape == (*targets.shape, 1) or targets.shape == (*outputs.shape, 1)
             if is_column and found.numel() > outputs.numel():
                 require_one_shape("the loss", outputs, targets)
-        return self._weighed(found, batch, counted, outputs)
+        return self._weighed(found, batch, outputs)
 
-    def _weighed(
-        self, found: Any, batch: Batch, counted: list[tuple[str, float]], outputs: Any = None
-    ) -> tuple[Tensor, float]:
+    def _weighed(self, found: Any, batch: Batch, outputs: Any = None) -> tuple[Tensor, float]:
         require_value(found, self.dtype)
         found = found.to(self.dtype)
+        counted = cast(Evaluation, self._evaluation).counted
         once = counted[0] if len(counted) == 1 else ("", 0.0)
         if self._weight is not None:
             with blaming("weight= fails on a batch"):
@@ -416,14 +417,24 @@ class Objective(Shown):
         return found * size, size
 
     @contextlib.contextmanager
-    def _counting(self, targets: list[Tensor]) -> Iterator[list[tuple[str, float]]]:
+    def _counting(self) -> Iterator[None]:
+        """Around the model and the loss of one batch: what its cross-entropies count."""
         evaluation = cast(Evaluation, self._evaluation)
-        before = evaluation.counted, evaluation.targets
-        evaluation.counted, evaluation.targets = [], targets
+        before, evaluation.counted = evaluation.counted, []
         try:
-            yield evaluation.counted
+            yield
         finally:
-            evaluation.counted, evaluation.targets = before
+            evaluation.counted = before
+
+    @contextlib.contextmanager
+    def _beside(self, targets: Any) -> Iterator[None]:
+        """Around a loss: its targets."""
+        evaluation = cast(Evaluation, self._evaluation)
+        evaluation.targets = tensors_of(targets)
+        try:
+            yield
+        finally:
+            evaluation.targets = []
 
     def _tensor(self, piece: Piece, params: Parameters) -> Tensor:
         batch = piece()
@@ -439,7 +450,7 @@ class Objective(Shown):
         return outputs
 
     def _loss_of(self, piece: Piece, outputs: Tensor) -> Tensor:
-        with self._evaluating():
+        with self._evaluating(), self._counting():
             return self._of_outputs(outputs, piece())[0] / self.count
 
     def _penalty(self, params: Parameters) -> Tensor:
