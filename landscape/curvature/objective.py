@@ -352,7 +352,8 @@ class Objective(Shown):
         if not _is_pair(batch):
             raise ArgumentError(
                 f"a batch is {kind_of(batch)}, not a pair (inputs, targets)",
-                "give a loss of (model, batch): loss=lambda model, batch: ...",
+                "one batch is a tuple (inputs, targets), and a list holds batches; of any other batch give a loss of "
+                "(model, batch): loss=lambda model, batch: ...",
             )
         x = fresh(batch[0], self.dtype)
         with self.at(params), blaming(f"the model fails on inputs {shapes(x)}"):
