@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from landscape.curvature.inertia import saddle_index as saddle_index
     from landscape.curvature.lanczos import EigenResult as EigenResult
     from landscape.curvature.lanczos import eigsh as eigsh
+    from landscape.curvature.losses import cross_entropy as cross_entropy
+    from landscape.curvature.losses import mse as mse
     from landscape.curvature.objective import Objective as Objective
-    from landscape.curvature.objective import cross_entropy as cross_entropy
-    from landscape.curvature.objective import mse as mse
     from landscape.curvature.operators import HessianOperator as HessianOperator
     from landscape.curvature.operators import MatrixOperator as MatrixOperator
     from landscape.curvature.operators import product_error as product_error
@@ -79,7 +79,8 @@ _NAMES = {
     "storage.views": "open_run open_hessian open_geometry RunFile HessianFile GeometryFile",
     "storage.runs": "RunReader",
     "storage.hessians": "HessianReader",
-    "curvature.objective": "Objective cross_entropy mse",
+    "curvature.objective": "Objective",
+    "curvature.losses": "cross_entropy mse",
     "curvature.operators": "HessianOperator MatrixOperator product_error",
     "curvature.lanczos": "eigsh EigenResult",
     "curvature.heads": "linear_cross_entropy",

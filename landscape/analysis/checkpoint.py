@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from landscape.config import AnalysisConfig
@@ -14,10 +15,10 @@ from landscape.curvature.convexity import require_convex
 from landscape.curvature.coupling import CouplingResult, coupling
 from landscape.curvature.deflation import Deflated, Directions
 from landscape.curvature.density import Quadrature, quadrature
-from landscape.curvature.inertia import TAU_DENSE, Inertia, bracketed, certified, from_spectrum
+from landscape.curvature.inertia import TAU_DENSE, Inertia, absolute, bracketed, certified, from_spectrum, least
 from landscape.curvature.lanczos import EigenResult, Method, eigsh
 from landscape.curvature.ldl import ShiftedLDL
-from landscape.curvature.operators import Block, HessianOperator, MatrixOperator, Operator
+from landscape.curvature.operators import Block, HessianOperator, MatrixOperator, Operator, written_out
 from landscape.curvature.restricted import Restricted
 from landscape.curvature.shifted import shifted_ends
 from landscape.curvature.vectors import gaussian
@@ -109,7 +110,7 @@ class Checkpoint:
     def has_residual(self, block: str) -> bool:
         """Whether a block differs from its Gauss-Newton part; a single layer of a piecewise-linear net does not."""
         rest = self.restricted(HessianOperator(self.objective, self.params, part="residual"), block)
-        return bool((rest @ gaussian(rest.shape[1], 1, self.config.seed).to(self.problem.device)).any())
+        return bool((rest @ gaussian(rest.shape[1], 1, self.config.seed).to(rest.device, rest.dtype)).any())
 
     def eigen(self, block: str) -> EigenResult:
         """The k eigenpairs at each end of a block."""
@@ -147,8 +148,10 @@ class Checkpoint:
             a, b, c = (MatrixOperator(piece.contiguous(), H.error) for piece in pieces)
             return a, b, c
         # Systems with the diagonal blocks are solved: small ones are factorised.
+        is_exact = self.hessian.dtype == torch.float64
         diagonal: list[Operator] = [
-            self.matrix(name) if self.is_dense(name) else self.restricted(self.hessian, name) for name in pair
+            self.matrix(name) if self.is_dense(name) and is_exact else self.restricted(self.hessian, name)
+            for name in pair
         ]
         return diagonal[0], self.restricted(self.hessian, *pair), diagonal[1]
 
@@ -189,7 +192,7 @@ class Checkpoint:
     def _counted(self, block: str) -> Inertia:
         """The certified index of a dense block whose spectrum is not computed."""
         H, norm = self.matrix(block), self.eigen(block).operator_norm
-        tolerance = (TAU_DENSE if self.config.rel_tau is None else self.config.rel_tau) * norm
+        tolerance = absolute(self.config.rel_tau, TAU_DENSE, norm, least(H.matrix, norm, H.error))
         pair = next((pair for pair in self.problem.pairs if joint(pair) == block), None)
         if pair and norm and (ratios := self.coupling(pair, tolerance)) and ratios.index >= 0:
             # F0: ratios above 1 are counted with all errors.
@@ -201,10 +204,15 @@ class Checkpoint:
         config = self.config
         if self.is_full(block):
             # Exact null vectors stay: rounding moves their eigenvalues far less than tau.
-            return eigsh(self.matrix(block), config.k, method="dense", rtol=config.rtol)
+            H = self.matrix(block)
+            # Of products in float32 no residual with their error is smaller.
+            rtol = max(config.rtol, 2 * H.error / max(float(H.matrix.norm()), H.error, 1e-300))
+            return eigsh(H, config.k, method="dense", rtol=rtol if self.hessian.dtype == torch.float32 else config.rtol)
         if self.is_dense(block):
             # These depend on no other checkpoint, so that checkpoints can be measured in parallel.
             op, H = self.block(block), self.matrix(block)
+            # A matrix of products in float32 is one of float64 with an error.
+            op = op if op.dtype == H.dtype else H
             return shifted_ends(op, H, config.k, config.rtol, config.seed, config.max_hvps)
         chosen, structure = self.selected(block), self.structure
         starts, spent = structure.starts(chosen.parameters, config.k) if structure else (None, 0)
@@ -234,7 +242,7 @@ class Checkpoint:
             closed = self.structure.dense(chosen.parameters, whole.part == "gauss_newton")
         if closed is None:
             self.products[block] += op.shape[0]
-            return op.symmetric()
+            return written_out(op)
         # Symmetric; transposed back, the block of all rows is no copy.
         closed = chosen.of(chosen.of(closed).T).T.contiguous()
         return MatrixOperator(closed, self._self_check(block, closed, op))

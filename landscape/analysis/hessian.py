@@ -284,7 +284,7 @@ def file_attrs(reader: RunReader, config: AnalysisConfig, source: Source | None)
         "parent_config": reader.attrs["config"],
         "config": to_json(config),
         "objective": config.objective,
-        "dtype": "float64",
+        "dtype": config.dtype,
         "method": config.method,
         "memorise_step": -1 if (s := reader.first_step(*MEMORISE)) is None else s,
         "grok_step": -1 if (s := reader.first_step(*GROK)) is None else s,

@@ -43,10 +43,15 @@ def opened(reader: RunReader, config: AnalysisConfig) -> tuple[Problem, Source |
 
 def own(config: AnalysisConfig, held: Mapping[str, tuple[int, ...]], path: Path) -> tuple[Problem, Source]:
     """The problem that --problem names, for a run file `path` with parameters of these shapes."""
+    import torch
+
     from landscape.problems.factory import load
     from landscape.problems.fit import require_device, require_fit
+    from landscape.problems.module import ModuleProblem
 
     problem, source = load(config.problem)
+    if config.dtype != "float64" and isinstance(problem, ModuleProblem):
+        problem = problem.in_dtype(getattr(torch, config.dtype))
     require_device(problem, config.device)
     require_fit(problem, held, path)
     for caution in getattr(problem, "cautions", ()):

@@ -25,7 +25,10 @@ PARAM = "param"
 """The run's precision, f4 or f8, in declarations; files name the type."""
 TYPES = ("f4", "f8", "i1", "i4", "i8", "u8")
 
-LEVEL: dict[str, object] = {"flag_values": [0, 1, 2, 3], "flag_meanings": "none estimated bracketed certified"}
+LEVEL: dict[str, object] = {
+    "flag_values": [0, 1, 2, 3, 4],
+    "flag_meanings": "none estimated bracketed certified vanished",
+}
 LEVELS = str(LEVEL["flag_meanings"]).split()
 UNKNOWN = -1
 """An unknown count or step."""

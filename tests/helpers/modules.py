@@ -9,7 +9,8 @@ import torch
 from helpers.matrices import draw
 from torch import Tensor, nn
 
-from landscape.curvature.objective import Objective, cross_entropy, mse
+from landscape.curvature.losses import cross_entropy, mse
+from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator
 
 Point = dict[str, Tensor]

@@ -1,0 +1,135 @@
+"""Rounding measured: the same products once more, with every operation of torch moved in the last place.
+
+A float64 result differs from the exact one by what its operations round. Asymmetry shows some of that; cancellation,
+such as p - p^2 next to p = 1, is symmetric. So the computation is repeated in random rounding (Monte Carlo arithmetic,
+Parker 1997; CESTAC, Vignes 1993), and what the result changes by is of the size of its error, whatever the model and
+the loss, forward and backward.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import random
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from landscape.curvature.vectors import column_norms
+from landscape.errors import NumericsError
+
+RUNS = 2
+SAFETY = 4.0
+"""Times the largest change of RUNS: such changes are mostly several times an error already."""
+_INTEGERS = {torch.float64: (torch.int64, 63, -7046029254386353131), torch.float32: (torch.int32, 31, -1640531527)}
+"""By precision the integers of its bits, how far their sign lies, and an odd number to scramble them with."""
+_MOVES = {
+    "cat", "clone", "constant_pad_nd", "copy_", "embedding", "fill_", "flip", "gather", "index", "index_select",
+    "lift_fresh", "masked_fill", "masked_fill_", "max_pool2d_with_indices", "neg", "relu", "repeat", "roll", "scatter",
+    "scatter_", "select_backward", "slice_backward", "stack", "threshold_backward", "unfold", "where", "zero_",
+}  # fmt: skip
+"""Operations that move and choose numbers, and round none."""
+_FUSED = {
+    "_log_softmax", "_log_softmax_backward_data", "_softmax", "_softmax_backward_data", "binary_cross_entropy",
+    "binary_cross_entropy_backward", "elu", "elu_backward", "gelu", "gelu_backward", "huber_loss",
+    "huber_loss_backward", "log_sigmoid_backward", "log_sigmoid_forward", "logit", "logsumexp", "mish",
+    "mish_backward", "mse_loss", "mse_loss_backward", "native_group_norm", "native_group_norm_backward",
+    "native_layer_norm", "native_layer_norm_backward", "sigmoid_backward", "silu", "silu_backward", "smooth_l1_loss",
+    "softplus", "softplus_backward", "std", "tanh_backward", "var", "var_mean",
+}  # fmt: skip
+"""Kernels of several operations, which torch has formulas of: what cancels inside would not be seen from outside."""
+_active: ContextVar[bool] = ContextVar("active", default=False)
+
+
+def is_rounding_randomly() -> bool:
+    """Whether operations are moved now, so that nothing that was computed before may be used again."""
+    return _active.get()
+
+
+@contextlib.contextmanager
+def random_rounding(seed: int) -> Iterator[None]:
+    """Context in which every operation of torch is moved in the last place, in its own way for each seed."""
+    before = _active.set(True)
+    try:
+        with _Moved(seed):
+            yield
+    finally:
+        _active.reset(before)
+
+
+def rounding_change(
+    product: Callable[[Tensor], Tensor],
+    vectors: Tensor,
+    images: Tensor,
+    seed: int,
+    norms: Callable[[Tensor], Tensor] = column_norms,
+) -> Tensor:
+    """By how much rounding may have moved the images (n, m) of vectors: a norm of each (m,), with a margin.
+
+    Costs RUNS times the products. Infinite where a moved operation leaves its domain: nothing is known there. norms: of
+    columns.
+    """
+    moved = torch.zeros(images.shape[1], dtype=torch.float64, device=images.device)
+    for run in range(RUNS):
+        with random_rounding(seed * RUNS + run), contextlib.suppress(NumericsError):
+            change = norms(product(vectors).double() - images.double()).double()
+            moved = torch.maximum(moved, torch.where(change.isfinite(), change, torch.inf))
+            continue
+        moved = torch.full_like(moved, torch.inf)
+    return SAFETY * moved
+
+
+class _Moved(TorchDispatchMode):
+    """Multiplies what operations return by 1 + (a + b) eps / 2 with signs a, of the operation, and b, of the number.
+
+    A sign for each operation shows what adds up over samples, such as a rounding that is always down. One from the bits
+    of each number shows what cancels within a sum, and is the same for equal samples, as rounding is. Sums and products
+    of matrices round within: there, what they take is moved, too.
+    """
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._random = random.Random(seed)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs, name = kwargs or {}, func._schema.name.partition("::")[2]
+        if name in _FUSED and (formula := _formula(func)):
+            with self:
+                return formula(*args, **kwargs)
+        returned = func._schema.returns
+        is_inplace = any(r.alias_info is not None and r.alias_info.is_write for r in returned)
+        is_view = not is_inplace and any(r.alias_info is not None for r in returned)
+        # Of a conversion only what it returns is rounded, if anything.
+        is_widened = name == "_to_copy" and args[0].dtype == torch.float32
+        if is_view or is_widened or name in _MOVES:
+            return func(*args, **kwargs)
+        if torch.Tag.pointwise not in func.tags and name != "_to_copy":
+            first, rest = (args[:1], args[1:]) if is_inplace else ((), args)
+            args = (*first, *pytree.tree_map_only(Tensor, self._moved, rest))
+        found = func(*args, **kwargs)
+        if is_inplace:
+            pytree.tree_map_only(Tensor, lambda x: x.copy_(self._moved(x)), found)
+            return found
+        return pytree.tree_map_only(Tensor, self._moved, found)
+
+    def _moved(self, x: Tensor) -> Tensor:
+        if x.is_complex():
+            return torch.view_as_complex(self._moved(torch.view_as_real(x.resolve_conj())))
+        if x.dtype not in _INTEGERS or x.numel() == 0 or x.layout != torch.strided:
+            return x
+        integer, sign, odd = _INTEGERS[x.dtype]
+        eps, salt = torch.finfo(x.dtype).eps, self._random.getrandbits(sign - 1)
+        signs = ((x.view(integer) ^ salt) * odd) >> sign
+        return x * (signs.to(x.dtype) * eps + (1 + eps if self._random.getrandbits(1) else 1))
+
+
+@functools.cache
+def _formula(func: Any) -> Callable[..., Any] | None:
+    from torch._decomp import decomposition_table
+
+    return decomposition_table.get(func)
