@@ -22,10 +22,8 @@ if TYPE_CHECKING:
     from landscape.curvature.critical import find_critical_point as find_critical_point
     from landscape.curvature.deflation import Deflated as Deflated
     from landscape.curvature.density import SpectralDensity as SpectralDensity
-    from landscape.curvature.density import Trace as Trace
     from landscape.curvature.density import jensen_shannon as jensen_shannon
     from landscape.curvature.density import spectral_density as spectral_density
-    from landscape.curvature.density import trace as trace
     from landscape.curvature.excess import Excess as Excess
     from landscape.curvature.excess import excess_index as excess_index
     from landscape.curvature.heads import linear_cross_entropy as linear_cross_entropy
@@ -41,6 +39,8 @@ if TYPE_CHECKING:
     from landscape.curvature.operators import product_error as product_error
     from landscape.curvature.slices import slice_lines as slice_lines
     from landscape.curvature.slices import slice_plane as slice_plane
+    from landscape.curvature.trace import Trace as Trace
+    from landscape.curvature.trace import trace as trace
     from landscape.curvature.tracking import track as track
     from landscape.errors import LandscapeError as LandscapeError
     from landscape.exports import export as export
@@ -84,7 +84,7 @@ _NAMES = {
     "curvature.operators": "HessianOperator MatrixOperator product_error",
     "curvature.lanczos": "eigsh EigenResult",
     "curvature.heads": "linear_cross_entropy",
-    "curvature.density": "spectral_density SpectralDensity jensen_shannon trace Trace",
+    "curvature.density": "spectral_density SpectralDensity jensen_shannon",
     "curvature.inertia": "saddle_index Inertia",
     "curvature.coupling": "coupling CouplingResult principal_angles",
     "curvature.excess": "excess_index Excess",
@@ -92,6 +92,7 @@ _NAMES = {
     "problems.embedding_mlp.gauge": "GaugeTangent SoftmaxShift",
     "problems.module": "ModuleProblem",
     "curvature.critical": "find_critical_point CriticalPoint",
+    "curvature.trace": "trace Trace",
     "curvature.tracking": "track",
     "curvature.slices": "slice_lines slice_plane",
     "exports": "export",
