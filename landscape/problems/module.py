@@ -16,13 +16,13 @@ from landscape.curvature.modules import ModuleFunction, device_of, first_names, 
 from landscape.curvature.objective import Adapter, Objective, PerSampleLoss, cross_entropy
 from landscape.curvature.weights import WeightFunction, Weights
 from landscape.errors import ArgumentError, kind_of
+from landscape.problems import state
 from landscape.problems.blocks import Blocks, Pairs, declared, named_blocks
 from landscape.problems.problem import Arrays, ParameterSpec, Plain, Training, plain_axes, shapes_of, tensors
 from landscape.problems.rows import Groups
 from landscape.results import Shown
 from landscape.storage.runs import RunReader
 from landscape.storage.schema import NUMBERS
-from landscape.text import first_few
 
 _MOST_PARTS = 32
 
@@ -66,6 +66,7 @@ class ModuleProblem(Shown):
     ) -> None:
         if not isinstance(model, nn.Module):
             raise ArgumentError(f"the model is {kind_of(model)}", "give a torch.nn.Module")
+        model = state.unwrapped(model)
         require_settings(model, loss, weight_decay, torch.float64)
         self._model, self._loss, self._decay = model, loss, weight_decay
         self._settings: dict[str, Any] = {"per_token": per_token, "outputs": outputs, "weights": weights}
@@ -94,12 +95,18 @@ class ModuleProblem(Shown):
         return found
 
     @property
-    def cautions(self) -> list[str]:
-        """What a user must know of the model: checkpoints hold parameters, and no running statistics."""
-        every = self._model.named_modules()
-        held = [n for n, m in every if getattr(m, "running_mean", None) is not None and not m.training]
-        listed = first_few(list(map(repr, held)), 3)
-        return [f"the running statistics of {listed} are those of the given model at every step"] if held else []
+    def buffers(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of the buffers that the module's state has, by name; each checkpoint has its own."""
+        return {name: tuple(buffer.shape) for name, buffer in state.buffers(self._model).items()}
+
+    def with_buffers(self, buffers: Mapping[str, Any]) -> ModuleProblem:
+        """The problem of the module with these numbers in its buffers; the given module stays as it is.
+
+        buffers: tensors or arrays by name. Raises ArgumentError for a name or shape that the module does not have.
+        """
+        found = copy.copy(self)
+        found._model = state.with_buffers(self._model, buffers)
+        return found
 
     def decay(self, objective: str) -> float:
         """Weight decay of an objective: 0 of `data`, that of the constructor of `regularised`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import hashlib
 import io
 import math
@@ -78,9 +79,30 @@ class SpreadProblem:
         self.name, self.parameters, self.device = problem.name, problem.parameters, problem.device
         self.blocks, self.default_blocks, self.rows = problem.blocks, problem.default_blocks, problem.rows
         self.pairs, self.parts, self.balanced = problem.pairs, problem.parts, problem.balanced
+        self.buffers: Mapping[str, tuple[int, ...]] = getattr(problem, "buffers", {})
+        self._given: Mapping[str, Tensor] = {}
+        self._current: list[Mapping[str, Tensor]] = [self._given]
+        """The buffers that the other ranks have, of all problems that differ in theirs alone."""
+        self._restart()
+
+    def _restart(self) -> None:
         self._at: Parameters = {}
         self._same: list[Parameters] = []
         self._operators: dict[Ask, Callable[[Tensor], Tensor]] = {}
+
+    def with_buffers(self, buffers: Mapping[str, Any]) -> SpreadProblem:
+        """Rank 0: the problem with these buffers; the others follow when it is used."""
+        found = copy.copy(self)
+        found._given = {name: torch.as_tensor(value) for name, value in buffers.items()}
+        found._take(found._given)
+        return found
+
+    def _take(self, buffers: Mapping[str, Tensor]) -> None:
+        """Every rank: put buffers into the module."""
+        self._whole = cast(Any, self._whole).with_buffers(buffers)
+        with taking(self._samples):
+            self._part = self._whole.objective(0.0).spread(self.count)
+        self._restart()
 
     def decay(self, objective: str) -> float:
         """Weight decay of an objective."""
@@ -119,7 +141,9 @@ class SpreadProblem:
             what, *told = self.ranks.say()
             if what == "end":
                 return int(told[0])
-            if what == "at":
+            if what == "buffers":
+                self._take(told[0])
+            elif what == "at":
                 self._arrive({name: self._empty(shape) for name, shape in told[0]})
             else:
                 ask, shape = told
@@ -137,7 +161,11 @@ class SpreadProblem:
         return structure.operator() if structure else None
 
     def _move(self, params: Parameters) -> None:
-        """Rank 0: have all ranks at these parameters."""
+        """Rank 0: have all ranks at these parameters, and the buffers of this problem."""
+        if self._current[0] is not self._given:
+            self._current[0] = self._given
+            self.ranks.say(("buffers", self._given))
+            self._restart()
         if any(params is known for known in self._same):
             return
         if params.keys() == self._at.keys() and all(torch.equal(params[n], p) for n, p in self._at.items()):

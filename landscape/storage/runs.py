@@ -80,7 +80,10 @@ class RunReader(Described):
             )
 
     def checkpoint(self, step: int) -> Arrays:
-        """The parameters at a stored step. Raises StepError, FileError (checksum), NumericsError (NaN)."""
+        """The parameters at a stored step, and the buffers where the file has some.
+
+        Raises StepError, FileError (checksum), NumericsError for parameters that are not finite.
+        """
         values = self._row("checkpoints", step)
         # A sum of squares is finite only if all of them are, and takes one pass; it may also overflow.
         with np.errstate(over="ignore", invalid="ignore"):
@@ -92,6 +95,8 @@ class RunReader(Described):
                     f"{self.path}: {name} at step {step} has {bad} non-finite values",
                     f"the run diverged: analyse earlier steps, or lower {lower}",
                 )
+        if schema.BUFFERS in self.tables:
+            values |= self._row(schema.BUFFERS, step)
         return Row(self.path, {self.names.get(name, name): array for name, array in values.items()})
 
     def require_beside(self, step: int) -> None:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from landscape.errors import ConfigError, FileError
+from landscape.problems.state import plain_names
 from landscape.progress import Bar
 from landscape.provenance import provenance
 from landscape.results import Result
@@ -35,13 +36,13 @@ from landscape.storage.files import (
 from landscape.storage.making import new_file
 from landscape.storage.writing import sole_writer
 from landscape.text import first_few
-from landscape.training.recorded import array, config, difference, form, scales, tables
+from landscape.training.recorded import Form, array, buffer_forms, config, difference, form, scales, tables
 
 STEP_PATTERN = r"(\d+)(?!.*\d)"
 """The last number of a name."""
 _NESTED = ("model", "state_dict", "model_state_dict")
 _SUFFIXES = (".safetensors", ".pt", ".pth")
-_BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
+_BUFFERS = ("running_mean", "running_var")
 _WHOLE = ("model.safetensors", "pytorch_model.bin")
 """A model of Hugging Face in one file; of several, NAME.index.json says where each tensor is."""
 _SHOWN = 3
@@ -93,25 +94,31 @@ def import_checkpoints(
         else:
             refuse_existing(path, REPLACE)
         first, aliases = _read(found[0], skip, notes)
-        forms = {name: form(name, tensor) for name, tensor in first.items()}
+        all_forms = {name: _form(name, tensor) for name, tensor in first.items()}
+        forms = {name: form for name, form in all_forms.items() if not _is_buffer(name, form)}
+        held = {name: form for name, form in all_forms.items() if _is_buffer(name, form)}
+        if not forms:
+            raise FileError(f"{found[0].path} holds no parameters", "name files of a model's state")
         described = config(forms, "imported checkpoints", aliases=aliases)
         attrs = {"run_id": uuid.uuid4().hex, "config": json.dumps(described), "seed": described["seed"]}
         attrs |= {"status": "complete", **provenance("cpu")}
-        rooms = list(zip(tables(forms, ()), (len(found), 0), strict=True))
+        rooms = [(table, 0 if table.group == "metrics" else len(found)) for table in tables(forms, (), held)]
         with (
-            new_file(path, schema.RUN, attrs, rooms, scales(forms)) as (temporary, made),
+            new_file(path, schema.RUN, attrs, rooms, scales(all_forms)) as (temporary, made),
             Disk(temporary) as disk,
             Bar(len(found), "checkpoint", quiet) as bar,
         ):
-            writer = TableWriter(made.tables["checkpoints"], disk)
+            writers = {name: TableWriter(table, disk) for name, table in made.by_step.items()}
             for checkpoint in found:
                 read = first if checkpoint is found[0] else _read(checkpoint, skip, notes)[0]
                 first = {}
-                if wrong := difference({name: form(name, tensor) for name, tensor in read.items()}, forms):
+                if wrong := difference({name: _form(name, tensor) for name, tensor in read.items()}, all_forms):
                     raise FileError(
                         f"{checkpoint.path} differs from {found[0].path}: {wrong}", "import each model by itself"
                     )
-                writer.append(checkpoint.step, {name: array(tensor, forms[name]) for name, tensor in read.items()})
+                rows = {name: array(tensor, all_forms[name]) for name, tensor in read.items()}
+                for writer in writers.values():
+                    writer.append(checkpoint.step, rows)
                 bar.update()
     steps = tuple(checkpoint.step for checkpoint in found)
     return ImportSummary(str(path), steps, len(forms), described["num_parameters"], tuple(notes))
@@ -239,23 +246,31 @@ def _read(
     for file in checkpoint.files:
         read = _safetensors(file) if file.suffix == ".safetensors" else _torch(file, notes)
         for name, tensor in read.items():
-            if not tensor.is_floating_point():
-                kind = str(tensor.dtype).removeprefix("torch.")
-                notes[f"skipped {name!r}: {kind} is no type of a parameter"] = None
-            elif name.rpartition(".")[2] in _BUFFERS:
-                notes[f"skipped {name!r}: a buffer of a norm"] = None
-            elif any(fnmatch.fnmatchcase(name, wanted) for wanted in skip):
+            if any(fnmatch.fnmatchcase(name, wanted) for wanted in skip):
                 notes[f"skipped {name!r}: as --skip says"] = None
+            elif tensor.is_quantized or tensor.is_complex():
+                kind = str(tensor.dtype).removeprefix("torch.")
+                notes[f"skipped {name!r}: {kind} is no type of a parameter or buffer"] = None
             else:
-                if tensor.dtype not in (torch.float32, torch.float64):
+                if tensor.is_floating_point() and tensor.dtype not in (torch.float32, torch.float64):
                     small = str(tensor.dtype).removeprefix("torch.")
                     notes[f"{small} is stored in float32, which holds it exactly"] = None
                 tensors[name] = tensor
+    plain = plain_names(tensors)
+    if any(name != short for name, short in plain.items()):
+        notes["names are without module. and _orig_mod., which DistributedDataParallel and torch.compile add"] = None
     # Only now: of tied names those that are skipped must not take the others along.
-    aliases = _untie(tensors)
-    if not tensors:
-        raise FileError(f"{checkpoint.path} holds no parameters", "name files of a model's state")
-    return tensors, aliases
+    tensors = {plain[name]: tensor for name, tensor in tensors.items()}
+    return tensors, _untie(tensors)
+
+
+def _form(name: str, tensor: Tensor) -> Form:
+    return form(name, tensor) if tensor.is_floating_point() else buffer_forms({name: tensor})[name]
+
+
+def _is_buffer(name: str, form: Form) -> bool:
+    """Whether a tensor is no parameter: integers, and what norms keep. Other buffers look like parameters."""
+    return not form.dtype.startswith("f") or name.rpartition(".")[2] in _BUFFERS
 
 
 def _safetensors(file: Path) -> dict[str, Tensor]:
