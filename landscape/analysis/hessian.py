@@ -23,7 +23,7 @@ from landscape.curvature.objective import differentiable
 from landscape.errors import FileError, NumericsError, StepError, in_file, note, require_config, require_jobs, warn
 from landscape.problems import spread
 from landscape.problems.choice import in_order
-from landscape.problems.factory import Source, unlike_source
+from landscape.problems.factory import SEED, Source, unlike_problem, unlike_source
 from landscape.problems.problem import Problem
 from landscape.progress import clock
 from landscape.provenance import provenance
@@ -207,7 +207,8 @@ def _tasks(reader: RunReader, source: Source | None, plan: Plan, stored: Hessian
 
 
 def _origin(reader: RunReader, step: int, source: Source | None) -> Origin:
-    return Origin(str(reader.attrs["run_id"]), reader.record(step), source.sha256 if source else "")
+    of_problem = (source.sha256, source.checksum) if source else ()
+    return Origin(str(reader.attrs["run_id"]), reader.record(step), *of_problem)
 
 
 def existing(
@@ -228,7 +229,16 @@ def existing(
     is_empty = not (found.steps or found.search or found.damage or has_parts(out))
     if wrong and not (overwrite or is_empty):
         raise FileError(f"{out}: {wrong}", REPLACE)
-    return None if wrong else found
+    if wrong or not source:
+        return None if wrong else found
+    if not (differs := unlike_problem(str(found.attrs.get("problem_checksum", "")), source.checksum)):
+        return found
+    if not (overwrite or is_empty):
+        raise FileError(
+            f"{out}: it was measured on another problem: the {differs} of --problem {source.name} is not the same",
+            f"{SEED}; then --overwrite measures all steps anew",
+        )
+    return None
 
 
 def _difference(found: HessianReader, reader: RunReader, config: AnalysisConfig, source: Source | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -74,12 +75,19 @@ class Tensors:
         self._chunk_size = chunk_size or self._count
         self.num_chunks = -(-self._count // self._chunk_size)
         self._pair: Tensors | None = None
+        self._whole: Tensors | None = None
+
+    @property
+    def sums(self) -> dict[int, int]:
+        """A checksum of all samples, those of other ranks among them."""
+        return {0: checksum((self._whole or self)._trees)}
 
     def part(self, part: Part, chunk_size: int | None) -> Tensors:
         """The samples of one of several ranks. Raises ArgumentError for fewer samples than ranks."""
         part.seen.append(f"{checksum(self._trees):08x}")
         at = part.rows(self._count)
         own = Tensors(*_rows_of_both(*self._trees, at), chunk_size)
+        own._whole = self
         if own._count == 1 and chunk_size != 1:
             # A single sample would not show that its loss depends on those beside it.
             own._pair = Tensors(*_rows_of_both(*self._trees, slice(0, 2)), None)
@@ -113,6 +121,7 @@ class Batches:
     def __init__(self, loader: Iterable[Any], device: torch.device | None) -> None:
         """device: where the batches go; None: they stay where they are."""
         self._loader, self._sums = loader, list[int]()
+        self._first, self._stride = (part.rank, part.size) if (part := taken()) else (0, 1)
         kept: list[tuple[Tree, Tree]] | None = []
         size = 0
         with blaming("the loader fails"):
@@ -139,6 +148,11 @@ class Batches:
         if next(self._iterator, None) is not None:
             raise _other(f"it goes on after {self.num_chunks} batches")
         self._kept = kept
+
+    @property
+    def sums(self) -> dict[int, int]:
+        """The checksum of each batch by its number, on one of several ranks those of its own."""
+        return dict(zip(itertools.count(self._first, self._stride), self._sums, strict=False))
 
     def pieces(self) -> Iterator[Piece]:
         """Each batch."""
@@ -216,6 +230,11 @@ def checksum(tree: Tree) -> int:
         crc = zlib.crc32(f"{tuple(raw.shape)}{raw.dtype}".encode(), crc)
         crc = zlib.crc32(raw.reshape(-1).view(torch.uint8).numpy().data, crc) if raw.numel() else crc
     return crc
+
+
+def sum_of(sums: Mapping[int, int]) -> str:
+    """One checksum of those of batches by their numbers."""
+    return f"{zlib.crc32(repr(sorted(sums.items())).encode()):08x}"
 
 
 def tensors_of(tree: Tree) -> list[Tensor]:

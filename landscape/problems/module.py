@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from landscape.curvature.checks import require_real, require_settings
-from landscape.curvature.data import Data, Tree, as_data, fresh
+from landscape.curvature.data import Data, Tree, as_data, checksum, fresh, sum_of
 from landscape.curvature.modules import ModuleFunction, device_of, first_names, loss_in_precision, plain_attention
 from landscape.curvature.objective import Adapter, Objective, PerSampleLoss, cross_entropy
 from landscape.curvature.weights import WeightFunction, Weights
@@ -107,6 +108,22 @@ class ModuleProblem(Shown):
         found = copy.copy(self)
         found._model = state.with_buffers(self._model, buffers)
         return found
+
+    @property
+    def data_sums(self) -> dict[int, int]:
+        """Checksums of the batches by their numbers, on one of several ranks of its own alone."""
+        return self._data.sums
+
+    def fingerprint(self) -> dict[str, str]:
+        """Checksums of all that the loss depends on but parameters and `buffers`, by what they are of.
+
+        They are of the data, each other buffer or tensor in an attribute of the module, and the loss with its settings.
+        Take it before the module is called, which may leave tensors in its attributes.
+        """
+        made = (self._loss, self._decay, self._settings)
+        found = {"data": sum_of(self.data_sums)}
+        found |= {name: f"{checksum(tensors):08x}" for name, tensors in state.constants(self._model).items()}
+        return found | {"loss": f"{zlib.crc32(state.settings(made).encode()):08x}"}
 
     def decay(self, objective: str) -> float:
         """Weight decay of an objective: 0 of `data`, that of the constructor of `regularised`."""

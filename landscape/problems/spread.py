@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import hashlib
 import io
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
@@ -20,16 +22,18 @@ from landscape import problems
 from landscape.config import AnalysisConfig, to_json
 from landscape.curvature.checks import require_used
 from landscape.curvature.convexity import require_convex
+from landscape.curvature.data import sum_of
 from landscape.curvature.objective import Ask, Objective, Parameters
 from landscape.curvature.operators import Block, HessianOperator, MatrixOperator, Part, assembled
 from landscape.curvature.part import Part as Samples
 from landscape.curvature.part import taking
 from landscape.errors import ArgumentError
-from landscape.problems.factory import Source
+from landscape.problems.factory import SEED, Source, unlike_problem
 from landscape.problems.fit import require_own_data
 from landscape.problems.problem import Arrays, Plain, Problem, Structure, Training
 from landscape.problems.trained import TrainedProblem
 from landscape.ranks.group import Ranks, require_alike
+from landscape.ranks.watch import RankError
 from landscape.storage.runs import RunReader
 
 _BY_HAND = "by hand"
@@ -56,6 +60,7 @@ def opened(reader: RunReader, config: AnalysisConfig, ranks: Ranks) -> tuple[Spr
         require_own_data(problem, reader)
     else:
         require_alike(ranks, f"a source of --problem {source.name}", source.sha256[:12], "copy it to all machines")
+        source = _agreed(ranks, problem, source)
     seen = hashlib.sha256(" ".join(samples.seen).encode()).hexdigest()[:12]
     hint = "the function that makes the problem must return the same on every rank: fix its seeds, copy its files"
     require_alike(ranks, "data or constants of the model that sum to", seen, hint)
@@ -267,6 +272,26 @@ class _SpreadBlock:
     def symmetric(self) -> MatrixOperator:
         """A diagonal block as a matrix, with the error that its products show."""
         return assembled(self, True)
+
+
+def _agreed(ranks: Ranks, problem: Problem, source: Source) -> Source:
+    """Where the problem comes from, with the checksum that it has in one process.
+
+    Raises RankError, on every rank, for the first of them that has another problem than rank 0.
+    """
+    if not source.checksum:
+        return source
+    batches: dict[int, int] = {}
+    every = ranks.gather((source.checksum, getattr(problem, "data_sums", {})))
+    for rank, (checksum, sums) in enumerate(every):
+        own, first = ({**json.loads(one), "data": ""} for one in (checksum, every[0][0]))
+        # Of batches each rank has its own.
+        own["data"] = str(
+            [number for number, found in sums.items() if batches.setdefault(number, found) != found] or ""
+        )
+        if differs := unlike_problem(json.dumps(first), json.dumps(own)):
+            raise RankError(f"rank {rank} has {differs} other than rank 0", SEED)
+    return dataclasses.replace(source, checksum=json.dumps(json.loads(source.checksum) | {"data": sum_of(batches)}))
 
 
 def _digest() -> str:

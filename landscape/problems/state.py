@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import functools
 import re
+import types
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -11,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from landscape.curvature.data import checksum
 from landscape.errors import ArgumentError, suggest
 
 _WRAPPERS = {"DataParallel": "module", "DistributedDataParallel": "module", "OptimizedModule": "_orig_mod"}
@@ -73,6 +76,38 @@ def with_buffers(module: nn.Module, given: Mapping[str, Any]) -> nn.Module:
             f"{type(module).__name__}, whose buffers differ between steps, cannot be copied: {error}",
             "keep what cannot be copied outside of the module, or give it __deepcopy__",
         ) from error
+
+
+def settings(value: object, seen: frozenset[int] = frozenset()) -> str:
+    """A loss or another function of the user in words that are the same in every process: its settings and constants.
+
+    Numbers, words and checksums of tensors, of a module, a functools.partial, a closure and of its defaults.
+    """
+    if isinstance(value, Tensor | np.ndarray):
+        return f"{checksum(_tensors(value)):08x}"
+    if value is None or isinstance(value, bool | int | float | complex | str | bytes | torch.dtype | torch.device):
+        return repr(value)
+    if id(value) in seen:
+        return "..."
+    seen |= {id(value)}
+    if isinstance(value, functools.partial):
+        inner: list[object] = [value.func, value.args, value.keywords]
+    elif isinstance(value, Mapping):
+        inner = [item for pair in value.items() for item in pair]
+    elif isinstance(value, list | tuple):
+        inner = [*value]
+    elif isinstance(value, types.FunctionType):
+        cells = [cell.cell_contents for cell in value.__closure__ or () if cell != types.CellType()]
+        inner = [value.__defaults__, value.__kwdefaults__, cells]
+    elif isinstance(value, types.MethodType):
+        inner = [value.__func__, value.__self__]
+    elif isinstance(value, nn.Module) or callable(value) and not isinstance(value, type):
+        # Of a module its parameters and buffers, too.
+        inner = [getattr(value, "__dict__", None)]
+    else:
+        inner = []
+    name = getattr(value, "__qualname__", None) or type(value).__qualname__
+    return f"{name}({', '.join(settings(part, seen) for part in inner)})"
 
 
 def unwrapped(module: nn.Module) -> nn.Module:
