@@ -177,6 +177,8 @@ class _Refinement:
             rows = self.measurement.run(there, self.problem.training(self.reader, self.step), known)
         rows["critical_point"] = row
         rows["/"] |= {"previous_step": -1, "checkpoint_crc32": self.reader.record(self.step)}
+        # The loss that was recorded is that of the checkpoint, not of this point.
+        rows["/"]["recorded_loss"] = float("nan")
         (writer.replace if writer.steps else writer.append)(self.step, rows)
         writer.finish("complete")
 

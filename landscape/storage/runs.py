@@ -19,6 +19,8 @@ from landscape.storage.table import Row, TableReader, listed, no_step
 Arrays = dict[str, np.ndarray[Any, Any]]
 RETRAIN = "train again with --overwrite"
 """The hint for a run that cannot be resumed."""
+LOSSES = ("train_loss", "loss", "training_loss")
+"""Usual names of the training loss among metrics, train/loss as train_loss among them."""
 MEMORISED, GROKKED = 0.99, 0.95
 MEMORISE, GROK = ("train_accuracy", MEMORISED), ("test_accuracy", GROKKED)
 """The events of a run, the memorise step and the grok step: a metric, and the value that it reaches."""
@@ -150,6 +152,13 @@ class RunReader(Described):
     def metrics_at(self, step: int) -> Arrays | None:
         """The last row of metrics up to a step; None if that row may be damaged."""
         return self.table("metrics").last(step)
+
+    def recorded_loss(self, step: int) -> float:
+        """The training loss that was recorded at a step; NaN where none was."""
+        if "metrics" not in self.tables or step not in self.tables["metrics"].rows:
+            return math.nan
+        row = self.tables["metrics"].row(step) or {}
+        return next((float(row[name]) for name in LOSSES if name in row and not math.isnan(row[name])), math.nan)
 
     def first_step(self, metric: str, threshold: float) -> int | None:
         """First recorded step at which `metric` reaches `threshold`; None without such a step or metric."""
