@@ -305,8 +305,8 @@ def warn_of_losses(reader: RunReader, losses: Mapping[int, tuple[float, float]])
         others = f"; it differs by more than {LOSS_AGREEMENT:.0%} at {len(wrong)} steps" if len(wrong) > 1 else ""
         warn(
             f"{reader.path}: at step {worst} the loss of the measured data is {measured:.6g}, but the training "
-            f"recorded {recorded:.6g} (by {apart(worst):.0%}){others}. Data, loss or mode may be others than in training, or "
-            "what was recorded is that of a mini-batch, or of another step"
+            f"recorded {recorded:.6g} (by {apart(worst):.0%}){others}. Data, loss or mode may be others than in "
+            "training, or what was recorded is that of a mini-batch, or of another step"
         )
 
 

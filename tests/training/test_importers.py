@@ -111,11 +111,11 @@ def test_what_a_folder_holds_besides_is_said(tmp_path: Path) -> None:
     folder = tmp_path / "states"
     folder.mkdir()
     torch.save(a_state(1), folder / "a1.pt")
-    for name in ("b2.ckpt", "c3.bin", "d.txt", "e.txt"):
+    for name in ("b2.onnx", "c3.bin", "d.txt", "e.txt"):
         (folder / name).write_text("x")
     for number, source in enumerate((folder, folder / "*")):
         found = import_checkpoints([source], tmp_path / f"run{number}.h5", quiet=True)
-        assert found.notes == (f"skipped in {source}: b2.ckpt, c3.bin, d.txt and 1 more",)
+        assert found.notes == (f"skipped in {source}: b2.onnx, c3.bin, d.txt and 1 more",)
 
 
 def test_older_folders_of_hugging_face(tmp_path: Path) -> None:
