@@ -133,10 +133,12 @@ def plain_name(name: str) -> str:
 
 
 def first_names(module: nn.Module) -> dict[str, str]:
-    """The name that a tied parameter counts under, by each of its other names."""
-    first = {id(p): name for name, p in module.named_parameters()}
-    every = module.named_parameters(remove_duplicate=False)
-    return {name: first[id(p)] for name, p in every if name != first[id(p)]}
+    """The name that a tied parameter, or buffer, counts under, by each of its other names."""
+    found = dict[str, str]()
+    for named in (module.named_parameters, module.named_buffers):
+        first = {id(p): name for name, p in named()}
+        found |= {name: first[id(p)] for name, p in named(remove_duplicate=False) if name != first[id(p)]}
+    return found
 
 
 def device_of(model: object) -> torch.device | None:

@@ -106,6 +106,7 @@ class Objective(Shown):
         self.dtype, self.weight_decay, self.device = dtype, weight_decay, self._data.device
         self._model = ModuleFunction(model, dtype) if isinstance(model, nn.Module) else model
         chosen = self._default_loss() if loss is None else loss
+        self.loss = chosen
         self._reduction, self._is_convex = _reduction_of(chosen), _is_convex(chosen)
         self._loss = loss_in_precision(chosen, dtype)
         self._takes_model: bool | None = True if chosen is _own_loss else None
@@ -121,6 +122,12 @@ class Objective(Shown):
         other = Objective(model, self._data, None, loss, self.weight_decay, dtype=dtype, weight=weight)
         other._takes_model, other._count, other._sound = self._takes_model, self._count, self._sound
         other._is_part, other._over = self._is_part, self._over
+        return other
+
+    def with_model(self, model: nn.Module) -> Objective:
+        """The same objective of a copy of the module with other buffers."""
+        other = copy.copy(self)
+        other._given, other._model = (model, *self._given[1:]), ModuleFunction(model, self.dtype)
         return other
 
     def with_decay(self, weight_decay: float) -> Objective:
@@ -151,6 +158,11 @@ class Objective(Shown):
                 return float("nan")
             self._pass(dict(self._model.module.named_parameters()))
         return cast(float, self._count)
+
+    @property
+    def sums(self) -> dict[int, int]:
+        """Checksums of the batches by their numbers, on one of several ranks of its own alone."""
+        return self._data.sums
 
     @property
     def is_sum(self) -> bool:
