@@ -175,11 +175,11 @@ def loss_in_precision(loss: Callable[..., Tensor], dtype: torch.dtype) -> Callab
 
 @contextlib.contextmanager
 def twice_differentiable(dtype: torch.dtype) -> Iterator[None]:
-    """Context in which models are differentiated twice, in `dtype`: with gradients, and without what forbids them.
+    """Context in which models are differentiated twice: with gradients, and without what forbids them.
 
     Attention takes torch's plain kernels, as the fused ones have no second derivative; nn.TransformerEncoder not its
     fast path, whose outputs are others where tokens are masked. Reentrant activation checkpointing, which
-    torch.autograd.grad cannot pass, computes the same without it. What a model makes of torch.zeros is in `dtype`.
+    torch.autograd.grad cannot pass, computes the same without it. What a model makes by torch.zeros is in `dtype`.
     """
     fast, default = torch.backends.mha.get_fastpath_enabled(), torch.get_default_dtype()
     reentrant = torch.utils.checkpoint.CheckpointFunction

@@ -115,6 +115,8 @@ class Objective(Shown):
         self._count: float | None = 1.0 if self._reduction == "sum" and weight is None else None
         self._sound: set[tuple[str, ...]] = set()
         self._probed: Piece | None = None
+        # As in training, unless a model that makes tensors of its own does not run so.
+        self._default = torch.get_default_dtype()
 
     def in_dtype(self, dtype: torch.dtype) -> Objective:
         """The same objective in another precision."""
@@ -194,7 +196,7 @@ class Objective(Shown):
         if self._evaluation is not None:
             yield self._evaluation
             return
-        with twice_differentiable(self.dtype), Evaluation(self.dtype) as self._evaluation:
+        with twice_differentiable(self._default), Evaluation(self.dtype) as self._evaluation:
             try:
                 yield self._evaluation
             finally:
@@ -322,15 +324,26 @@ class Objective(Shown):
     def _sum(self, batch: Batch, params: Parameters) -> tuple[Tensor, float]:
         """w_b loss_b and w_b."""
         with self.at(params):
-            if self._takes_model is None:
-                self._takes_model = self._finds_model(batch, params)
-            with self._counting():
-                if not self._takes_model:
-                    return self._of_outputs(self._outputs(batch, params), batch)
-                used = fresh(batch, self.dtype)
-                with self._beside(used), blaming(f"the loss fails on a batch {shapes(used)}"):
-                    found = self._loss(self._callable(params), used)
-                return self._weighed(found, batch)
+            try:
+                return self._sum_here(batch, params)
+            except ArgumentError as error:
+                if self._default == self.dtype or not any(word in str(error) for word in ("dtype", "scalar type")):
+                    raise
+            torch.set_default_dtype(self.dtype)
+            found = self._sum_here(batch, params)
+            self._default = self.dtype
+            return found
+
+    def _sum_here(self, batch: Batch, params: Parameters) -> tuple[Tensor, float]:
+        if self._takes_model is None:
+            self._takes_model = self._finds_model(batch, params)
+        with self._counting():
+            if not self._takes_model:
+                return self._of_outputs(self._outputs(batch, params), batch)
+            used = fresh(batch, self.dtype)
+            with self._beside(used), blaming(f"the loss fails on a batch {shapes(used)}"):
+                found = self._loss(self._callable(params), used)
+            return self._weighed(found, batch)
 
     def _finds_model(self, batch: Batch, params: Parameters) -> bool:
         """Whether the loss takes (model, batch), not (outputs, targets): which of the two it does not fail on."""
