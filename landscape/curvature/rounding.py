@@ -52,11 +52,11 @@ def is_rounding_randomly() -> bool:
 
 
 @contextlib.contextmanager
-def random_rounding(seed: int) -> Iterator[None]:
-    """Context in which every operation of torch is moved in the last place, in its own way for each seed."""
+def random_rounding(seed: int, dtype: torch.dtype = torch.float64) -> Iterator[None]:
+    """Context in which every operation in this precision is moved in the last place, in its own way for each seed."""
     before = _active.set(True)
     try:
-        with _Moved(seed):
+        with _Moved(seed, dtype):
             yield
     finally:
         _active.reset(before)
@@ -76,7 +76,7 @@ def rounding_change(
     """
     moved = torch.zeros(images.shape[1], dtype=torch.float64, device=images.device)
     for run in range(RUNS):
-        with random_rounding(seed * RUNS + run), contextlib.suppress(NumericsError):
+        with random_rounding(seed * RUNS + run, vectors.dtype), contextlib.suppress(NumericsError):
             change = norms(product(vectors).double() - images.double()).double()
             moved = torch.maximum(moved, torch.where(change.isfinite(), change, torch.inf))
             continue
@@ -92,8 +92,10 @@ class _Moved(TorchDispatchMode):
     of matrices round within: there, what they take is moved, too.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, dtype: torch.dtype) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        # What a float64 computation makes in float32 by itself are constants, but for what is cast to it.
+        self._dtype = dtype
         self._random = random.Random(seed)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -104,11 +106,13 @@ class _Moved(TorchDispatchMode):
         returned = func._schema.returns
         is_inplace = any(r.alias_info is not None and r.alias_info.is_write for r in returned)
         is_view = not is_inplace and any(r.alias_info is not None for r in returned)
-        # Of a conversion only what it returns is rounded, if anything.
-        is_widened = name == "_to_copy" and args[0].dtype == torch.float32
-        if is_view or is_widened or name in _MOVES:
+        if is_view or name in _MOVES:
             return func(*args, **kwargs)
-        if torch.Tag.pointwise not in func.tags and name != "_to_copy":
+        if name == "_to_copy":
+            found = func(*args, **kwargs)
+            is_rounded = args[0].dtype == self._dtype != found.dtype
+            return self._moved(found, found.dtype) if is_rounded else found
+        if torch.Tag.pointwise not in func.tags:
             first, rest = (args[:1], args[1:]) if is_inplace else ((), args)
             args = (*first, *pytree.tree_map_only(Tensor, self._moved, rest))
         found = func(*args, **kwargs)
@@ -117,11 +121,13 @@ class _Moved(TorchDispatchMode):
             return found
         return pytree.tree_map_only(Tensor, self._moved, found)
 
-    def _moved(self, x: Tensor) -> Tensor:
+    def _moved(self, x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         if x.is_complex():
-            return torch.view_as_complex(self._moved(torch.view_as_real(x.resolve_conj())))
+            return torch.view_as_complex(self._moved(torch.view_as_real(x.resolve_conj()), dtype))
         # A tensor of zeros that autograd makes has no memory.
-        if x.dtype not in _INTEGERS or x.numel() == 0 or x.layout != torch.strided or x._is_zerotensor():
+        if x.dtype not in _INTEGERS or x.dtype != (dtype or self._dtype):
+            return x
+        if x.numel() == 0 or x.layout != torch.strided or x._is_zerotensor():
             return x
         integer, sign, odd = _INTEGERS[x.dtype]
         eps, salt = torch.finfo(x.dtype).eps, self._random.getrandbits(sign - 1)
