@@ -492,7 +492,9 @@ def ask_of_network(seed: int, report: Report) -> None:
             true = Spectrum(H[np.ix_(at, at)])
             witness.index(name, part, true, None, "dense")
             # As it is written out anew for each question.
-            written = part.symmetric()
+            written = witness.ask("written out", part.symmetric)
+            if written is None:
+                continue
             for rel_tau in (1e-10, 1e-12):
                 witness.index(name, written, true, rel_tau, "dense")
             witness.eigenvalues(name, written, true, "dense")
