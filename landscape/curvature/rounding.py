@@ -120,7 +120,8 @@ class _Moved(TorchDispatchMode):
     def _moved(self, x: Tensor) -> Tensor:
         if x.is_complex():
             return torch.view_as_complex(self._moved(torch.view_as_real(x.resolve_conj())))
-        if x.dtype not in _INTEGERS or x.numel() == 0 or x.layout != torch.strided:
+        # Zeros of double backward may have no memory.
+        if x.dtype not in _INTEGERS or x.numel() == 0 or x.layout != torch.strided or x._is_zerotensor():
             return x
         integer, sign, odd = _INTEGERS[x.dtype]
         eps, salt = torch.finfo(x.dtype).eps, self._random.getrandbits(sign - 1)
