@@ -218,8 +218,7 @@ class Objective(Shown):
         with blaming("the loss cannot be differentiated"):
             if isinstance(self._model, ModuleFunction):
                 # Copies, as the module's own parameters may be the ones that are given.
-                given = {n: p.detach().clone() for n, p in params.items()}
-                require_replaced(self._term(probe, given), self._model.replaced(params))
+                require_replaced(self._term(probe, self._leaves(params)), self._model.replaced(params))
             self._require_derivatives(probe, params)
         self._sound.add(tuple(params))
 
@@ -256,11 +255,15 @@ class Objective(Shown):
     def gradient(self, params: Parameters) -> dict[str, Tensor]:
         """Gradient by parameter name."""
         require_parameters(params, self.device)
-        leaves = {n: p.detach().to(self.dtype, copy=True).requires_grad_() for n, p in params.items()}
+        leaves = self._leaves(params)
         self.require_sound(leaves)
         found = self.total(("gradient", (), ()), leaves, _NOTHING, lambda _: self.own_gradient(leaves))
         pieces = found.split([p.numel() for p in leaves.values()])
         return {n: piece.view_as(p) for (n, p), piece in zip(leaves.items(), pieces, strict=True)}
+
+    def _leaves(self, params: Parameters) -> dict[str, Tensor]:
+        """Copies that a model may differentiate by, as it does those of its own in training."""
+        return {n: p.detach().to(self.dtype, copy=True).requires_grad_() for n, p in params.items()}
 
     def own_gradient(self, params: Parameters) -> Tensor:
         """The gradient (n,) of the terms here."""
@@ -271,9 +274,11 @@ class Objective(Shown):
                     sum_ += g
         return torch.cat([g.reshape(-1) for g in total])
 
+    @differentiable
     def value(self, params: Parameters) -> float:
         """The objective itself."""
         require_parameters(params, self.device)
+        params = self._leaves(params)
         if tuple(params) not in self._sound:
             self._require_left_alone(self._probe(params), params)
         return float(self.total(("value", (), ()), params, _NOTHING, lambda _: self.own_value(params)))
@@ -476,8 +481,10 @@ class Objective(Shown):
     def _require_left_alone(self, probe: Piece, params: Parameters) -> None:
         """Raise ArgumentError for a model that writes into its parameters; tried on copies."""
         # Versions are counted outside of inference mode alone; they tell also of writing that changes nothing here.
-        with torch.inference_mode(False), torch.no_grad():
-            before, after = ({n: p.detach().to(self.dtype, copy=True) for n, p in params.items()} for _ in range(2))
+        with torch.inference_mode(False), torch.enable_grad():
+            before, leaves = (self._leaves(params) for _ in range(2))
+            # No leaves, which torch lets nobody write into.
+            after = {n: p.clone() for n, p in leaves.items()}
             versions = {n: p._version for n, p in after.items()}
             self._sum(probe(), after)
             require_same(before, {n: p for n, p in after.items() if p._version == versions[n]})
