@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from landscape.curvature.checks import (
+    WHOLE,
     blaming,
     random_state,
     require_finite,
@@ -473,7 +474,8 @@ class Objective(Shown):
         if size > few and not self._is_part:
             some = functools.partial(self._data.some, 0, slice(0, size - size % few, size // few))
             with contextlib.suppress(LandscapeError):
-                if bool(self._sum(some(), params)[0].isfinite()):
+                # On copies, as a model may write into its parameters.
+                if bool(self._sum(some(), self._leaves(params))[0].isfinite()):
                     whole = some
         self._probed = whole
         return whole
@@ -513,7 +515,10 @@ class Objective(Shown):
             order = order[: 2 * (self._data.chunk_size or size)].sort().values
             whole = self._sum(self._data.some(i, order), params)[0]
             order = order[torch.randperm(len(order), generator=torch.Generator().manual_seed(0))]
-        parts = [self._sum(self._data.some(i, at), params)[0].detach() for at in order.split(step)]
+        try:
+            parts = [self._sum(self._data.some(i, at), params)[0].detach() for at in order.split(step)]
+        except ArgumentError as error:
+            raise ArgumentError(f"a batch that is cut into parts of other sizes fails: {error}", WHOLE) from error
         require_independent(whole.detach(), torch.stack(parts))
 
     def _require_derivatives(self, probe: Piece, params: Parameters) -> None:
