@@ -19,6 +19,11 @@ from landscape.errors import ArgumentError, DoesNotFitError, LandscapeError, Num
 from landscape.text import first_few
 
 _NO_MEMORY = ("out of memory", "not enough memory", "can't allocate memory")
+WHOLE = (
+    "leave chunk_size out, so that batches are whole, in one process; or remove what ties their samples (batch norm in "
+    "training mode, losses of pairs, hard examples, means over the batch)"
+)
+"""What to do where a batch cannot be cut."""
 Value = Callable[[Mapping[str, Tensor]], Tensor]
 At = Callable[[Mapping[str, Tensor]], contextlib.AbstractContextManager[None]]
 
@@ -117,8 +122,7 @@ def require_independent(whole: Tensor, parts: Tensor) -> None:
     if not difference <= eps**0.5 * scale:
         raise ArgumentError(
             f"the loss of a batch changes by {difference / scale:.1%} when it is cut into parts of other sizes",
-            "leave chunk_size out, so that batches are whole, in one process; or remove what ties their samples (batch "
-            "norm in training mode, losses of pairs, hard examples, means over the batch)",
+            WHOLE,
         )
 
 

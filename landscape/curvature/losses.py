@@ -176,8 +176,8 @@ def _cross_entropy(
         total = float(values.numel())
         Evaluation.count(reduction, lambda: total)
     else:
-        values = F.nll_loss(logs, target, weight, None, ignore_index, None, "none")
         each = _weights_of(target, weight, ignore_index, input.shape[classes])
+        values = F.nll_loss(logs, target, weight, None, ignore_index, None, "none")
         total = float(each.sum())
         Evaluation.count(reduction, lambda: total)
         if label_smoothing:

@@ -13,7 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from landscape.curvature.checks import (
+    WHOLE,
     blaming,
+    leaves_of,
     random_state,
     require_finite,
     require_independent,
@@ -232,8 +234,7 @@ class Objective(Shown):
         with blaming("the loss cannot be differentiated"):
             if isinstance(self._model, ModuleFunction):
                 # Copies, as the module's own parameters may be the ones that are given.
-                given = {n: p.detach().clone() for n, p in params.items()}
-                require_replaced(self._term(probe, given), self._model.replaced(params))
+                require_replaced(self._term(probe, self._leaves(params)), self._model.replaced(params))
             self._require_derivatives(probe, params)
         self._sound.add(tuple(params))
 
@@ -270,11 +271,15 @@ class Objective(Shown):
     def gradient(self, params: Parameters) -> dict[str, Tensor]:
         """Gradient by parameter name."""
         require_parameters(params, self.device)
-        leaves = {n: p.detach().to(self.dtype, copy=True).requires_grad_() for n, p in params.items()}
+        leaves = self._leaves(params)
         self.require_sound(leaves)
         found = self.total(("gradient", (), ()), leaves, _NOTHING, lambda _: self.own_gradient(leaves))
         pieces = found.split([p.numel() for p in leaves.values()])
         return {n: piece.view_as(p) for (n, p), piece in zip(leaves.items(), pieces, strict=True)}
+
+    def _leaves(self, params: Parameters) -> dict[str, Tensor]:
+        """Copies that a model may differentiate by, as it does those of its own in training."""
+        return {n: p.detach().to(self.dtype, copy=True).requires_grad_() for n, p in params.items()}
 
     def own_gradient(self, params: Parameters) -> Tensor:
         """The gradient (n,) of the terms here."""
@@ -285,9 +290,11 @@ class Objective(Shown):
                     sum_ += g
         return torch.cat([g.reshape(-1) for g in total])
 
+    @differentiable
     def value(self, params: Parameters) -> float:
         """The objective itself."""
         require_parameters(params, self.device)
+        params = self._leaves(params)
         if tuple(params) not in self._sound:
             self._require_left_alone(self._probe(params), params)
         return float(self.total(("value", (), ()), params, _NOTHING, lambda _: self.own_value(params)))
@@ -496,25 +503,31 @@ class Objective(Shown):
     # --- checks ---
 
     def _probe(self, params: Parameters) -> Piece:
-        """A few samples spread over the first batch, or where it cannot be taken apart all of it."""
+        """A few samples of the first batch; all of it where it cannot be taken apart; the next one where none counts."""
         if self._probed is not None:
             return self._probed
         size = self._data.sizes[0]
         few = min(_PROBE, max(2, size // 4))
-        whole = next(self._data.pieces())
+        tries = list(self._data.pieces())
+        self._probed = tries[0]
         if size > few and not self._is_part:
-            some = functools.partial(self._data.some, 0, slice(0, size - size % few, size // few))
+            tries.insert(0, functools.partial(self._data.some, 0, slice(0, size - size % few, size // few)))
+        leaves = leaves_of(params)
+        for some in tries:
             with contextlib.suppress(LandscapeError):
-                if bool(self._sum(some(), params)[0].isfinite()):
-                    whole = some
-        self._probed = whole
-        return whole
+                value = self._sum(some(), leaves)[0]
+                if bool(value.isfinite()) and value.requires_grad:
+                    self._probed = some
+                    break
+        return self._probed
 
     def _require_left_alone(self, probe: Piece, params: Parameters) -> None:
         """Raise ArgumentError for a model that writes into its parameters; tried on copies."""
         # Versions are counted outside of inference mode alone; they tell also of writing that changes nothing here.
-        with torch.inference_mode(False), torch.no_grad():
-            before, after = ({n: p.detach().to(self.dtype, copy=True) for n, p in params.items()} for _ in range(2))
+        with torch.inference_mode(False), torch.enable_grad():
+            before, leaves = (self._leaves(params) for _ in range(2))
+            # No leaves, which torch lets nobody write into.
+            after = {n: p.clone() for n, p in leaves.items()}
             versions = {n: p._version for n, p in after.items()}
             self._sum(probe(), after)
             require_same(before, {n: p for n, p in after.items() if p._version == versions[n]})
@@ -543,7 +556,10 @@ class Objective(Shown):
             order = order[: 2 * (self._data.chunk_size or size)].sort().values
             whole = self._sum(self._data.some(i, order), params)[0]
             order = order[torch.randperm(len(order), generator=torch.Generator().manual_seed(0))]
-        parts = [self._sum(self._data.some(i, at), params)[0].detach() for at in order.split(step)]
+        try:
+            parts = [self._sum(self._data.some(i, at), params)[0].detach() for at in order.split(step)]
+        except ArgumentError as error:
+            raise ArgumentError(f"a batch that is cut into parts of other sizes fails: {error}", WHOLE) from error
         require_independent(whole.detach(), torch.stack(parts))
 
     def _require_derivatives(self, probe: Piece, params: Parameters) -> None:

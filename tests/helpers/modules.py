@@ -54,6 +54,14 @@ def make(kind: str) -> tuple[nn.Module, Tensor, Tensor, MeanLoss, list[str]]:
     return module, *data, loss, pair
 
 
+def by_autograd(value: Tensor, module: nn.Module) -> Tensor:
+    """The Hessian of a value by two backward passes over the module's own parameters, as torch has it."""
+    parameters = list(module.parameters())
+    slopes = torch.cat([g.reshape(-1) for g in torch.autograd.grad(value, parameters, create_graph=True)])
+    rows = [torch.autograd.grad(s, parameters, retain_graph=True, materialize_grads=True) for s in slopes]
+    return torch.stack([torch.cat([h.reshape(-1) for h in row]) for row in rows])
+
+
 def point_of(module: nn.Module) -> Point:
     """A module's parameters by name."""
     return {n: p.detach().clone() for n, p in module.named_parameters()}
