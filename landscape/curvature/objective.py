@@ -503,7 +503,7 @@ class Objective(Shown):
     # --- checks ---
 
     def _probe(self, params: Parameters) -> Piece:
-        """A few samples of the first batch; all of it where it cannot be taken apart; the next one where none counts."""
+        """A few samples of the first batch, or all where it cannot be taken apart; the next one where none counts."""
         if self._probed is not None:
             return self._probed
         size = self._data.sizes[0]
