@@ -23,7 +23,18 @@ from landscape.curvature.restricted import Restricted
 from landscape.curvature.shifted import shifted_ends
 from landscape.curvature.vectors import gaussian
 from landscape.errors import NumericsError
-from landscape.problems.problem import Arrays, Pair, Problem, Training, joint, members, selection, size, tensors
+from landscape.problems.problem import (
+    Arrays,
+    Pair,
+    Problem,
+    Training,
+    joint,
+    members,
+    selection,
+    size,
+    tensors,
+    with_state,
+)
 from landscape.problems.rows import Selection
 
 SELF_CHECK = 1e-10
@@ -47,7 +58,8 @@ class Checkpoint:
         training: Training | None = None,
         before: Mapping[str, Tensor] | None = None,
     ) -> None:
-        self.problem, self.config, self.training, self.before = problem, config, training, before or {}
+        self.problem = problem = with_state(problem, arrays)
+        self.config, self.training, self.before = config, training, before or {}
         self.params = tensors(problem, arrays)
         self.decay = problem.decay(config.objective)
         self.data_loss = problem.objective(0.0).value(self.params)

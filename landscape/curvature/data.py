@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
+import itertools
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -82,6 +83,7 @@ class Batches:
         """device: where they go; is_one: a single batch that was given as it is, of which a rank takes `part`."""
         self._loader, self.chunk_size, self.is_one = batches, chunk_size, is_one
         self._part = part if is_one else None
+        self._first, self._stride = (some.rank, some.size) if (some := taken()) else (0, 1)
         self._sums, self.sizes = list[int](), list[int]()
         kept: list[Batch] | None = []
         taken_up = 0
@@ -129,6 +131,13 @@ class Batches:
     @property
     def num_pieces(self) -> int:
         return sum(len(self._cuts(i)) for i in range(len(self)))
+
+    @property
+    def sums(self) -> dict[int, int]:
+        """The checksum of each batch by its number; on one of several ranks, those of its own, or of one batch all."""
+        if self.is_one:
+            return {0: checksum(self._read(0))}
+        return dict(zip(itertools.count(self._first, self._stride), self._sums, strict=False))
 
     def pieces(self) -> Iterator[Piece]:
         """Each batch, or each of its chunks, to be read in this order."""
@@ -237,6 +246,11 @@ def checksum(tree: Any) -> int:
         crc = zlib.crc32(f"{tuple(raw.shape)}{raw.dtype}".encode(), crc)
         crc = zlib.crc32(raw.reshape(-1).view(torch.uint8).numpy().data, crc) if raw.numel() else crc
     return crc
+
+
+def sum_of(sums: Mapping[int, int]) -> str:
+    """The checksum of all data from those of their batches."""
+    return f"{zlib.crc32(repr(sorted(sums.items())).encode()):08x}"
 
 
 def tensors_of(tree: Any) -> list[Tensor]:

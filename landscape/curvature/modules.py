@@ -133,10 +133,12 @@ def plain_name(name: str) -> str:
 
 
 def first_names(module: nn.Module) -> dict[str, str]:
-    """The name that a tied parameter counts under, by each of its other names."""
-    first = {id(p): name for name, p in module.named_parameters()}
-    every = module.named_parameters(remove_duplicate=False)
-    return {name: first[id(p)] for name, p in every if name != first[id(p)]}
+    """The name that a tied parameter, or buffer, counts under, by each of its other names."""
+    found = dict[str, str]()
+    for named in (module.named_parameters, module.named_buffers):
+        first = {id(p): name for name, p in named()}
+        found |= {name: first[id(p)] for name, p in named(remove_duplicate=False) if name != first[id(p)]}
+    return found
 
 
 def device_of(model: object) -> torch.device | None:
@@ -173,11 +175,11 @@ def loss_in_precision(loss: Callable[..., Tensor], dtype: torch.dtype) -> Callab
 
 @contextlib.contextmanager
 def twice_differentiable(dtype: torch.dtype) -> Iterator[None]:
-    """Context in which models are differentiated twice, in `dtype`: with gradients, and without what forbids them.
+    """Context in which models are differentiated twice: with gradients, and without what forbids them.
 
     Attention takes torch's plain kernels, as the fused ones have no second derivative; nn.TransformerEncoder not its
     fast path, whose outputs are others where tokens are masked. Reentrant activation checkpointing, which
-    torch.autograd.grad cannot pass, computes the same without it. What a model makes of torch.zeros is in `dtype`.
+    torch.autograd.grad cannot pass, computes the same without it. What a model makes by torch.zeros is in `dtype`.
     """
     fast, default = torch.backends.mha.get_fastpath_enabled(), torch.get_default_dtype()
     reentrant = torch.utils.checkpoint.CheckpointFunction

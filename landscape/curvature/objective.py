@@ -106,6 +106,7 @@ class Objective(Shown):
         self.dtype, self.weight_decay, self.device = dtype, weight_decay, self._data.device
         self._model = ModuleFunction(model, dtype) if isinstance(model, nn.Module) else model
         chosen = self._default_loss() if loss is None else loss
+        self.loss = chosen
         self._reduction, self._is_convex = _reduction_of(chosen), _is_convex(chosen)
         self._loss = loss_in_precision(chosen, dtype)
         self._takes_model: bool | None = True if chosen is _own_loss else None
@@ -114,6 +115,8 @@ class Objective(Shown):
         self._count: float | None = 1.0 if self._reduction == "sum" and weight is None else None
         self._sound: set[tuple[str, ...]] = set()
         self._probed: Piece | None = None
+        # As in training, unless a model that makes tensors of its own does not run so.
+        self._default = torch.get_default_dtype()
 
     def in_dtype(self, dtype: torch.dtype) -> Objective:
         """The same objective in another precision."""
@@ -121,6 +124,12 @@ class Objective(Shown):
         other = Objective(model, self._data, None, loss, self.weight_decay, dtype=dtype, weight=weight)
         other._takes_model, other._count, other._sound = self._takes_model, self._count, self._sound
         other._is_part, other._over = self._is_part, self._over
+        return other
+
+    def with_model(self, model: nn.Module) -> Objective:
+        """The same objective of a copy of the module with other buffers."""
+        other = copy.copy(self)
+        other._given, other._model = (model, *self._given[1:]), ModuleFunction(model, self.dtype)
         return other
 
     def with_decay(self, weight_decay: float) -> Objective:
@@ -153,6 +162,11 @@ class Objective(Shown):
         return cast(float, self._count)
 
     @property
+    def sums(self) -> dict[int, int]:
+        """Checksums of the batches by their numbers, on one of several ranks of its own alone."""
+        return self._data.sums
+
+    @property
     def is_sum(self) -> bool:
         """Whether the loss is a sum, not a mean."""
         return self._reduction == "sum" and self._weight is None
@@ -182,7 +196,7 @@ class Objective(Shown):
         if self._evaluation is not None:
             yield self._evaluation
             return
-        with twice_differentiable(self.dtype), Evaluation(self.dtype) as self._evaluation:
+        with twice_differentiable(self._default), Evaluation(self.dtype) as self._evaluation:
             try:
                 yield self._evaluation
             finally:
@@ -310,14 +324,26 @@ class Objective(Shown):
     def _sum(self, batch: Batch, params: Parameters) -> tuple[Tensor, float]:
         """w_b loss_b and w_b."""
         with self.at(params):
-            if self._takes_model is None:
-                self._takes_model = self._finds_model(batch, params)
-            if self._takes_model:
-                used = fresh(batch, self.dtype)
-                with self._counting(tensors_of(used)) as counted, blaming(f"the loss fails on a batch {shapes(used)}"):
-                    found = self._loss(self._callable(params), used)
-                return self._weighed(found, batch, counted)
-            return self._of_outputs(self._outputs(batch, params), batch)
+            try:
+                return self._sum_here(batch, params)
+            except ArgumentError as error:
+                if self._default == self.dtype or not any(word in str(error) for word in ("dtype", "scalar type")):
+                    raise
+            torch.set_default_dtype(self.dtype)
+            found = self._sum_here(batch, params)
+            self._default = self.dtype
+            return found
+
+    def _sum_here(self, batch: Batch, params: Parameters) -> tuple[Tensor, float]:
+        if self._takes_model is None:
+            self._takes_model = self._finds_model(batch, params)
+        with self._counting():
+            if not self._takes_model:
+                return self._of_outputs(self._outputs(batch, params), batch)
+            used = fresh(batch, self.dtype)
+            with self._beside(used), blaming(f"the loss fails on a batch {shapes(used)}"):
+                found = self._loss(self._callable(params), used)
+            return self._weighed(found, batch)
 
     def _finds_model(self, batch: Batch, params: Parameters) -> bool:
         """Whether the loss takes (model, batch), not (outputs, targets): which of the two it does not fail on."""
@@ -330,10 +356,11 @@ class Objective(Shown):
         for takes_model in (first in _MODEL, first not in _MODEL):
             try:
                 if takes_model:
-                    with self._counting([]), blaming("the loss fails on (model, batch)"):
+                    with self._counting(), blaming("the loss fails on (model, batch)"):
                         self._loss(self._callable(params), fresh(batch, self.dtype))
                 else:
-                    self._of_outputs(self._outputs(batch, params), batch)
+                    with self._counting():
+                        self._of_outputs(self._outputs(batch, params), batch)
                 return takes_model
             except ArgumentError as error:
                 if not isinstance(error.__cause__, TypeError | AttributeError | KeyError | IndexError):
@@ -350,7 +377,8 @@ class Objective(Shown):
         if not _is_pair(batch):
             raise ArgumentError(
                 f"a batch is {kind_of(batch)}, not a pair (inputs, targets)",
-                "give a loss of (model, batch): loss=lambda model, batch: ...",
+                "one batch is a tuple (inputs, targets), and a list holds batches; of any other batch give a loss of "
+                "(model, batch): loss=lambda model, batch: ...",
             )
         x = fresh(batch[0], self.dtype)
         with self.at(params), blaming(f"the model fails on inputs {shapes(x)}"):
@@ -367,19 +395,18 @@ class Objective(Shown):
             )
         targets = fresh(batch[1], self.dtype)
         shown = f"outputs {shapes(outputs)} and targets {shapes(targets)}"
-        with self._counting(tensors_of(targets)) as counted, blaming(f"the loss fails on {shown}"):
+        with self._beside(targets), blaming(f"the loss fails on {shown}"):
             found = self._loss(outputs, targets)
         if isinstance(found, Tensor) and isinstance(outputs, Tensor) and isinstance(targets, Tensor):
             is_column = outputs.shape == (*targets.shape, 1) or targets.shape == (*outputs.shape, 1)
             if is_column and found.numel() > outputs.numel():
                 require_one_shape("the loss", outputs, targets)
-        return self._weighed(found, batch, counted, outputs)
+        return self._weighed(found, batch, outputs)
 
-    def _weighed(
-        self, found: Any, batch: Batch, counted: list[tuple[str, float]], outputs: Any = None
-    ) -> tuple[Tensor, float]:
+    def _weighed(self, found: Any, batch: Batch, outputs: Any = None) -> tuple[Tensor, float]:
         require_value(found, self.dtype)
         found = found.to(self.dtype)
+        counted = cast(Evaluation, self._evaluation).counted
         once = counted[0] if len(counted) == 1 else ("", 0.0)
         if self._weight is not None:
             with blaming("weight= fails on a batch"):
@@ -416,14 +443,24 @@ class Objective(Shown):
         return found * size, size
 
     @contextlib.contextmanager
-    def _counting(self, targets: list[Tensor]) -> Iterator[list[tuple[str, float]]]:
+    def _counting(self) -> Iterator[None]:
+        """Around the model and the loss of one batch: what its cross-entropies count."""
         evaluation = cast(Evaluation, self._evaluation)
-        before = evaluation.counted, evaluation.targets
-        evaluation.counted, evaluation.targets = [], targets
+        before, evaluation.counted = evaluation.counted, []
         try:
-            yield evaluation.counted
+            yield
         finally:
-            evaluation.counted, evaluation.targets = before
+            evaluation.counted = before
+
+    @contextlib.contextmanager
+    def _beside(self, targets: Any) -> Iterator[None]:
+        """Around a loss: its targets."""
+        evaluation = cast(Evaluation, self._evaluation)
+        evaluation.targets = tensors_of(targets)
+        try:
+            yield
+        finally:
+            evaluation.targets = []
 
     def _tensor(self, piece: Piece, params: Parameters) -> Tensor:
         batch = piece()
@@ -439,7 +476,7 @@ class Objective(Shown):
         return outputs
 
     def _loss_of(self, piece: Piece, outputs: Tensor) -> Tensor:
-        with self._evaluating():
+        with self._evaluating(), self._counting():
             return self._of_outputs(outputs, piece())[0] / self.count
 
     def _penalty(self, params: Parameters) -> Tensor:

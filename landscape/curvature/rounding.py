@@ -120,7 +120,7 @@ class _Moved(TorchDispatchMode):
     def _moved(self, x: Tensor) -> Tensor:
         if x.is_complex():
             return torch.view_as_complex(self._moved(torch.view_as_real(x.resolve_conj())))
-        # Autograd's zeros that need no memory have none that could be read.
+        # A tensor of zeros that autograd makes has no memory.
         if x.dtype not in _INTEGERS or x.numel() == 0 or x.layout != torch.strided or x._is_zerotensor():
             return x
         integer, sign, odd = _INTEGERS[x.dtype]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from landscape.config import AnalysisConfig, TrainConfig
-from landscape.errors import in_file, warn
+from landscape.errors import in_file
 
 if TYPE_CHECKING:
     import torch
@@ -54,8 +54,6 @@ def own(config: AnalysisConfig, held: Mapping[str, tuple[int, ...]], path: Path)
         problem = problem.in_dtype(getattr(torch, config.dtype))
     require_device(problem, config.device)
     require_fit(problem, held, path)
-    for caution in getattr(problem, "cautions", ()):
-        warn(f"--problem {config.problem}: {caution}")
     return problem, source
 
 

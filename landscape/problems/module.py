@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,16 +12,17 @@ import torch
 from torch import Tensor, nn
 
 from landscape.curvature.checks import require_real, require_settings
+from landscape.curvature.data import checksum, sum_of
 from landscape.curvature.modules import first_names, unwrapped
 from landscape.curvature.objective import Loss, Objective
 from landscape.errors import ArgumentError, kind_of
+from landscape.problems import state
 from landscape.problems.blocks import Blocks, Pairs, declared, named_blocks
 from landscape.problems.problem import Arrays, ParameterSpec, Plain, Training, plain_axes, shapes_of, tensors
 from landscape.problems.rows import Groups
 from landscape.results import Shown
 from landscape.storage.runs import RunReader
 from landscape.storage.schema import NUMBERS
-from landscape.text import first_few
 
 _MOST_PARTS = 32
 
@@ -64,6 +66,7 @@ class ModuleProblem(Shown):
             raise ArgumentError(f"the model is {kind_of(model)}", "give a torch.nn.Module")
         model = unwrapped(model)
         self._objective = Objective(model, data, targets, loss, 0.0, chunk_size, dtype, weight)
+        self._settings = self._objective.loss, weight
         self._model, self._decay, self.device = model, weight_decay, self._objective.device
         require_settings(model, loss, weight_decay, dtype)
         if next(model.parameters(), None) is None:
@@ -95,12 +98,35 @@ class ModuleProblem(Shown):
         return found
 
     @property
-    def cautions(self) -> list[str]:
-        """What a user must know of the model: checkpoints hold parameters, and no running statistics."""
-        every = self._model.named_modules()
-        held = [n for n, m in every if getattr(m, "running_mean", None) is not None and not m.training]
-        listed = first_few(list(map(repr, held)), 3)
-        return [f"the running statistics of {listed} are those of the given model at every step"] if held else []
+    def buffers(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of the buffers that the module's state has, by name; each checkpoint has its own."""
+        return {name: tuple(buffer.shape) for name, buffer in state.buffers(self._model).items()}
+
+    def with_buffers(self, buffers: Mapping[str, Any]) -> ModuleProblem:
+        """The problem of the module with these numbers in its buffers; the given module stays as it is.
+
+        buffers: tensors or arrays by name. Raises ArgumentError for a name or shape that the module does not have.
+        """
+        found = copy.copy(self)
+        found._model = state.with_buffers(self._model, buffers)
+        found._objective = self._objective.with_model(found._model)
+        return found
+
+    @property
+    def data_sums(self) -> dict[int, int]:
+        """Checksums of the batches by their numbers, on one of several ranks of its own alone."""
+        return self._objective.sums
+
+    def fingerprint(self) -> dict[str, str]:
+        """Checksums of all that the loss depends on but parameters and `buffers`, by what they are of.
+
+        They are of the data, each other buffer or tensor in an attribute of the module, and the loss with its settings.
+        Take it before the module is called, which may leave tensors in its attributes.
+        """
+        made = (*self._settings, self._decay)
+        found = {"data": sum_of(self.data_sums)}
+        found |= {name: f"{checksum(tensors):08x}" for name, tensors in state.constants(self._model).items()}
+        return found | {"loss": f"{zlib.crc32(state.settings(made).encode()):08x}"}
 
     def decay(self, objective: str) -> float:
         """Weight decay of an objective: 0 of `data`, that of the constructor of `regularised`."""

@@ -17,6 +17,8 @@ OPTIMIZER, PARAMETER = "optimizer", "parameter"
 """Table and axis of what a recorded run's optimiser knew of each parameter."""
 NUMBERS = ("optimizer_lr", "optimizer_beta_2", "optimizer_epsilon", "optimizer_updates")
 """Datasets of that table."""
+BUFFERS = "buffers"
+"""Table of the buffers of a recorded run's module, which belong to its checkpoints."""
 RECORDED = "recorded"
 """`kind` in the config of a run file whose checkpoints came from a training loop or files of somebody else."""
 STEP = "step"
