@@ -437,6 +437,9 @@ class Witness:
             self.require(question, method == "lanczos", "a shifted diagonal block is not positive definite")
             return
         oblong = exact[1].shape[0] != exact[1].shape[1]
+        # Distances of products assume of the diagonal blocks that they have no negative curvature.
+        assumed = all(isinstance(H, MatrixOperator) for H in blocks) or method == "dense"
+        assumed = assumed or not any(Spectrum(H).below(-Spectrum(H).norm * Decimal("1e-30")) for H in exact[::2])
         for i, (ratio, error, distance) in enumerate(zip(found.ratios, found.errors, found.distances, strict=True)):
 
             def around(away: float, ratio: float = float(ratio)) -> tuple[Decimal, Decimal]:
@@ -447,7 +450,7 @@ class Witness:
             if math.isfinite(error):
                 holds = squares.within(squares.order - 1 - i, *around(float(error)))
                 self.require(question, holds, f"ratio {i}: {ratio:.17g} +- {error:.1e} holds none of its rank")
-            if math.isfinite(distance):
+            if math.isfinite(distance) and assumed:
                 low, high = around(float(distance))
                 holds = squares.has(low, high) or (oblong and low == 0)
                 self.require(question, holds, f"ratio {i}: {ratio:.17g}: none as near as {distance:.1e}")
