@@ -100,7 +100,7 @@ def test_ratios_are_those_of_mpmath() -> None:
 @drawn
 def test_nothing_said_of_networks_is_wrong() -> None:
     """No certified index, bracket, eigenvalue or ratio is beyond its bounds, and most questions are answered."""
-    report = certificates.asked(certificates.ask_of_network, range(draws(10, 600)))
+    report = certificates.asked(certificates.ask_of_network, range(draws(7, 600)))
     print(report)
     assert not report.wrong
     levels = report.levels["saddle_index dense rel_tau None"]
