@@ -23,6 +23,7 @@ Batch = Any
 """A tensor, or whatever holds tensors: tuples, lists, mappings, dataclasses and other objects, nested."""
 Piece = Callable[[], Batch]
 """A batch, or some of its samples where batches are cut."""
+_READ = "iterate over it in Python to see the whole traceback; batches of samples of other lengths need a collate_fn"
 _SHARE = 0.25
 """Part of the free memory that batches may be kept in."""
 
@@ -85,7 +86,7 @@ class Batches:
         self._sums, self.sizes = list[int](), list[int]()
         kept: list[Batch] | None = []
         taken_up = 0
-        with blaming("the loader fails"):
+        with blaming("the loader fails", _READ):
             for i, batch in enumerate(batches):
                 where = "" if is_one else f" of batch {i}"
                 tensors = _require_tensors(f"the data{where}", batch)
@@ -161,7 +162,7 @@ class Batches:
         if self._at + 1 != i or i == 0:
             self._at, self._iterator = -1, iter(self._loader)
         while self._at < i:
-            with blaming("the loader fails"):
+            with blaming("the loader fails", _READ):
                 batch = next(self._iterator, None)
             self._at += 1
             if batch is None:
