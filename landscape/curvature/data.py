@@ -42,7 +42,7 @@ def as_data(data: Any, targets: Any, chunk_size: int | None, device: torch.devic
     if chunk_size is not None:
         require_count("chunk_size", chunk_size)
     if targets is not None:
-        if _is_several(data) and not tensors_of(data):
+        if _is_several(data) and not tensors_of(data) and not hasattr(data, "__array__"):
             raise ArgumentError(
                 f"the data are {kind_of(data)}, and there are targets beside them",
                 "pass it alone: its batches are pairs (inputs, targets)",
