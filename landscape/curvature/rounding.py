@@ -104,9 +104,11 @@ class _Moved(TorchDispatchMode):
         returned = func._schema.returns
         is_inplace = any(r.alias_info is not None and r.alias_info.is_write for r in returned)
         is_view = not is_inplace and any(r.alias_info is not None for r in returned)
+        # What ranks send each other goes into what they give.
+        is_sent = "c10d" in func.namespace
         # Of a conversion only what it returns is rounded, if anything.
         is_widened = name == "_to_copy" and args[0].dtype == torch.float32
-        if is_view or is_widened or name in _MOVES:
+        if is_view or is_sent or is_widened or name in _MOVES:
             return func(*args, **kwargs)
         if torch.Tag.pointwise not in func.tags and name != "_to_copy":
             first, rest = (args[:1], args[1:]) if is_inplace else ((), args)
