@@ -121,7 +121,7 @@ def require_independent(whole: Tensor, parts: Tensor) -> None:
     difference, scale = float((whole - parts.sum()).abs()), max(float(whole.abs()), float(parts.abs().sum()))
     if not difference <= eps**0.5 * scale:
         raise ArgumentError(
-            f"the loss of a batch changes by {difference / scale:.1%} when it is cut into parts of other sizes",
+            f"the loss of a batch changes by {100 * difference / scale:.2g}% when it is cut into parts of other sizes",
             WHOLE,
         )
 
@@ -192,8 +192,8 @@ def is_finite(x: Tensor) -> bool:
 
 
 @contextlib.contextmanager
-def blaming(what: str) -> Iterator[None]:
-    """Turn any exception of the user's model or loss into an ArgumentError that names it."""
+def blaming(what: str, hint: str | None = None) -> Iterator[None]:
+    """Turn an exception of the user's code into an ArgumentError that names it; hint: of others than model and loss."""
     try:
         yield
     except LandscapeError:
@@ -202,7 +202,7 @@ def blaming(what: str) -> Iterator[None]:
         words = next(iter(str(error).strip().splitlines()), "")[:200]
         if isinstance(error, MemoryError) or any(w in words for w in _NO_MEMORY):
             raise DoesNotFitError(f"{what}: {words}", "take a smaller chunk_size") from error
-        raise ArgumentError(f"{what}: {type(error).__name__}: {words}", _mend(words)) from error
+        raise ArgumentError(f"{what}: {type(error).__name__}: {words}", hint or _mend(words)) from error
 
 
 def _mend(words: str) -> str:

@@ -24,6 +24,7 @@ Batch = Any
 """A tensor, or whatever holds tensors: tuples, lists, mappings, dataclasses and other objects, nested."""
 Piece = Callable[[], Batch]
 """A batch, or some of its samples where batches are cut."""
+_READ = "iterate over it in Python to see the whole traceback; batches of samples of other lengths need a collate_fn"
 _SHARE = 0.25
 """Part of the free memory that batches may be kept in."""
 
@@ -42,6 +43,11 @@ def as_data(data: Any, targets: Any, chunk_size: int | None, device: torch.devic
     if chunk_size is not None:
         require_count("chunk_size", chunk_size)
     if targets is not None:
+        if _is_several(data) and not tensors_of(data) and not hasattr(data, "__array__"):
+            raise ArgumentError(
+                f"the data are {kind_of(data)}, and there are targets beside them",
+                "pass it alone: its batches are pairs (inputs, targets)",
+            )
         _require_tensors("targets", targets)
         data = (data, targets)
     part = taken()
@@ -87,7 +93,7 @@ class Batches:
         self._sums, self.sizes = list[int](), list[int]()
         kept: list[Batch] | None = []
         taken_up = 0
-        with blaming("the loader fails"):
+        with blaming("the loader fails", _READ):
             for i, batch in enumerate(batches):
                 where = "" if is_one else f" of batch {i}"
                 tensors = _require_tensors(f"the data{where}", batch)
@@ -170,7 +176,7 @@ class Batches:
         if self._at + 1 != i or i == 0:
             self._at, self._iterator = -1, iter(self._loader)
         while self._at < i:
-            with blaming("the loader fails"):
+            with blaming("the loader fails", _READ):
                 batch = next(self._iterator, None)
             self._at += 1
             if batch is None:

@@ -207,6 +207,10 @@ def _weights_of(target: Tensor, weight: Tensor | None, ignore_index: int, classe
     counts = target != ignore_index
     if bool(counts.any()):
         require_labels(target[counts], classes)
+    if weight is not None and len(weight) != classes:
+        raise ArgumentError(
+            f"the loss has weights of {len(weight)} classes; the model has {classes}", "give each a weight"
+        )
     return counts.double() if weight is None else weight.double()[target.where(counts, 0)].where(counts, 0.0)
 
 

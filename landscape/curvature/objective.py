@@ -416,8 +416,10 @@ class Objective(Shown):
         counted = cast(Evaluation, self._evaluation).counted
         once = counted[0] if len(counted) == 1 else ("", 0.0)
         if self._weight is not None:
-            with blaming("weight= fails on a batch"):
-                weight = require_weight(self._weight(batch))
+            with blaming(
+                "weight= fails on a batch", "it is called with each batch of the data: call it on one in Python"
+            ):
+                weight = require_weight(self._weight(fresh(batch, self.dtype)))
             return found.mean() * weight, weight
         if self.is_sum:
             return found.sum(), 0.0
@@ -534,9 +536,10 @@ class Objective(Shown):
 
     def _require_nothing_drawn(self, probe: Piece, params: Parameters) -> None:
         """Raise ArgumentError for a module that draws random numbers: two losses may agree by chance."""
-        states = []
+        # Read once, as a DataLoader draws a number at each reading.
+        states, batch = [], probe()
         for _ in range(2):
-            self._sum(probe(), params)
+            self._sum(batch, params)
             states.append(random_state(self.device))
         if states[0] != states[1]:
             raise ArgumentError(

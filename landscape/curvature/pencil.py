@@ -100,8 +100,9 @@ def upper_bounds(
     minus_gram = Product.square(lambda y: -(transposed @ (K @ y)), K.shape[1], K)
     s = max((1 + tol) * float(ratios[-1]), _SMALL * float(ratios[0])) ** 2
     apart = 10 * coupling_error(K, transposed, seed)
-    is_shown, steps = unseen(minus_gram, Q, s, failure, (max_products - 2 * Q.shape[1] - MEASURED - PROBES) // 2, seed)
-    products = MEASURED + PROBES + 2 * steps
+    products = MEASURED + PROBES
+    is_shown, steps = unseen(minus_gram, Q, s, failure, (max_products - 2 * Q.shape[1] - products) // 2, seed)
+    products += 2 * steps
     if not is_shown:
         return None, products
     image = -(minus_gram @ Q)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+from collections import UserDict
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -91,19 +92,17 @@ def test_a_loader_is_the_mean_over_samples(loader: Any, is_kept: bool, monkeypat
 
 
 def tagged(loss: Any = cross_entropy, tags: Any = TAGS, **settings: Any) -> Tensor:
-    module = Tagger()
-    found = [
-        hessian(
-            Objective(
-                module, *data, loss=loss, chunk_size=size, per_token=True, outputs=lambda o: o.logits, **settings
-            ),
-            module,
-        )
-        for data, size in (
+    module, forms = (
+        Tagger(),
+        [
             (({"words": WORDS, "mask": MASK.float()}, tags), 3),
             (((WORDS, MASK.float()), tags), None),
             ((ragged(tags),), None),
-        )
+        ],
+    )
+    found = [
+        hessian(Objective(module, *data, loss=lambda o, y: loss(o.logits, y), chunk_size=size, **settings), module)
+        for data, size in forms
     ]
     assert_close(found[0], found[1], rtol=1e-10, atol=1e-13)
     assert_close(found[0], found[2], rtol=1e-10, atol=1e-13)
@@ -165,12 +164,12 @@ def test_class_weights_divide_as_torch_does(tags: Tensor, smoothing: float) -> N
 @pytest.mark.slow
 @pytest.mark.parametrize("mask", [MASK, MASK * torch.linspace(0.1, 2, 7)], ids=["mask", "weights"])
 def test_a_mask_beside_the_targets(mask: Tensor) -> None:
-    """Targets are a dict, of which the loss takes one part and the weights another."""
+    """Targets are a dict, and a batch counts by its mask, however ragged."""
 
     def loss(z: Tensor, y: dict[str, Tensor]) -> Tensor:
-        return cross_entropy(z, y["tags"])
+        return (cross_entropy(z, y["tags"]) * y["mask"]).sum() / y["mask"].sum()
 
-    found = tagged(loss, {"tags": TAGS, "mask": mask}, weights=lambda y: y["mask"])
+    found = tagged(loss, {"tags": TAGS, "mask": mask}, weight=lambda batch: batch[1]["mask"].sum())
     flat = mask.double().flatten()
 
     def value(z: Tensor) -> Tensor:
@@ -196,10 +195,78 @@ def test_tuples_and_their_order() -> None:
 def test_in_another_precision() -> None:
     """Batches are used in the objective's precision, and stay what they are."""
     module, loader = net(), batches(3, 7)
-    objective = Objective(module, loader)
-    single = HessianOperator(objective, dict(module.named_parameters())).in_dtype(torch.float32)
-    assert_close(single.dense().double(), hessian(objective, module), rtol=1e-4, atol=1e-5)
+    single, double = (hessian(Objective(module, loader, dtype=d), module) for d in (torch.float32, torch.float64))
+    assert_close(single.double(), double, rtol=1e-4, atol=1e-5)
     assert loader[0][0].dtype == torch.float32
+
+
+class Graph:
+    """What libraries of graphs put into a batch: tensors as attributes, of different lengths."""
+
+    def __init__(self, x: Tensor, edges: Tensor, y: Tensor) -> None:
+        self.x, self.edges, self.y = x, edges, y
+
+
+class Convolved(nn.Module):
+    """A node's outputs are of its neighbours; forward takes a graph, and with labels returns their loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.inner = nn.Linear(3, 4)
+
+    def forward(self, x: Any, edges: Tensor | None = None, labels: Tensor | None = None) -> Any:
+        if not isinstance(x, Tensor):
+            x, edges = x["x"], x["edges"]
+        assert edges is not None
+        h = x.index_add(0, edges[1], x[edges[0]])
+        logits = self.inner(h.tanh())
+        return logits if labels is None else Out(F.cross_entropy(logits, labels), logits)
+
+
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("form", ["dict with labels", "UserDict with labels", "dict", "pair", "graph"])
+def test_batches_of_any_form(form: str, several: bool) -> None:
+    """Dicts with labels, pairs with other lengths beside, objects: each batch counts its labelled nodes."""
+    module, edges = Convolved(), torch.tensor([[0, 1, 2, 2], [1, 2, 0, 1]])
+    parts = [(X[:4], Y[:4].where(torch.arange(4) < 3, -100)), (X[4:], Y[4:])] if several else [(X, Y)]
+    made: dict[str, Callable[[Tensor, Tensor], Any]] = {
+        "dict with labels": lambda x, y: {"x": x, "edges": edges, "labels": y},
+        "UserDict with labels": lambda x, y: UserDict(x=x, edges=edges, labels=y),
+        "dict": lambda x, y: ({"x": x, "edges": edges}, y),
+        "pair": lambda x, y: ((x, edges), y),
+        "graph": lambda x, y: Graph(x, edges, y),
+    }
+    data = [made[form](x, y) for x, y in parts]
+    of_graph = {"loss": lambda model, batch: F.cross_entropy(model(vars(batch)), batch.y)} if form == "graph" else {}
+    found = hessian(Objective(module, data if several else data[0], **of_graph), module)
+
+    def value(call: Callable[..., Any]) -> Tensor:
+        sums = [F.cross_entropy(call(x.double(), edges), y, reduction="sum") for x, y in parts]
+        return torch.stack(sums).sum() / sum(int((y >= 0).sum()) for _, y in parts)
+
+    assert_close(found, dense(module, value), rtol=1e-10, atol=1e-12)
+
+
+class Stateful(nn.Module):
+    """A batch size of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.rnn, self.out = nn.RNN(3, 4, batch_first=True), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.rnn(x[:, None], torch.zeros(1, 5, 4, dtype=x.dtype))[0][:, -1])
+
+
+def test_a_model_with_a_batch_size_of_its_own() -> None:
+    """A list of such batches is measured; cut into them it is refused, with that hint."""
+    module = Stateful()
+    expected = dense(module, lambda call: (F.cross_entropy(call(X[:5].double()), Y[:5])
+                                           + F.cross_entropy(call(X[5:].double()), Y[5:])) / 2)  # fmt: skip
+    assert_close(hessian(Objective(module, batches(5, 5)), module), expected, rtol=1e-10, atol=1e-12)
+    refused(lambda: hessian(Objective(module, X, Y, chunk_size=5), module), "the model fails", "takes a list of such")
 
 
 class Once:
@@ -236,84 +303,91 @@ def problem(loader: Any, **settings: Any) -> Callable[[], Any]:
         "shorter": (problem(Once(batches(5, 5), batches(10)[:0])), "it ends after 0 of 2 batches", "shuffle=False"),
         "longer": (problem(Once(batches(5, 5)[:1], batches(5, 5))), "it goes on after 1 batches", "shuffle=False"),
         "empty": (problem([]), "the list holds no batch", "drop_last=True"),
-        "empty batch": (problem([(X[:0], Y[:0])]), "0 inputs and 0 targets of batch 0", "one target per input"),
-        "samples": (problem([X, X]), r"batch 0 is a Tensor, not a pair \(inputs, targets\)", "batches of two"),
-        "dicts": (problem([{"x": X, "y": Y}]), "batch 0 is a dict, not a pair", "a dict of its arguments"),
-        "three": (problem([(X, X, Y)]), "batch 0 is a tuple of 3, not a pair", "batches of two"),
-        "fails": (problem(Once(failing())), "the loader fails: OSError: no such picture", "it must work"),
-        "lengths": (problem([(X, Y), (X[:3], Y[:2])]), "3 inputs and 2 targets of batch 1", "one target per input"),
+        "empty batch": (problem([(X[:0], Y[:0])]), "the data of batch 0 have no samples", "at least one"),
+        "samples": (problem([X, X]), r"there is no loss for batches \(10, 3\)", "loss=lambda model, batch: "),
+        "samples with a loss of outputs": (
+            lambda: hessian(Objective(net(), [X, X], loss=nn.CrossEntropyLoss()), net()),
+            r"a batch is a Tensor, not a pair \(inputs, targets\)",
+            "loss=lambda model, batch: ",
+        ),
+        "dicts": (problem([{"x": X, "y": Y}]), r"there is no loss for batches x \(10, 3\), y \(10,\)", "model, batch"),
+        "three": (problem([(X, X, Y)]), "there is no loss for batches", "loss=lambda model, batch: "),
+        "fails": (problem(Once(failing())), "the loader fails: OSError: no such picture", "iterate over it in Python"),
         "NaN": (
             problem([(X, Y), (X / 0, Y)]),
-            "10 of 10 inputs of batch 1 have NaN or infinite numbers, the first at row 0",
+            "10 of 10 rows of inputs of batch 1 have NaN or infinite numbers, the first at row 0",
             "leave these samples out",
         ),
         "the loss in the place of the targets": (
-            lambda: ModuleProblem(net(), batches(10), cross_entropy),
-            "targets are the function cross_entropy",
-            "pass the loss by its name: loss=",
+            lambda: Objective(net(), batches(10), "mse"),
+            "targets hold no tensor: a str",
+            "give a batch",
         ),
-        "no targets": (lambda: ModuleProblem(net(), X), "inputs are a Tensor, and there are no targets", "DataLoader"),
+        "no targets": (lambda: ModuleProblem(net(), X), r"there is no loss for batches \(10, 3\)", "or pairs"),
         "no parameters": (lambda: ModuleProblem(nn.Tanh(), X, Y), "Tanh has no parameters", "that is trained"),
         "no module": (lambda: ModuleProblem(lambda x: x, X, Y), "the model is a function", "torch.nn.Module"),
-        "weights of another shape": (
-            lambda: Objective(net(), X, Y, weights=lambda y: y[:3].float()),
-            r"weights returns shape \(3,\) for targets \(10,\); \(10,\) is needed",
-            "one weight for each sample",
+        "weight that is none": (
+            lambda: Objective(net(), X, Y, weight=3.0),
+            "weight is a float",
+            "a function of a batch",
         ),
-        "negative weights": (
-            lambda: Objective(net(), X, Y, weights=lambda y: 1.0 - y),
-            "weights are negative or not finite somewhere",
-            "numbers of at least 0",
+        "negative weight": (
+            lambda: hessian(Objective(net(), X, Y, weight=lambda batch: -1.0), net()),
+            r"weight= returns -1\.0 for a batch",
+            "a number of at least 0",
         ),
-        "negative whole weights": (
-            lambda: Objective(net(), X, Y, weights=lambda y: 1 - y),
-            "weights are negative or not finite somewhere",
-            "numbers of at least 0",
+        "weights of samples": (
+            lambda: hessian(Objective(net(), X, Y, weight=lambda batch: torch.ones(10)), net()),
+            "weight= returns tensor",
+            "a number of at least 0",
         ),
-        "weights that fail": (
-            lambda: Objective(net(), X, Y, weights=lambda y: y.mask),
-            r"weights= fails on targets \(10,\): AttributeError: 'Tensor' object has no attribute 'mask'",
-            "it must work",
+        "weight that fails": (
+            lambda: hessian(Objective(net(), X, Y, weight=lambda batch: batch.mask), net()),
+            r"weight= fails on a batch: AttributeError: 'tuple' object has no attribute 'mask'",
+            "in Python",
         ),
         "no weight": (
-            lambda: Objective(net(), X, Y, weights=lambda y: 0.0 * y),
-            "the weights of all samples or tokens are 0",
-            "give some a weight",
+            lambda: hessian(Objective(net(), X, Y, weight=lambda batch: 0.0), net()),
+            "nothing counts: the weights of all batches are 0",
+            "give some",
+        ),
+        "lengths that say nothing": (
+            lambda: hessian(
+                Objective(net(), [{"x": X, "edge": Y[:4]}] * 2, lambda model, batch: model(batch["x"]).square().mean()),
+                net(),
+            ),
+            r"what a batch x \(10, 3\), edge \(4,\) counts in the mean is not known",
+            "weight=lambda batch: ",
+        ),
+        "cut where lengths differ": (
+            lambda: hessian(Objective(net(), (X, Y[:4]), nn.CrossEntropyLoss(), chunk_size=3), net()),
+            "a batch whose tensors have no common number of samples is not cut into chunks: inputs 10, targets 4",
+            "leave chunk_size out",
         ),
         "weights of too few classes": (
-            lambda: Objective(net(), X, Y, nn.CrossEntropyLoss(weight=torch.ones(3), reduction="none")),
-            "labels run from 0 to 3; the loss has weights of 3 classes",
+            lambda: hessian(Objective(net(), X, Y, nn.CrossEntropyLoss(weight=torch.ones(3))), net()),
+            "the loss has weights of 3 classes; the model has 4",
             "give each a weight",
-        ),
-        "ignored samples of a loader": (
-            lambda: Objective(net(), [(X, Y), (X, Y.where(Y > 0, -100))]),
-            "3 of 20 targets are -100, which the loss leaves out of its mean",
-            "leave these samples out",
         ),
         "labels of a later batch": (
             lambda: hessian(Objective(net(), [(X, Y), (X, Y + 1)]), net()),
             "labels run from 1 to 4; the model has 4 classes",
             "number the classes from 0",
         ),
-        "an adapter that fails": (
-            lambda: hessian(Objective(net(), X, Y, outputs=lambda o: o.logits), net()),
-            "outputs= fails on the Tensor that the model returns: AttributeError",
-            "it must work",
-        ),
         "a dataclass": (
-            lambda: hessian(Objective(Tagger(), (WORDS, MASK.float()), TAGS, per_token=True), Tagger()),
+            lambda: hessian(Objective(Tagger(), (WORDS, MASK.float()), TAGS), Tagger()),
             "the model returns an Out, not a tensor",
-            r"outputs=lambda out: out\.logits",
+            r"loss\(outputs\.logits, targets\)",
+        ),
+        "an argument that fails": (
+            lambda: hessian(Objective(Tagger(), {"wrods": WORDS}, TAGS), Tagger()),
+            r"the model fails on inputs wrods \(10, 7\): TypeError",
+            "in Python",
         ),
         "a sample that sees its batch": (
-            lambda: hessian(Objective(nn.Sequential(net(), Centred()), batches(5, 5)), nn.Sequential(net())),
-            "the loss of a sample changes by .* with the samples beside it",
-            "remove what ties them",
-        ),
-        "dropout": (
-            lambda: hessian(Objective(net(nn.Dropout(0.5)), batches(5, 5)), net(nn.Dropout(0.5))),
-            "in training mode: Dropout '3'",
-            "model.eval",
+            lambda: hessian(Objective(nn.Sequential(net(), Centred()), X, Y, chunk_size=5), nn.Sequential(net())),
+            "the loss of a batch changes by .* when it is cut",
+            "remove what ties their samples",
         ),
         "random in the last batch": (
             lambda: hessian(Objective(nn.Sequential(Noisy(), net()), batches(9, 1)), nn.Sequential(Noisy(), net())),

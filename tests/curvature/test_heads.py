@@ -86,9 +86,9 @@ def test_hessians_are_those_of_the_logits(dtype: torch.dtype) -> None:
     tokens, labels = torch.randint(0, 7, (6, 5)), torch.randint(0, 7, (6, 5))
     labels[1, 2:] = -100
     params = dict(model.named_parameters())
-    whole = Objective(model, tokens, labels, cross_entropy, chunk_size=4, per_token=True, weight_decay=0.1)
+    whole = Objective(model, tokens, labels, cross_entropy, chunk_size=4, weight_decay=0.1)
     inputs = {"tokens": tokens, "labels": labels}
-    ours = Objective(model, inputs, labels, lambda z, _: z, 0.1, 4, dtype, per_token=True)
+    ours = Objective(model, inputs, None, lambda model, batch: model(**batch), 0.1, 4, dtype)
     expected = HessianOperator(whole, params).dense()
     assert_close(HessianOperator(ours, params).dense().double(), expected, 1e-13 if dtype == torch.float64 else 1e-5)
     assert ours.value(params) == pytest.approx(whole.value(params), rel=1e-12 if dtype == torch.float64 else 1e-6)

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from landscape.curvature.lanczos import eigsh
+from landscape.curvature.losses import cross_entropy
 from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator
 from landscape.errors import ArgumentError
@@ -26,16 +27,15 @@ from landscape.errors import ArgumentError
 
 @dataclasses.dataclass
 class Case:
-    """A network in eval mode with its data; outputs: picks the logits; per_token: of which there are some a sample."""
+    """A network in eval mode with its data; logits: how they are picked of what it returns."""
 
     model: nn.Module
     inputs: Any
     targets: Tensor
-    outputs: Callable[[Any], Tensor] | None = None
-    per_token: bool = False
+    logits: Callable[[Any], Tensor] = lambda out: out
 
     def objective(self, **settings: Any) -> Objective:
-        settings = {"outputs": self.outputs, "per_token": self.per_token, **settings}
+        settings.setdefault("loss", lambda out, targets: cross_entropy(self.logits(out), targets))
         return Objective(self.model, self.inputs, self.targets, **settings)
 
     def hessian(self, **settings: Any) -> HessianOperator:
@@ -44,8 +44,7 @@ class Case:
     def gradient(self) -> Tensor:
         """As its users write it: the mean cross-entropy and a backward pass."""
         found = self.model(**self.inputs) if isinstance(self.inputs, dict) else self.model(self.inputs)
-        logits = found if self.outputs is None else self.outputs(found)
-        loss = nn.functional.cross_entropy(logits.flatten(0, -2), self.targets.flatten())
+        loss = nn.functional.cross_entropy(self.logits(found).flatten(0, -2), self.targets.flatten())
         return torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, list(self.model.parameters()))])
 
     def difference(self, v: Tensor, step: float = 1e-5) -> Tensor:
@@ -73,7 +72,7 @@ def gpt2(attention: str = "eager") -> Case:
     off = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
     model = GPT2LMHeadModel(GPT2Config(**sizes, **off, attn_implementation=attention, use_cache=False))
     ids = torch.randint(0, 11, (5, 6))
-    return Case(model, {"input_ids": ids}, ids.roll(-1, 1), lambda out: out.logits, per_token=True)
+    return Case(model, {"input_ids": ids}, ids.roll(-1, 1), lambda out: out.logits)
 
 
 def bert() -> Case:
@@ -183,9 +182,28 @@ def test_training_mode_is_refused() -> None:
     """BERT as it is made for training, with dropout."""
     made = case("BERT")
     made.model.train()
-    with pytest.raises(ArgumentError, match="in training mode: Dropout") as raised:
+    with pytest.raises(ArgumentError, match="the loss of the same parameters is .* and then") as raised:
         made.hessian()
-    assert "model.eval()" in raised.value.hint
+    assert "eval mode" in raised.value.hint
+
+
+def labelled(sizes: list[int] | None) -> tuple[nn.Module, list[dict[str, Tensor]]]:
+    """BERT and batches with labels, as a Trainer takes them."""
+    made = case("BERT")
+    batch = {**made.inputs, "labels": made.targets}
+    cut = {name: value.split(sizes or [len(value)]) for name, value in batch.items()}
+    return made.model, [dict(zip(cut, parts, strict=True)) for parts in zip(*cut.values(), strict=True)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sizes", [None, [4, 2]])
+def test_batches_with_labels_take_the_models_own_loss(sizes: list[int] | None) -> None:
+    """As its Trainer does, of one batch and of several; ragged ones count their samples."""
+    model, batches = labelled(sizes)
+    hessian = HessianOperator(Objective(model, batches), dict(model.named_parameters()))
+    v = draw(hessian.shape[1], seed=1)
+    expected = case("BERT").hessian() @ v
+    assert float((hessian @ v - expected).norm()) <= 1e-12 * float(expected.norm())
 
 
 class Flash(nn.Module):
@@ -202,11 +220,11 @@ class Flash(nn.Module):
 
 
 def test_a_kernel_without_second_derivative_is_refused() -> None:
-    """Where the model overrides the choice of the plain one, the hint names fused attention."""
+    """Where the model overrides the choice of the plain one, the hint names fused kernels."""
     made = Case(Flash().double(), torch.randn(4, 3, 8).double(), torch.arange(4))
     with pytest.raises(ArgumentError, match="cannot be differentiated") as raised:
         made.hessian()
-    assert "fused attention" in raised.value.hint
+    assert "fused ones cannot" in raised.value.hint
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")

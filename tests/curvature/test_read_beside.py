@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from landscape import cross_entropy
 from landscape.curvature.objective import Objective
 
-REACH = "in forward reach it as an attribute of its module, .* use what the model returns; L2 is weight_decay="
+REACH = "in forward reach it as an attribute of its module, .* loss=lambda model, batch: .*; L2 is weight_decay="
 
 
 class Listed(nn.Module):
@@ -44,11 +44,6 @@ def penalised(module: nn.Sequential, name: str) -> Callable[[Tensor, Tensor], Te
             REACH,
         ),
         "loss": (lambda: operator(penalised(m := net(), "0.weight"), m), "the loss reads '0.weight'", REACH),
-        "outputs": (
-            lambda: operator(model=(m := net()), outputs=lambda z: z * m[2].bias.double()),
-            "the loss reads '2.bias'",
-            REACH,
-        ),
     }
 )
 def test_own_parameters(make: Callable[[], Any], words: str, hint: str) -> None:
@@ -65,7 +60,7 @@ def test_own_parameters_that_are_constants() -> None:
 
 
 def test_own_parameters_that_are_given() -> None:
-    """Which they are changes nothing: read as attributes they are the point, read by another way they are refused."""
+    """Which they are changes nothing: reached by the module they are the point, by another way they are refused."""
     module, listed = net().double(), Listed()
     Objective(module, X, Y).require_sound(dict(module.named_parameters()))
     refused(
@@ -73,6 +68,9 @@ def test_own_parameters_that_are_given() -> None:
         "the loss reads 'layer.weight' of the module itself",
         REACH,
     )
+    penalty = operator(lambda z, y: cross_entropy(z, y) + module[0].weight.square().sum(), module).block(["0.weight"])
+    plain = operator(model=module).block(["0.weight"])
+    torch.testing.assert_close(penalty.dense(), plain.dense() + 2 * torch.eye(15), check_dtype=False)
 
 
 class Skipped(nn.Module):

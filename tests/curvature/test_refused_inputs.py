@@ -57,8 +57,8 @@ def vector(P: dict[str, Tensor], x: Tensor) -> Tensor:
         ),
         "missing, in a function": (
             lambda: operator(lambda z, y: z**2, vector, params={"v": X[0]}),
-            r"the model fails on inputs of shape \(10, 3\): KeyError: 'w'",
-            "it must work",
+            r"the model fails on inputs \(10, 3\): KeyError: 'w'",
+            "call the model and the loss on this batch in Python",
         ),
         "unused": (
             lambda: operator(
@@ -136,33 +136,42 @@ def test_parameters(make: Callable[[], Any], words: str, hint: str) -> None:
     {
         "NaN": (
             lambda: operator(x=at_row(at_row(X, 7, NAN), 4, NAN)),
-            "2 of 10 inputs have NaN or infinite numbers, the first at row 4",
+            "2 of 10 rows of inputs have NaN or infinite numbers, the first at row 4",
             "leave these samples out, or mend them",
         ),
-        "infinite": (lambda: operator(x=at_row(X, 9, INF)), "1 of 10 inputs .* row 9", "leave these samples out"),
-        "NaN targets": (lambda: operator(mse, y=at_row(numbers, 0, NAN)), "1 of 10 targets .* row 0", "leave these"),
+        "infinite": (
+            lambda: operator(x=at_row(X, 9, INF)),
+            "1 of 10 rows of inputs .* row 9",
+            "leave these samples out",
+        ),
+        "NaN targets": (
+            lambda: operator(mse, y=at_row(numbers, 0, NAN)),
+            "1 of 10 rows of targets .* row 0",
+            "leave these",
+        ),
+        "NumPy in a dict": (lambda: operator(x={"ids": X.numpy()}), "the data hold a ndarray", "from_numpy"),
+        "list": (lambda: operator(y=[1, 2]), "targets hold no tensor: a list", "give a batch"),
         "dict of lists": (
-            lambda: operator(x={"ids": [1, 2]}),
-            "inputs are a dict, not a tensor",
-            "give a tensor, or a dict, tuple or list of tensors",
+            lambda: operator(x={"ids": [1, 2]}, y={"labels": [1, 2]}),
+            "targets hold no tensor: a dict",
+            r"give a batch \(inputs, targets\), a dict or another object of tensors",
         ),
-        "NumPy in a dict": (lambda: operator(x={"ids": X.numpy()}), r"inputs\['ids'\] are a ndarray", "from_numpy"),
-        "one of another length": (
-            lambda: operator(x={"ids": Y, "mask": Y[:3]}),
-            r"10 inputs\['ids'\] and 3 inputs\['mask'\]",
-            "give one target per input",
+        "NumPy": (
+            lambda: operator(x=X.numpy()),
+            "the data hold a ndarray, not a tensor",
+            r"torch\.from_numpy\(array\)",
         ),
-        "list": (lambda: operator(y=[1, 2]), "targets are a list, not a tensor", "give a tensor, or a dict"),
-        "NumPy": (lambda: operator(x=X.numpy()), "inputs are a ndarray, not a tensor", r"torch\.from_numpy\(array\)"),
         "loader": (
             lambda: operator(x=DataLoader(TensorDataset(X, Y), 4)),
-            "inputs are a DataLoader, not a tensor",
-            "pass it alone, without targets",
+            "the data are a DataLoader, and there are targets beside them",
+            "pass it alone",
         ),
-        "number": (lambda: operator(x=torch.tensor(1.0)), "inputs are a single number", "first axis is the samples"),
-        "lengths": (lambda: operator(x=X[:3], y=Y[:2]), "3 inputs and 2 targets", "give one target per input"),
-        "nothing": (lambda: operator(x=X[:0], y=Y[:0]), "0 inputs and 0 targets", "give one target per input"),
-        "devices": (lambda: operator(y=Y.to("meta")), "inputs are on cpu, targets on meta", r"targets\.to\('cpu'\)"),
+        "lengths": (
+            lambda: operator(x=X[:3], y=Y[:2]),
+            r"cross_entropy of logits \(3, 4\) and labels \(2,\)",
+            r"integers of shape logits.shape\[:-1\]",
+        ),
+        "nothing": (lambda: operator(x=X[:0], y=Y[:0]), "targets have no samples", "give at least one"),
         "chunk size 0": (lambda: operator(chunk_size=0), "chunk_size is 0", "a whole number of at least 1"),
         "chunk size -1": (lambda: operator(chunk_size=-1), "chunk_size is -1", "a whole number of at least 1"),
         "chunk size 2.5": (lambda: operator(chunk_size=2.5), "chunk_size is 2.5", "a whole number of at least 1"),
@@ -228,7 +237,7 @@ def test_vectors_and_matrices(make: Callable[[], Any], words: str, hint: str) ->
 
 def test_kinds_of_errors() -> None:
     """Wrong arguments are ValueErrors as before, numbers that are not finite are not; tracebacks show the hint."""
-    with pytest.raises(ValueError, match="3 inputs and 2 targets\nhint: give one target per input") as caught:
-        Objective(net(), X[:3], Y[:2])
+    with pytest.raises(ValueError, match="chunk_size is 0\nhint: give a whole number of at least 1") as caught:
+        Objective(net(), X, Y, chunk_size=0)
     assert isinstance(caught.value, ArgumentError)
     assert not issubclass(NumericsError, ValueError)
