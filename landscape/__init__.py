@@ -22,10 +22,8 @@ if TYPE_CHECKING:
     from landscape.curvature.critical import find_critical_point as find_critical_point
     from landscape.curvature.deflation import Deflated as Deflated
     from landscape.curvature.density import SpectralDensity as SpectralDensity
-    from landscape.curvature.density import Trace as Trace
     from landscape.curvature.density import jensen_shannon as jensen_shannon
     from landscape.curvature.density import spectral_density as spectral_density
-    from landscape.curvature.density import trace as trace
     from landscape.curvature.excess import Excess as Excess
     from landscape.curvature.excess import excess_index as excess_index
     from landscape.curvature.heads import linear_cross_entropy as linear_cross_entropy
@@ -33,14 +31,16 @@ if TYPE_CHECKING:
     from landscape.curvature.inertia import saddle_index as saddle_index
     from landscape.curvature.lanczos import EigenResult as EigenResult
     from landscape.curvature.lanczos import eigsh as eigsh
+    from landscape.curvature.losses import cross_entropy as cross_entropy
+    from landscape.curvature.losses import mse as mse
     from landscape.curvature.objective import Objective as Objective
-    from landscape.curvature.objective import cross_entropy as cross_entropy
-    from landscape.curvature.objective import mse as mse
     from landscape.curvature.operators import HessianOperator as HessianOperator
     from landscape.curvature.operators import MatrixOperator as MatrixOperator
     from landscape.curvature.operators import product_error as product_error
     from landscape.curvature.slices import slice_lines as slice_lines
     from landscape.curvature.slices import slice_plane as slice_plane
+    from landscape.curvature.trace import Trace as Trace
+    from landscape.curvature.trace import trace as trace
     from landscape.curvature.tracking import track as track
     from landscape.errors import LandscapeError as LandscapeError
     from landscape.exports import export as export
@@ -79,11 +79,12 @@ _NAMES = {
     "storage.views": "open_run open_hessian open_geometry RunFile HessianFile GeometryFile",
     "storage.runs": "RunReader",
     "storage.hessians": "HessianReader",
-    "curvature.objective": "Objective cross_entropy mse",
+    "curvature.objective": "Objective",
+    "curvature.losses": "cross_entropy mse",
     "curvature.operators": "HessianOperator MatrixOperator product_error",
     "curvature.lanczos": "eigsh EigenResult",
     "curvature.heads": "linear_cross_entropy",
-    "curvature.density": "spectral_density SpectralDensity jensen_shannon trace Trace",
+    "curvature.density": "spectral_density SpectralDensity jensen_shannon",
     "curvature.inertia": "saddle_index Inertia",
     "curvature.coupling": "coupling CouplingResult principal_angles",
     "curvature.excess": "excess_index Excess",
@@ -91,6 +92,7 @@ _NAMES = {
     "problems.embedding_mlp.gauge": "GaugeTangent SoftmaxShift",
     "problems.module": "ModuleProblem",
     "curvature.critical": "find_critical_point CriticalPoint",
+    "curvature.trace": "trace Trace",
     "curvature.tracking": "track",
     "curvature.slices": "slice_lines slice_plane",
     "exports": "export",

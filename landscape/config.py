@@ -238,10 +238,15 @@ class AnalysisConfig:
         8192, "Samples processed at once in a product; bounds memory. With --problem the problem sets it.", at_least=1
     )
     seed: int = field(0, "Seed of the random start vectors.", at_least=-(1 << 63), at_most=(1 << 64) - 2)
-    device: Literal["auto", "cpu", "cuda"] = field("auto", "Device of the products, which are in float64.")
+    device: Literal["auto", "cpu", "cuda"] = field("auto", "Device of the products.")
+    dtype: Literal["float64", "float32"] = field(
+        "float64", "Precision of the products; float32 for a model of --problem that runs in no other."
+    )
 
     def __post_init__(self) -> None:
         check(self)
+        if self.dtype != "float64" and not self.problem:
+            raise ConfigError("dtype is float32 without a problem", "leave --dtype out: runs of `train` take float64")
         if len(set(self.blocks)) != len(self.blocks):
             raise ConfigError(f"blocks {list(self.blocks)}: one named twice", "name each block once")
         if (self.method, self.spectra) == ("lanczos", "full"):

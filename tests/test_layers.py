@@ -203,14 +203,6 @@ def test_scripts_of_figures_are_thin(family: str) -> None:
     assert len(path.read_text().splitlines()) <= 12
 
 
-@pytest.mark.parametrize(
-    "path", [*modules(), *scripts(), *suite(), *templates()], ids=lambda p: str(p.relative_to(ROOT))
-)
-def test_no_file_over_400_lines(path: Path) -> None:
-    """A module fits in the head, and so do a test and a template."""
-    assert len(path.read_text().splitlines()) <= 400
-
-
 def test_no_merge_is_left_open() -> None:
     """No file holds the marks of two versions; what git ignores is left alone."""
     folders = ("landscape", "tests", "docs", "analyses", "benchmarks", "studies", ".ci")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from landscape.config import AnalysisConfig
@@ -14,19 +15,32 @@ from landscape.curvature.convexity import require_convex
 from landscape.curvature.coupling import CouplingResult, coupling
 from landscape.curvature.deflation import Deflated, Directions
 from landscape.curvature.density import Quadrature, quadrature
-from landscape.curvature.inertia import TAU_DENSE, Inertia, bracketed, certified, from_spectrum
+from landscape.curvature.inertia import TAU_DENSE, Inertia, absolute, bracketed, certified, from_spectrum, least
 from landscape.curvature.lanczos import EigenResult, Method, eigsh
 from landscape.curvature.ldl import ShiftedLDL
-from landscape.curvature.operators import Block, HessianOperator, MatrixOperator, Operator
+from landscape.curvature.operators import Block, HessianOperator, LinearMap, MatrixOperator, Operator, written_out
 from landscape.curvature.restricted import Restricted
+from landscape.curvature.rounding import is_rounding_randomly, rounding_change
 from landscape.curvature.shifted import shifted_ends
 from landscape.curvature.vectors import gaussian
 from landscape.errors import NumericsError
-from landscape.problems.problem import Arrays, Pair, Problem, Training, joint, members, selection, size, tensors
+from landscape.problems.problem import (
+    Arrays,
+    Pair,
+    Problem,
+    Structure,
+    Training,
+    joint,
+    members,
+    selection,
+    size,
+    tensors,
+    with_state,
+)
 from landscape.problems.rows import Selection
 
 SELF_CHECK = 1e-10
-"""Largest relative difference allowed between hand-derived results and automatic differentiation."""
+"""Relative difference between hand-derived results and automatic differentiation that needs no look at rounding."""
 
 
 class Checkpoint:
@@ -46,7 +60,8 @@ class Checkpoint:
         training: Training | None = None,
         before: Mapping[str, Tensor] | None = None,
     ) -> None:
-        self.problem, self.config, self.training, self.before = problem, config, training, before or {}
+        self.problem = problem = with_state(problem, arrays)
+        self.config, self.training, self.before = config, training, before or {}
         self.params = tensors(problem, arrays)
         self.decay = problem.decay(config.objective)
         self.data_loss = problem.objective(0.0).value(self.params)
@@ -67,7 +82,7 @@ class Checkpoint:
         self.hessian: Block = by_hand or self._autograd
         if by_hand:
             probe = gaussian(by_hand.shape[0], 1, config.seed).to(problem.device)
-            _agree("products", by_hand @ probe, self._autograd @ probe)
+            _agree("products", by_hand.__matmul__, self._autograd, probe)
 
     def selected(self, block: str) -> Selection:
         """The entries of a block."""
@@ -109,7 +124,7 @@ class Checkpoint:
     def has_residual(self, block: str) -> bool:
         """Whether a block differs from its Gauss-Newton part; a single layer of a piecewise-linear net does not."""
         rest = self.restricted(HessianOperator(self.objective, self.params, part="residual"), block)
-        return bool((rest @ gaussian(rest.shape[1], 1, self.config.seed).to(self.problem.device)).any())
+        return bool((rest @ gaussian(rest.shape[1], 1, self.config.seed).to(rest.device, rest.dtype)).any())
 
     def eigen(self, block: str) -> EigenResult:
         """The k eigenpairs at each end of a block."""
@@ -147,8 +162,10 @@ class Checkpoint:
             a, b, c = (MatrixOperator(piece.contiguous(), H.error) for piece in pieces)
             return a, b, c
         # Systems with the diagonal blocks are solved: small ones are factorised.
+        is_exact = self.hessian.dtype == torch.float64
         diagonal: list[Operator] = [
-            self.matrix(name) if self.is_dense(name) else self.restricted(self.hessian, name) for name in pair
+            self.matrix(name) if self.is_dense(name) and is_exact else self.restricted(self.hessian, name)
+            for name in pair
         ]
         return diagonal[0], self.restricted(self.hessian, *pair), diagonal[1]
 
@@ -189,7 +206,7 @@ class Checkpoint:
     def _counted(self, block: str) -> Inertia:
         """The certified index of a dense block whose spectrum is not computed."""
         H, norm = self.matrix(block), self.eigen(block).operator_norm
-        tolerance = (TAU_DENSE if self.config.rel_tau is None else self.config.rel_tau) * norm
+        tolerance = absolute(self.config.rel_tau, TAU_DENSE, norm, least(H.matrix, norm, H.error))
         pair = next((pair for pair in self.problem.pairs if joint(pair) == block), None)
         if pair and norm and (ratios := self.coupling(pair, tolerance)) and ratios.index >= 0:
             # F0: ratios above 1 are counted with all errors.
@@ -201,10 +218,15 @@ class Checkpoint:
         config = self.config
         if self.is_full(block):
             # Exact null vectors stay: rounding moves their eigenvalues far less than tau.
-            return eigsh(self.matrix(block), config.k, method="dense", rtol=config.rtol)
+            H = self.matrix(block)
+            # Of products in float32 no residual with their error is smaller.
+            rtol = max(config.rtol, 2 * H.error / max(float(H.matrix.norm()), H.error, 1e-300))
+            return eigsh(H, config.k, method="dense", rtol=rtol if self.hessian.dtype == torch.float32 else config.rtol)
         if self.is_dense(block):
             # These depend on no other checkpoint, so that checkpoints can be measured in parallel.
             op, H = self.block(block), self.matrix(block)
+            # A matrix of products in float32 is one of float64 with an error.
+            op = op if op.dtype == H.dtype else H
             return shifted_ends(op, H, config.k, config.rtol, config.seed, config.max_hvps)
         chosen, structure = self.selected(block), self.structure
         starts, spent = structure.starts(chosen.parameters, config.k) if structure else (None, 0)
@@ -229,15 +251,25 @@ class Checkpoint:
     def _assembled(self, block: str, whole: HessianOperator) -> MatrixOperator:
         """A diagonal block in closed form, checked, or by products."""
         op, chosen = self.restricted(whole, block), self.selected(block)
-        closed = None
-        if self.structure and self.config.is_dense(chosen.total):
-            closed = self.structure.dense(chosen.parameters, whole.part == "gauss_newton")
+
+        def closed_form(structure: Structure | None) -> Tensor | None:
+            known = structure.dense(chosen.parameters, whole.part == "gauss_newton") if structure else None
+            # Symmetric; transposed back, the block of all rows is no copy.
+            return None if known is None else chosen.of(chosen.of(known).T).T.contiguous()
+
+        closed = closed_form(self.structure) if self.config.is_dense(chosen.total) else None
         if closed is None:
             self.products[block] += op.shape[0]
-            return op.symmetric()
-        # Symmetric; transposed back, the block of all rows is no copy.
-        closed = chosen.of(chosen.of(closed).T).T.contiguous()
-        return MatrixOperator(closed, self._self_check(block, closed, op))
+            return written_out(op)
+
+        def anew(vectors: Tensor) -> Tensor:
+            found = closed_form(self.problem.structure(self.params, self.decay)) if is_rounding_randomly() else closed
+            assert found is not None
+            return found @ vectors
+
+        probes = gaussian(len(closed), 4, self.config.seed).to(self.problem.device)
+        difference = _agree(f"block {block}: closed form", anew, op, probes)
+        return MatrixOperator(closed, difference / probes.shape[1] ** 0.5)
 
     def restricted(self, whole: Block, block: str, cols: str | None = None) -> Operator:
         """A block, or the one between two blocks, of an operator over all parameters."""
@@ -253,19 +285,21 @@ class Checkpoint:
         whole = self.structure and chosen.positions is None
         return self.structure.null_vectors(chosen.parameters) if whole and self.structure else None
 
-    def _self_check(self, block: str, matrix: Tensor, op: Operator) -> float:
-        """Estimated |matrix - H|_F from random probes. Raises NumericsError if it exceeds rounding."""
-        probes = gaussian(len(matrix), 4, self.config.seed).to(self.problem.device)
-        difference = _agree(f"block {block}: closed form", matrix @ probes, op @ probes)
-        return float(difference / probes.shape[1] ** 0.5)
 
+def _agree(what: str, by_hand: Callable[[Tensor], Tensor], op: LinearMap, probes: Tensor) -> float:
+    """|by_hand - op|_F of the products with probes. Raises NumericsError if that exceeds the rounding of both.
 
-def _agree(what: str, found: Tensor, expected: Tensor) -> float:
-    """|found - expected|. Raises NumericsError if it exceeds rounding."""
-    difference = float((found - expected).norm())
-    if difference > SELF_CHECK * float(expected.norm()):
-        raise NumericsError(
-            f"{what} and automatic differentiation differ by {difference / float(expected.norm()):.1e} relative",
-            "this is a defect of landscape: please report it with the run file",
-        )
+    Which is measured where it exceeds SELF_CHECK: of a block that all but vanishes either may have lost every digit.
+    """
+    found, expected = by_hand(probes), op @ probes
+    difference, size = float((found - expected).norm()), float(expected.norm())
+    if difference > SELF_CHECK * size:
+        sides = ((by_hand, found), (op.__matmul__, expected))
+        rounding = sum(float(rounding_change(side, probes, images, 0).norm()) for side, images in sides)
+        if difference > rounding:
+            raise NumericsError(
+                f"{what} and automatic differentiation differ by {difference / (size or 1.0):.1e} relative, and not by "
+                "rounding",
+                "this is a defect of landscape: please report it with the run file",
+            )
     return difference

@@ -31,7 +31,7 @@ from landscape.curvature.objective import differentiable
 from landscape.curvature.operators import LinearMap, Product
 from landscape.errors import ConfigError, FileError
 from landscape.problems.factory import Source
-from landscape.problems.problem import Problem, hessian, tensors
+from landscape.problems.problem import Problem, hessian, tensors, with_state
 from landscape.progress import Bar
 from landscape.storage.files import REPLACE, as_path, critical_file, make_folder, output, refuse_existing, unmade
 from landscape.storage.hessians import HessianReader
@@ -100,10 +100,11 @@ class _Refinement:
         out: Path,
         found: HessianReader | None,
     ) -> None:
-        self.reader, self.step, self.problem, self.source = reader, step, problem, source
+        self.reader, self.step, self.source = reader, step, source
         self.config, self.out, self.found = config, out, found
         self.closing = contextlib.ExitStack()
         self.start = reader.checkpoint(step)
+        self.problem = with_state(problem, self.start)
         self.measurement = Measurement(self.problem, config)
         if source:
             self.measurement.require_sound(self.start)
@@ -165,7 +166,7 @@ class _Refinement:
         }
         found = self.found if self.found and self.found.steps else None
         before = found.critical_point(self.step) if found else {}
-        is_there = bool(before) and all(np.array_equal(before[name], row[name]) for name in self.start)
+        is_there = bool(before) and all(np.array_equal(before[name], row[name]) for name in self.problem.parameters)
         is_done = is_there and found is not None and found.attrs["status"] == "complete"
         if is_done and before["status"] == row["status"] and not make_plan(found, [], self.config.blocks).todo:
             return
@@ -173,9 +174,12 @@ class _Refinement:
         known = HessianReader(self.out).rows(self.step) if is_there else None
         with Blocks(self.measurement, [self.config.blocks], quiet=quiet) as progress:
             self.measurement.progress = progress.show
-            rows = self.measurement.run(_arrays(point.params), self.problem.training(self.reader, self.step), known)
+            there = {**self.start, **_arrays(point.params)}
+            rows = self.measurement.run(there, self.problem.training(self.reader, self.step), known)
         rows["critical_point"] = row
         rows["/"] |= {"previous_step": -1, "checkpoint_crc32": self.reader.record(self.step)}
+        # The loss that was recorded is that of the checkpoint, not of this point.
+        rows["/"]["recorded_loss"] = float("nan")
         (writer.replace if writer.steps else writer.append)(self.step, rows)
         writer.finish("complete")
 
@@ -196,7 +200,7 @@ class _Refinement:
         self.writer.save({**where, **numbers, **_arrays(state.params)})
 
     def _point(self, row: Mapping[str, Any]) -> dict[str, Tensor]:
-        return tensors(self.problem, {name: row[name] for name in self.start})
+        return tensors(self.problem, {name: row[name] for name in self.problem.parameters})
 
 
 def _arrays(params: Mapping[str, Tensor]) -> dict[str, Any]:

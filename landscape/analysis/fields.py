@@ -20,6 +20,14 @@ BOOKKEEPING = (
         "Hessian-vector products used; 0: assembled in closed form; missing (-1): not yet measured",
     ),
     Field("seconds", ("block",), "f8", "wall time of the block", "s"),
+    Field(
+        "recorded_loss",
+        (),
+        "f8",
+        "training loss that the run recorded at this step, as train_loss, loss or training_loss; NaN: none",
+        "nat",
+        since="2.0",
+    ),
     counted("previous_step", (), "analysed step that the tracking starts from; missing (-1): none", since="1.1"),
     counted("checkpoint_crc32", (), "commit record of the checkpoint; missing (-1): not known", since="1.1"),
 )

@@ -8,7 +8,8 @@ import functools
 import itertools
 import json
 import math
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,7 +24,7 @@ from landscape.curvature.objective import differentiable
 from landscape.errors import FileError, NumericsError, StepError, in_file, note, require_config, require_jobs, warn
 from landscape.problems import spread
 from landscape.problems.choice import in_order
-from landscape.problems.factory import Source, unlike_source
+from landscape.problems.factory import SEED, Source, unlike_problem, unlike_source
 from landscape.problems.problem import Problem
 from landscape.progress import clock
 from landscape.provenance import provenance
@@ -39,6 +40,8 @@ from landscape.storage.writing import sole_writer
 from landscape.workers import Workers
 
 Analysis = TypeVar("Analysis", bound=AnalysisConfig)
+LOSS_AGREEMENT = 0.01
+"""Largest relative difference between measured and recorded training losses that needs no warning."""
 GROWING = {"steps", "num_steps", "blocks", "device", "problem"}
 """Settings that may change when a file is extended; the source of a problem may not."""
 
@@ -170,6 +173,7 @@ def _measure(
     count = processes(measurement, len(tasks), jobs)
     done: Iterator[Part] | None = None
     todo = [task.blocks for task in tasks]
+    losses: dict[int, tuple[float, float]] = {}
     with Blocks(measurement, todo, count, quiet) as progress, contextlib.ExitStack() as stack:
         if from_jobs := has_parts(writer.path):
             done = parts(writer.path, reader, measurement, tasks)
@@ -188,10 +192,13 @@ def _measure(
             if rows is None:
                 continue
             rows["/"] |= {"previous_step": plan.previous(task.step), "checkpoint_crc32": task.origin.record}
+            rows["/"]["recorded_loss"] = reader.recorded_loss(task.step)
+            losses[task.step] = float(rows["/"]["train_loss"]), rows["/"]["recorded_loss"]
             if task.known:
                 writer.replace(task.step, rows)
             else:
                 writer.append(task.step, rows)
+    warn_of_losses(reader, losses)
 
 
 def _tasks(reader: RunReader, source: Source | None, plan: Plan, stored: HessianReader) -> list[Task]:
@@ -207,7 +214,8 @@ def _tasks(reader: RunReader, source: Source | None, plan: Plan, stored: Hessian
 
 
 def _origin(reader: RunReader, step: int, source: Source | None) -> Origin:
-    return Origin(str(reader.attrs["run_id"]), reader.record(step), source.sha256 if source else "")
+    of_problem = (source.sha256, source.checksum) if source else ()
+    return Origin(str(reader.attrs["run_id"]), reader.record(step), *of_problem)
 
 
 def existing(
@@ -228,7 +236,16 @@ def existing(
     is_empty = not (found.steps or found.search or found.damage or has_parts(out))
     if wrong and not (overwrite or is_empty):
         raise FileError(f"{out}: {wrong}", REPLACE)
-    return None if wrong else found
+    if wrong or not source:
+        return None if wrong else found
+    if not (differs := unlike_problem(str(found.attrs.get("problem_checksum", "")), source.checksum)):
+        return found
+    if not (overwrite or is_empty):
+        raise FileError(
+            f"{out}: it was measured on another problem: the {differs} of --problem {source.name} is not the same",
+            f"{SEED}; then --overwrite measures all steps anew",
+        )
+    return None
 
 
 def _difference(found: HessianReader, reader: RunReader, config: AnalysisConfig, source: Source | None) -> str:
@@ -275,6 +292,24 @@ def warn_of_damage(reader: RunReader) -> None:
         warn(f"{reader.path}: left out, for their checksums fail: {reader.damage}")
 
 
+def warn_of_losses(reader: RunReader, losses: Mapping[int, tuple[float, float]]) -> None:
+    """Warn where measured training losses, first of each pair by step, differ from those that the run recorded."""
+
+    def apart(step: int) -> float:
+        measured, recorded = losses[step]
+        return abs(measured - recorded) / max(abs(measured), abs(recorded), sys.float_info.min)
+
+    if wrong := [step for step in losses if apart(step) > LOSS_AGREEMENT]:
+        worst = max(wrong, key=apart)
+        measured, recorded = losses[worst]
+        others = f"; it differs by more than {LOSS_AGREEMENT:.0%} at {len(wrong)} steps" if len(wrong) > 1 else ""
+        warn(
+            f"{reader.path}: at step {worst} the loss of the measured data is {measured:.6g}, but the training "
+            f"recorded {recorded:.6g} (by {apart(worst):.0%}){others}. Data, loss or mode may be others than in "
+            "training, or what was recorded is that of a mini-batch, or of another step"
+        )
+
+
 def file_attrs(reader: RunReader, config: AnalysisConfig, source: Source | None) -> dict[str, Any]:
     """The attributes of a Hessian file: its run and settings."""
     return {
@@ -284,7 +319,7 @@ def file_attrs(reader: RunReader, config: AnalysisConfig, source: Source | None)
         "parent_config": reader.attrs["config"],
         "config": to_json(config),
         "objective": config.objective,
-        "dtype": "float64",
+        "dtype": config.dtype,
         "method": config.method,
         "memorise_step": -1 if (s := reader.first_step(*MEMORISE)) is None else s,
         "grok_step": -1 if (s := reader.first_step(*GROK)) is None else s,

@@ -21,7 +21,7 @@ from landscape.curvature.operators import HessianOperator
 from landscape.devices import one_thread, require_dense
 from landscape.errors import ConfigError
 from landscape.problems.choice import choose
-from landscape.problems.problem import Arrays, Problem, Training, joint, selection, size, tensors
+from landscape.problems.problem import Arrays, Problem, Training, joint, selection, size, tensors, with_state
 from landscape.storage.schema import UNKNOWN, Field, Scales, Table
 
 Rows = dict[str, Row]
@@ -64,7 +64,8 @@ class Measurement:
 
     def require_sound(self, parameters: Arrays) -> None:
         """Raise ArgumentError or NumericsError, before any file is made, for a loss that has no Hessian there."""
-        objective = self.problem.objective(self.problem.decay(self.config.objective))
+        problem = with_state(self.problem, parameters)
+        objective = problem.objective(problem.decay(self.config.objective))
         HessianOperator(objective, tensors(self.problem, parameters))
 
     def layout(self) -> tuple[list[Table], Scales]:
@@ -88,6 +89,7 @@ class Measurement:
     ) -> Rows:
         """Measure every block at one checkpoint.
 
+        parameters: what `RunReader.checkpoint` returns, the buffers of a problem that has some among them.
         known: rows of an earlier analysis of this checkpoint, kept except for blocks that are NaN there and for
         quantities of several blocks. again: known blocks whose eigenvectors are computed again, to track them to the
         next step; retrack: replace their tracking, too.

@@ -18,6 +18,7 @@ from landscape.analysis.measurement import Measurement, Rows
 from landscape.config import AnalysisConfig
 from landscape.devices import dense_bytes, free_memory
 from landscape.errors import FileError
+from landscape.problems.factory import SEED, unlike_problem
 from landscape.storage.runs import RunReader
 from landscape.workers import tell
 
@@ -29,11 +30,12 @@ _WORTHWHILE = 1000
 
 @dataclasses.dataclass(frozen=True)
 class Origin:
-    """What the rows of a step are of: a run, its checkpoint's checksum, the SHA-256 of the user's problem or ""."""
+    """What the rows of a step are of: a run, its checkpoint's checksum; of the user's problem SHA-256 and checksum."""
 
     run_id: str
     record: int
-    source: str
+    source: str = ""
+    problem: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +91,7 @@ def measure(run: Path, config: AnalysisConfig, task: Task) -> Part:
 
     Raises FileError if the file at the path, or the source of the problem, is another than that of the task.
     """
-    reader, measurement = _opened(run, config, task.origin.run_id, task.origin.source)
+    reader, measurement = _opened(run, config, task.origin.run_id, task.origin.source, task.origin.problem)
     _require_same(reader, task.origin.run_id, {task.step: task.origin.record})
     measurement.progress = lambda block, done: tell((block, done, task.step))
     return apart(reader, measurement, task)
@@ -110,7 +112,7 @@ def tracked(measurement: Measurement, task: Task, part: Part) -> Rows | None:
 
 
 @functools.lru_cache(maxsize=1)
-def _opened(run: Path, config: AnalysisConfig, run_id: str, source: str) -> tuple[RunReader, Measurement]:
+def _opened(run: Path, config: AnalysisConfig, run_id: str, source: str, made: str) -> tuple[RunReader, Measurement]:
     with contextlib.ExitStack() as refused:
         reader = refused.enter_context(RunReader(run))
         _require_same(reader, run_id, {})
@@ -119,6 +121,10 @@ def _opened(run: Path, config: AnalysisConfig, run_id: str, source: str) -> tupl
             raise FileError(
                 f"the source of --problem {config.problem} was changed during the analysis",
                 "change it back and repeat the command, or use --overwrite to measure the problem as it is now",
+            )
+        if found and (differs := unlike_problem(made, found.checksum)):
+            raise FileError(
+                f"--problem {config.problem} makes another problem in each process: the {differs} is not the same", SEED
             )
         refused.pop_all()
     return reader, Measurement(problem, config)

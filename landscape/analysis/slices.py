@@ -64,6 +64,8 @@ class Slices(Curve):
     """Largest difference between a slice's curvature at 0 and its eigenvalue, relative to |H|."""
     unit: str = ""
     """Unit of the objective, where it is known: that of a problem of one's own may be anything."""
+    problem_checksum: str = ""
+    """Of a problem of one's own, checksums of its data, constants and loss (JSON)."""
 
 
 @differentiable
@@ -81,7 +83,7 @@ def slice_checkpoint(
 def _slices(run: Path, step: int, config: SliceConfig, analysis: AnalysisConfig, bar: Bar) -> Slices:
     bar.set_postfix_str("eigenvectors")
     with RunReader(run) as reader:
-        problem, _ = problems.opened(reader, analysis)
+        problem, source = problems.opened(reader, analysis)
         (block,) = in_order([config.block or _default_block(problem)], problem.blocks)
         problem = choose(problem, [block])
         n = size(problem, block)
@@ -135,6 +137,7 @@ def _slices(run: Path, step: int, config: SliceConfig, analysis: AnalysisConfig,
         objective=analysis.objective,
         agreement=worst / (eigen.operator_norm or 1),
         unit="" if analysis.problem else "nat",
+        problem_checksum=source.checksum if source else "",
     )
     if not all(np.isfinite(values).all() for values in (found.loss, found.plane)):
         raise NumericsError(f"the objective overflows within {radius:.3g} of the checkpoint", "lower --radius")

@@ -18,7 +18,7 @@ from landscape.curvature.objective import differentiable
 from landscape.devices import dense_bytes, free_memory
 from landscape.errors import LandscapeError
 from landscape.problems.choice import choose
-from landscape.problems.problem import Plain, selection
+from landscape.problems.problem import Plain, selection, with_state
 from landscape.problems.rows import Selection
 from landscape.progress import Bar
 from landscape.storage.hessians import HessianReader
@@ -64,7 +64,8 @@ def verify(run: Path, result: HessianReader, quiet: bool = True) -> list[Verific
         decay = problem.decay(config.objective)
         for step in result.steps:
             for i, block in enumerate(result.blocks):
-                plain, chosen = problem.plain(reader.checkpoint(step)), selection(problem, block)
+                arrays, chosen = reader.checkpoint(step), selection(problem, block)
+                plain = with_state(problem, arrays).plain(arrays)
                 for name, parameter in plain.parameters.items():
                     parameter.requires_grad_(name in chosen.parameters)
                 row = result.row(step)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 MEASURED = ("blocks", "k", "objective", "problem", "eigenvectors")
 METHOD = (
     "method", "dense_limit", "spectra", "rtol", "rel_tau", "max_hvps", "probes", "probe_steps", "bandwidth", "seed",
-    "chunk_size", "device",
+    "chunk_size", "device", "dtype",
 )  # fmt: skip
 """Names under two headings of the help, for commands with an AnalysisConfig."""
 

@@ -31,15 +31,17 @@ class Import(Command):
     interrupted = "nothing was written; the same command starts again"
 
     sources: tyro.conf.Positional[tuple[str, ...]] = required(
-        ".safetensors, .pt and .pth files, folders of them, checkpoint-* folders, or globs of these in quotes."
+        ".safetensors, .pt, .pth and .ckpt files, folders of them, checkpoint-* folders, or globs of these in quotes."
     )
     out: Path = required("Run file to write.")
     step_pattern: str = field(
-        r"(\d+)(?!.*\d)", "Regex whose first group is the step in a name; by default the last number of the name."
+        "",
+        "Regex whose first group is the step in a name; by default the number after 'step' or 'iter', the only number, "
+        "or the only one in which alike names differ.",
     )
     skip: tuple[str, ...] = field(
         (),
-        "Patterns of tensors that are no parameters, such as *.inv_freq; integers and buffers of norms are skipped.",
+        "Patterns of tensors to leave out, such as *.inv_freq.",
         many=True,
     )
     overwrite: bool = field(False, "Replace an existing run file.")
@@ -47,9 +49,13 @@ class Import(Command):
     quiet: bool = field(False, "No progress bar.")
 
     def execute(self) -> int:
-        from landscape.training.importers import import_checkpoints
+        from landscape.training.importers import import_checkpoints, import_steps
 
         with working_on(self.out):
+            # Before anything is written, so that a wrong step is seen.
+            for path, step in import_steps(self.sources, self.step_pattern):
+                line = f"{printable(path.name)} -> step {step}"
+                print(line, file=sys.stderr) if self.json else say(line)
             found = import_checkpoints(self.sources, self.out, self.step_pattern, self.skip, self.overwrite, self.quiet)
         if self.json:
             say(tables.document(dataclasses.asdict(found)))

@@ -5,22 +5,21 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from landscape.curvature.arguments import require_count, require_pair, require_tensor, require_vectors
-from landscape.curvature.inertia import FAILURE, TAU_DENSE, TAU_LANCZOS
+from landscape.curvature.inertia import FAILURE, TAU_DENSE, TAU_LANCZOS, absolute
 from landscape.curvature.lanczos import Method, eigsh, is_dense, operator_norm
 from landscape.curvature.operators import (
-    LinearMap,
+    MEASURED,
+    PROBES,
     MatrixOperator,
     Operator,
     Product,
     coupling_error,
-    in_dtype,
     known_error,
     matrix_of,
     product_error,
@@ -107,15 +106,17 @@ def coupling(
         require_vectors("v0", v0, m + n)
         v0 = v0.to(H_12.device, H_12.dtype)
     dense = is_dense(method, m + n)
-    tolerance = abs_tau
-    if tolerance is None:
-        norm = operator_norm(joint(H_11, H_12, H_22), seed=seed)
-        tolerance = (TAU_DENSE if dense else TAU_LANCZOS) * norm
     between = coupling_error(H_12, H_12.T, seed)
+    tolerance = abs_tau
+    norm = operator_norm(joint(H_11, H_12, H_22), seed=seed) if tolerance is None else 0.0
     if dense:
         first, middle, second = written_out(H_11), MatrixOperator(matrix_of(H_12), between), written_out(H_22)
+        if tolerance is None:
+            tolerance = absolute(None, TAU_DENSE, norm, 4 * max(first.error, second.error, between))
         return _dense(first, middle, second, tolerance, k)
-    products = 0 if isinstance(H_12, MatrixOperator) else 8 + _PROBES
+    if tolerance is None:
+        tolerance = TAU_LANCZOS * norm
+    products = 0 if isinstance(H_12, MatrixOperator) else MEASURED + PROBES + _PROBES
     between += _rounding(H_12, seed)
     solvers: list[Solver] = []
     for H in (H_11, H_22):
@@ -123,7 +124,7 @@ def coupling(
             solvers.append(Cholesky(H.symmetric(), tolerance))
         else:
             solvers.append(ConjugateGradients(H, tolerance, max_hvps, product_error(H, seed)))
-            products += 4 + _PROBES
+            products += MEASURED + _PROBES
         solvers[-1].error += _rounding(H, seed)
     error, room = _room(solvers)
     A, C = solvers
@@ -238,12 +239,8 @@ def joint(H_11: Operator, H_12: Operator, H_22: Operator) -> Product:
         u, v = vectors.split(list(H_12.shape))
         return torch.cat([H_11 @ u + H_12 @ v, H_21 @ u + H_22 @ v])
 
-    def convert(dtype: torch.dtype) -> LinearMap | None:
-        parts = [in_dtype(H, dtype) for H in (H_11, H_12, H_22)]
-        return None if None in parts else joint(*cast(list[Operator], parts))
-
     n = sum(H_12.shape)
-    return Product(apply, (n, n), H_12.dtype, H_12.device, error, convert)
+    return Product(apply, (n, n), H_12.dtype, H_12.device, error)
 
 
 def coupling_strength(H_12: Operator, norm_1: float, norm_2: float) -> float:

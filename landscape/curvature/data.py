@@ -1,171 +1,171 @@
-"""The data that an objective is a mean over: tensors in memory, or batches that are read again and again."""
+"""The data that an objective is a mean over: batches of any form, which are the same at every pass."""
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import functools
+import itertools
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from landscape.curvature.arguments import require_count
-from landscape.curvature.checks import blaming, require_data
+from landscape.curvature.checks import blaming, is_finite
 from landscape.curvature.modules import in_precision
 from landscape.curvature.part import Part, taken
 from landscape.devices import free_memory
 from landscape.errors import ArgumentError, kind_of
 
-Tree = Any
-"""A tensor, or a dict, tuple, list or other torch.utils._pytree of tensors; what is no tensor is passed on as it is."""
-Piece = Callable[[], tuple[Tree, Tree]]
-"""Inputs and targets of some samples."""
-PROBE = 32
-"""Samples, spread over the data, by which an objective is checked."""
+Batch = Any
+"""A tensor, or whatever holds tensors: tuples, lists, mappings, dataclasses and other objects, nested."""
+Piece = Callable[[], Batch]
+"""A batch, or some of its samples where batches are cut."""
 _SHARE = 0.25
 """Part of the free memory that batches may be kept in."""
 
 
-def as_data(inputs: Tree, targets: Tree, chunk_size: int | None, device: torch.device | None) -> Data:
-    """Tensors, or where there are no targets a re-iterable of (inputs, targets) batches, which go to `device`.
+def as_data(data: Any, targets: Any, chunk_size: int | None, device: torch.device | None) -> Batches:
+    """One batch, or several that can be read again and again, and go to `device`; None: they stay where they are.
 
-    One of several ranks has its part of them (`taking`).
+    A DataLoader, a list and what else can be iterated holds several batches; a tensor, a tuple, a mapping and an object
+    with tensors is one, and so are `data` and `targets`. One of several ranks has its part of them (`taking`).
 
-    Raises ArgumentError for what is neither, for chunks of no samples, for numbers that are not finite, and for batches
-    that cannot be read twice or are others then.
+    Raises ArgumentError for data without tensors, for numbers that are not finite, and for batches that cannot be read
+    twice or are others then.
     """
-    if isinstance(inputs, Tensors | Batches):
-        return inputs
+    if isinstance(data, Batches):
+        return data
     if chunk_size is not None:
         require_count("chunk_size", chunk_size)
-    if targets is None and isinstance(inputs, tuple) and len(inputs) == 2:
-        inputs, targets = inputs
     if targets is not None:
-        if callable(targets) and not isinstance(targets, Tensor):
-            name = getattr(targets, "__name__", type(targets).__name__)
-            raise ArgumentError(f"targets are the function {name}", "pass the loss by its name: loss=...")
-        whole = Tensors(_plain(inputs), _plain(targets), chunk_size)
-        return whole if (part := taken()) is None else whole.part(part, chunk_size)
-    if isinstance(inputs, Tensor | Mapping) or not isinstance(inputs, Iterable):
+        _require_tensors("targets", targets)
+        data = (data, targets)
+    part = taken()
+    if not _is_several(data):
+        if part:
+            part.seen.append(f"{checksum(data):08x}")
+        return Batches([data], device, chunk_size, is_one=True, part=part)
+    if isinstance(data, Iterator):
         raise ArgumentError(
-            f"inputs are {kind_of(inputs)}, and there are no targets",
-            "give inputs and targets, or a DataLoader (or list) of (inputs, targets) batches",
-        )
-    if isinstance(inputs, Iterator):
-        raise ArgumentError(
-            f"the batches are {kind_of(inputs)}, which can be read once only",
+            f"the batches are {kind_of(data)}, which can be read once only",
             "give a list or a DataLoader: a product with the Hessian reads all batches again",
         )
-    if part := taken():
-        first = next(iter(inputs), ((), ()))
-        part.seen.append(f"{checksum(first):08x}")
-        inputs = part.batches(inputs)
-    return Batches(inputs, device)
+    if part:
+        part.seen.append(f"{checksum(next(iter(data), ())):08x}")
+        data = part.batches(data)
+    return Batches(data, device, chunk_size)
 
 
-class Tensors:
-    """The whole data set as tensors, of which a chunk is a slice of each."""
-
-    def __init__(self, inputs: Tree, targets: Tree, chunk_size: int | None) -> None:
-        self._trees = inputs, targets
-        self._count, self.device = require_data(inputs, targets)
-        self._chunk_size = chunk_size or self._count
-        self.num_chunks = -(-self._count // self._chunk_size)
-        self._pair: Tensors | None = None
-
-    def part(self, part: Part, chunk_size: int | None) -> Tensors:
-        """The samples of one of several ranks. Raises ArgumentError for fewer samples than ranks."""
-        part.seen.append(f"{checksum(self._trees):08x}")
-        at = part.rows(self._count)
-        own = Tensors(*_rows_of_both(*self._trees, at), chunk_size)
-        if own._count == 1 and chunk_size != 1:
-            # A single sample would not show that its loss depends on those beside it.
-            own._pair = Tensors(*_rows_of_both(*self._trees, slice(0, 2)), None)
-        return own
-
-    def pieces(self) -> Iterator[Piece]:
-        """Each chunk, to be read in this order."""
-        for start in range(0, self._count, self._chunk_size):
-            yield self._piece(slice(start, start + self._chunk_size))
-
-    def probe(self) -> tuple[Piece, list[Piece]]:
-        """Samples spread over the data, as many as go through the model at once or PROBE, and two parts of them."""
-        if self._pair:
-            return self._pair.probe()
-        count = min(PROBE, self._chunk_size, self._count)
-        step = -(-self._count // count)
-        half = step * (count // 2)
-        whole, *halves = map(self._piece, (slice(0, None, step), slice(0, half, step), slice(half, None, step)))
-        return whole, halves
-
-    def _piece(self, at: slice) -> Piece:
-        return functools.partial(_rows_of_both, *self._trees, at)
+def _is_several(data: Any) -> bool:
+    """Whether these are batches, not one. Objects of graphs can be iterated, too, over what they hold by name."""
+    is_one = isinstance(data, Tensor | Mapping | tuple) or dataclasses.is_dataclass(data) or hasattr(data, "keys")
+    return not is_one and isinstance(data, Iterable)
 
 
 class Batches:
-    """Batches of a loader, each a chunk: kept where they take little of the memory, else read anew at every pass.
+    """Batches, kept where they take little of the memory, else read anew at every pass.
 
-    They are read twice beforehand, and compared by a checksum at every further reading.
+    Those of a loader are read twice beforehand, and compared by a checksum at every further reading.
     """
 
-    def __init__(self, loader: Iterable[Any], device: torch.device | None) -> None:
-        """device: where the batches go; None: they stay where they are."""
-        self._loader, self._sums = loader, list[int]()
-        kept: list[tuple[Tree, Tree]] | None = []
-        size = 0
+    def __init__(
+        self,
+        batches: Iterable[Any],
+        device: torch.device | None,
+        chunk_size: int | None = None,
+        is_one: bool = False,
+        part: Part | None = None,
+    ) -> None:
+        """device: where they go; is_one: a single batch that was given as it is, of which a rank takes `part`."""
+        self._loader, self.chunk_size, self.is_one = batches, chunk_size, is_one
+        self._part = part if is_one else None
+        self._first, self._stride = (some.rank, some.size) if (some := taken()) else (0, 1)
+        self._sums, self.sizes = list[int](), list[int]()
+        kept: list[Batch] | None = []
+        taken_up = 0
         with blaming("the loader fails"):
-            for i, batch in enumerate(loader):
-                inputs, targets = _pair(batch, i)
-                _, own = require_data(inputs, targets, f" of batch {i}")
-                self.device = device or own
-                self._sums.append(checksum((inputs, targets)))
-                size += sum(t.numel() * t.element_size() for t in tensors_of((inputs, targets)))
+            for i, batch in enumerate(batches):
+                where = "" if is_one else f" of batch {i}"
+                tensors = _require_tensors(f"the data{where}", batch)
+                self.device = device or tensors[0].device
+                _require_finite(batch, where)
+                self.sizes.append(size_of(batch))
+                if is_one:
+                    self._sums.append(0)
+                    continue
+                self._sums.append(checksum(batch))
+                taken_up += sum(t.numel() * t.element_size() for t in tensors)
                 if kept is not None:
                     # What a loader reuses for its next batch must not change what is kept.
-                    kept.append((mapped(torch.clone, inputs), mapped(torch.clone, targets)))
-                    kept = kept if size <= _SHARE * free_memory(own) else None
-        self.num_chunks = len(self._sums)
+                    kept.append(mapped(torch.clone, batch))
+                    kept = kept if taken_up <= _SHARE * free_memory(self.device) else None
         if not self._sums:
             raise ArgumentError(
-                f"the {type(loader).__name__} holds no batch", "give at least one; mind drop_last=True and filters"
+                f"the {type(batches).__name__} holds no batch", "give at least one; mind drop_last=True and filters"
             )
-        self._kept: list[tuple[Tree, Tree]] | None = None
-        self._current: tuple[Tree, Tree] = (None, None)
-        self._at, self._iterator = -1, iter(())
-        for piece in self.pieces():
-            piece()
-        if next(self._iterator, None) is not None:
-            raise _other(f"it goes on after {self.num_chunks} batches")
-        self._kept = kept
+        self._kept: list[Batch] | None = [*batches] if is_one else None
+        self._current, self._at, self._iterator = None, -1, iter(())
+        if not is_one:
+            for i in range(len(self)):
+                self._read(i)
+            if next(self._iterator, None) is not None:
+                raise _other(f"it goes on after {len(self)} batches")
+            self._kept = kept
+        if self._part:
+            _require_rows(self._kept[0], self.sizes[0], "spread over ranks") if self._kept else None
+            self._part.rows(self.sizes[0])
+
+    def __len__(self) -> int:
+        return len(self._sums)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether pieces are parts of batches."""
+        longest = max(self.sizes)
+        return self._part is not None or (self.chunk_size is not None and longest > self.chunk_size)
+
+    @property
+    def num_pieces(self) -> int:
+        return sum(len(self._cuts(i)) for i in range(len(self)))
+
+    @property
+    def sums(self) -> dict[int, int]:
+        """The checksum of each batch by its number; on one of several ranks, those of its own, or of one batch all."""
+        if self.is_one:
+            return {0: checksum(self._read(0))}
+        return dict(zip(itertools.count(self._first, self._stride), self._sums, strict=False))
 
     def pieces(self) -> Iterator[Piece]:
-        """Each batch."""
-        for i in range(self.num_chunks):
-            yield functools.partial(self._read, i)
+        """Each batch, or each of its chunks, to be read in this order."""
+        for i in range(len(self)):
+            for at in self._cuts(i):
+                yield functools.partial(self.some, i, at)
 
-    def probe(self) -> tuple[Piece, list[Piece]]:
-        """The first samples of the first batch, and two parts of them."""
-        inputs, targets = self._read(0)
-        count = min(PROBE, len(tensors_of(targets)[0]))
-        parts = slice(0, count), slice(0, count // 2), slice(count // 2, count)
-        whole, *halves = (self._part(inputs, targets, at) for at in parts)
-        return whole, halves
+    def some(self, i: int, at: slice | Tensor | None = None) -> Batch:
+        """A batch, or some rows of all its tensors. Raises ArgumentError where these have no common first axis."""
+        batch = self._read(i)
+        if at is not None:
+            _require_rows(batch, self.sizes[i], "cut into chunks")
+            batch = mapped(lambda t: t[at], batch)
+        return mapped(lambda t: t.to(self.device), batch)
 
-    def _part(self, inputs: Tree, targets: Tree, at: slice) -> Piece:
-        return functools.partial(_rows_of_both, inputs, targets, at)
+    def _cuts(self, i: int) -> list[slice | None]:
+        size = self.sizes[i]
+        mine = self._part.rows(size) if self._part else slice(0, size)
+        if not self._part and (self.chunk_size is None or self.chunk_size >= size):
+            return [None]
+        step = self.chunk_size or size
+        return [slice(start, min(start + step, mine.stop)) for start in range(mine.start, mine.stop, step)]
 
-    def _read(self, i: int) -> tuple[Tree, Tree]:
-        inputs, targets = self._kept[i] if self._kept is not None else self._read_again(i)
-        return mapped(self._move, inputs), mapped(self._move, targets)
-
-    def _move(self, tensor: Tensor) -> Tensor:
-        return tensor.to(self.device)
-
-    def _read_again(self, i: int) -> tuple[Tree, Tree]:
+    def _read(self, i: int) -> Batch:
         """A loader has no way to a batch but past those before it: a pass takes them in their order."""
-        if self._at == i and i > 0:
+        if self._kept is not None:
+            return self._kept[i]
+        if self._at == i and self._current is not None:
             return self._current
         if self._at + 1 != i or i == 0:
             self._at, self._iterator = -1, iter(self._loader)
@@ -174,16 +174,12 @@ class Batches:
                 batch = next(self._iterator, None)
             self._at += 1
             if batch is None:
-                raise _other(f"it ends after {self._at} of {self.num_chunks} batches")
-        inputs, targets = _pair(batch, i)
-        if checksum((inputs, targets)) != self._sums[i]:
+                raise _other(f"it ends after {self._at} of {len(self)} batches")
+        if checksum(batch) != self._sums[i]:
             raise _other(f"batch {i} holds other numbers than at first")
-        self._current = inputs, targets
-        return inputs, targets
-
-
-Data = Tensors | Batches
-"""Inputs and targets in chunks, which are the same at every pass."""
+        # With one batch alone, the next pass reads it anew.
+        self._current = batch if len(self) > 1 else None
+        return batch
 
 
 def _other(what: str) -> ArgumentError:
@@ -193,22 +189,56 @@ def _other(what: str) -> ArgumentError:
     )
 
 
-def _pair(batch: Any, i: int) -> tuple[Tree, Tree]:
-    if not isinstance(batch, tuple | list) or len(batch) != 2:
-        what = f"{type(batch).__name__} of {len(batch)}" if isinstance(batch, tuple | list) else type(batch).__name__
+def _require_tensors(name: str, data: Any) -> list[Tensor]:
+    found = tensors_of(data)
+    arrays = [leaf for leaf in _leaves(data) if hasattr(leaf, "__array__") and not isinstance(leaf, Tensor)]
+    if arrays:
+        raise ArgumentError(f"{name} hold {kind_of(arrays[0])}, not a tensor", "give torch.from_numpy(array)")
+    if not found:
+        if callable(data):
+            called = getattr(data, "__name__", type(data).__name__)
+            raise ArgumentError(f"{name} are the function {called}", "pass the loss by its name: loss=...")
         raise ArgumentError(
-            f"batch {i} is a {what}, not a pair (inputs, targets)",
-            "give batches of two: what the model takes (a tensor, or a dict of its arguments), what the loss takes",
+            f"{name} hold no tensor: {kind_of(data)}",
+            "give a batch (inputs, targets), a dict or another object of tensors, or a list or DataLoader of batches",
         )
-    return _plain(batch[0]), _plain(batch[1])
+    if any(leaf.numel() == 0 and leaf.ndim for leaf in found) and size_of(data) == 0:
+        raise ArgumentError(f"{name} have no samples", "give at least one")
+    return found
 
 
-def _plain(tree: Tree) -> Tree:
-    """A mapping that torch does not look into, such as a tokenizer's, as a dict."""
-    return dict(tree) if isinstance(tree, Mapping) else tree
+def _require_finite(batch: Batch, where: str) -> None:
+    for name, leaf in _labelled(batch):
+        if not is_finite(leaf):
+            bad = ~torch.isfinite(leaf).reshape(len(leaf) if leaf.ndim else 1, -1).all(1)
+            raise ArgumentError(
+                f"{int(bad.sum())} of {len(bad)} rows of {name or 'the tensor'}{where} have NaN or infinite numbers, "
+                f"the first at row {int(bad.nonzero()[0])}",
+                "leave these samples out, or mend them",
+            )
 
 
-def checksum(tree: Tree) -> int:
+def _require_rows(batch: Batch, size: int, what: str) -> None:
+    lengths = {name: t.shape[:1] for name, t in _labelled(batch)}
+    if set(lengths.values()) != {(size,)}:
+        shown = ", ".join(
+            f"{name or 'tensor'} {length[0] if length else 'a number'}" for name, length in lengths.items()
+        )
+        raise ArgumentError(
+            f"a batch whose tensors have no common number of samples is not {what}: {shown}",
+            "leave chunk_size out, and give smaller batches; over ranks, give a list of batches",
+        )
+
+
+def size_of(batch: Batch) -> int:
+    """The samples of a batch: rows of the targets of a pair, else of all tensors; 0: these have no common number."""
+    if isinstance(batch, tuple | list) and len(batch) == 2 and tensors_of(batch[1]):
+        batch = batch[1]
+    lengths = {len(t) if t.ndim else 0 for t in tensors_of(batch)}
+    return lengths.pop() if len(lengths) == 1 else 0
+
+
+def checksum(tree: Any) -> int:
     """CRC-32 over the bytes of all tensors, their shapes and types."""
     crc = 0
     for tensor in tensors_of(tree):
@@ -218,33 +248,83 @@ def checksum(tree: Tree) -> int:
     return crc
 
 
-def tensors_of(tree: Tree) -> list[Tensor]:
-    """The tensors of a tree."""
-    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
+def sum_of(sums: Mapping[int, int]) -> str:
+    """The checksum of all data from those of their batches."""
+    return f"{zlib.crc32(repr(sorted(sums.items())).encode()):08x}"
 
 
-def mapped(function: Callable[[Tensor], Tensor], tree: Tree) -> Tree:
-    """The tree with each of its tensors put through a function."""
-    return pytree.tree_map_only(Tensor, function, tree)
+def tensors_of(tree: Any) -> list[Tensor]:
+    """The tensors of a batch."""
+    return [leaf for leaf in _leaves(tree) if isinstance(leaf, Tensor)]
 
 
-def rows(tree: Tree, at: slice) -> Tree:
-    """Some samples of every tensor."""
-    return mapped(lambda t: t[at], tree)
+def _leaves(tree: Any) -> list[Any]:
+    inside = _inside(tree)
+    return [tree] if inside is None else [leaf for value in inside.values() for leaf in _leaves(value)]
 
 
-def _rows_of_both(inputs: Tree, targets: Tree, at: slice) -> tuple[Tree, Tree]:
-    return rows(inputs, at), rows(targets, at)
+def _named(tree: Any, name: str) -> Iterator[tuple[str, Tensor]]:
+    inside = _inside(tree)
+    if isinstance(tree, Tensor):
+        yield name, tree
+    for key, value in (inside or {}).items():
+        yield from _named(value, f"{name}.{key}" if name else str(key))
 
 
-def fresh(tree: Tree, dtype: torch.dtype) -> Tree:
+def _labelled(batch: Batch) -> Iterator[tuple[str, Tensor]]:
+    """Tensors by name, those of a pair as inputs and targets."""
+    is_pair = type(batch) in (tuple, list) and len(batch) == 2
+    return _named({"inputs": batch[0], "targets": batch[1]} if is_pair else batch, "")
+
+
+def _inside(tree: Any) -> Mapping[Any, Any] | None:
+    """What a container holds, by name or place; None for what is none."""
+    if isinstance(tree, Tensor | str | bytes):
+        return None
+    if isinstance(tree, Mapping):
+        return tree
+    if isinstance(tree, tuple | list):
+        return dict(enumerate(tree))
+    if callable(getattr(tree, "keys", None)) and hasattr(tree, "__getitem__"):
+        return {key: tree[key] for key in tree.keys()}  # noqa: SIM118
+    held = getattr(tree, "__dict__", {})
+    has_tensors = (
+        not isinstance(tree, type) and not callable(tree) and any(isinstance(v, Tensor) for v in held.values())
+    )
+    return held if has_tensors else None
+
+
+def mapped(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
+    """A copy of a batch with each of its tensors put through a function; containers keep their types."""
+    if isinstance(tree, Tensor):
+        return function(tree)
+    inside = _inside(tree)
+    if inside is None:
+        return tree
+    new = {key: mapped(function, value) for key, value in inside.items()}
+    if type(tree) in (dict, list, tuple):
+        return new if type(tree) is dict else type(tree)(new.values())
+    if isinstance(tree, tuple):
+        return type(tree)(*new.values())
+    if isinstance(tree, list):
+        return type(tree)(new.values())
+    found = copy.copy(tree)
+    is_mapping = callable(getattr(tree, "keys", None))
+    for key, value in new.items():
+        if is_mapping:
+            found[key] = value
+        else:
+            object.__setattr__(found, key, value)
+    return found
+
+
+def fresh(tree: Any, dtype: torch.dtype) -> Any:
     """A copy in a precision: models and losses may work in place."""
     return mapped(lambda t: in_precision(t.detach(), dtype).clone(), tree)
 
 
-def shapes(tree: Tree) -> str:
-    """The shapes of a tree's tensors."""
+def shapes(tree: Any) -> str:
+    """The shapes of a batch's tensors."""
     if isinstance(tree, Tensor):
         return str(tuple(tree.shape))
-    paths, _ = pytree.tree_flatten_with_path(tree)
-    return ", ".join(f"{pytree.keystr(path)} {tuple(t.shape)}" for path, t in paths if isinstance(t, Tensor))
+    return ", ".join(f"{name} {tuple(t.shape)}" for name, t in _named(tree, ""))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from landscape.curvature.arguments import require_symmetric, require_whole
-from landscape.curvature.operators import LinearMap, MatrixOperator, Operator, in_dtype, known_error, written_out
+from landscape.curvature.operators import LinearMap, MatrixOperator, Operator, known_error, written_out
 from landscape.errors import ArgumentError, kind_of
 from landscape.results import Shown
 
@@ -64,11 +64,6 @@ class Deflated(Shown):
         """The operator itself, which is symmetric."""
         return self
 
-    def in_dtype(self, dtype: torch.dtype) -> Deflated | None:
-        """The same operator with products of H in another precision, if H has them."""
-        op = in_dtype(self.op, dtype)
-        return None if op is None else Deflated(op, _InPrecision(self.directions, self.dtype))
-
     def dense(self) -> Tensor:
         """The matrix, symmetric to the last bit."""
         return self.symmetric().matrix
@@ -82,13 +77,3 @@ class Deflated(Shown):
         size, n = float(whole.matrix.norm()), len(full)
         rounding = 10 * n**0.5 * torch.finfo(full.dtype).eps * size if self.dimension else 0.0
         return MatrixOperator((full + full.T) / 2, whole.error + rounding)
-
-
-class _InPrecision:
-    """Directions that are projected out in their own precision, of vectors of any."""
-
-    def __init__(self, directions: Directions, dtype: torch.dtype) -> None:
-        self.directions, self.dtype, self.dimension = directions, dtype, directions.dimension
-
-    def remove(self, vectors: Tensor) -> Tensor:
-        return self.directions.remove(vectors.to(self.dtype)).to(vectors.dtype)

@@ -1,4 +1,4 @@
-"""Stochastic Lanczos quadrature: spectral densities, eigenvalue counts with intervals, and traces by Hutch++."""
+"""Stochastic Lanczos quadrature: spectral densities, and eigenvalue counts with intervals."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ from landscape.curvature.arguments import (
     require_count,
     require_positive,
     require_symmetric,
-    require_whole,
 )
 from landscape.curvature.krylov import Lanczos, advance
 from landscape.curvature.lanczos import Method, is_dense
 from landscape.curvature.operators import LinearMap, written_out
 from landscape.curvature.sound import Sound, require_range
 from landscape.curvature.spaces import space_of
-from landscape.curvature.vectors import Array, gaussian, seeded, to_array
+from landscape.curvature.vectors import Array, seeded, to_array
 from landscape.errors import ArgumentError
 from landscape.results import Curve, Interval
 
@@ -277,54 +276,6 @@ def jensen_shannon_error(p: Smoothed, q: Smoothed) -> float:
             probes = max(probes, count)
     bias = distance - max(distance**2 - squared, 0.0) ** 0.5
     return float(bias + stdtrit(probes - 1, (1 + CONFIDENCE) / 2) * variance**0.5 + changed)
-
-
-@dataclasses.dataclass(frozen=True, repr=False)
-class Trace(Interval):
-    """A trace with its standard error and a 95 % confidence interval, which is a point for an exact trace."""
-
-    interval = ("value", "low", "high")
-
-    value: float
-    standard_error: float
-    low: float
-    high: float
-    num_products: int
-
-
-def trace(op: LinearMap, probes: int = 30, seed: int = 0) -> Trace:
-    """The trace of a symmetric operator by Hutch++ (Meyer et al. 2021), with `probes` products in all.
-
-    A third sketch the range, a third give its exact share, and Gaussian vectors in its complement the rest: their
-    mean has the standard error sqrt(2 / m) |A|_F of the deflated A, whose norm the same products estimate; the
-    interval takes Student's t. Exact for at most `probes` rows.
-    """
-    require_symmetric(op)
-    require_whole(op)
-    require_count("probes", probes)
-    op = Sound(op)
-    n, third = op.shape[0], probes // 3
-    if third < 2:
-        raise ArgumentError(f"{probes} probes: Hutch++ takes at least 6", "give more probes, such as 30")
-    if n <= probes:
-        exact = float((op @ torch.eye(n, dtype=op.dtype, device=op.device)).trace())
-        return Trace(exact, 0.0, exact, exact, n)
-    generator = seeded(seed)
-    Q = torch.linalg.qr(op @ gaussian(n, third, generator).to(op.device, op.dtype))[0]
-    range_image = op @ Q
-    known = float((Q * range_image).sum())
-    m = probes - 2 * third
-    z = gaussian(n, m, generator).to(op.device, op.dtype)
-    z = z - Q @ (Q.T @ z)
-    image = op @ z
-    image = image - Q @ (Q.T @ image)
-    from scipy.special import stdtrit
-
-    value = known + float((z * image).sum() / m)
-    error = (2 / m * float(image.square().sum() / m)) ** 0.5
-    rounding = 10 * n**0.5 * torch.finfo(op.dtype).eps * float(range_image.norm()) * third**0.5
-    reach = float(stdtrit(m - 1, (1 + CONFIDENCE) / 2)) * error + rounding
-    return Trace(value, error, value - reach, value + reach, probes)
 
 
 def _lockstep(op: LinearMap, z: Tensor, steps: int) -> list[Lanczos]:

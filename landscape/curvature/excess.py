@@ -17,7 +17,7 @@ from landscape.errors import ArgumentError
 from landscape.former import renamed
 from landscape.results import Interval
 
-_LEVELS = ("estimated", "bracketed", "certified")
+_LEVELS = ("vanished", "estimated", "bracketed", "certified")
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

@@ -10,8 +10,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from landscape.curvature.arguments import require_count
-from landscape.curvature.checks import require_labels
-from landscape.curvature.weights import IGNORED
+from landscape.curvature.losses import IGNORED, Evaluation, require_labels
 from landscape.errors import ArgumentError
 
 _CHUNK_BYTES = 1 << 26
@@ -38,6 +37,7 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor, chunk: 
     kept = flat != IGNORED
     if bool(kept.any()):
         require_labels(flat[kept], len(weight))
+    Evaluation.count("none", lambda: float(kept.sum()))
     values: Tensor = _Loss.apply(hidden.reshape(-1, hidden.shape[-1]), weight, flat, chunk)  # type: ignore[no-untyped-call]
     return values.view(labels.shape)
 

@@ -12,7 +12,7 @@ from landscape.curvature.complement import GATHERED, index_bounds
 from landscape.curvature.density import Count, Quadrature, quadrature
 from landscape.curvature.lanczos import EigenResult, Method, eigsh, is_dense, operator_norm
 from landscape.curvature.ldl import ShiftedLDL
-from landscape.curvature.operators import LinearMap, product_error, written_out
+from landscape.curvature.operators import MEASURED, UNDERFLOW, LinearMap, product_error, written_out
 from landscape.curvature.vectors import gaussian, probe_bound
 from landscape.errors import NumericsError
 from landscape.former import renamed
@@ -27,10 +27,11 @@ FAILURE = 1e-6
 class Inertia(Interval):
     """Counts of eigenvalues below -tolerance, within it and above it.
 
-    lower <= saddle index <= upper. level "certified": rounding cannot change the index, negative == lower == upper;
-    "bracketed": only the bracket is known, and negative, zero and positive are -1 unless its ends are equal;
-    "estimated": the upper bound is the order, and `estimate` says more. tolerance and error (of the
-    matrix or of its products) are absolute, as norms. failure_probability: of the upper bound, 0 where it is proved.
+    lower <= saddle index <= upper. level "certified": no matrix within the measured `error` of rounding has another
+    index, negative == lower == upper; "bracketed": only the bracket is known, and negative, zero and positive are -1
+    unless its ends are equal; "estimated": the upper bound is the order, and `estimate` says more; "vanished": all of
+    the block is 0 in float64, where it may have underflowed, and nothing is known. tolerance and error (of the matrix
+    or of its products) are absolute, as norms. failure_probability: of the upper bound, 0 where it is proved.
     estimate: the stochastic count with its 95 % interval, within the bracket, None at level "certified".
     """
 
@@ -60,10 +61,11 @@ def saddle_index(
 ) -> Inertia:
     """The inertia of a symmetric operator.
 
-    rel_tau: tau relative to |H|, which is known to 1e-3; default 1e-8 (dense) or 1e-3 (matrix-free). dense (auto: up
-    to 8000 rows): certified, by LDL^T factorisations; lanczos: bracketed, or estimated. upper: a bound on the index
-    known from theory, such as d * rank(G) (F14). Raises NumericsError if tau is not above the error of H; it names the
-    smallest valid one; and if more eigenvalues than `upper` are below -tau.
+    rel_tau: tau relative to |H|, which is known to 1e-3; default 1e-8 (dense) or 1e-3 (matrix-free), or twice what the
+    error of H allows at least, if that is larger. dense (auto: up to 8000 rows): certified, by LDL^T factorisations in
+    float64; lanczos: bracketed, or estimated. upper: a bound on the index known from theory, such as d * rank(G) (F14).
+    Raises NumericsError if tau is not above the error of H; it names the smallest valid one; and if more eigenvalues
+    than `upper` are below -tau.
     """
     require_symmetric(op)
     require_whole(op)
@@ -74,11 +76,24 @@ def saddle_index(
     if is_dense(method, op.shape[0]):
         H = written_out(op)
         norm = operator_norm(H, seed=seed)
-        found = certified(H.matrix, (TAU_DENSE if rel_tau is None else rel_tau) * norm, norm, H.error)
+        found = certified(H.matrix, absolute(rel_tau, TAU_DENSE, norm, least(H.matrix, norm, H.error)), norm, H.error)
         _require_bound(upper, found.lower, found.tolerance)
         return found
     eigen = eigsh(op, 10, method="lanczos", seed=seed, max_hvps=max_hvps)
     return bracketed(op, eigen, quadrature(op, seed=seed), rel_tau, seed, upper, max_hvps)
+
+
+def absolute(rel_tau: float | None, default: float, norm: float, least: float) -> float:
+    """The tolerance of an index; by default such a share of |H|, or twice the least that the error of H allows."""
+    if rel_tau is not None:
+        return rel_tau * norm
+    # Beyond |H| itself no tolerance says anything; it is refused.
+    return max(default * norm, min(2 * least, norm))
+
+
+def least(matrix: Tensor, norm: float, error: float) -> float:
+    """The least tolerance that can be certified by factorisations."""
+    return 2 * error + 10 * len(matrix) * torch.finfo(matrix.dtype).eps * norm
 
 
 def certified(
@@ -97,7 +112,9 @@ def certified(
     factored: H + tolerance, if known, which saves the rest.
     """
     n = len(matrix)
-    rho = 2 * error + 10 * n * torch.finfo(matrix.dtype).eps * norm
+    if norm == 0 and 0 < error <= UNDERFLOW:
+        return _inertia(n, 0, n, None, 0.0, "vanished", error)
+    rho = least(matrix, norm, error)
     require_honest(tolerance, rho, norm)
     if norm == 0:
         return _inertia(n, 0, 0, 0, tolerance, "certified", error)
@@ -143,8 +160,10 @@ def from_spectrum(eigen: EigenResult, tau: float | None = None, upper: int | Non
     """
     ritz, norm = eigen.ritz, eigen.operator_norm
     n = len(ritz)
-    tolerance = (TAU_DENSE if tau is None else tau) * norm
+    if norm == 0 and 0 < eigen.error <= UNDERFLOW:
+        return _inertia(n, 0, n, None, 0.0, "vanished", eigen.error)
     rho = 10 * n * torch.finfo(eigen.vectors.dtype).eps * norm + eigen.error
+    tolerance = absolute(tau, TAU_DENSE, norm, rho)
     require_honest(tolerance, rho, norm)
     lower, found = int((ritz < -tolerance - rho).sum()), int((ritz < -tolerance + rho).sum())
     level = "certified" if lower == found else "bracketed"
@@ -170,12 +189,15 @@ def bracketed(
     tau, absolute.
     """
     n, norm = op.shape[0], eigen.operator_norm
+    error = product_error(op, seed)
+    if norm == 0 and 0 < error <= UNDERFLOW:
+        return _inertia(n, 0, n, None, 0.0, "vanished", error, products=MEASURED + rule.num_products)
+    rho = error + 10 * n**0.5 * torch.finfo(op.dtype).eps * norm
     if tolerance is None:
-        tolerance = (TAU_LANCZOS if tau is None else tau) * norm
-    rho = product_error(op, seed) + 10 * n**0.5 * torch.finfo(op.dtype).eps * norm
+        tolerance = absolute(tau, TAU_LANCZOS, norm, rho)
     require_honest(tolerance, rho, norm)
     if norm == 0:
-        return _inertia(n, 0, 0, 0, tolerance, "bracketed", rho, products=4 + rule.num_products)
+        return _inertia(n, 0, 0, 0, tolerance, "bracketed", rho, products=MEASURED + rule.num_products)
     expected = rule.count_below(-GATHERED * tolerance).value
     search = index_bounds(op, eigen, tolerance, rho, FAILURE, max_products, seed, expected)
     lower = max(int((eigen.ritz < -tolerance - rho).sum()), search.lower)
@@ -187,7 +209,7 @@ def bracketed(
     failure = search.failure_probability if shown == highest else 0.0
     level = "bracketed" if bounds else "estimated"
     estimate = rule.count_below(-tolerance).within(lower, highest)
-    products = 4 + search.num_products + rule.num_products
+    products = MEASURED + search.num_products + rule.num_products
     return _inertia(n, lower, highest, None, tolerance, level, rho, failure, estimate, products)
 
 

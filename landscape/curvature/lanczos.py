@@ -20,8 +20,9 @@ from landscape.curvature.arguments import (
     require_vectors,
 )
 from landscape.curvature.ends import end_vectors, tridiagonal_ends
-from landscape.curvature.operators import LinearMap, known_error, written_out
+from landscape.curvature.operators import LinearMap, MatrixOperator, known_error, written_out
 from landscape.curvature.random_start import RandomRun, kuczynski_wozniakowski
+from landscape.curvature.rounding import RUNS, rounding_change
 from landscape.curvature.search import ENDS, HIDDEN_FAILURE, Search, Which
 from landscape.curvature.sound import Sound, require_range
 from landscape.curvature.spaces import space_of
@@ -44,12 +45,13 @@ class EigenResult(Curve):
     """Extreme eigenpairs of a symmetric operator, outermost first.
 
     values, residuals, converged (end, k); vectors (end, n, k): one end for "lowest" or "highest", lowest and
-    highest for `which` "both". residuals are |Hv - lambda v|_2 for the unit vectors returned, recomputed at the end.
+    highest for `which` "both". residuals are |Hv - lambda v|_2 for the unit vectors returned, recomputed at the end,
+    and, where H was not written out, what rounding may have moved Hv by.
     ritz: every eigenvalue if method is "dense", else every eigenvalue of the last projection, ascending.
     operator_norm: max |ritz|. orthonormality: max |V^T V - I| over the returned vectors. tol: the relative residual
     that counted as converged, never below what the precision can hold. error: of a matrix that was assembled, as its
     asymmetry shows it, or what an operator states; eigenvalues are right to residual + error. Residuals of products
-    show it themselves. converged also says that a random search of the complement of all vectors converged and found
+    include it. converged also says that a random search of the complement of all vectors converged and found
     no pair that belongs among them. hidden (end,): the i-th value is within `hidden` of the i-th eigenvalue of the
     operator as it is, copies counted, except with probability hidden_failure_probability: no eigenvalue that is not
     listed lies further out than the k-th value by more. 0 if method is "dense"; infinite if max_hvps left none for the
@@ -132,10 +134,11 @@ def eigsh(
         ritz, low, high = _dense(H.matrix, k)
         require_range(float(np.abs(ritz).max()), op.dtype)
         return _result(H, which, k, tol, ritz, low, high, error=H.error)
-    error, op = known_error(op), Sound(op)
+    given, error, op = op, known_error(op), Sound(op)
     search = Search(op, k, which, tol, seed, max_hvps)
     low, high = search.run(v0)
-    return _result(op, which, k, tol, search.krylov.theta, low, high, search, error)
+    is_matrix = isinstance(given, MatrixOperator)
+    return _result(op, which, k, tol, search.krylov.theta, low, high, search, error, is_matrix)
 
 
 def operator_norm(op: LinearMap, tol: float = 1e-3, seed: int = 0) -> float:
@@ -189,32 +192,40 @@ def _result(
     high: Tensor,
     search: Search | None = None,
     error: float = 0.0,
+    is_matrix: bool = False,
 ) -> EigenResult:
     """Rayleigh quotients and true residuals of the vectors found; without a search the matrix was factorised."""
     names = ENDS[which]
     ends = [{"lowest": low, "highest": high}[name] for name in names]
     values, residuals, defects = [], [], []
     norm, space = max(abs(ritz[0]), abs(ritz[-1])), space_of(op)
+
+    def norms(X: Tensor) -> Tensor:
+        return space.inner(X, X).diagonal().clamp_min(0).sqrt()
+
     for vectors in ends:
         image, gram = op @ vectors, space.inner(vectors, vectors)
         theta = space.inner(vectors, image).diagonal() / gram.diagonal()
         left_over = image - vectors * theta
-        residuals.append(space.inner(left_over, left_over).diagonal().clamp_min(0).sqrt())
+        residual = norms(left_over)
+        if search is not None and not is_matrix:
+            residual = residual + rounding_change(op.__matmul__, vectors, image, 0, norms).to(residual)
+        residuals.append(residual)
         values.append(theta)
         defects.append((gram - torch.eye(k).to(gram)).abs().max())
-    residual = to_array(torch.stack(residuals))
-    converged, hidden = residual + error <= tol * norm, np.zeros(len(ends))
+    found = to_array(torch.stack(residuals))
+    converged, hidden = found + error <= tol * norm, np.zeros(len(ends))
     if search is not None:
         converged &= np.array([[name in search.searched] for name in names])
         # Weyl: the projection on the vectors and on their complement differs from H by their residuals.
         hidden += [search.beyond[name] for name in names]
-        hidden += np.linalg.norm(residual) if search.failure else 0.0
+        hidden += np.linalg.norm(found) if search.failure else 0.0
     return EigenResult(
         values=to_array(torch.stack(values)),
         vectors=torch.stack(ends),
-        residuals=residual,
+        residuals=found,
         converged=converged,
-        num_products=search.products + len(ends) * k if search else 0,
+        num_products=search.products + (1 + RUNS) * len(ends) * k if search else 0,
         method="lanczos" if search else "dense",
         ritz=ritz,
         operator_norm=float(norm),

@@ -4,53 +4,67 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.utils.checkpoint
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.dropout import _DropoutNd
-from torch.nn.modules.instancenorm import _InstanceNorm
 
 from landscape.errors import ArgumentError, suggest
-from landscape.text import first_few
 
 
 class ModuleFunction:
-    """A module as a function of (parameters by name, inputs), in one precision.
+    """A module as a function of (parameters by name, inputs), in one precision; the module is left as it was.
 
-    inputs: one argument; a tuple or list of them; a dict of keyword arguments.
-
-    Parameters that are not given, and buffers, are constants, copied so that none is changed. Raises
-    ArgumentError for names and shapes that the module does not have, for one tied tensor given twice, and for
-    submodules whose training mode changes the loss.
+    inputs: one argument, or a tuple or list of them; a mapping is keyword arguments where the module takes these, else
+    one argument. Parameters that are not given, and buffers, are constants, copied so that none is changed. Names may
+    have the prefixes of torch.compile, DataParallel and DistributedDataParallel. Raises ArgumentError for names and
+    shapes that the module does not have, and for one tied tensor given twice.
     """
 
     def __init__(self, module: nn.Module, dtype: torch.dtype) -> None:
-        self.module, self.dtype = module, dtype
-        self._by_mode = {name: m for name, m in module.named_modules() if _depends_on_mode(m)}
-        self._require_eval()
+        self.module, self.dtype = unwrapped(module), dtype
+        self._held: Mapping[str, Tensor] | None = None
 
-    def __call__(self, params: Mapping[str, Tensor], inputs: Any) -> Any:
-        self._require_eval()
+    @contextlib.contextmanager
+    def at(self, params: Mapping[str, Tensor]) -> Iterator[None]:
+        """Context in which the module has these parameters, also where backward computes forward again."""
+        if self._held is params:
+            yield
+            return
         own = {
             **dict(self.module.named_parameters(remove_duplicate=False)),
             **dict(self.module.named_buffers(remove_duplicate=False)),
         }
-        self._require_names(params, own)
+        given = {n if n in own else plain_name(n): p for n, p in params.items()}
+        self._require_names(given, own)
         # By identity: one tensor for all places of a tied parameter.
-        values = {id(own[n]): p for n, p in params.items()}
+        values = {id(own[n]): p.to(self.dtype) for n, p in given.items()}
         values |= {id(p): in_precision(p.detach(), self.dtype).clone() for p in own.values() if id(p) not in values}
-        everything = {n: values[id(p)] for n, p in _each_place(self.module).items()}
-        # As a DataLoader's collated samples are usually passed on.
-        arguments, keywords = (), {}
-        if isinstance(inputs, dict):
-            keywords = inputs
-        else:
-            arguments = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
-        return torch.func.functional_call(self.module, everything, arguments, keywords, tie_weights=False)
+        places = [
+            (holder, name, held)
+            for part in self.module.modules()
+            for holder in (part._parameters, part._buffers)
+            for name, held in holder.items()
+            if held is not None
+        ]
+        before, self._held = self._held, params
+        try:
+            for holder, name, held in places:
+                holder[name] = values[id(held)]  # type: ignore[assignment]
+            yield
+        finally:
+            for holder, name, held in places:
+                holder[name] = held  # type: ignore[assignment]
+            self._held = before
+
+    def __call__(self, params: Mapping[str, Tensor], inputs: Any) -> Any:
+        with self.at(params):
+            return called(self.module, inputs)
 
     @property
     def is_training(self) -> bool:
@@ -60,15 +74,8 @@ class ModuleFunction:
     def replaced(self, params: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The module's own trainable parameters, in whose place these are given."""
         own = dict(self.module.named_parameters(remove_duplicate=False))
-        return {name: own[name] for name in params if name in own and own[name].requires_grad}
-
-    def _require_eval(self) -> None:
-        active = [f"{type(m).__name__} {name!r}" for name, m in self._by_mode.items() if m.training]
-        if active:
-            raise ArgumentError(
-                f"in training mode: {first_few(active, 3)}",
-                "call model.eval(): dropout is random, and batch norm ties the samples of a chunk together",
-            )
+        names = {name if name in own else plain_name(name) for name in params}
+        return {name: own[name] for name in own if name in names and own[name].requires_grad}
 
     def _require_names(self, params: Mapping[str, Tensor], known: Mapping[str, Tensor]) -> None:
         first: dict[int, str] = {}
@@ -88,24 +95,50 @@ class ModuleFunction:
                 )
 
 
-def _each_place(module: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers by one name for each place that holds them: all of a tied one, one of a shared submodule.
+def called(module: Callable[..., Any], inputs: Any) -> Any:
+    """What a module returns for the inputs of a batch, as a DataLoader's collated samples are usually passed on."""
+    if isinstance(inputs, Mapping):
+        return module(**inputs) if _binds(module, (), inputs) else module(inputs)
+    if type(inputs) in (tuple, list):
+        return module(*inputs) if _binds(module, inputs, {}) else module(inputs)
+    return module(inputs)
 
-    By a second name of the same place functional_call would leave in the module what it has put there.
-    """
-    return {
-        name: held
-        for prefix, part in module.named_modules()
-        for named in (part.named_parameters, part.named_buffers)
-        for name, held in named(prefix, recurse=False, remove_duplicate=False)
-    }
+
+def _binds(module: Callable[..., Any], arguments: Sequence[Any], keywords: Mapping[str, Any]) -> bool:
+    function = module.forward if isinstance(module, nn.Module) else module
+    with contextlib.suppress(ValueError):
+        try:
+            inspect.signature(function).bind(*arguments, **keywords)
+        except TypeError:
+            return False
+    return True
+
+
+def unwrapped(module: nn.Module) -> nn.Module:
+    """The module inside of torch.compile, DataParallel and DistributedDataParallel, which compute the same."""
+    while True:
+        if isinstance(inner := getattr(module, "_orig_mod", None), nn.Module):
+            module = inner
+        elif isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
+            module = module.module
+        else:
+            return module
+
+
+def plain_name(name: str) -> str:
+    """The name of a parameter without what these put before it."""
+    while (short := re.sub(r"^(module|_orig_mod)\.", "", name)) != name:
+        name = short
+    return name
 
 
 def first_names(module: nn.Module) -> dict[str, str]:
-    """The name that a tied parameter counts under, by each of its other names."""
-    first = {id(p): name for name, p in module.named_parameters()}
-    every = module.named_parameters(remove_duplicate=False)
-    return {name: first[id(p)] for name, p in every if name != first[id(p)]}
+    """The name that a tied parameter, or buffer, counts under, by each of its other names."""
+    found = dict[str, str]()
+    for named in (module.named_parameters, module.named_buffers):
+        first = {id(p): name for name, p in named()}
+        found |= {name: first[id(p)] for name, p in named(remove_duplicate=False) if name != first[id(p)]}
+    return found
 
 
 def device_of(model: object) -> torch.device | None:
@@ -141,34 +174,35 @@ def loss_in_precision(loss: Callable[..., Tensor], dtype: torch.dtype) -> Callab
 
 
 @contextlib.contextmanager
-def plain_attention() -> Iterator[None]:
-    """Context in which attention takes torch's plain kernels, as the fused ones have no second derivative.
+def twice_differentiable(dtype: torch.dtype) -> Iterator[None]:
+    """Context in which models are differentiated twice: with gradients, and without what forbids them.
 
-    Nor does nn.TransformerEncoder take its fast path, which it does without gradients alone: where tokens are masked,
-    its outputs are others than those that are differentiated.
+    Attention takes torch's plain kernels, as the fused ones have no second derivative; nn.TransformerEncoder not its
+    fast path, whose outputs are others where tokens are masked. Reentrant activation checkpointing, which
+    torch.autograd.grad cannot pass, computes the same without it. What a model makes by torch.zeros is in `dtype`.
     """
-    before = torch.backends.mha.get_fastpath_enabled()
+    fast, default = torch.backends.mha.get_fastpath_enabled(), torch.get_default_dtype()
+    reentrant = torch.utils.checkpoint.CheckpointFunction
     torch.backends.mha.set_fastpath_enabled(False)
+    torch.utils.checkpoint.CheckpointFunction = _NotCheckpointed  # type: ignore[misc, assignment]
+    torch.set_default_dtype(dtype)
     try:
-        with sdpa_kernel(SDPBackend.MATH):
+        with torch.inference_mode(False), torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
             yield
     finally:
-        torch.backends.mha.set_fastpath_enabled(before)
+        torch.set_default_dtype(default)
+        torch.utils.checkpoint.CheckpointFunction = reentrant  # type: ignore[misc]
+        torch.backends.mha.set_fastpath_enabled(fast)
+
+
+class _NotCheckpointed:
+    """In the place of torch.utils.checkpoint.CheckpointFunction."""
+
+    @staticmethod
+    def apply(function: Callable[..., Any], _: bool, *arguments: Any) -> Any:
+        return function(*arguments)
 
 
 def in_precision(x: Tensor, dtype: torch.dtype) -> Tensor:
     """Floating-point tensors in `dtype`, complex ones in its complex counterpart, others as they are."""
     return x.to(dtype.to_complex() if x.is_complex() else dtype) if x.is_floating_point() or x.is_complex() else x
-
-
-def _depends_on_mode(module: nn.Module) -> bool:
-    """Whether training mode changes the outputs of a submodule."""
-    if isinstance(module, _BatchNorm | nn.RReLU):
-        return True
-    if isinstance(module, _InstanceNorm):
-        return module.track_running_stats
-    if isinstance(module, _DropoutNd):
-        return module.p > 0
-    if isinstance(module, nn.RNNBase):
-        return module.dropout > 0 and module.num_layers > 1
-    return isinstance(module, nn.MultiheadAttention) and module.dropout > 0

@@ -1,7 +1,8 @@
-"""The loss whose curvature is measured, normalised once: a mean over samples plus the L2 term."""
+"""The loss whose curvature is measured: a mean over batches, each of which counts what it holds, plus the L2 term."""
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -9,147 +10,134 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from landscape.curvature.checks import (
+    WHOLE,
     blaming,
+    leaves_of,
     random_state,
     require_finite,
     require_independent,
-    require_labels,
-    require_outputs,
     require_parameters,
     require_replaced,
     require_same,
     require_settings,
     require_used,
-    require_values,
+    require_value,
+    require_weight,
     unused_in,
 )
-from landscape.curvature.data import Piece, Tree, as_data, checksum, fresh, shapes
+from landscape.curvature.data import Batch, Piece, as_data, checksum, fresh, shapes, size_of, tensors_of
 from landscape.curvature.differences import require_derivatives
-from landscape.curvature.modules import ModuleFunction, constants, device_of, loss_in_precision, plain_attention
+from landscape.curvature.losses import Evaluation, cross_entropy, mse, require_one_shape
+from landscape.curvature.modules import (
+    ModuleFunction,
+    called,
+    constants,
+    device_of,
+    loss_in_precision,
+    twice_differentiable,
+)
 from landscape.curvature.part import taken
-from landscape.curvature.weights import WeightFunction, Weights
-from landscape.errors import ArgumentError, kind_of
+from landscape.errors import ArgumentError, DoesNotFitError, LandscapeError, kind_of
 from landscape.results import Shown
 
 Parameters = Mapping[str, Tensor]
-PerSampleLoss = Callable[[Tensor, Any], Tensor]
-Adapter = Callable[[Any], Tensor]
+Loss = Callable[[Any, Any], Tensor]
+"""Of (outputs, targets), or of (model, batch)."""
 Ask = tuple[str, tuple[str, ...], tuple[str, ...]]
 """What is summed over samples: "value", "gradient" or a part of the Hessian; of the latter rows and columns."""
 Sum = Callable[[Ask, Parameters, Tensor, Callable[[Tensor], Tensor]], Tensor]
 """Sums what a function makes of vectors at the given parameters, here and on the ranks that hold other samples."""
 
-
 _NOTHING = torch.zeros(0, dtype=torch.float64)
 differentiable = torch.inference_mode(False)
 """Decorates what needs derivatives: without it those of a caller in torch.no_grad or inference_mode would be zeros."""
-
-
-def cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Tensor:
-    """Cross-entropy of each sample or token, as log1p(sum_{c != t} exp(z_c - z_t)) + z_t - z_y, t the likeliest class.
-
-    logits (..., C), labels (...) class indices; returns (...). Unlike -log softmax it keeps full relative precision
-    at any loss, in the value and in both derivatives, whether the likeliest class is the label or not.
-    label_smoothing s puts (1 - s) on the label and s/C on every class, as torch.nn.functional.cross_entropy does:
-    it adds s (z_y - mean z), which is linear and costs no digit of the curvature. Raises ArgumentError for anything
-    but one class index of at least two classes.
-    """
-    if labels.is_floating_point() or labels.dtype == torch.bool or labels.shape != logits.shape[:-1]:
-        raise ArgumentError(
-            f"cross_entropy of logits {tuple(logits.shape)} and labels {tuple(labels.shape)}, {labels.dtype}",
-            "labels are class indices, integers of shape logits.shape[:-1], such as labels[:, 0] of (N, 1); for "
-            "probabilities write the loss: lambda z, y: -(y * z.log_softmax(-1)).sum(-1)",
-        )
-    if logits.shape[-1] < 2:
-        raise ArgumentError(
-            "cross_entropy of one class is 0 whatever the parameters",
-            "for binary labels take torch.nn.functional.binary_cross_entropy_with_logits with reduction='none'",
-        )
-    index = labels.long()[..., None]
-    if logits.device.type == "cpu" and index.numel():
-        require_labels(labels, logits.shape[-1])
-    # No derivative has a p - p^2 of the likeliest class: it comes from those of the others, of which none exceeds 1/2.
-    highest, top = logits.max(-1, keepdim=True)
-    apart = logits - highest
-    others = apart.scatter(-1, top, -torch.inf)
-    # Where the label is the likeliest class, a gradient of 1 - 1 + p would pass through the difference.
-    right = others.gather(-1, index).masked_fill(index == top, 0.0)[..., 0]
-    hard = others.exp().sum(-1).log1p() - right
-    return hard + label_smoothing * (right - apart.mean(-1)) if label_smoothing else hard
-
-
-def mse(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Squared error of each sample, averaged over the outputs; outputs and targets (N, ...), returns (N,).
-
-    Raises ArgumentError for two shapes.
-    """
-    if outputs.shape != targets.shape:
-        raise ArgumentError(
-            f"mse of outputs {tuple(outputs.shape)} and targets {tuple(targets.shape)}",
-            "give both the same shape, such as targets[:, None] for outputs (N, 1)",
-        )
-    return (outputs - targets).square().reshape(len(outputs), -1).mean(1)
+_MODEL = ("model", "module", "net", "network", "m")
+"""What a loss of (model, batch) mostly calls its first argument."""
+_CONVEX = (
+    (cross_entropy, mse, F.cross_entropy, F.mse_loss, F.binary_cross_entropy_with_logits, F.l1_loss, F.huber_loss),
+    (nn.CrossEntropyLoss, nn.MSELoss, nn.BCEWithLogitsLoss, nn.L1Loss, nn.HuberLoss, nn.SmoothL1Loss),
+)
+_PROBE = 32
+"""Most samples by which derivatives are checked."""
 
 
 class Objective(Shown):
-    """L(theta) = (1/N) sum_n loss(model(theta, x_n), y_n) + (weight_decay/2) |theta|^2.
+    """L(theta) = sum_b w_b loss_b(theta) / sum_b w_b + (weight_decay/2) |theta|^2 over batches b.
 
-    `model` is a torch module, or a function of (parameters by name, inputs), that returns one tensor, or what `outputs`
-    makes one of. `inputs` and `targets` hold the whole data set, first axis samples: tensors, or any
-    torch.utils._pytree of them; a module gets a tuple or list as its arguments, and a dict as keyword arguments.
-    `chunk_size` samples go through the model at once. Without targets `inputs` is a DataLoader, or another re-iterable
-    of (inputs, targets) batches, each of which is a chunk; the mean is over all samples, whatever the batches' sizes.
-    `loss` maps the outputs and targets of n samples to n values. With `per_token` it maps them to (n, T) values and L
-    is the mean over all tokens; integer targets (n, T) that are -100, or the ignore_index of `loss`, are excluded:
-    an index inside a lambda is not detected, and its tokens count as zeros. With class weights, of a
-    nn.CrossEntropyLoss or nn.NLLLoss or in a functools.partial of their functions, L is the weighted mean that these
-    give; `weights` maps targets to a weight, such as a mask, of each sample or token.
-    Floating inputs and buffers are used in `dtype`. Nothing of the module is changed: no .grad, mode or requires_grad.
-    Attention goes through torch's plain kernel, since the fused ones have no second derivative.
+    model: a torch module, or a function of (parameters by name, inputs).
+    data: one batch, or a DataLoader or list of batches: pairs (inputs, targets), dicts, graphs or other objects that
+    hold tensors. `Objective(model, inputs, targets, ...)` is one pair. Inputs that are a tuple or a dict are a module's
+    arguments.
+    loss: a torch loss, module or function, with its own reduction, mean (or none) and sum being torch's own value over
+    all of the data; a function of (outputs, targets); or any function of (model, batch) that returns a number.
+    Default: `cross_entropy`; of dicts with `labels`, the `loss` that a model of Hugging Face returns for them.
+    weight: what a batch counts in the mean, as a function of it; default: what torch's own mean divides by, which for a
+    cross-entropy are the tokens, or class weights, that count; else its samples.
+    chunk_size: samples that go through the model at once. Without it a batch is never cut; with it only where the loss
+    is one value a sample, which has to be the same whatever samples are beside it.
+    Floating-point data and buffers are used in `dtype`. Nothing of the module is changed: no .grad, mode, buffer or
+    requires_grad. Cross-entropy of torch is evaluated in a form that keeps its digits at low loss; attention goes
+    through torch's plain kernel, since the fused ones have no second derivative.
     Raises ArgumentError, a ValueError, for data, modules and losses that have no Hessian in this sense.
     """
 
-    shown = ("count", "num_chunks", "weight_decay", "dtype", "device")
+    shown = ("count", "num_pieces", "weight_decay", "dtype", "device")
 
     @differentiable
     def __init__(
         self,
         model: nn.Module | Callable[[Parameters, Any], Any],
-        inputs: Tree,
-        targets: Tree = None,
-        loss: PerSampleLoss = cross_entropy,
+        data: Any,
+        targets: Any = None,
+        loss: Loss | None = None,
         weight_decay: float = 0.0,
         chunk_size: int | None = None,
         dtype: torch.dtype = torch.float64,
-        per_token: bool = False,
-        outputs: Adapter | None = None,
-        weights: WeightFunction | None = None,
+        weight: Callable[[Batch], float] | None = None,
     ) -> None:
-        require_settings(model, loss, weight_decay, dtype)
-        self._data = as_data(inputs, targets, chunk_size, device_of(model))
+        if loss is None and callable(targets) and not tensors_of(targets):
+            targets, loss = None, targets
+        require_settings(model, loss, weight_decay, dtype, weight)
+        self._data = as_data(data, targets, chunk_size, device_of(model))
         if part := taken():
             part.seen.append(f"{checksum([constants(model), constants(loss)]):08x}")
-        self._given = (model, loss, weight_decay, per_token, outputs, weights)
+        self._given, self._weight = (model, loss, weight), weight
+        self.dtype, self.weight_decay, self.device = dtype, weight_decay, self._data.device
         self._model = ModuleFunction(model, dtype) if isinstance(model, nn.Module) else model
-        self.dtype, self.weight_decay, self.device, self._adapt = dtype, weight_decay, self._data.device, outputs
-        self._loss = loss_in_precision(loss, dtype)
-        self._weights = Weights(loss, per_token, weights)
-        self.count = self._weights.total((piece()[1] for piece in self._data.pieces()), is_whole=part is None)
-        self._is_part, self._over = False, cast(Sum | None, None)
-        self._is_deterministic = False
+        chosen = self._default_loss() if loss is None else loss
+        self.loss = chosen
+        self._reduction, self._is_convex = _reduction_of(chosen), _is_convex(chosen)
+        self._loss = loss_in_precision(chosen, dtype)
+        self._takes_model: bool | None = True if chosen is _own_loss else None
+        self._evaluation: Evaluation | None = None
+        self._is_part, self._over = part is not None, cast(Sum | None, None)
+        self._count: float | None = 1.0 if self._reduction == "sum" and weight is None else None
         self._sound: set[tuple[str, ...]] = set()
-        self._left_alone: set[tuple[str, ...]] = set()
+        self._probed: Piece | None = None
+        # As in training, unless a model that makes tensors of its own does not run so.
+        self._default = torch.get_default_dtype()
 
     def in_dtype(self, dtype: torch.dtype) -> Objective:
         """The same objective in another precision."""
-        model, loss, decay, per_token, outputs, weights = self._given
-        other = Objective(
-            model, self._data, None, loss, decay, dtype=dtype, per_token=per_token, outputs=outputs, weights=weights
-        )
-        other._sound, other._left_alone = self._sound, self._left_alone
-        other.count, other._is_part, other._over = self.count, self._is_part, self._over
+        model, loss, weight = self._given
+        other = Objective(model, self._data, None, loss, self.weight_decay, dtype=dtype, weight=weight)
+        other._takes_model, other._count, other._sound = self._takes_model, self._count, self._sound
+        other._is_part, other._over = self._is_part, self._over
+        return other
+
+    def with_model(self, model: nn.Module) -> Objective:
+        """The same objective of a copy of the module with other buffers."""
+        other = copy.copy(self)
+        other._given, other._model = (model, *self._given[1:]), ModuleFunction(model, self.dtype)
+        return other
+
+    def with_decay(self, weight_decay: float) -> Objective:
+        """The same objective with another L2 term; what was checked is not checked again."""
+        other = copy.copy(self)
+        other.weight_decay = weight_decay
         return other
 
     def spread(self, count: float, over: Sum | None = None) -> Objective:
@@ -158,9 +146,8 @@ class Objective(Shown):
         over: adds what other ranks make of the rest; without it every sum is that over the samples here, without L2,
         which the one rank that has `over` counts.
         """
-        other = copy.copy(self)
-        other.weight_decay = self.weight_decay if over else 0.0
-        other.count, other._is_part, other._over = count, True, over
+        other = self.with_decay(self.weight_decay if over else 0.0)
+        other._count, other._is_part, other._over = count, True, over
         return other
 
     def total(self, ask: Ask, params: Parameters, vectors: Tensor, own: Callable[[Tensor], Tensor]) -> Tensor:
@@ -168,90 +155,115 @@ class Objective(Shown):
         return own(vectors) if self._over is None else self._over(ask, params, vectors, own)
 
     @property
-    def num_chunks(self) -> int:
-        """Chunks of samples that one pass takes."""
-        return self._data.num_chunks
+    def count(self) -> float:
+        """What the sum over batches is divided by; 1 for a loss that is a sum."""
+        if self._count is None:
+            if not isinstance(self._model, ModuleFunction):
+                return float("nan")
+            self._pass(dict(self._model.module.named_parameters()))
+        return cast(float, self._count)
+
+    @property
+    def sums(self) -> dict[int, int]:
+        """Checksums of the batches by their numbers, on one of several ranks of its own alone."""
+        return self._data.sums
+
+    @property
+    def is_sum(self) -> bool:
+        """Whether the loss is a sum, not a mean."""
+        return self._reduction == "sum" and self._weight is None
+
+    @property
+    def num_pieces(self) -> int:
+        """Batches, or chunks of them, that one pass takes."""
+        return self._data.num_pieces
 
     @property
     def has_convex_loss(self) -> bool:
-        """Whether the loss is known to be convex in the outputs: `cross_entropy` or `mse`."""
-        return getattr(self._loss, "func", self._loss) in (cross_entropy, mse)
+        """Whether the loss is known to be convex in the outputs: cross-entropies, squared and absolute errors."""
+        return self._is_convex
 
-    def require_deterministic(self, params: Parameters) -> None:
-        """Raise ValueError if the loss of the same parameters differs between two calls, as with dropout."""
-        self._require_left_alone(params)
-        if self._is_deterministic:
+    @contextlib.contextmanager
+    def at(self, params: Parameters) -> Iterator[None]:
+        """Context in which the model has these parameters and can be differentiated: around forward and backward.
+
+        Backward may compute parts of forward again (activation checkpointing).
+        """
+        held = self._model.at(params) if isinstance(self._model, ModuleFunction) else contextlib.nullcontext()
+        with self._evaluating(), held:
+            yield
+
+    @contextlib.contextmanager
+    def _evaluating(self) -> Iterator[Evaluation]:
+        if self._evaluation is not None:
+            yield self._evaluation
             return
-        for at in self._data.pieces():
-            with torch.no_grad():
-                once, twice = (float(self._chunk(at, params)) for _ in range(2))
-            if abs(once - twice) > 1e-6 * abs(once):
-                raise ArgumentError(
-                    f"the loss of the same parameters is {once:.9g} and then {twice:.9g}: curvature needs a "
-                    "deterministic loss",
-                    "put the module in eval mode (dropout), or fix its random numbers",
-                )
-        if isinstance(self._model, ModuleFunction) and self._model.is_training:
-            self._require_nothing_drawn(params)
-        self._is_deterministic = True
+        with twice_differentiable(self._default), Evaluation(self.dtype) as self._evaluation:
+            try:
+                yield self._evaluation
+            finally:
+                self._evaluation = None
 
     @differentiable
     def require_sound(self, params: Parameters) -> None:
-        """Raise unless the loss is one finite value per sample or token that depends on each of the parameters.
+        """Raise unless the loss is one finite value at these parameters that depends on each of them, twice.
 
-        ArgumentError also where the samples of a chunk depend on each other or automatic differentiation is wrong,
-        NumericsError where a value is not finite. Once for each set of names: some 9 passes over 32 samples, and over
-        chunks until each parameter has been used.
+        ArgumentError also where the loss of the same parameters differs between two calls, where samples of a batch
+        that is cut depend on each other, and where automatic differentiation is wrong; NumericsError where a value is
+        not finite. Once for each set of names: two passes over the data, two more over a batch that is cut, and
+        derivatives by at most a quarter of its samples, or where they cannot be taken apart all.
         """
-        self._require_left_alone(params)
         if tuple(params) in self._sound:
             return
-        at, halves = self._data.probe()
-        with torch.no_grad():
-            outputs = self._outputs(at, params)
-            values = self._values(at, outputs)
-            if getattr(self._loss, "func", self._loss) is cross_entropy:
-                targets = [self._weights.clean(piece()[1]) for piece in self._data.pieces()]
-                require_labels(torch.stack([x for y in targets for x in y.aminmax()]), outputs.shape[-1])
-            require_finite(values)
-            if (self.num_chunks > 1 or self._is_part) and len(values) > 1:
-                parts = [self._values(half, self._outputs(half, params)) for half in halves]
-                require_independent(values, torch.cat(parts), outputs)
+        probe = self._probe(params)
+        self._require_left_alone(probe, params)
+        once, twice = self._pass(params), self._pass(params)
+        require_finite(once)
+        for a, b in zip(once.tolist(), twice.tolist(), strict=True):
+            if abs(a - b) > 1e-6 * abs(a):
+                raise ArgumentError(
+                    f"the loss of the same parameters is {a:.9g} and then {b:.9g}: it has to be deterministic",
+                    "put the module in eval mode (dropout), or fix its random numbers",
+                )
+        if isinstance(self._model, ModuleFunction) and self._model.is_training:
+            self._require_nothing_drawn(probe, params)
+        if self._data.is_cut:
+            self._require_cuttable(params)
         if not self._is_part:
-            require_used(self.unused(params))
+            require_used(self.unused(params, probe))
         with blaming("the loss cannot be differentiated"):
             if isinstance(self._model, ModuleFunction):
                 # Copies, as the module's own parameters may be the ones that are given.
-                given = {n: p.detach().clone() for n, p in params.items()}
-                require_replaced(self._chunk(at, given), self._model.replaced(params))
-            self._require_derivatives(at, params)
+                require_replaced(self._term(probe, self._leaves(params)), self._model.replaced(params))
+            self._require_derivatives(probe, params)
         self._sound.add(tuple(params))
 
-    def unused(self, params: Parameters) -> list[str]:
+    def unused(self, params: Parameters, probe: Piece | None = None) -> list[str]:
         """Parameters that the loss of no sample here depends on."""
-        at, _ = self._data.probe()
+        pieces = [*([probe] if probe else []), *self._data.pieces()]
         with blaming("the loss cannot be differentiated"):
-            return unused_in((functools.partial(self._chunk, s) for s in (at, *self._data.pieces())), params)
+            return unused_in((functools.partial(self._term, piece) for piece in pieces), params, self.at)
 
     def terms(self) -> Iterator[Callable[[Parameters], Tensor]]:
-        """Functions of the parameters that sum to the objective, one per chunk of samples and one for L2."""
-        for at in self._data.pieces():
-            yield functools.partial(self._chunk, at)
+        """Functions of the parameters that sum to the objective, one per batch or chunk and one for L2."""
+        for piece in self._data.pieces():
+            yield functools.partial(self._term, piece)
         if self.weight_decay:
             yield self._penalty
 
     def chunks(self) -> Iterator[tuple[Callable[[Parameters], Tensor], Callable[[Tensor], Tensor]]]:
-        """Per chunk of samples, the model's outputs as a function of the parameters, and the loss of outputs."""
-        for at in self._data.pieces():
-            yield functools.partial(self._outputs, at), functools.partial(self._loss_of, at)
+        """Per batch or chunk, the model's outputs as a function of the parameters, and the loss of outputs.
+
+        Raises ArgumentError for a loss of (model, batch), which has no outputs of its own.
+        """
+        for piece in self._data.pieces():
+            yield functools.partial(self._tensor, piece), functools.partial(self._loss_of, piece)
 
     @differentiable
     def linearised(self, params: Parameters) -> Iterator[Callable[[Parameters], Tensor]]:
         """Per chunk, its outputs weighted by d loss / d output at `params`: only the outputs' own curvature is left."""
         for outputs, loss in self.chunks():
-            with torch.no_grad():
-                at = outputs(params)
-            at.requires_grad_()
+            at = outputs(params).detach().requires_grad_()
             (slope,) = gradients(loss(at), [at])
             yield functools.partial(_weighted, outputs, slope)
 
@@ -259,48 +271,272 @@ class Objective(Shown):
     def gradient(self, params: Parameters) -> dict[str, Tensor]:
         """Gradient by parameter name."""
         require_parameters(params, self.device)
-        leaves = {n: p.detach().to(self.dtype, copy=True).requires_grad_() for n, p in params.items()}
+        leaves = self._leaves(params)
         self.require_sound(leaves)
         found = self.total(("gradient", (), ()), leaves, _NOTHING, lambda _: self.own_gradient(leaves))
         pieces = found.split([p.numel() for p in leaves.values()])
         return {n: piece.view_as(p) for (n, p), piece in zip(leaves.items(), pieces, strict=True)}
 
+    def _leaves(self, params: Parameters) -> dict[str, Tensor]:
+        """Copies that a model may differentiate by, as it does those of its own in training."""
+        return {n: p.detach().to(self.dtype, copy=True).requires_grad_() for n, p in params.items()}
+
     def own_gradient(self, params: Parameters) -> Tensor:
         """The gradient (n,) of the terms here."""
         total = [torch.zeros_like(p) for p in params.values()]
         for term in self.terms():
-            for sum_, g in zip(total, gradients(term(params), params.values()), strict=True):
-                sum_ += g
+            with self.at(params):
+                for sum_, g in zip(total, gradients(term(params), params.values()), strict=True):
+                    sum_ += g
         return torch.cat([g.reshape(-1) for g in total])
 
+    @differentiable
     def value(self, params: Parameters) -> float:
         """The objective itself."""
-        self._require_left_alone(params)
+        require_parameters(params, self.device)
+        params = self._leaves(params)
+        if tuple(params) not in self._sound:
+            self._require_left_alone(self._probe(params), params)
         return float(self.total(("value", (), ()), params, _NOTHING, lambda _: self.own_value(params)))
 
     def own_value(self, params: Parameters) -> Tensor:
         """The sum (1,) of the terms here."""
-        with torch.no_grad():
-            return torch.tensor([sum(float(term(params)) for term in self.terms())], dtype=torch.float64)
+        values = self._pass(params)
+        found = values.sum() / self.count + (self._penalty(params).detach() if self.weight_decay else 0.0)
+        return found.double().reshape(1)
 
-    def _require_left_alone(self, params: Parameters) -> None:
-        """Raise ArgumentError for a model that writes into its parameters; tried on copies, once for a set of names."""
-        if tuple(params) in self._left_alone:
-            return
+    # --- the value of a batch ---
+
+    def _pass(self, params: Parameters) -> Tensor:
+        """w_b loss_b of every batch or chunk, and with it `count`, where it is not known."""
+        values, weights = [], []
+        for piece in self._data.pieces():
+            value, weight = self._sum(piece(), params)
+            values.append(value.detach())
+            weights.append(weight)
+        if self._count is None:
+            self._count = sum(weights)
+            if not self._is_part and not self._count > 0:
+                raise ArgumentError(
+                    "nothing counts: the weights of all batches are 0",
+                    "give some samples a target, a class weight or a weight above 0",
+                )
+        return torch.stack(values)
+
+    def _term(self, piece: Piece, params: Parameters) -> Tensor:
+        value, weight = self._sum(piece(), params)
+        # Before the first pass: what a check sees need not be in the right scale.
+        return value / ((weight or 1.0) if self._count is None else self._count)
+
+    def _sum(self, batch: Batch, params: Parameters) -> tuple[Tensor, float]:
+        """w_b loss_b and w_b."""
+        with self.at(params):
+            try:
+                return self._sum_here(batch, params)
+            except ArgumentError as error:
+                if self._default == self.dtype or not any(word in str(error) for word in ("dtype", "scalar type")):
+                    raise
+            torch.set_default_dtype(self.dtype)
+            found = self._sum_here(batch, params)
+            self._default = self.dtype
+            return found
+
+    def _sum_here(self, batch: Batch, params: Parameters) -> tuple[Tensor, float]:
+        if self._takes_model is None:
+            self._takes_model = self._finds_model(batch, params)
+        with self._counting():
+            if not self._takes_model:
+                return self._of_outputs(self._outputs(batch, params), batch)
+            used = fresh(batch, self.dtype)
+            with self._beside(used), blaming(f"the loss fails on a batch {shapes(used)}"):
+                found = self._loss(self._callable(params), used)
+            return self._weighed(found, batch)
+
+    def _finds_model(self, batch: Batch, params: Parameters) -> bool:
+        """Whether the loss takes (model, batch), not (outputs, targets): which of the two it does not fail on."""
+        if self._reduction is not None or self._is_convex:
+            return False
+        first = next(iter(_arguments(self._given[1])), "")
+        if not _is_pair(batch):
+            return True
+        failure: ArgumentError | None = None
+        for takes_model in (first in _MODEL, first not in _MODEL):
+            try:
+                if takes_model:
+                    with self._counting(), blaming("the loss fails on (model, batch)"):
+                        self._loss(self._callable(params), fresh(batch, self.dtype))
+                else:
+                    with self._counting():
+                        self._of_outputs(self._outputs(batch, params), batch)
+                return takes_model
+            except ArgumentError as error:
+                if not isinstance(error.__cause__, TypeError | AttributeError | KeyError | IndexError):
+                    raise
+                failure = failure or error
+        assert failure
+        raise failure
+
+    def _callable(self, params: Parameters) -> Callable[..., Any]:
+        model = self._model
+        return model.module if isinstance(model, ModuleFunction) else functools.partial(model, params)
+
+    def _outputs(self, batch: Batch, params: Parameters) -> Any:
+        if not _is_pair(batch):
+            raise ArgumentError(
+                f"a batch is {kind_of(batch)}, not a pair (inputs, targets)",
+                "one batch is a tuple (inputs, targets), and a list holds batches; of any other batch give a loss of "
+                "(model, batch): loss=lambda model, batch: ...",
+            )
+        x = fresh(batch[0], self.dtype)
+        with self.at(params), blaming(f"the model fails on inputs {shapes(x)}"):
+            if isinstance(self._model, ModuleFunction):
+                return called(self._model.module, x)
+            return self._model({n: p.to(self.dtype) for n, p in params.items()}, x)
+
+    def _of_outputs(self, outputs: Any, batch: Batch) -> tuple[Tensor, float]:
+        if (self._reduction is not None or self._is_convex) and not isinstance(outputs, Tensor):
+            raise ArgumentError(
+                f"the model returns {kind_of(outputs)}, not a tensor",
+                f"say what the loss takes of it: loss=lambda outputs, targets: loss(outputs{_first_part(outputs)}, "
+                "targets)",
+            )
+        targets = fresh(batch[1], self.dtype)
+        shown = f"outputs {shapes(outputs)} and targets {shapes(targets)}"
+        with self._beside(targets), blaming(f"the loss fails on {shown}"):
+            found = self._loss(outputs, targets)
+        if isinstance(found, Tensor) and isinstance(outputs, Tensor) and isinstance(targets, Tensor):
+            is_column = outputs.shape == (*targets.shape, 1) or targets.shape == (*outputs.shape, 1)
+            if is_column and found.numel() > outputs.numel():
+                require_one_shape("the loss", outputs, targets)
+        return self._weighed(found, batch, outputs)
+
+    def _weighed(self, found: Any, batch: Batch, outputs: Any = None) -> tuple[Tensor, float]:
+        require_value(found, self.dtype)
+        found = found.to(self.dtype)
+        counted = cast(Evaluation, self._evaluation).counted
+        once = counted[0] if len(counted) == 1 else ("", 0.0)
+        if self._weight is not None:
+            with blaming("weight= fails on a batch"):
+                weight = require_weight(self._weight(batch))
+            return found.mean() * weight, weight
+        if self.is_sum:
+            return found.sum(), 0.0
+        if found.ndim:
+            if self._data.is_cut and len(found) != size_of(batch):
+                raise ArgumentError(
+                    f"the loss returns shape {tuple(found.shape)} for {size_of(batch)} samples of a chunk",
+                    "return one value for each sample, or leave chunk_size out",
+                )
+            return found.sum(), once[1] if once[0] == "none" else float(found.numel())
+        if self._data.is_cut and self._reduction is None:
+            raise ArgumentError(
+                "the loss is one number for a batch, which is not cut into chunks",
+                "return one value for each sample (reduction='none'); or leave chunk_size out and give a list of "
+                "smaller batches, also over ranks",
+            )
+        if once[0] == "mean":
+            # torch's mean over nothing is NaN.
+            return (found * once[1] if once[1] else found.new_zeros(())), once[1]
+        size = float(size_of(batch))
+        if self._reduction == "mean" and isinstance(outputs, Tensor):
+            size = float(outputs.numel()) if outputs.shape == tensors_of(batch[1])[0].shape else size
+        if not size:
+            if len(self._data) > 1:
+                raise ArgumentError(
+                    f"what a batch {shapes(batch)} counts in the mean is not known: its tensors have no common length",
+                    "say it: weight=lambda batch: ...",
+                )
+            size = 1.0
+        return found * size, size
+
+    @contextlib.contextmanager
+    def _counting(self) -> Iterator[None]:
+        """Around the model and the loss of one batch: what its cross-entropies count."""
+        evaluation = cast(Evaluation, self._evaluation)
+        before, evaluation.counted = evaluation.counted, []
+        try:
+            yield
+        finally:
+            evaluation.counted = before
+
+    @contextlib.contextmanager
+    def _beside(self, targets: Any) -> Iterator[None]:
+        """Around a loss: its targets."""
+        evaluation = cast(Evaluation, self._evaluation)
+        evaluation.targets = tensors_of(targets)
+        try:
+            yield
+        finally:
+            evaluation.targets = []
+
+    def _tensor(self, piece: Piece, params: Parameters) -> Tensor:
+        batch = piece()
+        with self.at(params):
+            if self._takes_model is None:
+                self._takes_model = self._finds_model(batch, params)
+            outputs = None if self._takes_model else self._outputs(batch, params)
+        if not isinstance(outputs, Tensor):
+            raise ArgumentError(
+                "the Gauss-Newton part needs a model that returns one tensor and a loss of (outputs, targets)",
+                "give such a loss, or take the whole Hessian",
+            )
+        return outputs
+
+    def _loss_of(self, piece: Piece, outputs: Tensor) -> Tensor:
+        with self._evaluating(), self._counting():
+            return self._of_outputs(outputs, piece())[0] / self.count
+
+    def _penalty(self, params: Parameters) -> Tensor:
+        squares = [p.to(self.dtype).square().sum() for p in params.values()]
+        return 0.5 * self.weight_decay * torch.stack(squares).sum()
+
+    def _default_loss(self) -> Loss:
+        first = self._data.some(0)
+        if _is_pair(first):
+            return cross_entropy
+        if isinstance(first, Mapping) and "labels" in first:
+            return _own_loss
+        raise ArgumentError(
+            f"there is no loss for batches {shapes(first)}", "give one: loss=lambda model, batch: ..., or pairs (x, y)"
+        )
+
+    # --- checks ---
+
+    def _probe(self, params: Parameters) -> Piece:
+        """A few samples of the first batch, or all where it cannot be taken apart; the next one where none counts."""
+        if self._probed is not None:
+            return self._probed
+        size = self._data.sizes[0]
+        few = min(_PROBE, max(2, size // 4))
+        tries = list(self._data.pieces())
+        self._probed = tries[0]
+        if size > few and not self._is_part:
+            tries.insert(0, functools.partial(self._data.some, 0, slice(0, size - size % few, size // few)))
+        leaves = leaves_of(params)
+        for some in tries:
+            with contextlib.suppress(LandscapeError):
+                value = self._sum(some(), leaves)[0]
+                if bool(value.isfinite()) and value.requires_grad:
+                    self._probed = some
+                    break
+        return self._probed
+
+    def _require_left_alone(self, probe: Piece, params: Parameters) -> None:
+        """Raise ArgumentError for a model that writes into its parameters; tried on copies."""
         # Versions are counted outside of inference mode alone; they tell also of writing that changes nothing here.
-        with torch.inference_mode(False), torch.no_grad():
-            before, after = ({n: p.detach().to(self.dtype, copy=True) for n, p in params.items()} for _ in range(2))
+        with torch.inference_mode(False), torch.enable_grad():
+            before, leaves = (self._leaves(params) for _ in range(2))
+            # No leaves, which torch lets nobody write into.
+            after = {n: p.clone() for n, p in leaves.items()}
             versions = {n: p._version for n, p in after.items()}
-            self._outputs(self._data.probe()[0], after)
+            self._sum(probe(), after)
             require_same(before, {n: p for n, p in after.items() if p._version == versions[n]})
-        self._left_alone.add(tuple(params))
 
-    def _require_nothing_drawn(self, params: Parameters) -> None:
+    def _require_nothing_drawn(self, probe: Piece, params: Parameters) -> None:
         """Raise ArgumentError for a module that draws random numbers: two losses may agree by chance."""
-        at, states = self._data.probe()[0], []
+        states = []
         for _ in range(2):
-            with torch.no_grad():
-                self._outputs(at, params)
+            self._sum(probe(), params)
             states.append(random_state(self.device))
         if states[0] != states[1]:
             raise ArgumentError(
@@ -308,45 +544,75 @@ class Objective(Shown):
                 "call model.eval(), or fix its random numbers",
             )
 
-    def _require_derivatives(self, at: Piece, params: Parameters) -> None:
+    def _require_cuttable(self, params: Parameters) -> None:
+        """Raise ArgumentError unless a batch has the loss of its parts, in another order and of odd sizes."""
+        i = max(range(len(self._data)), key=lambda j: self._data.sizes[j])
+        size = self._data.sizes[i]
+        order = torch.randperm(size, generator=torch.Generator().manual_seed(0))
+        step = max(1, min(self._data.chunk_size or size, size // 3) - 1) | 1
+        try:
+            whole = self._sum(self._data.some(i, slice(0, size)), params)[0]
+        except DoesNotFitError:
+            order = order[: 2 * (self._data.chunk_size or size)].sort().values
+            whole = self._sum(self._data.some(i, order), params)[0]
+            order = order[torch.randperm(len(order), generator=torch.Generator().manual_seed(0))]
+        try:
+            parts = [self._sum(self._data.some(i, at), params)[0].detach() for at in order.split(step)]
+        except ArgumentError as error:
+            raise ArgumentError(f"a batch that is cut into parts of other sizes fails: {error}", WHOLE) from error
+        require_independent(whole.detach(), torch.stack(parts))
+
+    def _require_derivatives(self, probe: Piece, params: Parameters) -> None:
         """Check them in float64, where little is lost to rounding and few kinks are met."""
         exact = self if self.dtype == torch.float64 else self.in_dtype(torch.float64)
         try:
-            exact._chunk(at, params)
+            exact._term(probe, {n: p.to(exact.dtype) for n, p in params.items()})
         except ArgumentError:
             # The model runs in float32 alone.
             exact = self
-        require_derivatives(functools.partial(exact._chunk, at), {n: p.to(exact.dtype) for n, p in params.items()})
+        at = {n: p.to(exact.dtype) for n, p in params.items()}
+        require_derivatives(functools.partial(exact._term, probe), at, exact.at)
 
-    def _outputs(self, at: Piece, params: Parameters) -> Tensor:
-        x = fresh(at()[0], self.dtype)
-        with blaming(f"the model fails on inputs of shape {shapes(x)}"), plain_attention():
-            outputs = self._model({n: p.to(self.dtype) for n, p in params.items()}, x)
-        if self._adapt is not None:
-            with blaming(f"outputs= fails on the {type(outputs).__name__} that the model returns"):
-                outputs = self._adapt(outputs)
-        return require_outputs(outputs, self.dtype)
 
-    def _values(self, at: Piece, outputs: Tensor) -> Tensor:
-        given = at()[1]
-        weights, y = self._weights.of(given), fresh(self._weights.clean(given), self.dtype)
-        with blaming(f"the loss fails on outputs {tuple(outputs.shape)} and targets {shapes(y)}"):
-            values: Tensor = self._loss(outputs, y)
-        require_values(values, self._weights.shape(y), self.dtype)
-        if weights is None:
-            return values
-        values = values.where(weights != 0, 0.0)
-        return values if weights.dtype == torch.bool else values * weights.to(self.dtype)
+def _own_loss(model: Callable[..., Any], batch: Mapping[str, Any]) -> Tensor:
+    """What a model of Hugging Face makes of a batch with labels."""
+    return cast(Tensor, model(**batch).loss)
 
-    def _loss_of(self, at: Piece, outputs: Tensor) -> Tensor:
-        return self._values(at, outputs).sum() / self.count
 
-    def _chunk(self, at: Piece, params: Parameters) -> Tensor:
-        return self._loss_of(at, self._outputs(at, params))
+def _is_pair(batch: Batch) -> bool:
+    return type(batch) in (tuple, list) and len(batch) == 2
 
-    def _penalty(self, params: Parameters) -> Tensor:
-        squares = [p.to(self.dtype).square().sum() for p in params.values()]
-        return 0.5 * self.weight_decay * torch.stack(squares).sum()
+
+def _arguments(function: Any) -> list[str]:
+    import inspect
+
+    with contextlib.suppress(TypeError, ValueError):
+        return list(inspect.signature(function.forward if isinstance(function, nn.Module) else function).parameters)
+    return []
+
+
+def _reduction_of(loss: Any) -> str | None:
+    """The reduction of torch's own loss; None for another."""
+    if isinstance(loss, nn.Module):
+        return getattr(loss, "reduction", None) if type(loss).__module__ == "torch.nn.modules.loss" else None
+    inner, keywords = getattr(loss, "func", loss), getattr(loss, "keywords", {})
+    is_torch = getattr(inner, "__module__", "") == "torch.nn.functional" or inner in (cross_entropy, mse)
+    return str(keywords.get("reduction", "none" if inner in (cross_entropy, mse) else "mean")) if is_torch else None
+
+
+def _is_convex(loss: Any) -> bool:
+    inner = getattr(loss, "func", loss)
+    return inner in _CONVEX[0] if not isinstance(inner, nn.Module) else type(inner) in _CONVEX[1]
+
+
+def _first_part(outputs: Any) -> str:
+    """The expression for the tensor that is most likely meant."""
+    names = outputs.keys() if isinstance(outputs, Mapping) else getattr(outputs, "__dict__", {})
+    held = [n for n in names if isinstance(outputs[n] if isinstance(outputs, Mapping) else getattr(outputs, n), Tensor)]
+    name = next((n for n in ("logits", *held) if n in held), None)
+    if name is None:
+        return "[0]"
+    return f"[{name!r}]" if type(outputs) is dict else f".{name}"
 
 
 def _weighted(outputs: Callable[[Parameters], Tensor], weights: Tensor, params: Parameters) -> Tensor:

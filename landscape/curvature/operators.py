@@ -15,6 +15,7 @@ from torch import Tensor
 from landscape.curvature.arguments import chosen, require_choice, require_matrix, require_symmetric, require_whole
 from landscape.curvature.checks import blaming, is_finite, require_parameters
 from landscape.curvature.objective import Objective, Parameters, differentiable, gradients, require_objective
+from landscape.curvature.rounding import RUNS, is_rounding_randomly, rounding_change
 from landscape.curvature.sound import require_finite, require_range
 from landscape.curvature.symmetry import asymmetry, symmetrised
 from landscape.curvature.vectors import gaussian
@@ -22,6 +23,11 @@ from landscape.errors import ArgumentError, NumericsError
 from landscape.results import Shown
 
 Part = Literal["hessian", "gauss_newton", "residual"]
+PROBES = 4
+MEASURED = PROBES * (1 + RUNS)
+"""Products that `product_error` takes; `coupling_error` takes PROBES more, of the transposed block."""
+UNDERFLOW = torch.finfo(torch.float64).tiny
+"""The error of products that are all 0: they may have vanished in float64."""
 
 
 class LinearMap(Protocol):
@@ -53,7 +59,7 @@ class Operator(LinearMap, Protocol):
 class Product:
     """A linear map of which only the products with vectors (n, m) are known.
 
-    error: as of a MatrixOperator; convert: makes the same map in another precision, None where it cannot.
+    error: as of a MatrixOperator.
     """
 
     apply: Callable[[Tensor], Tensor]
@@ -61,7 +67,6 @@ class Product:
     dtype: torch.dtype
     device: torch.device
     error: float = 0.0
-    convert: Callable[[torch.dtype], LinearMap | None] | None = None
 
     @classmethod
     def square(cls, apply: Callable[[Tensor], Tensor], n: int, like: LinearMap | Tensor) -> Product:
@@ -70,10 +75,6 @@ class Product:
 
     def __matmul__(self, vectors: Tensor) -> Tensor:
         return self.apply(vectors[:, None])[:, 0] if vectors.ndim == 1 else self.apply(vectors)
-
-    def in_dtype(self, dtype: torch.dtype) -> LinearMap | None:
-        """The same map with products in another precision, if it is known."""
-        return self.convert(dtype) if self.convert else None
 
 
 class MatrixOperator(Shown):
@@ -103,10 +104,6 @@ class MatrixOperator(Shown):
     def dense(self) -> Tensor:
         """The matrix itself."""
         return self.matrix
-
-    def in_dtype(self, dtype: torch.dtype) -> MatrixOperator:
-        """The same numbers with products in another precision."""
-        return MatrixOperator(self.matrix.to(dtype), self.error)
 
     def symmetric(self) -> MatrixOperator:
         """(M + M^T) / 2, whose error includes |M - M^T|_F; itself if it is symmetric to the last bit."""
@@ -143,7 +140,6 @@ class HessianOperator(Shown):
         self.dtype, self.device = objective.dtype, objective.device
         require_parameters(params, self.device)
         self._params = {n: p.detach().to(objective.dtype, copy=True).requires_grad_() for n, p in params.items()}
-        objective.require_deterministic(self._params)
         objective.require_sound(self._params)
         self._choose(params if block is None else block, cols)
 
@@ -157,22 +153,18 @@ class HessianOperator(Shown):
         if self.part == "gauss_newton":
             self._terms += [_GaussNewton(f, loss, self._params, by_row, by_col) for f, loss in objective.chunks()]
             # The L2 term is its own Gauss-Newton part.
-            values = list(objective.terms())[objective.num_chunks :]
+            values = list(objective.terms())[objective.num_pieces :]
         else:
             values = list(objective.terms() if self.part == "hessian" else objective.linearised(self._params))
         self._terms += [_SecondDerivative(value, self._params, by_row, by_col) for value in values]
         # A graph takes as much memory as a chunk's activations: keep it between products only with a single chunk.
-        self._keep = objective.num_chunks == 1
+        self._keep = objective.num_pieces == 1
 
     def block(self, rows: Sequence[str], cols: Sequence[str] | None = None) -> HessianOperator:
         """The block that maps perturbations of `cols` (default: `rows`) to gradients of `rows`."""
         new = copy.copy(self)
         new._choose(rows, cols)
         return new
-
-    def in_dtype(self, dtype: torch.dtype) -> HessianOperator:
-        """The same block with products in another precision."""
-        return HessianOperator(self.objective.in_dtype(dtype), self._params, self.rows, self.cols, self.part)
 
     def __matmul__(self, vectors: Tensor) -> Tensor:
         if not isinstance(vectors, Tensor) or vectors.dtype != self.dtype or vectors.ndim not in (1, 2):
@@ -199,8 +191,12 @@ class HessianOperator(Shown):
     def own(self, columns: Tensor) -> Tensor:
         """The products with vectors (n, m) of the objective's terms here."""
         columns = columns.clone() if columns.is_inference() else columns  # Autograd keeps no inference tensor.
+        if is_rounding_randomly():
+            # What was computed before was not moved.
+            for term in self._terms:
+                term.forget()
         result = columns.new_zeros(self.shape[0], columns.shape[1])
-        with blaming("the product fails"):
+        with blaming("the product fails"), self.objective.at(self._params):
             for term in self._terms:
                 if columns.is_cuda:
                     result += term.apply(columns.T.contiguous(), batched=True).T
@@ -208,7 +204,7 @@ class HessianOperator(Shown):
                     # On a CPU one by one is quicker than torch's batching.
                     for j in range(columns.shape[1]):
                         result[:, j] += term.apply(columns[:, j].contiguous(), batched=False)
-                if not self._keep:
+                if not self._keep or is_rounding_randomly():
                     term.forget()
         return result
 
@@ -253,8 +249,9 @@ class Block(Operator, Protocol):
 def assembled(op: LinearMap, is_diagonal: bool) -> MatrixOperator:
     """The matrix of a block, product by product; a diagonal one symmetrised, with the error of the products.
 
-    The error is the asymmetry |H - H^T|_F, which vanishes for exact products, and below float64 also `product_error`;
-    beside it, the operator's own if it states one.
+    The error is that of rounding (`rounding_change`) or the asymmetry |H - H^T|_F, which vanishes for exact products,
+    whichever is larger; beside it, the operator's own if it states one. Costs 8 products more. A matrix of zeros has
+    UNDERFLOW as its error: it may have vanished in float64.
     """
     n = op.shape[1]
     result = torch.empty(op.shape, dtype=op.dtype, device=op.device)
@@ -265,20 +262,25 @@ def assembled(op: LinearMap, is_diagonal: bool) -> MatrixOperator:
         result[:, start : start + width] = op @ unit
     if not is_diagonal:
         return MatrixOperator(result, known_error(op))
-    error = known_error(op) + asymmetry(result)
-    if op.dtype != torch.float64:
-        error = max(error, product_error(op))
+    probes = gaussian(n, PROBES).to(result)
+    rounding = _norm_of(rounding_change(op.__matmul__, probes, result @ probes, 0))
+    error = known_error(op) + max(asymmetry(result), rounding, UNDERFLOW)
     return MatrixOperator(symmetrised(result), error)
 
 
 def written_out(op: LinearMap) -> MatrixOperator:
-    """A diagonal block as a matrix: as the operator writes itself out, or product by product."""
-    return cast(Operator, op).symmetric() if hasattr(op, "symmetric") else assembled(op, True)
+    """A diagonal block as a matrix of float64: as the operator writes itself out, or product by product.
+
+    What is known of it is its error: to factorise it in a lower precision would add to that.
+    """
+    found = cast(Operator, op).symmetric() if hasattr(op, "symmetric") else assembled(op, True)
+    return found if found.dtype == torch.float64 else MatrixOperator(found.matrix.double(), found.error)
 
 
 def matrix_of(op: LinearMap) -> Tensor:
     """The matrix of any block, in the same way."""
-    return cast(Operator, op).dense() if hasattr(op, "dense") else assembled(op, False).matrix
+    found = cast(Operator, op).dense() if hasattr(op, "dense") else assembled(op, False).matrix
+    return found.double()
 
 
 def known_error(op: LinearMap) -> float:
@@ -286,47 +288,41 @@ def known_error(op: LinearMap) -> float:
     return float(getattr(op, "error", 0.0))
 
 
-def in_dtype(op: LinearMap, dtype: torch.dtype) -> LinearMap | None:
-    """The same operator with products in another precision; None where it is not known."""
-    converted: LinearMap | None = op.in_dtype(dtype) if hasattr(op, "in_dtype") else None
-    return converted
-
-
 def product_error(op: LinearMap, seed: int = 0) -> float:
-    """delta: the error of an operator's products, as a norm, measured with four random probes.
+    """delta: the error of an operator's products, as a norm, measured with random probes.
 
-    The asymmetry |H - H^T|_F, which vanishes for exact products, and below float64 also the difference from the
-    same products in float64; beside it, what the operator states. Costs 4 products in each precision, a matrix none.
+    That of rounding, which every operation is moved for (`rounding_change`), or the asymmetry |H - H^T|_F, which
+    vanishes for exact products; beside it, what the operator states. Costs MEASURED products, a matrix none.
     """
     require_symmetric(op)
     require_whole(op)
     if isinstance(op, MatrixOperator):
         return op.error + asymmetry(op.matrix)
-    probes = gaussian(op.shape[0], 4, seed).to(op.device)
-    images = (op @ probes.to(op.dtype)).double()
-    gram = probes.T @ images
-    pairs = torch.triu_indices(4, 4, offset=1)
+    probes = gaussian(op.shape[0], PROBES, seed).to(op.device, op.dtype)
+    images = op @ probes
+    require_range(float(images.abs().max()), op.dtype)
+    gram = probes.double().T @ images.double()
+    pairs = torch.triu_indices(PROBES, PROBES, offset=1)
     error = float((gram - gram.T)[pairs[0], pairs[1]].square().mean().sqrt())
-    return known_error(op) + max(error, _precision_error(op, probes, images))
+    return known_error(op) + max(error, _norm_of(rounding_change(op.__matmul__, probes, images, seed)), UNDERFLOW)
 
 
 def coupling_error(op: LinearMap, transposed: LinearMap, seed: int) -> float:
-    """`product_error` of an off-diagonal block: |H_12 - H_21^T|_F, by 4 products with each of the two."""
+    """`product_error` of an off-diagonal block: |H_12 - H_21^T|_F by 4 products with each of the two, or rounding's."""
     if isinstance(op, MatrixOperator):
         require_finite(float(op.matrix.abs().max()))
         return op.error
-    left, right = (gaussian(op.shape[side], 4, seed + side).to(op.device) for side in (0, 1))
-    images = (op @ right.to(op.dtype)).double()
-    difference = left.T @ images - (right.T @ (transposed @ left.to(op.dtype)).double()).T
-    error = float(difference.square().mean().sqrt())
-    return known_error(op) + max(error, _precision_error(op, right, images))
-
-
-def _precision_error(op: LinearMap, probes: Tensor, images: Tensor) -> float:
-    """|H - H64|_F from the products of random probes; 0 in float64. Raises NumericsError if they are not sound."""
+    left, right = (gaussian(op.shape[side], PROBES, seed + side).to(op.device, op.dtype) for side in (0, 1))
+    images = op @ right
     require_range(float(images.abs().max()), op.dtype)
-    exact = None if op.dtype == torch.float64 else in_dtype(op, torch.float64)
-    return 0.0 if exact is None else float((images - exact @ probes).square().sum(0).mean().sqrt())
+    difference = left.double().T @ images.double() - (right.double().T @ (transposed @ left).double()).T
+    error = float(difference.square().mean().sqrt())
+    return known_error(op) + max(error, _norm_of(rounding_change(op.__matmul__, right, images, seed)))
+
+
+def _norm_of(changes: Tensor) -> float:
+    """The Frobenius norm of a matrix from the norms of its products with random probes (m,)."""
+    return float(changes.square().mean().sqrt())
 
 
 class _SecondDerivative:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from landscape.curvature.complement import unseen
-from landscape.curvature.operators import Operator, Product, coupling_error
+from landscape.curvature.operators import MEASURED, PROBES, Operator, Product, coupling_error
 from landscape.curvature.solve import Cholesky, Solver
 from landscape.curvature.vectors import Array, gaussian, seeded, to_array
 
@@ -100,8 +100,8 @@ def upper_bounds(
     minus_gram = Product.square(lambda y: -(transposed @ (K @ y)), K.shape[1], K)
     s = max((1 + tol) * float(ratios[-1]), _SMALL * float(ratios[0])) ** 2
     apart = 10 * coupling_error(K, transposed, seed)
-    is_shown, steps = unseen(minus_gram, Q, s, failure, (max_products - 2 * Q.shape[1]) // 2 - 4, seed)
-    products = 8 + 2 * steps
+    is_shown, steps = unseen(minus_gram, Q, s, failure, (max_products - 2 * Q.shape[1] - MEASURED - PROBES) // 2, seed)
+    products = MEASURED + PROBES + 2 * steps
     if not is_shown:
         return None, products
     image = -(minus_gram @ Q)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import cast
-
-import torch
 from torch import Tensor
 
-from landscape.curvature.operators import LinearMap, MatrixOperator, Operator, assembled, in_dtype, known_error
+from landscape.curvature.operators import MatrixOperator, Operator, assembled, known_error
 
 
 class Restricted:
@@ -29,14 +26,6 @@ class Restricted:
             vectors = whole.index_copy_(0, self._cols, vectors)
         found = self.op @ vectors
         return found if self._rows is None else found[self._rows]
-
-    def in_dtype(self, dtype: torch.dtype) -> LinearMap | None:
-        """The same rows and columns with products in another precision, if the operator has them."""
-        op = in_dtype(self.op, dtype)
-        if op is None:
-            return None
-        rows = self._rows
-        return Restricted(cast(Operator, op), rows, rows if self._is_diagonal else self._cols)
 
     @property
     def T(self) -> Restricted:

@@ -20,9 +20,12 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from landscape.curvature.vectors import column_norms
+from landscape.errors import NumericsError
+
 RUNS = 2
 SAFETY = 4.0
-"""Times the change that was measured, root mean square over probes; the largest of RUNS."""
+"""Times the largest change of RUNS: such changes are mostly several times an error already."""
 _INTEGERS = {torch.float64: (torch.int64, 63, -7046029254386353131), torch.float32: (torch.int32, 31, -1640531527)}
 """By precision the integers of its bits, how far their sign lies, and an odd number to scramble them with."""
 _MOVES = {
@@ -39,7 +42,7 @@ _FUSED = {
     "native_layer_norm", "native_layer_norm_backward", "sigmoid_backward", "silu", "silu_backward", "smooth_l1_loss",
     "softplus", "softplus_backward", "std", "tanh_backward", "var", "var_mean",
 }  # fmt: skip
-"""Kernels of several operations, which torch has formulas of: what cancels inside them would not be seen from outside."""
+"""Kernels of several operations, which torch has formulas of: what cancels inside would not be seen from outside."""
 _active: ContextVar[bool] = ContextVar("active", default=False)
 
 
@@ -49,40 +52,50 @@ def is_rounding_randomly() -> bool:
 
 
 @contextlib.contextmanager
-def random_rounding(seed: int) -> Iterator[None]:
-    """Context in which every operation of torch is moved in the last place, in its own way for each seed."""
+def random_rounding(seed: int, dtype: torch.dtype = torch.float64) -> Iterator[None]:
+    """Context in which every operation in this precision is moved in the last place, in its own way for each seed."""
     before = _active.set(True)
     try:
-        with _Moved(seed):
+        with _Moved(seed, dtype):
             yield
     finally:
         _active.reset(before)
 
 
-def rounding_change(product: Callable[[Tensor], Tensor], vectors: Tensor, images: Tensor, seed: int) -> Tensor:
-    """By how much rounding may have moved the images (n, m) of vectors, as a norm of each (m,), with its safety factor.
+def rounding_change(
+    product: Callable[[Tensor], Tensor],
+    vectors: Tensor,
+    images: Tensor,
+    seed: int,
+    norms: Callable[[Tensor], Tensor] = column_norms,
+) -> Tensor:
+    """By how much rounding may have moved the images (n, m) of vectors: a norm of each (m,), with a margin.
 
-    Costs RUNS times the products. Infinite where a moved operation leaves its domain: nothing is known there.
+    Costs RUNS times the products. Infinite where a moved operation leaves its domain: nothing is known there. norms: of
+    columns.
     """
     moved = torch.zeros(images.shape[1], dtype=torch.float64, device=images.device)
     for run in range(RUNS):
-        with random_rounding(seed * RUNS + run):
-            again = product(vectors)
-        change = (again.double() - images.double()).square().sum(0).sqrt()
-        moved = torch.maximum(moved, torch.where(change.isfinite(), change, torch.inf))
+        with random_rounding(seed * RUNS + run, vectors.dtype), contextlib.suppress(NumericsError):
+            change = norms(product(vectors).double() - images.double()).double()
+            moved = torch.maximum(moved, torch.where(change.isfinite(), change, torch.inf))
+            continue
+        moved = torch.full_like(moved, torch.inf)
     return SAFETY * moved
 
 
 class _Moved(TorchDispatchMode):
-    """Multiplies what operations return by 1 + (a + b) eps / 2, a and b signs: a one for each operation, b of the number.
+    """Multiplies what operations return by 1 + (a + b) eps / 2 with signs a, of the operation, and b, of the number.
 
     A sign for each operation shows what adds up over samples, such as a rounding that is always down. One from the bits
     of each number shows what cancels within a sum, and is the same for equal samples, as rounding is. Sums and products
     of matrices round within: there, what they take is moved, too.
     """
 
-    def __init__(self, seed: int) -> None:
-        super().__init__()
+    def __init__(self, seed: int, dtype: torch.dtype) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        # What a float64 computation makes in float32 by itself are constants, but for what is cast to it.
+        self._dtype = dtype
         self._random = random.Random(seed)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -95,6 +108,10 @@ class _Moved(TorchDispatchMode):
         is_view = not is_inplace and any(r.alias_info is not None for r in returned)
         if is_view or name in _MOVES:
             return func(*args, **kwargs)
+        if name == "_to_copy":
+            found = func(*args, **kwargs)
+            is_rounded = args[0].dtype == self._dtype != found.dtype
+            return self._moved(found, found.dtype) if is_rounded else found
         if torch.Tag.pointwise not in func.tags:
             first, rest = (args[:1], args[1:]) if is_inplace else ((), args)
             args = (*first, *pytree.tree_map_only(Tensor, self._moved, rest))
@@ -104,10 +121,13 @@ class _Moved(TorchDispatchMode):
             return found
         return pytree.tree_map_only(Tensor, self._moved, found)
 
-    def _moved(self, x: Tensor) -> Tensor:
+    def _moved(self, x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         if x.is_complex():
-            return torch.view_as_complex(self._moved(torch.view_as_real(x.resolve_conj())))
-        if x.dtype not in _INTEGERS or x.numel() == 0 or x.layout != torch.strided:
+            return torch.view_as_complex(self._moved(torch.view_as_real(x.resolve_conj()), dtype))
+        # A tensor of zeros that autograd makes has no memory.
+        if x.dtype not in _INTEGERS or x.dtype != (dtype or self._dtype):
+            return x
+        if x.numel() == 0 or x.layout != torch.strided or x._is_zerotensor():
             return x
         integer, sign, odd = _INTEGERS[x.dtype]
         eps, salt = torch.finfo(x.dtype).eps, self._random.getrandbits(sign - 1)

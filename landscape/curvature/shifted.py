@@ -12,6 +12,7 @@ from landscape.curvature.ends import inverse
 from landscape.curvature.lanczos import EigenResult, eigsh
 from landscape.curvature.operators import LinearMap, MatrixOperator, Product
 from landscape.curvature.random_start import RandomRun
+from landscape.curvature.rounding import RUNS, rounding_change
 from landscape.curvature.search import HIDDEN
 from landscape.curvature.solve import shifted_factor
 from landscape.curvature.sound import Sound
@@ -46,8 +47,10 @@ def shifted_ends(op: LinearMap, H: MatrixOperator, k: int, rtol: float, seed: in
         vectors = low.vectors[0]
         image = op @ vectors
         values = (vectors * image).sum(0)
-        residual = to_array(column_norms(image - vectors * values))
-        spent += vectors.shape[1]
+        residual = to_array(
+            column_norms(image - vectors * values) + rounding_change(op.__matmul__, vectors, image, seed)
+        )
+        spent += (1 + RUNS) * vectors.shape[1]
         norm = max(high.operator_norm, float(values.abs().max()))
         # Products and the assembled matrix differ by the error of that.
         hidden = _hidden(H.matrix, shift, inverted, low, to_array(values)) + H.error

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from landscape.config import AnalysisConfig, TrainConfig
-from landscape.errors import in_file, warn
+from landscape.errors import in_file
 
 if TYPE_CHECKING:
     import torch
@@ -43,14 +43,17 @@ def opened(reader: RunReader, config: AnalysisConfig) -> tuple[Problem, Source |
 
 def own(config: AnalysisConfig, held: Mapping[str, tuple[int, ...]], path: Path) -> tuple[Problem, Source]:
     """The problem that --problem names, for a run file `path` with parameters of these shapes."""
+    import torch
+
     from landscape.problems.factory import load
     from landscape.problems.fit import require_device, require_fit
+    from landscape.problems.module import ModuleProblem
 
     problem, source = load(config.problem)
+    if config.dtype != "float64" and isinstance(problem, ModuleProblem):
+        problem = problem.in_dtype(getattr(torch, config.dtype))
     require_device(problem, config.device)
     require_fit(problem, held, path)
-    for caution in getattr(problem, "cautions", ()):
-        warn(f"--problem {config.problem}: {caution}")
     return problem, source
 
 

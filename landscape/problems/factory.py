@@ -8,6 +8,7 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import json
 import os
 import sys
 import traceback
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from landscape.errors import ConfigError, FileError, LandscapeError, kind_of, suggest
 from landscape.problems.helpers import helpers
 from landscape.storage.files import sha256
+from landscape.text import first_few
 
 if TYPE_CHECKING:
     from landscape.problems.problem import Problem
@@ -34,18 +36,31 @@ _RUN: weakref.WeakKeyDictionary[ModuleType, dict[str, str]] = weakref.WeakKeyDic
 class Source:
     """Where a problem comes from: its name on the command line, the function, and SHA-256 of its source.
 
-    file_sha256: of the file that defines it, without the modules beside it that it imports.
+    file_sha256: of the file that defines it, without the modules beside it that it imports. checksum: the checksums of
+    what it has made, as JSON by what they are of; empty where they are not known.
     """
 
     name: str
     function: str
     sha256: str
     file_sha256: str
+    checksum: str = ""
 
     @property
     def attrs(self) -> dict[str, str]:
         """What a Hessian file says of it."""
-        return {"problem": self.name, "problem_sha256": self.sha256}
+        return {"problem": self.name, "problem_sha256": self.sha256, "problem_checksum": self.checksum}
+
+
+SEED = "draw it the same at each call: seed the function, as by torch.manual_seed(0) first, or read it from a file"
+"""The hint for a problem that is another one at each call."""
+
+
+def unlike_problem(was: str, now: str) -> str:
+    """What of a problem differs from another one, by their checksums; empty if nothing does."""
+    before, after = (json.loads(checksum or "{}") for checksum in (was, now))
+    names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+    return first_few(names, 3)
 
 
 def unlike_source(attrs: Mapping[str, Any], source: Source | None) -> str:
@@ -86,6 +101,8 @@ def load(name: str) -> tuple[Problem, Source]:
             problem = factory()
     _require_problem(name, problem)
     source = _source(name, factory, module)
+    if fingerprint := getattr(problem, "fingerprint", None):
+        source = dataclasses.replace(source, checksum=json.dumps(fingerprint()))
     if _RUN.setdefault(module, {}).setdefault(_file_of(factory, module), source.sha256) != source.sha256:
         raise FileError(
             f"--problem {name}: its source has changed since this process ran it",

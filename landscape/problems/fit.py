@@ -9,18 +9,21 @@ import numpy as np
 
 from landscape.errors import ConfigError, DeviceError, FileError, NumericsError
 from landscape.problems.choice import nearest
-from landscape.problems.problem import Problem, tensors
+from landscape.problems.problem import Problem, shapes_of, tensors
+from landscape.problems.state import plain_names
 from landscape.storage.runs import RunReader
+from landscape.storage.schema import BUFFERS
 
 _ROUNDED, _SMALL = 1e-2, 1e-5
 """Most by which a loss in single precision differs from that in double, relative and absolute (nat)."""
+_NO_BUFFER = (
+    "record or import the run again, as earlier versions kept no buffers; a constant that the problem makes anew is "
+    "none of a checkpoint: register_buffer(..., persistent=False)"
+)
 _COMPARED = 6
 """Steps at most at which losses are compared."""
-_PREFIXES = {
-    "module.": "nn.DataParallel and DistributedDataParallel put it there",
-    "_orig_mod.": "torch.compile puts it there",
-    "model.": "a module that holds the model as .model puts it there",
-}
+_INNER = "model."
+"""What a module that holds the model as .model puts before its names."""
 
 
 def require_device(problem: Problem, device: str) -> None:
@@ -33,33 +36,41 @@ def require_device(problem: Problem, device: str) -> None:
 
 
 def shapes(reader: RunReader) -> dict[str, tuple[int, ...]]:
-    """The shapes of the parameters that a run file holds, by name."""
+    """The shapes of the parameters and buffers that a run file holds, by name."""
     lengths = {axis: len(labels) for axis, labels in reader.scales.items()}
-    return {f.name: tuple(lengths[dim] for dim in f.dims) for f in reader.layout["checkpoints"].fields}
+    groups = [reader.layout[group] for group in ("checkpoints", BUFFERS) if group in reader.layout]
+    return {f.name: tuple(lengths[dim] for dim in f.dims) for table in groups for f in table.fields}
 
 
 def other_names(problem: Problem, held: Collection[str]) -> dict[str, str]:
-    """The problem's names of tied parameters that a run file holds under another of their names, by that one."""
-    tied, found = getattr(problem, "tied", {}), dict[str, str]()
-    for name in held:
-        if name in tied and tied[name] not in {*held, *found.values()}:
-            found[name] = tied[name]
+    """The problem's names of tensors that a run file holds under another name, by that one.
+
+    It is another one of a tied tensor, or the same but for what torch.compile or DistributedDataParallel put there.
+    """
+    tied: Mapping[str, str] = getattr(problem, "tied", {})
+    own = {plain: tied.get(name, name) for name, plain in plain_names([*_tensors(problem), *tied]).items()}
+    found = dict[str, str]()
+    for name, plain in plain_names(held).items():
+        ours = own.get(plain, name)
+        if ours != name and ours not in {*held, *found.values()}:
+            found[name] = ours
     return found
 
 
 def require_fit(problem: Problem, held: Mapping[str, tuple[int, ...]], path: Path) -> None:
-    """Raise ConfigError for the first parameter by which a problem and the checkpoints of a run file differ."""
-    names = other_names(problem, held)
+    """Raise ConfigError for the first tensor by which a problem and the checkpoints of a run file differ."""
+    names, own = other_names(problem, held), _tensors(problem)
     held = {names.get(name, name): shape for name, shape in held.items()}
-    for name, spec in problem.parameters.items():
+    for name, shape in own.items():
+        kind = "parameter" if name in problem.parameters else "buffer"
         if name not in held:
             raise ConfigError(
-                f"{path} holds no parameter {name!r}, which {problem.name} has",
-                _prefix(problem.parameters, held) or nearest(name, held),
+                f"{path} holds no {kind} {name!r}, which {problem.name} has",
+                _prefix(own, held) or (nearest(name, held) if kind == "parameter" else _NO_BUFFER),
             )
-        if held[name] != spec.shape:
+        if held[name] != shape:
             raise ConfigError(
-                f"parameter {name!r} has shape {held[name]} in {path}; in {problem.name} it is {spec.shape}",
+                f"{kind} {name!r} has shape {held[name]} in {path}; in {problem.name} it is {shape}",
                 "build the model with the sizes that it was trained with",
             )
     tied = getattr(problem, "tied", {})
@@ -69,11 +80,16 @@ def require_fit(problem: Problem, held: Mapping[str, tuple[int, ...]], path: Pat
                 f"{path} holds both {tied[name]!r} and {name!r}, which are tied in {problem.name}",
                 f"import the files again with --skip {name}, or untie them in the model",
             )
-        if name not in problem.parameters:
+        if name not in own:
             raise ConfigError(
-                f"{path} holds parameter {name!r}, which {problem.name} lacks",
-                _prefix(problem.parameters, held) or nearest(name, problem.parameters),
+                f"{path} holds {name!r}, which {problem.name} lacks",
+                _prefix(own, held) or f"{nearest(name, own)}; `landscape import --skip {name}` leaves out what is none",
             )
+
+
+def _tensors(problem: Problem) -> dict[str, tuple[int, ...]]:
+    """The shapes of a problem's parameters and buffers, by name."""
+    return {**shapes_of(problem.parameters), **getattr(problem, "buffers", {})}
 
 
 def require_own_data(problem: Problem, reader: RunReader) -> None:
@@ -103,9 +119,9 @@ def require_own_data(problem: Problem, reader: RunReader) -> None:
 
 def _prefix(names: Collection[str], held: Collection[str]) -> str:
     """What to do about names that differ by what a wrapper puts before them; empty if they differ otherwise."""
-    for prefix, why in _PREFIXES.items():
-        if set(held) == {prefix + name for name in names}:
-            return f"all names in the file begin with {prefix!r} ({why}): wrap the model of the problem likewise"
-        if set(names) == {prefix + name for name in held}:
-            return f"all names of the problem begin with {prefix!r} ({why}): give it the model inside"
+    why = f"begin with {_INNER!r} (a module that holds the model as .model puts it there)"
+    if set(held) == {_INNER + name for name in names}:
+        return f"all names in the file {why}: wrap the model of the problem likewise"
+    if set(names) == {_INNER + name for name in held}:
+        return f"all names of the problem {why}: give it the model inside"
     return ""

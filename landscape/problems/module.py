@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,18 +12,17 @@ import torch
 from torch import Tensor, nn
 
 from landscape.curvature.checks import require_real, require_settings
-from landscape.curvature.data import Data, Tree, as_data, fresh
-from landscape.curvature.modules import ModuleFunction, device_of, first_names, loss_in_precision, plain_attention
-from landscape.curvature.objective import Adapter, Objective, PerSampleLoss, cross_entropy
-from landscape.curvature.weights import WeightFunction, Weights
+from landscape.curvature.data import checksum, sum_of
+from landscape.curvature.modules import first_names, unwrapped
+from landscape.curvature.objective import Loss, Objective
 from landscape.errors import ArgumentError, kind_of
+from landscape.problems import state
 from landscape.problems.blocks import Blocks, Pairs, declared, named_blocks
 from landscape.problems.problem import Arrays, ParameterSpec, Plain, Training, plain_axes, shapes_of, tensors
 from landscape.problems.rows import Groups
 from landscape.results import Shown
 from landscape.storage.runs import RunReader
 from landscape.storage.schema import NUMBERS
-from landscape.text import first_few
 
 _MOST_PARTS = 32
 
@@ -30,13 +30,12 @@ _MOST_PARTS = 32
 class ModuleProblem(Shown):
     """A torch module over one data set, at any parameters (cf. `Problem`); without a structure.
 
-    inputs, targets, loss, per_token, outputs and weights are as in `Objective`: tensors, dicts or other trees of them,
-    or, instead of both, a DataLoader or another re-iterable of (inputs, targets) batches, which are moved to the
-    module's device. blocks: by name, parameters or patterns such as "*.attn.*", in the order of the block's rows; block
-    `all` always exists. pairs: blocks whose couplings are measured, where the joint block "A,B" is analysed. Tied
-    parameters count once, under their first name, whichever of their names a run file has. Raises ArgumentError for a
-    pattern that matches nothing, for pairs of unknown or overlapping blocks, and for data and settings that `Objective`
-    refuses.
+    data, targets, loss, weight, chunk_size and dtype are as in `Objective`: one batch, or a DataLoader or list of
+    batches, which are moved to the module's device. blocks: by name, parameters or patterns such as "*.attn.*", in the
+    order of the block's rows; block `all` always exists. pairs: blocks whose couplings are measured, where the joint
+    block "A,B" is analysed. Tied parameters count once, under their first name, whichever of their names a run file
+    has. Raises ArgumentError for a pattern that matches nothing, for pairs of unknown or overlapping blocks, and for
+    data and settings that `Objective` refuses.
     """
 
     shown = ("parameters", "blocks", "pairs", "device")
@@ -53,24 +52,23 @@ class ModuleProblem(Shown):
     def __init__(
         self,
         model: nn.Module,
-        inputs: Tree,
-        targets: Tree = None,
-        loss: PerSampleLoss = cross_entropy,
+        data: Any,
+        targets: Any = None,
+        loss: Loss | None = None,
         blocks: Blocks | None = None,
         pairs: Pairs = (),
         weight_decay: float = 0.0,
         chunk_size: int | None = None,
-        per_token: bool = False,
-        outputs: Adapter | None = None,
-        weights: WeightFunction | None = None,
+        weight: Callable[[Any], float] | None = None,
+        dtype: torch.dtype = torch.float64,
     ) -> None:
         if not isinstance(model, nn.Module):
             raise ArgumentError(f"the model is {kind_of(model)}", "give a torch.nn.Module")
-        require_settings(model, loss, weight_decay, torch.float64)
-        self._model, self._loss, self._decay = model, loss, weight_decay
-        self._settings: dict[str, Any] = {"per_token": per_token, "outputs": outputs, "weights": weights}
-        self._data = as_data(inputs, targets, chunk_size, device_of(model))
-        self.device = self._data.device
+        model = unwrapped(model)
+        self._objective = Objective(model, data, targets, loss, 0.0, chunk_size, dtype, weight)
+        self._settings = self._objective.loss, weight
+        self._model, self._decay, self.device = model, weight_decay, self._objective.device
+        require_settings(model, loss, weight_decay, dtype)
         if next(model.parameters(), None) is None:
             raise ArgumentError(f"{type(model).__name__} has no parameters", "give the module that is trained")
         for name, parameter in model.named_parameters():
@@ -93,13 +91,42 @@ class ModuleProblem(Shown):
         found._declare(blocks, pairs)
         return found
 
+    def in_dtype(self, dtype: torch.dtype) -> ModuleProblem:
+        """The same problem with products in another precision."""
+        found = copy.copy(self)
+        found._objective = self._objective.in_dtype(dtype)
+        return found
+
     @property
-    def cautions(self) -> list[str]:
-        """What a user must know of the model: checkpoints hold parameters, and no running statistics."""
-        every = self._model.named_modules()
-        held = [n for n, m in every if getattr(m, "running_mean", None) is not None and not m.training]
-        listed = first_few(list(map(repr, held)), 3)
-        return [f"the running statistics of {listed} are those of the given model at every step"] if held else []
+    def buffers(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of the buffers that the module's state has, by name; each checkpoint has its own."""
+        return {name: tuple(buffer.shape) for name, buffer in state.buffers(self._model).items()}
+
+    def with_buffers(self, buffers: Mapping[str, Any]) -> ModuleProblem:
+        """The problem of the module with these numbers in its buffers; the given module stays as it is.
+
+        buffers: tensors or arrays by name. Raises ArgumentError for a name or shape that the module does not have.
+        """
+        found = copy.copy(self)
+        found._model = state.with_buffers(self._model, buffers)
+        found._objective = self._objective.with_model(found._model)
+        return found
+
+    @property
+    def data_sums(self) -> dict[int, int]:
+        """Checksums of the batches by their numbers, on one of several ranks of its own alone."""
+        return self._objective.sums
+
+    def fingerprint(self) -> dict[str, str]:
+        """Checksums of all that the loss depends on but parameters and `buffers`, by what they are of.
+
+        They are of the data, each other buffer or tensor in an attribute of the module, and the loss with its settings.
+        Take it before the module is called, which may leave tensors in its attributes.
+        """
+        made = (*self._settings, self._decay)
+        found = {"data": sum_of(self.data_sums)}
+        found |= {name: f"{checksum(tensors):08x}" for name, tensors in state.constants(self._model).items()}
+        return found | {"loss": f"{zlib.crc32(state.settings(made).encode()):08x}"}
 
     def decay(self, objective: str) -> float:
         """Weight decay of an objective: 0 of `data`, that of the constructor of `regularised`."""
@@ -107,7 +134,7 @@ class ModuleProblem(Shown):
 
     def objective(self, decay: float) -> Objective:
         """The loss over the data set, with decay/2 |theta|^2."""
-        return Objective(self._model, self._data, None, self._loss, decay, **self._settings)
+        return self._objective.with_decay(decay)
 
     def structure(self, params: Mapping[str, Tensor], decay: float) -> None:
         """None: the structure of a foreign model is not known."""
@@ -134,43 +161,21 @@ class ModuleProblem(Shown):
     def plain(self, arrays: Arrays) -> Plain:
         """The module at stored parameters, in float64."""
         own = {name: nn.Parameter(value) for name, value in tensors(self, arrays).items()}
-        whole = _WholeLoss(self._model, own, self._data, self._loss, **self._settings)
         nothing = torch.zeros(1, device=self.device)
-        return Plain(whole, own, nothing, nothing, lambda total, _: total)
+        return Plain(_WholeLoss(self._objective, own), own, nothing, nothing, lambda total, _: total)
 
 
 class _WholeLoss(nn.Module):
-    """The loss over all of the data as one number, by torch's own gradients and attention's plain kernel."""
+    """The loss over all of the data as one number, whose derivatives are torch's own."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        parameters: Mapping[str, nn.Parameter],
-        data: Data,
-        loss: PerSampleLoss,
-        per_token: bool,
-        outputs: Adapter | None,
-        weights: WeightFunction | None,
-    ) -> None:
+    def __init__(self, objective: Objective, parameters: Mapping[str, nn.Parameter]) -> None:
         super().__init__()
         self.parameter_list = nn.ParameterList(parameters.values())
-        # No submodule, as the given module keeps its own parameters, which are no part of this one.
-        self._model, self._loss = ModuleFunction(model, torch.float64), loss_in_precision(loss, torch.float64)
-        self._names, self._data, self._adapt = list(parameters), data, outputs
-        self._weights = Weights(loss, per_token, weights)
+        self._names, self._objective = list(parameters), objective
 
     def forward(self, _: Tensor) -> Tensor:
-        params, sums = dict(zip(self._names, self.parameter_list, strict=True)), []
-        total = self._weights.total(piece()[1] for piece in self._data.pieces())
-        for piece in self._data.pieces():
-            inputs, targets = (fresh(tree, torch.float64) for tree in piece())
-            with plain_attention():
-                found = self._model(params, inputs)
-            outputs, targets_ = found if self._adapt is None else self._adapt(found), self._weights.clean(targets)
-            values = self._loss(outputs, targets_)
-            counted = self._weights.of(targets)
-            sums.append((values if counted is None else values[counted != 0] * counted[counted != 0]).sum())
-        return torch.stack(sums).sum() / total
+        params = dict(zip(self._names, self.parameter_list, strict=True))
+        return torch.stack([term(params) for term in self._objective.terms()]).sum()
 
 
 def _parts(names: Sequence[str]) -> dict[str, tuple[str, ...]]:

@@ -131,6 +131,15 @@ def tensors(problem: Problem, arrays: Arrays) -> dict[str, Tensor]:
     return {n: torch.as_tensor(arrays[n]).to(problem.device, torch.float64) for n in problem.parameters}
 
 
+def with_state(problem: Problem, arrays: Arrays) -> Problem:
+    """The problem with the buffers that were stored with these parameters, if it has any.
+
+    Those of a module that keeps running statistics change from step to step.
+    """
+    names = getattr(problem, "buffers", None)
+    return problem.with_buffers({n: arrays[n] for n in names}) if names else problem  # type: ignore[attr-defined]
+
+
 def hessian(problem: Problem, params: Mapping[str, Tensor], decay: float) -> Block:
     """The Hessian over all parameters, by hand-derived products if the problem has them."""
     structure = problem.structure(params, decay)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import dataclasses
 import hashlib
 import io
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
@@ -19,16 +22,18 @@ from landscape import problems
 from landscape.config import AnalysisConfig, to_json
 from landscape.curvature.checks import require_used
 from landscape.curvature.convexity import require_convex
+from landscape.curvature.data import sum_of
 from landscape.curvature.objective import Ask, Objective, Parameters
 from landscape.curvature.operators import Block, HessianOperator, MatrixOperator, Part, assembled
 from landscape.curvature.part import Part as Samples
 from landscape.curvature.part import taking
 from landscape.errors import ArgumentError
-from landscape.problems.factory import Source
+from landscape.problems.factory import SEED, Source, unlike_problem
 from landscape.problems.fit import require_own_data
 from landscape.problems.problem import Arrays, Plain, Problem, Structure, Training
 from landscape.problems.trained import TrainedProblem
 from landscape.ranks.group import Ranks, require_alike
+from landscape.ranks.watch import RankError
 from landscape.storage.runs import RunReader
 
 _BY_HAND = "by hand"
@@ -55,6 +60,7 @@ def opened(reader: RunReader, config: AnalysisConfig, ranks: Ranks) -> tuple[Spr
         require_own_data(problem, reader)
     else:
         require_alike(ranks, f"a source of --problem {source.name}", source.sha256[:12], "copy it to all machines")
+        source = _agreed(ranks, problem, source)
     seen = hashlib.sha256(" ".join(samples.seen).encode()).hexdigest()[:12]
     hint = "the function that makes the problem must return the same on every rank: fix its seeds, copy its files"
     require_alike(ranks, "data or constants of the model that sum to", seen, hint)
@@ -78,9 +84,30 @@ class SpreadProblem:
         self.name, self.parameters, self.device = problem.name, problem.parameters, problem.device
         self.blocks, self.default_blocks, self.rows = problem.blocks, problem.default_blocks, problem.rows
         self.pairs, self.parts, self.balanced = problem.pairs, problem.parts, problem.balanced
+        self.buffers: Mapping[str, tuple[int, ...]] = getattr(problem, "buffers", {})
+        self._given: Mapping[str, Tensor] = {}
+        self._current: list[Mapping[str, Tensor]] = [self._given]
+        """The buffers that the other ranks have, of all problems that differ in theirs alone."""
+        self._restart()
+
+    def _restart(self) -> None:
         self._at: Parameters = {}
         self._same: list[Parameters] = []
         self._operators: dict[Ask, Callable[[Tensor], Tensor]] = {}
+
+    def with_buffers(self, buffers: Mapping[str, Any]) -> SpreadProblem:
+        """Rank 0: the problem with these buffers; the others follow when it is used."""
+        found = copy.copy(self)
+        found._given = {name: torch.as_tensor(value) for name, value in buffers.items()}
+        found._take(found._given)
+        return found
+
+    def _take(self, buffers: Mapping[str, Tensor]) -> None:
+        """Every rank: put buffers into the module."""
+        self._whole = cast(Any, self._whole).with_buffers(buffers)
+        with taking(self._samples):
+            self._part = self._whole.objective(0.0).spread(self.count)
+        self._restart()
 
     def decay(self, objective: str) -> float:
         """Weight decay of an objective."""
@@ -119,7 +146,9 @@ class SpreadProblem:
             what, *told = self.ranks.say()
             if what == "end":
                 return int(told[0])
-            if what == "at":
+            if what == "buffers":
+                self._take(told[0])
+            elif what == "at":
                 self._arrive({name: self._empty(shape) for name, shape in told[0]})
             else:
                 ask, shape = told
@@ -137,7 +166,11 @@ class SpreadProblem:
         return structure.operator() if structure else None
 
     def _move(self, params: Parameters) -> None:
-        """Rank 0: have all ranks at these parameters."""
+        """Rank 0: have all ranks at these parameters, and the buffers of this problem."""
+        if self._current[0] is not self._given:
+            self._current[0] = self._given
+            self.ranks.say(("buffers", self._given))
+            self._restart()
         if any(params is known for known in self._same):
             return
         if params.keys() == self._at.keys() and all(torch.equal(params[n], p) for n, p in self._at.items()):
@@ -239,6 +272,26 @@ class _SpreadBlock:
     def symmetric(self) -> MatrixOperator:
         """A diagonal block as a matrix, with the error that its products show."""
         return assembled(self, True)
+
+
+def _agreed(ranks: Ranks, problem: Problem, source: Source) -> Source:
+    """Where the problem comes from, with the checksum that it has in one process.
+
+    Raises RankError, on every rank, for the first of them that has another problem than rank 0.
+    """
+    if not source.checksum:
+        return source
+    batches: dict[int, int] = {}
+    every = ranks.gather((source.checksum, getattr(problem, "data_sums", {})))
+    for rank, (checksum, sums) in enumerate(every):
+        own, first = ({**json.loads(one), "data": ""} for one in (checksum, every[0][0]))
+        # Of batches each rank has its own.
+        own["data"] = str(
+            [number for number, found in sums.items() if batches.setdefault(number, found) != found] or ""
+        )
+        if differs := unlike_problem(json.dumps(first), json.dumps(own)):
+            raise RankError(f"rank {rank} has {differs} other than rank 0", SEED)
+    return dataclasses.replace(source, checksum=json.dumps(json.loads(source.checksum) | {"data": sum_of(batches)}))
 
 
 def _digest() -> str:

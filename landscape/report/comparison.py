@@ -11,7 +11,7 @@ from typing import Any
 from landscape.errors import LandscapeError
 from landscape.problems.embedding_mlp.blocks import CLAIM
 from landscape.report.figures.captions import option, symbol, varied
-from landscape.report.figures.numbers import STABLE, Numbers, PairNumbers, bracket, numbers
+from landscape.report.figures.numbers import STABLE, BlockNumbers, Numbers, PairNumbers, bracket, numbers
 from landscape.report.figures.sources import Source, leaving_out
 
 
@@ -58,6 +58,13 @@ def side_by_side(rows: Sequence[Compared]) -> list[list[str]]:
         "test accuracy": lambda row: _text(row.numbers.test_accuracy),
         "analysed step": lambda row: "" if row.numbers.step is None else str(row.numbers.step),
     }
+    for name in dict.fromkeys(name for row in rows for name in row.numbers.recorded):
+        columns[name] = lambda row, name=name: _text(row.numbers.recorded.get(name, (0, math.nan))[1])  # type: ignore[misc]
+    for block in [] if CLAIM in pairs else dict.fromkeys(row.numbers.block.block for row in rows if row.numbers.block):
+        for title, tell_block in _OF_BLOCKS.items():
+            columns[f"{title} {block}"] = lambda row, block=block, tell=tell_block: (  # type: ignore[misc]
+                tell(one) if (one := row.numbers.block) and one.block == block else ""
+            )
     for pair in shown:
         for title, tell in _OF_PAIRS.items():
             columns[f"{title} {pair}"] = lambda row, pair=pair, tell=tell: (  # type: ignore[misc]
@@ -78,6 +85,12 @@ def document(rows: Sequence[Compared]) -> dict[str, Any]:
     return {"runs": [dataclasses.asdict(row) for row in rows]}
 
 
+_OF_BLOCKS: dict[str, Callable[[BlockNumbers], str]] = {
+    "lambda_max": lambda one: _text(one.highest),
+    "lambda_min": lambda one: _text(one.lowest),
+    "index": lambda one: f"{bracket(one.lower, one.upper)} ({one.level})" * math.isfinite(one.lower),
+    "trace": lambda one: _text(one.trace),
+}
 _OF_PAIRS: dict[str, Callable[[PairNumbers], str]] = {
     "depth": lambda one: f"{'>=' * one.is_depth_bound}{_text(one.depth)}",
     "index": lambda one: f"{bracket(one.lower, one.upper)} ({one.level})",

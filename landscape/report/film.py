@@ -162,11 +162,18 @@ def _largest(by_step: Mapping[int, Mapping[str, Any]]) -> float:
 
 def _accuracy(source: Source) -> dict[str, Sequence[float | None]]:
     """Accuracies by step; no rows where they are not recorded."""
-    names = ("train_accuracy", "test_accuracy")
-    data = source.metrics
-    rows = _thinned(data.sizes.get("metric_step", 0), ROWS) if set(names) <= set(data.variables) else []
-    step = {"step": [int(data["metric_step"].values[i]) for i in rows]}
-    return step | {name: [known(float(data[name].values[i])) for i in rows] for name in names}
+    training = [name for name in source.accuracies if "train" in name.lower()]
+    others = [name for name in source.accuracies if name not in training]
+    names = {"train_accuracy": training[:1], "test_accuracy": others[:1]}
+    # Another training loop may record each metric at steps of its own.
+    data = source.metrics[sum(names.values(), [])].dropna("metric_step", how="all") if source.accuracies else {}
+    rows = _thinned(len(data["metric_step"]), ROWS) if data else []
+    found: dict[str, Sequence[float | None]] = {"step": [int(data["metric_step"].values[i]) for i in rows]}
+    for shown, name in names.items():
+        values = data[name[0]].values[rows] if name else np.empty(0)
+        whole = 100 if np.nanmax(values, initial=0) > 1 else 1
+        found[shown] = [known(float(value) / whole) for value in values]
+    return found
 
 
 def _geometry(source: Source, steps: Sequence[int]) -> dict[str, Any]:

@@ -64,6 +64,9 @@ def write_report(
         raise ConfigError(f"{inside[0]} lies in {out}, which the report replaces", "choose another --out")
     with replaced_folder(out, "report", overwrite) as draft:
         sections = draw_all(sources, draft / "figures", quiet, jobs)
+        if all(source.is_recorded for source in sources):
+            # Most of what is missing there belongs to runs of `landscape train` alone.
+            sections = [section for section in sections if section.png]
         with clock("writing", quiet):
             _write_pages(sources, sections, draft)
     return out / "report.html"
@@ -212,10 +215,13 @@ def _notes(sources: Sequence[Source]) -> list[str]:
         files = [s.measured for s in analysed if "hidden" in s.measured]
         # NaN where a file of an earlier version was extended.
         failures = [p for measured in files for p in measured["hidden_failure_probability"].values.flat]
+        precisions = dict.fromkeys(str(s.hessian_attrs["dtype"]) for s in analysed)
+        is_foreign = any(s.is_recorded for s in analysed)
+        measured_on = "the data that the problem gives" if is_foreign else "the whole training set"
         readers = [HessianReader(s.hessian) for s in analysed if s.hessian]
         is_starred = not all(reader.converged(step) for reader in readers for step in reader.steps)
         notes += [
-            f"Objective of the Hessian: {objectives(analysed)}. float64, the whole training set.",
+            f"Objective of the Hessian: {objectives(analysed)}. {' and '.join(precisions)}, on {measured_on}.",
             where(analysed) + " Read every saddle index beside its gradient norm.",
             "hidden: distance beyond the reported eigenvalues within which one may have been missed, relative to the "
             f"norm of the block (failure probability {np.nanmax([0.0, *failures]):.0g} per end); 0: all were computed.",

@@ -43,7 +43,7 @@ ATTRIBUTES: dict[str, dict[str, type[str] | type[int]]] = {
 """The root attributes that `attrs_crc32` covers; beside them stands `status`, which a finished file changes."""
 OPTIONAL: dict[str, dict[str, type[str] | type[int]]] = {
     schema.RUN: {},
-    schema.HESSIAN: {"problem": str, "problem_sha256": str, "world_size": int, "backend": str},
+    schema.HESSIAN: {"problem": str, "problem_sha256": str, "problem_checksum": str, "world_size": int, "backend": str},
     schema.GEOMETRY: {},
 }
 """Those that it covers where a file has them: the user's own problem and the SHA-256 of its source, and the ranks."""

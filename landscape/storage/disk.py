@@ -47,18 +47,29 @@ class Disk:
 
     def close(self) -> None:
         """Close the file. Raises FileError if it is no longer at its path."""
-        if self._handle.number < 0:
-            return
-        mine = os.fstat(self._handle.number)
-        self._handle.close()
-        if not self.path.exists() or not os.path.samestat(mine, self.path.stat()):
-            raise self._lost()
+        if self._handle.number >= 0:
+            try:
+                self.require_there()
+            finally:
+                self._handle.close()
 
-    def _lost(self) -> FileError:
-        return FileError(
-            f"{self.path} was moved or replaced while it was being written",
-            "all that was written is in the moved file; `landscape check --repair` trims it",
-        )
+    def require_there(self) -> None:
+        """Raise FileError unless the file that is being written is the one at its path."""
+        # Nothing tells whose file is there once this one is closed, as it is after an error found another in its place.
+        if self._handle.number < 0 or not self._is_there():
+            raise FileError(
+                f"{self.path} was moved, deleted or replaced while it was being written",
+                "if it was moved, all that was written is in the moved file; `landscape check --repair` trims it",
+            )
+
+    def _is_there(self) -> bool:
+        try:
+            return os.path.samestat(os.fstat(self._handle.number), self.path.stat())
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:
+            # Of a folder that cannot be searched any more nobody knows what it holds.
+            return True
 
     def __enter__(self) -> Self:
         return self

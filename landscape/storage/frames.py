@@ -11,7 +11,7 @@ import xarray
 if TYPE_CHECKING:
     import pandas as pd
 
-ARRAYS = ("checkpoints", "moments", "resume", "data", "eigenvectors")
+ARRAYS = ("checkpoints", "buffers", "moments", "resume", "data", "eigenvectors")
 """Groups of parameters and data, which are no measurements."""
 _OWN_AXIS = "param_row_"
 """An axis with this and a block's name is that block's alone."""

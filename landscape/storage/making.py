@@ -33,7 +33,7 @@ AXES = 32
 _FEWER_TENSORS = "stack parameters of one shape, such as experts, or record or import a part of the model"
 _FEWER = {
     "metrics": "raise --metrics-every, or lower --steps",
-    **dict.fromkeys(("checkpoints", "tokens", "moments"), "store fewer checkpoints, or lower --steps"),
+    **dict.fromkeys(("checkpoints", schema.BUFFERS, "tokens", "moments"), "store fewer checkpoints, or lower --steps"),
 }
 _SMALLER = {"spectrum": "lower --k", "eigenvectors": "lower --k, or leave out --eigenvectors"}
 

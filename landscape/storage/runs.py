@@ -19,6 +19,8 @@ from landscape.storage.table import Row, TableReader, listed, no_step
 Arrays = dict[str, np.ndarray[Any, Any]]
 RETRAIN = "train again with --overwrite"
 """The hint for a run that cannot be resumed."""
+LOSSES = ("train_loss", "loss", "training_loss")
+"""Usual names of the training loss among metrics, train/loss as train_loss among them."""
 MEMORISED, GROKKED = 0.99, 0.95
 MEMORISE, GROK = ("train_accuracy", MEMORISED), ("test_accuracy", GROKKED)
 """The events of a run, the memorise step and the grok step: a metric, and the value that it reaches."""
@@ -80,7 +82,10 @@ class RunReader(Described):
             )
 
     def checkpoint(self, step: int) -> Arrays:
-        """The parameters at a stored step. Raises StepError, FileError (checksum), NumericsError (NaN)."""
+        """The parameters at a stored step, and the buffers where the file has some.
+
+        Raises StepError, FileError (checksum), NumericsError for parameters that are not finite.
+        """
         values = self._row("checkpoints", step)
         # A sum of squares is finite only if all of them are, and takes one pass; it may also overflow.
         with np.errstate(over="ignore", invalid="ignore"):
@@ -92,6 +97,8 @@ class RunReader(Described):
                     f"{self.path}: {name} at step {step} has {bad} non-finite values",
                     f"the run diverged: analyse earlier steps, or lower {lower}",
                 )
+        if schema.BUFFERS in self.tables:
+            values |= self._row(schema.BUFFERS, step)
         return Row(self.path, {self.names.get(name, name): array for name, array in values.items()})
 
     def require_beside(self, step: int) -> None:
@@ -145,6 +152,13 @@ class RunReader(Described):
     def metrics_at(self, step: int) -> Arrays | None:
         """The last row of metrics up to a step; None if that row may be damaged."""
         return self.table("metrics").last(step)
+
+    def recorded_loss(self, step: int) -> float:
+        """The training loss that was recorded at a step; NaN where none was."""
+        if "metrics" not in self.tables or step not in self.tables["metrics"].rows:
+            return math.nan
+        row = self.tables["metrics"].row(step) or {}
+        return next((float(row[name]) for name in LOSSES if name in row and not math.isnan(row[name])), math.nan)
 
     def first_step(self, metric: str, threshold: float) -> int | None:
         """First recorded step at which `metric` reaches `threshold`; None without such a step or metric."""

@@ -17,6 +17,8 @@ OPTIMIZER, PARAMETER = "optimizer", "parameter"
 """Table and axis of what a recorded run's optimiser knew of each parameter."""
 NUMBERS = ("optimizer_lr", "optimizer_beta_2", "optimizer_epsilon", "optimizer_updates")
 """Datasets of that table."""
+BUFFERS = "buffers"
+"""Table of the buffers of a recorded run's module, which belong to its checkpoints."""
 RECORDED = "recorded"
 """`kind` in the config of a run file whose checkpoints came from a training loop or files of somebody else."""
 STEP = "step"
@@ -25,7 +27,10 @@ PARAM = "param"
 """The run's precision, f4 or f8, in declarations; files name the type."""
 TYPES = ("f4", "f8", "i1", "i4", "i8", "u8")
 
-LEVEL: dict[str, object] = {"flag_values": [0, 1, 2, 3], "flag_meanings": "none estimated bracketed certified"}
+LEVEL: dict[str, object] = {
+    "flag_values": [0, 1, 2, 3, 4],
+    "flag_meanings": "none estimated bracketed certified vanished",
+}
 LEVELS = str(LEVEL["flag_meanings"]).split()
 UNKNOWN = -1
 """An unknown count or step."""

@@ -163,7 +163,7 @@ class TableReader:
         room = 0
         for data in map(self.stored.__getitem__, self._names):
             room -= data.row_bytes
-            if room < 0:
+            if room < 0 or not blocks:
                 blocks.append([])
                 room = _PACKED - data.row_bytes
             blocks[-1].append(data)

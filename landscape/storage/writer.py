@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import shutil
 import time
 import weakref
 from collections.abc import Mapping, Sequence
@@ -16,6 +18,7 @@ from landscape.storage.files import open_file, require_writable
 from landscape.storage.handles import open_marked
 from landscape.storage.making import Rooms, Rows, new_file, rewrite
 from landscape.storage.table import Arrays
+from landscape.storage.writing import temporary_file
 
 SHARE = 0.05
 """Largest share of time spent rewriting the file for rows that replace others."""
@@ -87,6 +90,7 @@ class Writer(Disk):
         """Commit a step: a row per table of steps, the main one last; a stored step stays as it is."""
         if step in self.steps:
             return
+        self.require_there()
         for group in self._beside:
             # Overwrite a row that a killed writer left without its row in the main table.
             self._tables[group].write(len(self.steps), step, rows[group])
@@ -124,6 +128,22 @@ class Writer(Disk):
         """Make room for `more` further rows by group, or other tables as in `rewrite`: the file is written anew."""
         self._rewrite(more, tables, scales, None)
 
+    def restore(self) -> bool:
+        """Write a file that was deleted anew, of which this process still has the contents; whether it was deleted.
+
+        Raises FileError where another file is in its place.
+        """
+        if self._handle.number < 0 or self._is_there() or self.path.exists():
+            self.require_there()
+            return False
+        open_one = Path(f"/proc/self/fd/{self._handle.number}")
+        with temporary_file(self.path, os.fstat(self._handle.number).st_size) as draft:
+            shutil.copyfile(open_one, draft)
+        self._handle.close()
+        self._handle = open_marked(self.path)
+        self._open()
+        return True
+
     def finish(self, status: str) -> None:
         """Trim the file to its committed rows and set its status."""
         self.flush()
@@ -149,9 +169,7 @@ class Writer(Disk):
 
     def _leave(self) -> None:
         """Close the file, which is to be written anew. Raises FileError if it is no longer at its path."""
-        # Nothing tells whose file is there once this one is closed, as it is after an error found another in its place.
-        if self._handle.number < 0:
-            raise self._lost()
+        self.require_there()
         self.close()
 
     def _open(self) -> None:

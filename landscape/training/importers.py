@@ -10,6 +10,7 @@ import pickle
 import re
 import uuid
 import warnings
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor
 
 from landscape.errors import ConfigError, FileError
+from landscape.problems.state import plain_names
 from landscape.progress import Bar
 from landscape.provenance import provenance
 from landscape.results import Result
@@ -32,21 +34,23 @@ from landscape.storage.files import (
     refuse_foreign,
     require_writable,
 )
+from landscape.storage.guard import RATIO, ROOM
 from landscape.storage.making import new_file
 from landscape.storage.writing import sole_writer
 from landscape.text import first_few
-from landscape.training.recorded import array, config, difference, form, scales, tables
+from landscape.training.names import steps_of
+from landscape.training.recorded import Form, array, buffer_forms, config, difference, form, scales, tables
 
-STEP_PATTERN = r"(\d+)(?!.*\d)"
-"""The last number of a name."""
 _NESTED = ("model", "state_dict", "model_state_dict")
-_SUFFIXES = (".safetensors", ".pt", ".pth")
-_BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
+_SUFFIXES = (".safetensors", ".pt", ".pth", ".ckpt")
+_BUFFERS = ("running_mean", "running_var")
 _WHOLE = ("model.safetensors", "pytorch_model.bin")
 """A model of Hugging Face in one file; of several, NAME.index.json says where each tensor is."""
 _SHOWN = 3
 """Files that a message names."""
 _STATE = "save the state alone: torch.save(model.state_dict(), ...), or convert it where you trust it"
+_SPARE, _INDEX = 1 << 20, 1 << 26
+"""Bytes that a zip may declare beyond its own, and of the largest index of shards."""
 _AGAIN = "copy it again from its source, or leave it out"
 
 
@@ -71,20 +75,22 @@ class _Checkpoint:
 def import_checkpoints(
     sources: Sequence[Path | str],
     path: Path | str,
-    step_pattern: str = STEP_PATTERN,
+    step_pattern: str = "",
     skip: Sequence[str] = (),
     overwrite: bool = False,
     quiet: bool = False,
 ) -> ImportSummary:
     """Write a run file of checkpoints that lie in other files, one in memory at a time.
 
-    sources: .safetensors, .pt and .pth files, folders of them, folders of Hugging Face, or globs. step_pattern: regex
-    whose first group is the step in a file's name, by default its last number. skip: patterns of further tensors that
-    are no parameters. Nothing is left of an import that fails. Raises FileError for files that are missing, broken,
-    would run code or differ in their parameters, ConfigError for patterns without a step, ArgumentError for names.
+    sources: .safetensors, .pt, .pth and Lightning's .ckpt files, folders of them, folders of Hugging Face, or globs.
+    step_pattern: regex whose first group is the step in a name; by default the number after `step` or `iter`, a name's
+    only one, or the only one in which names that are else alike differ; what that leaves in doubt is refused. skip:
+    patterns of tensors to leave out. Nothing is left of an import that fails. Raises FileError for files that are
+    missing, broken, would run code or differ in their tensors, ConfigError for patterns without a step, ArgumentError
+    for names.
     """
     path, notes = output(as_path(path)), dict[str, None]()
-    found = _with_steps(_found(sources, notes), _pattern(step_pattern), notes)
+    found = _with_steps(_found(sources, notes), step_pattern, notes)
     make_folder(path.parent)
     with sole_writer(path):
         if overwrite:
@@ -93,40 +99,39 @@ def import_checkpoints(
         else:
             refuse_existing(path, REPLACE)
         first, aliases = _read(found[0], skip, notes)
-        forms = {name: form(name, tensor) for name, tensor in first.items()}
+        all_forms = {name: _form(name, tensor) for name, tensor in first.items()}
+        forms = {name: form for name, form in all_forms.items() if not _is_buffer(name, form)}
+        held = {name: form for name, form in all_forms.items() if _is_buffer(name, form)}
+        if not forms:
+            raise FileError(f"{found[0].path} holds no parameters", "name files of a model's state")
         described = config(forms, "imported checkpoints", aliases=aliases)
         attrs = {"run_id": uuid.uuid4().hex, "config": json.dumps(described), "seed": described["seed"]}
         attrs |= {"status": "complete", **provenance("cpu")}
-        rooms = list(zip(tables(forms, ()), (len(found), 0), strict=True))
+        rooms = [(table, 0 if table.group == "metrics" else len(found)) for table in tables(forms, (), held)]
         with (
-            new_file(path, schema.RUN, attrs, rooms, scales(forms)) as (temporary, made),
+            new_file(path, schema.RUN, attrs, rooms, scales(all_forms)) as (temporary, made),
             Disk(temporary) as disk,
             Bar(len(found), "checkpoint", quiet) as bar,
         ):
-            writer = TableWriter(made.tables["checkpoints"], disk)
+            writers = {name: TableWriter(table, disk) for name, table in made.by_step.items()}
             for checkpoint in found:
                 read = first if checkpoint is found[0] else _read(checkpoint, skip, notes)[0]
                 first = {}
-                if wrong := difference({name: form(name, tensor) for name, tensor in read.items()}, forms):
+                if wrong := difference({name: _form(name, tensor) for name, tensor in read.items()}, all_forms):
                     raise FileError(
                         f"{checkpoint.path} differs from {found[0].path}: {wrong}", "import each model by itself"
                     )
-                writer.append(checkpoint.step, {name: array(tensor, forms[name]) for name, tensor in read.items()})
+                rows = {name: array(tensor, all_forms[name]) for name, tensor in read.items()}
+                for writer in writers.values():
+                    writer.append(checkpoint.step, rows)
                 bar.update()
     steps = tuple(checkpoint.step for checkpoint in found)
     return ImportSummary(str(path), steps, len(forms), described["num_parameters"], tuple(notes))
 
 
-def _pattern(text: str) -> re.Pattern[str]:
-    try:
-        pattern = re.compile(text)
-    except re.error as error:
-        raise ConfigError(
-            f"--step-pattern {text!r} is no regular expression: {error}", r"such as 'step(\d+)'"
-        ) from error
-    if not pattern.groups:
-        raise ConfigError(f"--step-pattern {text!r} has no group", r"put the step in brackets: 'step(\d+)'")
-    return pattern
+def import_steps(sources: Sequence[Path | str], step_pattern: str = "") -> list[tuple[Path, int]]:
+    """What `import_checkpoints` would take: each checkpoint and its step, ascending. Raises as it does."""
+    return [(found.path, found.step) for found in _with_steps(_found(sources, {}), step_pattern, {})]
 
 
 def _found(sources: Sequence[Path | str], notes: dict[str, None]) -> list[tuple[Path, tuple[Path, ...]]]:
@@ -190,37 +195,43 @@ def _of_hugging_face(folder: Path) -> tuple[Path, ...]:
                 return (folder / name,)
             continue
         try:
+            if index.stat().st_size > _INDEX:
+                raise ValueError("it is too large")
             shards = sorted(set(json.loads(index.read_text())["weight_map"].values()))
             if not all(isinstance(name, str) and Path(name).name == name for name in shards):
                 raise ValueError("a shard lies elsewhere")
             if absent := [name for name in shards if not (folder / name).is_file()]:
                 raise ValueError(f"{absent[0]} is missing")
-        except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
+        except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
             raise FileError(f"{index} is no index of shards: {error}", _AGAIN) from error
         return tuple(folder / name for name in shards)
     return ()
 
 
 def _with_steps(
-    found: Sequence[tuple[Path, tuple[Path, ...]]], pattern: re.Pattern[str], notes: dict[str, None]
+    found: Sequence[tuple[Path, tuple[Path, ...]]], pattern: str, notes: dict[str, None]
 ) -> list[_Checkpoint]:
     """The checkpoints in the order of their steps. Raises FileError for a step of two, and where none has one."""
     by_step: dict[int, _Checkpoint] = {}
-    with_own = {path.resolve() for path, _ in found if pattern.search(path.name)}
+
+    def name_of(path: Path) -> str:
+        # The suffix of a file has no step, unless the pattern says more of it.
+        return path.name if pattern or path.suffix not in _SUFFIXES else path.name.removesuffix(path.suffix)
+
+    own = steps_of([name_of(path) for path, _ in found], pattern)
+    # What a link leads to may be named by a hash, whose digits are no step, so that its own name comes first.
+    with_own = {path.resolve() for path, _ in found if name_of(path) in own}
+    linked = {path.resolve() for path, _ in found if path.is_symlink() and name_of(path) not in own} - with_own
+    others = steps_of([name_of(target) for target in linked], pattern)
     for path, files in found:
-        match = pattern.search(path.name)
-        if match is None and path.is_symlink() and path.resolve() in with_own:
+        step = own.get(name_of(path))
+        if step is None and path.is_symlink() and path.resolve() in with_own:
             notes[f"skipped {path}: a link to a checkpoint that has a step by another name"] = None
             continue
-        # What a link leads to may be named by a hash, whose digits are no step, so that its own name comes first.
-        match = match or pattern.search(path.resolve().name)
-        digits = match[1] if match else None
-        if digits is None:
+        step = others.get(name_of(path.resolve())) if step is None else step
+        if step is None:
             notes[f"skipped {path}: no step in its name"] = None
             continue
-        if not re.fullmatch(r"\d{1,15}", digits, re.ASCII):
-            raise ConfigError(f"the step of {path} would be {digits!r}", "let the group of --step-pattern match digits")
-        step = int(digits)
         if step in by_step:
             raise FileError(
                 f"{by_step[step].path} and {path} are both of step {step}", "leave one out, or choose a --step-pattern"
@@ -237,36 +248,70 @@ def _read(
     """The parameters of a checkpoint, and the other names of tied ones."""
     tensors: dict[str, Tensor] = {}
     for file in checkpoint.files:
+        _require_plain(file)
         read = _safetensors(file) if file.suffix == ".safetensors" else _torch(file, notes)
+        if (size := sum(_bytes(name, tensor) for name, tensor in read.items())) > ROOM + RATIO * file.stat().st_size:
+            raise FileError(f"{file} declares {size:,} bytes of tensors, far more than it has", _AGAIN)
         for name, tensor in read.items():
-            if not tensor.is_floating_point():
-                kind = str(tensor.dtype).removeprefix("torch.")
-                notes[f"skipped {name!r}: {kind} is no type of a parameter"] = None
-            elif name.rpartition(".")[2] in _BUFFERS:
-                notes[f"skipped {name!r}: a buffer of a norm"] = None
-            elif any(fnmatch.fnmatchcase(name, wanted) for wanted in skip):
+            if any(fnmatch.fnmatchcase(name, wanted) for wanted in skip):
                 notes[f"skipped {name!r}: as --skip says"] = None
+            elif tensor.is_quantized or tensor.is_complex():
+                kind = str(tensor.dtype).removeprefix("torch.")
+                notes[f"skipped {name!r}: {kind} is no type of a parameter or buffer"] = None
             else:
-                if tensor.dtype not in (torch.float32, torch.float64):
+                if tensor.is_floating_point() and tensor.dtype not in (torch.float32, torch.float64):
                     small = str(tensor.dtype).removeprefix("torch.")
                     notes[f"{small} is stored in float32, which holds it exactly"] = None
                 tensors[name] = tensor
+    plain = plain_names(tensors)
+    if any(name != short for name, short in plain.items()):
+        notes["names are without module. and _orig_mod., which DistributedDataParallel and torch.compile add"] = None
     # Only now: of tied names those that are skipped must not take the others along.
-    aliases = _untie(tensors)
-    if not tensors:
-        raise FileError(f"{checkpoint.path} holds no parameters", "name files of a model's state")
-    return tensors, aliases
+    tensors = {plain[name]: tensor for name, tensor in tensors.items()}
+    return tensors, _untie(tensors)
+
+
+def _require_plain(file: Path) -> None:
+    """Raise FileError for what is no file, which may go on for ever, and for a zip that declares more than it has.
+
+    torch stores its records as they are; packed ones may unpack to any size.
+    """
+    if not file.is_file():
+        raise FileError(f"{file} is a device or a pipe, or leads nowhere", "name a regular file")
+    if file.suffix != ".safetensors" and zipfile.is_zipfile(file):
+        try:
+            with zipfile.ZipFile(file) as packed:
+                declared = sum(record.file_size for record in packed.infolist())
+        except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
+            raise FileError(f"{file} is damaged or no torch file: {_line(error):.200}", _AGAIN) from error
+        if declared > 2 * (size := file.stat().st_size) + _SPARE:
+            raise FileError(f"{file} declares {declared:,} bytes in a file of {size:,}", _AGAIN)
+
+
+def _bytes(name: str, tensor: Tensor) -> int:
+    if tensor.is_nested:
+        raise FileError(f"{name!r} is a nested tensor, which has no shape", "save its parts as tensors of their own")
+    return tensor.numel() * tensor.element_size()
+
+
+def _form(name: str, tensor: Tensor) -> Form:
+    return form(name, tensor) if tensor.is_floating_point() else buffer_forms({name: tensor})[name]
+
+
+def _is_buffer(name: str, form: Form) -> bool:
+    """Whether a tensor is no parameter: integers, and what norms keep. Other buffers look like parameters."""
+    return not form.dtype.startswith("f") or name.rpartition(".")[2] in _BUFFERS
 
 
 def _safetensors(file: Path) -> dict[str, Tensor]:
-    from safetensors import SafetensorError, safe_open
+    from safetensors import safe_open
 
     try:
         with safe_open(file, framework="pt") as opened:
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
             named = opened.metadata() or {}
-    except (SafetensorError, OSError, ValueError, KeyError) as error:
-        raise FileError(f"{file} is damaged or no safetensors file: {_line(error)}", _AGAIN) from error
+    except Exception as error:
+        raise FileError(f"{file} is damaged or no safetensors file: {_line(error):.200}", _AGAIN) from error
     # What safetensors.torch.save_model says of the names that it left out.
     return tensors | {alias: tensors[name] for alias, name in named.items() if name in tensors and alias not in tensors}
 
@@ -283,11 +328,13 @@ def _torch(file: Path, notes: dict[str, None]) -> dict[str, Tensor]:
                 f"{file} would run code when it is read ({found[1] or found[0]}), and is not",
                 _STATE,
             ) from error
-        raise FileError(f"{file} is damaged or no torch file: {_line(error)}", _AGAIN) from error
-    except (RuntimeError, OSError, EOFError, ValueError, LookupError, TypeError, AttributeError) as error:
+        # What torch says first is advice to run the code.
+        what = re.search(r"WeightsUnpickler error: *(\S.*?) *(Check the documentation|$)", _line(error))
+        raise FileError(f"{file} is damaged or no torch file: {what[1] if what else 'no pickle'}", _AGAIN) from error
+    except Exception as error:
         if "TorchScript" in str(error):
             raise FileError(f"{file} is a TorchScript program, which is not run", _STATE) from error
-        raise FileError(f"{file} is damaged or no torch file: {_line(error)}", _AGAIN) from error
+        raise FileError(f"{file} is damaged or no torch file: {_line(error):.200}", _AGAIN) from error
     state, where = _state(file, loaded)
     if where:
         notes[f"the state is under {where!r}"] = None
@@ -328,4 +375,4 @@ def _state(file: Path, loaded: Any) -> tuple[Mapping[Any, Any], str]:
 
 
 def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__
+    return " ".join(str(error).split())[:1000] or type(error).__name__

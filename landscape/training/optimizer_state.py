@@ -27,29 +27,28 @@ class OptimizerState:
     Raises ArgumentError for what is no optimiser of torch, and for one of other parameters.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
+    def __init__(self, optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter]) -> None:
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise ArgumentError(f"the optimizer is {type(optimizer).__name__}", "give a torch.optim.Optimizer")
-        self._optimizer, self._model = optimizer, model
-        known = {id(parameter) for parameter in model.parameters()}
+        self._optimizer = optimizer
+        known = {id(parameter) for parameter in parameters.values()}
         if not any(id(parameter) in known for group in optimizer.param_groups for parameter in group["params"]):
             raise ArgumentError("the optimizer moves no parameter of the model", "give the one that trains this model")
         # What wraps an optimiser, as accelerate does, names it so.
         inner = getattr(optimizer, "optimizer", optimizer)
         self.has_moments = type(inner) in (torch.optim.Adam, torch.optim.AdamW)
         """Whether it is Adam, whose second moments are the preconditioner of a step."""
-        names = [name for name, _ in model.named_parameters()]
-        if clash := [name for name in names if f"v_{name}" in names] if self.has_moments else []:
+        if clash := [name for name in parameters if f"v_{name}" in parameters] if self.has_moments else []:
             raise ArgumentError(
                 f"parameter 'v_{clash[0]}' has the name of the second moments of {clash[0]!r}",
                 "rename it, or leave out the optimizer",
             )
 
-    def rows(self, forms: Forms) -> dict[str, dict[str, Any]]:
+    def rows(self, parameters: Mapping[str, nn.Parameter], forms: Forms) -> dict[str, dict[str, Any]]:
         """The rows of this moment in the tables of `tables_of`."""
         numbers = {name: np.full(len(forms), np.nan) for name in NUMBERS}
         numbers["optimizer_lr"][:] = numbers["optimizer_updates"][:] = 0
-        places = {id(p): (i, name) for i, (name, p) in enumerate(self._model.named_parameters())}
+        places = {id(p): (i, name) for i, (name, p) in enumerate(parameters.items())}
         moments = {f"v_{name}": np.zeros(form.shape, form.dtype) for name, form in forms.items()}
         for group in self._optimizer.param_groups:
             for parameter in group["params"]:

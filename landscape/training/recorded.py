@@ -13,9 +13,10 @@ from torch import Tensor
 from landscape.errors import ArgumentError
 from landscape.problems.blocks import Blocks, Pairs, declared, named_blocks
 from landscape.problems.problem import plain_axes
+from landscape.problems.state import stored_type
 from landscape.storage.layout import NAME
 from landscape.storage.runs import RunReader
-from landscape.storage.schema import NUMBERS, PARAMETER, RECORDED, STEP, UNKNOWN, Field, Scales, Table
+from landscape.storage.schema import BUFFERS, NUMBERS, PARAMETER, RECORDED, STEP, UNKNOWN, Field, Scales, Table
 from landscape.text import first_few
 
 _METRIC_STEP = "metric_step"
@@ -23,9 +24,12 @@ _SHOWN = 3
 """Differences that a message names."""
 
 
+_TYPES = {"i1": torch.int8, "i4": torch.int32, "i8": torch.int64, "u8": torch.uint64}
+
+
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """Shape of a parameter and the type it is stored in, f4 or f8."""
+    """Shape of a parameter or buffer and the type it is stored in: f4 or f8, of a buffer also i1, i4, i8 or u8."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -39,37 +43,51 @@ Forms = Mapping[str, Form]
 
 def form(name: str, parameter: Tensor) -> Form:
     """How a parameter is stored: float64 as it is, smaller floats exactly in float32. Raises ArgumentError."""
-    if torch.nn.parameter.is_lazy(parameter):
-        raise ArgumentError(f"{name} has no shape yet", "run a batch through the model first")
-    if not parameter.is_floating_point() or parameter.layout != torch.strided or parameter.is_meta:
-        kind = "meta" if parameter.is_meta else str(parameter.layout).removeprefix("torch.").replace("strided", "dense")
+    _require_shape(name, parameter)
+    dtype = stored_type(parameter)
+    if not dtype.startswith("f"):
+        layout = str(parameter.layout).removeprefix("torch.").replace("strided", "dense")
+        kind = "nested" if parameter.is_nested else "meta" if parameter.is_meta else layout
         what = f"{kind}, of type {str(parameter.dtype).removeprefix('torch.')}"
         raise ArgumentError(f"{name} is {what}", "only dense floating-point parameters can be recorded")
-    return Form(tuple(parameter.shape), "f8" if parameter.dtype == torch.float64 else "f4")
+    return Form(tuple(parameter.shape), dtype)
+
+
+def buffer_forms(buffers: Mapping[str, Tensor]) -> dict[str, Form]:
+    """How buffers are stored: floats as parameters, integers exactly in one of at least their size."""
+    for name, buffer in buffers.items():
+        _require_shape(name, buffer)
+    return {name: Form(tuple(buffer.shape), stored_type(buffer)) for name, buffer in buffers.items()}
 
 
 def array(parameter: Tensor, form: Form) -> np.ndarray[Any, Any]:
-    """The numbers of a parameter in the type of its form; not copied where they lie in memory as they are."""
-    dtype = torch.float64 if form.dtype == "f8" else torch.float32
+    """The numbers of a tensor in the type of its form; not copied where they lie in memory as they are."""
+    dtype = _TYPES.get(form.dtype, torch.float64 if form.dtype == "f8" else torch.float32)
     found: np.ndarray[Any, Any] = parameter.detach().to("cpu", dtype).resolve_neg().numpy()
     return found
 
 
-def tables(forms: Forms, metrics: Iterable[str]) -> tuple[Table, Table]:
-    """The tables of a recorded run's file. Raises ArgumentError for names that no file has."""
-    fields = tuple(Field(name, plain_axes(name, len(f.shape)), f.dtype, "parameter") for name, f in forms.items())
-    taken = {STEP, _METRIC_STEP, "crc32", PARAMETER, *NUMBERS, *scales(forms)}
-    for name in forms:
-        _require_name("parameter", name, taken)
+def tables(forms: Forms, metrics: Iterable[str], buffers: Forms | None = None) -> tuple[Table, ...]:
+    """The tables of a recorded run's file: parameters, buffers if any, metrics. Raises ArgumentError for names."""
+    buffers = buffers or {}
+    groups = (("checkpoints", "parameter", forms), (BUFFERS, "buffer", buffers))
+    found = [
+        Table(group, STEP, tuple(Field(n, plain_axes(n, len(f.shape)), f.dtype, kind) for n, f in held.items()))
+        for group, kind, held in groups
+        if held or group == "checkpoints"
+    ]
+    names = {**forms, **buffers}
+    taken = {STEP, _METRIC_STEP, "crc32", PARAMETER, *NUMBERS, *scales(names)}
+    for name in names:
+        _require_name("parameter" if name in forms else "buffer", name, taken)
     if isinstance(metrics, str) or not isinstance(metrics, Iterable):
         raise ArgumentError(f"metrics are {metrics!r}", 'give a list of names: metrics=["train_loss"]')
     metrics = list(metrics)
     for name in metrics:
-        _require_name("metric", name, taken | forms.keys() | {f"v_{form}" for form in forms})
+        _require_name("metric", name, taken | names.keys() | {f"v_{form}" for form in forms})
     if len(set(metrics)) < len(metrics):
         raise ArgumentError(f"metrics {metrics!r} name one twice", "name each once")
-    columns = tuple(Field(name, (), "f8", "metric") for name in metrics)
-    return Table("checkpoints", STEP, fields), Table("metrics", _METRIC_STEP, columns)
+    return (*found, Table("metrics", _METRIC_STEP, tuple(Field(name, (), "f8", "metric") for name in metrics)))
 
 
 def scales(forms: Forms) -> Scales:
@@ -81,10 +99,12 @@ def scales(forms: Forms) -> Scales:
     }
 
 
-def forms_of(reader: RunReader) -> dict[str, Form]:
-    """The forms of the parameters that a run file holds."""
-    stored = reader.tables["checkpoints"].stored
-    return {f.name: Form(stored[f.name].shape[1:], f.dtype) for f in reader.layout["checkpoints"].fields}
+def forms_of(reader: RunReader, group: str = "checkpoints") -> dict[str, Form]:
+    """The forms of the parameters, or of the buffers, that a run file holds."""
+    if group not in reader.tables:
+        return {}
+    stored = reader.tables[group].stored
+    return {f.name: Form(stored[f.name].shape[1:], f.dtype) for f in reader.layout[group].fields}
 
 
 def config(
@@ -122,6 +142,11 @@ def difference(found: Forms, wanted: Forms) -> str:
     both = [name for name in wanted if name in found]
     said += [f"{name} is {found[name]}, not {wanted[name]}" for name in both if found[name] != wanted[name]]
     return first_few(said, _SHOWN, "; ")
+
+
+def _require_shape(name: str, tensor: Tensor) -> None:
+    if torch.nn.parameter.is_lazy(tensor):
+        raise ArgumentError(f"{name} has no shape yet", "run a batch through the model first")
 
 
 def _require_name(kind: str, name: Any, taken: set[str]) -> None:

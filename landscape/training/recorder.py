@@ -6,18 +6,21 @@ import contextlib
 import json
 import operator
 import os
+import re
 import threading
 import uuid
-from collections.abc import Iterable, Iterator
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from landscape.curvature.modules import first_names
 from landscape.errors import ArgumentError, FileError
 from landscape.problems.blocks import Blocks, Pairs
+from landscape.problems.state import buffers, every_name, plain_names
 from landscape.provenance import provenance
 from landscape.results import Shown
 from landscape.signals import delayed_signals
@@ -26,13 +29,14 @@ from landscape.storage.contents import ROWS
 from landscape.storage.files import as_path, make_folder, output, refuse_existing, refuse_foreign
 from landscape.storage.making import require_room
 from landscape.storage.runs import RunReader
-from landscape.storage.schema import OPTIMIZER, PARAMETER, Scales, Table
+from landscape.storage.schema import BUFFERS, OPTIMIZER, PARAMETER, Scales, Table
 from landscape.storage.writer import Writer
 from landscape.storage.writing import sole_writer
 from landscape.training.optimizer_state import OptimizerState, tables_of
 from landscape.training.recorded import (
     Form,
     array,
+    buffer_forms,
     config,
     declarations,
     difference,
@@ -47,16 +51,20 @@ _METRICS, _BYTES, _LEAST, _MOST = 1024, 64 << 20, 4, 256
 
 
 class Recorder(Shown):
-    """Records parameters and metrics of a model into a run file; a call has returned once its row survives the process.
+    """Records parameters, buffers and metrics of a model into a run file; a row survives the process once it is stored.
 
     The model is only read: no gradient, mode or random number of the training changes. The file is that of `landscape
     train`, and is open to readers meanwhile. Use it in a `with` statement, or call `close`. Threads may share it; a
-    child made by fork cannot.
+    child made by fork cannot. Buffers are those that the model's state dict has; names are without the `module.` of
+    DistributedDataParallel and the `_orig_mod.` of torch.compile.
 
-    metrics: their names, by default those of the first call of `metrics`. blocks: by name, parameters or patterns such
-    as "*.attn.*"; pairs: blocks whose couplings are worth measuring; both are kept in the file for its analyses. seed:
-    of the training, so that reports tell repetitions apart. optimizer: its learning rates, and the second moments of
-    Adam and AdamW, are stored with each checkpoint, from which analyses get the sharpness of its step. expected:
+    Once it is open nothing here stops the training: what cannot be stored, as on a full disk, is a warning, once for
+    each kind, and everything else is stored.
+
+    metrics: names that come first in the file; others may follow at any step. blocks: by name, parameters or patterns
+    such as "*.attn.*"; pairs: blocks whose couplings are worth measuring; both are kept in the file for its analyses.
+    seed: of the training, so that reports tell repetitions apart. optimizer: its learning rates, and the second moments
+    of Adam and AdamW, are stored with each checkpoint, from which analyses get the sharpness of its step. expected:
     checkpoints to come; room for them is made at once, which spares the copies that a file makes when it grows.
     resume: append to an existing file, or start one; overwrite: replace an existing one. fsync: sync each row to the
     disk, so that it survives a loss of power too.
@@ -91,19 +99,21 @@ class Recorder(Shown):
         self._writer: Writer | None = None
         self._owner, self._lock, self._is_busy = os.getpid(), threading.RLock(), False
         self._names: list[str] = []
+        self._warned: set[str] = set()
         self._expected = _whole(expected, "number of checkpoints")
         if self._expected > ROWS:
             raise ArgumentError(
                 f"expected is {expected:,} checkpoints; a file holds at most {ROWS:,}", "record fewer of the steps"
             )
-        self._forms = self._found()
+        parameters, held = self._parameters(), self._buffers()
+        self._forms, self._buffer_forms = _forms(parameters), buffer_forms(held)
         if not self._forms:
             raise ArgumentError(f"{type(model).__name__} has no parameters", "give the module that is trained")
-        self._state = None if optimizer is None else OptimizerState(optimizer, model)
-        metrics = [field.name for field in tables(self._forms, metrics)[1].fields]
+        self._state = None if optimizer is None else OptimizerState(optimizer, parameters)
+        metrics = [field.name for field in tables(self._forms, metrics, self._buffer_forms)[-1].fields]
         make_folder(self.path.parent)
-        with contextlib.ExitStack() as held:
-            held.enter_context(sole_writer(self.path))
+        with contextlib.ExitStack() as opened:
+            opened.enter_context(sole_writer(self.path))
             if not (resume or overwrite):
                 refuse_existing(self.path, "resume=True resumes it, overwrite=True replaces it")
             elif overwrite:
@@ -112,58 +122,58 @@ class Recorder(Shown):
                 writer = self._extended(metrics, blocks, pairs, seed, fsync)
             else:
                 writer = self._created(metrics, blocks, pairs, seed, fsync)
-            self._writer = held.enter_context(writer)
-            self._held = held.pop_all()
+            self._writer = opened.enter_context(writer)
+            self._held = opened.pop_all()
 
     @delayed_signals()
     def checkpoint(self, step: int) -> bool:
-        """Store all parameters as those after `step` optimiser steps; False if the file holds this step already.
+        """Store parameters and buffers as those after `step` optimiser steps; whether they were stored.
 
-        Raises ArgumentError for a step before the last stored one, and for a model of other parameters than at first,
-        FileError where the disk fails or is full.
+        They are not if the file holds this step already, and with a warning where the disk fails or is full, after a
+        later step, or of a model of other tensors than at first.
         """
-        step = _whole(step)
-        with self._turn() as writer:
+        with self._never_raising(f"checkpoint {step!s:.20}"), self._turn() as writer:
+            step = _whole(step)
             if not self._is_next(writer, "checkpoints", step):
                 return False
-            found = self._found()
-            if wrong := difference(found, self._forms):
+            parameters, held = self._parameters(), self._buffers()
+            forms = _forms(parameters)
+            if wrong := difference(forms | buffer_forms(held), self._forms | self._buffer_forms):
                 raise ArgumentError(f"the model has changed: {wrong}", "record another model into a file of its own")
             self._make_room(writer, "checkpoints")
-            arrays = {name: array(p, found[name]) for name, p in self._model.named_parameters()}
-            writer.append(step, {"checkpoints": arrays, **(self._state.rows(self._forms) if self._state else {})})
-        return True
+            rows = {"checkpoints": {name: array(p, forms[name]) for name, p in parameters.items()}}
+            rows[BUFFERS] = {name: array(b, self._buffer_forms[name]) for name, b in held.items()}
+            rows |= self._state.rows(parameters, self._forms) if self._state else {}
+            writer.append(step, rows)
+            return True
+        return False
 
     @delayed_signals()
-    def metrics(self, step: int, /, **values: float) -> bool:
-        """Store a row of metrics, NaN for those that are not given; False if the file holds this step already.
+    def metrics(self, step: int, values: Mapping[str, Any] | None = None, /, **more: Any) -> bool:
+        """Store a row of metrics, NaN for those that are not given; whether it was stored.
 
-        Raises ArgumentError for names that were not there at first, FileError where the disk fails or is full.
+        values, more: numbers, tensors or arrays of one number by name, or dicts of them, whose names are joined; in the
+        file names have "_" for "/" and spaces. What is no number is left out with a warning. A row is not stored if the
+        file holds this step already, and with a warning where the disk fails or is full or after a later step.
         """
-        step = _whole(step)
-        row = {name: _number(name, value) for name, value in values.items()}
-        with self._turn() as writer:
-            if not self._names:
-                if not row:
-                    raise ArgumentError(
-                        f"no metric is given at step {step}", "name at least one: metrics(step, train_loss=...)"
-                    )
-                writer.grow({}, self._tables(row), self._scales())
-                self._names = list(row)
-            if unknown := [name for name in row if name not in self._names]:
-                raise ArgumentError(
-                    f"no metric {unknown[0]!r} was declared; there are {', '.join(self._names)}",
-                    "declare them all: Recorder(..., metrics=[...]), or give them all in the first call",
-                )
-            if not self._is_next(writer, "metrics", step):
+        with self._never_raising(f"metrics {step!s:.20}"), self._turn() as writer:
+            step = _whole(step)
+            row = self._numbers({**({} if values is None else values), **more})
+            if new := [name for name in row if name not in self._names]:
+                with self._never_raising(f"metric {', '.join(new)}"):
+                    writer.grow({}, self._tables([*self._names, *new]), self._scales())
+                    self._names += new
+                row = {name: row[name] for name in row if name in self._names}
+            if not row or not self._is_next(writer, "metrics", step):
                 return False
             self._make_room(writer, "metrics")
             writer.append_to("metrics", step, dict.fromkeys(self._names, float("nan")) | row)
-        return True
+            return True
+        return False
 
     @property
     def steps(self) -> list[int]:
-        """Steps of the checkpoints stored so far."""
+        """Steps of the checkpoints stored so far. Raises ArgumentError once the recorder is closed."""
         with self._turn() as writer:
             return list(writer.steps)
 
@@ -175,31 +185,46 @@ class Recorder(Shown):
         """
         if self._owner != os.getpid():
             return
-        with self._lock:
+        with self._never_raising("the end of the recording"), self._lock:
             self._require_idle()
             if self._writer is not None:
                 writer, self._writer = self._writer, None
                 with self._held:
+                    self._restore(writer)
                     writer.finish(status)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        # What went wrong first is what matters.
-        with contextlib.nullcontext() if kind is None else contextlib.suppress(FileError):
-            self.close("complete" if kind is None else "interrupted")
+        self.close("complete" if kind is None else "interrupted")
+
+    @contextlib.contextmanager
+    def _never_raising(self, what: str) -> Iterator[None]:
+        """Turn any error into a warning: none of ours stops a training."""
+        try:
+            yield
+        except Exception as error:
+            self._warn(f"{what}: {error}", getattr(error, "hint", ""))
+
+    def _warn(self, message: str, hint: str = "") -> None:
+        """Warn of something once, whatever its numbers."""
+        if (kind := re.sub(r"\d[\d.,]*", "", message)) not in self._warned:
+            self._warned.add(kind)
+            hint = f" ({hint})" if hint else ""
+            warnings.warn(f"{self.path} lacks {message}{hint}; said once, and the training goes on", stacklevel=2)
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[Writer]:
-        """The open file, for one call at a time; other threads wait.
+        """The open file, for one call at a time; other threads wait. One that was deleted is there again.
 
-        Raises ArgumentError once it is closed, in a child process, and in a signal handler that interrupts a call.
+        Raises ArgumentError once it is closed, in a child process, and in a signal handler that interrupts a call,
+        FileError where another file has taken its place.
         """
         # First, as a child may have been made while another thread held the lock.
         if self._owner != os.getpid():
             raise ArgumentError(
-                f"the recorder of {self.path} is that of process {self._owner}, not of its child {os.getpid()}",
+                f"the recorder is that of process {self._owner}, not of its child {os.getpid()}",
                 "record in the process that opened it, or open a file of its own in the child",
             )
         with self._lock:
@@ -208,26 +233,50 @@ class Recorder(Shown):
             self._require_idle()
             self._is_busy = True
             try:
+                self._restore(self._writer)
                 yield self._writer
             finally:
                 self._is_busy = False
+
+    def _restore(self, writer: Writer) -> None:
+        """Make a file that was deleted again. Raises FileError where another file has taken its place."""
+        if writer.restore():
+            self._warn("nothing, but was deleted while it was being written, and was made again")
 
     def _require_idle(self) -> None:
         """Raise ArgumentError within a call of this thread, which holds the lock."""
         if self._is_busy:
             raise ArgumentError(
-                f"the recorder of {self.path} was called while it records, by a signal handler or the model",
+                "the recorder was called while it records, by a signal handler or the model",
                 "let the handler set a flag, and record between two steps of the training",
             )
 
-    def _found(self) -> dict[str, Form]:
-        """The forms of the model's parameters; tied ones once, under their first name."""
-        return {name: form(name, parameter) for name, parameter in self._model.named_parameters()}
+    def _numbers(self, values: Mapping[str, Any]) -> dict[str, float]:
+        """Metrics by the names that they have in the file; others are left out with a warning."""
+        row = {}
+        # All of them first: a dict may hold itself.
+        for name, value in [*_flat(values)]:
+            with self._never_raising(f"metric {name!s:.60}"):
+                if name not in self._names:
+                    tables(self._forms, [name], self._buffer_forms)
+                row[name] = _number(value)
+        return row
+
+    def _parameters(self) -> dict[str, nn.Parameter]:
+        """The model's parameters; tied ones once, under their first name."""
+        plain = plain_names(every_name(self._model))
+        return {plain[name]: parameter for name, parameter in self._model.named_parameters()}
+
+    def _buffers(self) -> dict[str, Tensor]:
+        """The buffers of the model's state."""
+        plain = plain_names(every_name(self._model))
+        return {plain[name]: buffer for name, buffer in buffers(self._model).items()}
 
     def _created(
         self, metrics: list[str], blocks: Blocks | None, pairs: Pairs | None, seed: int | None, fsync: bool
     ) -> Writer:
-        cls, aliases = type(self._model), first_names(self._model)
+        cls, plain = type(self._model), plain_names(every_name(self._model))
+        aliases = {plain[name]: plain[first] for name, first in first_names(self._model).items()}
         name, seed = f"{cls.__module__}.{cls.__qualname__}", None if seed is None else _whole(seed, "seed")
         described = config(self._forms, name, blocks, pairs, aliases, seed)
         attrs = {"run_id": uuid.uuid4().hex, "config": json.dumps(described), "seed": described["seed"]}
@@ -246,7 +295,8 @@ class Recorder(Shown):
                     f"{self.path} was not written by a Recorder", "`landscape train --resume` resumes runs of its own"
                 )
             reader.require_whole()
-            if wrong := difference(self._forms, forms_of(reader)):
+            ours, theirs = self._forms | self._buffer_forms, forms_of(reader) | forms_of(reader, BUFFERS)
+            if wrong := difference(ours, theirs):
                 raise ArgumentError(
                     f"{self.path} holds another model: {wrong}", "record another model into a file of its own"
                 )
@@ -254,38 +304,34 @@ class Recorder(Shown):
             if lacking:
                 what = "an optimiser's state" if OPTIMIZER in lacking else "the second moments of Adam"
                 raise ArgumentError(f"{self.path} holds {what}", "resume it with the same kind: optimizer=...")
-            self._names = [f.name for f in reader.layout["metrics"].fields]
-            if metrics and self._names and metrics != self._names:
-                raise ArgumentError(
-                    f"{self.path} has the metrics {', '.join(self._names)}, not {', '.join(metrics)}",
-                    "declare the same, or none",
-                )
+            self._names = list(dict.fromkeys([*(f.name for f in reader.layout["metrics"].fields), *metrics]))
             before = reader.config
             blocks = before.get("blocks", {}) if blocks is None else blocks
             pairs = before.get("pairs", []) if pairs is None else pairs
             described = before | declarations(self._forms, blocks, pairs)
             described |= {} if seed is None else {"seed": _whole(seed, "seed")}
         attrs = {"config": json.dumps(described), "seed": described["seed"], **self._attrs()}
-        self._names = self._names or metrics
         made = self._tables(self._names)
         return Writer.extend(self.path, attrs, self._first_room(), made, self._scales(), fsync=fsync)
 
     def _first_room(self) -> dict[str, int]:
         """Rows of each table that a file just opened can take; where checkpoints are large, few."""
         copies = 2 if self._state and self._state.has_moments else 1
-        size = copies * sum(torch.Size(f.shape).numel() * int(f.dtype[1]) for f in self._forms.values())
+        forms = (*copies * [*self._forms.values()], *self._buffer_forms.values())
+        size = sum(torch.Size(f.shape).numel() * int(f.dtype[1]) for f in forms)
         usual = min(max(_LEAST, _BYTES // max(1, size)), _MOST)
         rows = self._expected or usual
-        return {"checkpoints": rows, OPTIMIZER: rows, "moments": rows, "metrics": _METRICS}
+        return {**dict.fromkeys(("checkpoints", *_BESIDE), rows), "metrics": _METRICS}
 
     def _tables(self, metrics: Iterable[str]) -> tuple[Table, ...]:
         """The tables of the file, those of the optimiser's state among them."""
-        parameters, found = tables(self._forms, metrics)
-        return (parameters, *(tables_of(parameters, self._state.has_moments) if self._state else ()), found)
+        *state, found = tables(self._forms, metrics, self._buffer_forms)
+        return (*state, *(tables_of(state[0], self._state.has_moments) if self._state else ()), found)
 
     def _scales(self) -> Scales:
         """The axes of the file."""
-        return {**scales(self._forms), **({PARAMETER: list(self._forms)} if self._state else {})}
+        own = scales(self._forms | self._buffer_forms)
+        return {**own, **({PARAMETER: list(self._forms)} if self._state else {})}
 
     def _attrs(self) -> dict[str, Any]:
         """Attributes of this process."""
@@ -308,10 +354,17 @@ class Recorder(Shown):
         if not writer.room(group):
             held = len(writer.labels(group))
             if held == ROWS:
-                raise FileError(f"{self.path}: {group} holds {ROWS:,} rows, the most of a file", "record fewer steps")
+                raise FileError(f"{group} holds {ROWS:,} rows, the most of a file", "record fewer steps")
             more = min(held, ROWS - held)
-            beside = (OPTIMIZER, "moments") if group == "checkpoints" else ()
-            writer.grow(dict.fromkeys((group, *beside), more))
+            writer.grow(dict.fromkeys((group, *_BESIDE) if group == "checkpoints" else (group,), more))
+
+
+_BESIDE = (BUFFERS, OPTIMIZER, "moments")
+"""Tables with a row a checkpoint, where a file has them."""
+
+
+def _forms(parameters: Mapping[str, Tensor]) -> dict[str, Form]:
+    return {name: form(name, parameter) for name, parameter in parameters.items()}
 
 
 def _whole(number: Any, what: str = "step") -> int:
@@ -324,8 +377,23 @@ def _whole(number: Any, what: str = "step") -> int:
     return found
 
 
-def _number(name: str, value: Any) -> float:
+def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """Numbers by name, those of dicts inside under both names."""
+    for key, value in values.items():
+        name = before + re.sub(r"[/\s]", "_", str(key))
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{name}_")
+        else:
+            yield name, value
+
+
+def _number(value: Any) -> float:
+    # As tensors and arrays of any library have it, of one number alone.
+    item = getattr(value, "item", None)
     try:
-        return float(value.detach() if isinstance(value, torch.Tensor) else value)
+        found = item() if callable(item) else value
+        if isinstance(found, str | bytes):
+            raise TypeError
+        return float(found)
     except (TypeError, ValueError, OverflowError, RuntimeError) as error:
-        raise ArgumentError(f"metric {name} is {str(value)[:60]!r}, not a number", "give one float for each") from error
+        raise ArgumentError(f"it is {str(value)[:60]!r}, not a number", "give one number for each name") from error

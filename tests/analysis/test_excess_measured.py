@@ -18,7 +18,8 @@ from landscape.analysis.hessian import analyse
 from landscape.analysis.measurement import Measurement
 from landscape.config import HessianConfig
 from landscape.curvature.convexity import require_convex
-from landscape.curvature.objective import Objective, cross_entropy, mse
+from landscape.curvature.losses import cross_entropy, mse
+from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator
 from landscape.errors import ArgumentError
 from landscape.problems.embedding_mlp.dense import EmbeddingMLP

@@ -43,14 +43,14 @@ MISFITS: dict[str, tuple[str, list[str], str, str]] = {
     "more": (
         foreign.TINY.replace("Linear(4, 3)", "Linear(4, 3, bias=False)"),
         [],
-        "run.h5 holds parameter '2.bias', which the module lacks",
+        "run.h5 holds '2.bias', which the module lacks",
         "did you mean 0.bias",
     ),
     "prefix": (
-        wrapped("module"),
+        wrapped("model"),
         [],
-        "run.h5 holds no parameter 'module.0.weight', which the module has",
-        "all names of the problem begin with 'module.' (nn.DataParallel",
+        "run.h5 holds no parameter 'model.0.weight', which the module has",
+        "all names of the problem begin with 'model.' (a module that holds",
     ),
     "block": (
         foreign.TINY,
@@ -84,14 +84,13 @@ def test_problems_that_do_not_fit(
     foreign.refused(["hessian", "--ckpt", "run.h5", "--problem", "mine:problem", *more], text, error, hint, capsys)
 
 
-@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "model."])
-def test_names_that_a_wrapper_prefixes(prefix: str, users_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A file of the wrapped network says so."""
+def test_names_of_a_module_inside_of_another(users_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file of the outer network says so."""
     with RunReader(users_run) as reader:
-        arrays = {prefix + name: values for name, values in reader.checkpoint(9).items()}
+        arrays = {f"model.{name}": values for name, values in reader.checkpoint(9).items()}
     foreign.record(Path("wrapped.h5"), {9: arrays})
     error = "wrapped.h5 holds no parameter '0.weight', which the module has"
-    hint = f"all names in the file begin with '{prefix}'"
+    hint = "all names in the file begin with 'model.'"
     foreign.refused(["hessian", "--ckpt", "wrapped.h5", "--problem", "mine:problem"], "", error, hint, capsys)
 
 
@@ -107,16 +106,6 @@ def test_every_command_refuses_alike(command: str, users_run: Path, capsys: pyte
     foreign.refused(
         argv, "def problem(): return 1 / 0\n", "fails at mine.py, line 1: ZeroDivisionError", "traceback", capsys
     )
-
-
-@pytest.mark.slow
-def test_running_statistics_are_those_of_the_model(users_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """They are no parameters, and so in no checkpoint: the user is told."""
-    Path("mine.py").write_text(foreign.TINY.replace("torch.nn.Tanh()", "torch.nn.BatchNorm1d(4, affine=False)"))
-    argv = ["hessian", "--ckpt", "run.h5", "--problem", "mine.py:problem", "--steps", "9", "--blocks", "last"]
-    assert cli.run([*argv, "--quiet"]) == 0
-    expected = "warning: --problem mine.py:problem: the running statistics of '1' are those of the given model"
-    assert expected in capsys.readouterr().err
 
 
 TIED = """

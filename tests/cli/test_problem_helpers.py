@@ -120,7 +120,8 @@ def test_a_problem_of_one_file_has_the_hash_of_that_file(beside_the_user: None, 
     """Files of earlier versions can be extended where that is enough; where it is not, it is said."""
     (tmp_path / "mine.py").write_text(foreign.TINY)
     alone = sha256(tmp_path / "mine.py")
-    assert load("mine.py:problem")[1] == Source("mine.py:problem", "problem", alone, alone)
+    found = load("mine.py:problem")[1]
+    assert found == Source("mine.py:problem", "problem", alone, alone, found.checksum)
     name = written(tmp_path / "a", 3)
     earlier = {"problem": name, "problem_sha256": sha256(tmp_path / "a/prob.py")}
     assert unlike_source(earlier, load(name)[1]).startswith("it does not say with which of the modules that")

@@ -1,4 +1,4 @@
-"""Any module, loss and data: the Hessian is that of the mean that was meant, or it is refused with a hint."""
+"""Any module, loss and batches: the Hessian is that of the mean that was meant, or it is refused with a hint."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from landscape.curvature.objective import Objective, cross_entropy, mse
+from landscape.curvature.losses import cross_entropy, mse
+from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator
 from landscape.errors import LandscapeError
 
@@ -32,7 +33,14 @@ MIDDLES: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor] 
     "kept slope": (KeptSquare.apply, torch.square),
     "checkpoint": (lambda z: checkpoint(torch.tanh, z, use_reentrant=False), torch.tanh),
     "reentrant checkpoint": (lambda z: checkpoint(torch.tanh, z, use_reentrant=True), torch.tanh),
-    "batch norm in training mode": (nn.BatchNorm1d(HIDDEN, affine=False).double(), None),
+    "batch norm in training mode": (
+        nn.BatchNorm1d(HIDDEN, affine=False).double(),
+        lambda z: F.batch_norm(z, None, None, training=True),
+    ),
+    "a derivative": (
+        lambda z: torch.autograd.grad(z.tanh().sum(), z, create_graph=True)[0],
+        lambda z: 1 - z.tanh() ** 2,
+    ),
     "batch norm in eval mode": (
         nn.BatchNorm1d(HIDDEN, affine=False).double().eval(),
         lambda z: z / (1 + nn.BatchNorm1d(1).eps) ** 0.5,
@@ -100,22 +108,24 @@ def contrastive(z: Tensor, y: Tensor) -> Tensor:
     return cross_entropy(z @ z.mT, torch.arange(len(z)))
 
 
-# What is passed as the loss, and the mean that is meant.
-LOSSES: dict[str, tuple[Loss, Loss]] = {
+# What is passed as the loss, and what is meant by it of one batch; None: the same.
+LOSSES: dict[str, tuple[Loss, Loss | None]] = {
     "ours": (cross_entropy, F.cross_entropy),
     "smoothed": (
         functools.partial(cross_entropy, label_smoothing=0.1),
         functools.partial(F.cross_entropy, label_smoothing=0.1),
     ),
     "torch": (functools.partial(F.cross_entropy, reduction="none"), F.cross_entropy),
-    "torch mean": (F.cross_entropy, F.cross_entropy),
-    "torch sum": (functools.partial(F.cross_entropy, reduction="sum"), F.cross_entropy),
+    "torch mean": (F.cross_entropy, None),
+    "torch sum": (functools.partial(F.cross_entropy, reduction="sum"), None),
     "module": (nn.CrossEntropyLoss(reduction="none"), F.cross_entropy),
-    "mean module": (nn.CrossEntropyLoss(), F.cross_entropy),
+    "mean module": (nn.CrossEntropyLoss(), None),
+    "mean in a function": (lambda z, y: F.cross_entropy(z, y), None),
     "tokens": (of_tokens, F.cross_entropy),
     "mse": (mse, F.mse_loss),
-    "mse mean": (F.mse_loss, F.mse_loss),
+    "mse mean": (F.mse_loss, None),
     "elementwise mse": (functools.partial(F.mse_loss, reduction="none"), F.mse_loss),
+    "squares": (lambda z, y: ((z - y) ** 2).mean(), None),
     "binary": (
         lambda z, y: F.binary_cross_entropy_with_logits(z, y, reduction="none").mean(1),
         F.binary_cross_entropy_with_logits,
@@ -124,11 +134,6 @@ LOSSES: dict[str, tuple[Loss, Loss]] = {
         functools.partial(F.binary_cross_entropy_with_logits, reduction="none"),
         F.binary_cross_entropy_with_logits,
     ),
-    "mean over samples": (
-        lambda z, y: F.binary_cross_entropy_with_logits(z, y, reduction="none").mean(0),
-        F.binary_cross_entropy_with_logits,
-    ),
-    "mean, expanded": (lambda z, y: F.cross_entropy(z, y).expand(len(z)), F.cross_entropy),
     "contrastive": (contrastive, lambda z, y: contrastive(z, y).mean()),
     "detached": (lambda z, y: cross_entropy(z.detach(), y), F.cross_entropy),
     "float32": (lambda z, y: cross_entropy(z.float(), y), F.cross_entropy),
@@ -136,30 +141,39 @@ LOSSES: dict[str, tuple[Loss, Loss]] = {
 }
 
 
-def intended(middle: str, ending: str, loss: str, x: Tensor, y: Tensor, point: Point, all_of: Point) -> Tensor | None:
+def intended(case: dict[str, Any], batches: list[tuple[Tensor, Tensor]], point: Point, all_of: Point) -> Tensor | None:
     """The Hessian of the mean that is meant by torch alone; None where nothing is meant."""
-    plain = MIDDLES[middle][1]
+    plain, ending, loss = MIDDLES[case["middle"]][1], case["ending"], case["loss"]
     if plain is None or ending == "tuple":
         return None
-    net = Net(plain, ending).double()
+    net, meant = Net(plain, ending).double(), LOSSES[loss][1] or LOSSES[loss][0]
     sizes = [p.numel() for p in point.values()]
+    # A sum counts as it is; a mean by its samples, of a cross-entropy those that have a label.
+    of_classes = not {"mse", "squares", "binary"} & set(loss.split())
+    counts = [
+        float((y != -100).sum()) if of_classes and not y.is_floating_point() else float(len(y)) for _, y in batches
+    ]
+    weights = [1.0 for _ in counts] if loss == "torch sum" else [count / sum(counts) for count in counts]
 
     def mean(vector: Tensor) -> Tensor:
         pieces = {n: v.view_as(p) for (n, p), v in zip(point.items(), vector.split(sizes), strict=True)}
-        outputs = torch.func.functional_call(net, {**all_of, **pieces}, (x,))
-        if ending == "tokens" and not y.is_floating_point():
-            return LOSSES[loss][1](outputs.flatten(0, 1), y.flatten())
-        return LOSSES[loss][1](outputs, y)
+        values = []
+        for (x, y), weight in zip(batches, weights, strict=True):
+            outputs = torch.func.functional_call(net, {**all_of, **pieces}, (x,))
+            is_flat = ending == "tokens" and not y.is_floating_point()
+            values.append(meant(outputs.flatten(0, 1), y.flatten()) if is_flat else meant(outputs, y))
+            values[-1] = values[-1] * weight if weight else 0.0
+        return sum(values, torch.zeros(()))
 
     at = torch.cat([p.reshape(-1) for p in point.values()])
     return torch.func.jacrev(torch.func.grad(mean))(at)
 
 
-def examine(middle: str, ending: str, loss: str, target: str, given: str, chunk_size: int | None, tokens: bool) -> str:
+def examine(case: dict[str, Any]) -> str:
     """Build the operator of a float32 module; "refused" with words and a hint, or "right"."""
     torch.manual_seed(0)
-    net = Net(MIDDLES[middle][0], ending)
-    x, y = torch.randn(N, WIDTH), LABELS[target]
+    net, given = Net(MIDDLES[case["middle"]][0], case["ending"]), case["given"]
+    x, y = torch.randn(N, WIDTH), LABELS[case["target"]]
     every = {n: p.detach().double() for n, p in net.named_parameters()}
     point = {n: p for n, p in every.items() if given != "trainable" or n != "a.weight"}
     wrong = {
@@ -168,17 +182,19 @@ def examine(middle: str, ending: str, loss: str, target: str, given: str, chunk_
         "NaN": {"b.bias": every["b.bias"] * torch.nan},
         "integer": {"b.bias": every["b.bias"].long()},
     }.get(given, {})
+    batches = list(zip(x.split(case["batches"]), y.split(case["batches"]), strict=True))
+    data = batches if len(batches) > 1 else batches[0]
     try:
-        objective = Objective(net, x, y, LOSSES[loss][0], chunk_size=chunk_size, per_token=tokens)
+        objective = Objective(net, data, loss=LOSSES[case["loss"]][0], chunk_size=case["chunk_size"])
         found = HessianOperator(objective, {**point, **wrong}).dense()
     except LandscapeError as error:
         return "refused" if error.hint else "without a hint"
     assert not wrong
-    targets = y.double() if y.is_floating_point() else y.long()
-    expected = intended(middle, ending, loss, x.double(), targets, point, every)
+    as_used = [(a.double(), b.double() if b.is_floating_point() else b.long()) for a, b in batches]
+    expected = intended(case, as_used, point, every)
     if expected is None:
         # The cross-entropy of one class is 0 whatever it is given.
-        assert ending == "column"
+        assert case["ending"] == "column"
         assert not found.any()
         return "right"
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9 * float(expected.abs().max()))
@@ -192,28 +208,34 @@ AXES: dict[str, list[Any]] = {
     "target": list(LABELS),
     "given": ["all", "trainable", "misspelt", "complex", "NaN", "integer"],
     "chunk_size": [None, 1, 2, 4, 20],
-    "tokens": [False, True],
+    "batches": [[N], [4, 5], [6, 1, 2]],
 }
 SOUND = [
-    {"middle": "tanh", "ending": ending, "loss": loss, "target": target, "tokens": ending == "tokens"}
+    {"middle": "tanh", "ending": ending, "loss": loss, "target": target, "given": "all"}
     for ending, losses, targets in (
-        ("classes", ("ours", "smoothed"), ("labels", "int32 labels")),
-        ("classes", ("torch", "module"), ("labels",)),
-        ("classes", ("mse",), ("rows",)),
-        ("classes", ("binary",), ("binary",)),
-        ("numbers", ("mse",), ("numbers",)),
+        ("classes", ("ours", "smoothed", "float32"), ("labels", "int32 labels", "labels with -100")),
+        ("classes", ("torch", "torch mean", "torch sum", "mean module"), ("labels", "labels with -100", "soft labels")),
+        ("classes", ("mse", "mse mean", "elementwise mse"), ("rows",)),
+        ("classes", ("binary", "elementwise binary"), ("binary",)),
+        ("numbers", ("mse", "mse mean"), ("numbers",)),
         ("column", ("mse",), ("columns",)),
         ("tokens", ("ours", "smoothed", "tokens"), ("tokens", "tokens with -100")),
     )
     for loss in losses
     for target in targets
 ]
+WHOLE = [
+    *({"middle": "tanh", "loss": loss} for loss in ("mean in a function", "contrastive")),
+    *({"middle": middle, "loss": "ours"} for middle in MIDDLES if middle.startswith("batch norm") or "check" in middle),
+    {"middle": "a derivative", "loss": "ours"},
+]
+"""Right where no batch is cut."""
 
 
 @st.composite
 def cases(draw: st.DrawFn) -> dict[str, Any]:
     """A sound objective with up to three of its ingredients exchanged."""
-    case = {**draw(st.sampled_from(SOUND)), "given": "all", "chunk_size": draw(st.sampled_from([None, 2, 4]))}
+    case = {**draw(st.sampled_from(SOUND)), "batches": [N], "chunk_size": draw(st.sampled_from([None, 2, 4]))}
     for axis in draw(st.lists(st.sampled_from(list(AXES)), max_size=3, unique=True)):
         case[axis] = draw(st.sampled_from(AXES[axis]))
     return case
@@ -225,11 +247,19 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
 @pytest.mark.long
 def test_right_or_refused(case: dict[str, Any]) -> None:
     """Whatever is put together: no other exception, and no other number than the mean's by torch."""
-    assert examine(**case) in ("right", "refused")
+    assert examine(case) in ("right", "refused")
 
 
 @pytest.mark.parametrize("case", SOUND, ids=lambda case: f"{case['loss']}, {case['target']}")
-@pytest.mark.parametrize("chunk_size", [None, 4])
-def test_sound_objectives_are_right(case: dict[str, Any], chunk_size: int | None) -> None:
-    """What is meant to work does, in one chunk and in ragged ones."""
-    assert examine(**case, given="all", chunk_size=chunk_size) == "right"
+@pytest.mark.parametrize(("batches", "chunk_size"), [([N], None), ([N], 4), ([6, 1, 2], None)])
+def test_sound_objectives_are_right(case: dict[str, Any], batches: list[int], chunk_size: int | None) -> None:
+    """What is meant to work does, as one batch, in ragged chunks of it and in ragged batches."""
+    assert examine({**case, "batches": batches, "chunk_size": chunk_size}) == "right"
+
+
+@pytest.mark.parametrize("case", WHOLE, ids=lambda case: f"{case['middle']}, {case['loss']}")
+@pytest.mark.parametrize("batches", [[N], [4, 5]])
+def test_batches_are_units(case: dict[str, Any], batches: list[int]) -> None:
+    """What ties the samples of a batch, or takes a derivative or computes again within, is as it is in training."""
+    whole = {"ending": "classes", "target": "labels", "given": "all", "batches": batches, "chunk_size": None}
+    assert examine({**case, **whole}) == "right"

@@ -21,7 +21,8 @@ from landscape.curvature.coupling import (
 )
 from landscape.curvature.inertia import saddle_index
 from landscape.curvature.lanczos import eigsh
-from landscape.curvature.objective import Objective, mse
+from landscape.curvature.losses import mse
+from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator, MatrixOperator, Operator
 from landscape.curvature.solve import Cholesky, ConjugateGradients
 from landscape.errors import NumericsError

@@ -28,7 +28,6 @@ from landscape.curvature.density import (
     quadrature,
     smooth,
     spectral_density,
-    trace,
 )
 from landscape.curvature.krylov import Lanczos, advance
 from landscape.curvature.lanczos import eigsh
@@ -341,47 +340,13 @@ def test_jensen_shannon() -> None:
             assert 0 <= jensen_shannon(p, p * (1 + size * rng.standard_normal(50))) < 1e-7
 
 
-# --- traces ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", spectra(200))
-def test_trace_intervals_cover_and_the_mean_is_unbiased(name: str) -> None:
-    """The 95 % interval holds the trace for at least 93 % of 200 seeds; the mean is the trace, errors as stated."""
-    values = spectra(200)[name]
-    operator = MatrixOperator(matrix(values))
-    found = [trace(operator, seed=seed) for seed in range(200)]
-    assert sum(t.low <= values.sum() <= t.high for t in found) >= 0.93 * 200
-    estimates = np.array([t.value for t in found])
-    error = estimates.std(ddof=1)
-    rounding = 1e-13 * np.abs(values).sum()
-    assert abs(estimates.mean() - values.sum()) < 4 * error / 200**0.5 + rounding
-    assert np.mean([t.standard_error**2 for t in found]) ** 0.5 == pytest.approx(error, rel=0.25, abs=rounding)
-    assert {t.num_products for t in found} == {30}
-    assert all(t.low <= t.value <= t.high for t in found)
-
-
-def test_traces_of_small_and_flat_matrices_are_exact() -> None:
-    """Up to `probes` rows take one product each; the sketch holds a low-rank matrix whole; more probes, less error."""
-    values = spectra(30)["half negative"]
-    found = trace(MatrixOperator(matrix(values)), probes=30)
-    assert found.low == found.value == found.high == pytest.approx(values.sum(), abs=1e-13)
-    assert (found.standard_error, found.num_products) == (0.0, 30)
-    assert trace(MatrixOperator(matrix(spectra(100)["low rank"]))).value == pytest.approx(4.0, abs=1e-12)
-    wide = MatrixOperator(matrix(spectra(300)["half negative"]))
-    errors = [np.mean([trace(wide, probes, seed).standard_error for seed in range(20)]) for probes in (30, 120)]
-    assert errors[1] < 0.6 * errors[0]
-
-
 def test_words_of_errors() -> None:
     """Too few probes and rectangular operators are refused with the number given."""
     square, oblong = (MatrixOperator(torch.zeros(n, 50, dtype=torch.float64)) for n in (50, 40))
     with pytest.raises(ValueError, match="1 probe: a standard error takes at least 2"):
         quadrature(square, probes=1)
-    with pytest.raises(ValueError, match=r"5 probes: Hutch\+\+ takes at least 6"):
-        trace(square, probes=5)
-    for refuses in (quadrature, trace):
-        with pytest.raises(ValueError, match=r"probes is 7\.5"):
-            refuses(square, probes=7.5)
-    for attempt in (quadrature, spectral_density, trace, lambda op: eigsh(op, 1)):
+    with pytest.raises(ValueError, match=r"probes is 7\.5"):
+        quadrature(square, probes=7.5)
+    for attempt in (quadrature, spectral_density, lambda op: eigsh(op, 1)):
         with pytest.raises(ValueError, match="eigenvalues of a 40 x 50 operator: take a diagonal block"):
             attempt(oblong)

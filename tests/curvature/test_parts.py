@@ -14,7 +14,8 @@ from helpers.matrices import draw
 from torch import Tensor, nn
 
 from landscape.config import TrainConfig
-from landscape.curvature.objective import Objective, PerSampleLoss, cross_entropy, mse
+from landscape.curvature.losses import cross_entropy, mse
+from landscape.curvature.objective import Objective, PerSampleLoss
 from landscape.curvature.operators import HessianOperator, MatrixOperator, Part, product_error
 from landscape.problems.embedding_mlp.model import MLP
 from landscape.problems.embedding_mlp.products import Passes

@@ -251,7 +251,7 @@ def test_vectors_of_solvers(make: Callable[[], Any], words: str, hint: str) -> N
             r"eigenvalues of a 5 x 4 operator: take a diagonal block",
             r"name the same parameters for rows and columns: op\.block\(names\)",
         ),
-        "few probes": (lambda: trace(M, 5), "5 probes: Hutch", "give more probes, such as 30"),
+        "few probes": (lambda: trace(M, 5), "5 probes: XTrace", "give more probes, such as 30"),
         "one probe": (
             lambda: spectral_density(M, method="lanczos", probes=1),
             "1 probe",

@@ -17,7 +17,8 @@ from landscape.curvature.density import spectral_density
 from landscape.curvature.excess import excess_index
 from landscape.curvature.inertia import saddle_index
 from landscape.curvature.lanczos import eigsh
-from landscape.curvature.objective import Objective, mse
+from landscape.curvature.losses import mse
+from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator, MatrixOperator, product_error
 from landscape.curvature.restricted import Restricted
 from landscape.errors import NumericsError

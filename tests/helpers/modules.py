@@ -9,7 +9,8 @@ import torch
 from helpers.matrices import draw
 from torch import Tensor, nn
 
-from landscape.curvature.objective import Objective, cross_entropy, mse
+from landscape.curvature.losses import cross_entropy, mse
+from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator
 
 Point = dict[str, Tensor]
@@ -51,6 +52,14 @@ def make(kind: str) -> tuple[nn.Module, Tensor, Tensor, MeanLoss, list[str]]:
         for i, p in enumerate(module.parameters()):
             p.copy_(draw(*p.shape, seed=50 + i) / 2)
     return module, *data, loss, pair
+
+
+def by_autograd(value: Tensor, module: nn.Module) -> Tensor:
+    """The Hessian of a value by two backward passes over the module's own parameters, as torch has it."""
+    parameters = list(module.parameters())
+    slopes = torch.cat([g.reshape(-1) for g in torch.autograd.grad(value, parameters, create_graph=True)])
+    rows = [torch.autograd.grad(s, parameters, retain_graph=True, materialize_grads=True) for s in slopes]
+    return torch.stack([torch.cat([h.reshape(-1) for h in row]) for row in rows])
 
 
 def point_of(module: nn.Module) -> Point:

@@ -55,3 +55,11 @@ def refused(make: Callable[[], Any], words: str, hint: str) -> None:
 
 def table(cases: dict[str, tuple[Callable[[], Any], str, str]]) -> Any:
     return pytest.mark.parametrize(("make", "words", "hint"), cases.values(), ids=cases.keys())
+
+
+def warned(call: Callable[[], object], message: str, hint: str = "") -> None:
+    """The call returns something false, and warns once, with these words and this hint."""
+    with pytest.warns(UserWarning, match=message) as said:
+        assert not call()
+    assert len(said) == 1, [str(one.message) for one in said]
+    assert hint in str(said[0].message)

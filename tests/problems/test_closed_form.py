@@ -16,7 +16,8 @@ from landscape import problems
 from landscape.analysis.checkpoint import Checkpoint
 from landscape.choices.activations import ACTIVATIONS
 from landscape.config import HessianConfig
-from landscape.curvature.objective import Objective, cross_entropy, mse
+from landscape.curvature.losses import cross_entropy, mse
+from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator
 from landscape.problems.choice import choose
 from landscape.problems.embedding_mlp.closed_form import ClosedForm

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from landscape.curvature.coupling import coupling
 from landscape.curvature.lanczos import eigsh
-from landscape.curvature.objective import Objective, cross_entropy
+from landscape.curvature.losses import cross_entropy
+from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator, MatrixOperator
 from landscape.errors import NumericsError
 from landscape.problems.embedding_mlp.bounds import saddle_bound

@@ -16,7 +16,8 @@ from landscape.choices.activations import ACTIVATIONS
 from landscape.config import TrainConfig, replace
 from landscape.curvature.coupling import coupling
 from landscape.curvature.lanczos import eigsh
-from landscape.curvature.objective import Objective, cross_entropy
+from landscape.curvature.losses import cross_entropy
+from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator, MatrixOperator
 from landscape.problems.embedding_mlp.bounds import saddle_bound
 from landscape.problems.embedding_mlp.model import MLP

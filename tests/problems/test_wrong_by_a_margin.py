@@ -18,7 +18,8 @@ from landscape.analysis.checkpoint import Checkpoint
 from landscape.config import HessianConfig
 from landscape.curvature.heads import linear_cross_entropy
 from landscape.curvature.inertia import saddle_index
-from landscape.curvature.objective import Objective, cross_entropy
+from landscape.curvature.losses import cross_entropy
+from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator
 from landscape.problems.choice import choose
 from landscape.problems.embedding_mlp.dense import EmbeddingMLP

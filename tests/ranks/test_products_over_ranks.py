@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader, IterableDataset
 
 from landscape.cli import main as cli
-from landscape.curvature.objective import Objective, cross_entropy
+from landscape.curvature.losses import cross_entropy
+from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator
 from landscape.curvature.part import Part, taking
 from landscape.errors import ArgumentError

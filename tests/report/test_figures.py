@@ -277,9 +277,9 @@ def test_points_that_were_refined(folder: Path, tmp_path: Path) -> None:
     assert [(s.run, s.hessian) for s in both] == [(run, hessian), (None, critical)]
     assert [(s.run, s.hessian) for s in open_sources([run])] == [(run, hessian), (None, critical)]
     depths = findings(both)[1]
-    assert depths.startswith(findings(both[:1])[1])
-    assert depths.endswith(findings(both[1:])[1])
-    assert ". At the point refined from step 60, " in depths
+    assert depths.startswith(findings(both[:1])[1][:-1])
+    assert depths.endswith(findings(both[1:])[0][1:])
+    assert "; at the point refined from step 60, " in depths
     caption = draw([run, critical])["saddle_index"].caption
     assert "objective data and regularised" in caption
     assert "points on a training path" in caption

@@ -1,4 +1,4 @@
-"""The four sentences at the top of a report hold the files' numbers, and say what was not measured."""
+"""The sentences at the top of a report hold the files' numbers, and do not mention what was not measured."""
 
 from __future__ import annotations
 
@@ -8,28 +8,37 @@ import shutil
 from pathlib import Path
 
 import h5py
+import numpy as np
 import pytest
+import xarray
 from conftest import TINY
-from helpers.recording import small
 
 from landscape.cli import main as cli
 from landscape.report.figures.numbers import asked_of_rates, chosen_step, median_step, numbers
-from landscape.report.figures.sources import open_sources
+from landscape.report.figures.sources import Source, open_sources
 from landscape.report.figures.training import training_curves
 from landscape.report.findings import _couplings, findings
 from landscape.storage.inspect import repair
 from landscape.training.loop import train
-from landscape.training.recorder import Recorder
 
 
-def record(path: Path, memorised: int | None, grokked: int | None, last: int = 900) -> Path:
-    """A run whose accuracies reach the two events at these steps."""
-    with Recorder(path, small(), seed=0) as recorder:
-        for step in range(0, last + 1, 100):
-            there = {"train_accuracy": memorised, "test_accuracy": grokked}
-            shares = {name: 1.0 if at is not None and step >= at else 0.25 for name, at in there.items()}
-            recorder.metrics(step, **shares)
-    return path
+def reaching(run: Path, memorised: int | None, grokked: int | None, label: str = "run") -> Source:
+    """The run with accuracies that reach the two events at these steps, of 0 to 900, and no Hessian file."""
+    (source,) = open_sources([run])
+    steps = np.arange(0, 901, 100)
+    shares = {
+        name: ("metric_step", np.where(steps >= (at or math.inf), 1.0, 0.25))
+        for name, at in (("train_accuracy", memorised), ("test_accuracy", grokked))
+    }
+    source = dataclasses.replace(source, run=source.run and source.run.with_name(f"{label}.h5"), hessian=None)
+    source.__dict__.update(
+        metrics=xarray.Dataset(shares, {"metric_step": steps}),
+        measured=xarray.Dataset(),
+        run_attrs={**open_sources([run])[0].run_attrs, "run_id": label},
+        hessian_attrs={},
+        unrecorded=[],
+    )
+    return source
 
 
 def test_they_hold_the_numbers_of_the_files(tiny_run: Path) -> None:
@@ -37,7 +46,7 @@ def test_they_hold_the_numbers_of_the_files(tiny_run: Path) -> None:
     with h5py.File(tiny_run.with_name("tiny.hessian.h5")) as file, h5py.File(tiny_run) as run:
         at = file["step"][()].tolist().index(60)
         blocks, pairs = ([name.decode() for name in file[axis][()]] for axis in ("block", "pair"))
-        _, depths, couplings, rates = findings(open_sources([tiny_run]))
+        _, depths, couplings, block, rates, sharpness = findings(open_sources([tiny_run]))
         for pair in ("E,W", "W,V"):
             i, j = blocks.index(pair), pairs.index(pair)
             lowest, count = file["eigenvalues"][at, i, 0, 0], file["inertia_lower"][at, i]
@@ -50,7 +59,12 @@ def test_they_hold_the_numbers_of_the_files(tiny_run: Path) -> None:
         known = run["metrics/prop41_ratio"][1:]
         assert f"lr_E/lr_W = {known[0]:.3g} at step 10 and {known[-1]:.3g} at step 60; 1 was in use" in rates
         limit = "times 38, the stable limit of full-batch Adam with β₁ = 0.9"
-        assert f"sharpness is {file['sharpness_adam'][at] / 38:.3g} {limit}" in rates
+        assert f"sharpness is {file['sharpness_adam'][at] / 38:.3g} {limit}" in sharpness
+        i = blocks.index("all")
+        (lowest, highest), trace = file["eigenvalues"][at, i, :, 0], file["trace"][at, i]
+        told = f"block all has λ_max {highest:.3g}, λ_min {lowest:.3g}, saddle index {file['inertia_lower'][at, i]} "
+        assert told.replace("-", "−") in block
+        assert f"trace {trace:.3g}; at step 0 it had λ_max {file['eigenvalues'][0, i, 1, 0]:.3g}" in block
 
 
 @pytest.mark.parametrize(
@@ -67,23 +81,21 @@ def test_they_hold_the_numbers_of_the_files(tiny_run: Path) -> None:
         ((None, None), "did not memorise and did not grok by step 900: its test accuracy is 0.25."),
     ],
 )
-def test_when_it_memorised_and_grokked(events: tuple[int | None, int | None], sentence: str, tmp_path: Path) -> None:
-    first, *rest = findings(open_sources([record(tmp_path / "run.h5", *events)]))
+def test_when_it_memorised_and_grokked(events: tuple[int | None, int | None], sentence: str, tiny_run: Path) -> None:
+    """And nothing of what was not measured."""
+    (first,) = findings([reaching(tiny_run, *events)])
     assert first.startswith("run (seed 0) ")
     assert sentence in first
-    assert rest[0].startswith("No curvature was measured: `landscape hessian`")
-    assert rest[1].startswith("No coupling ratio was measured")
-    assert rest[2] == "Proposition 4.1's ratio was not measured; the sharpness was not measured."
 
 
-def test_a_run_that_diverged(tmp_path: Path) -> None:
+def test_a_run_that_diverged(tiny_run: Path, tmp_path: Path) -> None:
     """At the step that `landscape train` names; it is counted among several."""
-    path, other = tmp_path / "wild.h5", record(tmp_path / "tame.h5", 200, 600)
+    path = tmp_path / "wild.h5"
     summary = train(dataclasses.replace(TINY, lr=1e30), path, quiet=True)
     ended = f"diverged at step {summary.diverged_step}"
     said = findings(open_sources([path]))[0]
     assert said == f"wild (seed 0) did not memorise and {ended}, where its loss or a parameter is not finite."
-    said = findings(open_sources([path, other]))[0]
+    said = findings([*open_sources([path]), reaching(tiny_run, 200, 600)])[0]
     assert "1 grokked" in said
     assert f"; 1 diverged, at step {summary.diverged_step}" in said
 
@@ -115,14 +127,14 @@ def test_rows_of_metrics_that_damage_took_are_told(
     assert f"; no metrics at step {again[0]}{more}, where an event may have been\n" in capsys.readouterr().out
 
 
-def test_several_runs_are_counted(tmp_path: Path) -> None:
+def test_several_runs_are_counted(tiny_run: Path) -> None:
     """A run that never grokked is later than all others."""
     events = [(100, 300), (200, 700), (300, None)]
-    files = [record(tmp_path / f"{i}.h5", *steps) for i, steps in enumerate(events)]
-    assert findings(open_sources(files))[0].startswith(
+    runs = [reaching(tiny_run, *steps, str(i)) for i, steps in enumerate(events)]
+    assert findings(runs)[0].startswith(
         "Of 3 runs 3 memorised, at step 200 in the median and 2 grokked, at step 700 in the median "
     )
-    assert findings(open_sources(files[1:]))[0].count("at step never") == 0
+    assert findings(runs[1:])[0].count("at step never") == 0
     assert median_step([300, None]) == median_step([None]) == float("inf")
     assert median_step([300, 400, None, None]) == float("inf")
     assert median_step([300, 400]) == 350
@@ -141,7 +153,7 @@ def test_counts_that_are_not_certified_are_told(tiny_run: Path) -> None:
         ([known, known], f"E,W, with {count:.0f} above 1, and"),
         ([unknown], "E,W, with an uncertified number above 1, and"),
     ):
-        assert said in _couplings(runs)
+        assert said in _couplings(runs, [])
 
 
 def test_the_plateau_is_where_the_curvature_is_told(tiny_run: Path, tmp_path: Path) -> None:
@@ -153,8 +165,8 @@ def test_the_plateau_is_where_the_curvature_is_told(tiny_run: Path, tmp_path: Pa
     assert chosen_step(source, None, None, 60) == (60, "at the last analysed step, 60")
     alone = Path(shutil.copy(tiny_run.with_name("tiny.hessian.h5"), tmp_path / "moved.hessian.h5"))
     known = findings(open_sources([alone]))
-    assert known[0] == "Whether the network memorised and grokked is not known: the run file is not here."
-    assert known[1] == findings([source])[1]
+    assert known[0] == findings([source])[1]
+    assert not any("grok" in one for one in known)
 
 
 def test_refined_points_are_found_beside_their_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +181,7 @@ def test_refined_points_are_found_beside_their_run(tmp_path: Path, monkeypatch: 
         assert [s.path.name for s in sources] == [run.name, point.name]
     with h5py.File(point) as file:
         depth = file["eigenvalues"][0, [name.decode() for name in file["block"]].index("E,W"), 0, 0]
-    _, depths, couplings, _ = findings(sources)
+    _, depths, couplings, *_ = findings(sources)
     assert depths.startswith(f"At the point refined from step 20, E,W is curved down to {depth:.3g}".replace("-", "−"))
     assert "for E,W" in couplings
 

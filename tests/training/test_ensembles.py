@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from landscape.cli import main as cli
 from landscape.config import TrainConfig
-from landscape.curvature.objective import cross_entropy
+from landscape.curvature.losses import cross_entropy
 from landscape.errors import ConfigError, FileError
 from landscape.problems.embedding_mlp.networks import Networks, initial
 from landscape.problems.embedding_mlp.plain import plain_model

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.recording import move, small, states
-from helpers.refusals import refused
+from helpers.refusals import refused, warned
 from torch import nn
 
 from landscape import Recorder, RunReader, TrainConfig, open_run, train, write_report
@@ -90,13 +90,16 @@ def test_rows_are_the_parameters_bit_for_bit(dtype: torch.dtype, tmp_path: Path)
             with torch.no_grad():
                 for p in model.parameters():
                     p.copy_(torch.randn_like(p))
-            kept[step] = {n: p.detach().clone() for n, p in model.named_parameters()}
+                model.body[2].running_mean.copy_(torch.randn(3))
+                model.body[2].num_batches_tracked.fill_(2**40 + step)
+            kept[step] = {n: p.detach().clone() for n, p in (*model.named_parameters(), *model.named_buffers())}
             assert r.checkpoint(step)
     found = states(tmp_path / "run.h5")
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     assert list(found) == [0, 1, 5, 7]
     for step, row in found.items():
-        assert list(row) == [n for n, _ in model.named_parameters()]
+        assert list(row) == [n for n, _ in (*model.named_parameters(), *model.named_buffers())]
+        assert row.pop("body.2.num_batches_tracked") == 2**40 + step
         for name, values in row.items():
             assert values.dtype == np.dtype(str(wide).removeprefix("torch."))
             assert torch.equal(torch.from_numpy(np.asarray(values)).to(dtype), kept[step][name])
@@ -131,22 +134,52 @@ def test_room_grows_as_needed(tmp_path: Path) -> None:
 
 
 def test_metrics_that_come_late_and_seldom(tmp_path: Path) -> None:
-    """Names of the first call, or declared; what a row lacks is NaN; tensors and NumPy numbers are numbers."""
+    """Names may come at any step and stay away; what a row lacks is NaN; numbers of any kind are numbers."""
     model, path = small(), tmp_path / "run.h5"
     with Recorder(path, model) as recorder:
         recorder.checkpoint(0)
-        refused(lambda: recorder.metrics(0), "no metric is given at step 0", "name at least one")
+        assert not recorder.metrics(0)
         recorder.metrics(0, loss=torch.tensor(1.5, requires_grad=True), accuracy=np.float32(0.25))
-        recorder.metrics(1, loss=1)
-        refused(lambda: recorder.metrics(2, los=1), "no metric 'los' was declared; there are loss, accuracy", "declare")
-        refused(lambda: recorder.metrics(2, loss="high"), "metric loss is 'high', not a number", "one float")
+        recorder.metrics(1, {"loss": np.array(1)})
         assert not recorder.metrics(1, loss=7)
+        recorder.metrics(
+            500, {"val/loss": torch.ones(1, dtype=torch.bfloat16), "top": {"k 5": True}}, loss=float("nan")
+        )
+        recorder.metrics(501, val_loss=np.float64(3))
     found = open_run(path)
-    assert found["loss"].values.tolist() == [1.5, 1]
-    assert np.isnan(found["accuracy"].values).tolist() == [False, True]
+    assert found["loss"].values[:2].tolist() == [1.5, 1]
+    assert np.isnan(found["loss"].values).tolist() == [False, False, True, True]
+    assert np.isnan(found["accuracy"].values).tolist() == [False, True, True, True]
+    assert found["val_loss"].values[2:].tolist() == [1, 3]
+    assert found["top_k_5"].values[2] == 1
     with Recorder(tmp_path / "declared.h5", model, metrics=["a", "b"]) as recorder:
         recorder.metrics(0, b=2)
     assert open_run(tmp_path / "declared.h5")["b"].values.tolist() == [2]
+
+
+def test_metrics_that_are_no_numbers(tmp_path: Path) -> None:
+    """Each is said once; what else came with it is stored."""
+    ring: dict[str, Any] = {"a": 1}
+    ring["ring"] = ring
+    none = {
+        "text": "0.5",
+        "none": None,
+        "many": torch.ones(2),
+        "complex": 1j,
+        "huge": 10**400,
+        "0.bias": 1,
+        "x" * 300: 1,
+    }
+    with Recorder(tmp_path / "run.h5", small()) as recorder:
+        for step, (name, value) in enumerate(none.items()):
+            with pytest.warns(UserWarning, match=f"run.h5 lacks metric {name[:60]}") as said:
+                assert recorder.metrics(2 * step, {name: value, "loss": step})
+            assert len(said) == 1
+            assert recorder.metrics(2 * step + 1, {name: value, "loss": step})
+        warned(lambda: recorder.metrics(50, ring), "recursion")
+        warned(lambda: recorder.metrics(51, [1, 2]), "lacks metrics 51")  # type: ignore[arg-type]
+        assert recorder.metrics(52, loss=9)
+    assert open_run(tmp_path / "run.h5")["loss"].values.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 9]
 
 
 @pytest.mark.slow
@@ -165,9 +198,10 @@ def test_resuming_appends(tmp_path: Path) -> None:
     with Recorder(path, model, resume=True) as recorder:
         move(model, 99)
         assert not recorder.checkpoint(20)
-        refused(lambda: recorder.checkpoint(-1), "a step cannot be -1", "whole number")
-        refused(lambda: recorder.checkpoint(0.5), "a step cannot be 0.5", "whole number")  # type: ignore[arg-type]
-        refused(lambda: recorder.checkpoint(15), "step 15 comes after step 20 was stored", "ascending order")
+        warned(lambda: recorder.checkpoint(-1), "a step cannot be -1", "whole number")
+        warned(lambda: recorder.checkpoint("a"), "a step cannot be 'a'", "whole number")  # type: ignore[arg-type]
+        warned(lambda: recorder.checkpoint(15), "step 15 comes after step 20 was stored", "ascending order")
+        assert not recorder.checkpoint(16)
         assert recorder.checkpoint(30)
         assert recorder.steps == [0, 10, 20, 30]
         recorder.metrics(30, loss=2)
@@ -189,7 +223,7 @@ def test_resuming_appends(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_resumed_is_named(tmp_path: Path, tiny_run: Path) -> None:
-    """Other shapes, names and types, other metrics, runs of `landscape train`; the file stays as it was."""
+    """Other shapes, names, types and buffers, runs of `landscape train`; the file stays as it was."""
     path = tmp_path / "run.h5"
     with Recorder(path, small(), metrics=["loss"]) as recorder:
         recorder.checkpoint(0)
@@ -201,7 +235,10 @@ def test_what_cannot_be_resumed_is_named(tmp_path: Path, tiny_run: Path) -> None
     refused(lambda: Recorder(path, longer, resume=True), "3.weight is not in the file; 3.bias is not", own)
     refused(lambda: Recorder(path, nn.Linear(2, 3), resume=True), missing, own)
     refused(lambda: Recorder(path, small().double(), resume=True), types, own)
-    refused(lambda: Recorder(path, small(), metrics=["a"], resume=True), "has the metrics loss, not a", "same, or none")
+    norm = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+    with Recorder(tmp_path / "norm.h5", norm):
+        norm[1].register_buffer("extra", torch.ones(1))
+    refused(lambda: Recorder(tmp_path / "norm.h5", norm, resume=True), "1.extra is not in the file", own)
     mine = tmp_path / "mine.h5"
     shutil.copy(tiny_run, mine)
     refused(lambda: Recorder(mine, small(), resume=True), "was not written by a Recorder", "landscape train --resume")
@@ -222,7 +259,7 @@ def test_nothing_is_overwritten_and_one_process_writes(tmp_path: Path) -> None:
     with Recorder(path, model, overwrite=True) as recorder:
         recorder.checkpoint(5)
     assert states(path).keys() == {5}
-    refused(lambda: recorder.checkpoint(6), "the recorder of .* is closed", "resume=True")
+    warned(lambda: recorder.checkpoint(6), "the recorder of .* is closed", "resume=True")
     assert {p.name for p in tmp_path.iterdir()} == {"run.h5", "notes.h5"}
 
 
@@ -303,13 +340,13 @@ def test_mistakes(make: Any, words: str, hint: str, tmp_path: Path) -> None:
     assert not (tmp_path / "run.h5.lock").exists()
 
 
-def test_a_model_that_changes_is_refused(tmp_path: Path) -> None:
+def test_a_model_that_changes(tmp_path: Path) -> None:
     """A layer more, or another width: what differs is named, and what was stored stays."""
     model = small()
     with Recorder(tmp_path / "run.h5", model) as recorder:
         recorder.checkpoint(0)
         model[2] = nn.Linear(3, 4)
-        refused(lambda: recorder.checkpoint(1), r"the model has changed: 2.weight is f4 \[4, 3\], not", "its own")
+        warned(lambda: recorder.checkpoint(1), r"the model has changed: 2.weight is f4 \[4, 3\], not", "its own")
     assert states(tmp_path / "run.h5").keys() == {0}
 
 

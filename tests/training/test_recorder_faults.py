@@ -11,19 +11,20 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 from helpers.apart import MEMORY, Kill, Killed, stopping
+from helpers.privileges import without_privileges
 from helpers.recording import move, small, states
+from helpers.refusals import warned
 from torch import nn
 
 from landscape import Recorder, RunReader
 from landscape.cli import main as cli
-from landscape.errors import LandscapeError
 from landscape.storage.writing import owner
 
 LOOP = """
@@ -143,13 +144,75 @@ def test_a_file_that_took_the_place_of_a_recording_stays_as_it_is(status: str, t
     path.rename(moved)
     other.rename(path)
     # The first row of metrics that were not declared makes the file anew, as does the end.
-    measure, close = partial(recorder.metrics, 0, loss=1.0), partial(recorder.close, status)
-    for call in (measure, measure, close):
-        with pytest.raises(LandscapeError, match="run.h5 was moved or replaced while it was being written"):
-            call()
+    measure, store, close = (
+        partial(recorder.metrics, 0, loss=1.0),
+        partial(recorder.checkpoint, 1),
+        partial(recorder.close, status),
+    )
+    for call in (measure, store, close):
+        warned(call, "run.h5 was moved, deleted or replaced while it was being written", "in the moved file")
+        assert not call()
         assert path.read_bytes() == theirs
     assert states(moved).keys() == {0}
     assert sorted(p.name for p in tmp_path.iterdir()) == ["moved.h5", "run.h5"]
+
+
+@pytest.mark.parametrize("lose", [Path.unlink, lambda path: shutil.rmtree(path.parent)], ids=["file", "folder"])
+def test_a_file_that_is_deleted(lose: Callable[[Path], None], tmp_path: Path) -> None:
+    """Noticed at the next row: it is made again with all rows where its folder is there, and the training goes on."""
+    path, model = tmp_path / "runs/run.h5", small()
+    with Recorder(path, model, metrics=["loss"]) as recorder:
+        for step in range(3):
+            move(model, step)
+            recorder.checkpoint(step)
+            recorder.metrics(step, loss=step)
+        lose(path)
+        move(model, 3)
+        if path.parent.exists():
+            with pytest.warns(UserWarning, match="was deleted while it was being written, and was made again"):
+                assert recorder.checkpoint(3)
+            assert recorder.metrics(3, loss=3)
+            path.unlink()
+            assert recorder.metrics(4, loss=4)
+        else:
+            warned(lambda: recorder.checkpoint(3), "No such file", "check the path")
+            path.parent.mkdir()
+            with pytest.warns(UserWarning, match="was made again"):
+                assert recorder.checkpoint(3)
+            assert recorder.metrics(3, loss=3)
+            assert recorder.metrics(4, loss=4)
+    found = states(path)
+    assert {step: float(row["0.weight"][0, 0]) for step, row in found.items()} == {0: 0, 1: 1, 2: 2, 3: 3}
+    with RunReader(path) as reader:
+        assert reader.metrics()["loss"].tolist() == [0, 1, 2, 3, 4]
+        assert reader.attrs["status"] == "complete"
+    assert [p.name for p in path.parent.iterdir()] == ["run.h5"]
+
+
+def test_a_folder_that_cannot_be_written_any_more(tmp_path: Path) -> None:
+    """There is room for rows, which come; what makes the file anew warns once, and works once it can."""
+    path, model = tmp_path / "run.h5", small()
+    with without_privileges(), Recorder(path, model, metrics=["loss"], expected=2) as recorder:
+        tmp_path.chmod(0o500)
+        try:
+            assert recorder.checkpoint(0)
+            warned(lambda: recorder.metrics(0, late=1), "lacks metric late: .*Permission denied")
+            assert recorder.metrics(0, loss=1, late=1)
+            assert recorder.checkpoint(1)
+            warned(lambda: recorder.checkpoint(2), "lacks checkpoint 2: .*Permission denied")
+            assert not recorder.checkpoint(3)
+        finally:
+            tmp_path.chmod(0o700)
+        assert recorder.checkpoint(4)
+        assert recorder.metrics(4, late=2)
+        tmp_path.chmod(0o500)
+        with pytest.warns(UserWarning, match="lacks the end of the recording: .*Permission denied"):
+            recorder.close()
+        tmp_path.chmod(0o700)
+    assert states(path).keys() == {0, 1, 4}
+    assert cli.run(["check", str(path), "--repair"]) == 3
+    with RunReader(path) as reader:
+        assert reader.metrics()["late"].tolist()[1:] == [2]
 
 
 def test_a_change_of_the_working_folder_leads_to_no_other_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,23 +236,22 @@ def test_a_change_of_the_working_folder_leads_to_no_other_file(tmp_path: Path, m
     assert states(there).keys() == {7, 8}
 
 
-def test_a_full_disk_is_an_error(tmp_path: Path) -> None:
-    """Growth that the disk refuses is an error and a hint; what was stored stays, and the file can be closed."""
+def test_a_full_disk(tmp_path: Path) -> None:
+    """Growth that the disk refuses is a warning, once; what was stored stays, and more comes once there is room."""
     model, path = nn.Linear(10, 10), tmp_path / "run.h5"
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     with Recorder(path, model) as recorder:
         resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size, hard))
         handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         try:
-            stored: list[bool] = []
-            with pytest.raises(LandscapeError) as full:
-                stored.extend(recorder.checkpoint(step) for step in range(1000))
+            with pytest.warns(UserWarning, match="run.h5 lacks checkpoint 256: .*said once") as said:
+                stored = [recorder.checkpoint(step) for step in range(300)]
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
             signal.signal(signal.SIGXFSZ, handler)
-        assert full.value.hint
-        assert stored == [True] * 256
+        assert len(said) == 1
+        assert stored == [True] * 256 + [False] * 44
         assert states(path).keys() == set(range(256))
-        assert recorder.checkpoint(256)
-    assert states(path).keys() == set(range(257))
+        assert recorder.checkpoint(300)
+    assert states(path).keys() == {*range(256), 300}
     assert [p.name for p in tmp_path.iterdir()] == ["run.h5"]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from landscape.curvature.operators import MatrixOperator, assembled
+from landscape.curvature.rounding import is_rounding_randomly
 from landscape.devices import keep_freed_memory
 from landscape.problems.embedding_mlp.activations import derivatives, others
 from landscape.problems.embedding_mlp.first_layer import Parts, first_layer
@@ -52,7 +54,8 @@ class EmbeddingHessian:
             return torch.cat([(self @ v).T for v in vectors.split(self.passes.width, dim=1)]).T
         pieces = vectors.T.split([params[n].numel() for n in self.cols], dim=1)
         directions = {n: v.reshape(m, *params[n].shape) for n, v in zip(self.cols, pieces, strict=True)}
-        found = self.passes.product(directions, self.rows, m)
+        passes = self.passes.again() if is_rounding_randomly() else self.passes
+        found = passes.product(directions, self.rows, m)
         for name in directions.keys() & found.keys():
             found[name] += self._decay * directions[name]
         return torch.cat([found[n].reshape(m, -1) for n in self.rows], dim=1).T
@@ -85,6 +88,7 @@ class Passes:
         vectors: Tensor | None = None,
     ) -> None:
         keep_freed_memory()
+        self.again = functools.partial(Passes, params, tokens, labels, activation, vectors)
         self.params, self.V, self.tokens, self.N = dict(params), params["V"], tokens, len(tokens)
         self.layer = first_layer(params, tokens.shape[1], vectors)
         self.slots, self.vocabulary, self.h = self.layer.slots, self.layer.vocabulary, self.layer.h

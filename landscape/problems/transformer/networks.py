@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from landscape.config import TrainConfig
-from landscape.curvature.objective import cross_entropy, gradients
+from landscape.curvature.losses import cross_entropy
+from landscape.curvature.objective import gradients
 from landscape.problems import networks
 from landscape.problems.transformer.fields import parameters as declared
 from landscape.problems.transformer.model import Transformer

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from landscape.config import TrainConfig
 from landscape.curvature.deflation import Directions, Spanned
-from landscape.curvature.objective import cross_entropy, differentiable, gradients
+from landscape.curvature.losses import cross_entropy
+from landscape.curvature.objective import differentiable, gradients
 from landscape.curvature.symmetry import symmetrised
 from landscape.problems.transformer.head import LastMLP
 from landscape.problems.transformer.invariance import null_vectors

@@ -80,7 +80,7 @@ def has_events(sources: Sequence[Source]) -> bool:
 
 def events(sources: Sequence[Source], event: tuple[str, float]) -> list[int | None]:
     """The step of an event in each run whose file holds what it is seen in; None: never."""
-    runs = {source.run_id: source for source in sources if event[0] in source.metrics}
+    runs = {s.run_id: s for s in sources if event[0] in s.metrics and not s.is_recorded}
     return [source.event(*event) for source in runs.values()]
 
 

@@ -109,7 +109,8 @@ def _takes_part(name: str, config: Mapping[str, Any]) -> bool:
 
 def control(sources: Sequence[Source]) -> str:
     """Which pair is the control for which, where the model has them; else empty."""
-    pairs = {str(pair) for s in sources if "pair" in s.measured for pair in s.measured["pair"].values}
+    ours = [source for source in sources if not source.is_recorded and "pair" in source.measured]
+    pairs = {str(pair) for s in ours for pair in s.measured["pair"].values}
     return f"{CONTROL} is the control for {CLAIM}." if {CLAIM, CONTROL} <= pairs else ""
 
 

@@ -13,7 +13,8 @@ from landscape.analysis.embeddings import appears
 from landscape.report.figures.axes import legend, nothing, over_steps
 from landscape.report.figures.captions import what_was_run
 from landscape.report.figures.families import family
-from landscape.report.figures.numbers import digits, percent, spread, step_text
+from landscape.report.figures.numbers import digits, percent, step_text
+from landscape.report.figures.settings import spread_over
 from landscape.report.figures.several import Panel, are_several, lines, several
 from landscape.report.figures.sources import Drawn, Source, having, lacking
 from landscape.report.style import new_figure, palette
@@ -96,8 +97,9 @@ def fourier_shares(sources: Sequence[Source]) -> Drawn:
         caption = f"{what_was_run(kept)} Shares of frequencies in the variance of the embedding's rows.{lines(kept)}"
     keys, together, count = told[0]
     if len(told) > 1 and any(keys for keys, _, _ in told):
-        title = f"At last {spread([len(keys) for keys, _, _ in told])} frequencies are in use"
-        title += f", with {spread([together for _, together, _ in told])} of the variance"
+        over = spread_over(kept)
+        title = f"At last {over([len(keys) for keys, _, _ in told])} frequencies are in use"
+        title += f", with {over([together for _, together, _ in told])} of the variance"
     elif keys:
         are = "is" if len(keys) == 1 else "are"
         title = (
@@ -150,7 +152,7 @@ def embedding_circles(sources: Sequence[Source]) -> Drawn:
     )
     table = pd.concat(rows) if rows else kept[0].table(step=[int(kept[0].embedding["step"][-1])])
     of_them = f" of {len(fits)} of {len(kept)} runs" * (len(fits) < len(kept))
-    told = f"Numbers on circles: R² {spread(fits, '.2f')} in the plane of the largest share{of_them}"
+    told = f"Numbers on circles: R² {spread_over(kept)(fits, '.2f')} in the plane of the largest share{of_them}"
     title = told if fits else _CHANCE_ALONE
     return Drawn(title, figure, table, caption, numbers)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,9 @@ STABLE_FOR = {
     "sharpness_gd": "full-batch gradient descent without momentum",
 }
 """What these limits hold for: other β₁ and momenta have others."""
+
+REFINED = "at the point refined"
+"""How the place of a point begins that was refined from a checkpoint."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +48,25 @@ class PairNumbers:
 
 
 @dataclasses.dataclass(frozen=True)
+class BlockNumbers:
+    """The block of all parameters at one step, else that of the largest eigenvalue. NaN: not measured."""
+
+    block: str
+    step: int
+    highest: float
+    lowest: float
+    are_bounds: bool
+    """Whether one of both did not converge, so that there may be eigenvalues further out."""
+    lower: float
+    upper: float
+    """Bounds of the saddle index."""
+    level: str
+    tolerance: float
+    trace: float
+    trace_error: float
+
+
+@dataclasses.dataclass(frozen=True)
 class Numbers:
     """The key numbers of a source. None and NaN: not known."""
 
@@ -56,12 +78,17 @@ class Numbers:
     is_grokked_bound: bool
     """Whether rows of metrics before it are missing, so that the event may be earlier, or have come after all."""
     test_accuracy: float
+    recorded: dict[str, tuple[int, float]]
+    """Accuracies and losses that another training loop recorded: the last step and value of each."""
     diverged: int | None
     """The first record whose loss or parameters are not finite."""
     step: int | None
     """The analysed step of the numbers below."""
     where: str
     """Where this step lies: on the plateau, at the end or at a refined point."""
+    block: BlockNumbers | None
+    first_block: BlockNumbers | None
+    """The same block at the first analysed step, if that is an earlier one."""
     pairs: dict[str, PairNumbers]
     """Pairs whose joint block was analysed: the claim's first, then its control, else in the order of the file."""
     prop41: tuple[float, float]
@@ -77,12 +104,12 @@ class Numbers:
 def numbers(source: Source) -> Numbers:
     """The key numbers of one source."""
     memorised, grokked = source.event(*MEMORISE), source.event(*GROK)
-    last, accuracy = None, math.nan
-    if "test_accuracy" in source.metrics:
-        known = source.metrics["test_accuracy"].dropna("metric_step")
-        if known.size:
-            last, accuracy = int(known["metric_step"][-1]), float(known[-1])
+    is_trained = not source.is_recorded and "test_accuracy" in source.metrics
+    last, accuracy = source.last(["test_accuracy"] * is_trained).get("test_accuracy", (None, math.nan))
+    losses = [str(name) for name in source.metrics.data_vars if "loss" in str(name).lower()]
     step, where = chosen_step(source, memorised, grokked, last)
+    block = _block(source, step) if step is not None else None
+    first = int(source.measured["step"][0]) if block else 0
     sharpness = {name: _at(source, name, step) for name in STABLE}
     prop41, asked_at, rates = _balance(source)
     return Numbers(
@@ -92,9 +119,12 @@ def numbers(source: Source) -> Numbers:
         is_memorised_bound=source.may_be_earlier(memorised),
         is_grokked_bound=source.may_be_earlier(grokked),
         test_accuracy=accuracy,
+        recorded=source.last([*source.accuracies, *losses]) if source.is_recorded else {},
         diverged=source.diverged,
         step=step,
         where=where,
+        block=block,
+        first_block=_block(source, first, block.block) if block and first < block.step else None,
         pairs=_pairs(source, step) if step is not None else {},
         prop41=prop41,
         prop41_steps=asked_at,
@@ -109,7 +139,7 @@ def chosen_step(source: Source, memorised: int | None, grokked: int | None, last
     if not steps:
         return None, ""
     if source.is_refined:
-        return steps[-1], f"at the point refined from step {steps[-1]:,}"
+        return steps[-1], f"{REFINED} from step {steps[-1]:,}"
     if not memorised:
         return steps[-1], f"at the last analysed step, {steps[-1]:,}"
     end = max(memorised, grokked or last or steps[-1])
@@ -117,6 +147,16 @@ def chosen_step(source: Source, memorised: int | None, grokked: int | None, last
     if memorised <= step <= end:
         return step, f"on the plateau, at step {step:,}"
     return step, f"at step {step:,}, of those analysed the nearest to the plateau"
+
+
+def place(found: Sequence[Numbers]) -> str:
+    """Where these numbers were measured."""
+    if len(found) == 1:
+        return found[0].where
+    if all(one.where.startswith(REFINED) for one in found):
+        return f"at {len(found)} points refined from checkpoints"
+    end = "plateau or last step" if any(one.memorised for one in found) else "last step"
+    return f"in {len(found)} analyses, each at its {end}"
 
 
 def claimed(pairs: Iterable[str]) -> list[str]:
@@ -148,6 +188,31 @@ def _pairs(source: Source, step: int) -> dict[str, PairNumbers]:
             above=float(coupling["coupling_index"]),
         )
     return {pair: one for pair, one in found.items() if math.isfinite(one.depth)}
+
+
+def _block(source: Source, step: int, name: str = "") -> BlockNumbers | None:
+    at = source.measured.sel(step=step)
+    ends = at["eigenvalues"].sel(rank=0)
+    known = {str(name): float(x) for name, x in zip(at["block"].values, ends.sel(end="highest").values, strict=True)}
+    known = {name: x for name, x in known.items() if math.isfinite(x)}
+    name = name or ("all" if "all" in known else max(known, key=known.__getitem__, default=""))
+    if name not in known:
+        return None
+    block = at.sel(block=name)
+    level = float(block["inertia_level"])
+    return BlockNumbers(
+        block=name,
+        step=step,
+        highest=known[name],
+        lowest=float(ends.sel(block=name, end="lowest")),
+        are_bounds=not bool(block["converged"].sel(rank=0).all()),
+        lower=float(block["inertia_lower"]),
+        upper=float(block["inertia_upper"]),
+        level=LEVELS[int(level)] if math.isfinite(level) else LEVELS[0],
+        tolerance=float(block["inertia_tolerance"]),
+        trace=float(block["trace"]) if "trace" in block else math.nan,
+        trace_error=float(block["trace_error"]) if "trace_error" in block else math.nan,
+    )
 
 
 def is_negative(lowest: Any, norm: Any) -> Any:
@@ -187,14 +252,18 @@ def step_text(step: float | None) -> str:
 
 
 def asked_of_rates(
-    ratios: Sequence[tuple[float, float]], steps: Sequence[tuple[int, int]], used: Sequence[float]
+    ratios: Sequence[tuple[float, float]],
+    steps: Sequence[tuple[int, int]],
+    used: Sequence[float],
+    told: Callable[..., str] | None = None,
 ) -> str:
     """What Proposition 4.1 asks for at the first and last step of each run that knows it, beside what was in use."""
     ends = zip(zip(*ratios, strict=True), zip(*steps, strict=True), strict=True)
+    told = told or spread
     # Once where every run knows it at one step alone.
-    asked = " and ".join(dict.fromkeys(f"{spread(values)} at step {spread(at, ',.0f')}" for values, at in ends))
+    asked = " and ".join(dict.fromkeys(f"{told(values)} at step {told(at, ',.0f')}" for values, at in ends))
     # Where both rates are 0, they have no ratio.
-    known = f"{spread(used)} was in use" if np.isfinite(used).any() else "the ratio in use is not known"
+    known = f"{told(used)} was in use" if np.isfinite(used).any() else "the ratio in use is not known"
     return f"Proposition 4.1 asks for {RATE_RATIO} = {asked}; {known}"
 
 
@@ -205,6 +274,15 @@ def spread(values: Sequence[float], form: str = ".3g") -> str:
         return "not measured"
     middle, low, high = (digits(value, form) for value in (float(np.median(known)), min(known), max(known)))
     return middle if low == high else f"{middle} ({low} to {high})"
+
+
+def span(values: Sequence[float], form: str = ".3g") -> str:
+    """A number, or the smallest and the largest of several, which have no median where they are of several settings."""
+    known = [value for value in values if math.isfinite(value)]
+    if not known:
+        return "not measured"
+    low, high = (digits(value, form) for value in (min(known), max(known)))
+    return low if low == high else f"{low} to {high}"
 
 
 def bracket(lower: float, upper: float) -> str:

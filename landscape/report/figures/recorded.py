@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from landscape.report.figures.axes import EVENTS_OF_RUNS, has_events, last_record, legend, lines_of_events, step_axis
+from landscape.report.figures.axes import last_record, legend, step_axis
 from landscape.report.figures.captions import listed, what_was_run
 from landscape.report.figures.families import family
-from landscape.report.figures.numbers import spread
+from landscape.report.figures.settings import spread_over
 from landscape.report.figures.sources import Drawn, NotDrawnError, Source
 from landscape.report.style import HEIGHT, distinct, new_figure
 from landscape.text import literal
@@ -52,16 +52,14 @@ def recorded_metrics(sources: Sequence[Source]) -> Drawn:
         if len(finite) and finite.min() > 0 and finite.max() > 100 * finite.min():
             axis.set_yscale("log")
         step_axis(axis, last_record(kept))
-        for source, colour in zip(kept, distinct(len(kept)), strict=True):
-            lines_of_events(axis, [source], colour, len(kept) == 1)
     for axis in figure.axes[len(shown) :]:
         axis.set_axis_off()
     if len(kept) > 1:
         legend(figure.axes[0])
     more = f" Not drawn: {', '.join(found[_MOST:])}." if found[_MOST:] else ""
-    come = f" {EVENTS_OF_RUNS}" * has_events(kept)
-    caption = f"{what_was_run(kept)}{more}{come} {listed(numbers)}"
+    caption = f"{what_was_run(kept)}{more} {listed(numbers)}"
     table = pd.concat(rows)
     last = table.groupby(["metric", "run"], sort=False)["value"].last().groupby("metric", sort=False)
-    told = [f"{name} {spread(values.tolist())}" for name, values in last][:_SAID]
-    return Drawn(f"Recorded at last: {', '.join(told)}", figure, table, caption, numbers)
+    over = spread_over(kept)
+    told = [f"{name} {over(values.tolist())}" for name, values in last][:_SAID]
+    return Drawn(f"Last recorded: {', '.join(told)}", figure, table, caption, numbers)

@@ -7,8 +7,9 @@ import dataclasses
 import functools
 import glob
 import json
+import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -194,11 +195,23 @@ class Source:
         return pd.DataFrame({"run": self.label, **columns})
 
     def event(self, metric: str, threshold: float) -> int | None:
-        """First recorded step at which a metric reaches a threshold."""
-        if metric not in self.metrics:
+        """First step at which a metric of `landscape train` reaches a threshold; of other runs nobody asks for it."""
+        if self.is_recorded or metric not in self.metrics:
             return None
         steps = self.metrics["metric_step"].values[self.metrics[metric].values >= threshold]
         return int(steps[0]) if len(steps) else None
+
+    def last(self, names: Iterable[str]) -> dict[str, tuple[int, float]]:
+        """The last step at which each of these metrics is known, and its value there."""
+        known = {name: self.metrics[name].dropna("metric_step") for name in names}
+        return {name: (int(x["metric_step"][-1]), float(x[-1])) for name, x in known.items() if x.size}
+
+    @functools.cached_property
+    def accuracies(self) -> list[str]:
+        """The metrics that are accuracies by a word of their names, as in train_accuracy, val_acc and evalAccuracy."""
+        names = list(map(str, self.metrics.data_vars))
+        words = [re.split("[^a-z]+", re.sub("(?<=[a-z])(?=[A-Z])", "_", name).lower()) for name in names]
+        return [name for name, of in zip(names, words, strict=True) if {"acc", "accuracy"} & {*of}]
 
     @functools.cached_property
     def unrecorded(self) -> list[int]:

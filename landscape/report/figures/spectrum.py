@@ -11,8 +11,9 @@ from landscape.problems.embedding_mlp.blocks import BALANCED, CLAIM
 from landscape.report.figures.axes import legend_below, nothing, outside_legend, over_steps
 from landscape.report.figures.captions import control, objectives, what_was_run, where
 from landscape.report.figures.families import family
-from landscape.report.figures.numbers import bracket, claimed, digits, is_negative, spread
+from landscape.report.figures.numbers import bracket, claimed, digits, is_negative, place
 from landscape.report.figures.numbers import numbers as key_numbers
+from landscape.report.figures.settings import spread_over
 from landscape.report.figures.several import are_several, lines, pair_panels, several
 from landscape.report.figures.sources import Drawn, NotDrawnError, Source, having
 from landscape.report.style import colour, marker, new_figure, shades
@@ -223,9 +224,8 @@ def _counts(sources: Sequence[Source], table: pd.DataFrame) -> str:
     at = zip(sources, found, strict=True)
     rows = pd.concat([table[(table["run"] == s.label) & (table["step"] == one.step)] for s, one in at])
     names = list(dict.fromkeys(rows["block"]))
-    told = []
+    told, over = [], spread_over(sources)
     for name in claimed(name for name in names if "," in name)[:2] or names[:1]:
-        ends = [spread(list(rows[rows["block"] == name][end]), ",.0f") for end in ("lower", "upper")]
+        ends = [over(list(rows[rows["block"] == name][end]), ",.0f") for end in ("lower", "upper")]
         told.append(f"{ends[0] if ends[0] == ends[1] else f'{ends[0]} to {ends[1]}'} of {name}")
-    where = found[0].where if len(found) == 1 else "on plateaus or at last steps"
-    return f"Negative eigenvalues {where}: {', '.join(told)}"
+    return f"Negative eigenvalues {place(found)}: {', '.join(told)}"

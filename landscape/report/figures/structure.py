@@ -11,7 +11,8 @@ import pandas as pd
 from landscape.report.figures.axes import legend, legend_below, nothing, outside_legend, over_steps
 from landscape.report.figures.captions import what_was_run
 from landscape.report.figures.families import family
-from landscape.report.figures.numbers import STABLE, STABLE_FOR, digits, spread
+from landscape.report.figures.numbers import STABLE, STABLE_FOR, digits
+from landscape.report.figures.settings import spread_over
 from landscape.report.figures.several import Panel, are_several, lines, pair_panels, several
 from landscape.report.figures.sources import Drawn, NotDrawnError, Source, having
 from landscape.report.style import colour, marker, new_figure, palette
@@ -88,7 +89,7 @@ def densities(sources: Sequence[Source]) -> Drawn:
     title = f"The density of the eigenvalues at step {step:,}"
     if pairs and last_distances:
         a, b = pairs[0]
-        title = f"The spectra of {a} and {b} are {spread(last_distances)} apart at last (1: disjoint)"
+        title = f"The spectra of {a} and {b} are {spread_over(kept)(last_distances)} apart at last (1: disjoint)"
     return Drawn(title, figure, table, caption, numbers)
 
 

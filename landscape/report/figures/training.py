@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pandas as pd
@@ -13,7 +13,8 @@ from landscape.problems.embedding_mlp.blocks import BALANCED
 from landscape.report.figures.axes import last_record, legend, over_steps, scale_of
 from landscape.report.figures.captions import listed, what_was_run
 from landscape.report.figures.families import family
-from landscape.report.figures.numbers import asked_of_rates, median_step, spread, step_text
+from landscape.report.figures.numbers import asked_of_rates, median_step, step_text
+from landscape.report.figures.settings import spread_over
 from landscape.report.figures.several import Panel, are_several, lines, several
 from landscape.report.figures.sources import Drawn, NotDrawnError, Source, having, lacking
 from landscape.report.style import new_figure, palette
@@ -24,7 +25,7 @@ from landscape.storage.runs import GROK, MEMORISE
 def training_curves(sources: Sequence[Source]) -> Drawn:
     """Loss and accuracy on both sets over steps, with the memorise and the grok step."""
     columns = ("train_loss", "test_loss", "train_accuracy", "test_accuracy")
-    kept = having(sources, "metrics", *columns)
+    kept = having([source for source in sources if not source.is_recorded], "metrics", *columns)
     blue, orange = palette(2)
     figure = new_figure(2)
     rows, numbers, events = [], {}, []
@@ -32,12 +33,10 @@ def training_curves(sources: Sequence[Source]) -> Drawn:
         data = source.metrics
         for axis, quantity in zip(figure.axes, ("loss", "accuracy"), strict=True):
             for part, colour in (("train", blue), ("test", orange)):
-                # A recorded metric is NaN at steps of others.
-                known = data[f"{part}_{quantity}"].dropna("metric_step")
-                axis.plot(known["metric_step"].values, known.values, color=colour, label=part)
+                axis.plot(data["metric_step"].values, data[f"{part}_{quantity}"].values, color=colour, label=part)
         memorise, grok = source.event(*MEMORISE), source.event(*GROK)
         events.append((memorise, grok))
-        last = data["test_accuracy"].dropna("metric_step").values[-1:]
+        last = data["test_accuracy"].values[-1:]
         told = (
             f"train 99 % at step {_or_never(memorise)}, test 95 % at step {_or_never(grok)}",
             f"last test accuracy {f'{last[0]:.4f}' if len(last) else 'not known'}",
@@ -46,8 +45,7 @@ def training_curves(sources: Sequence[Source]) -> Drawn:
         numbers[source.label] = ", ".join(filter(None, told))
         rows.append(_rows(source, columns))
     over_steps(figure.axes, kept, last_record(kept))
-    unit = "" if any(source.is_recorded for source in kept) else " (nat)"
-    for axis, quantity in zip(figure.axes, (f"cross-entropy{unit}" if unit else "loss", "accuracy"), strict=True):
+    for axis, quantity in zip(figure.axes, ("cross-entropy (nat)", "accuracy"), strict=True):
         axis.set_ylabel(quantity)
     table = pd.concat(rows)
     scale = scale_of(table[["train_loss", "test_loss"]].to_numpy(float))
@@ -55,7 +53,7 @@ def training_curves(sources: Sequence[Source]) -> Drawn:
     figure.axes[1].set_ylim(-0.03, 1.03)
     legend(figure.axes[1])
     if are_several(kept):
-        scales = {"loss": (unit, scale), "accuracy": ("", "linear")}
+        scales = {"loss": (" (nat)", scale), "accuracy": ("", "linear")}
         shown = [(name, *scales[name.partition("_")[2]]) for name in columns]
         panels = [Panel(f"{name.replace('_', ' ')}{of}", table, (name,), "", scale) for name, of, scale in shown]
         figure = several(kept, panels)
@@ -127,10 +125,10 @@ def prop41_ratio(sources: Sequence[Source]) -> Drawn:
         labels = ("Proposition 4.1's ratio", *(rf"$\sigma_{{\max}}({name})$" for name in BALANCED), rf"$f_{first}$")
         shown = zip(labels, ("prop41_ratio", *norms, frequency), strict=True)
         figure = several(kept, [Panel(label, table, (column,), "", "linear") for label, column in shown])
-    return Drawn(_balance(table, rates), figure, table, caption, numbers)
+    return Drawn(_balance(table, rates, spread_over(kept)), figure, table, caption, numbers)
 
 
-def _balance(table: pd.DataFrame, rates: Sequence[str]) -> str:
+def _balance(table: pd.DataFrame, rates: Sequence[str], told: Callable[..., str]) -> str:
     """What Proposition 4.1 asks for and what was in use, as a title."""
     known = table[np.isfinite(table["prop41_ratio"]) & (table[rates[1]] > 0)]
     if known.empty:
@@ -138,7 +136,7 @@ def _balance(table: pd.DataFrame, rates: Sequence[str]) -> str:
     by_run = known.groupby("run", sort=False)
     ends = by_run.first(), by_run.last()
     ratios, steps = (list(zip(*(end[name] for end in ends), strict=True)) for name in ("prop41_ratio", "step"))
-    return asked_of_rates(ratios, steps, list(known[rates[0]] / known[rates[1]]))
+    return asked_of_rates(ratios, steps, list(known[rates[0]] / known[rates[1]]), told)
 
 
 _THIRDS = ("rare", "middle", "frequent")
@@ -193,7 +191,8 @@ def embedding_norms(sources: Sequence[Source]) -> Drawn:
         figure = several(kept, panels)
     title = "Embedding norms by token frequency"
     if longer:
-        title = f"At last, embeddings of frequent tokens are {spread(longer)} times as long as those of rare ones"
+        times = spread_over(kept)(longer)
+        title = f"At last, embeddings of frequent tokens are {times} times as long as those of rare ones"
     return Drawn(title, figure, pd.concat(rows), caption, numbers)
 
 

@@ -220,7 +220,7 @@ const each = (tell) => (film, x) => {
 const charts = {
   accuracy: {paint: accuracies, tell: (film, x) => {
     const {step, ...parts} = film.accuracy, i = nearest(film, step, x);
-    return [`step ${step[i].toLocaleString("en")}`, ...Object.entries(parts).map(([name, all]) => `${name.replace("_", " ")}: ${short(all[i])}`)];
+    return [`step ${step[i].toLocaleString("en")}`, ...Object.entries(parts).filter(([, all]) => all.length).map(([name, all]) => `${name.replace("_", " ")}: ${short(all[i])}`)];
   }},
   spectrum: {paint: spectrum, tell: (film, x) => {
     const {blocks} = film.steps[slider.value], known = shown(film).filter(([block]) => blocks[block]?.spectrum?.length);
@@ -253,6 +253,7 @@ const is_known = {
   accuracy: (film) => film.accuracy.step.length > 0,
   spectrum: (film) => film.largest > 0,
   density: (film) => film.steps.some(({blocks}) => Object.values(blocks).some((b) => b.density)),
+  kappa: (film) => film.steps.some(({blocks}) => Object.values(blocks).some((b) => b.kappa.length)),
   frequencies: (film) => film.frequencies !== undefined,
   circle: (film) => film.frequencies !== undefined,
 };
