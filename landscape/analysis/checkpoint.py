@@ -42,6 +42,9 @@ from landscape.problems.rows import Selection
 SELF_CHECK = 1e-10
 """Relative difference between hand-derived results and automatic differentiation that needs no look at rounding."""
 
+UNDEFINED = 1e-2
+"""What of the whole Hessian may be rounding of a hand-derived block: there is more only where it jumps."""
+
 
 class Checkpoint:
     """A problem at stored parameters, and one AnalysisConfig.
@@ -82,7 +85,8 @@ class Checkpoint:
         self.hessian: Block = by_hand or self._autograd
         if by_hand:
             probe = gaussian(by_hand.shape[0], 1, config.seed).to(problem.device)
-            _agree("products", by_hand.__matmul__, self._autograd, probe)
+            self._whole = float((by_hand @ probe).norm())
+            _agree("products", by_hand.__matmul__, self._autograd, probe, self._whole)
 
     def selected(self, block: str) -> Selection:
         """The entries of a block."""
@@ -268,7 +272,7 @@ class Checkpoint:
             return found @ vectors
 
         probes = gaussian(len(closed), 4, self.config.seed).to(self.problem.device)
-        difference = _agree(f"block {block}: closed form", anew, op, probes)
+        difference = _agree(f"block {block}: closed form", anew, op, probes, self._whole)
         return MatrixOperator(closed, difference / probes.shape[1] ** 0.5)
 
     def restricted(self, whole: Block, block: str, cols: str | None = None) -> Operator:
@@ -286,17 +290,27 @@ class Checkpoint:
         return self.structure.null_vectors(chosen.parameters) if whole and self.structure else None
 
 
-def _agree(what: str, by_hand: Callable[[Tensor], Tensor], op: LinearMap, probes: Tensor) -> float:
+def _agree(what: str, by_hand: Callable[[Tensor], Tensor], op: LinearMap, probes: Tensor, whole: float) -> float:
     """|by_hand - op|_F of the products with probes. Raises NumericsError if that exceeds the rounding of both.
 
-    Which is measured where it exceeds SELF_CHECK: of a block that all but vanishes either may have lost every digit.
+    Which is measured where it exceeds SELF_CHECK: of a block that all but vanishes automatic differentiation may have
+    lost every digit. Where rounding moves as much as the `whole` Hessian has, there is none, and that is said.
     """
     found, expected = by_hand(probes), op @ probes
     difference, size = float((found - expected).norm()), float(expected.norm())
     if difference > SELF_CHECK * size:
-        sides = ((by_hand, found), (op.__matmul__, expected))
-        rounding = sum(float(rounding_change(side, probes, images, 0).norm()) for side, images in sides)
-        if difference > rounding:
+        own, theirs = (
+            float(rounding_change(side, probes, images, 0).norm())
+            for side, images in ((by_hand, found), (op.__matmul__, expected))
+        )
+        jump = own / probes.shape[1] ** 0.5
+        if jump > UNDEFINED * whole:
+            raise NumericsError(
+                f"{what}: the Hessian here changes by {jump / whole:.1e} of its size with the last places",
+                "an input of a ReLU is 0 to rounding, where the second derivative jumps: take another step, or a "
+                "smooth activation",
+            )
+        if difference > own + theirs:
             raise NumericsError(
                 f"{what} and automatic differentiation differ by {difference / (size or 1.0):.1e} relative, and not by "
                 "rounding",
