@@ -66,7 +66,7 @@ def refine(
     run = as_path(run)
     out = output(out or critical_file(run, step))
     if not 0 < tol < 1:
-        raise ConfigError(f"tol is {tol}", "--grad-tol takes a number between 0 and 1")
+        raise ConfigError(f"tol is {tol}", "--search-tol takes a number between 0 and 1")
     if out.resolve() == run.resolve():
         raise FileError(f"{out} is the run file itself", "choose another --out")
     with unmade(out.parent), RunReader(run) as reader:
@@ -159,6 +159,7 @@ class _Refinement:
             "start_grad_norm": _norm(objective.gradient(self.params)),
             "loss": objective.value(point.params),
             "start_loss": objective.value(self.params),
+            "remaining": point.remaining,
             "flatness": point.flatness,
             "distance": _norm({n: p - self.params[n] for n, p in point.params.items()}),
             "num_products": point.num_products,
@@ -190,7 +191,7 @@ class _Refinement:
         if not saved:
             point = self.found.critical_point(self.step)
             return SearchState.begin(self.objective, self._point(point), int(point["num_products"]))
-        numbers: dict[str, Any] = {name: saved[name].item() for name in _NUMBERS}
+        numbers: dict[str, Any] = {name: saved[name].item() for name in _NUMBERS if name in saved}
         return SearchState(self._point(saved), **numbers)
 
     def _save(self, state: SearchState) -> None:

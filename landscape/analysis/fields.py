@@ -78,13 +78,23 @@ ENDS = {"end": ["lowest", "highest"], "sign": ["negative", "zero", "positive"]}
 """Labels of the axes that every file has."""
 
 
-STATUS: dict[str, object] = {"flag_values": [0, 1, 2], "flag_meanings": "unfinished gradient-flat critical"}
+_STATUSES = "unfinished gradient-flat critical at-infinity"
+STATUS: dict[str, object] = {"flag_values": [0, 1, 2, 3], "flag_meanings": _STATUSES}
 POINT = (
     Field("status", (), "i1", "what the search for a critical point ended at", attrs=STATUS),
     Field("grad_norm", (), "f8", "gradient norm of the objective, all parameters"),
     Field("start_grad_norm", (), "f8", "gradient norm at the checkpoint"),
     Field("loss", (), "f8", "objective", "nat"),
     Field("start_loss", (), "f8", "objective at the checkpoint", "nat"),
+    Field(
+        "remaining",
+        (),
+        "f8",
+        "predicted distance to the critical point; infinite: Newton steps do not shrink; NaN: the search began with a "
+        "gradient that is rounding",
+        formula="|s_i| / (1 - |s_i| / |s_(i-1)|), H s_i = -g",
+        since="2.0",
+    ),
     Field("flatness", (), "f8", "how flat H is along the gradient that is left", formula="|H g| / (|H| |g|)"),
     Field("distance", (), "f8", "distance from the checkpoint", formula="|theta - theta_checkpoint|_2"),
     Field("num_products", (), "i8", "Hessian-vector products of the search"),
@@ -97,6 +107,8 @@ SEARCH = (
     Field("krylov_radius", (), "f8", "radius for which the Krylov space of this point was made; NaN: none yet"),
     Field("first", (), "f8", "gradient norm where the search began"),
     Field("norm", (), "f8", "largest |H| seen"),
+    Field("newton", (), "f8", "length of the Newton step at the point before; NaN: none was taken", since="2.0"),
+    Field("remaining", (), "f8", "predicted distance to the critical point; NaN: none yet", since="2.0"),
     Field("at_restart", (), "f8", "gradient norm at the last restart"),
     Field("stalled", (), "i8", "steps in a row that gained little"),
     Field("restarts", (), "i8", "restarts that gained little"),

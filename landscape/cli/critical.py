@@ -25,7 +25,7 @@ class Critical(Command):
         f"landscape critical checkpoints/run.h5 --step 500 --blocks {CLAIM}  # one pair",
     )
     groups = {
-        "search": ("run", "step", "grad_tol", "search_hvps", "resume"),
+        "search": ("run", "step", "search_tol", "search_hvps", "resume"),
         "what is measured": MEASURED,
         "method": METHOD,
         "output": ("out", "overwrite", "json", "csv", "quiet"),
@@ -38,7 +38,13 @@ class Critical(Command):
     out: Path | None = field(
         None, "Hessian file to write, with the refined parameters. By default RUN.critical-STEP.h5 beside the run."
     )
-    grad_tol: float = field(1e-10, "Gradient norm below which a point is critical.", above=0, below=1)
+    search_tol: float = field(
+        1e-10,
+        "Distance to the critical point, as Newton steps predict it and relative to the norm of the parameters, up to "
+        "which a point is critical.",
+        above=0,
+        below=1,
+    )
     search_hvps: int = field(
         60_000,
         "Largest number of Hessian-vector products of the search.",
@@ -67,7 +73,7 @@ class Critical(Command):
                 self.step,
                 self.analysis,
                 out,
-                self.grad_tol,
+                self.search_tol,
                 self.search_hvps,
                 self.resume or not self.overwrite,
                 self.overwrite,

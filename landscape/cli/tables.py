@@ -40,12 +40,13 @@ def critical_point(status: str, point: dict[str, Any]) -> str:
     verdict = {
         "critical": "critical point: an index here is the index of a saddle",
         "gradient-flat": "gradient-flat, not critical: the gradient lies where the Hessian has no curvature",
+        "at-infinity": "at infinity, not critical: the gradient vanishes, Newton steps do not shrink, as on exp(-x)",
         "unfinished": "not critical: the search stalled or used up --search-hvps; --resume continues with more",
     }[status]
     return (
         f"{verdict}\n|grad| {point['start_grad_norm']:.3e} -> {point['grad_norm']:.3e}, objective "
-        f"{point['start_loss']:.6g} -> {point['loss']:.6g}, distance {point['distance']:.4g}, flatness "
-        f"{point['flatness']:.1e}, {point['num_products']} products"
+        f"{point['start_loss']:.6g} -> {point['loss']:.6g}, distance {point['distance']:.4g}, remaining "
+        f"{point.get('remaining', math.nan):.1e}, flatness {point['flatness']:.1e}, {point['num_products']} products"
     )
 
 

@@ -15,8 +15,9 @@ from landscape.curvature.checks import require_parameters
 from landscape.curvature.krylov import Krylov, advance
 from landscape.curvature.objective import Objective, require_objective
 from landscape.curvature.operators import HessianOperator, LinearMap
+from landscape.curvature.rounding import rounding_change
 from landscape.curvature.spaces import VectorSpace
-from landscape.curvature.vectors import Array
+from landscape.curvature.vectors import Array, gaussian
 from landscape.former import renamed
 from landscape.results import Curve
 
@@ -29,8 +30,18 @@ _CHECK_EVERY = 20
 """Products between two checks of the length of a step."""
 FLAT = 1e-2
 """|H g| / (|H| |g|) below which a point that cannot be improved is gradient-flat."""
+SHRINKING = 0.9
+"""Share of a Newton step that the next one may have: (k - 2) / (k - 1) where the loss is x^k, 1 or more at infinity."""
+NEAR = 1e-3
+"""Distance in units of |theta| at which rounding may hide a degenerate critical point: eps^(1 / (k - 1)) for x^k."""
+LOST = 10
+"""Times its rounding of a gradient whose Newton step is no longer measured: each component above it still counts."""
+VANISHED = 1e-10
+"""What of the first |grad| is left when a search whose Newton steps do not shrink is not followed any further."""
 _FIRST_RADIUS = 0.05
 _RESTARTS, _PATIENCE = 4, 5
+_LEAST = 1e-13
+"""|H| along a direction that a step may take, in units of |H|: below it is rounding."""
 _CORRECTIONS, _SHORT, _REDUCTION = 12, 100, 0.2
 """Corrections of a step: how many, their longest basis, and what one leaves of |grad| at least."""
 
@@ -39,10 +50,14 @@ _CORRECTIONS, _SHORT, _REDUCTION = 12, 100, 0.2
 class CriticalPoint(Curve):
     """The end of a search for a critical point.
 
-    status: "critical" (|grad| <= tol); "gradient-flat" (the search ended at a nonzero gradient along directions of
-    almost no curvature, Frye et al. 2021); "unfinished" (it was stopped, or used up its products). flatness: |H g| /
-    (|H| |g|). gradient_norms, hvps (iteration,): |grad| and the products until then, at the start of this call and
-    after each of its iterations; `plot` draws the one over the other.
+    status: "critical" (`remaining` is at most tol |theta|, or the gradient is rounding and `remaining` small);
+    "gradient-flat" (the search ended at a nonzero gradient along directions of almost no curvature, Frye et al. 2021,
+    or began where gradient and Hessian are both 0); "at-infinity" (the gradient vanishes, and the Newton steps do not
+    shrink: e^-x); "unfinished" (it was stopped, or used up its products). remaining: distance to the critical point
+    as the Newton steps predict it, in units of the parameters; infinite where they do not shrink, NaN where the search
+    began with a gradient that is rounding. flatness: |H g| / (|H| |g|). gradient_norms, hvps (iteration,): |grad| and
+    the products until then, at the start of this call and after each of its iterations; `plot` draws the one over the
+    other.
     """
 
     axes: ClassVar = {"gradient_norms": ("iteration",), "hvps": ("iteration",)}
@@ -52,6 +67,7 @@ class CriticalPoint(Curve):
     params: dict[str, Tensor]
     status: str
     grad_norm: float
+    remaining: float
     flatness: float
     iterations: int
     num_products: int
@@ -71,7 +87,8 @@ class SearchState:
 
     params: the point; radius: of the trust region; largest: the one to restart with; krylov_radius: that for which the
     Krylov space of the point was made, NaN where none was; first, at_restart: |grad| at the start and at the last
-    restart; norm: the largest |H| seen; stalled: steps in a row that gained little; restarts: those that did.
+    restart; norm: the largest |H| seen; newton: length of the Newton step at the point before, NaN where none was
+    taken; remaining: as of a CriticalPoint; stalled: steps in a row that gained little; restarts: those that did.
     """
 
     params: dict[str, Tensor]
@@ -81,6 +98,8 @@ class SearchState:
     first: float
     at_restart: float
     norm: float = 0.0
+    newton: float = np.nan
+    remaining: float = np.nan
     stalled: int = 0
     restarts: int = 0
     iterations: int = 0
@@ -89,7 +108,7 @@ class SearchState:
     @classmethod
     def begin(cls, objective: Objective, params: Mapping[str, Tensor], num_products: int = 0) -> SearchState:
         """The start of a search."""
-        radius = _FIRST_RADIUS * max(_norm(params), 1.0)
+        radius = _FIRST_RADIUS * (_norm(params) or 1.0)
         first = _norm(objective.gradient(params))
         return cls(dict(params), radius, radius, np.nan, first, first, num_products=num_products)
 
@@ -109,10 +128,21 @@ def find_critical_point(
 
     A step that leaves the valley of small gradients is followed back into it by further steps before it is judged.
     A search that stalls is restarted with the first radius; one that stalls again without a tenth less of |grad| ends.
+
+    Critical is no matter of |grad|, which has units and also vanishes at infinity, but of the distance to where it is
+    zero, as Newton steps s = -H^+ grad predict it. They shrink to a share q of the step before: q -> 0 at a regular
+    critical point, 2/3 at that of x^4, 1 for e^-x, 3/2 for 1/x; what remains after s is the sum of these steps,
+    |s| / (1 - q), infinite for q >= 0.9. The point is critical where that is at most tol |theta|, and the step is known
+    but for rounding. Directions without curvature count as steps of length |grad| / (eps |H|), unless the gradient in
+    them is less than its own rounding, as along symmetries; that is measured by random rounding, in two gradients. A
+    gradient that is rounding as a whole leaves no step to measure: there the last prediction decides, which is to be at
+    most 1e-3 |theta|, and a search that begins there is at a critical point as far as its precision shows. No number
+    in this changes with the units of the loss or of theta.
+
     progress: called with |grad| and the products so far after each step; True ends the search. hessian: the Hessian
     at given parameters, all of them in their order; by default by automatic differentiation. save: called with the
     state at the start and after each step; a search that is given such a `state` ends bit for bit as the one that saved
-    it, and at once where that one had come to rest. tol: of |grad|; max_hvps: products after which the search ends.
+    it. tol: of the distance, relative to |theta|; max_hvps: products after which the search ends.
     Raises ArgumentError and NumericsError for what `HessianOperator` refuses.
     """
     require_objective(objective)
@@ -134,21 +164,44 @@ def find_critical_point(
     krylov = None if np.isnan(at.krylov_radius) else space()
     search.num_products = at.num_products
     history = [(norm, at.num_products)]
-    while norm > tol and search.num_products < max_hvps and at.restarts <= _RESTARTS:
+    status = ""
+    while not status:
+        is_new, scale = krylov is None, max(at.largest / _FIRST_RADIUS, float(theta.norm()))
+        if is_new and norm <= LOST * (rounding := search.rounding(theta, g)):
+            status = search.vanished(theta, at.remaining, scale)
+            break
+        if search.num_products >= max_hvps or at.restarts > _RESTARTS:
+            break
         if krylov is None:
             at.krylov_radius = at.radius
             krylov = space()
         at.norm = max(at.norm, krylov.norm)
         s, predicted, on_boundary = krylov.step(at.radius)
+        if is_new:
+            before, (at.newton, is_taken, unknown) = at.newton, krylov.newton(rounding)
+            share = at.newton / before if before > 0 else np.nan
+            at.remaining = np.inf if share >= SHRINKING else at.newton / (1 - (share if share > 0 else 0.0))
+            if unknown <= LOST * rounding:
+                if share < SHRINKING and at.remaining <= (tol if is_taken else NEAR) * scale:
+                    status = "critical"
+                elif share >= SHRINKING and at.newton > tol * scale and norm <= VANISHED * at.first:
+                    status = "at-infinity"
+                if status:
+                    break
         goal = norm - 0.25 * (norm - predicted)
         found, g_found, corrections = search.back(theta + s, goal, 0.5 * at.radius)
         reached = float(g_found.norm())
         at.iterations += 1
-        at.stalled = at.stalled + 1 if reached > 0.93 * norm else 0
+        is_short = on_boundary and reached <= goal and corrections <= _CORRECTIONS // 2
+        # A step that its radius held back does not tell what a longer one gains.
+        if reached <= 0.93 * norm or not is_short:
+            at.stalled = at.stalled + 1 if reached > 0.93 * norm else 0
         if reached <= goal:
+            at.remaining *= reached / norm
+            at.newton = at.newton if float(s.norm()) >= 0.5 * at.newton else np.nan
             theta, g, norm, krylov = found, g_found, reached, None
             at.params, at.krylov_radius = search.split(theta), np.nan
-            at.radius *= 2 if on_boundary and corrections <= _CORRECTIONS // 2 else 1
+            at.radius *= 2 if is_short else 1
         else:
             at.radius = 0.4 * float(s.norm())
         if at.stalled >= _PATIENCE:
@@ -163,10 +216,10 @@ def find_critical_point(
     Hg = search.operator(theta) @ g
     flatness = float(Hg.norm()) / (norm * at.norm) if norm > 0 and at.norm > 0 else 0.0
     is_flat = at.restarts > _RESTARTS and flatness <= FLAT
-    status = "critical" if norm <= tol else "gradient-flat" if is_flat else "unfinished"
+    status = status or ("gradient-flat" if is_flat else "unfinished")
     norms, hvps = map(np.array, zip(*history, strict=True))
     point = search.split(theta)
-    return CriticalPoint(point, status, norm, flatness, at.iterations, search.num_products, norms, hvps)
+    return CriticalPoint(point, status, norm, at.remaining, flatness, at.iterations, search.num_products, norms, hvps)
 
 
 def _norm(pieces: Mapping[str, Tensor]) -> float:
@@ -196,6 +249,19 @@ class _Search:
     def gradient(self, theta: Tensor) -> Tensor:
         gradient = self.objective.gradient(self.split(theta))
         return torch.cat([gradient[n].reshape(-1) for n in self.shapes])
+
+    def rounding(self, theta: Tensor, g: Tensor) -> float:
+        """What of |grad| may be rounding, measured."""
+        again = lambda one: self.gradient(theta * one)[:, None]  # noqa: E731
+        return float(rounding_change(again, torch.ones_like(theta[:1]), g[:, None], 0))
+
+    def vanished(self, theta: Tensor, remaining: float, scale: float) -> str:
+        """The status where all of the gradient is rounding, by the distance that was predicted before."""
+        if not np.isnan(remaining):
+            return "critical" if remaining <= NEAR * scale else "at-infinity"
+        op = self.operator(theta)
+        has_curvature = (op @ gaussian(op.shape[1], 1).to(theta)).any()
+        return "critical" if has_curvature else "gradient-flat"
 
     def operator(self, theta: Tensor) -> LinearMap:
         return self.hessian(self.split(theta))
@@ -238,10 +304,22 @@ class _Krylov:
             if last or m % _CHECK_EVERY == 0:
                 self.V, self.T = krylov.basis[:, :m], np.vstack([krylov.T[:m, :m], krylov.coupling])
                 self.svd = np.linalg.svd(self.T, full_matrices=False)
+                self.norm = float(self.svd[1][0])
                 if last or self.step(radius)[1] <= rtol * self.beta:
                     break
         self.num_products = m
-        self.norm = float(self.svd[1][0])
+
+    def newton(self, rounding: float) -> tuple[float, bool, float]:
+        """Length of the shortest s with g + H s = 0, if `step` takes most of it, and what of |g| it knows nothing of.
+
+        Only components of g count that are more than its rounding.
+        """
+        U, sigma, _ = self.svd
+        c = np.abs(U[0]) * self.beta
+        with np.errstate(divide="ignore"):
+            s = np.where(c > rounding, c, 0.0) / np.maximum(sigma, torch.finfo(self.V.dtype).eps * self.norm)
+        length, taken = (float(np.linalg.norm(part)) for part in (s, s[sigma > _LEAST * self.norm]))
+        return length, taken >= 0.5 * length, float(max(self.beta**2 - c @ c, 0.0)) ** 0.5
 
     def step(self, radius: float, reduction: float = 0.0) -> tuple[Tensor, float, bool]:
         """The s that minimises |g + H s| with |s| <= radius, that minimum, and whether the radius held it back.
@@ -250,10 +328,12 @@ class _Krylov:
         """
         U, sigma, Vt = self.svd
         c = U[0] * self.beta
-        kept = sigma > 1e-13 * sigma[0]
+        kept = sigma > _LEAST * self.norm
+        # There are none where H is zero.
+        share = sigma[kept] / (self.norm or 1.0)
 
         def damped(mu: float) -> Array:
-            y: Array = -Vt[kept].T @ (sigma[kept] * c[kept] / (sigma[kept] ** 2 + mu))
+            y: Array = -Vt[kept].T @ (share * c[kept] / (share**2 + mu) / (self.norm or 1.0))
             return y
 
         def left(y: Array) -> float:
@@ -262,7 +342,7 @@ class _Krylov:
             return float(np.linalg.norm(residual))
 
         # With the damping the step shrinks and what is left grows: bisect its logarithm.
-        low, high = -40.0, 2 * np.log10(sigma[0]) + 20
+        low, high = -40.0, 20.0
         y = damped(0.0)
         on_boundary = bool(np.linalg.norm(y) > radius)
         if on_boundary or reduction:

@@ -113,7 +113,7 @@ def test_a_step_beyond_all_runs(steps: str, run_file: Path, assert_refused: Refu
         ("slice", ["--k", "99999"], "k is 99999"),
         ("critical", ["--search-hvps", HUGE], "search_hvps is"),
         ("critical", ["--search-hvps", "-1"], "search_hvps is -1"),
-        ("critical", ["--grad-tol", "nan"], "grad_tol is nan"),
+        ("critical", ["--search-tol", "nan"], "search_tol is nan"),
         ("sweep", ["--jobs", "0"], "jobs is 0"),
         ("sweep", ["--jobs", HUGE], "jobs is"),
     ],

@@ -167,5 +167,5 @@ def test_a_search_is_resumed_and_never_overwritten(
     other = [*command[:4], "200", *command[5:]]
     assert cli.run([*other, "--resume"]) == 1
     assert "holds no search from step 200" in capsys.readouterr().err
-    assert cli.run([*command, "--grad-tol", "2", "--overwrite"]) == 2
+    assert cli.run([*command, "--search-tol", "2", "--overwrite"]) == 2
     assert "tol is 2.0" in capsys.readouterr().err

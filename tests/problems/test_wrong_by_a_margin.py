@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
 
 import mpmath
 import numpy as np
@@ -21,10 +24,12 @@ from landscape.curvature.inertia import saddle_index
 from landscape.curvature.losses import cross_entropy
 from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator
+from landscape.errors import NumericsError
 from landscape.problems.choice import choose
 from landscape.problems.embedding_mlp.dense import EmbeddingMLP
 from landscape.problems.embedding_mlp.networks import initial
 from landscape.problems.embedding_mlp.products import EmbeddingHessian, Passes
+from landscape.problems.problem import Structure
 from landscape.problems.tasks import make_data
 
 MARGINS = (5.0, 20.0, 30.0, 36.0, 60.0)
@@ -142,3 +147,60 @@ def test_closed_form_and_automatic_differentiation_agree(scale: float) -> None:
     for block in blocks:
         matrix = at.matrix(block)
         assert matrix.error < 1e-12 * float(matrix.matrix.norm())
+
+
+def undone(seed: int = 2) -> dict[str, Any]:
+    """Parameters at which the last layer adds the same to each logit: blocks of E and W are 0 but for rounding."""
+    train = dataclasses.replace(TINY, p=5, embed_dim=2, hidden=4, activation="relu", weight_decay=0.0, seed=seed)
+    params = initial(train)
+    return {"train": train, "params": {**params, "V": np.ones((len(params["V"]), 1)) * params["V"][:1]}}
+
+
+def test_lost_digits_are_no_defect() -> None:
+    """Automatic differentiation and the closed form each return their own rounding, whose size is in the error."""
+    at = undone()
+    problem = choose(problems.of_config(at["train"], vars(make_data(at["train"]))), ("E", "W"))
+    found = Checkpoint(problem, HessianConfig(device="cpu", blocks=("E", "W")), at["params"])
+    for block in ("E", "W"):
+        assert float(found.matrix(block).matrix.norm()) < 1e-15
+
+
+class Wrong(Structure):
+    """A hand-derived structure whose blocks are wrong by a share."""
+
+    def __init__(self, right: Structure, share: float) -> None:
+        self.right, self.share = right, share
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("right", "share", "dense"):
+            return object.__getattribute__(self, name)
+        return getattr(self.right, name)
+
+    def dense(self, names: Sequence[str], gauss_newton: bool = False) -> Tensor | None:
+        found = self.right.dense(names, gauss_newton)
+        return None if found is None else found * (1 + self.share)
+
+
+@pytest.mark.parametrize("share", [1e-9, 1e-3])
+def test_a_wrong_closed_form_is_a_defect(share: float) -> None:
+    """Where digits are left, rounding explains nothing."""
+    train = dataclasses.replace(TINY, p=5, embed_dim=2, hidden=4, seed=2)
+    problem = choose(problems.of_config(train, vars(make_data(train))), ("E,W",))
+    right = problem.structure
+    vars(problem)["structure"] = lambda *point: Wrong(right(*point), share)
+    at = Checkpoint(problem, HessianConfig(device="cpu", blocks=("E,W",)), initial(train))
+    with pytest.raises(NumericsError, match="not by rounding"):
+        at.matrix("E,W")
+
+
+def test_a_kink_is_named() -> None:
+    """Where an input of a ReLU is rounding, the Hessian jumps with it: no defect, and no matrix."""
+    train = dataclasses.replace(TINY, p=5, embed_dim=2, hidden=4, activation="relu", weight_decay=0.0, seed=2)
+    params = initial(train)
+    # W z + b1 is 0 or some 1e-17, by the order of the sum.
+    params["E"] = np.tile([0.1, 0.3], (len(params["E"]), 1))
+    params["b1"] = -np.array([math.fsum(row) for row in params["W"] * [0.1, 0.3, 0.1, 0.3]])
+    problem = choose(problems.of_config(train, vars(make_data(train))), ("W,V",))
+    with pytest.raises(NumericsError, match="of its size with the last places") as error:
+        Checkpoint(problem, HessianConfig(device="cpu", blocks=("W,V",)), params).matrix("W,V")
+    assert "smooth activation" in str(error.value.hint)

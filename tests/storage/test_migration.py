@@ -320,7 +320,7 @@ def test_an_old_row_keeps_what_it_was_tracked_from(folder: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["-killed", ""])
 def test_old_searches_are_resumed(name: str, folder: Path) -> None:
-    """The killed one comes to the point of the other one; that one gets another block."""
+    """The killed one comes to the point of the other one; that one goes on to rounding, and gets another block."""
     run, path = folder / "run-1.1-stopped.h5", folder / f"run-1.1-stopped.critical-20{name}.h5"
     argv = ["critical", "--ckpt", str(run), "--step", "20", "--out", str(path), "--resume", "--k", "3", "--quiet"]
     assert cli.run([*argv, "--device", "cpu", "--blocks", "E", "E,W", "all", *([] if name else ["W"])]) == 0
@@ -331,8 +331,10 @@ def test_old_searches_are_resumed(name: str, folder: Path) -> None:
     assert point["distance"] == pytest.approx(known["distance"], rel=1e-3)
     assert point["loss"] == pytest.approx(known["loss"], rel=1e-9)
     if not name:
-        assert all(point[n].tobytes() == known[n].tobytes() for n in ("E", "W", "b1", "V", "b2"))
-        assert found.row(20)["eigenvalues"][:3].tobytes() == whole.row(20)["eigenvalues"].tobytes()
+        # That one ended at |grad| <= 1e-10; it goes on to where its Newton steps predict the point.
+        assert point["grad_norm"] < known["grad_norm"]
+        assert all(np.allclose(point[n], known[n], atol=1e-3) for n in ("E", "W", "b1", "V", "b2"))
+        np.testing.assert_allclose(found.row(20)["eigenvalues"][:3], whole.row(20)["eigenvalues"], atol=1e-5)
 
 
 @pytest.fixture
