@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import re
@@ -111,11 +112,26 @@ def _open_hdf5(path: Path) -> Guard:
         check_strings(path)
         return Guard(path)
     except OSError as error:
+        if "unable to lock file" in str(error):
+            raise _locked(path, error) from error
         if known := as_landscape_error(error):
             raise known from error
         if "truncated" in str(error):
             raise FileError(f"{path} is truncated: {error}", "copy it again from its source") from error
         raise FileError(f"{path} is damaged: {' '.join(str(error).split())}", COPY_AGAIN) from error
+
+
+def _locked(path: Path, error: OSError) -> FileError:
+    """The error of a file that the HDF5 library cannot lock, which says nothing of the file itself."""
+    if error.errno in (errno.EAGAIN, errno.EACCES):
+        return FileError(
+            f"{path} is locked: another program, such as a notebook, has it open for writing",
+            "close it there; HDF5_USE_FILE_LOCKING=FALSE in the environment reads it, perhaps half-written",
+        )
+    return FileError(
+        f"{path} cannot be locked: its file system has no locks ({os.strerror(error.errno or errno.ENOLCK)})",
+        "set HDF5_USE_FILE_LOCKING=FALSE in the environment, or copy the file to a local disk",
+    )
 
 
 def refuse_existing(path: Path, hint: str) -> None:

@@ -345,9 +345,9 @@ def test_a_changed_stop_holds_though_killed_at_once(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_resume_after_a_signal(number: signal.Signals, tmp_path: Path) -> None:
-    """A run stopped by Ctrl-C, SIGTERM or SIGKILL resumes to the same file as an undisturbed one."""
+    """A run stopped by Ctrl-C, SIGTERM, SIGHUP or SIGKILL resumes to the same file as an undisturbed one."""
     flags = ["--p", "11", "--embed-dim", "4", "--hidden", "8", "--batch-size", "20", "--steps", "1500", "--quiet"]
     flags += ["--checkpoint-every", "20", "--stop-test-accuracy", "1.0", "--extra-steps", "9999"]
     command = ["train", *flags, "--out"]
