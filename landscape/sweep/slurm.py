@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib
+import itertools
 import json
 import os
 import re
@@ -266,7 +267,9 @@ def _minutes(text: str) -> int:
 
 def _room() -> tuple[int, list[str]]:
     """How many jobs run side by side in this allocation, and its GPUs, of which each gets one."""
-    devices = list(filter(None, os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")))
+    # As CUDA reads it: nothing from the first that is no device on, such as -1 and Slurm's NoDevFiles.
+    named = map(str.strip, os.environ.get("CUDA_VISIBLE_DEVICES", "").split(","))
+    devices = list(itertools.takewhile(re.compile(r"\d+|(GPU|MIG)-.+").fullmatch, named))
     cores = min(len(os.sched_getaffinity(0)), int(os.environ.get("SLURM_CPUS_PER_TASK", 1)))
     return len(devices) or cores, devices
 
