@@ -162,6 +162,9 @@ def _imported(name: str, place: str) -> ModuleType:
             spec.loader.exec_module(module)
         return module
     _make_importable(Path.cwd())
+    if sys.modules.get(place) in _MADE:
+        # A file that was named as one, perhaps in another folder.
+        del sys.modules[place]
     try:
         found = importlib.util.find_spec(place)
     except (ModuleNotFoundError, ValueError) as error:
@@ -239,7 +242,7 @@ def _found(name: str, module: ModuleType, place: str, function: str) -> Callable
     if not callable(factory):
         raise ConfigError(
             f"--problem {name} is {kind_of(factory)}, not a function",
-            f"write a function that returns it: def problem(): return {function}",
+            f"write a function that returns it, def make(): return {function}, and name that",
         )
     return factory  # type: ignore[no-any-return]
 

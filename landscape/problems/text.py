@@ -61,10 +61,10 @@ def _read(path: Path, vocabulary: int, state: tuple[int, int]) -> Text:
     # Accents that stand for themselves, as macOS writes them, are no letters and would end words.
     found = _WORD.findall(unicodedata.normalize("NFC", letters.lower()))
     counts = Counter(found)
-    if len(counts) < vocabulary - 1:
+    if len(counts) < max(2, vocabulary - 1):
         raise ConfigError(
             f"vocabulary is {vocabulary}, but {path} has {len(counts)} different words",
-            f"lower --vocabulary to {len(counts) + 1} or less" if counts else "name a text with words in it",
+            f"lower --vocabulary to {len(counts) + 1} or less" if len(counts) > 1 else "name a text of more words",
         )
     words = sorted(counts, key=lambda word: (-counts[word], word))[: vocabulary - 1]
     tokens = {word: token for token, word in enumerate(words)}

@@ -175,7 +175,9 @@ def submit(
             except (submitit.core.utils.FailedJobError, subprocess.CalledProcessError, OSError) as error:
                 (folder / (label + _SUBMITTED)).unlink()
                 said = str(error).strip().splitlines()[-1]
-                raise LandscapeError(f"sbatch refused the jobs: {said}", "change --slurm or --pack") from error
+                raise LandscapeError(
+                    f"sbatch refused the jobs: {said}", "change --slurm or --pack, or see whether Slurm is up"
+                ) from error
             numbers.append(number)
             submitted.append(dataclasses.replace(submission, array=number))
             submitted[-1].write(folder)

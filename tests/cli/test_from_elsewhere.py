@@ -90,6 +90,27 @@ def test_a_module_of_python_is_no_problem(beside: Path) -> None:
         ]
 
 
+@pytest.mark.usefixtures("beside_the_user")
+def test_a_file_and_a_module_of_one_name(beside: Path) -> None:
+    """In one process: the module is that of the current folder, not the file of another that was named before."""
+    (beside / "other").mkdir()
+    (beside / "other" / "mine.py").write_text(MINE.replace("range(8)", "range(4)").replace("arange(8)", "arange(4)"))
+    for name, out in (("other/mine.py:tensors", "a.h5"), ("mine:tensors", "b.h5"), ("mine.py:tensors", "c.h5")):
+        assert cli.run(["hessian", "run.h5", "--problem", name, "--out", out, "--quiet"]) == 0
+    assert largest("b.h5") == largest("c.h5") != largest("a.h5")
+
+
+@pytest.mark.usefixtures("beside_the_user")
+def test_hints_that_are_followed(beside: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A problem that is no function is returned by one; a recorded run without a plateau has steps."""
+    (beside / "value.py").write_text("import mine\nproblem = mine.tensors()\ndef make(): return problem\n")
+    assert cli.run(["hessian", "run.h5", "--problem", "value.py:problem"]) == 2
+    assert "def make(): return problem, and name that" in capsys.readouterr().err
+    assert cli.run(["hessian", "run.h5", "--problem", "value.py:make", "--steps", "plateau"]) == 1
+    assert capsys.readouterr().err.splitlines()[-1] == "hint: name --steps"
+    assert cli.run(["hessian", "run.h5", "--problem", "value.py:make", "--steps", "0,1", "--quiet"]) == 0
+
+
 def test_without_docstrings(tmp_path: Path) -> None:
     """With -OO, as with PYTHONOPTIMIZE=2, Python keeps none."""
     run = tmp_path / "run.h5"
