@@ -180,6 +180,8 @@ def _work(pipe: Connection) -> None:
     """Run the calls from the pipe until SIGTERM, the end of the pipe or the end of the parent."""
     global _parent
     _parent = pipe
+    # A user's loader may have workers, which multiprocessing allows no daemon.
+    multiprocessing.current_process().daemon = False
     threading.Thread(target=_end_with_parent, daemon=True).start()
     # BLAS libraries read this when they are loaded.
     os.environ["OMP_NUM_THREADS"] = "1"

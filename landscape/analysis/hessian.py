@@ -382,9 +382,10 @@ def choose_steps(reader: RunReader, wanted: str, count: int = 12) -> list[int]:
     if wanted == "plateau":
         memorised, grokked = events
         if not memorised:
+            further = "" if reader.is_recorded else "train it further with --resume, or "
             raise StepError(
                 f"{reader.path} never reached {MEMORISED:.0%} on its training set and has no plateau",
-                "train it further with --resume, or name --steps",
+                f"{further}name --steps",
             )
         return [_nearest(stored, math.sqrt(memorised * max(memorised, grokked or stored[-1])))]
     reached = [_nearest(stored, event) for event in events if event is not None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import reprlib
+import sys
 from collections.abc import Iterator, Mapping
 from typing import TypeVar
 
@@ -26,9 +27,10 @@ class Registry(Mapping[str, Entry]):
         """Register an entry; meaning: its docstring, whose first line `--help` shows."""
         if name in self._entries:
             raise ValueError(f"{self.kind} {name!r} is registered twice")
-        if not meaning:
+        # Python keeps no docstrings with -OO.
+        if not meaning and sys.flags.optimize < 2:
             raise ValueError(f"{self.kind} {name!r} lacks a docstring, which --help shows")
-        self._entries[name], self._meanings[name] = entry, meaning.splitlines()[0].rstrip(".")
+        self._entries[name], self._meanings[name] = entry, (meaning or name).splitlines()[0].rstrip(".")
 
     @property
     def meanings(self) -> str:

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import hashlib
 import importlib
+import importlib.machinery
 import importlib.util
 import inspect
 import json
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
 
 _FOLDERS: set[Path] = set()
 """Those that problems of this process came from."""
+_MADE: weakref.WeakSet[ModuleType] = weakref.WeakSet()
+"""Modules of files that problems of this process came from."""
+_MOST_BYTES = 1 << 24
+"""Largest size of a problem's file."""
 _RUN: weakref.WeakKeyDictionary[ModuleType, dict[str, str]] = weakref.WeakKeyDictionary()
 """By file, SHA-256 of the sources of problems in a module at first: Python does not read the module again."""
 
@@ -96,6 +101,8 @@ def load(name: str) -> tuple[Problem, Source]:
     with contextlib.redirect_stdout(sys.stderr), _unchanged():
         module = _imported(name, place)
         factory = _found(name, module, place, function)
+        if getattr(module, "__file__", None) is None:
+            raise ConfigError(f"--problem {name}: {place} is a part of Python", "name a module or a file of your own")
         _require_no_arguments(name, factory)
         with _blaming(name, _file_of(factory, module)):
             problem = factory()
@@ -148,23 +155,33 @@ def _imported(name: str, place: str) -> ModuleType:
     if _is_file(place):
         path = Path(place)
         if not path.is_file():
-            raise FileError(f"--problem {name}: {place} does not exist", _beside(path.parent, path.name))
+            why = "is a pipe, a device or a folder, not a file" if path.exists() else "does not exist"
+            raise FileError(f"--problem {name}: {place} {why}", _beside(path.parent, path.name))
+        if path.stat().st_size > _MOST_BYTES:
+            raise ConfigError(
+                f"--problem {name}: {place} has more than {_MOST_BYTES:,} bytes",
+                "name a Python file, and read the data from others there",
+            )
         folder = path.resolve().parent
         _make_importable(folder)
         # As they are now, and not those of the same name beside another problem.
         for helper in helpers(path.resolve(), folder):
             if _is_own(helper):
                 del sys.modules[helper]
-        made = f"landscape_problem_{path.stem}"
+        made = _name_of(path)
         spec = importlib.util.spec_from_file_location(made, path)
         if spec is None or spec.loader is None:
             raise FileError(f"--problem {name}: {place} is no Python file", "name a file that ends in .py")
         module = importlib.util.module_from_spec(spec)
         sys.modules[made] = module
+        _MADE.add(module)
         with _blaming(name, str(path)):
             spec.loader.exec_module(module)
         return module
     _make_importable(Path.cwd())
+    if sys.modules.get(place) in _MADE:
+        # A file that was named as one, perhaps in another folder.
+        del sys.modules[place]
     try:
         found = importlib.util.find_spec(place)
     except (ModuleNotFoundError, ValueError) as error:
@@ -180,6 +197,22 @@ def _imported(name: str, place: str) -> ModuleType:
         return importlib.import_module(place)
 
 
+def _name_of(path: Path) -> str:
+    """What the module of a file is called.
+
+    By its own name, processes that it starts, such as a loader's workers, find its classes. Where Python or another
+    file has that name, they would find something else.
+    """
+    own = path.stem
+    held = sys.modules.get(own)
+    with contextlib.suppress(ImportError, ValueError, AttributeError):
+        if held is None or held in _MADE:
+            found = importlib.machinery.PathFinder.find_spec(own)
+            if found and found.origin and os.path.samefile(found.origin, path):
+                return own
+    return f"landscape_problem_{own}"
+
+
 def _is_file(place: str) -> bool:
     return place.endswith(".py") or os.sep in place
 
@@ -192,14 +225,23 @@ def _is_own(name: str) -> bool:
 
 
 def _make_importable(folder: Path) -> None:
-    """As `python file.py` does for the folder of a script."""
-    sys.path[:] = [str(folder), *(place for place in sys.path if place != str(folder))]
+    """As `python file.py` does for the folder of a script.
+
+    Where a file there has the name of a module of Python, that comes first: this program and the processes that it
+    starts need it.
+    """
+    others = [place for place in sys.path if place != str(folder)]
+    names = {path.stem for path in folder.iterdir()} if folder.is_dir() else set[str]()
+    python = os.path.dirname(os.__file__)
+    last = max((i + 1 for i, place in enumerate(others) if place in (python, f"{python}/lib-dynload")), default=0)
+    at = last if names & sys.stdlib_module_names else 0
+    sys.path[:] = [*others[:at], str(folder), *others[at:]]
     _FOLDERS.add(folder)
     importlib.invalidate_caches()
 
 
 def _beside(folder: Path, wanted: str) -> str:
-    names = sorted(p.name for p in folder.glob("*.py")) if folder.is_dir() else []
+    names = sorted(p.name for p in folder.glob("*.py") if p.is_file()) if folder.is_dir() else []
     where = "the current folder" if folder.resolve() == Path.cwd() else str(folder)
     return (
         f"in {where}: {suggest(wanted, names, ', '.join(names))}"
@@ -217,7 +259,7 @@ def _found(name: str, module: ModuleType, place: str, function: str) -> Callable
     if not callable(factory):
         raise ConfigError(
             f"--problem {name} is {kind_of(factory)}, not a function",
-            f"write a function that returns it: def problem(): return {function}",
+            f"write a function that returns it, def make(): return {function}, and name that",
         )
     return factory  # type: ignore[no-any-return]
 

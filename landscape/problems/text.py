@@ -16,8 +16,11 @@ from numpy.typing import NDArray
 from landscape.choices.samplers import Samples, chosen_by
 from landscape.config import TrainConfig
 from landscape.errors import ConfigError, FileError
+from landscape.json_files import read_file
 from landscape.storage.files import as_path
 
+MOST_BYTES = 1 << 27
+"""Largest size of a text."""
 UNKNOWN = "<unknown>"
 """The last word of every vocabulary, which stands for all that are not in it."""
 STRETCHES = 100
@@ -46,8 +49,9 @@ def read_text(config: TrainConfig) -> Text:
 @functools.lru_cache(maxsize=4)
 def _read(path: Path, vocabulary: int, state: tuple[int, int]) -> Text:
     """The text of a file, which is read again once its size or time is another."""
+    content = read_file(path, MOST_BYTES, "name a shorter text, such as the first part of this one")
     try:
-        letters = path.read_bytes().decode("utf-8-sig")
+        letters = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         encoding = "UTF-16" if error.object.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "LATIN1"
         raise FileError(
@@ -57,10 +61,10 @@ def _read(path: Path, vocabulary: int, state: tuple[int, int]) -> Text:
     # Accents that stand for themselves, as macOS writes them, are no letters and would end words.
     found = _WORD.findall(unicodedata.normalize("NFC", letters.lower()))
     counts = Counter(found)
-    if len(counts) < vocabulary - 1:
+    if len(counts) < max(2, vocabulary - 1):
         raise ConfigError(
             f"vocabulary is {vocabulary}, but {path} has {len(counts)} different words",
-            f"lower --vocabulary to {len(counts) + 1} or less" if counts else "name a text with words in it",
+            f"lower --vocabulary to {len(counts) + 1} or less" if len(counts) > 1 else "name a text of more words",
         )
     words = sorted(counts, key=lambda word: (-counts[word], word))[: vocabulary - 1]
     tokens = {word: token for token, word in enumerate(words)}
@@ -100,4 +104,10 @@ def choose_places(config: TrainConfig) -> tuple[NDArray[np.int32], NDArray[np.in
     places = np.concatenate([to_learn[chosen], places, to_learn[rest]])
     window = places[:, None] + np.arange(config.context + 1)
     found = text.tokens[window]
+    if (found[:, :-1] == found[0, :-1]).all():
+        context = " ".join(text.words[token] for token in found[0, :-1])
+        raise ConfigError(
+            f"every sample of {config.text} has the context {context!r}, from which there is nothing to learn",
+            "name a --text of more words, or raise --vocabulary or --samples",
+        )
     return found[:, :-1], found[:, -1], (train, test, unused)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import warnings
 import zlib
@@ -197,7 +198,10 @@ def save_figure(figure: Figure, data: pd.DataFrame, folder: Path, name: str) -> 
         path = folder / f"{name}.{form}"
         # Without a date the same data give the same bytes.
         undated = {"png": {"Software": None}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}[form]
-        figure.savefig(path, metadata=undated)
+        # What draws may hide a full disk behind an error of its own.
+        drawn = io.BytesIO()
+        figure.savefig(drawn, format=form, metadata=undated)
+        path.write_bytes(drawn.getbuffer())
         paths.append(path)
     csv = folder / f"{name}.csv"
     write_csv(data, csv)

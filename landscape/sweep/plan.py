@@ -98,7 +98,9 @@ class SweepConfig:
         crossed = {f"grid {field}": values for field, values in self.grid.items()}
         for what, values in {"cases": list(self.cases), "seeds": self.seeds, **crossed}.items():
             if not values or len(set(map(_hashable, values))) < len(values):
-                raise ConfigError(f"{what} {reprlib.repr(list(values))}: none, or one named twice", "name each once")
+                raise ConfigError(
+                    f"{what} {reprlib.repr(list(values))}: none, or one named twice", "name each once, and at least one"
+                )
         if len(set(names)) < len(names):
             raise ConfigError(f"hessian names {names}: one twice", "give each analysis a name of its own")
         for what, options in {"train": self.train, "grid": self.grid, **self.cases}.items():

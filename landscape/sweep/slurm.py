@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib
+import itertools
 import json
 import os
 import re
@@ -174,7 +175,9 @@ def submit(
             except (submitit.core.utils.FailedJobError, subprocess.CalledProcessError, OSError) as error:
                 (folder / (label + _SUBMITTED)).unlink()
                 said = str(error).strip().splitlines()[-1]
-                raise LandscapeError(f"sbatch refused the jobs: {said}", "change --slurm or --pack") from error
+                raise LandscapeError(
+                    f"sbatch refused the jobs: {said}", "change --slurm or --pack, or see whether Slurm is up"
+                ) from error
             numbers.append(number)
             submitted.append(dataclasses.replace(submission, array=number))
             submitted[-1].write(folder)
@@ -266,7 +269,9 @@ def _minutes(text: str) -> int:
 
 def _room() -> tuple[int, list[str]]:
     """How many jobs run side by side in this allocation, and its GPUs, of which each gets one."""
-    devices = list(filter(None, os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")))
+    # As CUDA reads it: nothing from the first that is no device on, such as -1 and Slurm's NoDevFiles.
+    named = map(str.strip, os.environ.get("CUDA_VISIBLE_DEVICES", "").split(","))
+    devices = list(itertools.takewhile(re.compile(r"\d+|(GPU|MIG)-.+").fullmatch, named))
     cores = min(len(os.sched_getaffinity(0)), int(os.environ.get("SLURM_CPUS_PER_TASK", 1)))
     return len(devices) or cores, devices
 

@@ -64,7 +64,7 @@ FACTORIES = {
         "mine:problem",
         "problem = 3\n",
         "is an int, not a function",
-        "write a function that returns it",
+        "write a function that returns it, def make(): return problem, and name that",
     ),
     "a complex parameter": (
         "mine:problem",

@@ -178,7 +178,7 @@ def test_other_words_of_the_same_numbers_are_another_text(words: dict[str, str],
 
 REFUSED = {
     "vocabulary is 60, but .* has 3 different words": (b"one two three two", "lower --vocabulary to 4 or less"),
-    "has 0 different words": (b" \n42 ... \n", "name a text with words in it"),
+    "has 0 different words": (b" \n42 ... \n", "name a text of more words"),
     "is not text in UTF-8: byte 3 is 0xe9": ("caf\xe9".encode("latin-1"), "iconv -f LATIN1 -t UTF-8"),
     "is not text in UTF-8: byte 1 is 0x8b": (gzip.compress(b"words"), "gunzip"),
     "is not text in UTF-8: byte 0 is 0xff": ("words".encode("utf-16"), "iconv -f UTF-16 -t UTF-8"),
