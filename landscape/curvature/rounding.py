@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from landscape.curvature.vectors import column_norms
 from landscape.errors import NumericsError
 
-RUNS = 2
+RUNS, UNITS = 2, 8
 SAFETY = 4.0
 """Times the largest change of RUNS: such changes are mostly several times an error already."""
 _INTEGERS = {torch.float64: (torch.int64, 63, -7046029254386353131), torch.float32: (torch.int32, 31, -1640531527)}
@@ -81,15 +81,16 @@ def rounding_change(
             moved = torch.maximum(moved, torch.where(change.isfinite(), change, torch.inf))
             continue
         moved = torch.full_like(moved, torch.inf)
-    return SAFETY * moved
+    return SAFETY / UNITS * moved
 
 
 class _Moved(TorchDispatchMode):
-    """Multiplies what operations return by 1 + (a + b) eps / 2 with signs a, of the operation, and b, of the number.
+    """Multiplies what operations return by 1 + (a + b) eps with whole numbers a, of the operation, and b, of the number.
 
-    A sign for each operation shows what adds up over samples, such as a rounding that is always down. One from the bits
-    of each number shows what cancels within a sum, and is the same for equal samples, as rounding is. Sums and products
-    of matrices round within: there, what they take is moved, too.
+    The same a for an operation shows what adds up over samples, such as a rounding that is always down. b, from the
+    bits of each number, shows what cancels within a sum, and is the same for equal samples, as rounding is. Both are of
+    the size of UNITS, so that two moves rarely cancel, and the change is divided by it. Sums and products of matrices
+    round within: there, what they take is moved, too.
     """
 
     def __init__(self, seed: int, dtype: torch.dtype) -> None:
@@ -107,7 +108,7 @@ class _Moved(TorchDispatchMode):
         is_inplace = any(r.alias_info is not None and r.alias_info.is_write for r in returned)
         is_view = not is_inplace and any(r.alias_info is not None for r in returned)
         # What ranks send each other goes into what they give.
-        if is_view or func.namespace == "c10d" or name in _MOVES:
+        if is_view or "c10d" in func.namespace or name in _MOVES:
             return func(*args, **kwargs)
         if name == "_to_copy":
             found = func(*args, **kwargs)
@@ -132,8 +133,9 @@ class _Moved(TorchDispatchMode):
             return x
         integer, sign, odd = _INTEGERS[x.dtype]
         eps, salt = torch.finfo(x.dtype).eps, self._random.getrandbits(sign - 1)
-        signs = ((x.view(integer) ^ salt) * odd) >> sign
-        return x * (signs.to(x.dtype) * eps + (1 + eps if self._random.getrandbits(1) else 1))
+        # -16 to 15 units of the number's bits, and 0 to 16 of the operation.
+        units = ((x.view(integer) ^ salt) * odd) >> (sign - 4)
+        return x * (units.to(x.dtype) * eps + (1 + eps * self._random.randint(0, 16)))
 
 
 @functools.cache
