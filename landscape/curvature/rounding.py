@@ -23,9 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from landscape.curvature.vectors import column_norms
 from landscape.errors import NumericsError
 
-RUNS, UNITS = 2, 8
-SAFETY = 4.0
-"""Times the largest change of RUNS: such changes are mostly several times an error already."""
+RUNS = 2
 _INTEGERS = {torch.float64: (torch.int64, 63, -7046029254386353131), torch.float32: (torch.int32, 31, -1640531527)}
 """By precision the integers of its bits, how far their sign lies, and an odd number to scramble them with."""
 _MOVES = {
@@ -81,16 +79,16 @@ def rounding_change(
             moved = torch.maximum(moved, torch.where(change.isfinite(), change, torch.inf))
             continue
         moved = torch.full_like(moved, torch.inf)
-    return SAFETY / UNITS * moved
+    return moved
 
 
 class _Moved(TorchDispatchMode):
-    """Multiplies what operations return by 1 + (a + b) eps with whole numbers a, of the operation, and b, of the number.
+    """Multiplies what operations return by 1 + (a + b) eps: whole numbers a of the operation and b of the number.
 
     The same a for an operation shows what adds up over samples, such as a rounding that is always down. b, from the
-    bits of each number, shows what cancels within a sum, and is the same for equal samples, as rounding is. Both are of
-    the size of UNITS, so that two moves rarely cancel, and the change is divided by it. Sums and products of matrices
-    round within: there, what they take is moved, too.
+    bits of each number, shows what cancels within a sum, and is the same for equal samples, as rounding is. Moves of up to
+    31 units rarely cancel; as an operation rounds by half a unit, the change is an error with a margin. Sums and
+    products of matrices round within: there, what they take is moved, too.
     """
 
     def __init__(self, seed: int, dtype: torch.dtype) -> None:
