@@ -86,8 +86,8 @@ class _Moved(TorchDispatchMode):
     """Multiplies what operations return by 1 + (a + b) eps: whole numbers a of the operation and b of the number.
 
     The same a for an operation shows what adds up over samples, such as a rounding that is always down. b, from the
-    bits of each number, shows what cancels within a sum, and is the same for equal samples, as rounding is. Moves of up to
-    31 units rarely cancel; as an operation rounds by half a unit, the change is an error with a margin. Sums and
+    bits of each number, shows what cancels within a sum, and is the same for equal samples, as rounding is. Moves of up
+    to 31 units rarely cancel; as an operation rounds by half a unit, the change is an error with a margin. Sums and
     products of matrices round within: there, what they take is moved, too.
     """
 
