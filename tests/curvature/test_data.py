@@ -5,19 +5,19 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections import UserDict
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
+from helpers.modules import dense, hessian
 from helpers.refusals import X, Y, net, refused, table
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 from torch.utils.data import DataLoader, TensorDataset
 
-from landscape import HessianOperator, Objective, cross_entropy, mse
+from landscape import Objective, cross_entropy, mse
 from landscape.curvature import data as data_module
 from landscape.problems.module import ModuleProblem
 
@@ -45,22 +45,6 @@ class Tagger(nn.Module):
     def forward(self, words: Tensor, mask: Tensor) -> Out:
         h = self.embed(words) * mask[..., None]
         return Out(None, self.V(torch.tanh(h + h.mean(1, keepdim=True))))
-
-
-def hessian(objective: Objective, module: nn.Module) -> Tensor:
-    return HessianOperator(objective, dict(module.named_parameters())).dense()
-
-
-def dense(module: nn.Module, value: Callable[[Callable[..., Any]], Tensor]) -> Tensor:
-    """The Hessian of value(call of the module) by torch.func alone."""
-    point = {n: p.detach().double() for n, p in module.named_parameters()}
-    sizes = [p.numel() for p in point.values()]
-
-    def of(vector: Tensor) -> Tensor:
-        pieces = {n: v.view_as(p) for (n, p), v in zip(point.items(), vector.split(sizes), strict=True)}
-        return value(lambda *a, **k: torch.func.functional_call(module, pieces, a, k))
-
-    return torch.func.hessian(of)(torch.cat([p.reshape(-1) for p in point.values()]))
 
 
 def batches(*sizes: int) -> list[tuple[Tensor, Tensor]]:
@@ -198,75 +182,6 @@ def test_in_another_precision() -> None:
     single, double = (hessian(Objective(module, loader, dtype=d), module) for d in (torch.float32, torch.float64))
     assert_close(single.double(), double, rtol=1e-4, atol=1e-5)
     assert loader[0][0].dtype == torch.float32
-
-
-class Graph:
-    """What libraries of graphs put into a batch: tensors as attributes, of different lengths."""
-
-    def __init__(self, x: Tensor, edges: Tensor, y: Tensor) -> None:
-        self.x, self.edges, self.y = x, edges, y
-
-
-class Convolved(nn.Module):
-    """A node's outputs are of its neighbours; forward takes a graph, and with labels returns their loss."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.inner = nn.Linear(3, 4)
-
-    def forward(self, x: Any, edges: Tensor | None = None, labels: Tensor | None = None) -> Any:
-        if not isinstance(x, Tensor):
-            x, edges = x["x"], x["edges"]
-        assert edges is not None
-        h = x.index_add(0, edges[1], x[edges[0]])
-        logits = self.inner(h.tanh())
-        return logits if labels is None else Out(F.cross_entropy(logits, labels), logits)
-
-
-@pytest.mark.parametrize("several", [False, True])
-@pytest.mark.parametrize("form", ["dict with labels", "UserDict with labels", "dict", "pair", "graph"])
-def test_batches_of_any_form(form: str, several: bool) -> None:
-    """Dicts with labels, pairs with other lengths beside, objects: each batch counts its labelled nodes."""
-    module, edges = Convolved(), torch.tensor([[0, 1, 2, 2], [1, 2, 0, 1]])
-    parts = [(X[:4], Y[:4].where(torch.arange(4) < 3, -100)), (X[4:], Y[4:])] if several else [(X, Y)]
-    made: dict[str, Callable[[Tensor, Tensor], Any]] = {
-        "dict with labels": lambda x, y: {"x": x, "edges": edges, "labels": y},
-        "UserDict with labels": lambda x, y: UserDict(x=x, edges=edges, labels=y),
-        "dict": lambda x, y: ({"x": x, "edges": edges}, y),
-        "pair": lambda x, y: ((x, edges), y),
-        "graph": lambda x, y: Graph(x, edges, y),
-    }
-    data = [made[form](x, y) for x, y in parts]
-    of_graph = {"loss": lambda model, batch: F.cross_entropy(model(vars(batch)), batch.y)} if form == "graph" else {}
-    found = hessian(Objective(module, data if several else data[0], **of_graph), module)
-
-    def value(call: Callable[..., Any]) -> Tensor:
-        sums = [F.cross_entropy(call(x.double(), edges), y, reduction="sum") for x, y in parts]
-        return torch.stack(sums).sum() / sum(int((y >= 0).sum()) for _, y in parts)
-
-    assert_close(found, dense(module, value), rtol=1e-10, atol=1e-12)
-
-
-class Stateful(nn.Module):
-    """A batch size of its own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.rnn, self.out = nn.RNN(3, 4, batch_first=True), nn.Linear(4, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.out(self.rnn(x[:, None], torch.zeros(1, 5, 4, dtype=x.dtype))[0][:, -1])
-
-
-def test_a_model_with_a_batch_size_of_its_own() -> None:
-    """A list of such batches is measured; cut into them it is refused, with that hint."""
-    module = Stateful()
-    expected = dense(module, lambda call: (F.cross_entropy(call(X[:5].double()), Y[:5])
-                                           + F.cross_entropy(call(X[5:].double()), Y[5:])) / 2)  # fmt: skip
-    assert_close(hessian(Objective(module, batches(5, 5)), module), expected, rtol=1e-10, atol=1e-12)
-    refused(lambda: hessian(Objective(module, X, Y, chunk_size=5), module), "the model fails", "takes a list of such")
 
 
 class Once:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -52,6 +53,23 @@ def make(kind: str) -> tuple[nn.Module, Tensor, Tensor, MeanLoss, list[str]]:
         for i, p in enumerate(module.parameters()):
             p.copy_(draw(*p.shape, seed=50 + i) / 2)
     return module, *data, loss, pair
+
+
+def hessian(objective: Objective, module: nn.Module) -> Tensor:
+    """An objective's Hessian at the module's own parameters."""
+    return HessianOperator(objective, dict(module.named_parameters())).dense()
+
+
+def dense(module: nn.Module, value: Callable[[Callable[..., Any]], Tensor]) -> Tensor:
+    """The Hessian of value(call of the module) by torch.func alone."""
+    point = {n: p.detach().double() for n, p in module.named_parameters()}
+    sizes = [p.numel() for p in point.values()]
+
+    def of(vector: Tensor) -> Tensor:
+        pieces = {n: v.view_as(p) for (n, p), v in zip(point.items(), vector.split(sizes), strict=True)}
+        return value(lambda *a, **k: torch.func.functional_call(module, pieces, a, k))
+
+    return torch.func.hessian(of)(torch.cat([p.reshape(-1) for p in point.values()]))
 
 
 def by_autograd(value: Tensor, module: nn.Module) -> Tensor:
