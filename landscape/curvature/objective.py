@@ -114,7 +114,8 @@ class Objective(Shown):
         self._takes_model: bool | None = True if chosen is _own_loss else None
         self._evaluation: Evaluation | None = None
         self._is_part, self._over = part is not None, cast(Sum | None, None)
-        self._count: float | None = 1.0 if self._reduction == "sum" and weight is None else None
+        # Copies share it, as they do what is sound: which of them finds it is chance.
+        self._counts: list[float] = [1.0] if self._reduction == "sum" and weight is None else []
         self._sound: set[tuple[str, ...]] = set()
         self._probed: Piece | None = None
         # As in training, unless a model that makes tensors of its own does not run so.
@@ -124,7 +125,7 @@ class Objective(Shown):
         """The same objective in another precision."""
         model, loss, weight = self._given
         other = Objective(model, self._data, None, loss, self.weight_decay, dtype=dtype, weight=weight)
-        other._takes_model, other._count, other._sound = self._takes_model, self._count, self._sound
+        other._takes_model, other._counts, other._sound = self._takes_model, self._counts, self._sound
         other._is_part, other._over = self._is_part, self._over
         return other
 
@@ -147,7 +148,7 @@ class Objective(Shown):
         which the one rank that has `over` counts.
         """
         other = self.with_decay(self.weight_decay if over else 0.0)
-        other._count, other._is_part, other._over = count, True, over
+        other._counts, other._is_part, other._over = [count], True, over
         return other
 
     def total(self, ask: Ask, params: Parameters, vectors: Tensor, own: Callable[[Tensor], Tensor]) -> Tensor:
@@ -162,6 +163,10 @@ class Objective(Shown):
                 return float("nan")
             self._pass(dict(self._model.module.named_parameters()))
         return cast(float, self._count)
+
+    @property
+    def _count(self) -> float | None:
+        return self._counts[0] if self._counts else None
 
     @property
     def sums(self) -> dict[int, int]:
@@ -315,18 +320,18 @@ class Objective(Shown):
             values.append(value.detach())
             weights.append(weight)
         if self._count is None:
-            self._count = sum(weights)
-            if not self._is_part and not self._count > 0:
+            if not self._is_part and not sum(weights) > 0:
                 raise ArgumentError(
                     "nothing counts: the weights of all batches are 0",
                     "give some samples a target, a class weight or a weight above 0",
                 )
+            self._counts.append(sum(weights))
         return torch.stack(values)
 
     def _term(self, piece: Piece, params: Parameters) -> Tensor:
-        value, weight = self._sum(piece(), params)
-        # Before the first pass: what a check sees need not be in the right scale.
-        return value / ((weight or 1.0) if self._count is None else self._count)
+        if self._count is None:
+            self._pass(params)
+        return self._sum(piece(), params)[0] / (self._count or 1.0)
 
     def _sum(self, batch: Batch, params: Parameters) -> tuple[Tensor, float]:
         """w_b loss_b and w_b."""

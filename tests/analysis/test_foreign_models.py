@@ -67,8 +67,7 @@ def problem():
     return ModuleProblem(
         model().eval(),
         batches(),
-        per_token=True,
-        outputs=lambda out: out["logits"],
+        loss=lambda outputs, targets: cross_entropy(outputs["logits"], targets),
         blocks={"embed": ["embed.*", "place"], "attention": ["*.self_attn.*"], "head": ["head.*"]},
         pairs=[("embed", "head")],
     )

@@ -132,6 +132,18 @@ def test_frozen_parameters_have_their_true_hessian() -> None:
     assert not module.get_parameter(a).requires_grad
 
 
+def test_copies_have_one_mean() -> None:
+    """With another decay, whichever of them is asked first; of ragged batches, whose weights are counted at first."""
+    module, x, y, loss, _ = make("mlp")
+    first = Objective(module, list(zip(x.split(5), y.split(5), strict=True)), loss=loss)
+    for decay in (0.0, 0.3, 0.7):
+        found = HessianOperator(first.with_decay(decay), point_of(module)).dense()
+        assert_close(found - decay * torch.eye(len(found)).double(), reference("mlp")[0], 1e-12)
+    cold = Objective(module, list(zip(x.split(5), y.split(5), strict=True)), loss=loss)
+    value = torch.stack([term(point_of(module)) for term in cold.terms()]).sum()
+    assert value.item() == pytest.approx(loss(module(x), y).item(), rel=1e-12)
+
+
 # --- models that compute again or differentiate within ---------------------------------------------------------
 
 

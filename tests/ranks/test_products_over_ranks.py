@@ -65,7 +65,8 @@ def loss(z, y):
 def problem():
     loader = DataLoader(Mine(), batch_size=3)
     blocks = {"first": ["0.*"], "last": ["2.weight"]}
-    return ModuleProblem(model(), loader, None, loss, blocks, [("first", "last")], weights=lambda y: 1.0 + y)
+    weight = lambda batch: 1.0 + batch[1].sum()
+    return ModuleProblem(model(), loader, None, loss, blocks, [("first", "last")], weight=weight)
 """
 
 
@@ -276,7 +277,7 @@ def part(rank: int, size: int, count: int, **more: Any) -> Objective:
 def test_samples_that_are_tied_together_are_refused(count: int) -> None:
     """Also where each rank has one of them, which would not show it."""
     tied = part(0, 3, count, loss=lambda z, y: cross_entropy(z - z.mean(0), y))
-    with pytest.raises(ArgumentError, match="the loss of a sample changes by") as told:
+    with pytest.raises(ArgumentError, match="the loss of a batch changes by") as told:
         HessianOperator(tied, dict(NET.named_parameters()))
     assert "in one process" in told.value.hint
     HessianOperator(part(0, 3, count), dict(NET.named_parameters()))

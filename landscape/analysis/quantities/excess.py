@@ -61,13 +61,13 @@ def compute_gauss_newton(at: Checkpoint, pair: Pair) -> Row:
 
     tolerance = at.rows[joint(pair)]["inertia_tolerance"]
     found = at.coupling(pair, tolerance)
-    if any(map(at.has_residual, pair)):
-        try:
-            G_11, G_22 = map(at.gauss_newton, pair)
-        except ArgumentError:
-            found = None
-        else:
-            found = at.ratios(pair, tolerance, G_11, at.parts(pair)[1], G_22)
+    try:
+        G = [at.gauss_newton(block) for block in pair] if any(map(at.has_residual, pair)) else None
+    except ArgumentError:
+        # The loss is not convex in the outputs, or has none of its own.
+        found = None
+    else:
+        found = at.ratios(pair, tolerance, G[0], at.parts(pair)[1], G[1]) if G else found
     return coupling.as_row(found, GAUSS_NEWTON_FIELDS, at.config.k)
 
 
