@@ -227,7 +227,8 @@ class Objective(Shown):
         for a, b in zip(once.tolist(), twice.tolist(), strict=True):
             if abs(a - b) > 1e-6 * abs(a):
                 raise ArgumentError(
-                    f"the loss of the same parameters is {a:.9g} and then {b:.9g}: it has to be deterministic",
+                    f"the loss of the same parameters is {a:.9g} and then {b:.9g}: curvature needs a "
+                    "deterministic loss",
                     "put the module in eval mode (dropout), or fix its random numbers",
                 )
         if isinstance(self._model, ModuleFunction) and self._model.is_training:

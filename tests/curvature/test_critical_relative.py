@@ -12,7 +12,7 @@ from helpers.bilinear import K, balanced, target
 from helpers.matrices import draw, matrix
 from torch import Tensor, nn
 
-from landscape.curvature.critical import CriticalPoint, find_critical_point
+from landscape.curvature.critical import CriticalPoint, SearchState, find_critical_point
 from landscape.curvature.inertia import saddle_index
 from landscape.curvature.objective import Objective, cross_entropy, mse
 from landscape.curvature.operators import HessianOperator
@@ -289,3 +289,19 @@ def test_the_index_of_a_known_saddle(make: Make, expected: int) -> None:
     found, (objective, _) = searched(make, 1.0, 0)
     index = saddle_index(HessianOperator(objective, found.params), rel_tau=1e-6)
     assert (found.status, index.negative, index.level) == ("critical", expected, "certified")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "make", [NOWHERE["separable logistic regression"], KNOWN["two factors"][0], KNOWN["quartic"][0]]
+)
+def test_a_search_is_resumed_from_any_step(make: Make) -> None:
+    """With the same point, verdict and products, bit for bit."""
+    objective, start = make(1.0, 1)
+    states: list[SearchState] = []
+    whole = find_critical_point(objective, start, save=states.append)
+    for state in states[:: max(1, len(states) // 6)] + states[-1:]:
+        again = find_critical_point(objective, start, state=state)
+        assert (again.status, again.num_products) == (whole.status, whole.num_products)
+        assert again.remaining == whole.remaining
+        assert all(torch.equal(again.params[n], p) for n, p in whole.params.items())

@@ -111,23 +111,24 @@ def test_the_error_of_the_matrix_widens_the_bracket() -> None:
         assert (found.level, found.lower, found.upper, found.negative) == ("bracketed", 1, 3, -1)
     assert from_spectrum(eigen, tau=0.5, upper=2).upper == 2
     with pytest.raises(NumericsError, match=r"tau 1.0e-08 is below the error of the computed Hessian, 1.0e-02"):
-        from_spectrum(eigen)
+        from_spectrum(eigen, tau=1e-8)
+    # By default the tolerance is one that the error allows.
+    assert from_spectrum(eigen).tolerance >= 2 * 0.01
 
 
-def test_single_precision_is_no_ground_for_a_certificate_at_1e_8() -> None:
-    """In float32 the default tolerance is refused on every path; 1e-3 is certified."""
+def test_matrices_of_single_precision_are_factorised_in_double() -> None:
+    """Their numbers are exact, so that 1e-8 is certified; products in float32 are refused there."""
     values = np.concatenate([[-1.0, -0.5, 0.25, 1.0], np.zeros(60)])
     operator = MatrixOperator(exact_matrix(values).float())
     assert torch.equal(operator.matrix.double(), exact_matrix(values))
-    found = saddle_index(operator, rel_tau=1e-3, method="dense")
-    assert (found.negative, found.zero, found.positive, found.level) == (2, 60, 2, "certified")
-    for attempt in (
-        lambda: saddle_index(operator, method="dense"),
-        lambda: saddle_index(operator, 1e-8, method="lanczos"),
-        lambda: from_spectrum(eigsh(operator, 1, method="dense")),
+    for found in (
+        saddle_index(operator, rel_tau=1e-3, method="dense"),
+        saddle_index(operator, method="dense"),
+        from_spectrum(eigsh(operator, 1, method="dense")),
     ):
-        with pytest.raises(NumericsError, match="tau 1.0e-08 is below the error of the computed Hessian"):
-            attempt()
+        assert (found.negative, found.zero, found.positive, found.level) == (2, 60, 2, "certified")
+    with pytest.raises(NumericsError, match="tau 1.0e-08 is below the error of the computed Hessian"):
+        saddle_index(operator, 1e-8, method="lanczos")
 
 
 @pytest.mark.parametrize("method", METHODS)
