@@ -47,11 +47,12 @@ def test_the_assembly_error_widens_the_bracket() -> None:
 
 
 def test_a_tolerance_below_the_error_is_refused() -> None:
-    """The message names the smallest tolerance that would be honest."""
+    """The message names the smallest tolerance that would be honest, which is the default."""
     result = eigsh(MatrixOperator(matrix([-1.0, 0.0, 1.0]), error=1e-6), 1)
     with pytest.raises(NumericsError, match="tau 1.0e-08 is below the error of the computed Hessian, 1.0e-06") as error:
-        from_spectrum(result)
+        from_spectrum(result, tau=1e-8)
     assert error.value.hint == "use tau >= 2.0e-06 relative to |H|, 2.0e-06 absolute"
+    assert from_spectrum(result).tolerance == pytest.approx(2e-6, rel=1e-6)
 
 
 @pytest.mark.slow

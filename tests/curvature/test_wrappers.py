@@ -69,7 +69,9 @@ def test_the_error_of_a_deflated_matrix_has_the_rounding_of_what_is_projected_ou
         assert saddle_index(deflated, rel_tau=tau).negative == 0
     if c > 1e6:
         with pytest.raises(NumericsError, match="below the error of the computed Hessian"):
-            saddle_index(deflated)
+            saddle_index(deflated, rel_tau=1e-8)
+    # By default tau is as large as that asks for.
+    assert saddle_index(deflated).lower == 0
 
 
 WRAPPERS: dict[str, Callable[[MatrixOperator], Any]] = {
@@ -121,7 +123,7 @@ def cancelling(params: dict[str, Tensor], x: Tensor) -> Tensor:
 
 
 def test_single_precision_counts_as_error_through_wrappers() -> None:
-    """Deflated, restricted and joint operators state their distance from float64, as the plain one does."""
+    """Deflated, restricted and joint operators state their distance from float64, with a margin, as the plain one."""
     point = {"a": draw(4, 6, seed=0), "b": draw(6, 3, seed=1)}
     x, y, rows = draw(50, 4, seed=2), draw(50, 3, seed=3), torch.arange(0, 42, 3)
 
@@ -133,8 +135,7 @@ def test_single_precision_counts_as_error_through_wrappers() -> None:
     for single, double in zip(made(torch.float32), made(torch.float64), strict=True):
         eye = torch.eye(single.shape[0])
         difference = float(((single @ eye).double() - double @ eye.double()).norm())
-        # The root mean square over four random probes.
-        assert 0.5 * difference <= product_error(single) <= 2 * difference
+        assert difference <= product_error(single) <= 200 * difference
         assert product_error(double) <= 1e-6 * difference
 
 
@@ -147,7 +148,7 @@ def test_a_small_operator_that_has_products_alone_is_written_out() -> None:
     found = eigsh(Hidden(A), 3)
     assert found.method == "dense"
     np.testing.assert_allclose(found.values[1], torch.linalg.eigvalsh(A).flip(0)[:3], atol=1e-14)
-    assert found.error <= 1e-14
+    assert found.error <= 1e-13
     u = draw(20, seed=3)
     projector = torch.eye(20).double() - torch.outer(u, u) / (u @ u)
     assert_close(Deflated(Hidden(A), Along(u)).dense(), projector @ A @ projector, 1e-14)
