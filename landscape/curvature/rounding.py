@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import random
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
@@ -36,9 +37,8 @@ _FUSED = {
     "_log_softmax", "_log_softmax_backward_data", "_softmax", "_softmax_backward_data", "binary_cross_entropy",
     "binary_cross_entropy_backward", "elu", "elu_backward", "gelu", "gelu_backward", "huber_loss",
     "huber_loss_backward", "log_sigmoid_backward", "log_sigmoid_forward", "logit", "logsumexp", "mish",
-    "mish_backward", "mse_loss", "mse_loss_backward", "native_group_norm", "native_group_norm_backward",
-    "native_layer_norm", "native_layer_norm_backward", "sigmoid_backward", "silu", "silu_backward", "smooth_l1_loss",
-    "softplus", "softplus_backward", "std", "tanh_backward", "var", "var_mean",
+    "mish_backward", "mse_loss", "mse_loss_backward", "sigmoid_backward", "silu", "silu_backward", "smooth_l1_loss",
+    "softplus", "softplus_backward", "tanh_backward",
 }  # fmt: skip
 """Kernels of several operations, which torch has formulas of: what cancels inside would not be seen from outside."""
 _active: ContextVar[bool] = ContextVar("active", default=False)
@@ -145,4 +145,6 @@ class _Moved(TorchDispatchMode):
 def _formula(func: Any) -> Callable[..., Any] | None:
     from torch._decomp import decomposition_table
 
-    return decomposition_table.get(func)
+    found = decomposition_table.get(func)
+    # Without what makes it an operation of its own, which imports the compiler of torch.
+    return found and inspect.unwrap(found)
