@@ -15,7 +15,6 @@ from torch.nn import functional as F
 from landscape.curvature.checks import (
     WHOLE,
     blaming,
-    leaves_of,
     random_state,
     require_finite,
     require_independent,
@@ -520,7 +519,8 @@ class Objective(Shown):
         self._probed = tries[0]
         if size > few and not self._is_part:
             tries.insert(0, functools.partial(self._data.some, 0, slice(0, size - size % few, size // few)))
-        leaves = leaves_of(params)
+        # Copies, as a model may write into its parameters.
+        leaves = self._leaves(params)
         for some in tries:
             with contextlib.suppress(LandscapeError):
                 value = self._sum(some(), leaves)[0]
