@@ -222,7 +222,7 @@ def old_weight_norm() -> nn.Module:
 
 TWICE = r"build model and loss from torch operations that can be differentiated twice"
 SECOND = r"the second derivative by automatic differentiation is [\d.]+% off finite differences of the gradient of "
-RANDOM = r"the loss of the same parameters is \d\S* and then \d\S*: it has to be deterministic"
+RANDOM = r"the loss of the same parameters is \d\S* and then \d\S*: curvature needs a deterministic loss"
 EVAL = r"put the module in eval mode \(dropout\)"
 
 
