@@ -113,7 +113,7 @@ def certified(
     """
     n = len(matrix)
     if norm == 0 and 0 < error <= UNDERFLOW:
-        return _inertia(n, 0, n, None, 0.0, "vanished", error)
+        return _inertia(n, 0, n, None, tolerance, "vanished", error)
     rho = least(matrix, norm, error)
     require_honest(tolerance, rho, norm)
     if norm == 0:
@@ -191,7 +191,7 @@ def bracketed(
     n, norm = op.shape[0], eigen.operator_norm
     error = product_error(op, seed)
     if norm == 0 and 0 < error <= UNDERFLOW:
-        return _inertia(n, 0, n, None, 0.0, "vanished", error, products=MEASURED + rule.num_products)
+        return _inertia(n, 0, n, None, tolerance or 0.0, "vanished", error, products=MEASURED + rule.num_products)
     rho = error + 10 * n**0.5 * torch.finfo(op.dtype).eps * norm
     if tolerance is None:
         tolerance = absolute(tau, TAU_LANCZOS, norm, rho)

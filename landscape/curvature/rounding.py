@@ -97,6 +97,11 @@ class _Moved(TorchDispatchMode):
         self._dtype = dtype
         self._random = random.Random(seed)
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """False: torch would else import its compiler, which takes seconds, to have it leave this class alone."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs, name = kwargs or {}, func._schema.name.partition("::")[2]
         if name in _FUSED and (formula := _formula(func)):

@@ -41,10 +41,10 @@ def test_they_are_refused(
 
 
 def test_a_text_of_one_word(tmp_path: Path, assert_refused: Refusal, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or of which all but one word are unknown: nothing can be learned, and no file is left."""
+    """Nothing can be learned, and no file is left."""
     monkeypatch.chdir(tmp_path)
     text = Path("t.txt")
     options = ["--task", "text", "--text", text, *SMALL, "--vocabulary", 2, "--samples", 100, "--out", "x.h5"]
     text.write_text("word " * 1000)
-    assert_refused(["train", *options], 2, "has the context 'word word", "a --text of more words, or raise --vocab")
+    assert_refused(["train", *options], 2, "t.txt has 1 different words", "name a text of more words")
     assert list(tmp_path.iterdir()) == [tmp_path / "t.txt"]
