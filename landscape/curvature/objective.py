@@ -519,6 +519,7 @@ class Objective(Shown):
         self._probed = tries[0]
         if size > few and not self._is_part:
             tries.insert(0, functools.partial(self._data.some, 0, slice(0, size - size % few, size // few)))
+        # Copies, as a model may write into its parameters.
         leaves = self._leaves(params)
         for some in tries:
             with contextlib.suppress(LandscapeError):

@@ -202,4 +202,4 @@ def test_zero_blocks_in_error_are_refused(method: Method) -> None:
     for error, tau in ((1.0, 10.0), (0.0, 1e-3), (0.0, 0.0)):
         found = excess_index(MatrixOperator(first, error), blocks[1], MatrixOperator(second, error), tau, method)
         vanished = method == "lanczos" and error == 0
-        assert (found.index, found.tolerance) == ((None, 0.0) if vanished else (0, tau))
+        assert (found.index, found.tolerance) == (None if vanished else 0, tau)

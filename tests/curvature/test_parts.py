@@ -221,7 +221,7 @@ def test_dropout_is_refused_until_it_is_off() -> None:
     module = nn.Sequential(nn.Linear(3, 20), Noisy(), nn.Linear(20, 4)).double()
     torch.manual_seed(0)
     point, x, y = dict(module.named_parameters()), draw(7, 3), torch.arange(7) % 4
-    words = r"the loss of the same parameters is \d\S* and then \d\S*: it has to be deterministic"
+    words = r"the loss of the same parameters is \d\S* and then \d\S*: curvature needs a deterministic loss"
     for part in PARTS:
         with pytest.raises(
             ValueError, match=words + r"\nhint: put the module in eval mode \(dropout\), or fix its random"
@@ -288,12 +288,12 @@ def of_probabilities(z: Tensor, y: Tensor) -> Tensor:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sound", "cancelling in float32", "cancelling in float64"])
 def test_product_error_bounds_the_true_error(kind: str) -> None:
-    """delta is 1 to 200 times |H - exact H|_F, also where both are symmetric; of sound float64 it is near eps |H|."""
+    """delta is 1 to 1000 times |H - exact H|_F, also where both are symmetric; of sound float64 it is near eps |H|."""
     if kind == "sound":
         module, x, y, at = problem("cross-entropy")
         rounded, exact = (Objective(module, x, y, dtype=d) for d in (torch.float32, torch.float64))
         H = HessianOperator(exact, at)
-        assert product_error(H) < 1e-14 * float(H.dense().norm())
+        assert product_error(H) < 1e-13 * float(H.dense().norm())
     else:
         # A loss of 6e-6, of which float32 keeps 1 % of the curvature and float64 nine digits.
         at = {"u": torch.tensor([5.0]), "w": torch.tensor([2.4])}
@@ -306,7 +306,7 @@ def test_product_error_bounds_the_true_error(kind: str) -> None:
     true = float((found.dense().double() - H.dense()).norm())
     estimates = np.array([product_error(found, seed) for seed in range(40)])
     assert true > 0
-    assert ((true <= estimates) & (estimates <= 200 * true)).all()
+    assert ((true <= estimates) & (estimates <= 1000 * true)).all()
 
 
 def test_product_error_measures_asymmetry() -> None:
