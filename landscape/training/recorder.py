@@ -241,7 +241,7 @@ class Recorder(Shown):
     def _restore(self, writer: Writer) -> None:
         """Make a file that was deleted again. Raises FileError where another file has taken its place."""
         if writer.restore():
-            self._warn("nothing, but was deleted while it was being written, and was made again")
+            self._warn("nothing: it was deleted while it was being written, and is made again")
 
     def _require_idle(self) -> None:
         """Raise ArgumentError within a call of this thread, which holds the lock."""

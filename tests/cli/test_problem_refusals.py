@@ -144,7 +144,7 @@ REFUSED: dict[str, tuple[dict[str, str], str, str]] = {
         "call model.eval()",
     ),
     "batch norm": (
-        {LAYER: "torch.nn.BatchNorm1d(4, affine=False)", ".eval()": ""},
+        {LAYER: "torch.nn.BatchNorm1d(4, affine=False, track_running_stats=False)", ".eval()": ""},
         "in training mode: BatchNorm1d '1'",
         "call model.eval()",
     ),
