@@ -243,7 +243,7 @@ class Guard:
     def require_described(
         self, group: Any, where: str, data: Any, axes: tuple[str, ...], said: Mapping[str, Any]
     ) -> None:
-        """Raise FileError where an attribute of a dataset, or the scale of an axis, is another one than it should be."""
+        """Raise FileError where an attribute of a dataset, or the scale of an axis, is another one."""
         for name, value in said.items():
             found = self.attribute(name, str, data) if isinstance(value, str) else self._integers(name, data)
             if found not in (None, value if isinstance(value, str) else np.ravel(value).tolist()):

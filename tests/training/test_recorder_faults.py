@@ -145,8 +145,8 @@ def test_a_file_that_took_the_place_of_a_recording_stays_as_it_is(status: str, t
     other.rename(path)
     # The first row of metrics that were not declared makes the file anew, as does the end.
     measure, close = partial(recorder.metrics, 0, loss=1.0), partial(recorder.close, status)
-    for call in (measure, close):
-        warned(call, "run.h5 was moved, deleted or replaced while it was being written", "in the moved file")
+    warned(measure, "run.h5 was moved, deleted or replaced while it was being written", "in the moved file")
+    for call in (measure, close, close):
         assert not call()
         assert path.read_bytes() == theirs
     assert states(moved).keys() == {0}
@@ -163,10 +163,8 @@ def test_a_file_that_another_one_has_replaced(tmp_path: Path) -> None:
         recorder.checkpoint(0)
         other.replace(path)
         warned(lambda: recorder.checkpoint(1), "run.h5 was moved, deleted or replaced while it was being written")
-        warned(lambda: recorder.metrics(1, loss=1), "lacks metrics 1")
+        assert not recorder.metrics(1, loss=1)
         assert not recorder.checkpoint(2)
-        with pytest.warns(UserWarning, match="lacks the end of the recording"):
-            recorder.close()
     assert path.read_bytes() == theirs
     assert [p.name for p in tmp_path.iterdir()] == ["run.h5"]
 
@@ -213,14 +211,14 @@ def test_a_folder_that_cannot_be_written_any_more(tmp_path: Path) -> None:
             warned(lambda: recorder.metrics(0, late=1), "lacks metric late: .*Permission denied")
             assert recorder.metrics(0, loss=1, late=1)
             assert recorder.checkpoint(1)
-            warned(lambda: recorder.checkpoint(2), "lacks checkpoint 2: .*Permission denied")
+            assert not recorder.checkpoint(2)
             assert not recorder.checkpoint(3)
         finally:
             tmp_path.chmod(0o700)
         assert recorder.checkpoint(4)
         assert recorder.metrics(4, late=2)
         tmp_path.chmod(0o500)
-        with pytest.warns(UserWarning, match="lacks the end of the recording: .*Permission denied"):
+        with pytest.warns(UserWarning, match=r"lacks the end of the recording: .*run.h5.lock"):
             recorder.close()
         tmp_path.chmod(0o700)
     assert states(path).keys() == {0, 1, 4}
