@@ -18,7 +18,7 @@ from landscape.curvature.objective import Objective, Parameters, differentiable,
 from landscape.curvature.rounding import RUNS, is_rounding_randomly, rounding_change
 from landscape.curvature.sound import require_finite, require_range
 from landscape.curvature.symmetry import asymmetry, symmetrised
-from landscape.curvature.vectors import gaussian
+from landscape.curvature.vectors import column_norms, gaussian
 from landscape.errors import ArgumentError, NumericsError
 from landscape.results import Shown
 
@@ -213,6 +213,18 @@ class HessianOperator(Shown):
         """The transposed block."""
         return self if self.rows == self.cols else self.block(self.cols, self.rows)
 
+    def in_double(self) -> HessianOperator | None:
+        """The same block of an objective in float32 by products in float64; None where there are none."""
+        if self.dtype == torch.float64:
+            return None
+        try:
+            return HessianOperator(
+                self.objective.in_dtype(torch.float64), self._params, self.rows, self.cols, self.part
+            )
+        except ArgumentError:
+            # The model runs in float32 alone.
+            return None
+
     def dense(self) -> Tensor:
         """The block as a matrix, symmetrised if it is a diagonal one."""
         return assembled(self, self.rows == self.cols).matrix
@@ -263,7 +275,7 @@ def assembled(op: LinearMap, is_diagonal: bool) -> MatrixOperator:
     if not is_diagonal:
         return MatrixOperator(result, known_error(op))
     probes = gaussian(n, PROBES).to(result)
-    rounding = _norm_of(rounding_change(op.__matmul__, probes, result @ probes, 0))
+    rounding = _rounding(op, probes, result.double() @ probes.double(), 0)
     error = known_error(op) + max(asymmetry(result), rounding, UNDERFLOW)
     return MatrixOperator(symmetrised(result), error)
 
@@ -304,7 +316,7 @@ def product_error(op: LinearMap, seed: int = 0) -> float:
     gram = probes.double().T @ images.double()
     pairs = torch.triu_indices(PROBES, PROBES, offset=1)
     error = float((gram - gram.T)[pairs[0], pairs[1]].square().mean().sqrt())
-    return known_error(op) + max(error, _norm_of(rounding_change(op.__matmul__, probes, images, seed)), UNDERFLOW)
+    return known_error(op) + max(error, _rounding(op, probes, images, seed), UNDERFLOW)
 
 
 def coupling_error(op: LinearMap, transposed: LinearMap, seed: int) -> float:
@@ -318,6 +330,13 @@ def coupling_error(op: LinearMap, transposed: LinearMap, seed: int) -> float:
     difference = left.double().T @ images.double() - (right.double().T @ (transposed @ left).double()).T
     error = float(difference.square().mean().sqrt())
     return known_error(op) + max(error, _norm_of(rounding_change(op.__matmul__, right, images, seed)))
+
+
+def _rounding(op: LinearMap, probes: Tensor, images: Tensor, seed: int) -> float:
+    """What rounding does to products, as a norm: of float32 beside those of float64 where they can be had."""
+    if isinstance(op, HessianOperator) and (exact := op.in_double()):
+        return 4 * _norm_of(column_norms(images.double() - exact @ probes.double()))
+    return _norm_of(rounding_change(op.__matmul__, probes, images, seed))
 
 
 def _norm_of(changes: Tensor) -> float:

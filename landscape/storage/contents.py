@@ -89,6 +89,7 @@ class Contents:
             if name in self.attrs and self.attrs[name] != self.config.get(name):
                 raise guard.refuse(f"its {name} is {self.attrs[name]!r}, but {self.config.get(name)!r} in its config")
         declared = self.attrs.pop("layout", None)
+        self._declares = bool(declared)
         layout = self._parsed("layout", lambda: parse(declared or version_1.layout(guard, kind, self.config)))
         self.layout = {table.group: table for table in layout.tables}
         lengths = {axis: len(labels) for axis, labels in layout.labels.items()}
@@ -113,6 +114,21 @@ class Contents:
     def by_step(self) -> dict[str, TableReader]:
         """The tables with a row a step, by group."""
         return {group: table for group, table in self.tables.items() if table.table.row == schema.STEP}
+
+    def require_described(self) -> None:
+        """Raise FileError where attributes, scales and labels say something else than the layout, which has a checksum.
+
+        Other programs go by these alone, our own readers by the layout. Copies may lack some.
+        """
+        for table in self.layout.values() if self._declares else ():
+            group, place = self._guard.group(table.group), f"{table.group}/".removeprefix("//")
+            reader = self.tables.get(table.group) or self.arrays[table.group]
+            for field in table.fields:
+                where, id_ = f"{place}{field.name}", reader.stored[field.name].id
+                self._guard.require_described(group, where, id_, table.axes(field), field.description)
+            for axis in {axis for field in table.fields for axis in field.dims}:
+                if isinstance(labels := self.scales[axis], list):
+                    self._guard.require_labels(group, f"{place}{axis}", labels)
 
     def close(self) -> None:
         """Close the file."""

@@ -62,6 +62,10 @@ class Disk:
                 "if it was moved, all that was written is in the moved file; `landscape check --repair` trims it",
             )
 
+    def is_deleted(self) -> bool:
+        """Whether the file that is being written has no name any more."""
+        return self._handle.number >= 0 and not os.fstat(self._handle.number).st_nlink
+
     def _is_there(self) -> bool:
         try:
             return os.path.samestat(os.fstat(self._handle.number), self.path.stat())

@@ -12,6 +12,7 @@ import itertools
 import math
 import os
 import zlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -238,6 +239,46 @@ class Guard:
                 raise self.refuse(f"the attribute {name} has {len(text):,} letters; at most {TEXT:,} are read")
             self._charge(f"the attribute {name}", len(text))
             return text
+
+    def require_described(
+        self, group: Any, where: str, data: Any, axes: tuple[str, ...], said: Mapping[str, Any]
+    ) -> None:
+        """Raise FileError where an attribute of a dataset, or the scale of an axis, is another one."""
+        for name, value in said.items():
+            found = self.attribute(name, str, data) if isinstance(value, str) else self._integers(name, data)
+            if found not in (None, value if isinstance(value, str) else np.ravel(value).tolist()):
+                raise self.refuse(f"the attribute {name} of {where} is not what its layout says")
+        with complaints(self.path):
+            for i, axis in enumerate(axes):
+                count = h5py.h5ds.get_num_scales(data, i)
+                if count > 1 or count and not h5py.h5ds.is_attached(data, self.open(group, axis, axis), i):
+                    raise self.refuse(f"axis {i} of {where} has other labels than {axis}, as its layout says")
+
+    def _integers(self, name: str, owner: Any) -> list[int] | None:
+        """The numbers of an attribute; None without one, and none for anything else."""
+        with complaints(self.path):
+            if not h5py.h5a.exists(owner, name.encode()):
+                return None
+            found = h5py.h5a.open(owner, name.encode())
+            if found.get_type().get_class() != h5py.h5t.INTEGER or np.prod(found.shape, dtype=int) > 256:
+                return []
+            values = np.empty(found.shape, found.dtype)
+            found.read(values)
+            return [int(value) for value in values.ravel()]
+
+    def require_labels(self, group: Any, where: str, wanted: Sequence[str]) -> None:
+        """Raise FileError where the labels of an axis are others than these words; there may be none."""
+        if not group.links.exists(where.rpartition("/")[2].encode()):
+            return
+        scale = self.open(group, where.rpartition("/")[2], where)
+        with complaints(self.path):
+            kind, shape = scale.get_type(), scale.get_space().get_simple_extent_dims()
+            held = np.empty(shape, scale.dtype)
+            if not any(map(kind.equal, _TEXTS)) or shape != (len(wanted),):
+                raise self.refuse(f"{where} holds no {len(wanted)} words")
+            scale.read(h5py.h5s.ALL, h5py.h5s.ALL, held)
+            if [bytes(word).decode("utf-8", "replace") for word in held] != [*wanted]:
+                raise self.refuse(f"the labels of {where} are not what its layout says")
 
     def open(self, group: Any, name: str, where: str) -> Any:
         """An object of a group, by a hard link alone; nothing of it is read. Raises FileError if there is none."""

@@ -69,6 +69,7 @@ def inspect(path: Path) -> FileState:
     """Check every row, shape and attribute of a file. Raises FileError if it is not a file of landscape."""
     path = as_path(path)
     with contextlib.closing(open_file(path)) as file:
+        file.require_described()
         writer = owner(output(path))
         tables = tuple(_state(table) for table in file.tables.values())
         for arrays in file.arrays.values():

@@ -47,6 +47,7 @@ class File(Described):
         # The working folder may be another one when it is pickled.
         self._place = self.path.absolute()
         self._file = open_file(self.path, self.kind)
+        self._file.require_described()
         self.attrs, self.config = known_attributes(self._file.attrs), self._file.config
         self.groups = (*self._file.tables, *self._file.arrays)
 

@@ -90,7 +90,9 @@ class Writer(Disk):
         """Commit a step: a row per table of steps, the main one last; a stored step stays as it is."""
         if step in self.steps:
             return
-        self.require_there()
+        # A file that was moved still takes rows; of one that was deleted they would be lost.
+        if self.is_deleted():
+            self.require_there()
         for group in self._beside:
             # Overwrite a row that a killed writer left without its row in the main table.
             self._tables[group].write(len(self.steps), step, rows[group])
@@ -133,9 +135,10 @@ class Writer(Disk):
 
         Raises FileError where another file is in its place.
         """
-        if self._handle.number < 0 or self._is_there() or self.path.exists():
-            self.require_there()
+        if not self.is_deleted():
             return False
+        if self.path.exists():
+            self.require_there()
         open_one = Path(f"/proc/self/fd/{self._handle.number}")
         with temporary_file(self.path, os.fstat(self._handle.number).st_size) as draft:
             shutil.copyfile(open_one, draft)

@@ -205,14 +205,14 @@ class Recorder(Shown):
         try:
             yield
         except Exception as error:
-            self._warn(f"{what}: {error}", getattr(error, "hint", ""))
+            self._warn(what, f"{error}", getattr(error, "hint", ""))
 
-    def _warn(self, message: str, hint: str = "") -> None:
-        """Warn of something once, whatever its numbers."""
-        if (kind := re.sub(r"\d[\d.,]*", "", message)) not in self._warned:
+    def _warn(self, what: str, why: str, hint: str = "") -> None:
+        """Warn of what the file lacks, once for each reason, whatever its numbers."""
+        if (kind := re.sub(r"\d[\d.,]*", "", why)) not in self._warned:
             self._warned.add(kind)
             hint = f" ({hint})" if hint else ""
-            warnings.warn(f"{self.path} lacks {message}{hint}; said once, and the training goes on", stacklevel=2)
+            warnings.warn(f"{self.path} lacks {what}: {why}{hint}; said once, and the training goes on", stacklevel=2)
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[Writer]:
@@ -241,7 +241,7 @@ class Recorder(Shown):
     def _restore(self, writer: Writer) -> None:
         """Make a file that was deleted again. Raises FileError where another file has taken its place."""
         if writer.restore():
-            self._warn("nothing, but was deleted while it was being written, and was made again")
+            self._warn("nothing", "it was deleted while it was being written, and is made again")
 
     def _require_idle(self) -> None:
         """Raise ArgumentError within a call of this thread, which holds the lock."""

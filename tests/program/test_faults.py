@@ -179,7 +179,7 @@ def test_a_file_moved_while_it_is_written(
             path.write_text("something else")
 
     monkeypatch.setattr(Writer, "append", moving)
-    with pytest.raises(FileError, match="was moved or replaced while it was being written"):
+    with pytest.raises(FileError, match="was moved, deleted or replaced while it was being written"):
         train(faults.RUN, path, quiet=True)
     assert path.read_text() == "something else"
     assert faults.served_run(moved) == truth.checkpoints

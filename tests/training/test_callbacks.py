@@ -19,6 +19,7 @@ from helpers.vision import torchvision
 from landscape.errors import ArgumentError
 from landscape.storage.runs import RunReader
 from landscape.training.callbacks.recording import Recording
+from landscape.training.importers import import_checkpoints
 
 
 def stored_metrics(path: Path) -> dict[int, dict[str, float]]:
@@ -172,7 +173,8 @@ def fit(lightning: ModuleType, model: Any, callbacks: list[Any]) -> None:
     data = torch.utils.data.TensorDataset(torch.randn(8, 2, generator=torch.Generator().manual_seed(1)))
     trainer = lightning.Trainer(
         max_epochs=2, accelerator="cpu", devices=1, callbacks=callbacks, logger=False,
-        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+        enable_checkpointing=any(hasattr(one, "save_top_k") for one in callbacks), enable_progress_bar=False,
+        enable_model_summary=False,
     )  # fmt: skip
     load = torch.utils.data.DataLoader
     trainer.fit(model, load(data, 2), load(data, 8))
@@ -251,6 +253,36 @@ def test_averaged_weights_are_not_the_last_step(
     assert list(found) == [0, 5, 8]
     assert np.array_equal(found[8]["net.weight"], trained[-1])
     assert not np.array_equal(model.net.weight.detach().numpy(), trained[-1])
+
+
+@pytest.mark.slow
+@WARNINGS
+def test_lightning_goes_on_where_recording_cannot(
+    lightning: ModuleType, module: Callable[[], Any], tmp_path: Path
+) -> None:
+    """Another file takes the place of the run: the training ends as it does alone, and its own checkpoints are read."""
+    from lightning.pytorch.callbacks import ModelCheckpoint
+
+    from landscape.training.callbacks.lightning import RecorderCallback
+
+    path, model, alone = tmp_path / "run.h5", module(), module()
+
+    class Thief(lightning.Callback):  # type: ignore[misc, name-defined]
+        def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
+            if trainer.global_step == 4:
+                other = tmp_path / "other.h5"
+                other.write_text("mine")
+                other.replace(path)
+
+    kept = ModelCheckpoint(tmp_path / "own", filename="{epoch}-{step}", save_top_k=-1, every_n_train_steps=3)
+    with pytest.warns(UserWarning, match="run.h5 lacks metrics 4: .*said once, and the training goes on"):
+        fit(lightning, model, [RecorderCallback(path, every=3), Thief(), kept])
+    fit(lightning, alone, [])
+    assert torch.equal(model.net.weight, alone.net.weight)
+    assert path.read_text() == "mine"
+    found = import_checkpoints([tmp_path / "own"], tmp_path / "imported.h5", quiet=True)
+    assert found.steps == (3, 6)
+    assert states(tmp_path / "imported.h5")[6].keys() == model.state_dict().keys()
 
 
 @pytest.mark.slow

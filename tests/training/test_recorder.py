@@ -162,7 +162,7 @@ def test_metrics_that_are_no_numbers(tmp_path: Path) -> None:
     ring: dict[str, Any] = {"a": 1}
     ring["ring"] = ring
     none = {
-        "text": "0.5",
+        "text": "high",
         "none": None,
         "many": torch.ones(2),
         "complex": 1j,
