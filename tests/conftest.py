@@ -227,8 +227,9 @@ def beside_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
 
 
 @pytest.fixture
-def users_run(beside_the_user: None, tmp_path: Path) -> Path:
+def users_run(beside_the_user: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Three checkpoints of the network in mine.py."""
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
     (tmp_path / "mine.py").write_text(foreign.TINY)
     mine = foreign.executed(foreign.TINY)
     loss = lambda model: F.cross_entropy(model(mine["x"]), mine["y"])  # noqa: E731

@@ -34,7 +34,7 @@ _MOVES = {
 }  # fmt: skip
 """Operations that move and choose numbers, and round none."""
 _FUSED = {
-    "_log_softmax", "_log_softmax_backward_data", "_softmax", "_softmax_backward_data", "binary_cross_entropy",
+    "binary_cross_entropy",
     "binary_cross_entropy_backward", "elu", "elu_backward", "gelu", "gelu_backward", "huber_loss",
     "huber_loss_backward", "log_sigmoid_backward", "log_sigmoid_forward", "logit", "logsumexp", "mish",
     "mish_backward", "mse_loss", "mse_loss_backward", "sigmoid_backward", "silu", "silu_backward", "smooth_l1_loss",
