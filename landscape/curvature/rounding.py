@@ -104,7 +104,8 @@ class _Moved(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs, name = kwargs or {}, func._schema.name.partition("::")[2]
-        if name in _FUSED and (formula := _formula(func)):
+        formula: Callable[..., Any] | None = _OWN.get(name) or (_formula(func) if name in _FUSED else None)
+        if formula:
             with self:
                 return formula(*args, **kwargs)
         returned = func._schema.returns
@@ -139,6 +140,19 @@ class _Moved(TorchDispatchMode):
         # -16 to 15 units of the number's bits, and 0 to 16 of the operation.
         units = ((x.view(integer) ^ salt) * odd) >> (sign - 4)
         return x * (units.to(x.dtype) * eps + (1 + eps * self._random.randint(0, 16)))
+
+
+def _log_softmax(x: Tensor, dim: int, _: bool) -> Tensor:
+    apart = x - x.amax(dim, keepdim=True)
+    return apart - apart.exp().sum(dim, keepdim=True).log()
+
+
+def _log_softmax_backward(grad: Tensor, output: Tensor, dim: int, _: torch.dtype) -> Tensor:
+    return grad - output.exp() * grad.sum(dim, keepdim=True)
+
+
+_OWN = {"_log_softmax": _log_softmax, "_log_softmax_backward_data": _log_softmax_backward}
+"""Formulas of our own, for which torch would import SymPy."""
 
 
 @functools.cache
