@@ -151,7 +151,10 @@ def _log_softmax_backward(grad: Tensor, output: Tensor, dim: int, _: torch.dtype
     return grad - output.exp() * grad.sum(dim, keepdim=True)
 
 
-_OWN = {"_log_softmax": _log_softmax, "_log_softmax_backward_data": _log_softmax_backward}
+_OWN: dict[str, Callable[..., Any]] = {
+    "_log_softmax": _log_softmax,
+    "_log_softmax_backward_data": _log_softmax_backward,
+}
 """Formulas of our own, for which torch would import SymPy."""
 
 
