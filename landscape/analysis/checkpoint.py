@@ -18,7 +18,15 @@ from landscape.curvature.density import Quadrature, quadrature
 from landscape.curvature.inertia import TAU_DENSE, Inertia, absolute, bracketed, certified, from_spectrum, least
 from landscape.curvature.lanczos import EigenResult, Method, eigsh
 from landscape.curvature.ldl import ShiftedLDL
-from landscape.curvature.operators import Block, HessianOperator, LinearMap, MatrixOperator, Operator, written_out
+from landscape.curvature.operators import (
+    UNDERFLOW,
+    Block,
+    HessianOperator,
+    LinearMap,
+    MatrixOperator,
+    Operator,
+    written_out,
+)
 from landscape.curvature.restricted import Restricted
 from landscape.curvature.rounding import is_rounding_randomly, rounding_change
 from landscape.curvature.shifted import shifted_ends
@@ -84,9 +92,16 @@ class Checkpoint:
         by_hand = self.structure.operator() if self.structure else None
         self.hessian: Block = by_hand or self._autograd
         if by_hand:
-            probe = gaussian(by_hand.shape[0], 1, config.seed).to(problem.device)
-            self._whole = float((by_hand @ probe).norm())
-            _agree("products", by_hand.__matmul__, self._autograd, probe, self._whole)
+            _agree("products", by_hand.__matmul__, self._autograd, self._probe, self._size)
+
+    @functools.cached_property
+    def _probe(self) -> Tensor:
+        return gaussian(self.hessian.shape[0], 1, self.config.seed).to(self.problem.device, self.hessian.dtype)
+
+    @functools.cached_property
+    def _size(self) -> float:
+        """The size of the whole Hessian."""
+        return float((self.hessian @ self._probe).norm())
 
     def selected(self, block: str) -> Selection:
         """The entries of a block."""
@@ -272,8 +287,8 @@ class Checkpoint:
             return found @ vectors
 
         probes = gaussian(len(closed), 4, self.config.seed).to(self.problem.device)
-        difference = _agree(f"block {block}: closed form", anew, op, probes, self._whole)
-        return MatrixOperator(closed, difference / probes.shape[1] ** 0.5)
+        difference = _agree(f"block {block}: closed form", anew, op, probes, self._size)
+        return MatrixOperator(closed, max(difference / probes.shape[1] ** 0.5, UNDERFLOW))
 
     def restricted(self, whole: Block, block: str, cols: str | None = None) -> Operator:
         """A block, or the one between two blocks, of an operator over all parameters."""
