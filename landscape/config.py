@@ -211,7 +211,8 @@ class AnalysisConfig:
     )
     rel_tau: float | None = field(
         None,
-        "Relative tolerance of the saddle index; by default 1e-8 for dense blocks, 1e-3 for matrix-free ones.",
+        "Relative tolerance of the saddle index; by default 1e-8 for dense blocks, 1e-3 for matrix-free ones, or "
+        "twice what their rounding allows.",
         was="tau",
         above=0,
         below=1,

@@ -112,7 +112,7 @@ def certified(
     factored: H + tolerance, if known, which saves the rest.
     """
     n = len(matrix)
-    if norm == 0 and 0 < error <= UNDERFLOW:
+    if _has_vanished(norm, error, tolerance):
         return _inertia(n, 0, n, None, tolerance, "vanished", error)
     rho = least(matrix, norm, error)
     require_honest(tolerance, rho, norm)
@@ -160,7 +160,7 @@ def from_spectrum(eigen: EigenResult, tau: float | None = None, upper: int | Non
     """
     ritz, norm = eigen.ritz, eigen.operator_norm
     n = len(ritz)
-    if norm == 0 and 0 < eigen.error <= UNDERFLOW:
+    if _has_vanished(norm, eigen.error, 0.0):
         return _inertia(n, 0, n, None, 0.0, "vanished", eigen.error)
     rho = 10 * n * torch.finfo(eigen.vectors.dtype).eps * norm + eigen.error
     tolerance = absolute(tau, TAU_DENSE, norm, rho)
@@ -190,7 +190,7 @@ def bracketed(
     """
     n, norm = op.shape[0], eigen.operator_norm
     error = product_error(op, seed)
-    if norm == 0 and 0 < error <= UNDERFLOW:
+    if _has_vanished(norm, error, tolerance or 0.0):
         return _inertia(n, 0, n, None, tolerance or 0.0, "vanished", error, products=MEASURED + rule.num_products)
     rho = error + 10 * n**0.5 * torch.finfo(op.dtype).eps * norm
     if tolerance is None:
@@ -211,6 +211,11 @@ def bracketed(
     estimate = rule.count_below(-tolerance).within(lower, highest)
     products = MEASURED + search.num_products + rule.num_products
     return _inertia(n, lower, highest, None, tolerance, level, rho, failure, estimate, products)
+
+
+def _has_vanished(norm: float, error: float, tolerance: float) -> bool:
+    """Whether a block is 0 in float64 and may have underflowed, and the tolerance does not exceed that."""
+    return norm == 0 and 0 < error <= UNDERFLOW and tolerance <= error
 
 
 def require_honest(tolerance: float, error: float, norm: float) -> None:

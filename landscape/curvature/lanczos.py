@@ -20,7 +20,7 @@ from landscape.curvature.arguments import (
     require_vectors,
 )
 from landscape.curvature.ends import end_vectors, tridiagonal_ends
-from landscape.curvature.operators import LinearMap, MatrixOperator, known_error, written_out
+from landscape.curvature.operators import UNDERFLOW, LinearMap, MatrixOperator, known_error, written_out
 from landscape.curvature.random_start import RandomRun, kuczynski_wozniakowski
 from landscape.curvature.rounding import RUNS, rounding_change
 from landscape.curvature.search import ENDS, HIDDEN_FAILURE, Search, Which
@@ -214,7 +214,7 @@ def _result(
         values.append(theta)
         defects.append((gram - torch.eye(k).to(gram)).abs().max())
     found = to_array(torch.stack(residuals))
-    converged, hidden = found + error <= tol * norm, np.zeros(len(ends))
+    converged, hidden = found + error <= max(tol * norm, UNDERFLOW), np.zeros(len(ends))
     if search is not None:
         converged &= np.array([[name in search.searched] for name in names])
         # Weyl: the projection on the vectors and on their complement differs from H by their residuals.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import inspect
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn._reduction import legacy_get_string
 from torch.overrides import TorchFunctionMode
 
 from landscape.errors import ArgumentError
@@ -155,9 +157,7 @@ def _cross_entropy(
     input: Tensor,
     target: Tensor,
     weight: Tensor | None = None,
-    size_average: Any = None,
     ignore_index: int = IGNORED,
-    reduce: Any = None,
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor:
@@ -193,9 +193,7 @@ def _nll_loss(
     input: Tensor,
     target: Tensor,
     weight: Tensor | None = None,
-    size_average: Any = None,
     ignore_index: int = IGNORED,
-    reduce: Any = None,
     reduction: str = "mean",
 ) -> Tensor:
     classes = input.shape[0 if input.ndim == 1 else 1]
@@ -218,8 +216,6 @@ def _binary_cross_entropy_with_logits(
     input: Tensor,
     target: Tensor,
     weight: Tensor | None = None,
-    size_average: Any = None,
-    reduce: Any = None,
     reduction: str = "mean",
     pos_weight: Tensor | None = None,
 ) -> Tensor:
@@ -231,6 +227,27 @@ def _binary_cross_entropy_with_logits(
     if weight is not None:
         values = values * weight
     return values if reduction == "none" else values.mean() if reduction == "mean" else values.sum()
+
+
+def reduction_of(keywords: Mapping[str, Any], default: str) -> str:
+    """The reduction that arguments of a torch loss ask for, by its former ones, too."""
+    average, reduce = keywords.get("size_average"), keywords.get("reduce")
+    if average is None and reduce is None:
+        return str(keywords.get("reduction", default))
+    return legacy_get_string(average, reduce, emit_warning=False)
+
+
+def _called_as(function: Callable[..., Tensor], ours: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Ours with the arguments of torch's."""
+    signature = inspect.signature(function)
+
+    def call(*args: Any, **kwargs: Any) -> Tensor:
+        given = signature.bind(*args, **kwargs).arguments
+        reduction = reduction_of(given, "mean")
+        former = ("size_average", "reduce", "reduction")
+        return ours(**{n: x for n, x in given.items() if n not in former}, reduction=reduction)
+
+    return call
 
 
 def _of_one_shape(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -254,9 +271,11 @@ def _table(functions: Iterable[Any], ours: Callable[[Any], Any]) -> dict[Any, An
 
 
 _OURS: dict[Any, Callable[..., Any]] = {
-    F.cross_entropy: _cross_entropy,
-    F.nll_loss: _nll_loss,
-    F.binary_cross_entropy_with_logits: _binary_cross_entropy_with_logits,
+    F.cross_entropy: _called_as(F.cross_entropy, _cross_entropy),
+    F.nll_loss: _called_as(F.nll_loss, _nll_loss),
+    F.binary_cross_entropy_with_logits: _called_as(
+        F.binary_cross_entropy_with_logits, _binary_cross_entropy_with_logits
+    ),
     **dict.fromkeys((F.log_softmax, torch.log_softmax, Tensor.log_softmax, torch.special.log_softmax), _log_softmax),
     **_table((F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss, F.poisson_nll_loss), _of_one_shape),
     **_table((F.softmax, torch.softmax, Tensor.softmax), _softmax),

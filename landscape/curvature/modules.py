@@ -6,7 +6,7 @@ import contextlib
 import functools
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -40,7 +40,8 @@ class ModuleFunction:
             **dict(self.module.named_parameters(remove_duplicate=False)),
             **dict(self.module.named_buffers(remove_duplicate=False)),
         }
-        given = {n if n in own else plain_name(n): p for n, p in params.items()}
+        plain = plain_names(params)
+        given = {n if n in own else plain[n]: p for n, p in params.items()}
         self._require_names(given, own)
         # By identity: one tensor for all places of a tied parameter.
         values = {id(own[n]): p.to(self.dtype) for n, p in given.items()}
@@ -74,7 +75,7 @@ class ModuleFunction:
     def replaced(self, params: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The module's own trainable parameters, in whose place these are given."""
         own = dict(self.module.named_parameters(remove_duplicate=False))
-        names = {name if name in own else plain_name(name) for name in params}
+        names = {name if name in own else plain for name, plain in plain_names(params).items()}
         return {name: own[name] for name in own if name in names and own[name].requires_grad}
 
     def _require_names(self, params: Mapping[str, Tensor], known: Mapping[str, Tensor]) -> None:
@@ -125,11 +126,12 @@ def unwrapped(module: nn.Module) -> nn.Module:
             return module
 
 
-def plain_name(name: str) -> str:
-    """The name of a parameter without what these put before it."""
-    while (short := re.sub(r"^(module|_orig_mod)\.", "", name)) != name:
-        name = short
-    return name
+def plain_names(names: Iterable[str]) -> dict[str, str]:
+    """Each name without `_orig_mod.` of torch.compile, and without `module.` of DataParallel and DDP if all have it."""
+    plain = {name: re.sub(r"(^|\.)_orig_mod\.", r"\1", name) for name in names}
+    while plain and all(name.startswith("module.") for name in plain.values()):
+        plain = {name: short.removeprefix("module.") for name, short in plain.items()}
+    return plain
 
 
 def first_names(module: nn.Module) -> dict[str, str]:

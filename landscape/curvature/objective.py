@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, cast
 
@@ -29,7 +30,7 @@ from landscape.curvature.checks import (
 )
 from landscape.curvature.data import Batch, Piece, as_data, checksum, fresh, shapes, size_of, tensors_of
 from landscape.curvature.differences import require_derivatives
-from landscape.curvature.losses import Evaluation, cross_entropy, mse, require_one_shape
+from landscape.curvature.losses import Evaluation, cross_entropy, mse, reduction_of, require_one_shape
 from landscape.curvature.modules import (
     ModuleFunction,
     called,
@@ -367,11 +368,11 @@ class Objective(Shown):
         failure: ArgumentError | None = None
         for takes_model in (first in _MODEL, first not in _MODEL):
             try:
-                if takes_model:
-                    with self._counting(), blaming("the loss fails on (model, batch)"):
-                        self._loss(self._callable(params), fresh(batch, self.dtype))
-                else:
-                    with self._counting():
+                with self._counting():
+                    if takes_model:
+                        with blaming("the loss fails on (model, batch)"):
+                            self._loss(self._callable(params), fresh(batch, self.dtype))
+                    else:
                         self._of_outputs(self._outputs(batch, params), batch)
                 return takes_model
             except ArgumentError as error:
@@ -593,8 +594,6 @@ def _is_pair(batch: Batch) -> bool:
 
 
 def _arguments(function: Any) -> list[str]:
-    import inspect
-
     with contextlib.suppress(TypeError, ValueError):
         return list(inspect.signature(function.forward if isinstance(function, nn.Module) else function).parameters)
     return []
@@ -606,7 +605,7 @@ def _reduction_of(loss: Any) -> str | None:
         return getattr(loss, "reduction", None) if type(loss).__module__ == "torch.nn.modules.loss" else None
     inner, keywords = getattr(loss, "func", loss), getattr(loss, "keywords", {})
     is_torch = getattr(inner, "__module__", "") == "torch.nn.functional" or inner in (cross_entropy, mse)
-    return str(keywords.get("reduction", "none" if inner in (cross_entropy, mse) else "mean")) if is_torch else None
+    return reduction_of(keywords, "none" if inner in (cross_entropy, mse) else "mean") if is_torch else None
 
 
 def _is_convex(loss: Any) -> bool:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
+from landscape.curvature.modules import plain_names
 from landscape.errors import ConfigError, DeviceError, FileError, NumericsError
 from landscape.problems.choice import nearest
 from landscape.problems.problem import Problem, shapes_of, tensors
-from landscape.problems.state import plain_names
 from landscape.storage.runs import RunReader
 from landscape.storage.schema import BUFFERS
 

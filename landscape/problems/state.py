@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import copy
 import functools
-import re
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -107,14 +106,6 @@ def settings(value: object, seen: frozenset[int] = frozenset()) -> str:
         inner = []
     name = getattr(value, "__qualname__", None) or type(value).__qualname__
     return f"{name}({', '.join(settings(part, seen) for part in inner)})"
-
-
-def plain_names(names: Iterable[str]) -> dict[str, str]:
-    """Each name without `_orig_mod.` of torch.compile, and without `module.` of DataParallel and DDP if all have it."""
-    plain = {name: re.sub(r"(^|\.)_orig_mod\.", r"\1", name) for name in names}
-    while plain and all(name.startswith("module.") for name in plain.values()):
-        plain = {name: short.removeprefix("module.") for name, short in plain.items()}
-    return plain
 
 
 def every_name(module: nn.Module) -> list[str]:

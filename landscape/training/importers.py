@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from landscape.curvature.modules import plain_names
 from landscape.errors import ConfigError, FileError
-from landscape.problems.state import plain_names
 from landscape.progress import Bar
 from landscape.provenance import provenance
 from landscape.results import Result

@@ -17,10 +17,10 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from landscape.curvature.modules import first_names
+from landscape.curvature.modules import first_names, plain_names
 from landscape.errors import ArgumentError, FileError
 from landscape.problems.blocks import Blocks, Pairs
-from landscape.problems.state import buffers, every_name, plain_names
+from landscape.problems.state import buffers, every_name
 from landscape.provenance import provenance
 from landscape.results import Shown
 from landscape.signals import delayed_signals

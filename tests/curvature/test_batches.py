@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import types
 from collections import UserDict
 from collections.abc import Callable
@@ -85,3 +86,18 @@ def test_a_model_with_a_batch_size_of_its_own() -> None:
     expected = dense(module, lambda call: sum(F.cross_entropy(call(x.double()), y) for x, y in halves) / 2)
     assert_close(hessian(Objective(module, halves), module), expected, rtol=1e-10, atol=1e-12)
     refused(lambda: hessian(Objective(module, X, Y, chunk_size=5), module), "the model fails", "takes a list of such")
+
+
+@pytest.mark.parametrize("given", [{"size_average": False}, {"reduce": False}, {"size_average": True, "reduce": True}])
+@pytest.mark.parametrize("loss", [F.cross_entropy, F.mse_loss])
+@pytest.mark.filterwarnings("ignore:size_average and reduce args will be deprecated")
+def test_former_arguments_of_torch_mean_what_they_did(loss: Any, given: dict[str, Any]) -> None:
+    """A sum stays a sum, in a partial and within a function, whatever the batches."""
+    model = nn.Linear(3, 4).double()
+    y = Y if loss is F.cross_entropy else torch.eye(4).double()[Y]
+    point, halves = dict(model.named_parameters()), [(X[:3], y[:3]), (X[3:], y[3:])]
+    expected = float(loss(model(X.double()), y, **given).mean().detach())
+    for data in ((X, y), halves):
+        assert Objective(model, data, functools.partial(loss, **given)).value(point) == pytest.approx(expected)
+    inner = Objective(model, (X, y), lambda z, t: loss(z, t, **given))
+    assert inner.value(point) == pytest.approx(expected)

@@ -192,7 +192,7 @@ def test_the_tolerance_that_a_refusal_names_is_accepted() -> None:
 def test_zero_blocks_in_error_are_refused(method: Method) -> None:
     """Blocks known to 1 may hold any index at tau = 1e-3; beyond the error there is none.
 
-    Without an error there is none in matrices, while products that are all 0 may have vanished.
+    Without an error there is none in matrices; products that are all 0 may have vanished, below any tau above 0.
     """
     zero = [torch.zeros(4, 4), torch.zeros(4, 3), torch.zeros(3, 3)]
     first, B, second = (X.double() for X in zero)
@@ -201,5 +201,5 @@ def test_zero_blocks_in_error_are_refused(method: Method) -> None:
         excess_index(*blocks, abs_tau=1e-3, method=method)
     for error, tau in ((1.0, 10.0), (0.0, 1e-3), (0.0, 0.0)):
         found = excess_index(MatrixOperator(first, error), blocks[1], MatrixOperator(second, error), tau, method)
-        vanished = method == "lanczos" and error == 0
+        vanished = method == "lanczos" and error == tau == 0
         assert (found.index, found.tolerance) == (None if vanished else 0, tau)

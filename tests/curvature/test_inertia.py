@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import mpmath
 import numpy as np
 import pytest
@@ -10,8 +12,10 @@ import scipy.stats
 import torch
 from helpers.matrices import at_minus_tau, drawn_spectrum, exact_index, matrix, true_index
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
+from landscape import HessianOperator, Objective
+from landscape.curvature.excess import excess_index
 from landscape.curvature.inertia import certified, from_spectrum, saddle_index
 from landscape.curvature.lanczos import eigsh
 from landscape.curvature.operators import MatrixOperator
@@ -189,3 +193,22 @@ def test_a_zero_matrix_in_error_has_no_index(method: str) -> None:
     assert (found.negative, found.zero, found.positive, found.level) == (0, 9, 0, "certified")
     with pytest.raises(NumericsError, match="which is 0 but for it"):
         from_spectrum(eigsh(MatrixOperator(zero, 0.1), 1, method="dense"))
+
+
+@pytest.mark.parametrize("method", ["dense", "lanczos"])
+def test_what_underflows_says_that_it_vanished(method: Any) -> None:
+    """Logits of 800 leave exp(-800): negative curvature that float64 does not hold is no certified index of 0."""
+    model = nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 2, bias=False)).double()
+    with torch.no_grad():
+        model[2].weight.copy_(torch.tensor([[800.0, 0.0], [-800.0, 0.0]]))
+        model[0].weight.copy_(torch.eye(2))
+        model[0].bias.copy_(torch.tensor([20.0, 0.0]))
+    x, y = torch.eye(2).double(), torch.zeros(2, dtype=torch.long)
+    H = HessianOperator(Objective(model, (x, y), nn.CrossEntropyLoss()), dict(model.named_parameters()))
+    found = saddle_index(H, method=method)
+    n = H.shape[0]
+    assert (found.level, found.lower, found.upper, found.negative) == ("vanished", 0, n, -1)
+    assert eigsh(H, 2, method=method).converged.all()
+    # Below a tolerance of the user's there is nothing.
+    whole = excess_index(H, HessianOperator.block(H, H.rows, H.rows), H, abs_tau=1e-6, method=method)
+    assert whole.index == 0

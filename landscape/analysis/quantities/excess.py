@@ -106,9 +106,10 @@ def _searched(at: Checkpoint, block: str, tolerance: float) -> Inertia:
     lower = int((at.rows[block]["eigenvalues"][0] < -tolerance - known.error).sum())
     if lower == bound:
         return dataclasses.replace(known, lower=lower, upper=lower, tolerance=tolerance)
-    eigen, config = at.eigen(block), at.config
-    tau = tolerance / eigen.operator_norm
-    found = bracketed(at.block(block), eigen, at.rule(block), tau, config.seed, bound, config.max_hvps)
+    config = at.config
+    found = bracketed(
+        at.block(block), at.eigen(block), at.rule(block), None, config.seed, bound, config.max_hvps, tolerance
+    )
     return dataclasses.replace(found, failure_probability=found.failure_probability + known.failure_probability)
 
 
