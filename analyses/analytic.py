@@ -9,8 +9,8 @@ import pandas as pd
 from page_others import GROMOV
 
 from landscape import open_hessian, open_run
-from landscape.storage.files import sha256
-from landscape.storage.schema import LEVELS
+from landscape.files.files import sha256
+from landscape.files.schema import LEVELS
 from landscape.text import write_csv
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 from runs import Run
 
-from landscape.analysis.embeddings import STATISTICS, cyclic_order, fourier_shares
 from landscape.choices.tasks import TASKS
+from landscape.measure.embeddings import STATISTICS, cyclic_order, fourier_shares
 from landscape.report.figures.embedding import keys_of, planes
 
 GEOMETRY = "geometry"

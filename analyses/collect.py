@@ -22,11 +22,11 @@ from scale import ARMS, FILM, POINTS, prop41_constant
 from words import BY_RANK, BY_STEP, JUDGED, OTHERS, WORDS, losses, ranges, words, zipf
 
 from landscape.errors import LandscapeError, complain
+from landscape.files.files import sha256
+from landscape.files.schema import HESSIAN, LEVELS
+from landscape.files.views import load_group
+from landscape.jobs.plan import DEFINITION
 from landscape.report.film import resolved
-from landscape.storage.files import sha256
-from landscape.storage.schema import HESSIAN, LEVELS
-from landscape.storage.views import load_group
-from landscape.sweep.plan import DEFINITION
 from landscape.text import write_csv
 
 BY_RUN = ["study", "seed"]

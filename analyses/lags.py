@@ -7,7 +7,7 @@ import pandas as pd
 import xarray
 from runs import Run
 
-from landscape.analysis.embeddings import appears
+from landscape.measure.embeddings import appears
 
 LAGS = "lags"
 """Study of when things happen, and the table of it."""

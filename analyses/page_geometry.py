@@ -14,7 +14,7 @@ from page_links import Linked, setup
 from page_tasks import TASKS
 from scale import which
 
-from landscape.analysis.embeddings import EXPONENTS
+from landscape.measure.embeddings import EXPONENTS
 from landscape.report.film import known
 from landscape.report.style import palette, shades
 

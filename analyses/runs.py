@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from landscape import open_geometry, open_hessian, open_run
 from landscape.errors import LandscapeError
-from landscape.storage.files import geometry_file
-from landscape.storage.runs import GROK, MEMORISE
-from landscape.sweep.plan import DEFINITION, SweepRun, load_sweep, sweep_runs
+from landscape.files.files import geometry_file
+from landscape.files.runs import GROK, MEMORISE
+from landscape.jobs.plan import DEFINITION, SweepRun, load_sweep, sweep_runs
 
 
 @dataclasses.dataclass(frozen=True)

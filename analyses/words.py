@@ -15,9 +15,9 @@ from runs import Run, used_for
 from scipy import stats
 from scipy.special import log_softmax
 
-from landscape.problems import of_run
-from landscape.problems.problem import tensors
-from landscape.storage.runs import RunReader
+from landscape.files.runs import RunReader
+from landscape.models import of_run
+from landscape.models.problem import tensors
 
 Floats = NDArray[np.float64]
 WORDS = "words"

@@ -22,14 +22,14 @@ from benchmarks.harness import Line, Numbers, Part, main, timed
 from benchmarks.peers import trained
 from benchmarks.profiles import GEMMS
 from landscape import HessianConfig, TrainConfig, analyse, preset
-from landscape.analysis import checkpoint
 from landscape.curvature import coupling, inertia, lanczos, search
 from landscape.curvature.krylov import Krylov
 from landscape.curvature.operators import HessianOperator, MatrixOperator
 from landscape.curvature.pencil import _Basis
 from landscape.curvature.solve import ConjugateGradients
-from landscape.problems.embedding_mlp.dense import EmbeddingMLP
-from landscape.problems.embedding_mlp.products import Passes
+from landscape.measure import checkpoint
+from landscape.models.embedding_mlp.dense import EmbeddingMLP
+from landscape.models.embedding_mlp.products import Passes
 
 CHECKS, REST = "starts and checks", "files, Python and the rest"
 PURPOSES: tuple[tuple[Any, str, str], ...] = (

@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmarks.harness import ROOT, Line, Numbers, Part, every_core, main
 from benchmarks.peers import trained
 from landscape import open_hessian, preset
-from landscape.storage.schema import LEVELS
+from landscape.files.schema import LEVELS
 
 _ENDED = os.WEXITED | os.WNOHANG | os.WNOWAIT
 UNFINISHED = 3

@@ -14,10 +14,10 @@ from torch import Tensor
 from benchmarks.harness import Line, Numbers, Part, main, timed
 from benchmarks.peers import Case, case
 from landscape import eigsh, preset
-from landscape.analysis.checkpoint import Checkpoint
 from landscape.config import AnalysisConfig
 from landscape.curvature.lanczos import EigenResult
-from landscape.problems.embedding_mlp.blocks import BLOCKS
+from landscape.measure.checkpoint import Checkpoint
+from landscape.models.embedding_mlp.blocks import BLOCKS
 
 K, STEP, TOLERANCE = 10, 150, 1e-6
 CAPS = {"quick": 5.0, "mid": 60.0}

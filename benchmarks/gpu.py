@@ -27,10 +27,10 @@ from torch import Tensor
 from benchmarks.counts import Shape
 from landscape import HessianOperator, MatrixOperator, cross_entropy, eigsh, preset, saddle_index
 from landscape.config import AnalysisConfig, TrainConfig
-from landscape.problems.embedding_mlp.model import MLP
-from landscape.problems.embedding_mlp.problem import EmbeddingMLPProblem
-from landscape.problems.problem import hessian
-from landscape.problems.tasks import TRAIN, make_data
+from landscape.models.embedding_mlp.model import MLP
+from landscape.models.embedding_mlp.problem import EmbeddingMLPProblem
+from landscape.models.problem import hessian
+from landscape.models.tasks import TRAIN, make_data
 
 BLOCKS = {"E": ["E"], "W": ["W"], "E,W": ["E", "W"], "W,V": ["W", "V"], "all": ["E", "W", "b1", "V", "b2"]}
 MANY, K = 16, 10

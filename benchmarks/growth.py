@@ -13,8 +13,8 @@ import torch
 
 from benchmarks.harness import Line, Numbers, Part, alternate, apart, main, peak_memory, timed
 from benchmarks.peers import case, trained
-from landscape import HessianConfig, TrainConfig, eigsh, preset, problems
-from landscape.analysis.measurement import Measurement
+from landscape import HessianConfig, TrainConfig, eigsh, models, preset
+from landscape.measure.measurement import Measurement
 
 AXES: dict[str, tuple[str, Sequence[Any]]] = {
     "p": ("p", (31, 59, 97, 139)),
@@ -99,7 +99,7 @@ def analyse(count: int) -> None:
     """E and W of the first checkpoints of preset quick, dense."""
     train, settings = preset("quick"), HessianConfig(blocks=("E", "W"), device="cpu")
     with trained(train, [10 * i for i in range(1, max(CHECKPOINTS) + 1)]) as reader:
-        problem = problems.of_run(reader, settings.device)
+        problem = models.of_run(reader, settings.device)
         measurement = Measurement(problem, settings)
         for step in reader.steps[:count]:
             measurement.run(reader.checkpoint(step), problem.training(reader, step))

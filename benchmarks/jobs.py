@@ -20,13 +20,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from landscape.sweep import run as sweeping
-from landscape.sweep.executors import Here, execute_all
-from landscape.sweep.journal import JOBS, LEASES, Journal
-from landscape.sweep.leases import Holder
-from landscape.sweep.plan import SweepConfig, sweep_runs
-from landscape.sweep.slurm import submit
-from landscape.sweep.status import status
+from landscape.jobs import run as sweeping
+from landscape.jobs.executors import Here, execute_all
+from landscape.jobs.journal import JOBS, LEASES, Journal
+from landscape.jobs.leases import Holder
+from landscape.jobs.plan import SweepConfig, sweep_runs
+from landscape.jobs.slurm import submit
+from landscape.jobs.status import status
 
 SIZES = (1_000, 10_000, 100_000)
 ANALYSES, PACK = 9, 100

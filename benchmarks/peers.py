@@ -16,8 +16,8 @@ from benchmarks.counts import Shape
 from benchmarks.harness import CACHE
 from landscape import RunReader, TrainConfig, train
 from landscape.config import AnalysisConfig, to_json
-from landscape.problems.embedding_mlp.problem import EmbeddingMLPProblem
-from landscape.problems.problem import hessian, tensors
+from landscape.models.embedding_mlp.problem import EmbeddingMLPProblem
+from landscape.models.problem import hessian, tensors
 
 USER_NAMES = {
     "E": "embedding.weight",

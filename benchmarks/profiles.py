@@ -23,9 +23,9 @@ from benchmarks.index import STEP
 from benchmarks.peers import case, trained
 from benchmarks.training import plain_loop
 from benchmarks.wholerun import searched
-from landscape import MatrixOperator, preset, problems, saddle_index
+from landscape import MatrixOperator, models, preset, saddle_index
 from landscape.config import AnalysisConfig
-from landscape.problems.embedding_mlp.blocks import DEFAULT_BLOCKS
+from landscape.models.embedding_mlp.blocks import DEFAULT_BLOCKS
 from landscape.training.loop import train_ensemble
 
 ROUNDS, SHOWN, STEPS, MID_STEPS = 5, 7, 1500, 300
@@ -119,7 +119,7 @@ def turning() -> Numbers:
     config = AnalysisConfig(method="lanczos", blocks=DEFAULT_BLOCKS, device="cpu")
     found: dict[str, Numbers] = {}
     with trained(preset("quick"), wholerun.STEPS) as reader:
-        problem = problems.of_run(reader, config.device)
+        problem = models.of_run(reader, config.device)
         for first, step in TRANSITIONS:
             old = searched(problem, config, reader.checkpoint(first), {})[1]
             cold, new = searched(problem, config, reader.checkpoint(step), {})

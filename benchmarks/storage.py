@@ -15,8 +15,8 @@ import numpy as np
 
 from benchmarks.harness import Line, Numbers, Part, main
 from landscape.config import TrainConfig, preset
-from landscape.problems.embedding_mlp.networks import initial
-from landscape.storage.runs import RunReader
+from landscape.files.runs import RunReader
+from landscape.models.embedding_mlp.networks import initial
 from landscape.training.member import Member
 
 ROUNDS = 40

@@ -22,8 +22,8 @@ from torch import nn
 
 from benchmarks.harness import Line, Numbers, Part, every_core, main, timed
 from landscape.config import TrainConfig, preset
-from landscape.problems.tasks import TRAIN, make_data
-from landscape.storage.writer import Writer
+from landscape.files.writer import Writer
+from landscape.models.tasks import TRAIN, make_data
 from landscape.training.group import Group
 from landscape.training.loop import train
 from landscape.training.member import Member

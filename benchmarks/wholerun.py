@@ -10,11 +10,11 @@ from torch import Tensor
 
 from benchmarks.harness import Line, Numbers, Part, main, timed
 from benchmarks.peers import trained
-from landscape import preset, problems
-from landscape.analysis.checkpoint import Checkpoint
+from landscape import models, preset
 from landscape.config import AnalysisConfig
-from landscape.problems.embedding_mlp.blocks import DEFAULT_BLOCKS
-from landscape.problems.problem import Arrays, Problem
+from landscape.measure.checkpoint import Checkpoint
+from landscape.models.embedding_mlp.blocks import DEFAULT_BLOCKS
+from landscape.models.problem import Arrays, Problem
 
 TARGET, CHECKPOINTS = 2.0, 100
 STEPS = list(range(30, 30 * CHECKPOINTS + 1, 30))
@@ -25,7 +25,7 @@ def run(steps: list[int], cold: list[int]) -> Numbers:
     """Seconds and products of the searches at each step; at the steps in `cold` also a cold start, right after."""
     config = AnalysisConfig(method="lanczos", blocks=DEFAULT_BLOCKS, device="cpu")
     with trained(preset("quick"), STEPS) as reader:
-        problem = problems.of_run(reader, config.device)
+        problem = models.of_run(reader, config.device)
         before: Vectors = {}
         found = []
         for step in steps:

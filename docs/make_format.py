@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from landscape.analysis.fields import (
+from landscape.files import schema
+from landscape.measure.fields import (
     GEOMETRY,
     NUMBERS,
     ROOT,
@@ -15,8 +16,7 @@ from landscape.analysis.fields import (
     spectrum_table,
     vectors_table,
 )
-from landscape.problems.embedding_mlp.fields import PARAMETERS
-from landscape.storage import schema
+from landscape.models.embedding_mlp.fields import PARAMETERS
 from landscape.training.tables import TABLES
 
 PAGE = Path(__file__).with_name("format.md")

@@ -10,8 +10,6 @@ TYPE_CHECKING = False
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from landscape.analysis.geometry import measure_geometry as measure_geometry
-    from landscape.analysis.hessian import analyse as analyse
     from landscape.config import HessianConfig as HessianConfig
     from landscape.config import TrainConfig as TrainConfig
     from landscape.config import preset as preset
@@ -44,22 +42,24 @@ if TYPE_CHECKING:
     from landscape.curvature.tracking import track as track
     from landscape.errors import LandscapeError as LandscapeError
     from landscape.exports import export as export
-    from landscape.problems.embedding_mlp.gauge import GaugeTangent as GaugeTangent
-    from landscape.problems.embedding_mlp.gauge import SoftmaxShift as SoftmaxShift
-    from landscape.problems.module import ModuleProblem as ModuleProblem
+    from landscape.files.hessians import HessianReader as HessianReader
+    from landscape.files.runs import RunReader as RunReader
+    from landscape.files.views import GeometryFile as GeometryFile
+    from landscape.files.views import HessianFile as HessianFile
+    from landscape.files.views import RunFile as RunFile
+    from landscape.files.views import open_geometry as open_geometry
+    from landscape.files.views import open_hessian as open_hessian
+    from landscape.files.views import open_run as open_run
+    from landscape.jobs.plan import SweepConfig as SweepConfig
+    from landscape.jobs.plan import load_sweep as load_sweep
+    from landscape.jobs.plan import sweep_runs as sweep_runs
+    from landscape.jobs.run import run_sweep as run_sweep
+    from landscape.measure.geometry import measure_geometry as measure_geometry
+    from landscape.measure.hessian import analyse as analyse
+    from landscape.models.embedding_mlp.gauge import GaugeTangent as GaugeTangent
+    from landscape.models.embedding_mlp.gauge import SoftmaxShift as SoftmaxShift
+    from landscape.models.module import ModuleProblem as ModuleProblem
     from landscape.report.page import write_report as write_report
-    from landscape.storage.hessians import HessianReader as HessianReader
-    from landscape.storage.runs import RunReader as RunReader
-    from landscape.storage.views import GeometryFile as GeometryFile
-    from landscape.storage.views import HessianFile as HessianFile
-    from landscape.storage.views import RunFile as RunFile
-    from landscape.storage.views import open_geometry as open_geometry
-    from landscape.storage.views import open_hessian as open_hessian
-    from landscape.storage.views import open_run as open_run
-    from landscape.sweep.plan import SweepConfig as SweepConfig
-    from landscape.sweep.plan import load_sweep as load_sweep
-    from landscape.sweep.plan import sweep_runs as sweep_runs
-    from landscape.sweep.run import run_sweep as run_sweep
     from landscape.training.ensemble import ensemble as ensemble
     from landscape.training.loop import train as train
     from landscape.training.loop import train_ensemble as train_ensemble
@@ -71,14 +71,14 @@ _NAMES = {
     "training.loop": "train train_ensemble",
     "training.ensemble": "ensemble",
     "training.recorder": "Recorder",
-    "analysis.hessian": "analyse",
-    "analysis.geometry": "measure_geometry",
-    "sweep.plan": "SweepConfig load_sweep sweep_runs",
-    "sweep.run": "run_sweep",
+    "measure.hessian": "analyse",
+    "measure.geometry": "measure_geometry",
+    "jobs.plan": "SweepConfig load_sweep sweep_runs",
+    "jobs.run": "run_sweep",
     "report.page": "write_report",
-    "storage.views": "open_run open_hessian open_geometry RunFile HessianFile GeometryFile",
-    "storage.runs": "RunReader",
-    "storage.hessians": "HessianReader",
+    "files.views": "open_run open_hessian open_geometry RunFile HessianFile GeometryFile",
+    "files.runs": "RunReader",
+    "files.hessians": "HessianReader",
     "curvature.objective": "Objective",
     "curvature.losses": "cross_entropy mse",
     "curvature.operators": "HessianOperator MatrixOperator product_error",
@@ -89,8 +89,8 @@ _NAMES = {
     "curvature.coupling": "coupling CouplingResult principal_angles",
     "curvature.excess": "excess_index Excess",
     "curvature.deflation": "Deflated",
-    "problems.embedding_mlp.gauge": "GaugeTangent SoftmaxShift",
-    "problems.module": "ModuleProblem",
+    "models.embedding_mlp.gauge": "GaugeTangent SoftmaxShift",
+    "models.module": "ModuleProblem",
     "curvature.critical": "find_critical_point CriticalPoint",
     "curvature.trace": "trace Trace",
     "curvature.tracking": "track",

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from landscape.errors import ConfigError, lookup, note
-from landscape.storage.files import as_path, resolved
-from landscape.storage.folders import replaced_folder
-from landscape.storage.schema import STEP
-from landscape.storage.views import File
+from landscape.files.files import as_path, resolved
+from landscape.files.folders import replaced_folder
+from landscape.files.schema import STEP
+from landscape.files.views import File
 from landscape.text import printable, write_csv
 
 

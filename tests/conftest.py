@@ -26,12 +26,12 @@ from hypothesis import settings
 from torch.nn import functional as F
 
 from landscape import progress
-from landscape.analysis.hessian import analyse
 from landscape.cli import main as cli
 from landscape.config import HessianConfig, TrainConfig
+from landscape.files.hessians import HessianReader
+from landscape.jobs import run as sweep_run
+from landscape.measure.hessian import analyse
 from landscape.report import style
-from landscape.storage.hessians import HessianReader
-from landscape.sweep import run as sweep_run
 from landscape.training.loop import train
 
 torch.set_num_threads(1)
@@ -68,7 +68,7 @@ SMALL_TRANSFORMER = dataclasses.replace(
 SMALL = dataclasses.replace(TINY, steps=40, checkpoint_log=0, metrics_every=20)
 
 
-WHOLE_PROGRAM = ("claims", "program", "report", "sweep")
+WHOLE_PROGRAM = ("jobs", "program", "report", "trial")
 """Folders of tests that run commands from end to end; `make test-fast` leaves them out."""
 
 

@@ -29,6 +29,6 @@ class Cluster:
     @property
     def options(self) -> dict[str, Any]:
         """The parameters of submitit. Raises ConfigError for others."""
-        from landscape.sweep.slurm import options
+        from landscape.jobs.slurm import options
 
         return options(self.slurm)

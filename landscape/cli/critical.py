@@ -11,8 +11,8 @@ from landscape.cli.hessian import MEASURED, METHOD
 from landscape.cli.printing import say
 from landscape.config import MOST, AnalysisConfig
 from landscape.errors import UNFINISHED, working_on
+from landscape.models.embedding_mlp.blocks import CLAIM
 from landscape.options import field, required
-from landscape.problems.embedding_mlp.blocks import CLAIM
 from landscape.text import printable
 
 
@@ -63,8 +63,8 @@ class Critical(Command):
     quiet: bool = field(False, "No progress bar.")
 
     def execute(self) -> int:
-        from landscape.analysis.critical import ENDS, refine
-        from landscape.storage.files import critical_file
+        from landscape.files.files import critical_file
+        from landscape.measure.critical import ENDS, refine
 
         out = self.out or critical_file(self.run, self.step)
         with working_on(out):

@@ -39,8 +39,8 @@ class Export(Command):
 
     def execute(self) -> int:
         from landscape.exports import FORMS, export, require
+        from landscape.files.files import resolved
         from landscape.progress import clock
-        from landscape.storage.files import resolved
 
         asked = {form: out for form in FORMS if (out := getattr(self, form)) is not None}
         if not asked:

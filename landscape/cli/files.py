@@ -18,7 +18,7 @@ from landscape.options import field, required
 from landscape.text import printable
 
 if TYPE_CHECKING:
-    from landscape.storage.inspect import FileState
+    from landscape.files.inspect import FileState
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Check(_OfFile):
     )
 
     def execute(self) -> int:
-        from landscape.storage.inspect import repair
+        from landscape.files.inspect import repair
 
         state = _look(self.file)
         if self.repair and (state.damage or not state.finished):
@@ -81,9 +81,9 @@ class Check(_OfFile):
 
 def _look(path: Path) -> FileState:
     """A file with all that is to be said of what it lacks."""
-    from landscape.analysis import fields
+    from landscape.files.inspect import inspect, younger
+    from landscape.measure import fields
     from landscape.progress import clock
-    from landscape.storage.inspect import inspect, younger
     from landscape.training import tables as run
 
     with clock("reading"):

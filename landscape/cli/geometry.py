@@ -36,8 +36,8 @@ class Geometry(Command):
     quiet: bool = field(False, "No progress bar.")
 
     def execute(self) -> int:
-        from landscape.analysis.geometry import measure_geometry, summary
-        from landscape.storage.files import geometry_file
+        from landscape.files.files import geometry_file
+        from landscape.measure.geometry import measure_geometry, summary
 
         with working_on(self.out or geometry_file(self.run)):
             path = measure_geometry(self.run, self.out, self.overwrite, self.quiet, self.device)

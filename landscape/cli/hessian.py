@@ -12,14 +12,14 @@ from landscape.cli.declared import Command, RunFile
 from landscape.cli.printing import say
 from landscape.config import HessianConfig
 from landscape.errors import UNFINISHED, ConfigError, NumericsError, working_on
+from landscape.models.embedding_mlp.blocks import BALANCED
 from landscape.options import field, required
-from landscape.problems.embedding_mlp.blocks import BALANCED
 from landscape.ranks.launch import PATIENCE, Launch, launched
 from landscape.text import printable
 
 if TYPE_CHECKING:
+    from landscape.files.hessians import HessianReader
     from landscape.ranks.group import Ranks
-    from landscape.storage.hessians import HessianReader
 
 MEASURED = ("blocks", "k", "objective", "problem", "eigenvectors")
 METHOD = (
@@ -80,7 +80,7 @@ class Hessian(Command):
             raise ConfigError("verify, fsync and jobs are options of executor local", "leave them out")
 
     def execute(self) -> int:
-        from landscape.storage.files import hessian_file
+        from landscape.files.files import hessian_file
 
         out = self.out or hessian_file(self.run)
         with working_on(out):
@@ -98,7 +98,7 @@ class Hessian(Command):
             )
         with joined(launch, self.patience) as ranks:
             if ranks.rank:
-                from landscape.analysis.hessian import follow
+                from landscape.measure.hessian import follow
 
                 return follow(self.run, self.analysis, ranks)
             result = self._measure(out, ranks)
@@ -108,7 +108,7 @@ class Hessian(Command):
 
     def _submit(self, out: Path) -> int:
         """Submit jobs, and print which."""
-        from landscape.sweep.steps import submit_analysis
+        from landscape.jobs.steps import submit_analysis
 
         submitted = submit_analysis(
             self.run, self.analysis, out, self.cluster.pack, self.cluster.options, self.overwrite
@@ -117,7 +117,7 @@ class Hessian(Command):
         return 0
 
     def _measure(self, out: Path, ranks: Ranks | None = None) -> HessianReader:
-        from landscape.analysis.hessian import analyse
+        from landscape.measure.hessian import analyse
 
         jobs = 0 if ranks else self.jobs
         return analyse(self.run, self.analysis, out, self.overwrite, self.quiet, self.fsync, jobs, ranks)
@@ -126,7 +126,7 @@ class Hessian(Command):
         """Compare with other tools if asked to, and print; returns the exit code."""
         opinions = []
         if self.verify:
-            from landscape.analysis.verify import verify
+            from landscape.measure.verify import verify
 
             opinions = verify(self.run, result, self.quiet)
         if self.csv:

@@ -10,8 +10,8 @@ from landscape.cli.declared import Command, RunFile
 from landscape.cli.printing import say
 from landscape.config import AnalysisConfig, SliceConfig
 from landscape.errors import working_on
+from landscape.models.embedding_mlp.blocks import BALANCED
 from landscape.options import field, required
-from landscape.problems.embedding_mlp.blocks import BALANCED
 from landscape.text import printable
 
 
@@ -45,11 +45,11 @@ class Slice(Command):
     quiet: bool = field(False, "No progress bar.")
 
     def execute(self) -> int:
-        from landscape.analysis.slices import slice_checkpoint
+        from landscape.files.files import as_path, unmade
+        from landscape.files.folders import replaced_folder
+        from landscape.measure.slices import slice_checkpoint
         from landscape.report.figures.slices import slices
         from landscape.report.style import save_figure, style
-        from landscape.storage.files import as_path, unmade
-        from landscape.storage.folders import replaced_folder
 
         analysis = AnalysisConfig(
             problem=self.problem,

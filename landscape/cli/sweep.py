@@ -18,7 +18,7 @@ from landscape.options import field, required
 from landscape.text import printable
 
 if TYPE_CHECKING:
-    from landscape.sweep.plan import SweepConfig
+    from landscape.jobs.plan import SweepConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,21 +65,21 @@ class Sweep(Command):
             raise ConfigError("status and cancel are two commands", "give one of them")
 
     def execute(self) -> int:
-        from landscape.sweep.plan import load_sweep
+        from landscape.jobs.plan import load_sweep
 
         config = load_sweep(self.config)
         with working_on(self.out):
             if self.status:
                 return self._show(config)
             if self.cancel:
-                from landscape.sweep.status import stop
+                from landscape.jobs.status import stop
 
                 say(stop(config, self.out))
                 return 0
             return self._submit(config) if self.executor == "slurm" else self._run(config)
 
     def _run(self, config: SweepConfig) -> int:
-        from landscape.sweep.run import run_sweep
+        from landscape.jobs.run import run_sweep
 
         jobs = 0 if self.executor == "debug" else self.jobs
         result = run_sweep(config, self.out, jobs, self.overwrite, self.quiet)
@@ -100,14 +100,14 @@ class Sweep(Command):
         return 1 if result.failures else UNFINISHED if result.unconverged else 0
 
     def _submit(self, config: SweepConfig) -> int:
-        from landscape.sweep.run import submit_sweep
+        from landscape.jobs.run import submit_sweep
 
         submitted = submit_sweep(config, self.out, self.cluster.pack, self.cluster.options, self.overwrite)
         say(tables.submissions(submitted, self.json))
         return 0
 
     def _show(self, config: SweepConfig) -> int:
-        from landscape.sweep.status import status
+        from landscape.jobs.status import status
 
         found = status(config, self.out)
         if self.json:

@@ -12,16 +12,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from landscape.analysis.fields import ROOT
-from landscape.storage import schema
+from landscape.files import schema
+from landscape.measure.fields import ROOT
 from landscape.text import csv_text, first_few, printable
 
 if TYPE_CHECKING:
-    from landscape.analysis.verify import Verification
-    from landscape.storage.hessians import HessianReader
-    from landscape.storage.inspect import FileState
-    from landscape.sweep.slurm import Submission
-    from landscape.sweep.status import SweepStatus
+    from landscape.files.hessians import HessianReader
+    from landscape.files.inspect import FileState
+    from landscape.jobs.slurm import Submission
+    from landscape.jobs.status import SweepStatus
+    from landscape.measure.verify import Verification
 
 _FEW = 20
 """Datasets of a table that are listed by name."""
@@ -29,7 +29,7 @@ _FEW = 20
 
 def measurements(result: HessianReader) -> str:
     """The table by step and block, the table by step, and notes."""
-    from landscape.analysis.tables import by_block, by_step, filled, notes
+    from landscape.measure.tables import by_block, by_step, filled, notes
 
     shown = align(filled(by_block(result)), keys=2), align(filled(by_step(result)))
     return "\n\n".join([*shown, "\n".join(notes(result))])
@@ -178,7 +178,7 @@ def known(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def hessian_document(out: Path, result: HessianReader, **more: Any) -> str:
     """The contents of a Hessian file as one JSON document."""
-    from landscape.storage.contents import known_attributes
+    from landscape.files.contents import known_attributes
 
     return document(
         {
@@ -194,7 +194,7 @@ def hessian_document(out: Path, result: HessianReader, **more: Any) -> str:
 
 def geometry_document(path: Path) -> str:
     """The contents of a geometry file as one JSON document."""
-    from landscape.storage.views import GeometryFile
+    from landscape.files.views import GeometryFile
 
     with GeometryFile(path) as file:
         data, numbers = file.measurements.load(), file.numbers["number"].values
@@ -207,7 +207,7 @@ def geometry_document(path: Path) -> str:
 
 def hessian_csv(path: Path) -> str:
     """The measurements of a Hessian file that belong to a step and a block, as CSV."""
-    from landscape.storage.views import HessianFile
+    from landscape.files.views import HessianFile
 
     with HessianFile(path) as file:
         return csv_text(file.to_dataframe()).rstrip("\n")
@@ -215,7 +215,7 @@ def hessian_csv(path: Path) -> str:
 
 def geometry_csv(path: Path) -> str:
     """The measurements of a geometry file that belong to a step, as CSV."""
-    from landscape.storage.views import GeometryFile
+    from landscape.files.views import GeometryFile
 
     with GeometryFile(path) as file:
         return csv_text(file.to_dataframe()).rstrip("\n")

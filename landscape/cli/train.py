@@ -133,7 +133,7 @@ def base_config(argv: Sequence[str]) -> TrainConfig:
         return preset("quick")
     base = preset(known.preset)
     if known.resume and known.out.exists():
-        from landscape.storage.runs import RunReader
+        from landscape.files.runs import RunReader
 
         with RunReader(known.out) as reader:
             # Of another's run, which is refused in due course, the options are not known.
@@ -145,6 +145,6 @@ def base_config(argv: Sequence[str]) -> TrainConfig:
 
 def _path(text: str) -> Path:
     # Only here, as --help need not wait for the modules of files.
-    from landscape.storage.files import as_path
+    from landscape.files.files import as_path
 
     return as_path(text)

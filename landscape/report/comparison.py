@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from landscape.errors import LandscapeError
-from landscape.problems.embedding_mlp.blocks import CLAIM
+from landscape.models.embedding_mlp.blocks import CLAIM
 from landscape.report.figures.captions import option, symbol, varied
 from landscape.report.figures.numbers import STABLE, BlockNumbers, Numbers, PairNumbers, bracket, numbers
 from landscape.report.figures.sources import Source, leaving_out

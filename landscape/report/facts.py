@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from landscape.problems.embedding_mlp.blocks import CLAIM
+from landscape.models.embedding_mlp.blocks import CLAIM
 from landscape.text import printable
 
 if TYPE_CHECKING:

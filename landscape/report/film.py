@@ -11,12 +11,12 @@ import xarray
 from matplotlib.colors import to_hex
 from numpy.typing import NDArray
 
+from landscape.files.schema import LEVELS
 from landscape.report.figures.captions import network
 from landscape.report.figures.embedding import keys_of, planes
 from landscape.report.figures.numbers import numbers
 from landscape.report.figures.sources import Source
 from landscape.report.style import colour, palette, shades
-from landscape.storage.schema import LEVELS
 from landscape.text import printable
 
 Floats = NDArray[np.float64]

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from landscape.problems.embedding_mlp.blocks import CLAIM, CONTROL
+from landscape.files.runs import GROKKED, MEMORISED
+from landscape.models.embedding_mlp.blocks import CLAIM, CONTROL
 from landscape.report.figures.numbers import (
     STABLE,
     STABLE_FOR,
@@ -25,7 +26,6 @@ from landscape.report.figures.numbers import (
 )
 from landscape.report.figures.settings import by_setting, settings, spread_over
 from landscape.report.figures.sources import Source
-from landscape.storage.runs import GROKKED, MEMORISED
 
 
 def findings(sources: Sequence[Source]) -> list[str]:

@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import landscape
-from landscape.analysis.tables import BOUND, by_block, by_step, filled, has_bounds, pair_shown
 from landscape.choices.tasks import TEXT
 from landscape.errors import ArgumentError, ConfigError, FileError, require_jobs, warn
-from landscape.problems.embedding_mlp.blocks import RATE_RATIO
-from landscape.problems.factory import load, unlike_source
+from landscape.files.files import as_path, resolved, sha256
+from landscape.files.folders import replaced_folder
+from landscape.files.hessians import HessianReader
+from landscape.files.runs import GROK, MEMORISE
+from landscape.measure.tables import BOUND, by_block, by_step, filled, has_bounds, pair_shown
+from landscape.models.embedding_mlp.blocks import RATE_RATIO
+from landscape.models.factory import load, unlike_source
 from landscape.progress import clock
 from landscape.report.comparison import compared, side_by_side
 from landscape.report.drawing import Section, draw_all
@@ -23,10 +27,6 @@ from landscape.report.figures.numbers import step_text
 from landscape.report.figures.sources import NOT_KNOWN, Source, open_sources
 from landscape.report.film import CHARTS, GEOMETRY, SPECTRUM, film
 from landscape.report.findings import findings
-from landscape.storage.files import as_path, resolved, sha256
-from landscape.storage.folders import replaced_folder
-from landscape.storage.hessians import HessianReader
-from landscape.storage.runs import GROK, MEMORISE
 from landscape.text import markdown, printable
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from landscape.errors import note
-from landscape.problems.embedding_mlp.blocks import LOOKS as OF_MLP
-from landscape.problems.transformer.looks import LOOKS as OF_TRANSFORMER
+from landscape.models.embedding_mlp.blocks import LOOKS as OF_MLP
+from landscape.models.transformer.looks import LOOKS as OF_TRANSFORMER
 from landscape.text import write_csv
 
 if TYPE_CHECKING:

@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from landscape import problems
+from landscape import models
 from landscape.choices.optimizers import EPSILON, OPTIMIZERS
 from landscape.config import TrainConfig
 from landscape.curvature.operators import LinearMap
 from landscape.curvature.random_start import RandomRun
 from landscape.curvature.tracking import scaled
 from landscape.curvature.vectors import seeded
-from landscape.problems.problem import hessian
+from landscape.models.problem import hessian
 
 SHARE = 0.5
 """Share of the stable limit: of a quadratic, gradient descent at half its limit is the step 1 / lambda_max."""
@@ -69,7 +69,7 @@ def edge_ratio(config: TrainConfig, data: Any, theta: dict[str, Tensor], v: Tens
     Decoupled decay multiplies E by 1 - c lr weight_decay, which grows from 2 on; c stays within `SHARE` of that, too.
     """
     rule = OPTIMIZERS[config.optimizer]
-    problem = problems.of_config(config, data, theta["E"].device.type)
+    problem = models.of_config(config, data, theta["E"].device.type)
     H_E = hessian(problem, theta, 0.0 if rule.decoupled else config.weight_decay).block(["E"])
     diagonal = torch.ones_like(theta["E"])
     if rule.second_moments:

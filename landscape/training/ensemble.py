@@ -11,7 +11,7 @@ from typing import Any
 
 from landscape.config import TrainConfig
 from landscape.errors import ArgumentError, ConfigError, require_config
-from landscape.storage.files import as_path, require_name
+from landscape.files.files import as_path, require_name
 from landscape.text import counted
 
 VARIABLE = ("lr", "lr_ratio", "weight_decay", "init_scale_E", "init_scale_W")

@@ -12,18 +12,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from landscape import problems
+from landscape import models
 from landscape.choices.samplers import SAMPLERS
 from landscape.curvature.lanczos import eigsh
 from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator
 from landscape.errors import LandscapeError
-from landscape.problems.embedding_mlp.model import MLP
-from landscape.problems.embedding_mlp.tables import singular_values
-from landscape.problems.networks import Batch, scores
-from landscape.problems.tasks import TRAIN
+from landscape.files.runs import Arrays
+from landscape.models.embedding_mlp.model import MLP
+from landscape.models.embedding_mlp.tables import singular_values
+from landscape.models.networks import Batch, scores
+from landscape.models.tasks import TRAIN
 from landscape.progress import Bar
-from landscape.storage.runs import Arrays
 from landscape.training.edge import edge_ratio
 from landscape.training.member import Member
 from landscape.training.optimizers import Optimizer
@@ -39,7 +39,7 @@ class Group:
         self.members, self.config, self.device = members, members[0].config, device
         self.step = int(states[0]["step"])
         tokens, labels = (_in_common([getattr(m.data, name) for m in members]) for name in ("tokens", "labels"))
-        self.networks = problems.make_networks(self.config, states, tokens, labels, device)
+        self.networks = models.make_networks(self.config, states, tokens, labels, device)
         self.optimizer = Optimizer(
             [m.config for m in members],
             self.networks,

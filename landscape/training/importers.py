@@ -20,12 +20,9 @@ from torch import Tensor
 
 from landscape.curvature.modules import plain_names
 from landscape.errors import ConfigError, FileError
-from landscape.progress import Bar
-from landscape.provenance import provenance
-from landscape.results import Result
-from landscape.storage import schema
-from landscape.storage.disk import Disk, TableWriter
-from landscape.storage.files import (
+from landscape.files import schema
+from landscape.files.disk import Disk, TableWriter
+from landscape.files.files import (
     REPLACE,
     as_path,
     make_folder,
@@ -34,9 +31,12 @@ from landscape.storage.files import (
     refuse_foreign,
     require_writable,
 )
-from landscape.storage.guard import RATIO, ROOM
-from landscape.storage.making import new_file
-from landscape.storage.writing import sole_writer
+from landscape.files.guard import RATIO, ROOM
+from landscape.files.making import new_file
+from landscape.files.writing import sole_writer
+from landscape.progress import Bar
+from landscape.provenance import provenance
+from landscape.results import Result
 from landscape.text import first_few
 from landscape.training.names import steps_of
 from landscape.training.recorded import Form, array, buffer_forms, config, difference, form, scales, tables

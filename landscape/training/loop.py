@@ -28,15 +28,15 @@ from landscape.errors import (
     require_config,
     warn,
 )
-from landscape.problems.fields import axes, number_of_parameters, parameters
+from landscape.files import schema
+from landscape.files.files import as_path, make_folder, output, refuse_existing, refuse_foreign
+from landscape.files.making import require_room
+from landscape.files.runs import GROK, MEMORISE, RunReader
+from landscape.files.writing import sole_writer
+from landscape.models.fields import axes, number_of_parameters, parameters
 from landscape.progress import Bar
 from landscape.results import Result
 from landscape.signals import stop_signals
-from landscape.storage import schema
-from landscape.storage.files import as_path, make_folder, output, refuse_existing, refuse_foreign
-from landscape.storage.making import require_room
-from landscape.storage.runs import GROK, MEMORISE, RunReader
-from landscape.storage.writing import sole_writer
 from landscape.training.ensemble import VARIABLE
 from landscape.training.group import Group
 from landscape.training.member import RESUMABLE, UNSTORED, Member, difference, rooms

@@ -15,17 +15,17 @@ import numpy as np
 from landscape.choices.optimizers import OPTIMIZERS
 from landscape.config import TrainConfig, replace, to_json
 from landscape.errors import ConfigError, FileError
-from landscape.problems import initial, of_config
-from landscape.problems.fields import read_problem
-from landscape.problems.fit import require_own_data
-from landscape.problems.tasks import TEST, TRAIN, Ints, make_data
+from landscape.files import schema
+from landscape.files.layout import misfit
+from landscape.files.making import Rooms
+from landscape.files.runs import RETRAIN, Arrays, RunReader
+from landscape.files.strings import COPY_AGAIN
+from landscape.files.writer import Writer
+from landscape.models import initial, of_config
+from landscape.models.fields import read_problem
+from landscape.models.fit import require_own_data
+from landscape.models.tasks import TEST, TRAIN, Ints, make_data
 from landscape.provenance import provenance
-from landscape.storage import schema
-from landscape.storage.layout import misfit
-from landscape.storage.making import Rooms
-from landscape.storage.runs import RETRAIN, Arrays, RunReader
-from landscape.storage.strings import COPY_AGAIN
-from landscape.storage.writer import Writer
 from landscape.training.edge import Climb
 from landscape.training.samplers import BatchSampler
 from landscape.training.schedule import checkpoint_schedule

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from landscape.errors import ArgumentError
-from landscape.storage.schema import NUMBERS, OPTIMIZER, PARAMETER, Field, Table
+from landscape.files.schema import NUMBERS, OPTIMIZER, PARAMETER, Field, Table
 from landscape.training.recorded import Forms, array
 
 _MEANINGS = {

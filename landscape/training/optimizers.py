@@ -9,8 +9,8 @@ from torch import Tensor
 
 from landscape.choices.optimizers import OPTIMIZERS
 from landscape.config import TrainConfig
-from landscape.problems.embedding_mlp.tables import shrink, subgradient
-from landscape.problems.networks import Networks
+from landscape.models.embedding_mlp.tables import shrink, subgradient
+from landscape.models.networks import Networks
 
 
 class Optimizer:

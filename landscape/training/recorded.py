@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from landscape.errors import ArgumentError
-from landscape.problems.blocks import Blocks, Pairs, declared, named_blocks
-from landscape.problems.problem import plain_axes
-from landscape.problems.state import stored_type
-from landscape.storage.layout import NAME
-from landscape.storage.runs import RunReader
-from landscape.storage.schema import BUFFERS, NUMBERS, PARAMETER, RECORDED, STEP, UNKNOWN, Field, Scales, Table
+from landscape.files.layout import NAME
+from landscape.files.runs import RunReader
+from landscape.files.schema import BUFFERS, NUMBERS, PARAMETER, RECORDED, STEP, UNKNOWN, Field, Scales, Table
+from landscape.models.blocks import Blocks, Pairs, declared, named_blocks
+from landscape.models.problem import plain_axes
+from landscape.models.state import stored_type
 from landscape.text import first_few
 
 _METRIC_STEP = "metric_step"

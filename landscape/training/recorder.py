@@ -19,19 +19,19 @@ from torch import Tensor, nn
 
 from landscape.curvature.modules import first_names, plain_names
 from landscape.errors import ArgumentError, FileError
-from landscape.problems.blocks import Blocks, Pairs
-from landscape.problems.state import buffers, every_name
+from landscape.files import schema
+from landscape.files.contents import ROWS
+from landscape.files.files import as_path, make_folder, output, refuse_existing, refuse_foreign
+from landscape.files.making import require_room
+from landscape.files.runs import RunReader
+from landscape.files.schema import BUFFERS, OPTIMIZER, PARAMETER, Scales, Table
+from landscape.files.writer import Writer
+from landscape.files.writing import sole_writer
+from landscape.models.blocks import Blocks, Pairs
+from landscape.models.state import buffers, every_name
 from landscape.provenance import provenance
 from landscape.results import Shown
 from landscape.signals import delayed_signals
-from landscape.storage import schema
-from landscape.storage.contents import ROWS
-from landscape.storage.files import as_path, make_folder, output, refuse_existing, refuse_foreign
-from landscape.storage.making import require_room
-from landscape.storage.runs import RunReader
-from landscape.storage.schema import BUFFERS, OPTIMIZER, PARAMETER, Scales, Table
-from landscape.storage.writer import Writer
-from landscape.storage.writing import sole_writer
 from landscape.training.optimizer_state import OptimizerState, tables_of
 from landscape.training.recorded import (
     Form,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from landscape.choices.samplers import SAMPLERS
 from landscape.config import TrainConfig
-from landscape.problems.tasks import Floats, Ints, operands
+from landscape.models.tasks import Floats, Ints, operands
 
 
 class BatchSampler:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from landscape.config import TrainConfig
 from landscape.errors import ConfigError
+from landscape.files.contents import ROWS
 from landscape.options import flag_of
-from landscape.storage.contents import ROWS
 
 SCHEDULE = ("steps", "metrics_every", "checkpoint_every", "checkpoint_log", "checkpoint_at")
 """Options that give the steps of checkpoints and metrics."""

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 
 from landscape.choices.optimizers import OPTIMIZERS
 from landscape.config import TrainConfig, replace
-from landscape.problems import fields
-from landscape.problems.embedding_mlp.fields import PARAMETERS
-from landscape.problems.text import read_text
-from landscape.storage.inspect import FileState
-from landscape.storage.schema import Field, Scales, Table
+from landscape.files.inspect import FileState
+from landscape.files.schema import Field, Scales, Table
+from landscape.models import fields
+from landscape.models.embedding_mlp.fields import PARAMETERS
+from landscape.models.text import read_text
 from landscape.training.schedule import SCHEDULE, checkpoint_schedule
 
 SIGMA = ("E", "W")

@@ -18,7 +18,6 @@ import torch
 from conftest import TINY
 from torch import nn
 
-from landscape.analysis.quantities import QUANTITIES, found_in
 from landscape.choices.activations import ACTIVATIONS, activation
 from landscape.choices.optimizers import OPTIMIZERS
 from landscape.choices.registry import Registry
@@ -26,7 +25,8 @@ from landscape.choices.samplers import SAMPLERS, sampler
 from landscape.choices.tasks import TASKS, task
 from landscape.config import TrainConfig, preset, replace, to_json
 from landscape.errors import ConfigError, LandscapeError
-from landscape.problems.tasks import make_data
+from landscape.measure.quantities import QUANTITIES, found_in
+from landscape.models.tasks import make_data
 from landscape.report.figures import FAMILIES
 from landscape.report.figures.families import family
 from landscape.training.loop import train

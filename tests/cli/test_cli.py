@@ -19,12 +19,12 @@ from helpers.commands import Refusal
 import landscape
 from landscape.cli import main as cli
 from landscape.config import PRESETS, TrainConfig, preset, to_json
-from landscape.problems.embedding_mlp.model import MLP
-from landscape.storage import schema
-from landscape.storage.disk import Disk, TableWriter
-from landscape.storage.files import open_file
-from landscape.storage.hessians import HessianReader
-from landscape.storage.runs import RunReader
+from landscape.files import schema
+from landscape.files.disk import Disk, TableWriter
+from landscape.files.files import open_file
+from landscape.files.hessians import HessianReader
+from landscape.files.runs import RunReader
+from landscape.models.embedding_mlp.model import MLP
 
 NUCLEAR = ["--model", "tables", "--penalty", "nuclear"]
 FLAGS = ["--p", "7", "--embed-dim", "4", "--hidden", "8", "--batch-size", "16", "--steps", "20", "--quiet"]
@@ -355,7 +355,7 @@ def test_derivatives_do_without_sympy(run_file: Path, tmp_path: Path) -> None:
     """torch imports it, a second of each process, for the shape of what a derivative is weighted with."""
     code = (
         "import sys; from pathlib import Path; from landscape.config import HessianConfig; "
-        "from landscape.analysis.hessian import analyse; "
+        "from landscape.measure.hessian import analyse; "
         f"analyse(Path({str(run_file)!r}), HessianConfig(steps='0', blocks=('E',), device='cpu'), "
         f"Path({str(tmp_path / 'h.h5')!r}), quiet=True, jobs=0); "
         "assert 'torch' in sys.modules and 'sympy' not in sys.modules"

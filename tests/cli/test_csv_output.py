@@ -12,7 +12,7 @@ import pytest
 
 from landscape import open_geometry
 from landscape.cli import main as cli
-from landscape.storage.hessians import HessianReader
+from landscape.files.hessians import HessianReader
 
 Rows = list[dict[str, str]]
 TINY = ["--p", "7", "--embed-dim", "4", "--hidden", "4", "--steps", "4", "--device", "cpu", "--quiet"]

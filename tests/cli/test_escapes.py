@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from landscape.cli import main as cli
 from landscape.errors import LandscapeError, complain, warn
-from landscape.storage.hessians import HessianReader
+from landscape.files.hessians import HessianReader
 from landscape.text import csv_cell, markdown, printable, write_csv
 
 TEXTS = ("landscape_version", "git_commit", "torch_version", "device", "hostname", "created", "run_id", "argv")

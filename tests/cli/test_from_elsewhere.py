@@ -18,7 +18,7 @@ import torch
 from helpers.commands import SMALL
 
 from landscape.cli import main as cli
-from landscape.sweep.slurm import _room
+from landscape.jobs.slurm import _room
 from landscape.training.recorder import Recorder
 
 MINE = """

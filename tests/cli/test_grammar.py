@@ -20,9 +20,9 @@ from landscape.cli.grammar import parse, plain
 from landscape.cli.main import COMMANDS
 from landscape.config import HessianConfig, TrainConfig
 from landscape.errors import ConfigError
+from landscape.files.hessians import HessianReader
+from landscape.models.choice import in_order
 from landscape.options import field
-from landscape.problems.choice import in_order
-from landscape.storage.hessians import HessianReader
 from landscape.training.loop import is_begun, train
 
 

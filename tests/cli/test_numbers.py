@@ -13,7 +13,7 @@ from helpers.commands import HUGE, Refusal
 
 from landscape.config import AnalysisConfig, HessianConfig, TrainConfig
 from landscape.errors import ConfigError
-from landscape.sweep.plan import MOST_RUNS, SweepConfig
+from landscape.jobs.plan import MOST_RUNS, SweepConfig
 from landscape.training.ensemble import MOST_RUNS as SIDE_BY_SIDE
 
 

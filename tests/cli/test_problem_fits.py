@@ -11,8 +11,8 @@ from helpers import foreign
 from safetensors.torch import save_model
 
 from landscape.cli import main as cli
-from landscape.storage.hessians import HessianReader
-from landscape.storage.runs import RunReader
+from landscape.files.hessians import HessianReader
+from landscape.files.runs import RunReader
 from landscape.training.importers import import_checkpoints
 
 

@@ -12,9 +12,9 @@ from helpers import foreign
 
 from landscape.cli import main as cli
 from landscape.errors import FileError
-from landscape.problems.factory import Source, load, unlike_source
-from landscape.problems.problem import Problem
-from landscape.storage.files import sha256
+from landscape.files.files import sha256
+from landscape.models.factory import Source, load, unlike_source
+from landscape.models.problem import Problem
 
 PROBLEM = """
 import torch

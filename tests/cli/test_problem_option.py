@@ -15,9 +15,9 @@ from helpers.commands import Refusal
 from torch.nn import functional as F
 
 from landscape.cli import main as cli
-from landscape.storage.hessians import HessianReader
-from landscape.storage.runs import RunReader
-from landscape.storage.schema import LEVELS
+from landscape.files.hessians import HessianReader
+from landscape.files.runs import RunReader
+from landscape.files.schema import LEVELS
 
 
 def dense(users_run: Path, step: int, names: list[str]) -> torch.Tensor:

@@ -47,7 +47,7 @@ FACTORIES = {
     ),
     "a problem of one's own without a member": (
         "mine:problem",
-        "from landscape.problems.problem import Problem\n"
+        "from landscape.models.problem import Problem\n"
         "known = [*Problem.__annotations__, *(name for name in dir(Problem) if not name.startswith('_'))]\n"
         "def problem(): return type('Mine', (), dict.fromkeys(set(known) - {'plain'}))()\n",
         "returns a Mine without plain, not a problem",

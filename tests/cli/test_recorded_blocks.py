@@ -13,7 +13,7 @@ from helpers.spoiling import configure
 from landscape import Recorder
 from landscape.cli import main as cli
 from landscape.errors import ArgumentError
-from landscape.storage.hessians import HessianReader
+from landscape.files.hessians import HessianReader
 
 DECLARED = ', blocks={"first": ["0.*"], "last": ["2.weight"]}, pairs=[("first", "last")]'
 

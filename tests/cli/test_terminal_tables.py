@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from landscape.analysis.hessian import analyse
-from landscape.analysis.tables import by_block, by_step
 from landscape.cli import main as cli
 from landscape.cli.tables import measurements
 from landscape.config import HessianConfig
-from landscape.storage.hessians import HessianReader
+from landscape.files.hessians import HessianReader
+from landscape.measure.hessian import analyse
+from landscape.measure.tables import by_block, by_step
 
 
 def test_a_table_folds_to_the_terminal(tiny_hessian: HessianReader, monkeypatch: pytest.MonkeyPatch) -> None:

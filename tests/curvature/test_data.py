@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from landscape import Objective, cross_entropy, mse
 from landscape.curvature import data as data_module
-from landscape.problems.module import ModuleProblem
+from landscape.models.module import ModuleProblem
 
 WORDS, T = torch.arange(70).reshape(10, 7) * 5 % 11, 7
 TAGS = WORDS % 4

@@ -10,14 +10,14 @@ import pytest
 import torch
 from helpers.matrices import matrix
 
-from landscape.analysis.hessian import analyse
 from landscape.config import HessianConfig, TrainConfig
 from landscape.curvature.coupling import coupling, coupling_strength, spectral_norm
 from landscape.curvature.inertia import from_spectrum, saddle_index
 from landscape.curvature.lanczos import eigsh
 from landscape.curvature.operators import MatrixOperator
 from landscape.errors import NumericsError
-from landscape.problems.embedding_mlp.bounds import saddle_bound
+from landscape.measure.hessian import analyse
+from landscape.models.embedding_mlp.bounds import saddle_bound
 from landscape.training.loop import train
 
 

@@ -15,8 +15,7 @@ from helpers.draws import drawn, draws
 from helpers.matrices import Diagonal
 from numpy.typing import NDArray
 
-from landscape import problems
-from landscape.analysis.hessian import analyse
+from landscape import models
 from landscape.cli.tables import measurements
 from landscape.config import HessianConfig, TrainConfig
 from landscape.curvature import lanczos
@@ -24,8 +23,9 @@ from landscape.curvature.inertia import saddle_index
 from landscape.curvature.lanczos import EigenResult, eigsh, operator_norm
 from landscape.curvature.operators import MatrixOperator
 from landscape.curvature.random_start import RandomRun, kuczynski_wozniakowski, least_component
-from landscape.problems.problem import hessian, tensors
-from landscape.storage.runs import RunReader
+from landscape.files.runs import RunReader
+from landscape.measure.hessian import analyse
+from landscape.models.problem import hessian, tensors
 from landscape.training.loop import train
 
 Array = NDArray[np.float64]
@@ -102,7 +102,7 @@ def real_blocks(
     for i, config in enumerate(configs):
         train(config, folder / f"{i}.h5", quiet=True)
         with RunReader(folder / f"{i}.h5") as reader:
-            problem = problems.of_run(reader, "cpu")
+            problem = models.of_run(reader, "cpu")
             for step in map(int, steps.split(",")):
                 whole = hessian(problem, tensors(problem, reader.checkpoint(step)), 0.0)
                 for block in blocks:

@@ -17,9 +17,9 @@ from landscape.config import TrainConfig
 from landscape.curvature.losses import cross_entropy, mse
 from landscape.curvature.objective import Loss, Objective
 from landscape.curvature.operators import HessianOperator, MatrixOperator, Part, product_error
-from landscape.problems.embedding_mlp.model import MLP
-from landscape.problems.embedding_mlp.products import Passes
-from landscape.problems.tasks import TRAIN, make_data
+from landscape.models.embedding_mlp.model import MLP
+from landscape.models.embedding_mlp.products import Passes
+from landscape.models.tasks import TRAIN, make_data
 
 PARTS = get_args(Part)
 SMOOTHING = 0.2

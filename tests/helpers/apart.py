@@ -23,8 +23,8 @@ import numpy as np
 from tqdm import tqdm
 
 from landscape.cli import main as cli
-from landscape.storage.hessians import HessianReader
-from landscape.storage.writer import Writer
+from landscape.files.hessians import HessianReader
+from landscape.files.writer import Writer
 
 PATIENCE = 180.0
 """Seconds for which a command may use no CPU. It has no limit otherwise: a busy machine may starve it for minutes."""
@@ -37,15 +37,15 @@ SERVER.set_forkserver_preload(
         "isal.isal_zlib",
         "jinja2",
         "landscape.cli.main",
-        "landscape.analysis.critical",
+        "landscape.measure.critical",
         "landscape.report.page",
         "landscape.report.style",
-        "landscape.sweep.run",
-        "landscape.problems.embedding_mlp.networks",
-        "landscape.problems.embedding_mlp.plain",
-        "landscape.problems.embedding_mlp.problem",
-        "landscape.problems.transformer.networks",
-        "landscape.problems.transformer.problem",
+        "landscape.jobs.run",
+        "landscape.models.embedding_mlp.networks",
+        "landscape.models.embedding_mlp.plain",
+        "landscape.models.embedding_mlp.problem",
+        "landscape.models.transformer.networks",
+        "landscape.models.transformer.problem",
         "landscape.curvature.excess",
         "landscape.curvature.pencil",
         "landscape.curvature.tracking",

@@ -17,11 +17,11 @@ import numpy as np
 from helpers.apart import PATIENCE, Kill, Outcome, run_apart
 from tqdm import tqdm
 
-from landscape.analysis.hessian import analyse
 from landscape.config import HessianConfig, TrainConfig
-from landscape.storage.hessians import HessianReader
-from landscape.storage.runs import RunReader
-from landscape.storage.writer import Writer
+from landscape.files.hessians import HessianReader
+from landscape.files.runs import RunReader
+from landscape.files.writer import Writer
+from landscape.measure.hessian import analyse
 from landscape.training.loop import train
 
 PAGE = 4096

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from landscape.cli import main as cli
+from landscape.files import schema
+from landscape.files.schema import Field, Table
+from landscape.files.writer import Writer
 from landscape.provenance import provenance
-from landscape.storage import schema
-from landscape.storage.schema import Field, Table
-from landscape.storage.writer import Writer
 
 Arrays = Mapping[str, np.ndarray[Any, Any]]
 

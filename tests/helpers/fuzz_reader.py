@@ -34,11 +34,11 @@ from hypothesis import strategies as st
 
 import landscape
 from landscape.errors import LandscapeError
-from landscape.storage import schema
-from landscape.storage.contents import ATTRIBUTES, crc32_of_attributes
-from landscape.storage.files import file_schema
-from landscape.storage.hessians import HessianReader
-from landscape.storage.runs import RunReader
+from landscape.files import schema
+from landscape.files.contents import ATTRIBUTES, crc32_of_attributes
+from landscape.files.files import file_schema
+from landscape.files.hessians import HessianReader
+from landscape.files.runs import RunReader
 
 MEMORY, SECONDS = 4 << 30, 10
 OLD = sorted((Path(__file__).parents[1] / "data").glob("*.h5"))
@@ -343,7 +343,7 @@ def guided(path: Path, seconds: float, corpus: Path | None) -> None:
         assert verdict == "harmless" or verdict.startswith("named: "), verdict
 
     for name, module in list(sys.modules.items()):
-        if name.startswith("landscape.storage."):
+        if name.startswith("landscape.files."):
             kinds = (c for c in vars(module).values() if inspect.isclass(c) and c.__module__ == name)
             for function in itertools.chain(*(vars(owner).values() for owner in (module, *kinds))):
                 if inspect.isfunction(function) and function.__module__ == name:
@@ -366,8 +366,8 @@ def main() -> None:
         return _serve_forever(args.serve)
     from conftest import TINY
 
-    from landscape.analysis.hessian import analyse
     from landscape.config import HessianConfig
+    from landscape.measure.hessian import analyse
     from landscape.training.loop import train
 
     ends = time.monotonic() + args.seconds

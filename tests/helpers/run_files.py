@@ -9,7 +9,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from landscape.storage.runs import RunReader
+from landscape.files.runs import RunReader
 
 
 def contents(path: Path) -> dict[str, Any]:

@@ -27,11 +27,11 @@ from helpers.apart import MEMORY, SERVER, Kill, Label, Outcome, Row, Runner, run
 from helpers.faults import Tally
 
 from landscape.errors import LandscapeError
-from landscape.storage import schema
-from landscape.storage.files import file_schema
-from landscape.storage.hessians import HessianReader
-from landscape.storage.runs import RunReader
-from landscape.storage.table import WRITTEN
+from landscape.files import schema
+from landscape.files.files import file_schema
+from landscape.files.hessians import HessianReader
+from landscape.files.runs import RunReader
+from landscape.files.table import WRITTEN
 
 Choose = Callable[[Sequence[Any]], Any]
 """Takes one of some values: `random.Random.choice`, or a draw of Hypothesis."""

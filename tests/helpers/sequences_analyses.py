@@ -15,10 +15,10 @@ import numpy as np
 from helpers.apart import run_apart
 from helpers.sequences import Choose, Command, Kind, Ledger, register, served
 
-from landscape.analysis.fields import ROOT
 from landscape.config import TrainConfig
-from landscape.storage.folders import RECORD
-from landscape.storage.hessians import HessianReader
+from landscape.files.folders import RECORD
+from landscape.files.hessians import HessianReader
+from landscape.measure.fields import ROOT
 from landscape.training.loop import train
 
 TRACKED = ("subspace_overlap", "previous_rank", "previous_overlap", "crossings")

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from landscape.storage.runs import RunReader
-from landscape.sweep.plan import SweepRun
+from landscape.files.runs import RunReader
+from landscape.jobs.plan import SweepRun
 from landscape.workers import Workers, _attempt
 
 SIZES = {"p": 7, "tokens": 2, "embed_dim": 4, "hidden": 8, "batch_size": 16, "train_fraction": 0.6, "device": "cpu"}

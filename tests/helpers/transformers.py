@@ -14,15 +14,15 @@ import h5py
 import torch
 from torch import Tensor
 
-from landscape import problems
+from landscape import models
 from landscape.choices.optimizers import OPTIMIZERS
 from landscape.choices.samplers import SAMPLERS
 from landscape.choices.tasks import TASKS
 from landscape.config import TrainConfig
-from landscape.problems.fields import parameters
-from landscape.problems.tasks import make_data
-from landscape.problems.transformer.model import Transformer
-from landscape.problems.transformer.problem import TransformerProblem
+from landscape.models.fields import parameters
+from landscape.models.tasks import make_data
+from landscape.models.transformer.model import Transformer
+from landscape.models.transformer.problem import TransformerProblem
 
 ACTIVATIONS = {
     "relu": torch.relu,
@@ -86,7 +86,7 @@ def at_random(config: TrainConfig, seed: int = 7, spread: float = 0.3) -> dict[s
 
 def problem_of(config: TrainConfig) -> TransformerProblem:
     data = vars(make_data(config))
-    found = problems.of_config(config, data, "cpu")
+    found = models.of_config(config, data, "cpu")
     assert isinstance(found, TransformerProblem)
     return found
 

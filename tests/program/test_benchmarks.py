@@ -15,7 +15,7 @@ import pytest
 from benchmarks import checkpoints, commands, page, peers, reports
 from benchmarks.counts import Shape
 from landscape import HessianConfig, TrainConfig
-from landscape.problems.embedding_mlp.products import Passes
+from landscape.models.embedding_mlp.products import Passes
 
 ROOT = Path(__file__).parents[2]
 

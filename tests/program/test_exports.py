@@ -30,10 +30,10 @@ from landscape import Recorder, measure_geometry
 from landscape.cli import main as cli
 from landscape.errors import ConfigError
 from landscape.exports import FORMS, export
-from landscape.storage.hessians import HessianReader
-from landscape.storage.runs import RunReader
-from landscape.storage.schema import LEVELS
-from landscape.storage.views import File
+from landscape.files.hessians import HessianReader
+from landscape.files.runs import RunReader
+from landscape.files.schema import LEVELS
+from landscape.files.views import File
 
 PAGE = (Path(__file__).parents[2] / "docs/format.md").read_text()
 

@@ -15,8 +15,8 @@ QUANTITY = '''"""The Frobenius norm of a dense block."""
 
 from __future__ import annotations
 
-from landscape.analysis.quantities.quantity import Column, Quantity
-from landscape.storage.schema import Field
+from landscape.measure.quantities.quantity import Column, Quantity
+from landscape.files.schema import Field
 
 
 def compute(at, block):
@@ -89,7 +89,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a package that has two files and four entries more."""
     folder = tmp_path_factory.mktemp("copy")
     shutil.copytree(ROOT / "landscape", folder / "landscape")
-    (folder / "landscape/analysis/quantities/frobenius.py").write_text(QUANTITY)
+    (folder / "landscape/measure/quantities/frobenius.py").write_text(QUANTITY)
     (folder / "landscape/report/figures/traces.py").write_text(FIGURE)
     for name, entry in CHOICES.items():
         path = folder / f"landscape/choices/{name}.py"

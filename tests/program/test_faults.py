@@ -20,11 +20,11 @@ import pytest
 from helpers import faults
 from helpers.once import made_once
 
-from landscape.analysis.hessian import analyse
 from landscape.cli import main as cli
 from landscape.errors import FileError
-from landscape.storage.runs import RunReader
-from landscape.storage.writer import Writer
+from landscape.files.runs import RunReader
+from landscape.files.writer import Writer
+from landscape.measure.hessian import analyse
 from landscape.training.loop import train
 
 HERE = Path(__file__).parents[1] / "helpers"

@@ -91,7 +91,7 @@ def test_this_machine() -> None:
 
 UNDER_A_LIMIT = """
 import resource, sys
-import landscape.analysis.measurement, landscape.analysis.hessian
+import landscape.measure.measurement, landscape.measure.hessian
 from landscape.cli import main as cli
 from landscape.memory import free_bytes
 

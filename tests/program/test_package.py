@@ -21,9 +21,9 @@ from conftest import TINY
 from helpers.commands import SMALL
 
 import landscape
-from landscape.analysis.critical import refine
-from landscape.analysis.slices import slice_checkpoint
 from landscape.config import AnalysisConfig, SliceConfig
+from landscape.measure.critical import refine
+from landscape.measure.slices import slice_checkpoint
 
 ROOT = Path(__file__).parents[2]
 OURS = [path for path in (ROOT / "landscape").rglob("*") if path.is_file() and "__pycache__" not in path.parts]

@@ -16,14 +16,14 @@ from pathlib import Path
 import pytest
 
 from landscape import progress
-from landscape.analysis import expected
-from landscape.analysis.expected import Blocks
-from landscape.analysis.hessian import analyse
-from landscape.analysis.measurement import Measurement
 from landscape.config import HessianConfig
-from landscape.problems import of_run
+from landscape.files.runs import RunReader
+from landscape.measure import expected
+from landscape.measure.expected import Blocks
+from landscape.measure.hessian import analyse
+from landscape.measure.measurement import Measurement
+from landscape.models import of_run
 from landscape.progress import Bar, clock, duration
-from landscape.storage.runs import RunReader
 from landscape.workers import Workers, tell
 
 

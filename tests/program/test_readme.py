@@ -19,10 +19,10 @@ from helpers.drafts import DRAFT
 from helpers.vision import torchvision
 
 from landscape.cli import main as cli
+from landscape.files.hessians import HessianReader
+from landscape.files.schema import LEVELS
 from landscape.presets import PRESETS
 from landscape.report import style
-from landscape.storage.hessians import HessianReader
-from landscape.storage.schema import LEVELS
 
 ROOT = Path(__file__).parents[2]
 # The example of docs/trial.md reads the runs of the trial, which tests/claims has small ones of.

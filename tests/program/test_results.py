@@ -21,11 +21,11 @@ from matplotlib import pyplot
 
 import landscape
 from landscape import HessianOperator, MatrixOperator, Objective
-from landscape.analysis.slices import slice_checkpoint
 from landscape.config import AnalysisConfig, SliceConfig
+from landscape.jobs.plan import SweepRun
+from landscape.jobs.run import Failure, SweepResult
+from landscape.measure.slices import slice_checkpoint
 from landscape.results import Curve, Interval, Result, curves
-from landscape.sweep.plan import SweepRun
-from landscape.sweep.run import Failure, SweepResult
 from landscape.training.loop import summarise
 
 mpl.use("Agg")

@@ -23,14 +23,14 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from landscape import problems
-from landscape.analysis.hessian import analyse, open_writer
-from landscape.analysis.measurement import Measurement
+from landscape import models
 from landscape.config import HessianConfig
 from landscape.errors import FileError
-from landscape.storage.hessians import HessianReader
-from landscape.storage.runs import RunReader
-from landscape.storage.writer import Writer
+from landscape.files.hessians import HessianReader
+from landscape.files.runs import RunReader
+from landscape.files.writer import Writer
+from landscape.measure.hessian import analyse, open_writer
+from landscape.measure.measurement import Measurement
 from landscape.training.loop import train
 
 SHORT = dataclasses.replace(TINY, steps=110, checkpoint_every=10, checkpoint_log=8, metrics_every=5)
@@ -203,7 +203,7 @@ def test_an_analysis_has_room_for_the_steps_to_come(tiny_run: Path, tmp_path: Pa
     vectors = {name: h5py.File(path)["eigenvectors"][name][0] for name in found.blocks}
     rows = {"/": found.row(0), "spectrum": found.spectra(0), "density": found.densities(0), "eigenvectors": vectors}
     with RunReader(tiny_run) as run:
-        layout = Measurement(problems.of_run(run, "cpu"), config).layout()
+        layout = Measurement(models.of_run(run, "cpu"), config).layout()
     with open_writer(path, {**found.attrs, "status": "running"}, 4, *layout, found) as writer:
         writer.append(40, rows)
         writer.append(60, rows)

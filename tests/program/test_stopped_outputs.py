@@ -15,10 +15,10 @@ from helpers.apart import SERVER, Kill, run_here, run_quietly
 from helpers.sweeps import files
 
 from landscape import exports
-from landscape.analysis.geometry import measure_geometry
 from landscape.cli import main as cli
 from landscape.errors import INTERRUPTED
-from landscape.storage.views import GeometryFile
+from landscape.files.views import GeometryFile
+from landscape.measure.geometry import measure_geometry
 
 NUMBERS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 

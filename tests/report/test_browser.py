@@ -14,8 +14,8 @@ import pytest
 from helpers.browser import CHROMIUM, Browser, browser
 
 from landscape import HessianConfig, analyse, measure_geometry, open_geometry
+from landscape.files.hessians import HessianReader
 from landscape.report.page import write_report
-from landscape.storage.hessians import HessianReader
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
 EVENT = "(e => { e.value = %s; e.dispatchEvent(new Event('%s')); })(document.getElementById('%s'))"

@@ -16,8 +16,8 @@ from conftest import TINY
 from helpers import foreign
 from scipy import stats
 
-from landscape.analysis.hessian import analyse
 from landscape.config import HessianConfig
+from landscape.measure.hessian import analyse
 from landscape.report.figures.coupling import PowerLaw
 from landscape.report.page import write_report
 from landscape.report.style import new_figure, palette, plain_power, plain_powers, shades, style

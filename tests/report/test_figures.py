@@ -16,19 +16,19 @@ from conftest import TINY
 from helpers.once import made_once
 
 from landscape import open_geometry, open_hessian
-from landscape.analysis.critical import refine
-from landscape.analysis.geometry import measure_geometry
-from landscape.analysis.hessian import analyse
-from landscape.analysis.measurement import Measurement
 from landscape.config import AnalysisConfig, HessianConfig
 from landscape.errors import LandscapeError
-from landscape.problems.embedding_mlp.blocks import BLOCKS
+from landscape.files.hessians import HessianReader
+from landscape.measure.critical import refine
+from landscape.measure.geometry import measure_geometry
+from landscape.measure.hessian import analyse
+from landscape.measure.measurement import Measurement
+from landscape.models.embedding_mlp.blocks import BLOCKS
 from landscape.report.figures import FAMILIES, timeline
 from landscape.report.figures.sources import Drawn, NotDrawnError, open_sources
 from landscape.report.findings import findings
 from landscape.report.page import write_report
 from landscape.report.style import style
-from landscape.storage.hessians import HessianReader
 from landscape.training.loop import train
 
 ONE_OR_TWO = [*((block,) for block in BLOCKS), ("E", "W"), ("V", "E,W"), ("E,W", "W,V"), ("E,V", "all")]

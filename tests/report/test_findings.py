@@ -14,11 +14,11 @@ import xarray
 from conftest import TINY
 
 from landscape.cli import main as cli
+from landscape.files.inspect import repair
 from landscape.report.figures.numbers import asked_of_rates, chosen_step, median_step, numbers
 from landscape.report.figures.sources import Source, open_sources
 from landscape.report.figures.training import training_curves
 from landscape.report.findings import _couplings, findings
-from landscape.storage.inspect import repair
 from landscape.training.loop import train
 
 

@@ -16,9 +16,9 @@ from conftest import TINY
 from helpers.once import made_once
 from torch import nn
 
-from landscape.analysis.hessian import analyse
 from landscape.cli import main as cli
 from landscape.config import HessianConfig
+from landscape.measure.hessian import analyse
 from landscape.report.figures.settings import settings
 from landscape.report.figures.sources import Source, open_sources
 from landscape.report.findings import findings

@@ -22,20 +22,20 @@ from helpers.once import made_once
 from helpers.recording import small
 from helpers.run_files import poison
 
-from landscape.analysis.geometry import measure_geometry
-from landscape.analysis.hessian import analyse
-from landscape.analysis.tables import Table, by_block, by_step, filled
 from landscape.config import HessianConfig
 from landscape.errors import FileError
+from landscape.files.files import sha256
+from landscape.files.hessians import HessianReader
+from landscape.files.inspect import inspect
+from landscape.files.runs import RunReader
+from landscape.measure.geometry import measure_geometry
+from landscape.measure.hessian import analyse
+from landscape.measure.tables import Table, by_block, by_step, filled
 from landscape.report.figures import FAMILIES
 from landscape.report.figures.coupling import power_law
 from landscape.report.figures.sources import NotDrawnError, open_sources
 from landscape.report.page import write_report
 from landscape.report.style import save_figure, style
-from landscape.storage.files import sha256
-from landscape.storage.hessians import HessianReader
-from landscape.storage.inspect import inspect
-from landscape.storage.runs import RunReader
 from landscape.text import markdown
 from landscape.training.loop import train
 from landscape.training.recorder import Recorder

@@ -15,10 +15,10 @@ from conftest import TINY
 from helpers.once import made_once
 from helpers.spoiling import configure
 
-from landscape.analysis.hessian import analyse
 from landscape.cli import main as cli
 from landscape.config import HessianConfig
 from landscape.errors import FileError
+from landscape.measure.hessian import analyse
 from landscape.report.comparison import compared, side_by_side
 from landscape.report.figures import FAMILIES, embedding, timeline
 from landscape.report.figures.settings import settings

@@ -12,7 +12,7 @@ import xarray
 from helpers.once import made_once
 from helpers.recording import small
 
-from landscape.analysis.geometry import measure_geometry
+from landscape.measure.geometry import measure_geometry
 from landscape.report.figures import FAMILIES
 from landscape.report.figures.axes import EVENTS, EVENTS_OF_RUNS
 from landscape.report.figures.several import BANDS

@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
-from landscape.problems.embedding_mlp import blocks as mlp
-from landscape.problems.transformer.blocks import DEFAULT_BLOCKS
+from landscape.models.embedding_mlp import blocks as mlp
+from landscape.models.transformer.blocks import DEFAULT_BLOCKS
 from landscape.report.style import colour, marker
 
 

@@ -17,11 +17,12 @@ import pytest
 import xarray
 from conftest import TINY
 
-from landscape.analysis.geometry import measure_geometry
-from landscape.analysis.hessian import analyse
-from landscape.analysis.slices import Slices
 from landscape.cli.tables import contents
 from landscape.config import HessianConfig
+from landscape.files.inspect import inspect
+from landscape.measure.geometry import measure_geometry
+from landscape.measure.hessian import analyse
+from landscape.measure.slices import Slices
 from landscape.report.comparison import compared, side_by_side
 from landscape.report.figures import FAMILIES, embedding, timeline
 from landscape.report.figures.numbers import percent
@@ -32,7 +33,6 @@ from landscape.report.film import film
 from landscape.report.findings import findings
 from landscape.report.page import _notes, _repetitions
 from landscape.report.style import style
-from landscape.storage.inspect import inspect
 from landscape.training.loop import train
 
 Change = Callable[[xarray.Dataset], xarray.Dataset | None]

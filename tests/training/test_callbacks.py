@@ -17,7 +17,7 @@ from helpers.recording import states
 from helpers.vision import torchvision
 
 from landscape.errors import ArgumentError
-from landscape.storage.runs import RunReader
+from landscape.files.runs import RunReader
 from landscape.training.callbacks.recording import Recording
 from landscape.training.importers import import_checkpoints
 

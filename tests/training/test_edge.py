@@ -19,11 +19,11 @@ from landscape.config import TrainConfig
 from landscape.curvature.operators import MatrixOperator
 from landscape.curvature.tracking import scaled
 from landscape.errors import ConfigError, FileError
-from landscape.problems.embedding_mlp.model import MLP
-from landscape.problems.tasks import TRAIN, make_data
-from landscape.problems.transformer.model import Transformer
-from landscape.storage.runs import RunReader
-from landscape.storage.schema import Table
+from landscape.files.runs import RunReader
+from landscape.files.schema import Table
+from landscape.models.embedding_mlp.model import MLP
+from landscape.models.tasks import TRAIN, make_data
+from landscape.models.transformer.model import Transformer
 from landscape.training import edge
 from landscape.training.edge import Climb, edge_ratio, largest
 from landscape.training.loop import train, train_ensemble

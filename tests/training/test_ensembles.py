@@ -22,12 +22,12 @@ from landscape.cli import main as cli
 from landscape.config import TrainConfig
 from landscape.curvature.losses import cross_entropy
 from landscape.errors import ConfigError, FileError
-from landscape.problems.embedding_mlp.networks import Networks, initial
-from landscape.problems.embedding_mlp.plain import plain_model
-from landscape.problems.networks import scores
-from landscape.problems.tasks import make_data
-from landscape.storage.runs import RunReader
-from landscape.storage.writing import sole_writer
+from landscape.files.runs import RunReader
+from landscape.files.writing import sole_writer
+from landscape.models.embedding_mlp.networks import Networks, initial
+from landscape.models.embedding_mlp.plain import plain_model
+from landscape.models.networks import scores
+from landscape.models.tasks import make_data
 from landscape.training.ensemble import ensemble
 from landscape.training.group import Group, largest_singular_value
 from landscape.training.loop import train, train_ensemble

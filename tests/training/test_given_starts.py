@@ -10,13 +10,13 @@ import pytest
 import torch
 from conftest import TINY
 
-from landscape import problems
-from landscape.analysis.hessian import choose_steps
+from landscape import models
 from landscape.config import TrainConfig, replace
 from landscape.errors import ConfigError, StepError
-from landscape.problems.embedding_mlp.model import MLP
-from landscape.problems.tasks import make_data
-from landscape.storage.runs import GROKKED, MEMORISED, RunReader
+from landscape.files.runs import GROKKED, MEMORISED, RunReader
+from landscape.measure.hessian import choose_steps
+from landscape.models.embedding_mlp.model import MLP
+from landscape.models.tasks import make_data
 from landscape.training.loop import train
 
 FOLDED = dataclasses.replace(TINY, start="folded", dtype="float64")
@@ -60,7 +60,7 @@ def test_a_matrix_stays_from_a_step_on(tmp_path: Path) -> None:
     with RunReader(paths[0]) as reader:
         metrics = reader.metrics()
         rates = dict(zip(metrics["metric_step"], metrics["lr_E"], strict=True))
-        problem = problems.of_config(FROZEN, reader.data())
+        problem = models.of_config(FROZEN, reader.data())
         known = [problem.training(reader, step).rates["E"] for step in (20, 30)]
     assert rates[20] == TINY.lr
     assert rates[30] == 0

@@ -18,7 +18,7 @@ from helpers.apart import PATIENCE
 from helpers.run_files import same_run
 
 from landscape.errors import FileError
-from landscape.storage.runs import RunReader
+from landscape.files.runs import RunReader
 from landscape.training import loop
 from landscape.training.ensemble import ensemble
 from landscape.training.group import Group

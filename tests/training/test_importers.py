@@ -18,7 +18,7 @@ from safetensors.torch import save_file, save_model
 from torch import nn
 
 from landscape.cli import main as cli
-from landscape.storage.runs import RunReader
+from landscape.files.runs import RunReader
 from landscape.training.importers import import_checkpoints
 
 

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from landscape import Recorder, RunReader, open_run, write_report
 from landscape.cli import main as cli
-from landscape.storage.hessians import HessianReader
+from landscape.files.hessians import HessianReader
 
 MINE = foreign.executed(foreign.TINY)
 Make = Callable[[nn.Sequential], torch.optim.Optimizer]

@@ -21,7 +21,7 @@ from torch import nn
 from landscape import Recorder, RunReader, TrainConfig, open_run, train, write_report
 from landscape.cli import main as cli
 from landscape.errors import FileError, NumericsError
-from landscape.storage.inspect import inspect
+from landscape.files.inspect import inspect
 
 
 class Tied(nn.Module):

@@ -25,7 +25,7 @@ from torch import nn
 
 from landscape import Recorder, RunReader
 from landscape.cli import main as cli
-from landscape.storage.writing import owner
+from landscape.files.writing import owner
 
 LOOP = """
 import sys, torch

@@ -19,7 +19,7 @@ from helpers.recording import move, small, states
 
 from landscape import Recorder, RunReader
 from landscape.errors import LandscapeError
-from landscape.storage.writing import owner
+from landscape.files.writing import owner
 
 
 @pytest.fixture

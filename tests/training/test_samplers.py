@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 from conftest import TINY
 
-from landscape.problems.tasks import TRAIN, make_data
+from landscape.models.tasks import TRAIN, make_data
 from landscape.training.samplers import BatchSampler
 
 

@@ -15,15 +15,15 @@ from conftest import TINY
 from helpers.run_files import contents
 from scipy.linalg import svd, svdvals
 
-from landscape import problems
-from landscape.analysis.hessian import analyse
+from landscape import models
 from landscape.cli import main as cli
 from landscape.config import HessianConfig, TrainConfig, replace
 from landscape.errors import ConfigError
-from landscape.problems.embedding_mlp.model import MLP
-from landscape.problems.embedding_mlp.networks import Networks, initial
-from landscape.problems.tasks import make_data
-from landscape.storage.runs import RunReader
+from landscape.files.runs import RunReader
+from landscape.measure.hessian import analyse
+from landscape.models.embedding_mlp.model import MLP
+from landscape.models.embedding_mlp.networks import Networks, initial
+from landscape.models.tasks import make_data
 from landscape.training.loop import train
 from landscape.training.optimizers import Optimizer
 
@@ -106,12 +106,12 @@ def test_the_tables_alone_have_no_saddle(tmp_path: Path) -> None:
 def test_the_regularised_objective_is_refused(tmp_path: Path) -> None:
     """The nuclear norm has no Hessian at the tables that it makes; L2 on tables has one."""
     data = dataclasses.asdict(make_data(NUCLEAR))
-    plain = problems.of_config(dataclasses.replace(NUCLEAR, penalty="l2"), data, "cpu")
+    plain = models.of_config(dataclasses.replace(NUCLEAR, penalty="l2"), data, "cpu")
     assert plain.decay("regularised") == 0.05
     with pytest.raises(
         ConfigError, match="penalty nuclear is not differentiable where a singular value is 0"
     ) as caught:
-        problems.of_config(NUCLEAR, data, "cpu").decay("regularised")
+        models.of_config(NUCLEAR, data, "cpu").decay("regularised")
     assert caught.value.hint == "use --objective data"
 
 

@@ -11,9 +11,9 @@ import pytest
 from conftest import TINY
 from helpers.run_files import contents, same_run
 
-from landscape.analysis.hessian import analyse
 from landscape.config import HessianConfig, TrainConfig
 from landscape.errors import FileError
+from landscape.measure.hessian import analyse
 from landscape.training import group
 from landscape.training import member as members
 from landscape.training.ensemble import ensemble

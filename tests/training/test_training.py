@@ -18,10 +18,10 @@ from torch import nn
 from landscape.choices.samplers import token_weights
 from landscape.cli import main as cli
 from landscape.config import TrainConfig, preset
-from landscape.problems.embedding_mlp.model import MLP
-from landscape.problems.embedding_mlp.plain import plain_model
-from landscape.problems.tasks import TEST, TRAIN, UNUSED, make_data
-from landscape.storage.runs import RunReader
+from landscape.files.runs import RunReader
+from landscape.models.embedding_mlp.model import MLP
+from landscape.models.embedding_mlp.plain import plain_model
+from landscape.models.tasks import TEST, TRAIN, UNUSED, make_data
 from landscape.training import loop
 from landscape.training.loop import train, train_ensemble
 from landscape.training.samplers import BatchSampler
@@ -199,8 +199,8 @@ def test_policy_prop41(tmp_path: Path) -> None:
 
 def test_policy_curvature(tmp_path: Path) -> None:
     """lr_E / lr_W is sqrt(lambda_max(H_WW)/lambda_max(H_EE)) of the training loss, to 2 %."""
-    from landscape.analysis.hessian import analyse
     from landscape.config import HessianConfig
+    from landscape.measure.hessian import analyse
 
     run = tmp_path / "r.h5"
     train(variant(lr_ratio="curvature", lr_ratio_every=20, metrics_every=1, dtype="float64"), run, quiet=True)

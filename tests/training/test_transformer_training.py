@@ -18,13 +18,13 @@ from conftest import SMALL_TRANSFORMER
 from helpers.run_files import contents
 from torch import nn
 
-from landscape.analysis.hessian import analyse
 from landscape.cli import main as cli
 from landscape.config import HessianConfig, TrainConfig, preset
 from landscape.errors import ConfigError
-from landscape.problems.tasks import TRAIN, make_data
-from landscape.problems.transformer.model import Transformer
-from landscape.storage.runs import RunReader
+from landscape.files.runs import RunReader
+from landscape.measure.hessian import analyse
+from landscape.models.tasks import TRAIN, make_data
+from landscape.models.transformer.model import Transformer
 from landscape.training.loop import train, train_ensemble
 
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from landscape.files.runs import GROK, GROKKED, MEMORISE, MEMORISED
 from landscape.report.figures.numbers import median_step
 from landscape.report.figures.sources import Source
 from landscape.report.style import Colour, palette
-from landscape.storage.runs import GROK, GROKKED, MEMORISE, MEMORISED
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from landscape.choices.tasks import TEXT
-from landscape.problems.embedding_mlp.blocks import CLAIM, CONTROL, RATE_RATIO
+from landscape.models.embedding_mlp.blocks import CLAIM, CONTROL, RATE_RATIO
 from landscape.report.figures.sources import Source
 from landscape.text import first_few
 

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from landscape.problems.embedding_mlp.blocks import BALANCED
+from landscape.models.embedding_mlp.blocks import BALANCED
 from landscape.report.figures.axes import legend, nothing, outside_legend, over_steps
 from landscape.report.figures.captions import control, listed, what_was_run
 from landscape.report.figures.families import family

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from landscape.files.schema import LEVELS
 from landscape.report.figures.axes import outside_legend, over_steps
 from landscape.report.figures.captions import control, objectives, what_was_run
 from landscape.report.figures.families import family
@@ -14,7 +15,6 @@ from landscape.report.figures.numbers import bracket
 from landscape.report.figures.several import are_several, lines, pair_panels, several
 from landscape.report.figures.sources import Drawn, NotDrawnError, Source, having
 from landscape.report.style import colour, marker, new_figure
-from landscape.storage.schema import LEVELS
 from landscape.text import literal
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from landscape.problems.embedding_mlp.blocks import BALANCED, CLAIM, CONTROL, RATE_RATIO
+from landscape.files.runs import GROK, MEMORISE
+from landscape.files.schema import LEVELS
+from landscape.models.embedding_mlp.blocks import BALANCED, CLAIM, CONTROL, RATE_RATIO
 from landscape.report.figures.sources import Source
-from landscape.storage.runs import GROK, MEMORISE
-from landscape.storage.schema import LEVELS
 
 STABLE = {"sharpness_adam": 38.0, "sharpness_gd": 2.0}
 """Largest stable value of each sharpness (arXiv 2207.14484, 2103.00065)."""

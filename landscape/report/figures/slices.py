@@ -12,7 +12,7 @@ from landscape.report.figures.sources import Drawn
 from landscape.report.style import new_figure, palette
 
 if TYPE_CHECKING:
-    from landscape.analysis.slices import Slices
+    from landscape.measure.slices import Slices
 
 
 def slices(found: Slices) -> Drawn:

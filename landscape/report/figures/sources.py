@@ -18,17 +18,17 @@ import pandas as pd
 import xarray
 from numpy.typing import NDArray
 
-from landscape.analysis.fields import unlike
 from landscape.choices.tasks import TEXT
 from landscape.config import TrainConfig, replace
 from landscape.errors import FileError, LandscapeError, in_file, note, warn
-from landscape.storage import schema
-from landscape.storage.files import as_path, file_schema, geometry_file, hessian_file, open_file, run_file
-from landscape.storage.hessians import HessianReader
-from landscape.storage.runs import RunReader
-from landscape.storage.strings import COPY_AGAIN
-from landscape.storage.table import listed
-from landscape.storage.views import load_group
+from landscape.files import schema
+from landscape.files.files import as_path, file_schema, geometry_file, hessian_file, open_file, run_file
+from landscape.files.hessians import HessianReader
+from landscape.files.runs import RunReader
+from landscape.files.strings import COPY_AGAIN
+from landscape.files.table import listed
+from landscape.files.views import load_group
+from landscape.measure.fields import unlike
 from landscape.text import printable
 from landscape.training.schedule import gaps, unrecorded
 

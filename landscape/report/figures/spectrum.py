@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from landscape.problems.embedding_mlp.blocks import BALANCED, CLAIM
+from landscape.files.schema import LEVELS
+from landscape.models.embedding_mlp.blocks import BALANCED, CLAIM
 from landscape.report.figures.axes import legend_below, nothing, outside_legend, over_steps
 from landscape.report.figures.captions import control, objectives, what_was_run, where
 from landscape.report.figures.families import family
@@ -17,7 +18,6 @@ from landscape.report.figures.settings import spread_over
 from landscape.report.figures.several import are_several, lines, pair_panels, several
 from landscape.report.figures.sources import Drawn, NotDrawnError, Source, having
 from landscape.report.style import colour, marker, new_figure, shades
-from landscape.storage.schema import LEVELS
 from landscape.text import literal
 
 STEPS_SHOWN = 4

@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from landscape.analysis.embeddings import appears
+from landscape.files.runs import GROK
+from landscape.measure.embeddings import appears
 from landscape.report.figures.axes import legend, nothing, over_steps
 from landscape.report.figures.captions import what_was_run
 from landscape.report.figures.embedding import draw_circle, keys_of, planes
@@ -18,7 +19,6 @@ from landscape.report.figures.numbers import claimed, step_text
 from landscape.report.figures.several import Panel, are_several, lines, several
 from landscape.report.figures.sources import Drawn, NotDrawnError, Source, having, lacking
 from landscape.report.style import WIDTH, colour, palette
-from landscape.storage.runs import GROK
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

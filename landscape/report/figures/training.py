@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 
 from landscape.choices.tasks import TEXT
-from landscape.problems.embedding_mlp.blocks import BALANCED
+from landscape.files.runs import GROK, MEMORISE
+from landscape.models.embedding_mlp.blocks import BALANCED
 from landscape.report.figures.axes import last_record, legend, over_steps, scale_of
 from landscape.report.figures.captions import listed, what_was_run
 from landscape.report.figures.families import family
@@ -18,7 +19,6 @@ from landscape.report.figures.settings import spread_over
 from landscape.report.figures.several import Panel, are_several, lines, several
 from landscape.report.figures.sources import Drawn, NotDrawnError, Source, having, lacking
 from landscape.report.style import new_figure, palette
-from landscape.storage.runs import GROK, MEMORISE
 
 
 @family(10)

@@ -1,0 +1,183 @@
+"""The tables of the Hessian file, whose datasets the quantities declare, and those of a critical point."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+from landscape.config import AnalysisConfig
+from landscape.files.hessians import HessianReader
+from landscape.files.inspect import FileState
+from landscape.files.layout import misfit
+from landscape.files.schema import Field, Table, counted
+from landscape.measure.embeddings import LEVEL, PERMUTATIONS, STATISTICS, Statistic
+from landscape.measure.quantities import QUANTITIES, density
+
+BOOKKEEPING = (
+    counted(
+        "num_products",
+        ("block",),
+        "Hessian-vector products used; 0: assembled in closed form; missing (-1): not yet measured",
+    ),
+    Field("seconds", ("block",), "f8", "wall time of the block", "s"),
+    Field(
+        "recorded_loss",
+        (),
+        "f8",
+        "training loss that the run recorded at this step, as train_loss, loss or training_loss; NaN: none",
+        "nat",
+        since="2.0",
+    ),
+    counted("previous_step", (), "analysed step that the tracking starts from; missing (-1): none", since="1.1"),
+    counted("checkpoint_crc32", (), "commit record of the checkpoint; missing (-1): not known", since="1.1"),
+)
+ROOT = Table("/", "step", (*(f for q in QUANTITIES for f in q.fields), *density.FIELDS, *BOOKKEEPING))
+
+
+def losses_in(table: Table, config: AnalysisConfig) -> Table:
+    """The table of an analysis: a loss of the user's own problem may be anything, not in nat alone."""
+    if not config.problem:
+        return table
+    fields = (dataclasses.replace(f, units="1") if f.units == "nat" else f for f in table.fields)
+    return dataclasses.replace(table, fields=tuple(fields))
+
+
+def density_table(blocks: tuple[str, ...]) -> Table:
+    """The smoothed spectral densities of the blocks, on one grid of eigenvalues a step."""
+    fields = [
+        Field("eigenvalue", ("density_point",), "f8", "grid of eigenvalues"),
+        Field("width", (), "f8", "standard deviation of the Gaussian that the densities are smoothed with"),
+    ]
+    for b in blocks:
+        fields.append(Field(b, ("density_point",), "f8", f"spectral density of block {b}", "1 / eigenvalue"))
+        fields.append(
+            Field(
+                f"{b}_error",
+                ("density_point",),
+                "f8",
+                f"standard error of the density of block {b}: over probes, and what one step fewer of each changes",
+                "1 / eigenvalue",
+            )
+        )
+    return Table("density", "step", tuple(fields))
+
+
+def vectors_table(blocks: tuple[str, ...]) -> Table:
+    """The eigenvectors of the blocks, in the order of `eigenvalues`."""
+    fields = tuple(Field(b, ("end", "rank", f"param_row_{b}"), "f8", f"unit eigenvectors of block {b}") for b in blocks)
+    return Table("eigenvectors", "step", fields)
+
+
+def spectrum_table(blocks: tuple[str, ...]) -> Table:
+    """The full spectra of the dense blocks."""
+    fields = tuple(Field(b, (f"param_row_{b}",), "f8", f"all eigenvalues of block {b}, ascending") for b in blocks)
+    return Table("spectrum", "step", fields)
+
+
+ENDS = {"end": ["lowest", "highest"], "sign": ["negative", "zero", "positive"]}
+"""Labels of the axes that every file has."""
+
+
+_STATUSES = "unfinished gradient-flat critical at-infinity"
+STATUS: dict[str, object] = {"flag_values": [0, 1, 2, 3], "flag_meanings": _STATUSES}
+POINT = (
+    Field("status", (), "i1", "what the search for a critical point ended at", attrs=STATUS),
+    Field("grad_norm", (), "f8", "gradient norm of the objective, all parameters"),
+    Field("start_grad_norm", (), "f8", "gradient norm at the checkpoint"),
+    Field("loss", (), "f8", "objective", "nat"),
+    Field("start_loss", (), "f8", "objective at the checkpoint", "nat"),
+    Field(
+        "remaining",
+        (),
+        "f8",
+        "predicted distance to the critical point; infinite: Newton steps do not shrink; NaN: the search began with a "
+        "gradient that is rounding",
+        formula="|s_i| / (1 - |s_i| / |s_(i-1)|), H s_i = -g",
+        since="2.0",
+    ),
+    Field("flatness", (), "f8", "how flat H is along the gradient that is left", formula="|H g| / (|H| |g|)"),
+    Field("distance", (), "f8", "distance from the checkpoint", formula="|theta - theta_checkpoint|_2"),
+    Field("num_products", (), "i8", "Hessian-vector products of the search"),
+)
+SEARCH = (
+    Field("step", (), "i8", "stored step that the search began at"),
+    Field("checkpoint_crc32", (), "i8", "commit record of that checkpoint in the run file"),
+    Field("radius", (), "f8", "radius of the trust region"),
+    Field("largest", (), "f8", "radius of a restart"),
+    Field("krylov_radius", (), "f8", "radius for which the Krylov space of this point was made; NaN: none yet"),
+    Field("first", (), "f8", "gradient norm where the search began"),
+    Field("norm", (), "f8", "largest |H| seen"),
+    Field("newton", (), "f8", "length of the Newton step at the point before; NaN: none was taken", since="2.0"),
+    Field("remaining", (), "f8", "predicted distance to the critical point; NaN: none yet", since="2.0"),
+    Field("at_restart", (), "f8", "gradient norm at the last restart"),
+    Field("stalled", (), "i8", "steps in a row that gained little"),
+    Field("restarts", (), "i8", "restarts that gained little"),
+    Field("iterations", (), "i8", "steps tried"),
+    Field("num_products", (), "i8", "Hessian-vector products so far"),
+)
+
+
+def _tested(statistic: Statistic) -> tuple[Field, ...]:
+    """A quantity with its permutation null."""
+    name, reach = statistic.name, "falls to" if statistic.falls else "reaches"
+    return (
+        Field(name, (), "f8", statistic.long_name, formula=statistic.formula),
+        Field(f"{name}_null", (), "f8", f"what {LEVEL:.0%} of the null {reach}"),
+        Field(f"{name}_p", (), "f8", "its p-value", formula=f"(1 + draws of the null beyond it) / {1 + PERMUTATIONS}"),
+    )
+
+
+USED: dict[str, object] = {"flag_values": [0, 1], "flag_meanings": "unused used"}
+GEOMETRY = Table(
+    "/",
+    "step",
+    (
+        Field(
+            "component_share", ("component",), "f8", "variance share of a principal component", formula="l_i / sum l"
+        ),
+        Field("fourier_share", ("frequency",), "f8", "share of a frequency of the group's circle in the variance"),
+        Field("frequency_in_use", ("frequency",), "i1", "whether it beats the null at 1 %", attrs=USED),
+        counted("num_frequencies", (), "frequencies in use"),
+        counted("top_frequency", (), "frequency of the largest share that has a circle; missing (-1): none"),
+        Field("circle_r2", ("frequency",), "f8", "share of a frequency's plane that lies on its circle"),
+        counted("plane_frequency", ("plane",), "frequencies of the largest shares; missing (-1): no more"),
+        Field("plane_position", ("plane", "place", "side"), "f8", "the numbers in the plane of a frequency"),
+        Field("spearman", ("coordinate",), "f8", "|Spearman rho| of a principal coordinate with the number"),
+        Field("scaling_index", (), "f8", "exponent b for which number^b correlates best with the line's coordinate"),
+        *(field for statistic in STATISTICS for field in _tested(statistic)),
+        Field("loss", ("split",), "f8", "mean cross-entropy, without pairs that have no place", "nat"),
+        Field("restricted_loss", ("split",), "f8", "that of the last step's frequencies in use alone", "nat"),
+        Field("excluded_loss", ("split",), "f8", "that without the last step's frequencies in use", "nat"),
+        counted("checkpoint_crc32", (), "commit record of the checkpoint"),
+    ),
+)
+NUMBERS = Table("numbers", "", (Field("number", ("place",), "i8", "number at a place of the group's circle"),))
+"""Places are those of 0, 1, ... for addition, and discrete logarithms for multiplication."""
+
+
+def critical_table(parameters: Iterable[Field]) -> Table:
+    """The refined parameters and how they were found."""
+    return Table("critical_point", "step", (*parameters, *POINT))
+
+
+def search_table(parameters: Iterable[Field]) -> Table:
+    """The state of the search in two slots, the newer of which counts (since schema 1.1)."""
+    return Table("resume", "resume_slot", (*parameters, *SEARCH), newest="iterations")
+
+
+def unlike(found: HessianReader) -> str:
+    """How a file contradicts the declarations of the quantities; empty if it does not. It may lack some."""
+    lengths = {axis: len(labels) for axis, labels in ENDS.items()}
+    return misfit(found.layout, found.scales, [ROOT], lengths, may_lack=True)
+
+
+def lacks(state: FileState) -> list[str]:
+    """Missing parts of a Hessian file, and why."""
+    full, blocks = state.holds("spectrum"), state.config.get("blocks", [])
+    partial = [str(block) for block in blocks if block not in full]
+    notes = (
+        [f"no full spectrum of {', '.join(partial)}: --spectra full stores those of dense blocks"] if partial else []
+    )
+    if not state.holds("eigenvectors"):
+        notes.append("no eigenvectors: --eigenvectors stores them")
+    return notes

@@ -1,0 +1,215 @@
+"""Measure the geometry of a run's embedding at every stored checkpoint: `landscape geometry`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import logsumexp
+
+from landscape import models
+from landscape.choices.tasks import TASKS, is_prime
+from landscape.errors import ConfigError, DoesNotFitError, FileError
+from landscape.files import schema
+from landscape.files.disk import Disk, TableWriter
+from landscape.files.files import (
+    REPLACE,
+    as_path,
+    geometry_file,
+    make_folder,
+    open_file,
+    output,
+    refuse_foreign,
+    require_writable,
+    sha256,
+)
+from landscape.files.making import new_file
+from landscape.files.runs import RunReader
+from landscape.files.table import listed
+from landscape.files.views import GeometryFile
+from landscape.files.writing import sole_writer
+from landscape.measure import embeddings
+from landscape.measure.embeddings import FEWEST, Floats, Ints, appears, cyclic_order
+from landscape.measure.fields import GEOMETRY, NUMBERS
+from landscape.measure.hessian import finite_steps, warn_of_damage
+from landscape.measure.tables import Table
+from landscape.memory import free_bytes
+from landscape.models.problem import Arrays
+from landscape.models.tasks import TEST, TRAIN, operands
+from landscape.models.trained import TrainedProblem
+from landscape.progress import Bar
+from landscape.provenance import provenance
+
+SPLITS = {"train": TRAIN, "test": TEST}
+
+
+def measure_geometry(
+    run: Path | str, out: Path | str | None = None, overwrite: bool = False, quiet: bool = True, device: str = "auto"
+) -> Path:
+    """Measure the geometry of the embedding at all stored steps of a run of `landscape train`; the file's path.
+
+    out: by default RUN.geometry.h5 beside the run. An earlier file of this run is kept if it has these steps and
+    settings, and made anew if it lacks any; with `overwrite` it is, and so is one of another run, or with checkpoints
+    that the run has lost. Raises LandscapeError.
+    """
+    run = as_path(run)
+    out = output(out or geometry_file(run))
+    with RunReader(run) as reader:
+        if out.resolve() == run.resolve():
+            raise FileError(f"{out} is the run file itself", "choose another --out")
+        reader.require_trained("geometry is that of the numbers that `landscape train` embeds")
+        problem = models.of_run(reader, device)
+        assert isinstance(problem, TrainedProblem)
+        measured = _Run(problem, reader.data())
+        steps = finite_steps(reader, reader.steps)
+        warn_of_damage(reader)
+        config = json.dumps(
+            {"permutations": embeddings.PERMUTATIONS, "seed": embeddings.SEED, "level": embeddings.LEVEL}
+        )
+        make_folder(out.parent)
+        with sole_writer(out):
+            refuse_foreign(out, schema.GEOMETRY)
+            records = {step: reader.record(step) for step in steps}
+            if not overwrite and _is_there(out, reader.attrs["run_id"], config, records):
+                return out
+            attrs = {
+                **provenance(str(measured.problem.device)),
+                "parent_run_id": reader.attrs["run_id"],
+                "parent_sha256": sha256(run),
+                "parent_config": reader.attrs["config"],
+                "config": config,
+                "status": "complete",
+            }
+            rooms = [(GEOMETRY, len(steps)), (NUMBERS, 0)]
+            arrays = {NUMBERS.group: {"number": measured.order}}
+            require_writable(out)
+            # An earlier file stays until the new one is whole.
+            with (
+                new_file(out, schema.GEOMETRY, attrs, rooms, measured.scales(), arrays) as (temporary, made),
+                Disk(temporary) as disk,
+                Bar(len(steps), "checkpoint", quiet) as bar,
+            ):
+                writer = TableWriter(made.tables[GEOMETRY.group], disk)
+                keys = measured.frequencies_in_use(reader.checkpoint(steps[-1]))
+                for step in steps:
+                    row = measured.row(reader.checkpoint(step), keys)
+                    writer.append(step, {**row, "checkpoint_crc32": records[step]})
+                    bar.update()
+    return out
+
+
+def _is_there(out: Path, run_id: str, config: str, records: dict[int, int]) -> bool:
+    """Whether a file holds these checkpoints whole.
+
+    Raises FileError for one that is not of this run, or that has more of its checkpoints.
+    """
+    if not out.exists():
+        return False
+    with contextlib.closing(open_file(out, schema.GEOMETRY)) as file:
+        if (theirs := file.attrs["parent_run_id"]) != run_id:
+            raise FileError(f"{out} is of run {theirs}", REPLACE)
+        table = file.tables[GEOMETRY.group]
+        # Nothing would measure them again.
+        if lost := sorted(table.rows.keys() - records.keys()):
+            raise FileError(f"{out} has measured checkpoints that the run has lost: {listed(lost)}", REPLACE)
+        same = file.attrs["status"] == "complete" and file.attrs["config"] == config
+        return same and {step: int((table.row(step) or {})["checkpoint_crc32"]) for step in table.rows} == records
+
+
+class _Run:
+    """The numbers of a run, in the order of their group's circle, and the pairs of them."""
+
+    def __init__(self, problem: TrainedProblem, data: Arrays) -> None:
+        """Raises ConfigError for a run whose numbers have no geometry."""
+        self.problem, self.tokens = problem, data["tokens"]
+        self.parameter, self.rows = problem.numbers
+        config, task = problem.train, TASKS[problem.train.task]
+        self.sign = task.sign
+        if task.multiplies and not is_prime(config.p):
+            raise ConfigError(
+                f"{config.task} mod {config.p} has no discrete logarithm: {config.p} is not a prime",
+                "name a run with a prime --p",
+            )
+        self.order: Ints = cyclic_order(config.p, task.multiplies)
+        n = len(self.order)
+        if n < FEWEST:
+            raise ConfigError(f"{n} numbers have no geometry; it takes {FEWEST}", "name a run with a larger --p")
+        # The logits of all pairs, their sorted form, two parts of them, and what the losses take.
+        needed, free = 6 * 8 * n * n * config.p, free_bytes()
+        if needed > free:
+            raise DoesNotFitError(
+                f"the logits of all pairs mod {config.p} need {needed / 1e9:.1f} GB; {free / 1e9:.1f} GB are free",
+                "use a machine with more memory",
+            )
+        place = np.full(config.p, -1)
+        place[self.order] = np.arange(n)
+        places = place[operands(self.tokens)]
+        self._has_place = (places >= 0).all(1)
+        self._at = tuple(places[self._has_place].T)
+        self.labels, self.split = (self._by_place(data[name]) for name in ("labels", "split"))
+
+    def scales(self) -> dict[str, range | list[str]]:
+        """The axes of the file."""
+        n = len(self.order)
+        return {
+            "component": range(min(n, self.problem.parameters[self.parameter].shape[1])),
+            "frequency": range(n // 2 + 1),
+            "plane": range(embeddings.number_of_planes(n)),
+            "place": range(n),
+            "side": range(2),
+            "coordinate": range(embeddings.COORDINATES),
+            "split": list(SPLITS),
+        }
+
+    def embedding(self, checkpoint: Arrays) -> Floats:
+        """The rows of the numbers, in their order."""
+        return np.asarray(checkpoint[self.parameter][self.rows.start : self.rows.stop][self.order], float)
+
+    def frequencies_in_use(self, checkpoint: Arrays) -> Ints:
+        """The frequencies in use at a checkpoint."""
+        found = embeddings.geometry(self.embedding(checkpoint), self.order)
+        return np.flatnonzero(found["frequency_in_use"])
+
+    def row(self, checkpoint: Arrays, keys: Ints) -> dict[str, Any]:
+        """Every quantity at a checkpoint; keys: the frequencies of restricted and excluded loss."""
+        logits = self._by_place(self.problem.logits(checkpoint, self.tokens))
+        found = embeddings.geometry(self.embedding(checkpoint), self.order) | {"loss": self._losses(logits)}
+        for name, part in (("restricted_loss", embeddings.restricted), ("excluded_loss", embeddings.excluded)):
+            found[name] = self._losses(part(logits, self.sign, keys)) if self.sign else np.full(len(SPLITS), np.nan)
+        return found
+
+    def _by_place(self, values: NDArray[Any]) -> NDArray[Any]:
+        """What belongs to samples, by the places of their operands, (a, b, ...)."""
+        n = len(self.order)
+        found = np.zeros((n, n, *values.shape[1:]), values.dtype)
+        found[self._at] = values[self._has_place]
+        return found
+
+    def _losses(self, logits: Floats) -> Floats:
+        """Mean cross-entropy of logits (a, b, class) on each split; NaN for one whose pairs have no place."""
+        right = np.take_along_axis(logits, self.labels[..., None].astype(np.int64), 2)[..., 0]
+        losses = logsumexp(logits, axis=2) - right
+        parts = [losses[self.split == part] for part in SPLITS.values()]
+        return np.array([part.mean() if part.size else np.nan for part in parts])
+
+
+def summary(path: Path) -> Table:
+    """A line a quantity of a geometry file: first and last value, its null, and the step at which it appears."""
+    with GeometryFile(path) as file:
+        data = file.measurements.load()
+    steps = data["step"].values
+    lines = [["quantity", "first", "last", "1 % of null", "p", "appears at"]]
+    for statistic in embeddings.STATISTICS:
+        values, p = data[statistic.name].values, data[f"{statistic.name}_p"].values
+        at = appears(steps, values, p, statistic.falls)
+        ends = (f"{x:.4g}" for x in (values[0], values[-1], data[f"{statistic.name}_null"].values[-1], p[-1]))
+        lines.append([statistic.name, *ends, "never" if at is None else str(at)])
+    for name in ("loss", "restricted_loss", "excluded_loss"):
+        for split in SPLITS:
+            values = data[name].sel(split=split).values
+            lines.append([f"{split} {name}", f"{values[0]:.4g}", f"{values[-1]:.4g}", "-", "-", "-"])
+    return lines

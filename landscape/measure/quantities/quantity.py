@@ -1,0 +1,88 @@
+"""A quantity: datasets of the Hessian file, and the function that computes them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from landscape.files.schema import Field
+
+if TYPE_CHECKING:
+    from landscape.measure.checkpoint import Checkpoint as Checkpoint
+else:
+    # Tables and documentation do without torch.
+    Checkpoint = Any
+
+Row = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """A column of the tables on the terminal and in the report.
+
+    title: may contain {pair}, the first pair of the file, and {parts}. cell: text from the datasets of one block; for
+    quantities of pairs and points from those of the first analysed pair, with the first pair's joint block under
+    `joint` and the names of blocks of which not every eigenvalue converged under `unconverged`.
+    """
+
+    title: str
+    cell: Callable[[Row], str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Quantity:
+    """Datasets of the Hessian file that are computed together.
+
+    `compute` takes a Checkpoint and returns one value per field. If the first axis of the fields is `block`, it also
+    takes the block and omits that axis; if it is `pair`, it takes a pair whose joint block is analysed. reads_blocks:
+    it reads `Checkpoint.rows`, and is computed again when blocks are added. place: sort key of its columns.
+    """
+
+    fields: tuple[Field, ...]
+    compute: Callable[..., Row]
+    reads_blocks: bool = False
+    columns: tuple[Column, ...] = ()
+    place: int = 100
+
+    @property
+    def scope(self) -> str:
+        """block, pair or point."""
+        first = self.fields[0].dims[:1]
+        return first[0] if first in (("block",), ("pair",)) else "point"
+
+    @property
+    def names(self) -> list[str]:
+        """The datasets."""
+        return [field.name for field in self.fields]
+
+
+def pad(values: NDArray[Any], k: int, fill: float = np.nan) -> NDArray[np.float64]:
+    """(end, found, ...) -> (end, k, ...)."""
+    padded = np.full((len(values), k, *values.shape[2:]), fill)
+    padded[:, : values.shape[1]] = values
+    return padded
+
+
+def quotient(a: float, b: float) -> float:
+    """a / b, NaN for b = 0."""
+    return a / b if b else float("nan")
+
+
+def number(x: float) -> str:
+    """Four digits; a dash if missing."""
+    return "-" if np.isnan(x) else f"{x:.4g}"
+
+
+def star(row: Row) -> str:
+    """A mark for the numbers of a block of which not all eigenvalues converged."""
+    is_whole = bool(row["converged"][~np.isnan(row["eigenvalues"])].all())
+    return "" if is_whole else "*"
+
+
+def count(x: int) -> str:
+    """A count; a dash if unknown."""
+    return "-" if x < 0 else str(x)

@@ -1,0 +1,190 @@
+"""Exact dense Hessian blocks of the MLP over tables in closed form (theory.md, section 4): what all models share."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from landscape.curvature.symmetry import symmetrised
+from landscape.models.embedding_mlp.activations import derivatives, residuals, softmax_slopes
+
+_CHUNK_BYTES = 1 << 29
+_CACHE_BYTES = 1 << 22
+
+
+@dataclasses.dataclass(frozen=True)
+class Samples:
+    """Of n samples: tokens x, inputs z of W as the model keeps them, phi (with a one for a bias), probabilities p,
+    residuals r = (p - y)/N, D = phi'(pre), dpre = dL/dpre and second = phi''(pre) * V^T r.
+    """
+
+    x: Tensor
+    z: Tensor
+    phi: Tensor
+    p: Tensor
+    r: Tensor
+    D: Tensor
+    second: Tensor
+    dpre: Tensor
+
+    def part(self, at: slice) -> Samples:
+        """A subset of the samples."""
+        return Samples(*(getattr(self, f.name)[at] for f in dataclasses.fields(self)))
+
+
+class ClosedForm(abc.ABC):
+    """Second derivatives of mean cross-entropy for logits = V phi(sum_k T_k[x_k] + b1) + b2.
+
+    params: W, which the tables T_k come from, V (C, h) and optionally b1 (h,), b2 (C,), all of one precision;
+    tokens (N, s), labels (N,); `activation` elementwise and twice differentiable almost everywhere. gauss_newton:
+    J^T (d2 loss / d logits2) J instead, which is what is left without the residuals.
+    """
+
+    def __init__(
+        self,
+        params: Mapping[str, Tensor],
+        tokens: Tensor,
+        labels: Tensor,
+        activation: Callable[[Tensor], Tensor],
+        gauss_newton: bool = False,
+    ) -> None:
+        self.gauss_newton = gauss_newton
+        # Sorted by first token, samples that share it are contiguous and need no copy.
+        order = tokens[:, 0].argsort(stable=True)
+        self.params, self.tokens, self.labels, self.activation = dict(params), tokens[order], labels[order], activation
+        self.W, self.V = params["W"], params["V"]
+        self.slots, self.h, self.C = tokens.shape[1], len(self.W), len(self.V)
+        self.biases = {"b1", "b2"} & self.params.keys()
+        self._between: dict[str, Tensor] = {}
+
+    def hessian(self, names: Sequence[str]) -> Tensor:
+        """The Hessian block over the named parameters, in their order. Cost: N times the block's entries / C or h.
+
+        What lies between two parts is computed once; a block has the same bits whatever was asked for before.
+        """
+        part = {name: p for p, members in _PARTS.items() for name in members}
+        held = [p for p in _PARTS if p in {part[name] for name in names}]
+        self._compute(list(itertools.combinations_with_replacement(held, 2)))
+        sizes = [self.params[name].numel() for name in names]
+        starts = [0, *itertools.accumulate(sizes)]
+        at = {name: slice(*ends) for name, ends in zip(names, itertools.pairwise(starts), strict=True)}
+        found = self.V.new_empty(sum(sizes), sum(sizes))
+        for a, b in itertools.product(names, repeat=2):
+            p, q = part[a], part[b]
+            whole = self._between[p + q] if p + q in self._between else self._between[q + p].permute(2, 3, 0, 1)
+            piece = whole[:, self._columns(a)][:, :, :, self._columns(b)]
+            found[at[a], at[b]].unflatten(0, piece.shape[:2]).unflatten(2, piece.shape[2:]).copy_(piece)
+        # Different summation orders leave the last bit asymmetric.
+        return symmetrised(found)
+
+    def _columns(self, name: str) -> slice:
+        """A parameter's columns in its part, of which a bias is the last one."""
+        parameter = self.params[name]
+        return slice(parameter.shape[1]) if parameter.ndim == 2 else slice(-1, None)
+
+    def _compute(self, pairs: Sequence[tuple[str, str]]) -> None:
+        """The Hessian between parts, E, W with b1 as its last column, V with b2 as its last column, unless known."""
+        new = {
+            p + q: self.V.new_zeros(*self._shape(p), *self._shape(q)) for p, q in pairs if p + q not in self._between
+        }
+        self._add_first_layer(new)
+        late = [pair for pair in new if pair[1] == "V"]
+        for c in self._chunks() if late else ():
+            for pair in late:
+                getattr(self, f"_add_{pair}")(new[pair], c)
+        self._between |= new
+
+    def _chunks(self) -> Iterator[Samples]:
+        """The samples in chunks that fit in memory with their B, A and phi z^T."""
+        step = max(1, _CHUNK_BYTES // (8 * (3 * self.C * self.h + self.h * self.W.shape[1] + self.C**2)))
+        for start in range(0, len(self.tokens), step):
+            yield self._samples(slice(start, start + step))
+
+    def _samples(self, at: slice) -> Samples:
+        x, y, N = self.tokens[at], self.labels[at], len(self.tokens)
+        z, pre = self._inputs(x)
+        phi, D, second = derivatives(self.activation, pre + self.params.get("b1", 0.0))
+        p = (phi @ self.V.T + self.params.get("b2", 0.0)).softmax(1)
+        r = residuals(p, y)
+        if self.gauss_newton:
+            r.zero_()
+        ones = phi.new_ones(len(x), 1)
+        return Samples(
+            x=x,
+            z=z,
+            phi=torch.cat([phi, ones], 1) if "b2" in self.biases else phi,
+            p=p,
+            r=r / N,
+            D=D,
+            second=second * (r / N @ self.V),
+            dpre=D * (r / N @ self.V),
+        )
+
+    def _VD_and_B(self, c: Samples) -> tuple[Tensor, Tensor]:
+        """V D_n, with rows relative to the likeliest class's, and B_n = A_n V D_n, both (n, C, h)."""
+        # Only differences of logits matter: relative to the likeliest class nothing cancels at any loss.
+        VD = (self.V - self.V[c.p.argmax(1)][:, None, :]).mul_(c.D[:, None, :])
+        B = (VD - c.p[:, None, :] @ VD).mul_(c.p[:, :, None] / len(self.tokens))
+        return VD, B
+
+    def _add_first_layer(self, blocks: Mapping[str, Tensor]) -> None:
+        """EE, EW and WW from M_n = D_n V^T A_n V D_n + phi'' in slices of its columns."""
+        wanted = {name: blocks[name] for name in ("EE", "EW", "WW") if name in blocks}
+        if not wanted:
+            return
+        samples = self._samples(slice(None))
+        width = max(1, _CHUNK_BYTES // (8 * self.h * len(self.tokens)))
+        for start in range(0, self.h, width):
+            at = slice(start, start + width)
+            self._add_slice(wanted, samples, self._curvature(samples, at), at)
+
+    def _curvature(self, samples: Samples, at: slice) -> Tensor:
+        """Rows `at` of M_n as (n, row, h), computed in pieces that stay in cache."""
+        N = len(samples.x)
+        M = samples.D.new_empty(N, len(self.W[at]), self.h)
+        step = N if M.is_cuda else max(1, _CACHE_BYTES // (8 * self.h * (2 * self.C + M.shape[1])))
+        for start in range(0, N, step):
+            c = samples.part(slice(start, start + step))
+            VD, B = self._VD_and_B(c)
+            piece = torch.bmm(VD[:, :, at].mT, B, out=M[start : start + step])
+            piece[:, :, at].diagonal(dim1=1, dim2=2).add_(c.second[:, at])
+        return M
+
+    def _add_VV(self, H: Tensor, c: Samples) -> None:
+        """sum_n A_n[c, b] phi_n[j] phi_n[l] as [c, j, b, l]."""
+        C, m = self.C, c.phi.shape[1]
+        both = torch.einsum("nj,nl->njl", c.phi, c.phi).flatten(1)
+        H += (softmax_slopes(c.p).flatten(1).T @ both).view(C, C, m, m).transpose(1, 2) / len(self.tokens)
+
+    @abc.abstractmethod
+    def _inputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs z of W at tokens (n, s), with one for b1, and what comes of them without b1, (n, h)."""
+
+    @abc.abstractmethod
+    def _add_slice(self, blocks: Mapping[str, Tensor], c: Samples, M: Tensor, at: slice) -> None:
+        """EE, EW and WW of rows `at` of M_n, (n, row, h)."""
+
+    @abc.abstractmethod
+    def _add_WV(self, H: Tensor, c: Samples) -> None:
+        """H [hidden j, input a, class c, hidden l]."""
+
+    def _shape(self, part: str) -> tuple[int, int]:
+        if part == "W":
+            return self.h, self.W.shape[1] + ("b1" in self.biases)
+        return self.C, self.h + ("b2" in self.biases)
+
+
+_PARTS = {"E": ("E",), "W": ("W", "b1"), "V": ("V", "b2")}
+
+
+def by_token(slot: Tensor) -> Iterator[tuple[int, Tensor | slice]]:
+    """Tokens that occur in a slot (n,) with the samples that contain them, as a slice where contiguous."""
+    for t in slot.unique().tolist():
+        of = (slot == t).nonzero()[:, 0]
+        first, last = int(of[0]), int(of[-1])
+        yield t, slice(first, last + 1) if last - first == len(of) - 1 else of

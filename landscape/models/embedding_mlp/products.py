@@ -1,0 +1,207 @@
+"""Hand-derived Hessian-vector products of the MLP over tables, with the fewest matrix products."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from landscape.curvature.operators import MatrixOperator, assembled
+from landscape.curvature.rounding import is_rounding_randomly
+from landscape.devices import keep_freed_memory
+from landscape.models.embedding_mlp.activations import derivatives, others
+from landscape.models.embedding_mlp.first_layer import Parts, first_layer
+
+_CACHE, _DEVICE = 4 << 20, 1 << 30
+"""Bytes of one (vector, sample, hidden) array, so that a few of them stay in a CPU's cache."""
+_TOGETHER = 1 << 19
+"""Bytes of such an array above which a CPU is faster one vector at a time."""
+
+
+class EmbeddingHessian:
+    """Blocks of the Hessian of mean cross-entropy for logits = V phi(sum_k T_k[x_k] + b1) + b2, plus decay.
+
+    Rows and columns are those of `rows` and `cols`, names in their order; by default all.
+    """
+
+    def __init__(
+        self, passes: Passes, decay: float = 0.0, rows: Iterable[str] | None = None, cols: Iterable[str] | None = None
+    ) -> None:
+        self.passes, self._decay, params = passes, decay, passes.params
+        self.rows = list(params if rows is None else rows)
+        self.cols = self.rows if cols is None else list(cols)
+        self.shape = (sum(params[n].numel() for n in self.rows), sum(params[n].numel() for n in self.cols))
+        self.dtype, self.device = passes.V.dtype, passes.V.device
+
+    def block(self, rows: Sequence[str], cols: Sequence[str] | None = None) -> EmbeddingHessian:
+        """The block that maps perturbations of `cols` (default: `rows`) to gradients of `rows`."""
+        return EmbeddingHessian(self.passes, self._decay, rows, cols)
+
+    @property
+    def T(self) -> EmbeddingHessian:
+        """The transposed block."""
+        return self if self.rows == self.cols else self.block(self.cols, self.rows)
+
+    def __matmul__(self, vectors: Tensor) -> Tensor:
+        if vectors.ndim == 1:
+            return (self @ vectors[:, None])[:, 0]
+        params, m = self.passes.params, vectors.shape[1]
+        if m == 0:
+            return vectors.new_zeros(self.shape[0], 0)
+        if m > self.passes.width:
+            return torch.cat([(self @ v).T for v in vectors.split(self.passes.width, dim=1)]).T
+        pieces = vectors.T.split([params[n].numel() for n in self.cols], dim=1)
+        directions = {n: v.reshape(m, *params[n].shape) for n, v in zip(self.cols, pieces, strict=True)}
+        passes = self.passes.again() if is_rounding_randomly() else self.passes
+        found = passes.product(directions, self.rows, m)
+        for name in directions.keys() & found.keys():
+            found[name] += self._decay * directions[name]
+        return torch.cat([found[n].reshape(m, -1) for n in self.rows], dim=1).T
+
+    def dense(self) -> Tensor:
+        """The block as a matrix, symmetrised if it is a diagonal one."""
+        return assembled(self, self.rows == self.cols).matrix
+
+    def symmetric(self) -> MatrixOperator:
+        """A diagonal block as a matrix, with the error that its products show."""
+        return assembled(self, True)
+
+
+class Passes:
+    """The forward and backward pass at the parameters, which all products share.
+
+    params: E (token, d) and W (h, s d), or W alone (`first_layer`), V (C, h) and optionally b1 (h,), b2 (C,), all of
+    one precision; tokens (N, s), labels (N,); vectors: constant inputs (token, d) in the place of E. Kept are
+    3 h + 2 C numbers a sample; the first layer goes through its tables T_k (theory.md, section 1). p, share, r (C, N):
+    probabilities, p / N and dL/dlogits, with the samples last, which is fastest for BLAS and sums over classes;
+    D (N, h): slopes of the activation; G: dL/dT_k (token, h) by slot.
+    """
+
+    def __init__(
+        self,
+        params: Mapping[str, Tensor],
+        tokens: Tensor,
+        labels: Tensor,
+        activation: Callable[[Tensor], Tensor],
+        vectors: Tensor | None = None,
+    ) -> None:
+        keep_freed_memory()
+        self.again = functools.partial(Passes, params, tokens, labels, activation, vectors)
+        self.params, self.V, self.tokens, self.N = dict(params), params["V"], tokens, len(tokens)
+        self.layer = first_layer(params, tokens.shape[1], vectors)
+        self.slots, self.vocabulary, self.h = self.layer.slots, self.layer.vocabulary, self.layer.h
+        # A slot with a constant token, such as `op` and `=`, adds the same to every sample.
+        self.fixed = {k: int(tokens[0, k]) for k in range(self.slots) if bool((tokens[:, k] == tokens[0, k]).all())}
+        self.varying = [k for k in range(self.slots) if k not in self.fixed]
+        room = _DEVICE if self.V.is_cuda else _TOGETHER
+        self.width = max(1, room // (self.N * self.h * self.V.element_size()))
+        pre = self.V.new_zeros(self.N, self.h) + self.params.get("b1", 0.0)
+        for k in range(self.slots):
+            pre += self.layer.table(k).index_select(0, tokens[:, k])
+        self.phi, self.D, second = derivatives(activation, pre)
+        logits = self.V @ self.phi.T
+        if "b2" in self.params:
+            logits += self.params["b2"][:, None]
+        self.p = logits.softmax(0)
+        self.share = self.p / self.N
+        self.top = self.p.argmax(0, keepdim=True)
+        self.r = self.p.clone()
+        self.r.scatter_(0, labels[None], -others(self.p.T, labels)[None])
+        self.r /= self.N
+        back = self.r.T @ self.V
+        self.bend = back * second if bool(second.any()) else None
+        self.G = [self.V.new_zeros(self.vocabulary, self.h) for _ in range(self.slots)]
+        for k in range(self.slots):
+            self.G[k].index_add_(0, tokens[:, k], back * self.D)
+
+    def table_gradient(self) -> Tensor:
+        """[dL/dT_1^T; ...; dL/dT_s^T], shape (s h, token), of F14."""
+        return torch.cat([G.T for G in self.G])
+
+    def product(self, v: Parts, rows: Sequence[str], m: int) -> Parts:
+        """The rows' parts of H v for m directions at once, (m, ...) by name."""
+        V, h, C = self.V, self.h, len(self.V)
+        first = self.layer.names | {"b1"}
+        moves_input, wants_input = bool(v.keys() & first), any(n in rows for n in first)
+        tables, shift = self._tables(v, m)
+        dV = v.get("V")
+        out = {n: V.new_zeros(m, *self.params[n].shape) for n in ("V", "b2") if n in rows}
+        total = V.new_zeros(m, h)
+        S = {k: V.new_zeros(m * self.vocabulary, h) for k in self.varying}
+        for at, index in self._chunks(m):
+            D, phi, p, r, n = self.D[at], self.phi[at], self.p[:, at], self.r[:, at], len(self.D[at])
+            da = dpre = None
+            if moves_input:
+                dpre = self._inputs(tables, shift, index, n)
+                # Where nothing else reads them and they are no view, the inputs are overwritten.
+                da = dpre.mul_(D) if tables and self.bend is None else D * dpre
+            dz = (v["b2"] if "b2" in v else V.new_zeros(m, C))[:, :, None].expand(m, C, n)
+            dz = dz.clone() if da is None else torch.baddbmm(dz, V.expand(m, C, h), da.mT)
+            if dV is not None:
+                dz.baddbmm_(dV, phi.T.expand(m, h, n))
+            # Only differences of logits matter: relative to the likeliest class nothing cancels at any loss.
+            dz -= dz.gather(1, self.top[:, at].expand(m, 1, n))
+            q = dz.mul_(self.share[:, at])
+            q.addcmul_(p, q.sum(1, keepdim=True), value=-1)
+            if "V" in out:
+                out["V"].baddbmm_(q, phi.expand(m, n, h))
+                if da is not None:
+                    out["V"].baddbmm_(r.expand(m, C, n), da)
+            if "b2" in out:
+                out["b2"] += q.sum(2)
+            if wants_input:
+                back = torch.bmm(q.mT, V.expand(m, C, h))
+                if dV is not None:
+                    back.baddbmm_(r.T.expand(m, n, C), dV)
+                back *= D
+                if self.bend is not None and dpre is not None:
+                    back.addcmul_(self.bend[at], dpre)
+                if not S:
+                    total += back.sum(1)
+                for k, gathered in S.items():
+                    gathered.index_add_(0, index[k], back.view(-1, h))
+        if wants_input:
+            by_token = {k: s.view(m, self.vocabulary, h) for k, s in S.items()}
+            total = next((gathered.sum(1) for gathered in by_token.values()), total)
+            out |= self.layer.gradients(v, rows, by_token, self.fixed, total, self.G)
+            if "b1" in rows:
+                out["b1"] = total
+        return out
+
+    def _inputs(self, tables: Mapping[int, Tensor], shift: Tensor, index: Mapping[int, Tensor], n: int) -> Tensor:
+        """The contribution of the tables' rows, or of their common shift, to the hidden layer's input, (m, n, h)."""
+        if not tables:
+            return shift[:, None].expand(-1, n, -1)
+        first, *others = (table.view(-1, self.h).index_select(0, index[k]) for k, table in tables.items())
+        for picked in others:
+            first += picked
+        return first.view(-1, n, self.h)
+
+    def _tables(self, v: Parts, m: int) -> tuple[dict[int, Tensor], Tensor]:
+        """The perturbed tables of the varying slots, (m, token, h), and what all samples have in common, (m, h).
+
+        The first table holds the common part too.
+        """
+        shift = v["b1"].clone() if "b1" in v else self.V.new_zeros(m, self.h)
+        tables: dict[int, Tensor] = {}
+        if not v.keys() & self.layer.names:
+            return tables, shift
+        for k in self.varying:
+            tables[k] = self.layer.moved(v, k, slice(None))
+        for k, token in self.fixed.items():
+            shift += self.layer.moved(v, k, slice(token, token + 1))[:, 0]
+        for k in self.varying[:1]:
+            # Each sample takes one row of it.
+            tables[k] += shift[:, None]
+        return tables, shift
+
+    def _chunks(self, m: int) -> Iterator[tuple[slice, dict[int, Tensor]]]:
+        """Chunks of samples, and the rows of the flattened tables (m token, h) that they use."""
+        room = _DEVICE if self.V.is_cuda else _CACHE
+        step = max(64, room // (m * self.h * self.V.element_size()))
+        starts = torch.arange(m, device=self.V.device)[:, None] * self.vocabulary
+        for start in range(0, self.N, step):
+            at = slice(start, start + step)
+            yield at, {k: (starts + self.tokens[at, k]).reshape(-1) for k in self.varying}

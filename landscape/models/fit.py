@@ -1,0 +1,127 @@
+"""Whether a problem and a run file belong together: names and shapes of their parameters, device, and data."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from landscape.curvature.modules import plain_names
+from landscape.errors import ConfigError, DeviceError, FileError, NumericsError
+from landscape.files.runs import RunReader
+from landscape.files.schema import BUFFERS
+from landscape.models.choice import nearest
+from landscape.models.problem import Problem, shapes_of, tensors
+
+_ROUNDED, _SMALL = 1e-2, 1e-5
+"""Most by which a loss in single precision differs from that in double, relative and absolute (nat)."""
+_NO_BUFFER = (
+    "record or import the run again, as earlier versions kept no buffers; a constant that the problem makes anew is "
+    "none of a checkpoint: register_buffer(..., persistent=False)"
+)
+_COMPARED = 6
+"""Steps at most at which losses are compared."""
+_INNER = "model."
+"""What a module that holds the model as .model puts before its names."""
+
+
+def require_device(problem: Problem, device: str) -> None:
+    """Raise DeviceError where the user asks for another device than that of the problem's own data."""
+    if device not in ("auto", problem.device.type):
+        raise DeviceError(
+            f"--device {device}, but the data of the problem are on {problem.device}",
+            "move model and data in the function that --problem names, and leave out --device",
+        )
+
+
+def shapes(reader: RunReader) -> dict[str, tuple[int, ...]]:
+    """The shapes of the parameters and buffers that a run file holds, by name."""
+    lengths = {axis: len(labels) for axis, labels in reader.scales.items()}
+    groups = [reader.layout[group] for group in ("checkpoints", BUFFERS) if group in reader.layout]
+    return {f.name: tuple(lengths[dim] for dim in f.dims) for table in groups for f in table.fields}
+
+
+def other_names(problem: Problem, held: Collection[str]) -> dict[str, str]:
+    """The problem's names of tensors that a run file holds under another name, by that one.
+
+    It is another one of a tied tensor, or the same but for what torch.compile or DistributedDataParallel put there.
+    """
+    tied: Mapping[str, str] = getattr(problem, "tied", {})
+    own = {plain: tied.get(name, name) for name, plain in plain_names([*_tensors(problem), *tied]).items()}
+    found = dict[str, str]()
+    for name, plain in plain_names(held).items():
+        ours = own.get(plain, name)
+        if ours != name and ours not in {*held, *found.values()}:
+            found[name] = ours
+    return found
+
+
+def require_fit(problem: Problem, held: Mapping[str, tuple[int, ...]], path: Path) -> None:
+    """Raise ConfigError for the first tensor by which a problem and the checkpoints of a run file differ."""
+    names, own = other_names(problem, held), _tensors(problem)
+    held = {names.get(name, name): shape for name, shape in held.items()}
+    for name, shape in own.items():
+        kind = "parameter" if name in problem.parameters else "buffer"
+        if name not in held:
+            raise ConfigError(
+                f"{path} holds no {kind} {name!r}, which {problem.name} has",
+                _prefix(own, held) or (nearest(name, held) if kind == "parameter" else _NO_BUFFER),
+            )
+        if held[name] != shape:
+            raise ConfigError(
+                f"{kind} {name!r} has shape {held[name]} in {path}; in {problem.name} it is {shape}",
+                "build the model with the sizes that it was trained with",
+            )
+    tied = getattr(problem, "tied", {})
+    for name in held:
+        if name in tied:
+            raise ConfigError(
+                f"{path} holds both {tied[name]!r} and {name!r}, which are tied in {problem.name}",
+                f"import the files again with --skip {name}, or untie them in the model",
+            )
+        if name not in own:
+            raise ConfigError(
+                f"{path} holds {name!r}, which {problem.name} lacks",
+                _prefix(own, held) or f"{nearest(name, own)}; `landscape import --skip {name}` leaves out what is none",
+            )
+
+
+def _tensors(problem: Problem) -> dict[str, tuple[int, ...]]:
+    """The shapes of a problem's parameters and buffers, by name."""
+    return {**shapes_of(problem.parameters), **getattr(problem, "buffers", {})}
+
+
+def require_own_data(problem: Problem, reader: RunReader) -> None:
+    """Raise FileError where stored parameters have another training loss than was recorded at their step.
+
+    Some of the steps that have both are compared, the last among them. Such parameters were not trained on the data
+    that the file holds, so that no Hessian on these says anything of the training.
+    """
+    metrics = reader.metrics() if "metrics" in reader.tables else {"metric_step": np.zeros(0)}
+    shared = np.intersect1d(reader.steps, metrics["metric_step"])
+    # One that was resumed may have learned from its own data since.
+    spread = np.linspace(0, len(shared) - 1, min(_COMPARED, len(shared))).round().astype(int)
+    for step in shared[spread].tolist():
+        recorded = float(metrics["train_loss"][metrics["metric_step"] == step][0])
+        # Parameters that are not finite are refused where they are asked for.
+        try:
+            found = problem.objective(0.0).value(tensors(problem, reader.checkpoint(step)))
+        except NumericsError:
+            continue
+        if abs(found - recorded) > _ROUNDED * max(abs(found), abs(recorded)) + _SMALL:
+            raise FileError(
+                f"{reader.path}: the training loss at step {step} is {found:.6g} on the data that it holds, but was "
+                f"{recorded:.6g} in training",
+                "train it again: it learned from other data, as runs of a text side by side did in earlier versions",
+            )
+
+
+def _prefix(names: Collection[str], held: Collection[str]) -> str:
+    """What to do about names that differ by what a wrapper puts before them; empty if they differ otherwise."""
+    why = f"begin with {_INNER!r} (a module that holds the model as .model puts it there)"
+    if set(held) == {_INNER + name for name in names}:
+        return f"all names in the file {why}: wrap the model of the problem likewise"
+    if set(names) == {_INNER + name for name in held}:
+        return f"all names of the problem {why}: give it the model inside"
+    return ""

@@ -1,0 +1,188 @@
+"""Any torch module with its data and loss as a problem."""
+
+from __future__ import annotations
+
+import copy
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from landscape.curvature.checks import require_real, require_settings
+from landscape.curvature.data import checksum, sum_of
+from landscape.curvature.modules import first_names, unwrapped
+from landscape.curvature.objective import Loss, Objective
+from landscape.errors import ArgumentError, kind_of
+from landscape.files.runs import RunReader
+from landscape.files.schema import NUMBERS
+from landscape.models import state
+from landscape.models.blocks import Blocks, Pairs, declared, named_blocks
+from landscape.models.problem import Arrays, ParameterSpec, Plain, Training, plain_axes, shapes_of, tensors
+from landscape.models.rows import Groups
+from landscape.results import Shown
+
+_MOST_PARTS = 32
+
+
+class ModuleProblem(Shown):
+    """A torch module over one data set, at any parameters (cf. `Problem`); without a structure.
+
+    data, targets, loss, weight, chunk_size and dtype are as in `Objective`: one batch, or a DataLoader or list of
+    batches, which are moved to the module's device. blocks: by name, parameters or patterns such as "*.attn.*", in the
+    order of the block's rows; block `all` always exists. pairs: blocks whose couplings are measured, where the joint
+    block "A,B" is analysed. Tied parameters count once, under their first name, whichever of their names a run file
+    has. Raises ArgumentError for a pattern that matches nothing, for pairs of unknown or overlapping blocks, and for
+    data and settings that `Objective` refuses.
+    """
+
+    shown = ("parameters", "blocks", "pairs", "device")
+    name = "the module"
+    parameters: Mapping[str, ParameterSpec]
+    blocks: Mapping[str, tuple[str, ...]]
+    parts: Mapping[str, tuple[str, ...]]
+    pairs: Sequence[tuple[str, str]]
+    rows: Groups = {}
+    balanced: tuple[str, str] | None = None
+    tied: Mapping[str, str]
+    """First name by each other name of a tied parameter."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        data: Any,
+        targets: Any = None,
+        loss: Loss | None = None,
+        blocks: Blocks | None = None,
+        pairs: Pairs = (),
+        weight_decay: float = 0.0,
+        chunk_size: int | None = None,
+        weight: Callable[[Any], float] | None = None,
+        dtype: torch.dtype = torch.float64,
+    ) -> None:
+        if not isinstance(model, nn.Module):
+            raise ArgumentError(f"the model is {kind_of(model)}", "give a torch.nn.Module")
+        model = unwrapped(model)
+        self._objective = Objective(model, data, targets, loss, 0.0, chunk_size, dtype, weight)
+        self._settings = self._objective.loss, weight
+        self._model, self._decay, self.device = model, weight_decay, self._objective.device
+        require_settings(model, loss, weight_decay, dtype)
+        if next(model.parameters(), None) is None:
+            raise ArgumentError(f"{type(model).__name__} has no parameters", "give the module that is trained")
+        for name, parameter in model.named_parameters():
+            require_real(name, parameter)
+        shapes = {n: tuple(p.shape) for n, p in model.named_parameters()}
+        self.parameters = {n: ParameterSpec(shape, plain_axes(n, len(shape))) for n, shape in shapes.items()}
+        self.tied = first_names(model)
+        self.parts = _parts(list(shapes))
+        self._declare(blocks or {}, pairs)
+
+    def _declare(self, blocks: Blocks, pairs: Pairs) -> None:
+        self.blocks = {**named_blocks(blocks, pairs, shapes_of(self.parameters)), "all": tuple(self.parameters)}
+        self.default_blocks, self.pairs = tuple(self.blocks), tuple(declared(blocks, pairs)[1])
+
+    def or_blocks(self, blocks: Blocks, pairs: Pairs) -> ModuleProblem:
+        """The problem with these blocks and pairs where it declares none itself. Raises ArgumentError as at first."""
+        if self.default_blocks != ("all",):
+            return self
+        found = copy.copy(self)
+        found._declare(blocks, pairs)
+        return found
+
+    def in_dtype(self, dtype: torch.dtype) -> ModuleProblem:
+        """The same problem with products in another precision."""
+        found = copy.copy(self)
+        found._objective = self._objective.in_dtype(dtype)
+        return found
+
+    @property
+    def buffers(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of the buffers that the module's state has, by name; each checkpoint has its own."""
+        return {name: tuple(buffer.shape) for name, buffer in state.buffers(self._model).items()}
+
+    def with_buffers(self, buffers: Mapping[str, Any]) -> ModuleProblem:
+        """The problem of the module with these numbers in its buffers; the given module stays as it is.
+
+        buffers: tensors or arrays by name. Raises ArgumentError for a name or shape that the module does not have.
+        """
+        found = copy.copy(self)
+        found._model = state.with_buffers(self._model, buffers)
+        found._objective = self._objective.with_model(found._model)
+        return found
+
+    @property
+    def data_sums(self) -> dict[int, int]:
+        """Checksums of the batches by their numbers, on one of several ranks of its own alone."""
+        return self._objective.sums
+
+    def fingerprint(self) -> dict[str, str]:
+        """Checksums of all that the loss depends on but parameters and `buffers`, by what they are of.
+
+        They are of the data, each other buffer or tensor in an attribute of the module, and the loss with its settings.
+        Take it before the module is called, which may leave tensors in its attributes.
+        """
+        made = (*self._settings, self._decay)
+        found = {"data": sum_of(self.data_sums)}
+        found |= {name: f"{checksum(tensors):08x}" for name, tensors in state.constants(self._model).items()}
+        return found | {"loss": f"{zlib.crc32(state.settings(made).encode()):08x}"}
+
+    def decay(self, objective: str) -> float:
+        """Weight decay of an objective: 0 of `data`, that of the constructor of `regularised`."""
+        return self._decay if objective == "regularised" else 0.0
+
+    def objective(self, decay: float) -> Objective:
+        """The loss over the data set, with decay/2 |theta|^2."""
+        return self._objective.with_decay(decay)
+
+    def structure(self, params: Mapping[str, Tensor], decay: float) -> None:
+        """None: the structure of a foreign model is not known."""
+
+    def training(self, reader: RunReader, step: int) -> Training:
+        """The learning rates, and the second moments of Adam, where a Recorder was given the optimiser."""
+        rates, nothing = dict.fromkeys(self.parameters, float("nan")), float("nan")
+        known = reader.optimizer_at(step)
+        if known is None:
+            return Training(step, rates, None, nothing)
+        lr, beta_2, epsilon, updates = (dict(zip(known["parameter"], known[n], strict=True)) for n in NUMBERS)
+        rates |= {name: float(lr[name]) for name in rates}
+        moments = reader.second_moments(step)
+        if moments is None or not any(updates[name] > 0 for name in rates):
+            return Training(step, rates, None, nothing)
+        corrected = {
+            name: v.astype("f8") / (1 - beta_2[name] ** updates[name])
+            if updates[name] > 0
+            else np.full(v.shape, np.inf)
+            for name, v in moments.items()
+        }
+        return Training(step, rates, corrected, nothing, {n: float(epsilon[n]) for n in rates if epsilon[n] > 0})
+
+    def plain(self, arrays: Arrays) -> Plain:
+        """The module at stored parameters, in float64."""
+        own = {name: nn.Parameter(value) for name, value in tensors(self, arrays).items()}
+        nothing = torch.zeros(1, device=self.device)
+        return Plain(_WholeLoss(self._objective, own), own, nothing, nothing, lambda total, _: total)
+
+
+class _WholeLoss(nn.Module):
+    """The loss over all of the data as one number, whose derivatives are torch's own."""
+
+    def __init__(self, objective: Objective, parameters: Mapping[str, nn.Parameter]) -> None:
+        super().__init__()
+        self.parameter_list = nn.ParameterList(parameters.values())
+        self._names, self._objective = list(parameters), objective
+
+    def forward(self, _: Tensor) -> Tensor:
+        params = dict(zip(self._names, self.parameter_list, strict=True))
+        return torch.stack([term(params) for term in self._objective.terms()]).sum()
+
+
+def _parts(names: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Each parameter, or where they are many those of each top-level module."""
+    if len(names) <= _MOST_PARTS:
+        return {name: (name,) for name in names}
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(name.partition(".")[0], []).append(name)
+    return {group: tuple(members) for group, members in groups.items()}

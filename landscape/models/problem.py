@@ -1,0 +1,175 @@
+"""Problems: data and loss that make an objective of stored parameters, and blocks of parameters."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from landscape.curvature.deflation import Directions, Spanned
+from landscape.curvature.objective import Objective
+from landscape.curvature.operators import Block, HessianOperator
+from landscape.errors import ConfigError, suggest
+from landscape.files.runs import RunReader
+from landscape.models.rows import Groups, Selection, Shapes
+
+Arrays = Mapping[str, NDArray[Any]]
+Pair = tuple[str, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class ParameterSpec:
+    """Shape of a parameter, names of its axes, and a short description."""
+
+    shape: tuple[int, ...]
+    axes: tuple[str, ...]
+    meaning: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """What the trainer knew at a checkpoint.
+
+    rates: learning rate by parameter, 0 if frozen, NaN if unknown; second_moments: those of Adam by parameter, their
+    bias corrected, infinite where there was no update, or None; update_frequency: share of the steps so far that
+    updated an operand's embedding; epsilons: what Adam adds to the moments' roots, by parameter, where it is not 1e-8.
+    """
+
+    step: int
+    rates: Mapping[str, float]
+    second_moments: Arrays | None
+    update_frequency: float
+    epsilons: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Plain:
+    """The model as plain PyTorch in float64 at some point, for verification without our own code.
+
+    parameters: the module's own tensors by the problem's names; loss: the mean over the data set from its outputs.
+    """
+
+    model: nn.Module
+    parameters: Mapping[str, Tensor]
+    inputs: Tensor
+    targets: Tensor
+    loss: Callable[[Tensor, Tensor], Tensor]
+
+
+class Structure(Protocol):
+    """Exact hand-derived results at one point, always checked against automatic differentiation."""
+
+    def operator(self) -> Block | None:
+        """The Hessian over all parameters by products; None: use automatic differentiation."""
+
+    def dense(self, names: Sequence[str], gauss_newton: bool = False) -> Tensor | None:
+        """A diagonal block, or its Gauss-Newton part, in closed form, symmetric to the last bit; None: by products."""
+
+    def starts(self, names: Sequence[str], k: int) -> tuple[Tensor | None, int]:
+        """Vectors (n, m) near the k lowest eigenvectors of a block, and the number of products used."""
+
+    def null_vectors(self, names: Sequence[str]) -> Directions | None:
+        """Exact null vectors of a block, whose eigenvalues would otherwise get random signs from rounding."""
+
+    def gauge(self, names: Sequence[str]) -> Spanned | None:
+        """Directions of a block along which the network does not change to first order."""
+
+    def bounds(self, names: Sequence[str]) -> Mapping[str, float]:
+        """Theoretical bounds: `saddle_bound` on -lambda_min, `saddle_rank_bound` on the index.
+
+        `saddle_bound_ROWS` are those of the joint block's named rows. names: members, which may be rows.
+        """
+
+
+class Problem(Protocol):
+    """A model with its training set and loss, at any parameters.
+
+    blocks: members by block, in the order of its rows, each a parameter or rows of one, such as "E[0:97]";
+    default_blocks: those analysed by default. rows: names of rows by parameter, such as "operands" of E.
+    pairs: blocks whose coupling is measured, each named after its joint block "A,B". parts: groups of parameters on
+    which the mass of eigenvectors is reported. balanced: the two factors whose learning rates Proposition 4.1 balances
+    (arXiv 2505.15624), or None.
+    """
+
+    name: str
+    parameters: Mapping[str, ParameterSpec]
+    blocks: Mapping[str, tuple[str, ...]]
+    default_blocks: tuple[str, ...]
+    rows: Groups
+    pairs: Sequence[tuple[str, str]]
+    parts: Mapping[str, tuple[str, ...]]
+    balanced: tuple[str, str] | None
+    device: torch.device
+
+    def decay(self, objective: str) -> float:
+        """Weight decay of an objective: 0 for `data`, that of the run for `regularised`. Raises ConfigError."""
+
+    def objective(self, decay: float) -> Objective:
+        """The loss over the training set, with decay/2 |theta|^2."""
+
+    def structure(self, params: Mapping[str, Tensor], decay: float) -> Structure | None:
+        """Exact results at a point; None for a model without any."""
+
+    def training(self, reader: RunReader, step: int) -> Training:
+        """What the trainer knew at a stored step."""
+
+    def plain(self, arrays: Arrays) -> Plain:
+        """The model at stored parameters, for verification."""
+
+
+def plain_axes(name: str, count: int) -> tuple[str, ...]:
+    """Names of the axes of a parameter of which only the shape is known; no parameter of a module is called so."""
+    return tuple(f"{name}.{i}" for i in range(count))
+
+
+def tensors(problem: Problem, arrays: Arrays) -> dict[str, Tensor]:
+    """Stored parameters in float64 on the problem's device."""
+    return {n: torch.as_tensor(arrays[n]).to(problem.device, torch.float64) for n in problem.parameters}
+
+
+def with_state(problem: Problem, arrays: Arrays) -> Problem:
+    """The problem with the buffers that were stored with these parameters, if it has any.
+
+    Those of a module that keeps running statistics change from step to step.
+    """
+    names = getattr(problem, "buffers", None)
+    return problem.with_buffers({n: arrays[n] for n in names}) if names else problem  # type: ignore[attr-defined]
+
+
+def hessian(problem: Problem, params: Mapping[str, Tensor], decay: float) -> Block:
+    """The Hessian over all parameters, by hand-derived products if the problem has them."""
+    structure = problem.structure(params, decay)
+    by_hand = structure.operator() if structure else None
+    return by_hand or HessianOperator(problem.objective(decay), params)
+
+
+def members(problem: Problem, block: str) -> tuple[str, ...]:
+    """The members of a block. Raises ConfigError for an unknown block."""
+    if block not in problem.blocks:
+        hint = suggest(block, problem.blocks)
+        raise ConfigError(f"{problem.name} has no block {block!r}", hint)
+    return problem.blocks[block]
+
+
+def shapes_of(parameters: Mapping[str, ParameterSpec]) -> Shapes:
+    """Shape by parameter."""
+    return {name: spec.shape for name, spec in parameters.items()}
+
+
+def selection(problem: Problem, block: str) -> Selection:
+    """The entries of a block. Raises ConfigError for an unknown block."""
+    return Selection(members(problem, block), shapes_of(problem.parameters))
+
+
+def size(problem: Problem, block: str) -> int:
+    """Number of entries of a block."""
+    return sum(selection(problem, block).sizes)
+
+
+def joint(pair: Pair) -> str:
+    """The name of a pair and its joint block."""
+    return ",".join(pair)

@@ -1,0 +1,266 @@
+"""Damage to sound files is named, or harmless, and never a wrong number."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import os
+import random
+import shutil
+import struct
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from conftest import SMALL
+from helpers.fuzz_reader import Campaign, Reader
+from helpers.spoiling import commit
+
+import landscape
+from landscape.config import HessianConfig, TrainConfig, replace
+from landscape.errors import FileError
+from landscape.files.hessians import HessianReader
+from landscape.files.inspect import inspect, repair
+from landscape.files.runs import RunReader
+from landscape.files.writing import sole_writer
+from landscape.measure.hessian import analyse
+from landscape.report.page import write_report
+from landscape.training.loop import summarise, train
+from landscape.training.tables import lacks
+
+
+def spoiled(path: Path, group: str, step: int, name: str) -> None:
+    """Change one value of a committed row."""
+    with h5py.File(path, "r+") as file:
+        (row,) = np.flatnonzero(file[group][()] == step) if "/" in group else [0]
+        data = file[f"{group.rpartition('/')[0]}/{name}"]
+        data[row] = data[row] + 1
+
+
+def test_a_checkpoint_that_was_damaged_since_it_was_measured(run: Path) -> None:
+    """The next step cannot be tracked from it."""
+    config = HessianConfig(blocks=("W",), k=1, steps="0", device="cpu")
+    analyse(run, config, run.with_name("out.h5"), quiet=True)
+    spoiled(run, "checkpoints/step", 0, "W")
+    with pytest.raises(FileError, match="the checkpoint of step 0 fails its checksum"):
+        analyse(run, dataclasses.replace(config, steps="20"), run.with_name("out.h5"), quiet=True)
+
+
+@pytest.mark.slow
+def test_damaged_steps_are_skipped_and_named(
+    files: dict[str, Path], run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`auto` and `all` skip them, a step that was asked for is an error, and a report skips them."""
+    spoiled(run, "checkpoints/step", 20, "W")
+    spoiled(run, "tokens/step", 40, "count")
+    for steps in ("all", "auto"):
+        config = HessianConfig(blocks=("W",), k=1, steps=steps, device="cpu")
+        assert analyse(run, config, run.with_name(f"{steps}.h5"), quiet=True).steps == [0]
+        assert f"warning: {run}: left out, for their checksums fail: checkpoints: step 20; tokens: step 40" in (
+            capsys.readouterr().err
+        )
+    for step, what in ((20, "checkpoint"), (40, "row in tokens")):
+        config = HessianConfig(blocks=("W",), k=1, steps=f"0,{step}", device="cpu")
+        with pytest.raises(FileError, match=f"the {what} of step {step} fails its checksum"):
+            analyse(run, config, run.with_name("asked.h5"), quiet=True)
+    assert not run.with_name("asked.h5").exists()
+    assert list(landscape.open_run(run)["step"].values) == [0]
+    page = write_report([run], run.with_name("report"), quiet=True).with_name("report.md").read_text()
+    line = f"{run}: left out, for their checksums fail: checkpoints: step 20; tokens: step 40"
+    assert f"warning: {line}" in capsys.readouterr().err
+    assert line in page
+    with pytest.raises(FileError, match="rows fail their checksums: checkpoints: step 20; tokens: step 40"):
+        train(SMALL, run, resume=True, quiet=True)
+    with RunReader(run) as reader:
+        assert reader.checkpoint(0)["E"].shape == (7, 4)
+
+
+@pytest.mark.slow
+def test_a_damaged_row_of_metrics_leaves_rates_unknown(files: dict[str, Path], run: Path) -> None:
+    """It is not served, and the row before it does not stand in for it."""
+    spoiled(run, "metrics/metric_step", 20, "lr_W")
+    with RunReader(run) as reader:
+        assert list(reader.metrics()["metric_step"]) == [0, 40]
+        assert reader.damage == "metrics: step 20"
+        assert [reader.metrics_at(step) is None for step in (0, 20, 40)] == [True, True, False]
+    result = analyse(run, HessianConfig(blocks=("W",), k=1, steps="all", device="cpu"), quiet=True)
+    assert [bool(np.isnan(result.row(step)["sharpness_gd"])) for step in (0, 20, 40)] == [True, True, False]
+
+
+@pytest.mark.parametrize(("group", "name"), [("checkpoints", "W"), ("tokens", "count"), ("metrics", "lr_W")])
+def test_a_repaired_run_that_lost_rows_is_not_complete(group: str, name: str, run: Path) -> None:
+    """Nor are the accuracies of an earlier step those of its end."""
+    whole = summarise(run)
+    assert whole.status == "complete"
+    row = f"{group}/{'metric_' if group == 'metrics' else ''}step"
+    for step in (20, 40):
+        spoiled(run, row, step, name)
+    assert repair(run) == run.with_name(f"{run.name}.damaged")
+    found = summarise(run)
+    assert (found.status, found.steps) == ("interrupted", 40)
+    expected = np.nan if group == "metrics" else whole.test_accuracy
+    np.testing.assert_equal([found.train_accuracy >= 0, found.test_accuracy], [group != "metrics", expected])
+
+
+def test_a_repaired_run_that_was_resumed_names_the_steps_that_it_lacks(run: Path) -> None:
+    """It is complete again, and `info` says which of its scheduled rows are gone."""
+    config = RunReader(run).config
+    spoiled(run, "checkpoints/step", 20, "W")
+    spoiled(run, "metrics/metric_step", 0, "lr_W")
+    repair(run)
+    summary = train(replace(TrainConfig(), config), run, resume=True, quiet=True)
+    assert summary.status == "complete"
+    assert lacks(inspect(run)) == [
+        "no checkpoints, tokens, moments of 1 of the schedule's steps: 20",
+        "no metrics of 1 of the schedule's steps: 0",
+    ]
+
+
+def test_a_repaired_analysis_that_lost_a_step_is_not_complete(files: dict[str, Path], tmp_path: Path) -> None:
+    """It has the other steps."""
+    path = Path(shutil.copy(files["hessian"], tmp_path))
+    with h5py.File(path, "r+") as file:
+        file["eigenvalues"][1] += 1
+    repair(path)
+    found = HessianReader(path)
+    assert (found.attrs["status"], found.steps) == ("interrupted", [0, 40])
+
+
+def test_a_row_with_the_label_of_another_is_damage(files: dict[str, Path], tmp_path: Path) -> None:
+    """A step whose label became that of a sound one is gone, and the file does not pass for whole."""
+    path = Path(shutil.copy(files["hessian"], tmp_path / "a.hessian.h5"))
+    steps = HessianReader(path).steps
+    with h5py.File(path, "r+") as file:
+        file["step"][1] = steps[0]
+    reader = HessianReader(path)
+    assert (reader.steps, reader.damage) == ([steps[0], *steps[2:]], f"step {steps[0]}")
+
+
+@pytest.mark.slow
+def test_a_damaged_hessian_file_is_named(files: dict[str, Path], tmp_path: Path) -> None:
+    """Its other rows are served; an analysis does not take it for done."""
+    run, path = (Path(shutil.copy(source, tmp_path)) for source in files.values())
+    whole = HessianReader(files["hessian"])
+    for name in ("eigenvalues", "spectrum/W"):
+        shutil.copy(files["hessian"], path)
+        with h5py.File(path, "r+") as file:
+            file[name][1] += 1
+        found = HessianReader(path)
+        assert (found.steps, found.damage) == ([0, 40], "step 20")
+        assert found.row(40)["eigenvalues"].tobytes() == whole.row(40)["eigenvalues"].tobytes()
+    config = HessianConfig(blocks=("E", "W", "E,W"), k=3, device="cpu")
+    with pytest.raises(FileError, match="rows fail their checksums: step 20"):
+        analyse(run, config, quiet=True)
+    assert analyse(run, config, overwrite=True, quiet=True).damage == ""
+
+
+def test_a_value_without_meaning_is_refused(files: dict[str, Path], tmp_path: Path) -> None:
+    """A code that stands for nothing is no measurement, even where its record fits."""
+    path = Path(shutil.copy(files["hessian"], tmp_path))
+    with h5py.File(path, "r+") as file:
+        row = {name: file[name][0] for name in str(file["crc32"].attrs["fields"]).split()}
+        commit(file, "step", 0, 0, row | {"inertia_level": row["inertia_level"] + 9})
+    with pytest.raises(FileError, match="inertia_level with values other than"):
+        HessianReader(path)
+
+
+def test_a_resume_slot_that_no_run_writes_is_refused(run: Path) -> None:
+    """Even where its record fits: an order that is none would be an index out of range."""
+    with h5py.File(run, "r+") as file:
+        for slot in (0, 1):
+            row = {name: file["resume"][name][slot] for name in str(file["resume/crc32"].attrs["fields"]).split()}
+            commit(file["resume"], "resume_slot", slot, slot, row | {"order": row["order"] + 1})
+    with pytest.raises(FileError, match="holds a resume slot that no run writes"):
+        train(dataclasses.replace(SMALL, steps=60), run, resume=True, quiet=True)
+
+
+def test_resume_slots_that_a_live_writer_overwrites(run: Path) -> None:
+    """Both may change between the reading of their records and of their bytes; without a writer that is damage."""
+    with h5py.File(run, "r+") as file:
+        file["resume/crc32"][()] = file["resume/crc32"][()] + 1
+    with sole_writer(run):
+        assert inspect(run).damage == ()
+    assert inspect(run).damage == ("resume: no valid slot, so that the run cannot be resumed",)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["run", "hessian"])
+def test_truncation(kind: str, files: dict[str, Path], tmp_path: Path) -> None:
+    """Cut at 200 places, a file is refused, or what is served is right."""
+    whole, path = files[kind].read_bytes(), tmp_path / "cut.h5"
+    reader = Reader(files[kind])
+    counts: collections.Counter[str] = collections.Counter()
+    for i in range(200):
+        path.write_bytes(whole[: len(whole) * i // 200])
+        counts[reader.verdict(path).partition(":")[0]] += 1
+    assert reader.close() < 1 << 29
+    assert counts == {"named": 200}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "flips"), [("run", 200), ("hessian", 100)])
+@pytest.mark.long
+def test_flipped_bytes(kind: str, flips: int, files: dict[str, Path], tmp_path: Path) -> None:
+    """A changed byte is harmless or named, wherever it is: no wrong number, no other error, no crash, no hang."""
+    whole, path = files[kind].read_bytes(), tmp_path / "flipped.h5"
+    path.write_bytes(whole)
+    reader, rng = Reader(files[kind]), random.Random(0)
+    counts: collections.Counter[str] = collections.Counter()
+    bad = []
+    with path.open("r+b", buffering=0) as file:
+        for _ in range(flips):
+            at, mask = rng.randrange(len(whole)), rng.randrange(1, 256)
+            os.pwrite(file.fileno(), bytes([whole[at] ^ mask]), at)
+            verdict = reader.verdict(path)
+            os.pwrite(file.fileno(), whole[at : at + 1], at)
+            counts[verdict.partition(":")[0]] += 1
+            if verdict != "harmless" and not verdict.startswith("named: "):
+                bad.append(f"byte {at} ^ {mask}: {verdict}")
+    peak = reader.close()
+    print(f"{kind}: {flips} flips of {len(whole)} bytes: {dict(counts)}, {len(bad)} bad, peak {peak >> 20} MiB")
+    assert not bad
+    assert min(counts["harmless"], counts["named"]) > flips // 20
+    assert peak < 1 << 29
+
+
+@pytest.mark.parametrize("place", ["a string that overruns its collection", "a string that claims 2 GB"])
+def test_strings_that_lead_the_library_astray(place: str, files: dict[str, Path], tmp_path: Path) -> None:
+    """The HDF5 library would walk for ever, or set aside the memory; the bytes are refused before it sees them."""
+    raw = bytearray(files["run"].read_bytes())
+    if "overruns" in place:
+        # A length that is off by 16 makes the library find a string of no length behind it, and again, and again.
+        first = raw.index(b"GCOL") + 16
+        raw[first + 8 : first + 16] = (1 << 12).to_bytes(8, "little")
+    else:
+        reference = raw.index(b"created\0") + 8 + 32
+        assert int.from_bytes(raw[reference : reference + 4], "little") == len("2026-01-01T00:00:00+00:00")
+        raw[reference + 3] = 0x80
+    path = tmp_path / "run.h5"
+    path.write_bytes(raw)
+    with pytest.raises(FileError, match="is damaged: (the strings at byte|a string claims more)"):
+        RunReader(path)
+
+
+def test_storage_shorter_than_the_shape(run: Path) -> None:
+    """The HDF5 library would read some selections from elsewhere and others right."""
+    with h5py.File(run) as file:
+        data = file["metrics/sigma_max_E"].id
+        place, size = data.get_offset(), data.get_storage_size()
+    raw = run.read_bytes()
+    entry = struct.pack("<QQ", place, size)
+    assert raw.count(entry) == 1
+    run.write_bytes(raw.replace(entry, struct.pack("<QQ", place, 8)))
+    with pytest.raises(FileError, match="metrics/sigma_max_E declares 24 bytes, which the file does not hold"):
+        RunReader(run)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["run", "hessian"])
+def test_random_spoils(kind: str, files: dict[str, Path], tmp_path: Path) -> None:
+    """Links, types, shapes, layouts, attributes, configs and bytes changed at random: refused or served right."""
+    campaign = Campaign(files[kind], tmp_path / "victim.h5")
+    campaign.run(80, 0)
+    assert campaign.reader.close() < 1 << 29
+    assert not campaign.bad
+    assert campaign.counts["named"] > 40

@@ -1,0 +1,129 @@
+"""Dense blocks of which only the ends and the index are computed, against all of their eigenvalues."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import TINY
+
+from landscape import config
+from landscape.cli import main as cli
+from landscape.config import HessianConfig, Spectra
+from landscape.errors import FileError
+from landscape.files.hessians import HessianReader
+from landscape.measure.checkpoint import Checkpoint
+from landscape.measure.hessian import analyse
+from landscape.report.figures import FAMILIES
+from landscape.report.figures.sources import NotDrawnError, open_sources
+from landscape.training.loop import train
+
+DATA = Path(__file__).parents[1] / "data"
+BLOCKS = ("E", "W", "V", "E,W", "W,V", "E,V", "all")
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def ends(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> HessianReader:
+    """The analysis of the first and the last checkpoint of `tiny_run` without full spectra."""
+    out = tmp_path_factory.mktemp("ends") / "ends.h5"
+    config = HessianConfig(blocks=BLOCKS, steps="0,60", spectra="ends", device="cpu")
+    return analyse(tiny_run, config, out, quiet=True)
+
+
+@pytest.mark.long
+def test_ends_and_indices_are_those_of_full_spectra(ends: HessianReader, tiny_hessian: HessianReader) -> None:
+    """Eigenvalues within their residuals and `hidden`, every index certified, with and without gauge, pairs, traces."""
+    assert ends.steps == [0, 60]
+    for step in ends.steps:
+        found, full = ends.row(step), tiny_hessian.row(step)
+        assert not ends.spectra(step)
+        norm = full["operator_norm"]
+        np.testing.assert_allclose(found["operator_norm"], norm, rtol=1e-6)
+        assert (found["converged"] == full["converged"]).all()
+        reach = found["residual_norm"].max((1, 2)) + found["hidden"].max(1) + 1e-12 * norm
+        assert (np.abs(found["eigenvalues"] - full["eigenvalues"]).max((1, 2)) <= reach).all()
+        assert found["inertia"][:, 0].tolist() == full["inertia"][:, 0].tolist()
+        for name in ("inertia_lower", "inertia_upper", "inertia_level", "saddle_index_gauge_free", "coupling_index"):
+            assert found[name].tolist() == full[name].tolist(), name
+        np.testing.assert_allclose(found["coupling_ratios"], full["coupling_ratios"], rtol=1e-6, equal_nan=True)
+        np.testing.assert_allclose(found["trace"], full["trace"], rtol=1e-12)
+        assert not found["trace_error"].any()
+
+
+def test_a_report_says_how_to_get_full_spectra(ends: HessianReader) -> None:
+    """A block of any size lacks its spectrum here."""
+    with pytest.raises(NotDrawnError, match="no full spectrum was stored: --spectra full computes those of dense"):
+        FAMILIES["spectra"](open_sources([ends.path]))
+
+
+def test_indices_without_coupling_ratios_come_from_a_factorisation(
+    tiny_run: Path, tmp_path: Path, ends: HessianReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The level stays, and so does the count."""
+    monkeypatch.setattr(Checkpoint, "coupling", lambda *_: None)
+    wanted = HessianConfig(blocks=BLOCKS, spectra="ends", steps="60", device="cpu")
+    found, before = analyse(tiny_run, wanted, tmp_path / "ends.h5", quiet=True).row(60), ends.row(60)
+    assert (before["coupling_index"] > 0).any()
+    assert (found["coupling_index"] == -1).all()
+    for name in ("inertia", "inertia_level", "saddle_index_gauge_free"):
+        assert found[name].tolist() == before[name].tolist(), name
+
+
+@pytest.mark.parametrize(("spectra", "full"), [("auto", {"E"}), ("full", {"E", "E,W"}), ("ends", set())])
+def test_auto_computes_all_eigenvalues_of_small_blocks(
+    spectra: Spectra, full: set[str], tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E has 28 parameters, E,W more than 30."""
+    monkeypatch.setattr(config, "FULL_LIMIT", 30)
+    wanted = HessianConfig(blocks=("E", "E,W"), steps="60", spectra=spectra, device="cpu")
+    assert set(analyse(tiny_run, wanted, tmp_path / "out.h5", quiet=True).spectra(60)) == full
+
+
+def test_auto_follows_an_existing_file(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """New steps hold what the others do, also of a file from before the option; another choice is refused."""
+    monkeypatch.setattr(config, "FULL_LIMIT", 1)
+    out, ends = tmp_path / "out.h5", HessianConfig(blocks=("E",), steps="60", spectra="ends", device="cpu")
+    analyse(tiny_run, ends, out, quiet=True)
+    auto = dataclasses.replace(ends, spectra="auto", steps="0,60")
+    assert not analyse(tiny_run, auto, out, quiet=True).spectra(0)
+    words = r"out\.h5: it was made with spectra ends, not full"
+    with pytest.raises(FileError, match=words):
+        analyse(tiny_run, dataclasses.replace(auto, spectra="full"), out, quiet=True)
+    old = tmp_path / "run-1.1.hessian.h5"
+    for name in ("run-1.1.h5", old.name):
+        shutil.copy(DATA / name, tmp_path)
+    wanted = HessianConfig(k=3, dense_limit=60, eigenvectors=True, steps="0,10,20", device="cpu")
+    before, grown = HessianReader(DATA / old.name), analyse(tmp_path / "run-1.1.h5", wanted, quiet=True)
+    assert len(grown.steps) > len(before.steps)
+    for step in grown.steps:
+        assert set(grown.spectra(step)) == set(before.spectra(before.steps[0])) != set()
+
+
+def test_eigenvectors_of_a_block_with_fewer_parameters_than_k(tmp_path: Path) -> None:
+    """As of their eigenvalues, ranks that the block has not are NaN; so are those of blocks added later."""
+    run = tmp_path / "small.h5"
+    train(dataclasses.replace(TINY, embed_dim=1, hidden=1, steps=2), run, quiet=True)
+    config = HessianConfig(blocks=("E", "W"), eigenvectors=True, steps="0,2", device="cpu")
+    analyse(run, config, quiet=True)
+    found = analyse(run, dataclasses.replace(config, blocks=("E", "W", "E,W")), quiet=True)
+    for step in found.steps:
+        rows = found.rows(step)
+        for block, values in zip(found.blocks, rows["/"]["eigenvalues"], strict=True):
+            vectors = rows["eigenvectors"][block]
+            n = vectors.shape[-1]
+            assert vectors.shape == (2, 10, n)
+            np.testing.assert_array_equal(np.isnan(vectors).any(2), np.isnan(values))
+            np.testing.assert_allclose(np.linalg.norm(vectors[:, : min(n, 10)], axis=2), 1)
+
+
+def test_full_spectra_take_a_matrix(tiny_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A method that forms none is refused beside them."""
+    assert cli.run(["hessian", "--ckpt", str(tiny_run), "--spectra", "full", "--method", "lanczos"]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "error: spectra is full, but method lanczos forms no matrix",
+        "hint: use --method dense, or leave out --spectra",
+    ]

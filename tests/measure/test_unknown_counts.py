@@ -1,0 +1,111 @@
+"""Counts that are not known, -1 in the files: masked, NaN or null wherever they are read. And what datasets say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import h5py
+import netCDF4
+import numpy as np
+import pytest
+import xarray
+
+import landscape
+from landscape.cli import main as cli
+from landscape.config import HessianConfig
+from landscape.measure.fields import ROOT
+from landscape.measure.hessian import analyse
+
+OLD = Path(__file__).parents[1] / "data/run-1.0.hessian.h5"
+MARKED = [f.name for f in ROOT.fields if "_FillValue" in f.attrs]
+YOUNGER = {f.name for f in ROOT.fields if f.since != "1.0"}
+
+
+@pytest.fixture(scope="module")
+def hessian(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An analysis with every count known somewhere and not known elsewhere, but for matrix-free inertias."""
+    path = tmp_path_factory.mktemp("unknown") / "tiny.hessian.h5"
+    blocks = ("E", "W", "V", "E,W")
+    analyse(tiny_run, HessianConfig(blocks=blocks, k=2, steps="0,20,60", device="cpu"), path, quiet=True)
+    return path
+
+
+def stored(path: Path, name: str) -> np.ndarray:
+    with h5py.File(path) as file:
+        return np.asarray(file[name][()])
+
+
+def test_every_count_that_may_be_unknown_is_marked() -> None:
+    """What the format says is -1 somewhere is what the attribute marks."""
+    told = [f.name for f in ROOT.fields if "; missing (-1): " in f.long_name + f.formula]
+    assert told == MARKED
+    assert len(MARKED) == 12
+
+
+@pytest.mark.parametrize("name", MARKED)
+@pytest.mark.parametrize("kind", ["new", "old"])
+def test_no_sentinel_in_a_dataset(kind: str, name: str, hessian: Path) -> None:
+    """`open_hessian` gives NaN for it, of files that mark it and of files that do not; means are those of the rest."""
+    if kind == "old" and name in YOUNGER:
+        return
+    path = hessian if kind == "new" else OLD
+    raw = stored(path, name)
+    with landscape.open_hessian(path) as data:
+        np.testing.assert_array_equal(data[name].values, np.where(raw == -1, np.nan, raw))
+        if (raw != -1).any():
+            assert float(data[name].mean()) == pytest.approx(raw[raw != -1].mean())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MARKED)
+def test_plain_readers_mask_it(name: str, hessian: Path) -> None:
+    """xarray and the netCDF library see what is missing without this package."""
+    raw = stored(hessian, name)
+    for engine in ("h5netcdf", "netcdf4"):
+        with xarray.open_dataset(hessian, engine=engine) as data:
+            np.testing.assert_array_equal(data[name].values, np.where(raw == -1, np.nan, raw))
+    with netCDF4.Dataset(hessian) as file:
+        np.testing.assert_array_equal(np.ma.getmaskarray(file[name][:]), raw == -1)
+
+
+def test_counts_are_known_and_unknown_here(hessian: Path) -> None:
+    """The tests above see both."""
+    both = {name for name in MARKED if len({*(stored(hessian, name).ravel() == -1)}) == 2}
+    coupled = {"coupling_index", "gauss_newton_index"}
+    assert both == {"saddle_index_gauge_free", "previous_rank", "crossings", "previous_step"} | coupled
+
+
+@pytest.mark.slow
+def test_json_has_null(tiny_run: Path, tmp_path: Path, hessian: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`hessian --json` and `info --json`: null for counts, and for the steps of events that never came."""
+    out = tmp_path / "j.hessian.h5"
+    assert cli.run(f"hessian --ckpt {tiny_run} --out {out} --blocks E E,W --steps 0 --quiet --json".split()) == 0
+    document = json.loads(capsys.readouterr().out)
+    (row,) = document["steps"]
+    assert row["saddle_index_gauge_free"][0] is None
+    assert row["saddle_index_gauge_free"][1] == stored(out, "saddle_index_gauge_free")[0, 1] >= 0
+    assert row["crossings"] == [[None, None]] * 2
+    assert row["coupling_index"][1:] == [None, None]
+    assert cli.run(["info", "--json", str(out)]) == 0
+    attributes = json.loads(capsys.readouterr().out)["attributes"]
+    with h5py.File(out) as file:
+        assert file.attrs["grok_step"] == -1
+    assert document["attributes"]["grok_step"] is attributes["grok_step"] is None
+    assert "grok_step" not in landscape.open_hessian(out).attrs
+
+
+@pytest.mark.slow
+def test_datasets_keep_their_descriptions(tiny_run: Path, hessian: Path, tmp_path: Path) -> None:
+    """Units and meaning of every variable and axis, as in the file; written again, they are still there."""
+    for data, path in ((landscape.open_run(tiny_run), tiny_run), (landscape.open_hessian(hessian), hessian)):
+        assert all({"units", "long_name"} <= variable.attrs.keys() for variable in data.variables.values())
+        with h5py.File(path) as file:
+            for name in ("E", "step", "token") if path == tiny_run else ("seconds", "coupling_ratios", "block"):
+                group = file["checkpoints"] if path == tiny_run else file
+                wanted = {"units", "long_name", "formula"} & group[name].attrs.keys()
+                assert {n: data[name].attrs[n] for n in wanted} == {n: group[name].attrs[n] for n in wanted}
+        data.load().to_netcdf(tmp_path / "again.nc", engine="h5netcdf")
+        with xarray.open_dataset(tmp_path / "again.nc", engine="h5netcdf", decode_timedelta=False) as again:
+            assert again.identical(data)
+    assert landscape.open_run(tiny_run)["split"].attrs["flag_meanings"] == "train test unused"
