@@ -44,9 +44,11 @@ if TYPE_CHECKING:
     from landscape.exports import export as export
     from landscape.files.hessians import HessianReader as HessianReader
     from landscape.files.runs import RunReader as RunReader
+    from landscape.files.views import File as File
     from landscape.files.views import GeometryFile as GeometryFile
     from landscape.files.views import HessianFile as HessianFile
     from landscape.files.views import RunFile as RunFile
+    from landscape.files.views import open as open  # noqa: A004
     from landscape.files.views import open_geometry as open_geometry
     from landscape.files.views import open_hessian as open_hessian
     from landscape.files.views import open_run as open_run
@@ -76,7 +78,7 @@ _NAMES = {
     "jobs.plan": "SweepConfig load_sweep sweep_runs",
     "jobs.run": "run_sweep",
     "report.page": "write_report",
-    "files.views": "open_run open_hessian open_geometry RunFile HessianFile GeometryFile",
+    "files.views": "open File open_run open_hessian open_geometry RunFile HessianFile GeometryFile",
     "files.runs": "RunReader",
     "files.hessians": "HessianReader",
     "curvature.objective": "Objective",

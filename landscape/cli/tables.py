@@ -197,7 +197,7 @@ def geometry_document(path: Path) -> str:
     from landscape.files.views import GeometryFile
 
     with GeometryFile(path) as file:
-        data, numbers = file.measurements.load(), file.numbers["number"].values
+        data, numbers = file.datasets["/"].load(), file.datasets["numbers"]["number"].values
         steps = [
             {"step": step, **{name: x.sel(step=step).values for name, x in data.items()}}
             for step in data["step"].values

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -14,10 +15,11 @@ from xarray.core import indexing
 
 from landscape.errors import FileError
 from landscape.files import schema
-from landscape.files.contents import Contents, known_attributes
+from landscape.files.contents import EVENTS, Contents, known_attributes
 from landscape.files.creating import describe_axis
 from landscape.files.files import as_path, open_file
 from landscape.files.frames import ARRAYS, tables
+from landscape.files.runs import GROK, MEMORISE, RunReader
 from landscape.files.table import TableReader
 from landscape.results import Described, curves
 from landscape.text import first_few
@@ -33,21 +35,21 @@ _SHOWN = 6
 class File(Described):
     """A run, Hessian or geometry file whose groups are lazy xarray datasets of committed rows.
 
-    attrs: its root attributes, None where unknown; config: the options that made it; groups: the names of its groups.
+    kind: "run", "hessian" or "geometry"; attrs: its root attributes, None where unknown; config: the options that made
+    it; groups: the names of its groups; datasets: the groups but the resume slots, by name, read on first use.
     """
 
-    kind = ""
+    schema = ""
     """The schema of the file; empty: any."""
-    main: tuple[str, ...] = ()
-    """The groups of `to_xarray` where none is named; empty: all except resume slots."""
 
     def __init__(self, path: Path | str) -> None:
         """Raises FileError for files that are missing, broken, foreign or too new."""
         self.path = as_path(path)
         # The working folder may be another one when it is pickled.
         self._place = self.path.absolute()
-        self._file = open_file(self.path, self.kind)
+        self._file = open_file(self.path, self.schema)
         self._file.require_described()
+        self.kind = self._file.kind.removeprefix("landscape.")
         self.attrs, self.config = known_attributes(self._file.attrs), self._file.config
         self.groups = (*self._file.tables, *self._file.arrays)
 
@@ -56,15 +58,16 @@ class File(Described):
         return type(self), (self._place,)
 
     def to_xarray(self, *names: str) -> xarray.Dataset:
-        """Some groups, by default `main`, as one lazy dataset with named axes; NaN for unknown counts.
+        """Some groups as one lazy dataset with named axes; NaN for unknown counts.
+
+        names: by default all groups but resume slots, and of a Hessian file the root.
 
         It has the rows that all of them have. Every row is first checked against its checksum, which reads the groups
         once; rows that fail are left out. Raises FileError for a group that the file lacks, and for groups that use one
         name for different things.
         """
         file = self._file
-        everything = tuple(n for n in self.groups if n not in file.tables or not file.tables[n].table.newest)
-        names = names or self.main or everything
+        names = names or (("/",) if self.kind == "hessian" else tuple(self.datasets))
         for name in names:
             if name not in self.groups:
                 raise FileError(f"{self.path} holds no {name}", f"its groups: {', '.join(self.groups)}")
@@ -79,6 +82,63 @@ class File(Described):
         # Attributes of a Dataset cannot be None.
         merged.attrs = {n: value for n, value in self.attrs.items() if value is not None}
         return merged
+
+    @functools.cached_property
+    def datasets(self) -> Mapping[str, xarray.Dataset]:
+        """The groups as lazy datasets by name, "/" for the root; without resume slots."""
+        tables = self._file.tables
+        return _Datasets(self, [n for n in self.groups if n not in tables or not tables[n].table.newest])
+
+    @property
+    def steps(self) -> list[int]:
+        """The stored or analysed steps, ascending."""
+        return sorted(set.intersection(*(set(table.rows) for table in self._file.by_step.values())))
+
+    @property
+    def blocks(self) -> list[str]:
+        """The blocks of a Hessian file."""
+        return [str(block) for block in self._file.scales.get("block", ())]
+
+    @property
+    def pairs(self) -> list[str]:
+        """The pairs of blocks of a Hessian file."""
+        return [str(pair) for pair in self._file.scales.get("pair", ())]
+
+    @property
+    def metrics(self) -> xarray.Dataset:
+        """Losses, accuracies and norms of a run by metric_step."""
+        return self.to_xarray("metrics")
+
+    @property
+    def checkpoints(self) -> xarray.Dataset:
+        """The parameters of a run by step."""
+        return self.to_xarray("checkpoints")
+
+    @property
+    def events(self) -> dict[str, int | None]:
+        """memorise_step and grok_step, the first recorded steps at these accuracies; None where there is none."""
+        if self.kind == "hessian":
+            return {name: self.attrs[name] for name in EVENTS}
+        if self.kind != "run":
+            return {}
+        with RunReader(self._place) as run:
+            return {name: run.first_step(*of) for name, of in zip(EVENTS, (MEMORISE, GROK), strict=True)}
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """The main table: a run's metrics, or what belongs to a step, and a block; `to_dataframes` has the others."""
+        group, name = _MAIN_TABLE[self.kind]
+        return _table_of(self, group, name)
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw accuracies of a run, saddle indices of blocks, or Fourier shares over steps.
+
+        Args:
+            ax: axes to draw on; by default new ones.
+
+        Returns:
+            The axes.
+        """
+        return {"run": _plot_run, "hessian": _plot_hessian, "geometry": _plot_geometry}[self.kind](self, ax)
 
     def to_dataframes(self) -> dict[str, pd.DataFrame]:
         """The measurements as tidy tables by name, such as `by_step_block` and `metrics_by_metric_step`.
@@ -109,140 +169,36 @@ class File(Described):
 
 
 class RunFile(File):
-    """A run file, whose groups are lazy datasets. Raises FileError for a group that it lacks."""
+    """A run file."""
 
-    kind = schema.RUN
-
-    def to_dataframe(self) -> pd.DataFrame:
-        """The table of metrics, a row a step at which they were recorded; `to_dataframes` has the others."""
-        return _table_of(self, "metrics", "metrics_by_metric_step")
-
-    def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the accuracies over steps, or every metric of a run without them; returns the axes, by default new."""
-        data = self.to_dataframe()
-        names = [str(name) for name in data if name != "metric_step"]
-        accuracies = [name for name in names if name.endswith("accuracy")]
-        value = "accuracy" if accuracies else "value"
-        long = data.rename(columns={"metric_step": "step"}).melt("step", accuracies or names, "metric", value)
-        return curves(long.dropna(), ax, "step", value, by="metric")
-
-    @property
-    def checkpoints(self) -> xarray.Dataset:
-        """The parameters by step."""
-        return self.to_xarray("checkpoints")
-
-    @property
-    def metrics(self) -> xarray.Dataset:
-        """Losses, accuracies and norms by metric_step."""
-        return self.to_xarray("metrics")
-
-    @property
-    def tokens(self) -> xarray.Dataset:
-        """What each token's embedding and gradient did, by step."""
-        return self.to_xarray("tokens")
-
-    @property
-    def moments(self) -> xarray.Dataset:
-        """Adam's second moments by step."""
-        return self.to_xarray("moments")
-
-    @property
-    def optimizer(self) -> xarray.Dataset:
-        """What a recorded run's optimiser knew of each parameter, by step."""
-        return self.to_xarray(schema.OPTIMIZER)
-
-    @property
-    def data(self) -> xarray.Dataset:
-        """Inputs, labels and their split."""
-        return self.to_xarray("data")
-
-    @property
-    def resume(self) -> xarray.Dataset:
-        """The slots that `--resume` continues from."""
-        return self.to_xarray("resume")
+    schema = schema.RUN
 
 
 class HessianFile(File):
-    """A Hessian file, whose groups are lazy datasets. Raises FileError for a group that it lacks."""
+    """A Hessian file."""
 
-    kind = schema.HESSIAN
-    main = ("/",)
-
-    def to_dataframe(self) -> pd.DataFrame:
-        """The table of what belongs to a step and a block; `to_dataframes` has the others."""
-        return _table_of(self, "/", "by_step_block")
-
-    def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the saddle index of each block over steps, with a band where only bounds are known; returns the axes."""
-        data = self.to_dataframe()
-        lower, upper = (data[f"inertia_{end}"].astype(float) for end in ("lower", "upper"))
-        data = data.assign(saddle_index=(lower + upper) / 2, around=(upper - lower) / 2)
-        return curves(data, ax, "step", "saddle_index", by="block", spread="around")
-
-    @property
-    def blocks(self) -> list[str]:
-        """The blocks that the file has room for."""
-        return [str(block) for block in self._file.scales.get("block", ())]
-
-    @property
-    def pairs(self) -> list[str]:
-        """The pairs of blocks."""
-        return [str(pair) for pair in self._file.scales.get("pair", ())]
-
-    @property
-    def measurements(self) -> xarray.Dataset:
-        """Every quantity by step, block and pair: the root group."""
-        return self.to_xarray("/")
-
-    @property
-    def spectrum(self) -> xarray.Dataset:
-        """All eigenvalues of the dense blocks by step."""
-        return self.to_xarray("spectrum")
-
-    @property
-    def density(self) -> xarray.Dataset:
-        """Smoothed spectral densities by step."""
-        return self.to_xarray("density")
-
-    @property
-    def eigenvectors(self) -> xarray.Dataset:
-        """Unit eigenvectors by step, in the order of `eigenvalues`."""
-        return self.to_xarray("eigenvectors")
-
-    @property
-    def critical_point(self) -> xarray.Dataset:
-        """The refined parameters and how they were found."""
-        return self.to_xarray("critical_point")
-
-    @property
-    def resume(self) -> xarray.Dataset:
-        """The slots of the search for a critical point."""
-        return self.to_xarray("resume")
+    schema = schema.HESSIAN
 
 
 class GeometryFile(File):
-    """A geometry file, whose groups are lazy datasets. Raises FileError for a group that it lacks."""
+    """A geometry file."""
 
-    kind = schema.GEOMETRY
+    schema = schema.GEOMETRY
 
-    def to_dataframe(self) -> pd.DataFrame:
-        """The table of what belongs to a step; `to_dataframes` has the others."""
-        return _table_of(self, "/", "by_step")
 
-    def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the largest Fourier share and how much of its plane is a circle over steps; returns the axes."""
-        long = self.to_dataframe().melt("step", ["top_frequency_share", "top_circle_r2"], "quantity", "share")
-        return curves(long.dropna(), ax, "step", "share", by="quantity")
+def open(path: Path | str) -> File:  # noqa: A001
+    """Open a run, Hessian or geometry file for reading, also while it is written.
 
-    @property
-    def measurements(self) -> xarray.Dataset:
-        """Every quantity by step: the root group."""
-        return self.to_xarray("/")
+    Args:
+        path: the file.
 
-    @property
-    def numbers(self) -> xarray.Dataset:
-        """The number at each place of the group's circle."""
-        return self.to_xarray("numbers")
+    Returns:
+        A `File`, to be closed or used in `with`.
+
+    Raises:
+        FileError: for files that are missing, broken, foreign or too new.
+    """
+    return File(path)
 
 
 def open_run(path: Path | str) -> xarray.Dataset:
@@ -268,7 +224,7 @@ def open_geometry(path: Path | str) -> xarray.Dataset:
 
 def load_group(path: Path, kind: str, group: str) -> xarray.Dataset:
     """The committed rows of one group, in memory; NaN for unknown counts. Empty where the file lacks the group."""
-    with {file.kind: file for file in (RunFile, HessianFile, GeometryFile)}[kind](path) as file:
+    with {file.schema: file for file in (RunFile, HessianFile, GeometryFile)}[kind](path) as file:
         return file.to_xarray(group).load() if group in file.groups else xarray.Dataset()
 
 
@@ -277,6 +233,56 @@ def _view(file: File) -> xarray.Dataset:
     data = file.to_xarray()
     data.set_close(file.close)
     return data
+
+
+class _Datasets(Mapping[str, xarray.Dataset]):
+    """Groups of a file, each made a dataset when it is looked up."""
+
+    def __init__(self, file: File, names: Sequence[str]) -> None:
+        self._file, self._names = file, names
+
+    def __getitem__(self, name: str) -> xarray.Dataset:
+        if name not in self._names:
+            raise KeyError(name)
+        return self._file.to_xarray(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+_MAIN_TABLE = {
+    "run": ("metrics", "metrics_by_metric_step"),
+    "hessian": ("/", "by_step_block"),
+    "geometry": ("/", "by_step"),
+}
+"""Group and table that `to_dataframe` gives."""
+
+
+def _plot_run(file: File, ax: Axes | None) -> Axes:
+    """Accuracies, or every metric of a run without them."""
+    data = file.to_dataframe()
+    names = [str(name) for name in data if name != "metric_step"]
+    accuracies = [name for name in names if name.endswith("accuracy")]
+    value = "accuracy" if accuracies else "value"
+    long = data.rename(columns={"metric_step": "step"}).melt("step", accuracies or names, "metric", value)
+    return curves(long.dropna(), ax, "step", value, by="metric")
+
+
+def _plot_hessian(file: File, ax: Axes | None) -> Axes:
+    """The saddle index of each block, with a band where only bounds are known."""
+    data = file.to_dataframe()
+    lower, upper = (data[f"inertia_{end}"].astype(float) for end in ("lower", "upper"))
+    data = data.assign(saddle_index=(lower + upper) / 2, around=(upper - lower) / 2)
+    return curves(data, ax, "step", "saddle_index", by="block", spread="around")
+
+
+def _plot_geometry(file: File, ax: Axes | None) -> Axes:
+    """The largest Fourier share, and how much of its plane is a circle."""
+    long = file.to_dataframe().melt("step", ["top_frequency_share", "top_circle_r2"], "quantity", "share")
+    return curves(long.dropna(), ax, "step", "share", by="quantity")
 
 
 class _Column(BackendArray):

@@ -200,7 +200,7 @@ class _Run:
 def summary(path: Path) -> Table:
     """A line a quantity of a geometry file: first and last value, its null, and the step at which it appears."""
     with GeometryFile(path) as file:
-        data = file.measurements.load()
+        data = file.datasets["/"].load()
     steps = data["step"].values
     lines = [["quantity", "first", "last", "1 % of null", "p", "appears at"]]
     for statistic in embeddings.STATISTICS:

@@ -12,29 +12,22 @@ from typing import Any
 import numpy as np
 import pytest
 
+import landscape
 from landscape import HessianFile, HessianReader, RunFile, RunReader, open_run
 from landscape.errors import FileError, StepError
-from landscape.files.schema import MAIN
-from landscape.files.views import File
 
 DATA = Path(__file__).parents[1] / "data"
-NAMES = {"/": "measurements"}
 
 
-@pytest.mark.parametrize("path", sorted(DATA.glob("*.h5")), ids=lambda path: path.stem)
-def test_every_group_is_public(path: Path) -> None:
-    """Files of every version: a group that the file has is an attribute, the others name those that it has."""
-    with File(path) as either:
-        kind = next(kind for kind in (RunFile, HessianFile) if MAIN[kind.kind] in either.groups)
-    with kind(path) as file:
-        public = {name for name, value in vars(kind).items() if isinstance(value, property)} - {"blocks", "pairs"}
-        held = {NAMES.get(group, group) for group in file.groups}
-        assert held <= public
-        for name in held:
-            assert getattr(file, name).data_vars
-        for name in public - held:
-            with pytest.raises(FileError, match=f"holds no {name}") as caught:
-                getattr(file, name)
+def test_every_group_is_public(tiny_run: Path, tiny_hessian: HessianReader) -> None:
+    """Groups are datasets by name; one that the file lacks is refused with the names of those that it has."""
+    for path, kind in ((tiny_run, "run"), (tiny_hessian.path, "hessian")):
+        with landscape.open(path) as file:
+            assert file.kind == kind
+            assert {*file.datasets} == {*file.groups} - {"resume"}
+            assert all(data.data_vars for data in file.datasets.values())
+            with pytest.raises(FileError, match="holds no nothing") as caught:
+                file.to_xarray("nothing")
             assert file.groups[0] in caught.value.hint
 
 
@@ -43,12 +36,12 @@ def test_groups_are_those_of_the_readers(tiny_run: Path, tiny_hessian: HessianRe
     with RunFile(tiny_run) as file, RunReader(tiny_run) as run:
         np.testing.assert_array_equal(file.checkpoints["E"].sel(step=60), run.checkpoint(60)["E"])
         np.testing.assert_array_equal(file.metrics["test_loss"], run.metrics()["test_loss"])
-        np.testing.assert_array_equal(file.data["split"], run.data()["split"])
+        np.testing.assert_array_equal(file.datasets["data"]["split"], run.data()["split"])
         assert file.config == run.config
     with HessianFile(tiny_hessian.path) as file:
-        lowest = file.measurements["eigenvalues"].sel(step=20, block="E,W", end="lowest")
+        lowest = file.datasets["/"]["eigenvalues"].sel(step=20, block="E,W", end="lowest")
         np.testing.assert_array_equal(lowest, tiny_hessian.row(20)["eigenvalues"][file.blocks.index("E,W"), 0])
-        np.testing.assert_array_equal(file.spectrum["all"].sel(step=60), tiny_hessian.spectra(60)["all"])
+        np.testing.assert_array_equal(file.datasets["spectrum"]["all"].sel(step=60), tiny_hessian.spectra(60)["all"])
         assert (file.blocks, file.pairs) == (tiny_hessian.blocks, tiny_hessian.pairs)
 
 

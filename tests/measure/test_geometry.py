@@ -123,7 +123,7 @@ def test_the_same_command_changes_nothing_and_more_steps_are_added(tmp_path: Pat
         assert file.attrs["status"] == "complete"
         _, circle = file.plot(pyplot.figure().add_subplot()).lines
         assert circle.get_label() == "top_circle_r2"
-        np.testing.assert_array_equal(circle.get_ydata(), file.measurements["top_circle_r2"])
+        np.testing.assert_array_equal(circle.get_ydata(), file.datasets["/"]["top_circle_r2"])
     pyplot.close("all")
     train(TrainConfig(**{**dataclasses.asdict(SHORT), "steps": 60}), run, resume=True, quiet=True)
     measure_geometry(run)

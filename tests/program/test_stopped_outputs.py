@@ -67,7 +67,7 @@ def test_a_stopped_geometry(number: signal.Signals, tiny_run: Path, tmp_path: Pa
     shutil.copy(tiny_run, run)
     first = measure_geometry(run, tmp_path / "whole" / "run.geometry.h5")
     with GeometryFile(first) as file:
-        whole = file.measurements.load()
+        whole = file.datasets["/"].load()
     out, stop = tmp_path / "run.geometry.h5", INTERRUPTED if number == signal.SIGINT else -number
     argv = ["geometry", str(run), "--quiet"]
     for at, earlier in itertools.product((1, 2, 5, 8, 61, 300), (False, True)):
@@ -80,5 +80,5 @@ def test_a_stopped_geometry(number: signal.Signals, tiny_run: Path, tmp_path: Pa
         assert not out.exists() or cli.run(["check", str(out)]) == 0
         assert cli.run([*argv, *more]) == cli.run(["check", str(out)]) == 0
         with GeometryFile(out) as file:
-            assert file.measurements.load().equals(whole)
+            assert file.datasets["/"].load().equals(whole)
         assert {path.name for path in tmp_path.iterdir()} == {"run.h5", "run.geometry.h5", "whole"}
