@@ -37,7 +37,7 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor, chunk: 
     kept = flat != IGNORED
     if bool(kept.any()):
         require_labels(flat[kept], len(weight))
-    Evaluation.count("none", lambda: float(kept.sum()))
+    Evaluation.count("none", lambda: float(kept.sum()), kept.numel())
     values: Tensor = _Loss.apply(hidden.reshape(-1, hidden.shape[-1]), weight, flat, chunk)  # type: ignore[no-untyped-call]
     return values.view(labels.shape)
 
