@@ -169,3 +169,18 @@ def test_nested_tensors_are_refused_by_name() -> None:
     nested = torch.nested.nested_tensor([torch.randn(2, 3), torch.randn(4, 3)], layout=torch.jagged)
     with pytest.raises(ArgumentError, match="hold a nested tensor"):
         Objective(network(), (nested, Y[:2]), nn.CrossEntropyLoss())
+
+
+def test_a_pruned_model_is_left_as_it_was() -> None:
+    """Pruning computes the weight in a hook, which leaves a tensor of the last call in the module."""
+    from torch.nn.utils import prune
+
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
+    prune.l1_unstructured(model[0], "weight", amount=0.5)
+    model(torch.zeros(1, 3, dtype=torch.float64))
+    before = model[0].weight
+    x, y = torch.randn(6, 3, dtype=torch.float64), torch.arange(6) % 2
+    objective = Objective(model, (x, y), nn.CrossEntropyLoss())
+    H = HessianOperator(objective, dict(model.named_parameters()))
+    assert H.dense().isfinite().all()
+    assert model[0].weight is before
