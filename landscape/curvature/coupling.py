@@ -30,7 +30,6 @@ from landscape.curvature.solve import Cholesky, ConjugateGradients, Solver
 from landscape.curvature.sound import require_finite
 from landscape.curvature.vectors import Array, gaussian, probe_bound, to_array
 from landscape.errors import ArgumentError, NumericsError
-from landscape.former import renamed
 from landscape.results import Curve
 
 _PROBES = 4
@@ -74,7 +73,6 @@ class CouplingResult(Curve):
         return self.index_lower if self.index_lower == self.index_upper else -1
 
 
-@renamed(tolerance="abs_tau", tol="rtol", max_products="max_hvps")
 def coupling(
     H_11: Operator,
     H_12: Operator,

@@ -18,7 +18,6 @@ from landscape.curvature.operators import HessianOperator, LinearMap
 from landscape.curvature.rounding import rounding_change
 from landscape.curvature.spaces import VectorSpace
 from landscape.curvature.vectors import Array, gaussian
-from landscape.former import renamed
 from landscape.results import Curve
 
 if TYPE_CHECKING:
@@ -113,7 +112,6 @@ class SearchState:
         return cls(dict(params), radius, radius, np.nan, first, first, num_products=num_products)
 
 
-@renamed(max_products="max_hvps")
 def find_critical_point(
     objective: Objective,
     params: Mapping[str, Tensor],

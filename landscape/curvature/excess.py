@@ -14,7 +14,6 @@ from landscape.curvature.inertia import TAU_DENSE, TAU_LANCZOS, Inertia, bracket
 from landscape.curvature.lanczos import Method, eigsh, is_dense, operator_norm
 from landscape.curvature.operators import LinearMap, MatrixOperator, Operator, coupling_error, matrix_of, written_out
 from landscape.errors import ArgumentError
-from landscape.former import renamed
 from landscape.results import Interval
 
 _LEVELS = ("vanished", "estimated", "bracketed", "certified")
@@ -46,7 +45,6 @@ class Excess(Interval):
         return self.lower if self.lower == self.upper else None
 
 
-@renamed(tolerance="abs_tau", max_products="max_hvps")
 def excess_index(
     H_11: Operator,
     H_12: Operator,

@@ -15,7 +15,6 @@ from landscape.curvature.ldl import ShiftedLDL
 from landscape.curvature.operators import MEASURED, UNDERFLOW, LinearMap, product_error, written_out
 from landscape.curvature.vectors import gaussian, probe_bound
 from landscape.errors import NumericsError
-from landscape.former import renamed
 from landscape.results import Interval
 
 TAU_DENSE, TAU_LANCZOS = 1e-8, 1e-3
@@ -50,7 +49,6 @@ class Inertia(Interval):
     num_products: int = 0
 
 
-@renamed(tau="rel_tau", max_products="max_hvps")
 def saddle_index(
     op: LinearMap,
     rel_tau: float | None = None,

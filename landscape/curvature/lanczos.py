@@ -27,7 +27,6 @@ from landscape.curvature.search import ENDS, HIDDEN_FAILURE, Search, Which
 from landscape.curvature.sound import Sound, require_range
 from landscape.curvature.spaces import space_of
 from landscape.curvature.vectors import Array, seeded, to_array
-from landscape.former import renamed
 from landscape.results import Curve
 
 Method = Literal["auto", "dense", "lanczos"]
@@ -98,7 +97,6 @@ class EigenResult(Curve):
         return [(float(group.mean()), len(group)) for group in np.split(values, cuts)]
 
 
-@renamed(tol="rtol", max_products="max_hvps")
 def eigsh(
     op: LinearMap,
     k: int,
