@@ -106,6 +106,10 @@ class _Group:
         )
         return f"{end} of {len(self.analysed)} analyses"
 
+    def some(self, blocks: Sequence[BlockNumbers]) -> str:
+        """Of several analyses, how many have this block; empty where all have."""
+        return f" (in {len(blocks)} of {len(self.analysed)})" * (len(blocks) < len(self.analysed))
+
     def first(self, block: str) -> list[BlockNumbers]:
         """A block at the first analysed step of each run."""
         return [one.first_block for one in self.analysed if one.first_block and one.first_block.block == block]

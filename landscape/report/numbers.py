@@ -103,7 +103,7 @@ def numbers(source: Source) -> Numbers:
     earlier = _blocks(source, first).get(name) if name and step is not None and first < step else None
     prop41, prop41_steps, rates = _balance(source)
     row: Any = at_steps[at_steps["step"] == step].squeeze() if step is not None else {}
-    sharpness = {kind: float(row[kind]) for kind in STABLE if kind in row}
+    sharpness = {kind: _number(row.get(kind)) for kind in STABLE}
     norms = source.table("by_step_block", "step", "grad_norm")
     return Numbers(
         run=source.label,

@@ -257,9 +257,7 @@ def _source(parts: Sequence[_Part]) -> Source:
         {kind: part.attrs for kind, part in by_kind.items()},
         config,
         tables,
-        tuple(
-            f"{part.path}: rows that fail their checksums are left out: {part.damage}" for part in parts if part.damage
-        ),
+        tuple(f"{part.path}: left out, for their checksums fail: {part.damage}" for part in parts if part.damage),
         events.get("memorise_step"),
         events.get("grok_step"),
         is_refined=any(part.is_refined for part in parts),

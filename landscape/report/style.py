@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from landscape.errors import ConfigError
 from landscape.models.embedding_mlp.blocks import LOOKS as OF_MLP
 from landscape.models.transformer.blocks import LOOKS as OF_TRANSFORMER
-from landscape.text import write_csv
+from landscape.text import printable, write_csv
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -115,7 +115,7 @@ def inline(svg: str, name: str, title: str) -> str:
 
     body = svg[svg.index("<svg") :]
     box = re.search(r'viewBox="[^"]*"', body)
-    opening = f'<svg role="img" aria-label="{escape(title)}" {box[0] if box else ""} xmlns:xlink="http://www.w3.org/1999/xlink">'
+    opening = f'<svg role="img" aria-label="{escape(printable(title))}" {box[0] if box else ""} xmlns:xlink="http://www.w3.org/1999/xlink">'
     body = opening + body[body.index(">") + 1 :]
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
     body = re.sub(r'(\bid="|"#|url\(#)', rf"\g<1>{name}-", body)

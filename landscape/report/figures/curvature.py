@@ -12,6 +12,8 @@ from landscape.models.embedding_mlp.blocks import BALANCED, CLAIM
 from landscape.report.figures.panels import (
     Drawn,
     Panel,
+    coloured,
+    label,
     legend,
     long,
     over_steps,
@@ -24,7 +26,6 @@ from landscape.report.numbers import STABLE, claimed, is_negative
 from landscape.report.sources import Frames
 from landscape.report.style import palette
 from landscape.report.words import count, digits
-from landscape.text import literal
 
 OPTIMISER = {"sharpness_adam": "Adam", "sharpness_gd": "gradient descent"}
 _STEPS, _POINTS = 4, 300
@@ -50,8 +51,8 @@ def extreme_eigenvalues(frames: Frames) -> Drawn | None:
     drawn = over_steps(
         frames,
         [
-            Panel("lambda_max", r"$\lambda_{\max}$", highest, "log"),
-            Panel("-lambda_min", r"$-\lambda_{\min}$, where negative", depth, "log"),
+            Panel("lambda_max", "λ_max", highest, "log"),
+            Panel("-lambda_min", "−λ_min, where negative", depth, "log"),
         ],
         "block",
     )
@@ -93,7 +94,7 @@ def coupling_ratios(frames: Frames) -> Drawn | None:
     pairs = _table(frames, "by_step_pair", "coupling_index")
     largest = long(ratios[ratios["rank"] == 0] if len(ratios) else ratios, "pair", "coupling_ratios")
     panels = [
-        Panel("kappa_1", r"largest coupling ratio $\kappa_1$", largest, "log", line=1),
+        Panel("kappa_1", "largest coupling ratio κ₁", largest, "log", line=1),
         Panel("ratios above 1", "coupling ratios above 1", long(pairs, "pair", "coupling_index"), "symlog"),
     ]
     if {"excess_index_lower", "excess_index_upper"} <= set(pairs):
@@ -167,7 +168,7 @@ def spectra(frames: Frames) -> Drawn | None:
         lambda x: pd.Series(np.quantile(x, shares, method="nearest"), index=pd.Index(shares, name="share_below"))
     )
     data = data.rename("eigenvalue").reset_index()
-    blocks = list(data["block"].unique())[:6]
+    blocks = list(data["block"].unique())[:9]
     figure, axes = subplots(len(blocks), height=2.5)
     linear = 1e-4 * float(data["eigenvalue"].abs().max())
     powers = 10.0 ** np.arange(np.ceil(np.log10(linear)) + 1, 5, 2)
@@ -187,7 +188,7 @@ def spectra(frames: Frames) -> Drawn | None:
         )
         axis.axvline(0, color="0.6", linewidth=0.8, zorder=0)
         axis.set_xscale("symlog", linthresh=linear)
-        axis.set(title=f"block {literal(block)}", xlabel="eigenvalue", ylabel="share below")
+        axis.set(title=f"block {label(block)}", xlabel="eigenvalue", ylabel="share below")
         low, high = axis.dataLim.intervalx
         axis.set_xlim(-max(-2 * low, 3 * linear), max(2 * high, 3 * linear))
         axis.set_xticks([x for x in ticks if 2 * low <= x <= max(2 * high, 3 * linear)])
@@ -216,13 +217,13 @@ def densities(frames: Frames) -> Drawn | None:
         return None
     step = int(data["step"].iloc[0])
     figure, (left, right) = subplots(2, height=3.2)
-    shown = data.assign(block=data["block"].map(literal))
+    shown = data.assign(block=data["block"].map(label))
     sns.lineplot(
         shown[shown["density"] > 0],
         x="eigenvalue",
         y="density",
         hue="block",
-        palette={literal(name): colour for name, colour in palette(blocks).items()},
+        palette={label(name): colour for name, colour in coloured(frames, "block", blocks).items()},
         estimator=None,
         ax=left,
     )
@@ -236,7 +237,7 @@ def densities(frames: Frames) -> Drawn | None:
             index=blocks, columns=blocks
         )
         sns.heatmap(
-            square,
+            square.rename(index=label, columns=label),
             vmin=0,
             vmax=1,
             cmap="rocket_r",
@@ -280,9 +281,9 @@ def ratios(frames: Frames) -> Drawn | None:
         sns.scatterplot(
             x=predicted,
             y=measured,
-            hue=known["setting"].map(literal) if several else known["step"].clip(lower=1),
+            hue=known["setting"].map(label) if several else known["step"].clip(lower=1),
             hue_norm=None if several else LogNorm(),
-            palette=palette(known["setting"].map(literal)) if several else "viridis",
+            palette=palette(known["setting"].map(label)) if several else "viridis",
             ax=axis,
             legend="brief",
         )

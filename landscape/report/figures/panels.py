@@ -20,7 +20,7 @@ from landscape.report.numbers import claimed
 from landscape.report.sources import Frames
 from landscape.report.style import HEIGHT, WIDTH, markers, palette
 from landscape.report.words import median_step
-from landscape.text import literal
+from landscape.text import literal, printable
 
 Scale = Literal["linear", "log", "symlog", "share"]
 FEW = 50
@@ -85,12 +85,12 @@ def over_steps(frames: Frames, panels: Sequence[Panel], by: str) -> tuple[Figure
         titles = [str(name) for _, name in each]
         panels = [dataclasses.replace(panel, data=panel.data[panel.data[by] == name]) for panel, name in each]
         panels, titles = panels[: 2 * _ROW], titles[: 2 * _ROW]
-    names = dict.fromkeys(name for panel in panels for name in panel.data[hue])
-    colours, shapes = palette(map(str, names)), markers(map(str, names))
+    names = list(dict.fromkeys(str(name) for panel in panels for name in panel.data[hue]))
+    colours, shapes = coloured(frames, hue, names), markers(names)
     figure, axes = subplots(len(panels))
     for axis, panel, title in zip(axes, panels, titles, strict=True):
         lines(axis, panel.data, hue, colours, shapes)
-        axis.set(ylabel=panel.label, title=literal(title))
+        axis.set(ylabel=panel.label, title=label(title))
         scaled(axis, panel.scale)
         if panel.line is not None:
             axis.axhline(panel.line, color="0.5", linewidth=0.9, linestyle="--", zorder=0)
@@ -116,8 +116,8 @@ def _regular(panel: Panel, by: str) -> Panel:
 
 def lines(axis: Axes, data: pd.DataFrame, hue: str, colours: Mapping[str, Any], shapes: Mapping[str, str]) -> None:
     """Draw `value` over `step`: medians with bands from the smallest to the largest."""
-    shown = data.assign(**{hue: data[hue].astype(str).map(literal)})
-    names = [name for name in map(literal, colours) if name in set(shown[hue])]
+    shown = data.assign(**{hue: data[hue].map(label)})
+    names = [name for name in map(label, colours) if name in set(shown[hue])]
     few = data.groupby(hue)["step"].nunique().max() <= FEW
     # An estimate of one value a step takes seaborn long, and is this value.
     is_one = not shown.duplicated([hue, "step"]).any()
@@ -127,10 +127,10 @@ def lines(axis: Axes, data: pd.DataFrame, hue: str, colours: Mapping[str, Any], 
         y="value",
         hue=hue,
         hue_order=names,
-        palette={literal(name): colour for name, colour in colours.items()},
+        palette={label(name): colour for name, colour in colours.items()},
         style=hue,
         style_order=names,
-        markers={literal(name): shape for name, shape in shapes.items()} if few else False,
+        markers={label(name): shape for name, shape in shapes.items()} if few else False,
         dashes=False,
         estimator=None if is_one else "median",
         errorbar=None if is_one else ("pi", 100),
@@ -138,6 +138,17 @@ def lines(axis: Axes, data: pd.DataFrame, hue: str, colours: Mapping[str, Any], 
         markeredgewidth=0,
         ax=axis,
     )
+
+
+def label(name: object) -> str:
+    """A name of a file in a plot, as its letters."""
+    return literal(printable(name))
+
+
+def coloured(frames: Frames, by: str, names: Iterable[str]) -> dict[str, Any]:
+    """A colour for each name: a block has the same in every figure of a report, whichever others are in it."""
+    blocks = frames["by_step_block"]["block"].unique() if by in ("block", "pair") and "by_step_block" in frames else ()
+    return palette([*map(str, blocks), *names])
 
 
 def subplots(count: int, height: float = HEIGHT, columns: int = _ROW) -> tuple[Figure, list[Axes]]:

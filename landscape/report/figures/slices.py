@@ -40,13 +40,13 @@ def slices(measured: Slices) -> Drawn:
     )
     around = 0.1 * np.ptp(measured.loss)
     lines.set_ylim(measured.loss.min() - around, measured.loss.max() + around)
-    lines.set(xlabel="$t$ along the unit eigenvector", ylabel=f"objective{unit}")
+    lines.set(xlabel="t along the unit eigenvector", ylabel=f"objective{unit}")
     drawn = plane.contourf(measured.plane_t, measured.plane_t, measured.plane, levels=20, cmap="viridis")
     plane.contour(
         measured.plane_t, measured.plane_t, measured.plane, levels=[measured.value], colors="white", linewidths=1
     )
     plane.plot(0, 0, "o", color="white", markersize=5, markeredgecolor="black")
-    plane.set(xlabel="$t$ along the highest", ylabel="$t$ along the lowest", aspect="equal")
+    plane.set(xlabel="t along the highest", ylabel="t along the lowest", aspect="equal")
     figure.colorbar(drawn, ax=plane, label=f"objective{unit}")
     legend(figure, [lines])
     low, high = np.meshgrid(measured.plane_t, measured.plane_t, indexing="ij")

@@ -10,7 +10,18 @@ import pandas as pd
 import seaborn as sns
 
 from landscape.models.embedding_mlp.blocks import BALANCED, RATE_RATIO
-from landscape.report.figures.panels import Drawn, Panel, legend, lines, long, over_steps, scaled, step_axis, subplots
+from landscape.report.figures.panels import (
+    Drawn,
+    Panel,
+    label,
+    legend,
+    lines,
+    long,
+    over_steps,
+    scaled,
+    step_axis,
+    subplots,
+)
 from landscape.report.numbers import RATES, is_accuracy
 from landscape.report.sources import Frames
 from landscape.report.style import markers, palette
@@ -82,7 +93,10 @@ def recorded_metrics(frames: Frames) -> Drawn | None:
     names = [name for name in names if not is_accuracy(name) and "loss" not in name.lower()][:_MOST]
     drawn = over_steps(
         frames,
-        [Panel(name, name.replace("_", " "), long(metrics.assign(metric=name), "metric", name)) for name in names],
+        [
+            Panel(name, label(name.replace("_", " ")), long(metrics.assign(metric=name), "metric", name))
+            for name in names
+        ],
         "metric",
     )
     return drawn and Drawn("What the training loop recorded besides", *drawn)
