@@ -19,7 +19,6 @@ import pytest
 import torch
 from helpers import foreign
 from helpers.commands import Refusal
-from helpers.drafts import DRAFT
 from helpers.once import made_once
 from helpers.sweeps import LONG, Here, arguments
 from hypothesis import settings
@@ -31,7 +30,6 @@ from landscape.config import HessianConfig, TrainConfig
 from landscape.files.hessians import HessianReader
 from landscape.jobs import run as sweep_run
 from landscape.measure.hessian import analyse
-from landscape.report import style
 from landscape.training.loop import train
 
 torch.set_num_threads(1)
@@ -109,19 +107,6 @@ def one_thread_throughout() -> Iterator[None]:
     """A test that leaves torch with more threads would change the last bits of all that follow."""
     yield
     assert torch.get_num_threads() == 1
-
-
-@pytest.fixture
-def every_format() -> None:
-    """Figures of this test are laid out and saved in every format, as users have them."""
-
-
-@pytest.fixture(autouse=True)
-def pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figures are drafts, but with `every_format`."""
-    if "every_format" not in request.fixturenames:
-        for name, value in DRAFT.items():
-            monkeypatch.setattr(style, name, value)
 
 
 def tiny(folder: Path) -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from landscape.config import TrainConfig
-from landscape.report.figures import FAMILIES
 
 ROOT = Path(__file__).parents[1]
 # Each room with the floor it stands on; an import may only go down, or stay inside its room.
@@ -189,14 +188,6 @@ def test_analyses_never_import_training(path: Path) -> None:
     """Analyses read files like anybody else."""
     assert not any(module.startswith("landscape.training") for module in imports(path))
     assert not outside(path) & {"torch", "h5py"}
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_scripts_of_figures_are_thin(family: str) -> None:
-    """A figure family's script says what it is for and calls the package, where the report finds it too."""
-    path = ROOT / f"analyses/{family}.py"
-    assert imports(path) == {"landscape.report.figures"}
-    assert len(path.read_text().splitlines()) <= 12
 
 
 def test_no_merge_is_left_open() -> None:

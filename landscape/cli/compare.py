@@ -10,7 +10,7 @@ import tyro
 from landscape.cli import tables
 from landscape.cli.declared import Command
 from landscape.cli.printing import say
-from landscape.errors import ConfigError, LandscapeError, complain, note, warn
+from landscape.errors import ConfigError, LandscapeError, complain, warn
 from landscape.options import field, required
 
 
@@ -36,7 +36,7 @@ class Compare(Command):
     def execute(self) -> int:
         from landscape.progress import clock
         from landscape.report import comparison
-        from landscape.report.figures.sources import leaving_out, open_sources
+        from landscape.report.sources import open_sources
 
         if not self.files:
             raise ConfigError("no file given", "name run or Hessian files: landscape compare A.h5 B.h5 ...")
@@ -45,11 +45,8 @@ class Compare(Command):
             sources = open_sources(self.files, broken)
             rows = comparison.compared(sources, broken)
         for source in sources:
-            with leaving_out(broken):
-                for line in source.damage:
-                    warn(line)
-                if source.gaps:
-                    note(f"{source.label} has {source.gaps}")
+            for line in source.damage:
+                warn(line)
         for error in broken:
             complain(error)
         if not rows:

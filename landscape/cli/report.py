@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from pathlib import Path
 
 import tyro
@@ -17,13 +16,13 @@ from landscape.text import printable
 
 @dataclasses.dataclass(frozen=True)
 class Report(Command):
-    """An HTML and Markdown page with figures, from run files and Hessian files."""
+    """An HTML page with figures, from run files and Hessian files."""
 
     examples = (
         "landscape report checkpoints/run.h5                    # with run.hessian.h5",
         "landscape report checkpoints/*.h5 --out reports/mine   # several runs",
     )
-    groups = {"what is reported": ("files", "problem"), "output": ("out", "overwrite", "quiet")}
+    groups = {"what is reported": ("files", "problem"), "output": ("out", "formats", "overwrite", "quiet")}
     interrupted = "nothing was changed; the same command starts again"
 
     files: tyro.conf.Positional[tuple[Path, ...]] = required(
@@ -33,6 +32,7 @@ class Report(Command):
     problem: str = field(
         "", "Your own problem, as in `landscape hessian --problem`: refuse Hessian files made with another one."
     )
+    formats: str = field("", "Save figures as PNG or PDF, too: png, pdf or png,pdf.")
     overwrite: bool = field(False, "Replace an earlier report; files added to its folder stay.")
     quiet: bool = field(False, "No progress bar.")
 
@@ -43,7 +43,6 @@ class Report(Command):
             raise ConfigError("no file given", "name run or Hessian files: landscape report RUN.h5 ...")
         out = self.out or Path("reports") / self.files[0].name.removesuffix(".h5").removesuffix(".hessian")
         with working_on(out):
-            jobs = len(os.sched_getaffinity(0))
-            page = write_report(self.files, out, self.overwrite, self.quiet, jobs, self.problem)
+            page = write_report(self.files, out, self.overwrite, self.quiet, self.problem, self.formats)
         say(printable(page))
         return 0

@@ -26,7 +26,7 @@ class Slice(Command):
     groups = {
         "what is drawn": ("run", "step", "block", "k", "radius", "points", "plane_points", "objective", "problem"),
         "method": ("method", "max_hvps", "device"),
-        "output": ("out", "overwrite", "quiet"),
+        "output": ("out", "formats", "overwrite", "quiet"),
     }
     interrupted = "nothing was drawn; the same command starts again"
 
@@ -41,6 +41,7 @@ class Slice(Command):
     method: Literal["auto", "dense", "lanczos"] = field("auto", "How the eigenvectors are found.")
     max_hvps: int = field(3000, "Largest number of Hessian-vector products.", was="max_products")
     device: Literal["auto", "cpu", "cuda"] = field("auto", "Device of the products.")
+    formats: str = field("", "Save the figure as PNG or PDF, too: png, pdf or png,pdf.")
     overwrite: bool = field(False, "Replace an earlier slice; files added to its folder stay.")
     quiet: bool = field(False, "No progress bar.")
 
@@ -49,7 +50,7 @@ class Slice(Command):
         from landscape.files.folders import replaced_folder
         from landscape.measure.slices import slice_checkpoint
         from landscape.report.figures.slices import slices
-        from landscape.report.style import save_figure, style
+        from landscape.report.style import chosen_formats, save_figure, style
 
         analysis = AnalysisConfig(
             problem=self.problem,
@@ -60,10 +61,11 @@ class Slice(Command):
         )
         out = as_path(self.out) if self.out else Path("reports") / f"{self.run.stem}-slices-{self.step}"
         with unmade(out), working_on(out), replaced_folder(out, "slice", self.overwrite) as draft:
-            found = slice_checkpoint(self.run, self.step, self.slice, analysis, self.quiet)
+            measured = slice_checkpoint(self.run, self.step, self.slice, analysis, self.quiet)
             with style():
-                drawn = slices(found)
-                paths = [out / path.name for path in save_figure(drawn.figure, drawn.data, draft, "slices")]
-        numbers = [f"{name}: {value}" for name, value in drawn.numbers.items()]
-        say("\n".join(map(printable, [drawn.caption, *numbers, *paths])))
+                drawn = slices(measured)
+                paths = save_figure(drawn.figure, drawn.data, draft, "slices", chosen_formats(self.formats))
+        pairs = zip(measured.names, measured.eigenvalues, measured.slope, strict=True)
+        numbers = [f"{name}: lambda {value:.6g}, slope {slope:.3g}" for name, value, slope in pairs]
+        say("\n".join(map(printable, [drawn.title, *numbers, *(out / path.name for path in paths.values())])))
         return 0

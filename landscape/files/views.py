@@ -20,7 +20,7 @@ from landscape.files.creating import describe_axis
 from landscape.files.files import as_path, open_file
 from landscape.files.frames import ARRAYS, tables
 from landscape.files.runs import GROK, MEMORISE, RunReader
-from landscape.files.table import TableReader
+from landscape.files.table import TableReader, listed
 from landscape.results import Described, curves
 from landscape.text import first_few
 
@@ -93,6 +93,12 @@ class File(Described):
     def steps(self) -> list[int]:
         """The stored or analysed steps, ascending."""
         return sorted(set.intersection(*(set(table.rows) for table in self._file.by_step.values())))
+
+    @property
+    def damage(self) -> str:
+        """Rows that fail their checksums, by group; empty if none."""
+        damaged = {name: table.damaged for name, table in self._file.tables.items() if not table.table.newest}
+        return "; ".join(f"{name}: {listed(steps)}" for name, steps in damaged.items() if steps)
 
     @property
     def blocks(self) -> list[str]:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from landscape.errors import LandscapeError
 from landscape.models.embedding_mlp.blocks import CLAIM
-from landscape.report.figures.captions import option, symbol, varied
-from landscape.report.figures.numbers import STABLE, BlockNumbers, Numbers, PairNumbers, bracket, numbers
-from landscape.report.figures.sources import Source, leaving_out
+from landscape.report.numbers import STABLE, BlockNumbers, Numbers, numbers
+from landscape.report.sources import Source, leaving_out, option, varied
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,64 +18,60 @@ class Compared:
     """A source beside others."""
 
     run: str
-    file: Path | None
-    hessian: Path | None
+    files: dict[str, str]
+    """Paths by kind."""
     options: dict[str, str]
-    """The options that differ between the runs, as text; empty where one has no part."""
+    """The options that differ between the runs, as text."""
     numbers: Numbers
 
 
 def compared(sources: Sequence[Source], broken: list[LandscapeError] | None = None) -> list[Compared]:
-    """The sources with what differs between them.
-
-    With `broken`, those whose numbers cannot be read are left out, and their errors put there.
-    """
-    known: list[tuple[Source, Numbers]] = []
+    """The sources with what differs between them; errors go to `broken` as in `open_sources`."""
+    names = varied(sources) + ["model", "num_parameters"] * any(source.is_recorded for source in sources)
+    found = []
     for source in sources:
         with leaving_out(broken):
-            known.append((source, numbers(source)))
-    kept = [source for source, _ in known]
-    recorded = ("model", "num_parameters") if any(source.is_recorded for source in kept) else ()
-    names = dict.fromkeys((*varied(kept), *recorded))
-    return [
-        Compared(one.label, one.run, one.hessian, {symbol(name): option(one, name) for name in names}, found)
-        for one, found in known
-    ]
+            files = {kind: str(path) for kind, path in source.files.items()}
+            options = {name.replace("_", " "): option(source, name) for name in dict.fromkeys(names)}
+            found.append(Compared(source.label, files, options, numbers(source)))
+    return found
 
 
 def side_by_side(rows: Sequence[Compared]) -> list[list[str]]:
     """A line a source, after the titles; empty where nothing was measured. A column without any cell is left out."""
-    pairs = list(dict.fromkeys(pair for row in rows for pair in row.numbers.pairs))
-    shown = [pair for pair in pairs if pair == CLAIM or CLAIM in pairs][:2] or pairs[:2]
-    columns: dict[str, Callable[[Compared], str]] = {"run": lambda row: row.run}
-    for name in rows[0].options:
-        columns[name] = lambda row, name=name: row.options[name]  # type: ignore[misc]
-    columns |= {
-        "99 % of train at step": lambda row: _step(row.numbers, row.numbers.memorised, row.numbers.is_memorised_bound),
-        "95 % of test at step": lambda row: _step(row.numbers, row.numbers.grokked, row.numbers.is_grokked_bound),
-        "test accuracy": lambda row: _text(row.numbers.test_accuracy),
-        "analysed step": lambda row: "" if row.numbers.step is None else str(row.numbers.step),
-    }
-    for name in dict.fromkeys(name for row in rows for name in row.numbers.recorded):
-        columns[name] = lambda row, name=name: _text(row.numbers.recorded.get(name, (0, math.nan))[1])  # type: ignore[misc]
-    for block in [] if CLAIM in pairs else dict.fromkeys(row.numbers.block.block for row in rows if row.numbers.block):
-        for title, tell_block in _OF_BLOCKS.items():
-            columns[f"{title} {block}"] = lambda row, block=block, tell=tell_block: (  # type: ignore[misc]
-                tell(one) if (one := row.numbers.block) and one.block == block else ""
-            )
-    for pair in shown:
-        for title, tell in _OF_PAIRS.items():
-            columns[f"{title} {pair}"] = lambda row, pair=pair, tell=tell: (  # type: ignore[misc]
-                tell(row.numbers.pairs[pair]) if pair in row.numbers.pairs else ""
-            )
-    columns["Prop. 4.1, first to last"] = lambda row: _text(*row.numbers.prop41)
-    for name, limit in STABLE.items():
-        columns[f"{name} / {limit:.0f}"] = lambda row, name=name, limit=limit: (  # type: ignore[misc]
-            _text(row.numbers.sharpness.get(name, math.nan) / limit)
-        )
-    lines = [list(columns), *([tell(row) for tell in columns.values()] for row in rows)]
-    kept = [i for i in range(len(columns)) if any(line[i] for line in lines[1:])]
-    return [[line[i] for i in kept] for line in lines]
+    pairs = list(dict.fromkeys(pair for row in rows for pair in row.numbers.pairs))[:2]
+    blocks = [] if CLAIM in pairs else list(dict.fromkeys(row.numbers.block.block for row in rows if row.numbers.block))
+    lines = []
+    for row in rows:
+        known = row.numbers
+        line = {"run": row.run, **row.options}
+        line |= {
+            "99 % of train at step": _event(known, known.memorised),
+            "95 % of test at step": _event(known, known.grokked),
+        }
+        line |= {
+            "test accuracy": _text(known.test_accuracy),
+            "analysed step": "" if known.step is None else str(known.step),
+        }
+        line |= {name: _text(value) for name, (_, value) in known.recorded.items()}
+        for block in blocks:
+            is_here = known.block is not None and known.block.block == block
+            line |= {
+                f"{title} {block}": tell(known.block) for title, tell in _OF_BLOCKS.items() if is_here and known.block
+            }
+        for pair in pairs:
+            line |= {
+                f"{title} {pair}": tell(known.pairs[pair]) for title, tell in _OF_PAIRS.items() if pair in known.pairs
+            }
+        line["Prop. 4.1, first to last"] = _text(*known.prop41)
+        line |= {
+            f"{name} / {limit:.0f}": _text(known.sharpness.get(name, math.nan) / limit)
+            for name, limit in STABLE.items()
+        }
+        lines.append(line)
+    names = dict.fromkeys(name for line in lines for name in line)
+    kept = [name for name in names if any(line.get(name) for line in lines)]
+    return [kept, *([line.get(name, "") for name in kept] for line in lines)]
 
 
 def document(rows: Sequence[Compared]) -> dict[str, Any]:
@@ -85,25 +79,32 @@ def document(rows: Sequence[Compared]) -> dict[str, Any]:
     return {"runs": [dataclasses.asdict(row) for row in rows]}
 
 
+def _index(one: BlockNumbers) -> str:
+    if math.isnan(one.lower):
+        return ""
+    bounds = f"{one.lower:.0f}" if one.lower == one.upper else f"{one.lower:.0f} to {one.upper:.0f}"
+    return f"{bounds} ({one.level})"
+
+
 _OF_BLOCKS: dict[str, Callable[[BlockNumbers], str]] = {
     "lambda_max": lambda one: _text(one.highest),
     "lambda_min": lambda one: _text(one.lowest),
-    "index": lambda one: f"{bracket(one.lower, one.upper)} ({one.level})" * math.isfinite(one.lower),
+    "index": _index,
     "trace": lambda one: _text(one.trace),
 }
-_OF_PAIRS: dict[str, Callable[[PairNumbers], str]] = {
-    "depth": lambda one: f"{'>=' * one.is_depth_bound}{_text(one.depth)}",
-    "index": lambda one: f"{bracket(one.lower, one.upper)} ({one.level})",
-    "tolerance": lambda one: f"{one.tolerance:.2g}",
-    "kappa_1": lambda one: f"{'>=' * one.is_kappa_bound}{_text(one.kappa)}",
+_OF_PAIRS: dict[str, Callable[[BlockNumbers], str]] = {
+    "lambda_min": lambda one: f"{'<= ' * one.are_bounds}{_text(one.lowest)}",
+    "index": _index,
+    "tolerance": lambda one: _text(one.tolerance),
+    "kappa_1": lambda one: f"{'>= ' * one.is_kappa_bound}{_text(one.kappa)}",
 }
 
 
-def _step(of: Numbers, event: int | None, is_bound: bool) -> str:
-    """The step of an event, as a bound where it may be earlier; never where accuracies are recorded."""
-    if event is not None:
-        return f"{'<=' * is_bound}{event}"
-    return ("not seen" if is_bound else "never") * (of.last_step is not None)
+def _event(known: Numbers, step: int | None) -> str:
+    """The step of an event; never where accuracies are recorded."""
+    if step is not None:
+        return str(step)
+    return "never" * math.isfinite(known.test_accuracy)
 
 
 def _text(*values: float) -> str:

@@ -27,8 +27,6 @@ from landscape.config import TrainConfig, preset, replace, to_json
 from landscape.errors import ConfigError, LandscapeError
 from landscape.measure.quantities import QUANTITIES, found_in
 from landscape.models.tasks import make_data
-from landscape.report.figures import FAMILIES
-from landscape.report.figures.families import family
 from landscape.training.loop import train
 
 REGISTRIES: dict[str, Registry[Any]] = {
@@ -174,8 +172,6 @@ def test_a_name_is_registered_once() -> None:
         task()(TASKS["add"].answer)
     with pytest.raises(ValueError, match="activation 'again' lacks a docstring"):
         ACTIVATIONS.add("again", ACTIVATIONS["relu"], None)
-    with pytest.raises(ValueError, match="figure 'spectra' is registered twice"):
-        family(15)(FAMILIES["spectra"])
 
 
 def test_a_quantity_counts_once() -> None:

@@ -99,7 +99,7 @@ class Page(html.parser.HTMLParser):
 def test_report(
     hostile: Path, tiny_hessian: HessianReader, tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Both pages show the attack as text; neither holds a tag, link or image of it, nor do the CSV files run."""
+    """The page shows the attack as text; it holds no tag, link or image of it, nor do the CSV files run."""
     shutil.copy(tiny_run.with_name("tiny.hessian.h5"), hostile.with_name(hostile.stem + ".hessian.h5"))
     run_id = h5py.File(tiny_run).attrs["run_id"]
     with h5py.File(hostile, "r+") as file:
@@ -107,23 +107,13 @@ def test_report(
         seal(file)
     assert cli.run(["report", str(hostile), "--out", str(tmp_path / "r"), "--quiet"]) == 0
     assert not RAW.search(capsys.readouterr().out)
-    text = (tmp_path / "r" / "report.md").read_text()
-    assert not RAW.search(text)
-    assert "owned" in text
-    assert "<" not in text
-    images = re.findall(r"(?<!\\)!\[[^\]]*\]\(([^)]*)\)", text)
-    links = re.findall(r"(?<!\\)\]\(([^)]*)\)", text)
-    assert images
-    assert all(re.fullmatch(r"figures/\w+\.(png|csv)", target) for target in links)
-    # Every row of a table has the cells of its head.
-    for block in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
-        assert len({len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}) == 1
     page = (tmp_path / "r" / "report.html").read_text()
     assert not RAW.search(page)
     found = Page(page)
     assert "b" not in found.tags
-    assert len(re.findall("<script|</script", page)) == 4, "the numbers of the film and what shows them"
-    assert all(re.match("data:image/png;base64,|#[a-z0-9_]+$", link) for link in found.links)
+    assert "owned" in page
+    assert len(re.findall("<script|</script", page)) == 2
+    assert all(re.fullmatch(r"#[\w-]+|figures/\w+\.(svg|csv)|data:image/png;base64,\S*", link) for link in found.links)
     for path in (tmp_path / "r" / "figures").glob("*.csv"):
         for row in csv.reader(io.StringIO(path.read_text())):
             assert not RAW.search("".join(row))

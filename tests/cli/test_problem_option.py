@@ -107,7 +107,7 @@ def test_a_problem_without_pairs_has_tables(users_run: Path, capsys: pytest.Capt
     assert not re.findall(r"kappa|curv\. |gauge-free|Adam|  -\n", said)
     assert HessianReader(users_run.with_name("run.hessian.h5")).blocks == ["all"]
     assert cli.run(["report", "run.h5", "--out", "page", "--quiet"]) == 0
-    assert Path("page/report.md").exists()
+    assert Path("page/report.html").exists()
 
 
 @pytest.mark.slow
@@ -157,9 +157,9 @@ def test_a_report_needs_the_files_alone(users_run: Path) -> None:
     assert cli.run(["hessian", "--ckpt", "run.h5", "--problem", "mine.py:problem", "--quiet", "--blocks", *blocks]) == 0
     Path("mine.py").unlink()
     assert cli.run(["report", "run.h5", "--out", "page", "--quiet"]) == 0
-    text = Path("page/report.md").read_text()
+    text = Path("page/report.html").read_text()
     assert "first,last" in text
-    assert all(Path(f"page/figures/{name}.png").exists() for name in ("spectra", "densities"))
+    assert all(Path(f"page/figures/{name}.svg").exists() for name in ("spectra", "densities"))
 
 
 @pytest.mark.slow

@@ -112,8 +112,7 @@ def test_names_that_are_not_utf8(run_file: Path, tmp_path: Path) -> None:
         done.stdout.decode()
     done = forked("info", run, "--json")
     assert os.fsencode(json.loads(done.stdout)["path"]) == run
-    for page in ("report.md", "report.html"):
-        assert r"caf\udce9" in Path(os.fsdecode(folder + b"/r\xe9"), page).read_text().replace("\\\\", "\\")
+    assert r"caf\udce9" in Path(os.fsdecode(folder + b"/r\xe9"), "report.html").read_text()
     done = landscape("info", folder + b"/no\xe9.h5")
     assert done.returncode == 1
     assert done.stderr.startswith(b"error: ")

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from helpers.apart import SERVER
-from helpers.drafts import DRAFT
 
 SMALL = ["--p", "7", "--embed-dim", "4", "--hidden", "8", "--batch-size", "16", "--steps", "2", "--quiet"]
 """The options of a run that is trained in no time."""
@@ -62,5 +61,4 @@ def _enter(argv: list[str], env: dict[str, str], copy: Path | None, streams: str
             del sys.modules[name]
         sys.path.insert(0, str(copy))
         os.chdir(copy)
-    vars(import_module("landscape.report.style")).update(DRAFT)
     import_module("landscape.__main__").main()

@@ -16,8 +16,6 @@ from landscape.errors import FileError
 from landscape.files.hessians import HessianReader
 from landscape.measure.checkpoint import Checkpoint
 from landscape.measure.hessian import analyse
-from landscape.report.figures import FAMILIES
-from landscape.report.figures.sources import NotDrawnError, open_sources
 from landscape.training.loop import train
 
 BLOCKS = ("E", "W", "V", "E,W", "W,V", "E,V", "all")
@@ -50,12 +48,6 @@ def test_ends_and_indices_are_those_of_full_spectra(ends: HessianReader, tiny_he
         np.testing.assert_allclose(found["coupling_ratios"], full["coupling_ratios"], rtol=1e-6, equal_nan=True)
         np.testing.assert_allclose(found["trace"], full["trace"], rtol=1e-12)
         assert not found["trace_error"].any()
-
-
-def test_a_report_says_how_to_get_full_spectra(ends: HessianReader) -> None:
-    """A block of any size lacks its spectrum here."""
-    with pytest.raises(NotDrawnError, match="no full spectrum was stored: --spectra full computes those of dense"):
-        FAMILIES["spectra"](open_sources([ends.path]))
 
 
 def test_indices_without_coupling_ratios_come_from_a_factorisation(

@@ -26,26 +26,17 @@ def compute(at, block):
 FIELDS = (Field("frobenius_norm", ("block",), "f8", "Frobenius norm of the block", since="2.0"),)
 FROBENIUS = Quantity(FIELDS, compute, columns=(Column("|H|_F", lambda row: f"{row['frobenius_norm']:.6g}"),), place=15)
 '''
-FIGURE = '''"""The trace of each block over steps."""
+FIGURE = """
 
-from __future__ import annotations
-
-import pandas as pd
-
-from landscape.report.figures.families import family
-from landscape.report.figures.sources import Drawn, having
-from landscape.report.style import new_figure
+def traces(frames):
+    panel = panels.Panel("trace", "trace", panels.long(frames["by_step_block"], "block", "trace"))
+    drawn = panels.over_steps(frames, [panel], "block")
+    return drawn and Drawn("Traces", *drawn)
 
 
-@family(15)
-def traces(sources):
-    kept = having(sources, "measured", "trace")
-    figure = new_figure(1)
-    data = kept[0].measured["trace"].to_dataframe().reset_index()
-    for block, part in data.groupby("block"):
-        figure.axes[0].plot(part["step"], part["trace"], label=block)
-    return Drawn("Traces", figure, pd.DataFrame(data), "The trace of each block.", {})
-'''
+FIGURES += (traces,)
+"""
+CAPTION = "{% macro traces() %}The trace of each block.{% endmacro %}"
 
 CHOICES = {
     "tasks": '''
@@ -90,7 +81,11 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("copy")
     shutil.copytree(ROOT / "landscape", folder / "landscape")
     (folder / "landscape/measure/quantities/frobenius.py").write_text(QUANTITY)
-    (folder / "landscape/report/figures/traces.py").write_text(FIGURE)
+    figures, captions = (
+        folder / "landscape/report" / name for name in ("figures/__init__.py", "templates/captions.j2")
+    )
+    figures.write_text(figures.read_text().replace("import curvature,", "import curvature, panels,") + FIGURE)
+    captions.write_text(captions.read_text() + CAPTION)
     for name, entry in CHOICES.items():
         path = folder / f"landscape/choices/{name}.py"
         path.write_text(path.read_text() + entry)
@@ -107,8 +102,8 @@ def landscape(folder: Path, *argv: str) -> str:
 
 
 @pytest.mark.slow
-def test_a_quantity_and_a_figure_are_one_file_each(copy: Path) -> None:
-    """The file, its reader, both tables and the report have them; a file that was made before still opens."""
+def test_a_quantity_is_a_file_and_a_figure_a_function(copy: Path) -> None:
+    """The file, its reader, its table and the report have them; a file that was made before still opens."""
     said = landscape(copy, "hessian", "--ckpt", "run.h5", "--steps", "0,20", "--blocks", "E", "E,W", "--quiet")
     titles, first = (line.split("  ") for line in said.splitlines()[:2])
     assert "|H|_F" in map(str.strip, titles)
@@ -118,10 +113,10 @@ def test_a_quantity_and_a_figure_are_one_file_each(copy: Path) -> None:
         np.testing.assert_allclose(found[0], [np.linalg.norm(values) for values in spectra], rtol=1e-12)
         assert f"{found[0, 0]:.6g}" in map(str.strip, first)
     landscape(copy, "report", "run.h5", "--out", "report", "--quiet")
-    page = (copy / "report/report.md").read_text()
-    assert "## Traces" in page
-    assert r"\|H\|\_F" in page or r"\|H\|_F" in page
-    assert (copy / "report/figures/traces.png").stat().st_size > 1000
+    page = (copy / "report/report.html").read_text()
+    assert '<h2 id="traces">Traces</h2>' in page
+    assert "The trace of each block." in page
+    assert (copy / "report/figures/traces.svg").stat().st_size > 1000
 
 
 @pytest.mark.slow
@@ -130,9 +125,6 @@ def test_older_files_lack_the_quantity_and_open(copy: Path) -> None:
     chosen = ["--ckpt", str(copy / "run.h5"), "--out", str(copy / "old.h5"), "--quiet", "--blocks", "E"]
     landscape(ROOT, "hessian", *chosen, "--steps", "0")
     assert "lacks     frobenius_norm: younger than" in landscape(copy, "info", "old.h5")
-    landscape(copy, "report", "old.h5", "--out", "old", "--quiet")
-    (row,) = (line for line in (copy / "old/report.md").read_text().splitlines() if line.startswith("| 0 | E |"))
-    assert "| - |" in row
     landscape(copy, "hessian", *chosen, "E,W", "--steps", "0,20")
     with h5py.File(copy / "old.h5") as file:
         assert np.isnan(file["frobenius_norm"][()]).tolist() == [[True, False], [False, False]]

@@ -97,11 +97,6 @@ def test_other_arguments_that_are_none() -> None:
             "jobs is 1.5",
             "an integer >= 1",
         ),
-        "jobs of a report": (
-            lambda run, folder: landscape.write_report(run, folder / "page", jobs=-1),
-            "jobs is -1",
-            "an integer >= 1",
-        ),
     }.values(),
 )
 def test_what_a_function_cannot_do(

@@ -15,14 +15,12 @@ from typing import Any
 
 import pytest
 from helpers.apart import SERVER
-from helpers.drafts import DRAFT
 from helpers.vision import torchvision
 
 from landscape.cli import main as cli
 from landscape.files.hessians import HessianReader
 from landscape.files.schema import LEVELS
 from landscape.presets import PRESETS
-from landscape.report import style
 
 ROOT = Path(__file__).parents[2]
 # The example of docs/trial.md reads the runs of the trial, which tests/claims has small ones of.
@@ -44,7 +42,6 @@ def command(argv: list[str]) -> None:
     if "--preset" in argv:
         for name in ("demo", "quick"):
             PRESETS[name] = PRESETS[name] | SMALL
-    vars(style).update(DRAFT)
     sys.exit(cli.run(argv))
 
 
@@ -104,7 +101,7 @@ def test_commands_and_examples(folder: Path) -> None:
     for name in (
         "checkpoints/first.h5",
         "reports/first/report.html",
-        "reports/first-slices-500/slices.png",
+        "reports/first-slices-500/slices.svg",
         "checkpoints/lightning.h5",
     ):
         assert (folder / name).stat().st_size > 0

@@ -4,194 +4,200 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import shutil
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
+import pandas as pd
 import pytest
-import xarray
+import torch
 from conftest import TINY
 
+from landscape import HessianConfig, Recorder, analyse, train
 from landscape.cli import main as cli
-from landscape.config import AnalysisConfig
-from landscape.files.inspect import repair
-from landscape.measure.critical import refine
-from landscape.report.figures.numbers import asked_of_rates, chosen_step, median_step, numbers
-from landscape.report.figures.sources import Source, open_sources
-from landscape.report.figures.training import training_curves
-from landscape.report.findings import _couplings, findings
-from landscape.training.loop import train
+from landscape.report.findings import findings
+from landscape.report.numbers import numbers
+from landscape.report.sources import Source, open_sources
+from landscape.report.words import median_step, percent
+
+
+def shown(value: float, form: str = ".3g") -> str:
+    return f"{value:{form}}".replace("-", "−")
 
 
 def reaching(run: Path, memorised: int | None, grokked: int | None, label: str = "run") -> Source:
-    """The run with accuracies that reach the two events at these steps, of 0 to 900, and no Hessian file."""
+    """The run with these events, test accuracy 0.25 at its last step, 900, and no analysis."""
+    metrics = pd.DataFrame({"step": [0, 900], "test_accuracy": [0.0, 0.25]})
     (source,) = open_sources([run])
-    steps = np.arange(0, 901, 100)
-    shares = {
-        name: ("metric_step", np.where(steps >= (at or math.inf), 1.0, 0.25))
-        for name, at in (("train_accuracy", memorised), ("test_accuracy", grokked))
-    }
-    source = dataclasses.replace(source, run=source.run and source.run.with_name(f"{label}.h5"), hessian=None)
-    source.__dict__.update(
-        metrics=xarray.Dataset(shares, {"metric_step": steps}),
-        measured=xarray.Dataset(),
-        run_attrs={**open_sources([run])[0].run_attrs, "run_id": label},
-        hessian_attrs={},
-        unrecorded=[],
-    )
-    return source
+    changes: dict[str, Any] = {"memorised": memorised, "grokked": grokked, "label": label}
+    return dataclasses.replace(source, tables={"metrics": metrics}, **changes)
 
 
 def test_they_hold_the_numbers_of_the_files(tiny_run: Path) -> None:
-    """Depth, index, level, tolerance, ratio and sharpness at the chosen step, as HDF5 has them."""
+    """λ_min, count, level, ratio and sharpness at the chosen step, as HDF5 has them."""
     with h5py.File(tiny_run.with_name("tiny.hessian.h5")) as file, h5py.File(tiny_run) as run:
         at = file["step"][()].tolist().index(60)
         blocks, pairs = ([name.decode() for name in file[axis][()]] for axis in ("block", "pair"))
-        _, depths, couplings, block, rates, sharpness = findings(open_sources([tiny_run]))
+        _, negative, coupled, block, rates, sharpness = findings(open_sources([tiny_run]))
+        assert negative.startswith("At the last analysed step, 60: E,W has λ_min")
         for pair in ("E,W", "W,V"):
             i, j = blocks.index(pair), pairs.index(pair)
-            lowest, count = file["eigenvalues"][at, i, 0, 0], file["inertia_lower"][at, i]
-            told = f"{pair} is curved down to {lowest:.3g} in {count} directions (certified, τ "
-            assert told.replace("-", "−") in depths
-            assert f"{file['inertia_tolerance'][at, i]:.2g}".replace("-", "−") in depths
-            assert f"{file['coupling_ratios'][at, j, 0]:.3g} for {'its control ' * (pair == 'W,V')}{pair}" in couplings
-            assert f"with {file['coupling_index'][at, j]} above 1" in couplings
-        assert depths.startswith("At the last analysed step, 60, E,W is curved down")
+            count = f"{file['inertia_lower'][at, i]} negative eigenvalues (certified)"
+            assert f"{pair} has λ_min {shown(file['eigenvalues'][at, i, 0, 0])} and {count}" in negative
+            ratio = f"{shown(file['coupling_ratios'][at, j, 0])} for {pair}"
+            assert f"{ratio}, with {file['coupling_index'][at, j]} above 1" in coupled
+        assert "its control W,V" in negative
         known = run["metrics/prop41_ratio"][1:]
-        assert f"lr_E/lr_W = {known[0]:.3g} at step 10 and {known[-1]:.3g} at step 60; 1 was in use" in rates
-        limit = "times 38, the stable limit of full-batch Adam with β₁ = 0.9"
+        asked = f"lr_E/lr_W = {known[0]:.3g} at step 10 and {known[-1]:.3g} at step 60"
+        assert f"{asked}; the ratio in use is 1." in rates
+        limit = "times 38, the stable limit of full-batch Adam with β₁ = 0.9."
         assert f"sharpness is {file['sharpness_adam'][at] / 38:.3g} {limit}" in sharpness
         i = blocks.index("all")
         (lowest, highest), trace = file["eigenvalues"][at, i, :, 0], file["trace"][at, i]
-        told = f"block all has λ_max {highest:.3g}, λ_min {lowest:.3g}, saddle index {file['inertia_lower'][at, i]} "
-        assert told.replace("-", "−") in block
-        assert f"trace {trace:.3g}; at step 0 it had λ_max {file['eigenvalues'][0, i, 1, 0]:.3g}" in block
+        ends = f"block all has λ_max {shown(highest)} and λ_min {shown(lowest)}, with {file['inertia_lower'][at, i]} "
+        assert ends in block
+        assert f"trace {shown(trace)}. At step 0 it had λ_max {shown(file['eigenvalues'][0, i, 1, 0])}" in block
 
 
 @pytest.mark.parametrize(
     ("events", "sentence"),
     [
-        (
-            (200, 600),
-            "at step 200 (99 % of the training set) and grokked at step 600 (95 % of the test set), 400 steps",
-        ),
+        ((200, 600), "reached 99 % training accuracy at step 200 and 95 % test accuracy at step 600, 400 steps later."),
         (
             (200, None),
-            "at step 200 (99 % of the training set) and did not grok by step 900: its test accuracy is 0.25.",
+            "reached 99 % training accuracy at step 200 but not 95 % test accuracy by step 900, "
+            "where test accuracy is 0.25.",
         ),
-        ((None, None), "did not memorise and did not grok by step 900: its test accuracy is 0.25."),
+        (
+            (None, None),
+            "did not reach 99 % training accuracy nor 95 % test accuracy by step 900, where test accuracy is 0.25.",
+        ),
+        ((None, 600), "did not reach 99 % training accuracy but reached 95 % test accuracy at step 600."),
     ],
 )
 def test_when_it_memorised_and_grokked(events: tuple[int | None, int | None], sentence: str, tiny_run: Path) -> None:
     """And nothing of what was not measured."""
-    (first,) = findings([reaching(tiny_run, *events)])
-    assert first.startswith("run (seed 0) ")
-    assert sentence in first
-
-
-def test_a_run_that_diverged(tiny_run: Path, tmp_path: Path) -> None:
-    """At the step that `landscape train` names; it is counted among several."""
-    path = tmp_path / "wild.h5"
-    summary = train(dataclasses.replace(TINY, lr=1e30), path, quiet=True)
-    ended = f"diverged at step {summary.diverged_step}"
-    said = findings(open_sources([path]))[0]
-    assert said == f"wild (seed 0) did not memorise and {ended}, where its loss or a parameter is not finite."
-    said = findings([*open_sources([path]), reaching(tiny_run, 200, 600)])[0]
-    assert "1 grokked" in said
-    assert f"; 1 diverged, at step {summary.diverged_step}" in said
-
-
-@pytest.mark.parametrize(("lost", "steps"), [([30], "30"), ([20, 40, 60], "20 and 1 more of its schedule")])
-def test_rows_of_metrics_that_damage_took_are_told(
-    lost: list[int], steps: str, run_file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """An event may have been there; nothing of the end, as the last row that is left says how far the run is known."""
-    with h5py.File(run_file, "r+") as file:
-        losses = file["metrics/train_loss"]
-        for step in lost:
-            losses[step // 10] += 1
-    told = f"no metrics at step {steps}, where an event may have been."
-    for repaired in (False, True):
-        if repaired:
-            repair(run_file)
-        sources = open_sources([run_file])
-        assert findings(sources)[0].endswith(f" run (seed 0) has {told}")
-        assert told in training_curves(sources).caption
-    assert f"by step {50 if 60 in lost else 60}" in findings(sources)[0]
-    capsys.readouterr()
-    assert cli.run(["compare", str(run_file)]) == 0
-    assert f"note: run (seed 0) has {told.rstrip('.')}\n" in capsys.readouterr().err
-    # The steps that are made again with the end of the run are lost no more.
-    again = sorted(set(lost) - {60})
-    assert cli.run(["train", "--out", str(run_file), "--resume", "--quiet"]) == 0
-    more = f" and {len(again) - 1} more of its schedule" if len(again) > 1 else ""
-    assert f"; no metrics at step {again[0]}{more}, where an event may have been\n" in capsys.readouterr().out
+    assert findings([reaching(tiny_run, *events)]) == [f"run {sentence}"]
 
 
 def test_several_runs_are_counted(tiny_run: Path) -> None:
     """A run that never grokked is later than all others."""
     events = [(100, 300), (200, 700), (300, None)]
     runs = [reaching(tiny_run, *steps, str(i)) for i, steps in enumerate(events)]
-    assert findings(runs)[0].startswith(
-        "Of 3 runs 3 memorised, at step 200 in the median and 2 grokked, at step 700 in the median "
-    )
-    assert findings(runs[1:])[0].count("at step never") == 0
-    assert median_step([300, None]) == median_step([None]) == float("inf")
-    assert median_step([300, 400, None, None]) == float("inf")
+    counted = "3 of 3 runs reached 99 % training accuracy and 2 reached 95 % test accuracy."
+    assert findings(runs) == [f"{counted} The median step of 95 % test accuracy is 700."]
+    assert "median" not in findings(runs[1:])[0]
+    assert median_step([300, None]) == median_step([None]) == math.inf
     assert median_step([300, 400]) == 350
 
 
-def test_counts_that_are_not_certified_are_told(tiny_run: Path) -> None:
-    """Of three runs one has no certified number of ratios above 1; of one run that has none nothing is counted."""
-    (source,) = open_sources([tiny_run])
-    known = numbers(source)
-    unknown = dataclasses.replace(
-        known, pairs={name: dataclasses.replace(pair, above=math.nan) for name, pair in known.pairs.items()}
-    )
-    count = known.pairs["E,W"].above
-    for runs, said in (
-        ([known, unknown, known], f"E,W, with {count:.0f} above 1 (certified in 2 of 3), and"),
-        ([known, known], f"E,W, with {count:.0f} above 1, and"),
-        ([unknown], "E,W, with an uncertified number above 1, and"),
-    ):
-        assert said in _couplings(runs, [])
+def test_a_run_that_diverged(tmp_path: Path) -> None:
+    """At the step that `landscape train` names."""
+    path = tmp_path / "wild.h5"
+    summary = train(dataclasses.replace(TINY, lr=1e30), path, quiet=True)
+    said = findings(open_sources([path]))[0]
+    assert said.startswith("wild (seed 0) did not reach 99 % training accuracy; it diverged at step ")
+    assert f"at step {summary.diverged_step}, where its loss or a parameter is not finite." in said
 
 
-def test_the_plateau_is_where_the_curvature_is_told(tiny_run: Path, tmp_path: Path) -> None:
+def test_the_plateau_is_where_the_curvature_is_read(tiny_run: Path) -> None:
     """The middle on a log scale of memorising and grokking chooses among steps 0, 20 and 60; else it is the last."""
     (source,) = open_sources([tiny_run])
-    assert chosen_step(source, 15, 30, 60) == (20, "on the plateau, at step 20")
-    assert chosen_step(source, 50, None, 60) == (60, "on the plateau, at step 60")
-    assert chosen_step(source, 30, 50, 60) == (20, "at step 20, of those analysed the nearest to the plateau")
-    assert chosen_step(source, None, None, 60) == (60, "at the last analysed step, 60")
-    alone = Path(shutil.copy(tiny_run.with_name("tiny.hessian.h5"), tmp_path / "moved.hessian.h5"))
-    known = findings(open_sources([alone]))
-    assert known[0] == findings([source])[1]
-    assert not any("grok" in one for one in known)
+    for memorised, grokked, step, where in (
+        (15, 30, 20, "On the plateau, at step 20"),
+        (50, None, 60, "On the plateau, at step 60"),
+        (30, 50, 20, "At step 20, nearest to the plateau"),
+        (None, None, 60, "At the last analysed step, 60"),
+    ):
+        one = numbers(dataclasses.replace(source, memorised=memorised, grokked=grokked))
+        assert (one.step, one.where) == (step, where)
 
 
-def test_refined_points_are_found_beside_their_run(
-    tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However it is named. Without other analyses they are what is told."""
-    shutil.copy(tiny_run, tmp_path)
-    monkeypatch.chdir(tmp_path)
-    run, point = Path("tiny.h5"), Path("tiny.critical-20.h5")
-    refine(run, 20, AnalysisConfig(device="cpu", k=2), max_products=300, quiet=True)
-    for files in ([run], [tmp_path / run], [run, tmp_path / point]):
-        sources = open_sources(files)
-        assert [s.path.name for s in sources] == [run.name, point.name]
-    with h5py.File(point) as file:
-        depth = file["eigenvalues"][0, [name.decode() for name in file["block"]].index("E,W"), 0, 0]
-    _, depths, couplings, *_ = findings(sources)
-    assert depths.startswith(f"At the point refined from step 20, E,W is curved down to {depth:.3g}".replace("-", "−"))
-    assert "for E,W" in couplings
+def test_what_is_a_bound_is_called_one(tiny_run: Path) -> None:
+    """A search that did not converge, a count between bounds, a ratio whose error nothing bounds."""
+    (source,) = open_sources([tiny_run])
+    tables = {name: table.copy() for name, table in source.tables.items()}
+    ends, blocks, ratios = (tables[f"by_step_{axes}"] for axes in ("block_end_rank", "block", "pair_rank"))
+    ends.loc[ends["block"] == "E,W", "converged"] = 0
+    at = (blocks["block"] == "E,W") & (blocks["step"] == 60)
+    (count,) = blocks.loc[at, "inertia_lower"]
+    blocks.loc[at, "inertia_upper"] = count + 5
+    blocks.loc[at, "inertia_level"] = "bracketed"
+    ratios["coupling_ratio_error"] = np.nan
+    _, negative, coupled, *_ = findings([dataclasses.replace(source, tables=tables)])
+    assert "E,W has λ_min at most −" in negative
+    assert f"between {count} and {count + 5} negative eigenvalues (bracketed)" in negative
+    assert "is at least " in coupled
 
 
-def test_a_ratio_known_at_one_step_is_told_once() -> None:
-    """Both ends where they differ."""
-    once = asked_of_rates([(4.76, 4.76)], [(20, 20)], [1.0])
-    assert once == "Proposition 4.1 asks for lr_E/lr_W = 4.76 at step 20; 1 was in use"
-    both = asked_of_rates([(4.76, 2.0)], [(20, 40)], [1.0])
-    assert "4.76 at step 20 and 2 at step 40; " in both
+def test_an_analysis_without_the_pair_is_not_counted(tiny_run: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.h5"
+    train(dataclasses.replace(TINY, seed=7), other, quiet=True)
+    analyse(other, HessianConfig(blocks=("E", "W"), steps="20", k=1, probes=2, device="cpu"), quiet=True)
+    negative = findings(open_sources([tiny_run, other]))[1]
+    assert negative.startswith("At the last step of 2 analyses: E,W (in 1 of 2) has")
+
+
+def test_another_network_is_described_by_what_was_measured(users_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """λ, index and trace of its blocks as in the file; nothing of a plateau, a control or Proposition 4.1."""
+    command = ["hessian", "--ckpt", "run.h5", "--problem", "mine.py:problem", "--steps", "0,9", "--quiet"]
+    assert cli.run([*command, "--blocks", "all", "first", "last", "first,last"]) == 0
+    sources = open_sources(["run.h5"])
+    said = findings(sources)
+    with h5py.File("run.hessian.h5") as file:
+        blocks = [name.decode() for name in file["block"][()]]
+        i, j = blocks.index("all"), blocks.index("first,last")
+        lowest, highest = file["eigenvalues"][-1, i, :, 0]
+        assert any(
+            line.startswith(
+                f"At the last analysed step, 9: block all has λ_max {shown(highest)} and λ_min {shown(lowest)}"
+            )
+            for line in said
+        )
+        assert any(f"first,last has λ_min {shown(file['eigenvalues'][-1, j, 0, 0])}" in line for line in said)
+    assert not [line for line in said if any(word in line for word in ("plateau", "control", "4.1", "grok", "99 %"))]
+
+
+def test_recorded_metrics(tmp_path: Path) -> None:
+    """By the usual names of accuracies, each at its own last step; runs that may differ in more are not pooled."""
+    for seed in (1, 2):
+        with Recorder(
+            tmp_path / f"{seed}.h5", torch.nn.Linear(2, 1), seed=seed, metrics=("loss", "valAcc")
+        ) as recorder:
+            recorder.checkpoint(0)
+            recorder.metrics(5, loss=2.0 * seed)
+            recorder.metrics(7, valAcc=0.5)
+    paths = [tmp_path / f"{seed}.h5" for seed in (1, 2)]
+    assert findings(open_sources(paths[:1])) == ["Last recorded: valAcc 0.5 (step 7), loss 2 (step 5)."]
+    assert findings(open_sources(paths)) == ["Last recorded: valAcc 0.5 (step 7), loss 3 (2 to 4) (step 5)."]
+    with Recorder(tmp_path / "3.h5", torch.nn.Linear(2, 1)) as recorder:
+        recorder.checkpoint(0)
+    with Recorder(tmp_path / "4.h5", torch.nn.Linear(2, 1)) as recorder:
+        recorder.checkpoint(0)
+    apart = open_sources([tmp_path / "3.h5", tmp_path / "4.h5"])
+    assert len({source.setting for source in apart}) == 2
+    assert findings(apart[:1]) == [
+        "Nothing is recorded but checkpoints: `landscape hessian` measures the curvature there."
+    ]
+
+
+def test_a_loss_that_is_not_the_recorded_one(tiny_run: Path) -> None:
+    """More than 1 % is said with both losses and the step; NaN is not known."""
+    (source,) = open_sources([tiny_run])
+    table = source.tables["by_step"].copy()
+    loss = float(table["train_loss"].iloc[-1])
+    for recorded, is_said in ((2 * loss, True), (loss * 1.005, False), (math.nan, False)):
+        table["recorded_loss"] = [*table["train_loss"].iloc[:-1], recorded]
+        (*_, last) = findings([dataclasses.replace(source, tables={**source.tables, "by_step": table})])
+        assert last.startswith("The measured data give another loss") == is_said
+        assert (f"{loss:.4g} against {recorded:.4g} at step 60." in last) == is_said
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [(0.0, "0 %"), (0.0004, "< 1 %"), (0.4, "40 %"), (0.994, "99 %"), (0.9996, "> 99 %"), (1.0, "100 %")],
+)
+def test_a_rounded_share_is_not_exact(share: float, text: str) -> None:
+    """0 % and 100 % are those alone."""
+    assert percent(share) == text

@@ -15,7 +15,7 @@ from helpers.refusals import refused
 from torch import nn
 from torch.nn import functional as F
 
-from landscape import Recorder, RunReader, open_run, write_report
+from landscape import Recorder, RunReader, open_run
 from landscape.cli import main as cli
 from landscape.files.hessians import HessianReader
 
@@ -210,26 +210,3 @@ def test_mistakes(tmp_path: Path) -> None:
     said = "parameter 'v_w' has the name of the second moments of 'w'"
     refused(lambda: Recorder(at, clash, optimizer=adam), said, "rename it, or leave out the optimizer")
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("every_format")
-def test_a_report_without_learning_rates_says_so(users_run: Path, tmp_path: Path) -> None:
-    """The figure of the sharpness tells how to have one."""
-    argv = [
-        "hessian",
-        "--ckpt",
-        "run.h5",
-        "--problem",
-        "mine.py:problem",
-        "--steps",
-        "0,5",
-        "--blocks",
-        "all",
-        "--quiet",
-    ]
-    assert cli.run(argv) == 0
-    page = write_report([users_run], tmp_path / "report", quiet=True)
-    svg = (page.parent / "figures/tracking.svg").read_text()
-    assert "the run holds no learning rates" in svg
-    assert "Recorder(..., optimizer=...)" in svg

@@ -12,6 +12,7 @@ from typing import Any
 
 import h5py
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from helpers.recording import move, small, states
@@ -383,7 +384,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_every_command_reads_it(recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`info`, `check` and `report` show what is there; the figures that need more say why they are not drawn."""
+    """`info`, `check` and `report` show what is there."""
     assert cli.run(["info", str(recorded)]) == 0
     # Lines are folded to the terminal.
     said = " ".join(capsys.readouterr().out.split())
@@ -400,20 +401,20 @@ def test_every_command_reads_it(recorded: Path, tmp_path: Path, capsys: pytest.C
     assert json.loads(capsys.readouterr().out)["attributes"]["seed"] is None
     assert cli.run(["check", str(recorded)]) == 0
     assert "whole and complete" in capsys.readouterr().out
-    page = write_report([recorded], tmp_path / "report", quiet=True).with_name("report.md").read_text()
-    assert (tmp_path / "report/figures/recorded_metrics.png").stat().st_size > 0
-    csv = (tmp_path / "report/figures/recorded_metrics.csv").read_text()
-    assert "test_accuracy,45,0.5" in csv
+    page = write_report([recorded], tmp_path / "report", quiet=True).read_text()
+    assert (tmp_path / "report/figures/training_curves.svg").stat().st_size > 0
+    table = pd.read_csv(tmp_path / "report/figures/training_curves.csv").set_index(["quantity", "split", "step"])
+    assert table["value"]["accuracy", "test", 45] == 0.5
     assert "Traceback" not in page
 
 
 @pytest.mark.slow
 def test_a_report_of_runs_of_either_kind(recorded: Path, tiny_run: Path, tmp_path: Path) -> None:
     """A recorded and a trained run stand side by side."""
-    page = write_report([recorded, tiny_run], tmp_path / "report", quiet=True).with_name("report.md").read_text()
-    assert "Recorded: torch.nn.modules.container.Sequential with 17 parameters" in page
-    assert "p = 7" in page
-    assert "figures/embedding_norms.png" in page
+    page = write_report([recorded, tiny_run], tmp_path / "report", quiet=True).read_text()
+    assert "model torch.nn.modules.container.Sequential, num_parameters 17" in page
+    assert "p 7" in page
+    assert "figures/training_curves.svg" in page
 
 
 def test_commands_that_need_more_say_so(recorded: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -164,9 +164,9 @@ def test_every_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
         ["report", run, str(tmp_path / "run-s0.h5"), "--out", str(tmp_path / "report")],
     ):
         assert cli.run(argv) in ((0, 3) if argv[0] == "critical" else (0,)), argv
-    page = (tmp_path / "report" / "report.md").read_text()
-    assert "tables input" in page
-    assert "nuclear norm of the tables" in page
+    page = (tmp_path / "report" / "report.html").read_text()
+    assert "model tables" in page
+    assert "penalty nuclear" in page
     train_options = {"p": 5, "hidden": 6, "embed_dim": 3, "tokens": 2, "steps": 20, "model": "tables", "device": "cpu"}
     plan = {"name": "tables", "preset": "quick", "train": train_options, "grid": {"penalty": ["l2", "nuclear"]}}
     (tmp_path / "sweep.json").write_text(json.dumps({**plan, "seeds": [0]}))

@@ -209,11 +209,11 @@ def test_every_command_takes_a_transformer(tmp_path: Path, capsys: pytest.Captur
     printed = capsys.readouterr()
     assert "lacks" not in printed.out
     assert "E,Q,K" in printed.out
-    page = (tmp_path / "report/report.md").read_text()
-    assert "Transformer, 1 layer, 2 heads, LayerNorm none, d = 4, h = 6, relu" in page
+    page = (tmp_path / "report/report.html").read_text()
+    assert "model transformer, embed_dim 4, hidden 6, layers 1, heads 2" in page
     for name in ("training_curves", "saddle_index", "coupling_ratios", "spectra", "embedding_norms"):
-        assert (tmp_path / f"report/figures/{name}.png").exists(), name
-    assert "Not drawn: no run file given holds prop41_ratio" in page
+        assert (tmp_path / f"report/figures/{name}.svg").exists(), name
+    assert "prop41_ratio" not in page
     assert "the control" not in page
 
 

@@ -1,0 +1,49 @@
+"""Numbers as text for people."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+
+def digits(value: float, form: str = ".3g") -> str:
+    """A number with a true minus sign."""
+    return f"{value:{form}}".replace("-", "−")
+
+
+def spread(values: Sequence[float], form: str = ".3g") -> str:
+    """A number, or the median of several with the smallest and the largest; NaN is left out."""
+    known = [float(value) for value in values if not pd.isna(value)]
+    if not known:
+        return "not measured"
+    middle, low, high = (digits(value, form) for value in (float(np.median(known)), min(known), max(known)))
+    return middle if low == high else f"{middle} ({low} to {high})"
+
+
+def count(lower: Sequence[float], upper: Sequence[float]) -> str:
+    """A count, or the bounds of one, of one run or of several."""
+    low, high = (spread(values, ",.0f") for values in (lower, upper))
+    return low if low == high else f"between {low} and {high}"
+
+
+def percent(share: float) -> str:
+    """A share in per cent; a rounded one is never 0 % or 100 %."""
+    rounded = f"{100 * share:.0f} %"
+    if rounded == "0 %" and share > 0:
+        return "< 1 %"
+    return "> 99 %" if rounded == "100 %" and share < 1 else rounded
+
+
+def median_step(steps: Sequence[int | None]) -> float:
+    """The median of steps, in which never is latest; infinite where that is never."""
+    known = sorted(math.inf if step is None else float(step) for step in steps)
+    low, high = known[(len(known) - 1) // 2], known[len(known) // 2]
+    return high if math.isinf(high) else (low + high) / 2
+
+
+def step_text(step: float | None) -> str:
+    """A step, or never."""
+    return "never" if step is None or math.isinf(step) else f"{step:,.0f}"
