@@ -79,9 +79,9 @@ def test_progress_in_ascii(run_file: Path, tmp_path: Path) -> None:
     out, step = ["--out", str(tmp_path / "x")], ["--step", "60"]
     for argv in (
         ["train", "--out", str(tmp_path / "x.h5"), *SMALL[:-1]],
-        ["slice", "--ckpt", str(run_file), *step, *out],
+        ["slice", str(run_file), *step, *out],
         ["report", str(run_file), "--out", str(tmp_path / "é")],
-        ["critical", "--ckpt", str(run_file), *step, "--search-hvps", "9"],
+        ["critical", str(run_file), *step, "--search-hvps", "9"],
     ):
         done = forked(*argv, env={"PYTHONIOENCODING": "ascii"})
         assert done.returncode in (0, 3), done.stderr
@@ -98,10 +98,10 @@ def test_names_that_are_not_utf8(run_file: Path, tmp_path: Path) -> None:
         ["train", "--out", trained, *SMALL],
         ["info", run],
         ["check", run],
-        ["hessian", "--ckpt", run, "--steps", "0,60", "--blocks", "E", "W", "E,W", "--quiet"],
+        ["hessian", run, "--steps", "0,60", "--blocks", "E", "W", "E,W", "--quiet"],
         ["report", run, "--out", folder + b"/r\xe9", "--quiet"],
-        ["slice", "--ckpt", run, "--step", "60", "--out", folder + b"/s\xe9"],
-        ["critical", "--ckpt", run, "--step", "60", "--search-hvps", "9", "--quiet"],
+        ["slice", run, "--step", "60", "--out", folder + b"/s\xe9"],
+        ["critical", run, "--step", "60", "--search-hvps", "9", "--quiet"],
         ["info", folder + b"/caf\xe9.critical-60.h5"],
     ):
         done = forked(*argv)

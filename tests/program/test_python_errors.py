@@ -120,7 +120,7 @@ def test_what_a_function_cannot_do(
     [
         ("lower --lr, or --weight-decay", "lower lr, or weight_decay"),
         ("use --overwrite, or leave out --init-scale-W", "use overwrite, or leave out init_scale_W"),
-        ("measure first: landscape hessian --ckpt run.h5", "measure first: landscape hessian --ckpt run.h5"),
+        ("measure first: landscape hessian run.h5", "measure first: landscape hessian run.h5"),
         ("torchrun --nproc-per-node gpu", "torchrun --nproc-per-node gpu"),
         ("a well-known name -- or none", "a well-known name -- or none"),
     ],
