@@ -119,10 +119,10 @@ def run(argv: Sequence[str]) -> int:
             # --help or --version
             from rich.console import Console
 
-            text = io.StringIO()
-            bound.arguments["console"] = Console(file=text, width=min(80, shutil.get_terminal_size().columns))
-            command(*bound.args, **bound.kwargs)
-            say(text.getvalue().rstrip())
+            console = bound.arguments["console"] = Console(width=min(80, shutil.get_terminal_size().columns))
+            with console.capture() as text:
+                command(*bound.args, **bound.kwargs)
+            say(text.get().rstrip())
             return 0
         if launch and command is not hessian.hessian:
             raise ConfigError(

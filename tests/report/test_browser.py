@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 from helpers.browser import CHROMIUM, Browser, browser
 
-from landscape import HessianConfig, analyse, measure_geometry, open_geometry
+from landscape import HessianConfig, open_geometry
 from landscape.files.hessians import HessianReader
+from landscape.measure.geometry import measure_geometry
+from landscape.measure.hessian import analyse
 from landscape.report.page import write_report
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
