@@ -30,7 +30,7 @@ demo: $(INSTALLED)
 
 demo-transformer: $(INSTALLED)
 	$(BIN)/landscape train --preset transformer --seed 1 --out checkpoints/transformer.h5 --resume
-	$(BIN)/landscape hessian --ckpt checkpoints/transformer.h5 --num-steps 4
+	$(BIN)/landscape hessian checkpoints/transformer.h5 --num-steps 4
 	$(BIN)/landscape geometry checkpoints/transformer.h5
 	$(BIN)/landscape report checkpoints/transformer.h5 --out reports/transformer --overwrite
 
@@ -67,7 +67,7 @@ studies: $(INSTALLED)
 studies-exploratory: $(INSTALLED)
 	$(call exploratory,quick)
 	test -f checkpoints/gromov.h5 || $(BIN)/python studies/gromov.py checkpoints/gromov.h5
-	$(BIN)/landscape hessian --ckpt checkpoints/gromov.h5 --problem studies/gromov.py:problem
+	$(BIN)/landscape hessian checkpoints/gromov.h5 --problem studies/gromov.py:problem
 	$(BIN)/python analyses/analytic.py checkpoints/gromov.h5
 	$(call exploratory,mid)
 

@@ -16,6 +16,7 @@ from beyond import AUTO
 from circles import GEOMETRY, circles, frequencies, last_geometry
 from decay_map import MAP, map_row
 from lags import HALF, LAGS, PEAKS, lags
+from landscape.report.film import resolved
 from rare_late import RARE_LATE, correlations, last_tokens, tokens
 from runs import Run, finished
 from scale import ARMS, FILM, POINTS, prop41_constant
@@ -26,7 +27,6 @@ from landscape.files.files import sha256
 from landscape.files.schema import HESSIAN, LEVELS
 from landscape.files.views import load_group
 from landscape.jobs.plan import DEFINITION
-from landscape.report.film import resolved
 from landscape.text import write_csv
 
 BY_RUN = ["study", "seed"]

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import page_bounds
 import pandas as pd
+from landscape.report.film import CHARTS, GEOMETRY, SPECTRUM
 from markupsafe import Markup
 from matplotlib.colors import to_hex
 from page_again import again, turned
@@ -41,7 +42,6 @@ from scale import FILM, which
 
 from landscape.config import TrainConfig, preset
 from landscape.errors import LandscapeError, complain
-from landscape.report.film import CHARTS, GEOMETRY, SPECTRUM
 from landscape.report.page import environment
 from landscape.report.style import colour
 

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from exact import survival
+from landscape.report.film import assembled, known, smoothed
 from markupsafe import Markup, escape
 from matplotlib.colors import to_hex
 from matplotlib.ticker import MaxNLocator
 
-from landscape.report.film import assembled, known, smoothed
 from landscape.report.style import colour
 
 SCALES = {"quick": "#de8f05", "mid": "#0173b2", "paper": "#029e73"}

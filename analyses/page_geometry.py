@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
+from landscape.report.film import known
 from markupsafe import Markup
 from matplotlib.colors import to_hex
 from page_claims import number
@@ -15,7 +16,6 @@ from page_tasks import TASKS
 from scale import which
 
 from landscape.measure.embeddings import EXPONENTS
-from landscape.report.film import known
 from landscape.report.style import palette, shades
 
 COLUMNS = {

@@ -103,7 +103,7 @@ STEPS = tuple(range(30, 3001, 30))
 """A hundred checkpoints of quick."""
 TWO, HUNDRED = "600,3000", ",".join(map(str, STEPS))
 LARGE = "--k 4 --blocks E W E,W W,V E,V"
-HESSIAN = "hessian --ckpt {run} --out hessian.h5"
+HESSIAN = "hessian {run} --out hessian.h5"
 LIMITS: dict[str, tuple[float, int, str]] = {
     "train": (30.0, 1, "a run of quick, 6,891 parameters: training, files and metrics"),
     "hessian": (12.0, 2, "a checkpoint of quick, two at a time: five blocks, every index certified"),

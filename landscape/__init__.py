@@ -55,9 +55,11 @@ if TYPE_CHECKING:
     from landscape.jobs.plan import SweepConfig as SweepConfig
     from landscape.jobs.plan import load_sweep as load_sweep
     from landscape.jobs.plan import sweep_runs as sweep_runs
-    from landscape.jobs.run import run_sweep as run_sweep
-    from landscape.measure.geometry import measure_geometry as measure_geometry
-    from landscape.measure.hessian import analyse as analyse
+    from landscape.jobs.run import sweep as sweep
+    from landscape.measure.critical import critical as critical
+    from landscape.measure.geometry import geometry as geometry
+    from landscape.measure.hessian import hessian as hessian
+    from landscape.measure.slices import slice as slice  # noqa: A004
     from landscape.models.embedding_mlp.gauge import GaugeTangent as GaugeTangent
     from landscape.models.embedding_mlp.gauge import SoftmaxShift as SoftmaxShift
     from landscape.models.module import ModuleProblem as ModuleProblem
@@ -73,10 +75,12 @@ _NAMES = {
     "training.loop": "train train_ensemble",
     "training.ensemble": "ensemble",
     "training.recorder": "Recorder",
-    "measure.hessian": "analyse",
-    "measure.geometry": "measure_geometry",
+    "measure.hessian": "hessian",
+    "measure.critical": "critical",
+    "measure.geometry": "geometry",
+    "measure.slices": "slice",
     "jobs.plan": "SweepConfig load_sweep sweep_runs",
-    "jobs.run": "run_sweep",
+    "jobs.run": "sweep",
     "report.page": "write_report",
     "files.views": "open File open_run open_hessian open_geometry RunFile HessianFile GeometryFile",
     "files.runs": "RunReader",

@@ -92,7 +92,7 @@ class TrainConfig:
     )
     lr_ratio_every: int = field(50, "Steps between two updates of a measured lr_ratio.", at_least=1)
     momentum: float = field(0.0, "Momentum of sgd.", at_least=0)
-    betas: tuple[float, ...] = field((0.9, 0.999), "Decay rates of the two moments of adam and adamw.", many=True)
+    betas: tuple[float, ...] = field((0.9, 0.999), "Decay rates of the two moments of adam and adamw.")
     warmup: int = field(0, "Steps over which the learning rates rise linearly.", at_least=0, at_most=MOST)
     weight_decay: float = field(0.001, "Weight decay.", at_least=0)
     penalty: Literal["l2", "nuclear"] = field(
@@ -122,7 +122,7 @@ class TrainConfig:
     checkpoint_log: int = field(
         8, "Log-spaced checkpoints per decade of steps; 0: none by this rule.", at_least=0, at_most=MOST
     )
-    checkpoint_at: tuple[int, ...] = field((), "Further steps to store; the first and last always are.", many=True)
+    checkpoint_at: tuple[int, ...] = field((), "Further steps to store; the first and last always are.")
     metrics_every: int = field(25, "Steps between two rows of metrics.", at_least=1)
 
     def __post_init__(self) -> None:
@@ -267,7 +267,6 @@ class HessianConfig(AnalysisConfig):
         "auto",
         "auto: log-spaced steps with the memorise and grok steps; plateau: the one in the middle between those two on "
         "a log scale; all; or a list such as 0,100,2000.",
-        many=True,
     )
     num_steps: int = field(12, "Largest number of steps that auto chooses.", at_least=1)
 

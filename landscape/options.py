@@ -44,23 +44,13 @@ def field(
     default: Default,
     help: str,
     choices: Registry[Any] | None = None,
-    was: str = "",
-    many: bool = False,
     **bounds: float,
 ) -> Default:
-    """A field of a config: default, help, and what it takes: the names of a registry, or numbers within `Bounds`.
-
-    was: its former name, which is still accepted; many: whether it lists values, which commas may separate.
-    """
+    """A field of a config: default, help, and what it takes: the names of a registry, or numbers within `Bounds`."""
     shown = f"{help} {choices.meanings}." if choices else help
     limits = Bounds(**bounds) if bounds else None
-    metadata = {"help": shown, "choices": choices, "was": was, "many": many, "bounds": limits}
+    metadata = {"help": shown, "choices": choices, "bounds": limits}
     return dataclasses.field(default=default, metadata=metadata)
-
-
-def required(help: str, was: str = "") -> Any:
-    """A field without a default: its help, and its former name, which is still accepted."""
-    return dataclasses.field(metadata={"help": help, "was": was})
 
 
 def flag_of(name: str) -> str:
@@ -87,8 +77,8 @@ def check_bounds(config: DataclassInstance) -> None:
     for f in dataclasses.fields(config):
         value, bounds = getattr(config, f.name), f.metadata.get("bounds")
         if bounds and isinstance(value, int | float) and not bounds.hold(value):
-            number = "an integer" if str(f.type).startswith("int") else "a number"
-            names = [name for part in get_args(_kinds(type(config))[f.name]) for name in get_args(part)]
+            number = "an integer" if int in (kind := _kinds(type(config))[f.name], *get_args(kind)) else "a number"
+            names = [name for part in get_args(kind) for name in get_args(part)]
             wanted = bounds.words(number) + ("," + " or ".join(["", *names]) if names else "")
             raise ConfigError(f"{f.name} is {value}", f"{flag_of(f.name)} takes {wanted}")
 

@@ -10,7 +10,7 @@ and b = 1/p the outputs are exactly one where q = n + m mod p, and zero elsewher
 Hessian is the Gauss-Newton matrix, and the saddle index is 0.
 
     python studies/gromov.py checkpoints/gromov.h5
-    landscape hessian --ckpt checkpoints/gromov.h5 --problem studies/gromov.py:problem
+    landscape hessian checkpoints/gromov.h5 --problem studies/gromov.py:problem
     python analyses/analytic.py checkpoints/gromov.h5
 """
 

@@ -4,30 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Annotated
 
-import tyro
+from cyclopts import Parameter
 
-from landscape.cli.declared import Command
+from landscape.cli.parser import FLAT, Options
 from landscape.cli.printing import say
 from landscape.errors import ConfigError, working_on
-from landscape.options import field, required
+from landscape.options import field
 from landscape.text import printable
 
+EXAMPLES = (
+    "landscape export checkpoints/run.h5 --tensorboard logs/run",
+    "landscape export checkpoints/run.hessian.h5 --csv tables   # tidy tables",
+)
 
-@dataclasses.dataclass(frozen=True)
-class Export(Command):
-    """A run, Hessian or geometry file as files of other tools, each kind in a folder of its own."""
 
-    examples = (
-        "landscape export checkpoints/run.h5 --tensorboard logs/run",
-        "landscape export checkpoints/run.hessian.h5 --csv tables   # tidy tables",
-    )
-    groups = {
-        "input": ("file",),
-        "output": ("csv", "parquet", "netcdf", "tensorboard", "wandb", "overwrite"),
-    }
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExportOptions(Options):
+    """Where each kind of file goes."""
 
-    file: tyro.conf.Positional[Path] = required("Run, Hessian or geometry file.")
     csv: Path | None = field(None, "Folder for the measurements as CSV, one file for each set of axes.")
     parquet: Path | None = field(None, "Folder for the same as Parquet; needs the extra `parquet`.")
     netcdf: Path | None = field(None, "Folder for one NetCDF file with all groups, parameters too.")
@@ -37,19 +33,27 @@ class Export(Command):
     wandb: Path | None = field(None, "Folder for an offline run of Weights & Biases; needs the extra `wandb`.")
     overwrite: bool = field(False, "Replace earlier exports.")
 
-    def execute(self) -> int:
-        from landscape.exports import FORMS, export, require
-        from landscape.files.files import resolved
-        from landscape.progress import clock
 
-        asked = {form: out for form in FORMS if (out := getattr(self, form)) is not None}
-        if not asked:
-            raise ConfigError("nothing to export to", f"name a folder: {', '.join(f'--{form} DIR' for form in FORMS)}")
-        if len({resolved(out) for out in asked.values()}) < len(asked):
-            raise ConfigError("two exports go to one folder", "give each a folder of its own")
-        for form in asked:
-            require(form)
-        for form, out in asked.items():
-            with working_on(out), clock(form):
-                say(printable(export(self.file, out, form, self.overwrite)))
-        return 0
+def export(
+    file: Annotated[Path, Parameter(help="Run, Hessian or geometry file.")],
+    *,
+    options: Annotated[ExportOptions, FLAT] = ExportOptions(),
+) -> int:
+    """A run, Hessian or geometry file as files of other tools, each kind in a folder of its own."""
+    from landscape import exports
+    from landscape.files.files import resolved
+    from landscape.progress import clock
+
+    folders = {form: out for form in exports.FORMS if (out := getattr(options, form)) is not None}
+    if not folders:
+        raise ConfigError(
+            "nothing to export to", f"name a folder: {', '.join(f'--{form} DIR' for form in exports.FORMS)}"
+        )
+    if len({resolved(out) for out in folders.values()}) < len(folders):
+        raise ConfigError("two exports go to one folder", "give each a folder of its own")
+    for form in folders:
+        exports.require(form)
+    for form, out in folders.items():
+        with working_on(out), clock(form):
+            say(printable(exports.export(file, out, form, options.overwrite)))
+    return 0

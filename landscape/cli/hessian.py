@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from landscape.cli import tables
-from landscape.cli.cluster import Cluster
-from landscape.cli.declared import Command, RunFile
+from landscape.cli.parser import FLAT, Printed, RunFile, flags, plain
 from landscape.cli.printing import say
 from landscape.config import HessianConfig
 from landscape.errors import UNFINISHED, ConfigError, NumericsError, working_on
 from landscape.models.embedding_mlp.blocks import BALANCED
-from landscape.options import field, required
+from landscape.options import field
 from landscape.ranks.launch import PATIENCE, Launch, launched
 from landscape.text import printable
 
@@ -21,32 +20,28 @@ if TYPE_CHECKING:
     from landscape.files.hessians import HessianReader
     from landscape.ranks.group import Ranks
 
-MEASURED = ("blocks", "k", "objective", "problem", "eigenvectors")
-METHOD = (
-    "method", "dense_limit", "spectra", "rtol", "rel_tau", "max_hvps", "probes", "probe_steps", "bandwidth", "seed",
-    "chunk_size", "device", "dtype",
-)  # fmt: skip
-"""Names under two headings of the help, for commands with an AnalysisConfig."""
+HEADINGS = {
+    "What is measured": ("steps", "num_steps", "blocks", "k", "objective", "problem", "eigenvectors"),
+    "Method": (
+        "method", "dense_limit", "spectra", "rtol", "rel_tau", "max_hvps", "probes", "probe_steps", "bandwidth",
+        "seed", "chunk_size", "device", "dtype",
+    ),
+}  # fmt: skip
+if TYPE_CHECKING:
+    Analysis = HessianConfig
+else:
+    Analysis = flags(HessianConfig(), HEADINGS)
+
+EXAMPLES = (
+    "landscape hessian checkpoints/run.h5 --steps 0,500   # two checkpoints",
+    f"landscape hessian checkpoints/run.h5 --blocks {' '.join(BALANCED)}    # no pairs: cheaper",
+)
 
 
-@dataclasses.dataclass(frozen=True)
-class Hessian(Command):
-    """Block spectra, saddle indices and coupling ratios of a run's checkpoints."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HessianOptions(Printed):
+    """How the work is done, and where the result goes."""
 
-    examples = (
-        "landscape hessian checkpoints/run.h5 --steps 0,500   # two checkpoints",
-        f"landscape hessian checkpoints/run.h5 --blocks {' '.join(BALANCED)}    # no pairs: cheaper",
-    )
-    groups = {
-        "what is measured": ("run", "steps", "num_steps", *MEASURED),
-        "method": (*METHOD, "verify"),
-        "processes": ("jobs", "executor", "pack", "slurm", "patience"),
-        "output": ("out", "overwrite", "fsync", "json", "csv", "quiet"),
-    }
-
-    analysis: HessianConfig
-    cluster: Cluster
-    run: RunFile = required("Run file to analyse; also --ckpt RUN.", was="ckpt")
     out: Path | None = field(None, "Hessian file to write. By default RUN.hessian.h5 beside the run.")
     overwrite: bool = field(
         False,
@@ -61,83 +56,71 @@ class Hessian(Command):
         at_least=1,
         at_most=1024,
     )
-    executor: Literal["local", "slurm"] = field(
-        "local",
-        "local: this command and its processes. slurm: a job a step, and one that makes the file; returns at once.",
-    )
     patience: float = field(
         PATIENCE, "Under torchrun: seconds of doing nothing after which a rank counts as hanging.", at_least=2
     )
     verify: bool = field(False, "Compare with PyHessian's top eigenvalue, and with a dense Hessian where it fits.")
-    json: bool = field(False, "Print everything measured as one JSON document.")
-    csv: bool = field(False, "Print what belongs to a step and a block as CSV.")
     quiet: bool = field(False, "No progress bar.")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.cluster.require(self.executor)
-        if self.executor == "slurm" and (self.verify or self.fsync or self.jobs is not None):
-            raise ConfigError("verify, fsync and jobs are options of executor local", "leave them out")
 
-    def execute(self) -> int:
-        from landscape.files.files import hessian_file
+def hessian(
+    run: RunFile,
+    *,
+    config: Annotated[Analysis, FLAT] = Analysis(),
+    options: Annotated[HessianOptions, FLAT] = HessianOptions(),
+) -> int:
+    """Block spectra, saddle indices and coupling ratios of a run's checkpoints."""
+    from landscape.files.files import hessian_file
 
-        out = self.out or hessian_file(self.run)
-        with working_on(out):
-            if launch := launched():
-                return self._over_ranks(launch, out)
-            return self._submit(out) if self.executor == "slurm" else self._print(self._measure(out), out)
+    out = options.out or hessian_file(run)
+    with working_on(out):
+        if launch := launched():
+            return _over_ranks(launch, run, plain(config), out, options)
+        return _print(_measure(run, plain(config), out, options), run, out, options)
 
-    def _over_ranks(self, launch: Launch, out: Path) -> int:
-        """Measure as one of several ranks, and print as the first of them."""
-        from landscape.ranks.group import joined
 
-        if self.executor == "slurm" or self.jobs is not None:
-            raise ConfigError(
-                "executor slurm and jobs are for one process", "leave them out, or start it without torchrun"
-            )
-        with joined(launch, self.patience) as ranks:
-            if ranks.rank:
-                from landscape.measure.hessian import follow
+def _over_ranks(launch: Launch, run: Path, config: HessianConfig, out: Path, options: HessianOptions) -> int:
+    """Measure as one of several ranks, and print as the first of them."""
+    from landscape.ranks.group import joined
 
-                return follow(self.run, self.analysis, ranks)
-            result = self._measure(out, ranks)
-            ranks.say(("end", _code(result)))
-        # Whoever reads it may take their time: a rank that printed it would count as hanging.
-        return self._print(result, out)
+    if options.jobs is not None:
+        raise ConfigError("jobs is for one process", "leave it out, or start it without torchrun")
+    with joined(launch, options.patience) as ranks:
+        if ranks.rank:
+            from landscape.measure.hessian import follow
 
-    def _submit(self, out: Path) -> int:
-        """Submit jobs, and print which."""
-        from landscape.jobs.steps import submit_analysis
+            return follow(run, config, ranks)
+        result = _measure(run, config, out, options, ranks)
+        ranks.say(("end", _code(result)))
+    # Whoever reads it may take their time: a rank that printed it would count as hanging.
+    return _print(result, run, out, options)
 
-        submitted = submit_analysis(
-            self.run, self.analysis, out, self.cluster.pack, self.cluster.options, self.overwrite
-        )
-        say(tables.submissions(submitted, self.json))
-        return 0
 
-    def _measure(self, out: Path, ranks: Ranks | None = None) -> HessianReader:
-        from landscape.measure.hessian import analyse
+def _measure(
+    run: Path, config: HessianConfig, out: Path, options: HessianOptions, ranks: Ranks | None = None
+) -> HessianReader:
+    from landscape.measure.hessian import analyse
 
-        jobs = 0 if ranks else self.jobs
-        return analyse(self.run, self.analysis, out, self.overwrite, self.quiet, self.fsync, jobs, ranks)
+    jobs = 0 if ranks else options.jobs
+    return analyse(run, config, out, options.overwrite, options.quiet, options.fsync, jobs, ranks)
 
-    def _print(self, result: HessianReader, out: Path) -> int:
-        """Compare with other tools if asked to, and print; returns the exit code."""
-        opinions = []
-        if self.verify:
-            from landscape.measure.verify import verify
 
-            opinions = verify(self.run, result, self.quiet)
-        if self.csv:
-            say(tables.hessian_csv(out))
-        elif self.json:
-            say(tables.hessian_document(out, result, verify=[dataclasses.asdict(o) for o in opinions]))
-        else:
-            say(f"{tables.measurements(result)}\n{tables.verification(opinions)}written: {printable(out)}")
-        if not all(o.agrees for o in opinions):
-            raise NumericsError("the dense Hessian disagrees", "please report this with the run file")
-        return _code(result)
+def _print(result: HessianReader, run: Path, out: Path, options: HessianOptions) -> int:
+    """Compare with other tools if asked to, and print; returns the exit code."""
+    opinions = []
+    if options.verify:
+        from landscape.measure.verify import verify
+
+        opinions = verify(run, result, options.quiet)
+    if options.csv:
+        say(tables.file_csv(out))
+    elif options.json:
+        say(tables.hessian_document(out, result, verify=[dataclasses.asdict(o) for o in opinions]))
+    else:
+        say(f"{tables.measurements(result)}\n{tables.verification(opinions)}written: {printable(out)}")
+    if not all(o.agrees for o in opinions):
+        raise NumericsError("the dense Hessian disagrees", "please report this with the run file")
+    return _code(result)
 
 
 def _code(result: HessianReader) -> int:

@@ -2,72 +2,88 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import os
+import shutil
 import sys
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import Annotated, Literal
 
-import tyro
+from cyclopts import App, CycloptsError, Parameter
 
 import landscape
-from landscape.cli.compare import Compare
-from landscape.cli.completion import script
-from landscape.cli.critical import Critical
-from landscape.cli.declared import Command
-from landscape.cli.demo import Demo
-from landscape.cli.export import Export
-from landscape.cli.files import Check, Info
-from landscape.cli.geometry import Geometry
-from landscape.cli.grammar import parse
-from landscape.cli.help import overview, page
-from landscape.cli.hessian import Hessian
-from landscape.cli.imports import Import
+from landscape.cli import compare, critical, demo, export, geometry, hessian, imports, inspect, report, slice, sweep
+from landscape.cli import train as training
+from landscape.cli.parser import explained, require_paths, shown
 from landscape.cli.printing import discard, results_only, say
-from landscape.cli.report import Report
-from landscape.cli.slices import Slice
-from landscape.cli.sweep import Sweep
-from landscape.cli.train import Train, base_config
-from landscape.errors import INTERRUPTED, ConfigError, as_landscape_error, complain, lookup
-from landscape.options import required
+from landscape.errors import INTERRUPTED, ConfigError, as_landscape_error, complain
 from landscape.ranks.launch import launched
 
+COMMANDS: dict[str, tuple[Callable[..., int], tuple[str, ...]]] = {
+    "demo": (demo.demo, demo.EXAMPLES),
+    "train": (training.train, training.EXAMPLES),
+    "import": (imports.import_, imports.EXAMPLES),
+    "hessian": (hessian.hessian, hessian.EXAMPLES),
+    "critical": (critical.critical, critical.EXAMPLES),
+    "slice": (slice.slice, slice.EXAMPLES),
+    "geometry": (geometry.geometry, geometry.EXAMPLES),
+    "sweep": (sweep.sweep, sweep.EXAMPLES),
+    "report": (report.report, report.EXAMPLES),
+    "compare": (compare.compare, compare.EXAMPLES),
+    "export": (export.export, export.EXAMPLES),
+    "info": (inspect.info, inspect.INFO_EXAMPLES),
+    "check": (inspect.check, inspect.CHECK_EXAMPLES),
+}
+RESTARTED = {"import", "slice", "geometry", "report"}
+"""Commands that start again after an interruption; the others resume."""
+_EXAMPLES = (
+    "landscape demo                                # all of it, in about a minute",
+    "landscape train --out checkpoints/run.h5      # train a network to grok",
+    "landscape hessian checkpoints/run.h5          # block spectra along its path",
+)
 
-@dataclasses.dataclass(frozen=True)
-class Completion(Command):
+
+def completion(shell: Annotated[Literal["bash", "zsh", "fish"], Parameter(help="Shell to complete in.")], /) -> int:
     """A script that completes commands and options in a shell, to be read when it starts."""
+    say(app().generate_completion(shell=shell))
+    return 0
 
-    examples = (
-        "landscape completion bash >> ~/.bashrc   # or zsh >> ~/.zshrc",
+
+def app() -> App:
+    """The parser of all commands."""
+    made = App(
+        "landscape",
+        help=landscape.__doc__,
+        help_format="plaintext",
+        help_epilogue=_epilogue(_EXAMPLES),
+        version=f"landscape {landscape.__version__}",
+    )
+    shell = (
+        "landscape completion bash >> ~/.bashrc   # or zsh > a folder of $fpath/_landscape",
         "landscape completion fish > ~/.config/fish/completions/landscape.fish",
     )
-    groups = {"shell": ("shell",)}
+    told = Parameter(
+        negative="",
+        consume_multiple=True,
+        allow_repeating=True,
+        name_transform=lambda name: name.replace("_", "-"),
+        show_default=shown,
+    )
+    for place, (name, (command, examples)) in enumerate((COMMANDS | {"completion": (completion, shell)}).items()):
+        layers = (require_paths, training.defaults) if name == "train" else (require_paths,)
+        made.command(
+            command,
+            name=name,
+            sort_key=place,
+            help_epilogue=_epilogue(examples),
+            config=layers,
+            default_parameter=told,
+        )
+    return made
 
-    shell: tyro.conf.Positional[Literal["bash", "zsh", "fish"]] = required("Shell to complete in.")
 
-    def execute(self) -> int:
-        say(script(self.shell, COMMANDS))
-        return 0
-
-
-COMMANDS: dict[str, type[Command]] = {
-    "demo": Demo,
-    "train": Train,
-    "import": Import,
-    "hessian": Hessian,
-    "critical": Critical,
-    "slice": Slice,
-    "geometry": Geometry,
-    "sweep": Sweep,
-    "report": Report,
-    "compare": Compare,
-    "export": Export,
-    "info": Info,
-    "check": Check,
-    "completion": Completion,
-}
-HELP = {"-h", "--help"}
+def _epilogue(examples: Sequence[str]) -> str:
+    return "\n".join(["Examples:", *(f"  {line}" for line in examples)])
 
 
 def main() -> None:
@@ -95,17 +111,26 @@ def run(argv: Sequence[str]) -> int:
     """Run one command; returns its exit code: 0, 1 or 2 for errors, 3 not converged, 130 interrupted."""
     launch = launched()
     try:
-        if "--version" in argv:
-            say(f"landscape {landscape.__version__}")
+        try:
+            command, bound, _ = app().parse_args(argv, exit_on_error=False, print_error=False)
+        except CycloptsError as error:
+            raise explained(error) from None
+        if command.__module__.startswith("cyclopts"):
+            # --help or --version
+            from rich.console import Console
+
+            console = bound.arguments["console"] = Console(width=min(80, shutil.get_terminal_size().columns))
+            with console.capture() as text:
+                command(*bound.args, **bound.kwargs)
+            say(text.get().rstrip())
             return 0
-        args = _parse(argv)
-        if launch and args and not isinstance(args, Hessian):
-            name = type(args).__name__.lower()
+        if launch and command is not hessian.hessian:
             raise ConfigError(
-                f"landscape {name} is for one process; {launch.size} were started", "start it without torchrun"
+                f"landscape {argv[0]} is for one process; {launch.size} were started", "start it without torchrun"
             )
         with results_only():
-            return args.execute() if args else 0
+            code: int = command(*bound.args, **bound.kwargs)
+            return code
     except (Exception, SystemExit, KeyboardInterrupt) as error:
         if known := as_landscape_error(error):
             if launch is None or launch.rank == 0:
@@ -113,8 +138,8 @@ def run(argv: Sequence[str]) -> int:
             return known.exit_code
         if not _is_interruption(error):
             raise
-        kind = COMMANDS.get(argv[0]) if argv else None
-        print(f"interrupted: {(kind or Command).interrupted}", file=sys.stderr)
+        again = "starts again" if argv and argv[0] in RESTARTED else "resumes"
+        print(f"interrupted: the same command {again}", file=sys.stderr)
         return INTERRUPTED
 
 
@@ -140,26 +165,3 @@ def _keep_stdout(stdout: io.TextIOWrapper) -> None:
     own = os.dup(stdout.fileno())
     sys.stdout = open(own, "w", encoding=stdout.encoding, errors=stdout.errors)  # noqa: SIM115
     os.dup2(2, stdout.fileno())
-
-
-def _parse(argv: Sequence[str]) -> Command | None:
-    """The command with its options; None after `--help`. Raises ConfigError for usage errors."""
-    name, *arguments = argv or [""]
-    for word in argv:
-        try:
-            os.fsencode(word)
-        except UnicodeEncodeError:
-            raise ConfigError(
-                f"{word!r} is no name that the system knows", "write it without half characters"
-            ) from None
-    if name in HELP:
-        say(overview(COMMANDS))
-        return None
-    if not name:
-        raise ConfigError("no command is given", f"name one: {', '.join(COMMANDS)}; see landscape --help")
-    kind = lookup(COMMANDS, "command", name)
-    base = Train(base_config(arguments)) if kind is Train else None
-    if HELP & set(arguments):
-        say(page(name, kind, base))
-        return None
-    return parse(name, kind, arguments, base)

@@ -12,8 +12,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from landscape.files import schema
-from landscape.measure.fields import ROOT
 from landscape.text import csv_text, first_few, printable
 
 if TYPE_CHECKING:
@@ -112,7 +110,7 @@ def contents(state: FileState) -> str:
     if state.status == "diverged":
         lines.append(["ended", "its loss or parameters were no longer finite; a lower --lr may help, with --overwrite"])
     elif state.is_recorded:
-        commands.append(["analyse", f"landscape hessian --ckpt {shlex.quote(state.path)} --problem mine.py:problem"])
+        commands.append(["analyse", f"landscape hessian {shlex.quote(state.path)} --problem mine.py:problem"])
         commands.append(["extend", f"landscape.Recorder({state.path!r}, model, resume=True) in your training loop"])
     elif state.kind == "run file":
         verb = "extend" if state.status == "complete" else "resume"
@@ -172,6 +170,9 @@ def known(row: Mapping[str, Any]) -> dict[str, Any]:
     """A row of the Hessian file with None for unknown counts."""
     import numpy as np
 
+    from landscape.files import schema
+    from landscape.measure.fields import ROOT
+
     marked = {f.name for f in ROOT.fields if f.attrs == schema.MARKED}
     return {name: np.where(x == schema.UNKNOWN, None, x) if name in marked else x for name, x in row.items()}
 
@@ -205,20 +206,11 @@ def geometry_document(path: Path) -> str:
         return document({"file": path, "attributes": file.attrs, "numbers": numbers, "steps": steps})
 
 
-def hessian_csv(path: Path) -> str:
-    """The measurements of a Hessian file that belong to a step and a block, as CSV."""
-    from landscape.files.views import HessianFile
+def file_csv(path: Path) -> str:
+    """The measurements of a file that belong to a step, or to a step and a block, as CSV."""
+    from landscape.files.views import open as open_file
 
-    with HessianFile(path) as file:
-        return csv_text(file.to_dataframe()).rstrip("\n")
-
-
-def geometry_csv(path: Path) -> str:
-    """The measurements of a geometry file that belong to a step, as CSV."""
-    from landscape.files.views import GeometryFile
-
-    with GeometryFile(path) as file:
-        return csv_text(file.to_dataframe()).rstrip("\n")
+    return csv_text(open_file(path).to_dataframe()).rstrip("\n")
 
 
 def rows_csv(rows: Sequence[Mapping[str, Any]]) -> str:

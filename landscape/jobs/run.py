@@ -370,3 +370,7 @@ def _result(runs: Sequence[SweepRun], failures: list[Failure]) -> SweepResult:
     readers = {path: HessianReader(path) for path in analysed}
     unconverged = [path for path, reader in readers.items() if not all(map(reader.converged, reader.steps))]
     return SweepResult([(run, summarise(run.path)) for run in finished], unconverged, failures)
+
+
+sweep = run_sweep
+"""Its name in the package, that of the command."""

@@ -209,3 +209,7 @@ def _arrays(params: Mapping[str, Tensor]) -> dict[str, Any]:
 
 def _norm(pieces: Mapping[str, Tensor]) -> float:
     return float(torch.stack([p.square().sum() for p in pieces.values()]).sum().sqrt())
+
+
+critical = refine
+"""Its name in the package, that of the command."""

@@ -213,3 +213,7 @@ def summary(path: Path) -> Table:
             values = data[name].sel(split=split).values
             lines.append([f"{split} {name}", f"{values[0]:.4g}", f"{values[-1]:.4g}", "-", "-", "-"])
     return lines
+
+
+geometry = measure_geometry
+"""Its name in the package, that of the command."""

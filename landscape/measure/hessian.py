@@ -425,3 +425,7 @@ def _bisected(first: int, last: int) -> Iterator[float]:
     for level in range(1, 12):
         for i in range(1, 2**level, 2):
             yield first * (last / first) ** (i / 2**level)
+
+
+hessian = analyse
+"""Its name in the package, that of the command."""

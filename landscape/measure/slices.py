@@ -155,3 +155,7 @@ def _default_block(problem: Problem) -> str:
     """The first pair if the model has it, else all parameters."""
     first = joint(problem.pairs[0]) if problem.pairs else ""
     return first if first in problem.blocks else "all"
+
+
+slice = slice_checkpoint  # noqa: A001
+"""Its name in the package, that of the command."""

@@ -189,7 +189,7 @@ def _require_problem(name: str, sources: Sequence[Source]) -> None:
     if not hessians:
         raise ConfigError(
             f"--problem {name}: none of the files is a Hessian file, nor lies beside one",
-            f"leave it out, or measure first: landscape hessian --ckpt {sources[0].path} --problem {name}",
+            f"leave it out, or measure first: landscape hessian {sources[0].path} --problem {name}",
         )
     expected = load(name)[1]
     for source in hessians:

@@ -33,14 +33,14 @@ FLAGS = ["--p", "7", "--embed-dim", "4", "--hidden", "8", "--batch-size", "16", 
 def test_missing_file(assert_refused: Refusal, run_file: Path) -> None:
     """A missing file is named, and so are its neighbours."""
     missing = run_file.with_name("other.h5")
-    assert_refused(["hessian", "--ckpt", missing], 1, f"{missing} does not exist", "here are: run.h5")
+    assert_refused(["hessian", missing], 1, f"{missing} does not exist", "here are: run.h5")
 
 
 def test_not_hdf5(assert_refused: Refusal, tmp_path: Path) -> None:
     """A text file is not read."""
     path = tmp_path / "notes.h5"
     path.write_text("hello")
-    assert_refused(["hessian", "--ckpt", path], 1, "is not an HDF5 file", "name a file that", (path,))
+    assert_refused(["hessian", path], 1, "is not an HDF5 file", "name a file that", (path,))
     assert_refused(["report", path, "--out", tmp_path / "r"], 1, "is not an HDF5 file", "name a file that", (path,))
 
 
@@ -49,7 +49,7 @@ def test_truncated(assert_refused: Refusal, run_file: Path) -> None:
     whole = run_file.read_bytes()
     for kept in (len(whole) - 4000, whole.rindex(b"GCOL") + 100, whole.rindex(b"GCOL")):
         run_file.write_bytes(whole[:kept])
-        assert_refused(["hessian", "--ckpt", run_file], 1, "is truncated", "again from its source", (run_file,))
+        assert_refused(["hessian", run_file], 1, "is truncated", "again from its source", (run_file,))
 
 
 @pytest.mark.parametrize(
@@ -59,8 +59,8 @@ def test_truncated(assert_refused: Refusal, run_file: Path) -> None:
         (
             "schema_version",
             "9.0",
-            f"has schema version 9.0; this landscape reads up to {schema.VERSION}",
-            "upgrade landscape",
+            f"has schema version 9.0; this landscape reads {schema.VERSION}",
+            "the version of landscape that wrote it",
         ),
     ],
 )
@@ -68,7 +68,7 @@ def test_other_schemas(assert_refused: Refusal, run_file: Path, name: str, value
     """Another schema and a newer version are refused."""
     with h5py.File(run_file, "r+") as file:
         file.attrs[name] = value
-    assert_refused(["hessian", "--ckpt", run_file], 1, error, hint, (run_file,))
+    assert_refused(["hessian", run_file], 1, error, hint, (run_file,))
 
 
 def test_hdf5_of_another_program(assert_refused: Refusal, tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_hdf5_of_another_program(assert_refused: Refusal, tmp_path: Path) -> Non
     path = tmp_path / "other.h5"
     with h5py.File(path, "w") as file:
         file["x"] = 1
-    assert_refused(["hessian", "--ckpt", path], 1, "an HDF5 file of another program", "landscape train", (path,))
+    assert_refused(["hessian", path], 1, "an HDF5 file of another program", "landscape train", (path,))
     assert_refused(
         ["report", path, "--out", tmp_path / "r"], 1, "is no file of landscape", "run files or Hessian", (path,)
     )
@@ -87,22 +87,18 @@ def test_hessian_file_where_a_run_is_wanted(
 ) -> None:
     """A Hessian file is told apart from a run."""
     path = tiny_run.with_name("tiny.hessian.h5")
-    assert_refused(
-        ["hessian", "--ckpt", path], 1, "is a Hessian file, not a run file", "name the run it was made from", (path,)
-    )
+    assert_refused(["hessian", path], 1, "is a Hessian file, not a run file", "name the run it was made from", (path,))
 
 
 def test_step_not_stored(assert_refused: Refusal, run_file: Path) -> None:
     """The nearest stored steps are named."""
-    assert_refused(["hessian", "--ckpt", run_file, "--steps", "55"], 1, "holds no step 55", "56, 60", (run_file,))
-    assert_refused(["hessian", "--ckpt", run_file, "--steps", "x"], 2, "steps 'x' is no list of steps", "0,100,2000")
+    assert_refused(["hessian", run_file, "--steps", "55"], 1, "holds no step 55", "56, 60", (run_file,))
+    assert_refused(["hessian", run_file, "--steps", "x"], 2, "steps 'x' is no list of steps", "0,100,2000")
 
 
 def test_unknown_block(assert_refused: Refusal, run_file: Path) -> None:
     """An unknown block gets the nearest known ones."""
-    assert_refused(
-        ["hessian", "--ckpt", run_file, "--blocks", "E,w"], 2, "the embedding model has no block 'E,w'", "E,W"
-    )
+    assert_refused(["hessian", run_file, "--blocks", "E,w"], 2, "the embedding model has no block 'E,w'", "E,W")
 
 
 @pytest.mark.parametrize(
@@ -143,7 +139,7 @@ def test_values_no_run_can_have(
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
 def test_cuda_without_a_device(assert_refused: Refusal, run_file: Path, tmp_path: Path) -> None:
     """--device cuda is an error where there is none, in both commands."""
-    for argv in (["train", "--out", tmp_path / "x.h5"], ["hessian", "--ckpt", run_file]):
+    for argv in (["train", "--out", tmp_path / "x.h5"], ["hessian", run_file]):
         assert_refused([*argv, "--device", "cuda"], 1, "no CUDA device is available", "--device cpu or auto")
 
 
@@ -170,7 +166,7 @@ def test_large_values_are_served(value: float, run_file: Path) -> None:
 def test_nan_in_a_checkpoint(value: float, assert_refused: Refusal, run_file: Path) -> None:
     """Non-finite parameters are named with their step, even if their checksum is right."""
     put_in_W(run_file, value)
-    argv = ["hessian", "--ckpt", run_file, "--steps", "20", "--quiet"]
+    argv = ["hessian", run_file, "--steps", "20", "--quiet"]
     assert_refused(argv, 1, "W at step 20 has 1 non-finite values", "lower --lr", (run_file,))
 
 
@@ -184,7 +180,7 @@ def test_hessian_file_of_other_settings(
     assert_refused: Refusal, run_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A Hessian file with other settings stays; --overwrite replaces it; the run itself is never the output."""
-    base = ["hessian", "--ckpt", str(run_file), "--blocks", "E", "--quiet", "--steps"]
+    base = ["hessian", str(run_file), "--blocks", "E", "--quiet", "--steps"]
     assert cli.run([*base, "0"]) == 0
     capsys.readouterr()
     path = tmp_path / "run.hessian.h5"
@@ -211,7 +207,7 @@ def test_folder_that_cannot_be_written(assert_refused: Refusal, run_file: Path) 
     """A folder that cannot be made is an error before training."""
     inside = run_file / "sub" / "x.h5"
     assert_refused(["train", "--out", inside], 1, f"cannot write in {inside.parent}", "another place", (run_file,))
-    assert_refused(["hessian", "--ckpt", run_file, "--out", inside], 1, "cannot write in", "another place", (run_file,))
+    assert_refused(["hessian", run_file, "--out", inside], 1, "cannot write in", "another place", (run_file,))
 
 
 def test_dense_block_that_does_not_fit(
@@ -221,7 +217,7 @@ def test_dense_block_that_does_not_fit(
     from landscape import devices
 
     monkeypatch.setattr(devices, "free_memory", lambda device: 10_000)
-    argv = ["hessian", "--ckpt", run_file, "--blocks", "W", "--method", "dense"]
+    argv = ["hessian", run_file, "--blocks", "W", "--method", "dense"]
     assert_refused(
         argv, 1, "block W as a dense matrix (64 parameters) needs 0.3 GB; 0.0 GB are free", "--method lanczos"
     )
@@ -243,7 +239,7 @@ def test_blocks_beyond_lapack(
     assert cli.run(["train", "--out", str(run), *sizes, "--batch-size", "full", "--quiet"]) == 0
     capsys.readouterr()
     monkeypatch.setattr(devices, "free_memory", lambda device: 10**15)
-    argv = ["hessian", "--ckpt", run, "--blocks", "W", "--method", "dense"]
+    argv = ["hessian", run, "--blocks", "W", "--method", "dense"]
     assert_refused(
         argv, 1, "block W has 65,536 parameters; LAPACK's 32-bit indices end at 32,000", "--method lanczos", (run,)
     )
@@ -268,7 +264,7 @@ def test_json_is_one_document(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     run = str(tmp_path / "r.h5")
     assert cli.run(["train", "--out", run, *FLAGS, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["steps"] == 20
-    assert cli.run(["hessian", "--ckpt", run, "--steps", "0,20", "--json", "--quiet"]) == 0
+    assert cli.run(["hessian", run, "--steps", "0,20", "--json", "--quiet"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert [s["step"] for s in document["steps"]] == [0, 20]
     assert document["steps"][0]["prop41_ratio"] is None
@@ -281,7 +277,7 @@ def test_table_shows_what_the_file_holds(
 ) -> None:
     """The terminal table prints the file's eigenvalues and indices, and a bracket where only that is known."""
     monkeypatch.setenv("COLUMNS", "300")
-    assert cli.run(["hessian", "--ckpt", str(run_file), "--steps", "60", "--blocks", "E,W", "--quiet"]) == 0
+    assert cli.run(["hessian", str(run_file), "--steps", "60", "--blocks", "E,W", "--quiet"]) == 0
     row = HessianReader(run_file.with_name("run.hessian.h5")).row(60)
     cells = capsys.readouterr().out.splitlines()[1].split()
     assert cells[:8] == [
@@ -299,7 +295,7 @@ def test_table_shows_what_the_file_holds(
 @pytest.mark.slow
 def test_not_converged_is_exit_code_3(run_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A budget of products that is too small finishes, marks the values and exits with 3."""
-    argv = ["hessian", "--ckpt", str(run_file), "--steps", "60", "--blocks", "all", "--method", "lanczos"]
+    argv = ["hessian", str(run_file), "--steps", "60", "--blocks", "all", "--method", "lanczos"]
     assert cli.run([*argv, "--max-hvps", "8", "--rtol", "1e-12", "--quiet"]) == 3
     assert "* not every eigenvalue converged" in capsys.readouterr().out
 

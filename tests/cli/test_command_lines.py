@@ -14,35 +14,28 @@ from typing import Any
 
 import pytest
 import torch
-import tyro
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from landscape.cli import main as cli
-from landscape.cli.declared import declared
 
 CODES = {0, 1, 2, 3, 130}
 HOSTILE = (
     "", "-1", "0", "1", "2", "-0", "1e999", "nan", "inf", "²", "٣", "1,,2", ",", "auto", "all", "full", "None", "True",
     "{None}", "--", "-", "--help=", "=", "x=1", "lr=1,2", "lr=", "E", "E,W", "W,E", "..", "/", "/dev/null", "/dev/full",
-    "/proc/self/mem", "/nowhere/x.h5", "x" * 300, "\udcff", "\ud800", "a\nb", "\x1b[31m", "\u202e", "é", "$x$", "%s",
+    "/proc/self/mem", "/nowhere/x.h5", "x" * 300, "\udcff", "a\nb", "\x1b[31m", "\u202e", "é", "$x$", "%s",
     "1" + "0" * 400, "9" * 5000, str(1 << 63), str(1 << 64), "-" + str(1 << 64), "0x10", "1_0", " 1 ", "1e-400",
 )  # fmt: skip
 """What no option expects. Numbers that ask for long work are left out: they are no mistake."""
 OPTIONS = {
-    command: sorted(option.flag for option in declared(kind) if not option.is_positional)
-    for command, kind in cli.COMMANDS.items()
+    command: sorted(
+        name
+        for argument in cli.app()[command].assemble_argument_collection()
+        for name in argument.names
+        if name.startswith("--")
+    )
+    for command in cli.COMMANDS
 }
-
-
-def test_the_options_are_those_of_the_parser() -> None:
-    """Nothing is left out of what is drawn."""
-    for command, kind in cli.COMMANDS.items():
-        shown = io.StringIO()
-        with contextlib.redirect_stdout(shown), pytest.raises(SystemExit):
-            tyro.cli(kind, args=["--help"], config=(tyro.conf.OmitArgPrefixes,))
-        flags = set(re.findall(r"^ {1,2}(?:-h, )?(--[a-zA-Z][\w-]*)", shown.getvalue(), re.MULTILINE))
-        assert flags == {*OPTIONS[command], "--help"}
 
 
 @pytest.fixture
@@ -62,18 +55,17 @@ FILES = ("run.h5", "config.json", "bad.json", "folder", "missing.h5", "run.h5/x.
 BASE = {
     "train": ["--p", "7", "--embed-dim", "4", "--hidden", "8", "--batch-size", "16", "--steps", "2", "--out", "t.h5"],
     "import": ["net1.pt", "--out", "i.h5"],
-    "hessian": ["--ckpt", "run.h5", "--steps", "0", "--blocks", "E", "W", "E,W"],
-    "critical": ["--ckpt", "run.h5", "--step", "60", "--search-hvps", "3", "--blocks", "E", "W", "E,W"],
-    "slice": ["--ckpt", "run.h5", "--step", "60", "--points", "3", "--plane-points", "3"],
+    "hessian": ["run.h5", "--steps", "0", "--blocks", "E", "W", "E,W"],
+    "critical": ["run.h5", "--step", "60", "--search-hvps", "3", "--blocks", "E", "W", "E,W"],
+    "slice": ["run.h5", "--step", "60", "--points", "3", "--plane-points", "3"],
     "geometry": ["run.h5"],
-    "sweep": ["--config", "bad.json"],
+    "sweep": ["bad.json"],
     "export": ["bad.json"],
-    "report": [],
-    "compare": [],
-    "info": [],
-    "check": [],
+    "report": ["folder"],
+    "compare": ["folder"],
+    "info": ["bad.json"],
+    "check": ["bad.json"],
     "demo": ["run.h5"],
-    "completion": ["bash"],
 }
 # Asking for more of these is work, not a mistake.
 LONG = re.compile(
@@ -87,7 +79,7 @@ def lines(draw: st.DrawFn) -> list[str]:
     value = st.sampled_from(HOSTILE) | st.sampled_from(FILES) | st.integers().map(str) | st.floats().map(str)
     argv = [command, *BASE[command]]
     if command in ("info", "check", "report", "compare", "import"):
-        argv.append(draw(st.sampled_from(("run.h5", *FILES)) | value))
+        argv[1] = draw(st.sampled_from(("run.h5", *FILES)) | value)
     for _ in range(draw(st.integers(0, 3))):
         option = draw(st.sampled_from(OPTIONS[command] or ["--unknown"]))
         argv += [option] if draw(st.integers(0, 3)) == 0 else [option, draw(value)]
@@ -158,7 +150,7 @@ def test_every_option_with_hostile_values(command: str, folder: Path) -> None:
     "argv",
     [
         ["train", "--seed", str(1 << 64)],
-        ["hessian", "--ckpt", "run.h5", "--steps", "²"],
+        ["hessian", "run.h5", "--steps", "²"],
         ["train", "--config", "bad.json"],
         ["info", b"caf\xe9.h5"],
         ["nothing"],

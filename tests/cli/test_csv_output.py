@@ -80,7 +80,3 @@ def test_a_pair_that_was_not_measured_is_not_told_of(
 def test_two_formats_are_refused(tiny_run: Path, assert_refused: Callable[..., None]) -> None:
     argv = ["compare", str(tiny_run), str(tiny_run), "--json", "--csv"]
     assert_refused(argv, 2, "json and csv are two formats", "give one of them")
-
-
-def test_a_comparison_of_nothing_is_refused(assert_refused: Callable[..., None]) -> None:
-    assert_refused(["compare", "--csv"], 2, "no file given", "landscape compare A.h5 B.h5 ...")

@@ -68,7 +68,7 @@ def test_errors_and_warnings(hostile: Path, tmp_path: Path, capsys: pytest.Captu
     other = tmp_path / "other.h5"
     with h5py.File(other, "w") as file:
         file.attrs["schema"] = ATTACK.replace("\x00", "")
-    commands = (["info", str(hostile)], ["hessian", "--ckpt", str(other)], ["info", str(tmp_path / "no\x1b[2J")])
+    commands = (["info", str(hostile)], ["hessian", str(other)], ["info", str(tmp_path / "no\x1b[2J")])
     for argv in commands:
         assert cli.run(argv) == 1
         error = capsys.readouterr().err
@@ -154,7 +154,7 @@ def test_tables_keep_their_numbers(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_bars_show_no_raw_names(hostile: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Progress and tables of an analysis."""
-    assert cli.run(["hessian", "--ckpt", str(hostile), "--steps", "0", "--blocks", "E"]) == 0
+    assert cli.run(["hessian", str(hostile), "--steps", "0", "--blocks", "E"]) == 0
     captured = capsys.readouterr()
     assert not RAW.search(captured.out)
     # A bar returns to the start of its line.
@@ -187,8 +187,8 @@ def test_json_of_every_command(
     expect_json(["info", run, "--config"], 0)
     expect_json(["check", run, "--json"], 0)
     expect_json(["info", str(tmp_path / "nan.h5"), "--json"], 0)
-    expect_json(["hessian", "--ckpt", run, "--steps", "0,6", "--quiet", "--json", "--verify", "--blocks", "E,W"], 0)
-    argv = ["critical", "--ckpt", run, "--step", "6", "--search-hvps", "5", "--quiet", "--json", "--out", point]
+    expect_json(["hessian", run, "--steps", "0,6", "--quiet", "--json", "--verify", "--blocks", "E,W"], 0)
+    argv = ["critical", run, "--step", "6", "--search-hvps", "5", "--quiet", "--json", "--out", point]
     expect_json(argv, 3)
     expect_json(["info", point, "--json"], 0)
     config = tmp_path / "sweep.json"
@@ -216,7 +216,7 @@ import builtins, os, signal
 import_ = builtins.__import__
 
 def fail_as_c_code_does(name, *args, **kwargs):
-    if name == "numpy":
+    if name == "cyclopts":
         try:
             os.kill(os.getpid(), signal.SIGINT)
         except KeyboardInterrupt:

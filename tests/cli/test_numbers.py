@@ -81,7 +81,7 @@ def test_a_run_that_cannot_fit(sizes: list[str], tmp_path: Path, assert_refused:
 @pytest.mark.parametrize("steps", ["²", "1,,2", "٣", "1e3", "-1", ",", "", "0x10", "1_000"])
 def test_steps_are_plain_numbers(steps: str, run_file: Path, assert_refused: Refusal) -> None:
     """Digits as int() takes them are more than a list of steps may hold."""
-    assert_refused(["hessian", "--ckpt", run_file, "--steps", steps], 2, "is no list of steps", "0,100,2000")
+    assert_refused(["hessian", run_file, "--steps", steps], 2, "is no list of steps", "0,100,2000")
 
 
 @pytest.mark.parametrize("steps", ["9" * 20, f"0,{2**63}", "1" * 30, " 61 "])
@@ -89,15 +89,13 @@ def test_a_step_that_is_not_stored(steps: str, run_file: Path, assert_refused: R
     """However large, it is named, and so are the nearest ones."""
     step = steps.split(",")[-1].strip()
     for argv in (["hessian", "--steps", steps], ["critical", "--step", step], ["slice", "--step", step]):
-        assert_refused([*argv, "--ckpt", run_file], 1, f"holds no step {step}", "the nearest stored steps: 56, 60")
+        assert_refused([*argv, "--run", run_file], 1, f"holds no step {step}", "the nearest stored steps: 56, 60")
 
 
 @pytest.mark.parametrize("steps", [HUGE, "0," + "1" * 31, "1" * 5000])
 def test_a_step_beyond_all_runs(steps: str, run_file: Path, assert_refused: Refusal) -> None:
     """A number that is too long to be printed is cut short."""
-    assert_refused(
-        ["hessian", "--ckpt", run_file, "--steps", steps], 2, "is too large", "no run has more than 2^53 steps"
-    )
+    assert_refused(["hessian", run_file, "--steps", steps], 2, "is too large", "no run has more than 2^53 steps")
 
 
 @pytest.mark.parametrize(
@@ -122,14 +120,14 @@ def test_other_numbers_beyond_bounds(
     command: str, flags: list[str], error: str, run_file: Path, assert_refused: Refusal
 ) -> None:
     """The same for the other commands."""
-    given = {"sweep": ["--config", run_file], "hessian": ["--ckpt", run_file]}
-    assert_refused([command, *given.get(command, ["--ckpt", run_file, "--step", "60"]), *flags], 2, error, "takes")
+    given = {"sweep": ["--config", run_file], "hessian": ["--run", run_file]}
+    assert_refused([command, *given.get(command, ["--run", run_file, "--step", "60"]), *flags], 2, error, "takes")
 
 
 @pytest.mark.slow
 def test_a_slice_beyond_all_floats(run_file: Path, tmp_path: Path, assert_refused: Refusal) -> None:
     """A radius at which the loss overflows."""
-    argv = ["slice", "--ckpt", run_file, "--step", "60", "--radius", "1e300", "--out", tmp_path / "s"]
+    argv = ["slice", run_file, "--step", "60", "--radius", "1e300", "--out", tmp_path / "s"]
     assert_refused(argv, 1, "the objective overflows", "lower --radius")
 
 

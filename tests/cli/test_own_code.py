@@ -30,7 +30,7 @@ def model():
     stdout.write("an old stream says\\n")
 """,
 ).replace("torch.nn.Tanh()", "Noisy()")
-HESSIAN = ["hessian", "--ckpt", "run.h5", "--problem", "mine.py:problem", "--steps", "0", "--blocks", "last", "--quiet"]
+HESSIAN = ["hessian", "run.h5", "--problem", "mine.py:problem", "--steps", "0", "--blocks", "last", "--quiet"]
 
 
 @pytest.mark.slow

@@ -81,7 +81,7 @@ def test_problems_that_do_not_fit(
     text: str, more: list[str], error: str, hint: str, users_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The first difference is named, with the nearest names."""
-    foreign.refused(["hessian", "--ckpt", "run.h5", "--problem", "mine:problem", *more], text, error, hint, capsys)
+    foreign.refused(["hessian", "run.h5", "--problem", "mine:problem", *more], text, error, hint, capsys)
 
 
 def test_names_of_a_module_inside_of_another(users_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -91,14 +91,14 @@ def test_names_of_a_module_inside_of_another(users_run: Path, capsys: pytest.Cap
     foreign.record(Path("wrapped.h5"), {9: arrays})
     error = "wrapped.h5 holds no parameter '0.weight', which the module has"
     hint = "all names in the file begin with 'model.'"
-    foreign.refused(["hessian", "--ckpt", "wrapped.h5", "--problem", "mine:problem"], "", error, hint, capsys)
+    foreign.refused(["hessian", "wrapped.h5", "--problem", "mine:problem"], "", error, hint, capsys)
 
 
 @pytest.mark.parametrize("command", ["hessian", "critical", "slice"])
 def test_every_command_refuses_alike(command: str, users_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The same words for a factory that fails, and for a network that does not fit."""
     step = [] if command == "hessian" else ["--step", "9"]
-    argv = [command, "--ckpt", "run.h5", *step, "--problem", "mine.py:problem"]
+    argv = [command, "--run", "run.h5", *step, "--problem", "mine.py:problem"]
     wider = foreign.TINY.replace("Linear(3, 4)", "Linear(3, 5)").replace("Linear(4, 3)", "Linear(5, 3)")
     foreign.refused(
         argv, wider, "parameter '0.weight' has shape (4, 3) in run.h5", "the sizes that it was trained with", capsys
@@ -145,7 +145,7 @@ def test_tied_parameters_under_their_other_name(beside_the_user: None) -> None:
         import_checkpoints([name], out, quiet=True)
         with RunReader(out) as reader:
             assert kept in reader.checkpoint(7)
-        own = ["--ckpt", str(out), "--problem", "mine.py:problem"]
+        own = ["--run", str(out), "--problem", "mine.py:problem"]
         assert cli.run(["hessian", *own, "--quiet", "--blocks", "ends", "tok", "all", "--verify"]) == 0
         assert cli.run(["critical", *own, "--step", "7", "--search-hvps", "5", "--quiet", "--blocks", "tok"]) in (0, 3)
         found.append(HessianReader(out.with_name(f"{out.stem}.hessian.h5")).row(7))
@@ -158,6 +158,6 @@ def test_tied_parameters_of_which_a_file_holds_both(beside_the_user: None, capsy
     state = {name: value.clone() for name, value in foreign.executed(TIED)["Tied"]().state_dict().items()}
     torch.save(state, "copies-7.pt")
     import_checkpoints(["copies-7.pt"], "copies.h5", quiet=True)
-    argv = ["hessian", "--ckpt", "copies.h5", "--problem", "mine.py:problem"]
+    argv = ["hessian", "copies.h5", "--problem", "mine.py:problem"]
     error = "copies.h5 holds both 'tok.weight' and 'head.weight', which are tied in the module"
     foreign.refused(argv, TIED, error, "import the files again with --skip head.weight", capsys)

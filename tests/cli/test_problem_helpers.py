@@ -134,7 +134,7 @@ def test_a_file_does_not_grow_with_another_module(users_run: Path, capsys: pytes
     data = next(line for line in foreign.TINY.splitlines() if line.startswith("x = "))
     source.write_text(foreign.TINY.replace(data, "from data import x"))
     Path("data.py").write_text(f"import torch\n{data}\n")
-    command = ["hessian", "--ckpt", "run.h5", "--problem", "mine.py:problem", "--blocks", "last", "--quiet", "--steps"]
+    command = ["hessian", "run.h5", "--problem", "mine.py:problem", "--blocks", "last", "--quiet", "--steps"]
     assert cli.run([*command, "0"]) == 0
     assert cli.run([*command, "5"]) == 0
     Path("data.py").write_text(f"import torch\n{data} * 2\n")

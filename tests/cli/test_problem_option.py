@@ -52,7 +52,7 @@ NAMES = {
 def test_a_users_network_is_measured(problem: str, users_run: Path) -> None:
     """Eigenvalues and index of every block are those of the dense Hessian; blocks by name, parameter and pattern."""
     wanted = list(NAMES)
-    assert cli.run(["hessian", "--ckpt", "run.h5", "--problem", problem, "--steps", "all", "--blocks", *wanted]) == 0
+    assert cli.run(["hessian", "run.h5", "--problem", problem, "--steps", "all", "--blocks", *wanted]) == 0
     found = HessianReader(users_run.with_name("run.hessian.h5"))
     assert found.steps == [0, 5, 9]
     assert found.blocks == wanted
@@ -75,7 +75,7 @@ def test_a_users_network_is_measured(problem: str, users_run: Path) -> None:
 @pytest.mark.slow
 def test_losses_of_a_users_problem_are_in_no_unit(users_run: Path, tiny_hessian: HessianReader) -> None:
     """They may be any; those of a run that we trained are in nat."""
-    own = ["--ckpt", "run.h5", "--problem", "mine:problem", "--blocks", "last", "--quiet"]
+    own = ["--run", "run.h5", "--problem", "mine:problem", "--blocks", "last", "--quiet"]
     assert cli.run(["hessian", *own, "--steps", "9"]) == 0
     assert cli.run(["critical", *own, "--step", "9", "--search-hvps", "50"]) in (0, 3)
     (refined,) = users_run.parent.glob("run.critical*.h5")
@@ -91,7 +91,7 @@ def test_losses_of_a_users_problem_are_in_no_unit(users_run: Path, tiny_hessian:
 @pytest.mark.slow
 def test_without_blocks_all_that_the_problem_declares(users_run: Path) -> None:
     """The declared blocks, their pair and all parameters."""
-    assert cli.run(["hessian", "--ckpt", "run.h5", "--problem", "mine:problem", "--steps", "9"]) == 0
+    assert cli.run(["hessian", "run.h5", "--problem", "mine:problem", "--steps", "9"]) == 0
     assert HessianReader(users_run.with_name("run.hessian.h5")).blocks == ["first", "last", "first,last", "all"]
 
 
@@ -100,7 +100,7 @@ def test_a_problem_without_pairs_has_tables(users_run: Path, capsys: pytest.Capt
     """A problem that declares nothing has one block, all, and no columns for what it cannot have."""
     plain = "\ndef plain():\n    return ModuleProblem(model().eval(), x, y)\n"
     Path("plain.py").write_text(foreign.TINY + plain)
-    assert cli.run(["hessian", "--ckpt", "run.h5", "--problem", "plain:plain", "--steps", "9", "--quiet"]) == 0
+    assert cli.run(["hessian", "run.h5", "--problem", "plain:plain", "--steps", "9", "--quiet"]) == 0
     said = capsys.readouterr().out
     assert "written: run.hessian.h5" in said
     assert "lambda_min" in said
@@ -113,7 +113,7 @@ def test_a_problem_without_pairs_has_tables(users_run: Path, capsys: pytest.Capt
 @pytest.mark.slow
 def test_a_star_of_a_pattern_is_no_mark(users_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A block named by a pattern that ends in a star has converged like any other."""
-    argv = ["hessian", "--ckpt", "run.h5", "--problem", "mine:problem", "--steps", "9", "--blocks", "2.*"]
+    argv = ["hessian", "run.h5", "--problem", "mine:problem", "--steps", "9", "--blocks", "2.*"]
     assert cli.run([*argv, "--quiet"]) == 0
     said = capsys.readouterr().out
     assert " 2.* " in said
@@ -123,7 +123,7 @@ def test_a_star_of_a_pattern_is_no_mark(users_run: Path, capsys: pytest.CaptureF
 @pytest.mark.slow
 def test_a_file_grows_with_the_same_source_alone(users_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """More blocks join a file; another source or none is refused by name, and replaces it with --overwrite."""
-    command = ["hessian", "--ckpt", "run.h5", "--steps", "5"]
+    command = ["hessian", "run.h5", "--steps", "5"]
     assert cli.run([*command, "--problem", "mine:problem", "--blocks", "first"]) == 0
     out = users_run.with_name("run.hessian.h5")
     before = HessianReader(out).row(5)["eigenvalues"][0]
@@ -144,7 +144,7 @@ def test_a_file_grows_with_the_same_source_alone(users_run: Path, capsys: pytest
 
 def test_a_file_of_the_program_itself_needs_a_problem(users_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A foreign run says what it lacks."""
-    assert cli.run(["hessian", "--ckpt", "run.h5"]) == 1
+    assert cli.run(["hessian", "run.h5"]) == 1
     said = capsys.readouterr().err
     assert "error: run.h5 was recorded from mine, not written by `landscape train`" in said
     assert "--problem mine.py:problem" in said
@@ -154,7 +154,7 @@ def test_a_file_of_the_program_itself_needs_a_problem(users_run: Path, capsys: p
 def test_a_report_needs_the_files_alone(users_run: Path) -> None:
     """Blocks of any names are drawn, however long."""
     blocks = ["first", "last", "first,last", "*.bias", "*.bias,2.weight", "0.weight"]
-    assert cli.run(["hessian", "--ckpt", "run.h5", "--problem", "mine.py:problem", "--quiet", "--blocks", *blocks]) == 0
+    assert cli.run(["hessian", "run.h5", "--problem", "mine.py:problem", "--quiet", "--blocks", *blocks]) == 0
     Path("mine.py").unlink()
     assert cli.run(["report", "run.h5", "--out", "page", "--quiet"]) == 0
     text = Path("page/report.html").read_text()
@@ -165,13 +165,13 @@ def test_a_report_needs_the_files_alone(users_run: Path) -> None:
 @pytest.mark.slow
 def test_what_the_users_code_sets_is_undone(users_run: Path) -> None:
     """Folder, gradients, default type and numpy's error state are what they were."""
-    before = cli.run(["hessian", "--ckpt", "run.h5", "--problem", "mine.py:problem", "--steps", "0", "--out", "a.h5"])
+    before = cli.run(["hessian", "run.h5", "--problem", "mine.py:problem", "--steps", "0", "--out", "a.h5"])
     changes = (
         "import os, numpy\nos.chdir('/')\ntorch.set_grad_enabled(False)\nnumpy.seterr(all='raise')\n"
         "torch.set_default_dtype(torch.float64)\n"
     )
     users_run.with_name("odd.py").write_text(foreign.TINY + changes)
-    argv = ["hessian", "--ckpt", "run.h5", "--problem", "odd.py:problem", "--steps", "0", "--out", "b.h5"]
+    argv = ["hessian", "run.h5", "--problem", "odd.py:problem", "--steps", "0", "--out", "b.h5"]
     assert (before, cli.run(argv)) == (0, 0)
     assert torch.is_grad_enabled()
     assert torch.get_default_dtype() == torch.float32
@@ -184,7 +184,7 @@ def test_what_the_users_code_sets_is_undone(users_run: Path) -> None:
 def test_json_stays_json(users_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What the user's file prints is no part of the document."""
     Path("mine.py").write_text(foreign.TINY + "\nprint('loaded')\n")
-    assert cli.run(["hessian", "--ckpt", "run.h5", "--problem", "mine:problem", "--steps", "0", "--json"]) == 0
+    assert cli.run(["hessian", "run.h5", "--problem", "mine:problem", "--steps", "0", "--json"]) == 0
     said = capsys.readouterr()
     assert json.loads(said.out)["attributes"]["problem"] == "mine:problem"
     assert "loaded" in said.err
@@ -194,8 +194,8 @@ def test_json_stays_json(users_run: Path, capsys: pytest.CaptureFixture[str]) ->
 def test_a_report_of_another_problem_is_refused(users_run: Path, assert_refused: Refusal) -> None:
     """`report --problem` draws what was made with this factory as its source is now, and nothing else."""
     report = ["report", "run.h5", "--out", "page", "--quiet", "--problem", "mine.py:problem"]
-    assert_refused(report, 2, "none of the files is a Hessian file", "landscape hessian --ckpt run.h5", [users_run])
-    hessian = ["hessian", "--ckpt", "run.h5", "--problem", "mine:problem", "--steps", "9", "--blocks", "first"]
+    assert_refused(report, 2, "none of the files is a Hessian file", "landscape hessian run.h5", [users_run])
+    hessian = ["hessian", "run.h5", "--problem", "mine:problem", "--steps", "9", "--blocks", "first"]
     assert cli.run(hessian) == 0
     assert cli.run(report) == 0
     page = Path("page/report.html")

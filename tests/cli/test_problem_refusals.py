@@ -96,7 +96,7 @@ def test_factories_that_are_none(
     name: str, text: str, error: str, hint: str, users_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One line of error with the line of the user's file, one of hint, and no file."""
-    foreign.refused(["hessian", "--ckpt", "run.h5", "--problem", name], text, error, hint, capsys)
+    foreign.refused(["hessian", "run.h5", "--problem", name], text, error, hint, capsys)
 
 
 @pytest.mark.parametrize("block", ["width", "step", "crc32", "param_row_first", "first_error"])
@@ -104,7 +104,7 @@ def test_a_block_with_the_name_of_a_dataset(block: str, users_run: Path, capsys:
     """Spectra and densities have a dataset named after each block beside others of their own."""
     text = foreign.TINY.replace('"last"', f'"{block}"')
     error = f"run.hessian.h5: {block!r} has another meaning in "
-    foreign.refused(["hessian", "--ckpt", "run.h5", "--problem", "mine:problem"], text, error, "rename it", capsys)
+    foreign.refused(["hessian", "run.h5", "--problem", "mine:problem"], text, error, "rename it", capsys)
 
 
 @pytest.mark.parametrize("parameter", ["distance", "radius"])
@@ -131,7 +131,7 @@ def problem():
 """
     arrays = {name: p.detach().numpy() for name, p in foreign.executed(text)["Scaled"]().named_parameters()}
     foreign.record(tmp_path / "run.h5", {0: arrays})
-    argv = ["critical", "--ckpt", "run.h5", "--step", "0", "--problem", "mine:problem"]
+    argv = ["critical", "run.h5", "--step", "0", "--problem", "mine:problem"]
     error = f"run.critical-0.h5: {parameter!r} has another meaning in "
     foreign.refused(argv, text, error, "rename it", capsys)
 
@@ -240,4 +240,4 @@ def test_losses_without_a_hessian(
     for old, new in changes.items():
         assert old in text
         text = text.replace(old, new)
-    foreign.refused(["hessian", "--ckpt", "run.h5", "--problem", "mine:problem"], text, error, hint, capsys)
+    foreign.refused(["hessian", "run.h5", "--problem", "mine:problem"], text, error, hint, capsys)

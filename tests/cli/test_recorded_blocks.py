@@ -44,7 +44,7 @@ def test_recorded_blocks_are_measured(
     problem: str, more: list[str], blocks: list[str], pairs: list[str], run: Path
 ) -> None:
     """Those of the file by default, those of the command line or of the problem where they name some."""
-    assert cli.run(["hessian", "--ckpt", "run.h5", "--problem", problem, "--quiet", *more]) == 0
+    assert cli.run(["hessian", "run.h5", "--problem", problem, "--quiet", *more]) == 0
     found = HessianReader(run.with_name("run.hessian.h5"))
     assert (found.blocks, found.pairs) == (blocks, pairs)
 
@@ -52,10 +52,10 @@ def test_recorded_blocks_are_measured(
 @pytest.mark.slow
 def test_a_recorded_block_is_that_of_its_parameters(run: Path) -> None:
     """Its eigenvalues are those of the same parameters by a pattern; the other commands know its name."""
-    assert cli.run(["hessian", "--ckpt", "run.h5", "--problem", "mine.py:problem", "--blocks", "w", "*.weight"]) == 0
+    assert cli.run(["hessian", "run.h5", "--problem", "mine.py:problem", "--blocks", "w", "*.weight"]) == 0
     values = HessianReader(run.with_name("run.hessian.h5")).row(0)["eigenvalues"]
     assert (values[0] == values[1]).all()
-    step = ["--ckpt", "run.h5", "--problem", "mine.py:problem", "--step", "0"]
+    step = ["--run", "run.h5", "--problem", "mine.py:problem", "--step", "0"]
     assert cli.run(["slice", *step, "--block", "w", "--out", "slices"]) == 0
     assert cli.run(["critical", *step, "--search-hvps", "50", "--out", "point.hessian.h5"]) in (0, 3)
     assert HessianReader(Path("point.hessian.h5")).blocks == ["w", "b", "w,b", "all"]
@@ -77,5 +77,5 @@ def test_recorded_blocks_that_cannot_be(wrong: dict[str, Any], run: Path, capsys
     with h5py.File(run, "r+") as file:
         configure(file, **wrong)
     error = "run.h5: its blocks cannot be: "
-    argv = ["hessian", "--ckpt", "run.h5", "--problem", "mine.py:problem"]
+    argv = ["hessian", "run.h5", "--problem", "mine.py:problem"]
     foreign.refused(argv, "", error, "get it again from its source", capsys)

@@ -85,7 +85,7 @@ def refined(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A trained smooth net and the file of the critical point beside its last checkpoint. Read only."""
     run = tmp_path_factory.mktemp("critical") / "smooth.h5"
     train(SMOOTH, run, quiet=True)
-    code = cli.run(["critical", "--ckpt", str(run), "--step", "400", "--quiet", "--blocks", "E", "W", "E,W", "all"])
+    code = cli.run(["critical", str(run), "--step", "400", "--quiet", "--blocks", "E", "W", "E,W", "all"])
     assert code == 0
     return run, run.with_name("smooth.critical-400.h5")
 
@@ -153,7 +153,7 @@ def test_a_search_is_resumed_and_never_overwritten(
 ) -> None:
     """A short search ends unfinished with exit code 3; the same command continues, other settings are refused."""
     run, out = refined[0], tmp_path / "short.h5"
-    command = ["critical", "--ckpt", str(run), "--step", "400", "--quiet", "--blocks", "E,W", "--out", str(out)]
+    command = ["critical", str(run), "--step", "400", "--quiet", "--blocks", "E,W", "--out", str(out)]
     assert cli.run([*command, "--search-hvps", "600"]) == 3
     assert "not critical" in capsys.readouterr().out
     first = HessianReader(out).critical_point(400)

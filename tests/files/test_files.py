@@ -273,7 +273,7 @@ def test_an_interrupted_analysis_goes_on(number: signal.Signals, tmp_path: Path)
     run = tmp_path / "run.h5"
     train(dataclasses.replace(TINY, steps=100, checkpoint_every=10), run, quiet=True)
     steps, blocks = ",".join(map(str, range(0, 100, 10))), ("E", "E,W")
-    command = ["hessian", "--ckpt", str(run), "--steps", steps, "--blocks", *blocks, "--quiet", "--out"]
+    command = ["hessian", str(run), "--steps", steps, "--blocks", *blocks, "--quiet", "--out"]
     broken, whole = tmp_path / "broken.h5", tmp_path / "whole.h5"
     kill = Kill(at=300, number=number)
     assert run_apart(tmp_path, [*command, str(broken)], kill).code == kill.code

@@ -263,7 +263,7 @@ resource.setrlimit(resource.RLIMIT_AS, ({MEMORY}, {MEMORY}))
 for path in sys.argv[1:]:
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = cli.run(["hessian", "--ckpt", path, "--json", "--blocks", "E", "--quiet"])
+        code = cli.run(["hessian", path, "--json", "--blocks", "E", "--quiet"])
     print(json.dumps([path, code, out.getvalue(), err.getvalue()]), flush=True)
 # Not ru_maxrss, which a process inherits from the one that started it.
 print(json.dumps(1024 * int(open("/proc/self/status").read().split("VmHWM:")[1].split()[0])))

@@ -31,7 +31,7 @@ PATIENCE = 180.0
 MEMORY = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
 SERVER = multiprocessing.get_context("forkserver")
 # isal: Ctrl-C within the import of a compiled module is an ImportError of its own. All but the commands themselves are
-# imported late: by the problem of a run, a report, torch with the first gradient and tyro with the first command line.
+# imported late: by the problem of a run, a report and torch with the first gradient.
 SERVER.set_forkserver_preload(
     [
         "isal.isal_zlib",
@@ -56,10 +56,6 @@ SERVER.set_forkserver_preload(
         "scipy.optimize",
         "seaborn",
         "torch.fx.experimental.symbolic_shapes",
-        "typeguard",
-        "tyro._backends._tyro_backend",
-        "tyro._backends._tyro_help_formatting",
-        "tyro.constructors._struct_spec_attrs",
     ]
 )
 EVENTS = ("pwrite", "replace", "rename", "posix_fallocate", "unlink", "link", "mkdir", "rmdir")

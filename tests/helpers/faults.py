@@ -132,7 +132,7 @@ def kill_analysis(folder: Path, truth: Undisturbed, kills: int, seed: int = 0) -
     """The same with `landscape hessian`."""
     run, path = folder / "analysed.h5", folder / "killed.hessian.h5"
     shutil.copy(truth.run, run)
-    argv = ["hessian", "--ckpt", str(run), "--out", str(path), "--quiet", "--steps", "all", "--k", "3",
+    argv = ["hessian", str(run), "--out", str(path), "--quiet", "--steps", "all", "--k", "3",
             "--device", "cpu", "--blocks", "E", "E,W"]  # fmt: skip
     return _kill(Tally("SIGKILL of `landscape hessian`"), path, argv, kills, seed, lambda: served_hessian(path),
                  truth.rows, lambda: served_hessian(path) == truth.rows)  # fmt: skip

@@ -58,12 +58,12 @@ def everything(path: Path) -> Numbers:
 
 
 def hessian(folder: Path, steps: Sequence[str] = STEPS, blocks: Sequence[str] = BLOCKS, k: str = "2") -> list[str]:
-    return ["hessian", "--ckpt", f"{folder}/run.h5", "--out", f"{folder}/run.hessian.h5", "--steps", ",".join(steps),
+    return ["hessian", f"{folder}/run.h5", "--out", f"{folder}/run.hessian.h5", "--steps", ",".join(steps),
             "--k", k, "--device", "cpu", "--quiet", "--blocks", *blocks]  # fmt: skip
 
 
 def critical(folder: Path, blocks: Sequence[str] = BLOCKS, products: str = "60000") -> list[str]:
-    return ["critical", "--ckpt", f"{folder}/run.h5", "--out", f"{folder}/run.hessian.h5", "--step", "8", "--k", "2",
+    return ["critical", f"{folder}/run.h5", "--out", f"{folder}/run.hessian.h5", "--step", "8", "--k", "2",
             "--device", "cpu", "--quiet", "--resume", "--search-hvps", products, "--blocks", *blocks]  # fmt: skip
 
 

@@ -51,7 +51,7 @@ def faulty():
     return ModuleProblem(Faulty(*model()).eval(), seen, y, blocks={"first": ["0.*"]})
 """
 )
-COMMAND = ["hessian", "--ckpt", "run.h5", "--problem", "mine.py:faulty", "--steps", "all", "--quiet"]
+COMMAND = ["hessian", "run.h5", "--problem", "mine.py:faulty", "--steps", "all", "--quiet"]
 FAULTS = {
     ("SIGKILL", 1): "rank 1 of 2 (process ",
     ("SIGSTOP", 1): "is stopped",

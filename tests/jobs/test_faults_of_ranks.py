@@ -119,7 +119,7 @@ def without_gpu(folder: Path) -> None:
     torch.cuda.is_available = lambda: True
     torch.cuda.device_count = lambda: 1
     torch.cuda.set_device = lambda _: None
-    command(folder, ["hessian", "--ckpt", "run.h5"])
+    command(folder, ["hessian", "run.h5"])
 
 
 @pytest.mark.slow

@@ -102,7 +102,7 @@ def test_a_file_system_without_locks(run: SweepRun, tmp_path: Path, monkeypatch:
     assert cli.run(debug(tmp_path)) == 0
     assert inspect(run.hessian[""]).finished
     assert cli.run(debug(tmp_path, "--overwrite")) == 0
-    assert cli.run(["hessian", "--ckpt", str(run.path), "--steps", "0", "--blocks", "E", "--quiet"]) == 1
+    assert cli.run(["hessian", str(run.path), "--steps", "0", "--blocks", "E", "--quiet"]) == 1
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can mount a small disk")

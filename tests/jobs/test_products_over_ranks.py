@@ -108,7 +108,7 @@ def assert_equal(found: Path, expected: Path) -> None:
 @pytest.mark.long
 def test_two_ranks_measure_a_trained_network(run_file: Path) -> None:
     """Products by hand and by autograd, 14 samples on one rank and 15 on the other; the file says how it was made."""
-    options = ["--ckpt", str(run_file), "--steps", "60", "--blocks", "E", "all", "--method", "lanczos"]
+    options = ["--run", str(run_file), "--steps", "60", "--blocks", "E", "all", "--method", "lanczos"]
     options = [*options, "--rtol", "1e-10", "--device", "cpu", "--quiet", "--out"]
     torchrun(run_file.parent, "hessian", *options, "two.h5")
     assert cli.run(["hessian", *options, str(run_file.with_name("one.h5"))]) == 0
@@ -121,7 +121,7 @@ def test_two_ranks_measure_a_trained_network(run_file: Path) -> None:
 
 
 PAIR = [
-    "--ckpt",
+    "--run",
     "run.h5",
     "--steps",
     "60",
@@ -181,7 +181,7 @@ def loaded(users_run: Path) -> Path:
     return users_run
 
 
-OPTIONS = ["hessian", "--ckpt", "run.h5", "--problem", "loaded.py:problem", "--steps", "0,9", "--quiet"]
+OPTIONS = ["hessian", "run.h5", "--problem", "loaded.py:problem", "--steps", "0,9", "--quiet"]
 
 
 @pytest.mark.long
@@ -320,7 +320,7 @@ def test_batches_that_can_be_read_once_are_refused() -> None:
     ("argv", "error"),
     [
         (["train", "--out", "x.h5"], "landscape train is for one process; 2 were started"),
-        (["hessian", "--ckpt", "run.h5", "--jobs", "2"], "executor slurm and jobs are for one process"),
+        (["hessian", "run.h5", "--jobs", "2"], "executor slurm and jobs are for one process"),
     ],
 )
 def test_what_ranks_do_not_do(

@@ -191,7 +191,7 @@ def test_refined_points_are_those_of_landscape_critical(
     (run,) = sweep_runs(SweepConfig(**sweep), tmp_path)
     assert cli.run(arguments(tmp_path, sweep)) == 0
     ours, theirs = run.hessian["saddle"], tmp_path / "alone.h5"
-    command = ["critical", "--ckpt", str(run.path), "--step", "400", "--blocks", "E,W", "--device", "cpu"]
+    command = ["critical", str(run.path), "--step", "400", "--blocks", "E,W", "--device", "cpu"]
     assert cli.run([*command, "--quiet", "--out", str(theirs)]) == 0
     assert served_hessian(ours) == served_hessian(theirs)
     one, two = (HessianReader(path).critical_point(400) for path in (ours, theirs))

@@ -124,7 +124,7 @@ def mine(beside_the_user: None) -> None:
     Path("mine.py").write_text(MINE)
 
 
-OWN = ["--ckpt", "run.h5", "--problem", "mine.py:problem"]
+OWN = ["--run", "run.h5", "--problem", "mine.py:problem"]
 
 
 def test_buffers_are_recorded(mine: None) -> None:
@@ -230,7 +230,7 @@ def test_names_that_wrappers_prefix(prefix: str, mine: None) -> None:
         for name in ("problem", "wrapped", "compiled"):
             argv = [
                 "hessian",
-                "--ckpt",
+                "--run",
                 run,
                 "--problem",
                 f"mine.py:{name}",

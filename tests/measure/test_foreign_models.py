@@ -154,7 +154,7 @@ def name(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.long
 def test_from_run_to_figures(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Every number that the embedding MLP gets: spectra, index, coupling, densities, tracking, slices."""
-    own = ["--ckpt", "run.h5", "--problem", "mine.py:problem"]
+    own = ["--run", "run.h5", "--problem", "mine.py:problem"]
     declared = {"transformer": ["embed", "attention", "head"], "lstm": ["recurrent", "out"]}[name]
     pair = f"{declared[0]},{declared[-1]}"
     blocks = [*declared, pair, "all", *EXTRA[name]]
@@ -191,7 +191,7 @@ def test_from_run_to_figures(name: str, capsys: pytest.CaptureFixture[str]) -> N
 @pytest.mark.parametrize("name", ["lstm"], indirect=True)
 def test_without_matrices(name: str) -> None:
     """By products alone the same ends, with residuals and a bracket of the index."""
-    command = ["hessian", "--ckpt", "run.h5", "--problem", "mine.py:problem", "--steps", "8", "--blocks", "all"]
+    command = ["hessian", "run.h5", "--problem", "mine.py:problem", "--steps", "8", "--blocks", "all"]
     fewer = ["--k", "2", "--max-hvps", "200", "--probes", "2", "--probe-steps", "10"]
     assert cli.run([*command, *fewer, "--method", "lanczos", "--quiet"]) == 0
     row = HessianReader("run.hessian.h5").row(8)
@@ -207,7 +207,7 @@ def test_without_matrices(name: str) -> None:
 @pytest.mark.slow
 def test_a_critical_point(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The search goes through the problem's own objective, with its decay; its gradient is that of the loss."""
-    command = ["critical", "--ckpt", "run.h5", "--problem", "mine.py:problem", "--step", "8", "--json", "--quiet"]
+    command = ["critical", "run.h5", "--problem", "mine.py:problem", "--step", "8", "--json", "--quiet"]
     assert cli.run([*command, "--search-hvps", "8", "--blocks", "head.*" if name == "transformer" else "out"]) in (
         0,
         3,
@@ -230,7 +230,7 @@ def test_a_critical_point(name: str, capsys: pytest.CaptureFixture[str]) -> None
 @pytest.mark.slow
 def test_a_second_opinion(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """--verify: PyHessian and torch.func over the same data."""
-    command = ["hessian", "--ckpt", "run.h5", "--problem", "mine.py:problem", "--steps", "8", "--blocks", "all"]
+    command = ["hessian", "run.h5", "--problem", "mine.py:problem", "--steps", "8", "--blocks", "all"]
     assert cli.run([*command, "--verify", "--json", "--quiet", "--k", "2"]) == 0
     (opinion,) = json.loads(capsys.readouterr().out)["verify"]
     assert opinion["dense_difference"] < 1e-9

@@ -172,7 +172,7 @@ def test_another_run_and_another_kind_are_refused(small_run: Path, tmp_path: Pat
     analyse(small_run, settings("0", "E"), out, quiet=True)
     with pytest.raises(FileError, match="it is of run [0-9a-f]{32}, but .*other.h5 is run [0-9a-f]{32}"):
         analyse(other, settings("0", "E"), out, quiet=True)
-    argv = ["critical", "--ckpt", str(small_run), "--step", "60", "--out", str(out), "--quiet", "--resume"]
+    argv = ["critical", str(small_run), "--step", "60", "--out", str(out), "--quiet", "--resume"]
     assert cli.run([*argv, "--objective", "data"]) == 1
 
 
@@ -232,7 +232,7 @@ def test_ctrl_c_while_a_file_grows(
     out, fresh = tmp_path / "h.h5", tmp_path / "fresh.h5"
     analyse(small_run, settings("20,60", "E"), out, quiet=True)
     before = everything(out)
-    argv = ["hessian", "--ckpt", str(small_run), "--steps", "0,20,40", "--blocks", "E", "E,W", "--k", "3",
+    argv = ["hessian", str(small_run), "--steps", "0,20,40", "--blocks", "E", "E,W", "--k", "3",
             "--device", "cpu", "--quiet"]  # fmt: skip
     assert stopped_at(number, method, monkeypatch, lambda: cli.run([*argv, "--out", str(out)])) == 130
     after = everything(out)
@@ -253,7 +253,7 @@ def critical(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], dict[
     smooth = dataclasses.replace(TINIEST, weight_decay=0.03, seed=0, steps=400, checkpoint_every=400)
     train(smooth, run, quiet=True)
     out = run.with_name("whole.h5")
-    argv = ["critical", "--ckpt", str(run), "--step", "400", "--quiet", "--device", "cpu", "--blocks", "E", "E,W"]
+    argv = ["critical", str(run), "--step", "400", "--quiet", "--device", "cpu", "--blocks", "E", "E,W"]
     assert cli.run([*argv, "--out", str(out)]) == 0
     return argv, served_hessian(out), HessianReader(out).critical_point(400)
 
@@ -311,7 +311,7 @@ def test_the_search_shows_its_progress_and_stops_at_once(tmp_path: Path) -> None
     run = tmp_path / "run.h5"
     big = {"p": 23, "hidden": 64, "embed_dim": 16}
     train(dataclasses.replace(TINIEST, **big, steps=20, checkpoint_every=20), run, quiet=True)
-    argv = [sys.executable, "-m", "landscape", "critical", "--ckpt", str(run), "--step", "20"]
+    argv = [sys.executable, "-m", "landscape", "critical", str(run), "--step", "20"]
     said = bytearray()
     terminal, slave = pty.openpty()
     termios.tcsetwinsize(slave, (24, 200))
@@ -354,8 +354,8 @@ def test_nobody_elses_file_is_overwritten(
     before = out.read_bytes()
     argv = {
         "train": ["train", "--out", str(out)],
-        "hessian": ["hessian", "--ckpt", str(tiny_run), "--out", str(out)],
-        "critical": ["critical", "--ckpt", str(tiny_run), "--step", "60", "--out", str(out)],
+        "hessian": ["hessian", str(tiny_run), "--out", str(out)],
+        "critical": ["critical", str(tiny_run), "--step", "60", "--out", str(out)],
         "sweep": ["sweep", "--config", str(tmp_path / "sweep.json"), "--out", str(tmp_path)],
     }[command]
     assert cli.run([*argv, "--overwrite", "--quiet"]) == 1

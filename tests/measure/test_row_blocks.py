@@ -149,7 +149,7 @@ def test_rows_in_other_commands(four_tokens: Path, tmp_path: Path, monkeypatch: 
     found = slice_checkpoint(four_tokens, STEP, SliceConfig(block="E[operands],W", k=1), AnalysisConfig(device="cpu"))
     assert found.agreement < 1e-6
     out = tmp_path / "run.hessian.h5"
-    argv = ["hessian", "--ckpt", str(four_tokens), "--out", str(out), "--steps", str(STEP), "--k", "3", "--quiet"]
+    argv = ["hessian", str(four_tokens), "--out", str(out), "--steps", str(STEP), "--k", "3", "--quiet"]
     assert cli.run([*argv, "--blocks", "E", "E[operands]", "E[operands],W"]) == 0
     result = HessianReader(out)
     title, line = tables.by_step(result)
@@ -163,7 +163,7 @@ def test_rows_in_other_commands(four_tokens: Path, tmp_path: Path, monkeypatch: 
     assert max(o.dense_difference or 0 for o in opinions) < AGREEMENT
     assert cli.run(["report", str(out), "--out", "page", "--quiet"]) == 0
     assert "E[operands],W" in (tmp_path / "page/report.html").read_text()
-    argv = ["critical", "--ckpt", str(four_tokens), "--step", str(STEP), "--out", "point.h5", "--search-hvps", "300"]
+    argv = ["critical", str(four_tokens), "--step", str(STEP), "--out", "point.h5", "--search-hvps", "300"]
     assert cli.run([*argv, "--blocks", "E[operands]", "--k", "2", "--quiet"]) in (0, 3)
     assert HessianReader(tmp_path / "point.h5").blocks == ["E[operands]"]
 
@@ -188,7 +188,7 @@ def test_rows_that_are_not_there(
 ) -> None:
     """What was wrong, and what there is; nothing is written."""
     out = tmp_path / "h.h5"
-    assert_refused(["hessian", "--ckpt", tiny_run, "--out", out, "--blocks", block], 2, error, hint, [tiny_run])
+    assert_refused(["hessian", tiny_run, "--out", out, "--blocks", block], 2, error, hint, [tiny_run])
     assert not out.exists()
 
 

@@ -123,7 +123,7 @@ def test_the_command_writes_the_figure_with_its_data(
 ) -> None:
     """PNG, PDF, SVG and CSV; the dashed parabola in the CSV has the file's eigenvalue."""
     out = tmp_path / "slices"
-    command = ["slice", "--ckpt", str(tiny_run), "--step", "60", "--block", "W,V", "--out", str(out), "--points", "21"]
+    command = ["slice", str(tiny_run), "--step", "60", "--block", "W,V", "--out", str(out), "--points", "21"]
     assert cli.run([*command, "--plane-points", "7", "--radius", "0.5", "--formats", "png,pdf"]) == 0
     assert sorted(p.suffix for p in out.glob("slices.*")) == [".csv", ".pdf", ".png", ".svg"]
     table = pd.read_csv(out / "slices.csv")
@@ -181,12 +181,12 @@ def test_slices_of_unconverged_vectors_are_refused(
         return dataclasses.replace(eigen, vectors=eigen.vectors.roll(1, dims=1))
 
     monkeypatch.setattr(sections, "eigsh", wrong)
-    assert cli.run(["slice", "--ckpt", str(tiny_run), "--step", "60", "--out", str(tmp_path / "s")]) == 1
+    assert cli.run(["slice", str(tiny_run), "--step", "60", "--out", str(tmp_path / "s")]) == 1
     error = capsys.readouterr().err
     assert "the curvature of a slice differs from its eigenvalue by" in error
     monkeypatch.undo()
     few = ["--block", "all", "--method", "lanczos", "--max-hvps", "20"]
-    assert cli.run(["slice", "--ckpt", str(tiny_run), "--step", "60", "--out", str(tmp_path / "s"), *few]) == 1
+    assert cli.run(["slice", str(tiny_run), "--step", "60", "--out", str(tmp_path / "s"), *few]) == 1
     error = capsys.readouterr().err
     assert "block all: 4 of 4 eigenvectors have not converged" in error
     assert "hint: raise --max-hvps, or take fewer with --k" in error

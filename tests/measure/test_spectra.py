@@ -104,7 +104,7 @@ def test_eigenvectors_of_a_block_with_fewer_parameters_than_k(tmp_path: Path) ->
 
 def test_full_spectra_take_a_matrix(tiny_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A method that forms none is refused beside them."""
-    assert cli.run(["hessian", "--ckpt", str(tiny_run), "--spectra", "full", "--method", "lanczos"]) == 2
+    assert cli.run(["hessian", str(tiny_run), "--spectra", "full", "--method", "lanczos"]) == 2
     assert capsys.readouterr().err.splitlines() == [
         "error: spectra is full, but method lanczos forms no matrix",
         "hint: use --method dense, or leave out --spectra",

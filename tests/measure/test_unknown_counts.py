@@ -74,7 +74,7 @@ def test_counts_are_known_and_unknown_here(hessian: Path) -> None:
 def test_json_has_null(tiny_run: Path, tmp_path: Path, hessian: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`hessian --json` and `info --json`: null for counts, and for the steps of events that never came."""
     out = tmp_path / "j.hessian.h5"
-    assert cli.run(f"hessian --ckpt {tiny_run} --out {out} --blocks E E,W --steps 0 --quiet --json".split()) == 0
+    assert cli.run(f"hessian {tiny_run} --out {out} --blocks E E,W --steps 0 --quiet --json".split()) == 0
     document = json.loads(capsys.readouterr().out)
     (row,) = document["steps"]
     assert row["saddle_index_gauge_free"][0] is None

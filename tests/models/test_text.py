@@ -227,4 +227,4 @@ def test_options_that_do_not_go_with_a_text_are_refused(given: dict[str, object]
 def test_words_have_no_geometry_of_numbers(topics: Path, tmp_path: Path) -> None:
     landscape.train(options(topics), tmp_path / "run.h5", quiet=True)
     with pytest.raises(ConfigError, match="the words of a text are no numbers"):
-        landscape.measure_geometry(tmp_path / "run.h5", quiet=True)
+        landscape.geometry(tmp_path / "run.h5", quiet=True)

@@ -26,7 +26,7 @@ from pyarrow import parquet
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.util import tensor_util
 
-from landscape import Recorder, measure_geometry
+from landscape import Recorder
 from landscape.cli import main as cli
 from landscape.errors import ConfigError
 from landscape.exports import FORMS, export
@@ -34,6 +34,7 @@ from landscape.files.hessians import HessianReader
 from landscape.files.runs import RunReader
 from landscape.files.schema import LEVELS
 from landscape.files.views import File
+from landscape.measure.geometry import measure_geometry
 
 PAGE = (Path(__file__).parents[2] / "docs/format.md").read_text()
 

@@ -104,7 +104,7 @@ def landscape(folder: Path, *argv: str) -> str:
 @pytest.mark.slow
 def test_a_quantity_is_a_file_and_a_figure_a_function(copy: Path) -> None:
     """The file, its reader, its table and the report have them; a file that was made before still opens."""
-    said = landscape(copy, "hessian", "--ckpt", "run.h5", "--steps", "0,20", "--blocks", "E", "E,W", "--quiet")
+    said = landscape(copy, "hessian", "run.h5", "--steps", "0,20", "--blocks", "E", "E,W", "--quiet")
     titles, first = (line.split("  ") for line in said.splitlines()[:2])
     assert "|H|_F" in map(str.strip, titles)
     with h5py.File(copy / "run.hessian.h5") as file:
@@ -122,7 +122,7 @@ def test_a_quantity_is_a_file_and_a_figure_a_function(copy: Path) -> None:
 @pytest.mark.slow
 def test_older_files_lack_the_quantity_and_open(copy: Path) -> None:
     """A file of the package without it is reported on and grown by the one with it, which says what is missing."""
-    chosen = ["--ckpt", str(copy / "run.h5"), "--out", str(copy / "old.h5"), "--quiet", "--blocks", "E"]
+    chosen = ["--run", str(copy / "run.h5"), "--out", str(copy / "old.h5"), "--quiet", "--blocks", "E"]
     landscape(ROOT, "hessian", *chosen, "--steps", "0")
     assert "lacks     frobenius_norm: younger than" in landscape(copy, "info", "old.h5")
     landscape(copy, "hessian", *chosen, "E,W", "--steps", "0,20")
@@ -156,5 +156,5 @@ def test_a_task_a_sampler_an_activation_and_an_optimiser_are_one_entry_each(copy
             found, expected = (f["resume"][name][f["resume/step"][()].argmax()] for f in (parts, whole))
             np.testing.assert_array_equal(found, expected)
     # The second opinion is torch's automatic differentiation of the plain network.
-    said = landscape(copy, "hessian", "--ckpt", "whole.h5", "--steps", "20", "--blocks", "all", "--verify", "--quiet")
+    said = landscape(copy, "hessian", "whole.h5", "--steps", "20", "--blocks", "all", "--verify", "--quiet")
     assert "dense" in said

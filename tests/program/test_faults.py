@@ -103,7 +103,7 @@ def test_no_room_at_the_start(kind: str, truth: faults.Undisturbed, tmp_path: Pa
     """A file-size limit below what is needed: it and the bytes needed are named before any work, nothing is left."""
     run, out = tmp_path / "run.h5", tmp_path / "out.h5"
     shutil.copy(truth.run, run)
-    argv = ["train", *faults.RUN_FLAGS, "--quiet"] if kind == "run" else ["hessian", "--ckpt", str(run)]
+    argv = ["train", *faults.RUN_FLAGS, "--quiet"] if kind == "run" else ["hessian", str(run)]
     done = landscape(*argv, "--out", str(out), limit=("prlimit", "--fsize=50000"), env=NO_BYTECODE)
     assert done.returncode == 1
     assert re.search(

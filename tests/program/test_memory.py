@@ -107,7 +107,7 @@ def test_a_block_that_an_address_space_cannot_hold_is_refused(tmp_path: Path) ->
     """Under `ulimit -v` the command says what is needed and what is free, before it starts; a small block is done."""
     run = tmp_path / "wide.h5"
     train(dataclasses.replace(TINY, hidden=400, steps=0, checkpoint_every=0), run, quiet=True)
-    command = [sys.executable, "-c", UNDER_A_LIMIT, "hessian", "--ckpt", run, "--steps", "0", "--method", "dense"]
+    command = [sys.executable, "-c", UNDER_A_LIMIT, "hessian", run, "--steps", "0", "--method", "dense"]
     refused = subprocess.run([*command, "--blocks", "all", "--quiet"], capture_output=True, text=True)
     assert refused.returncode == 1
     found = re.fullmatch(

@@ -64,8 +64,8 @@ def test_paths_may_be_strings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         "b-s1.h5",
     ]
     assert landscape.train_ensemble({"c.h5": config}, quiet=True)[0].path == "c.h5"
-    assert landscape.analyse("a.h5", analysis, quiet=True).steps == [0]
-    assert landscape.analyse("a.h5", analysis, "d.h5", quiet=True).steps == [0]
+    assert landscape.hessian("a.h5", analysis, quiet=True).steps == [0]
+    assert landscape.hessian("a.h5", analysis, "d.h5", quiet=True).steps == [0]
     assert landscape.HessianReader("d.h5").steps == [0]
     with landscape.RunReader("a.h5") as reader:
         assert reader.steps[-1] == 4
@@ -76,7 +76,7 @@ def test_paths_may_be_strings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     sweep = landscape.load_sweep("sweep.json")
     assert [run.path for run in landscape.sweep_runs(sweep, "out")] == [Path("out/s/base-s0.h5")]
     with pytest.raises(landscape.LandscapeError, match="jobs is -1"):
-        landscape.run_sweep(sweep, "out", jobs=-1)
+        landscape.sweep(sweep, "out", jobs=-1)
     refine("a.h5", 4, AnalysisConfig(device="cpu", blocks=("W",)), "e.h5", max_products=1, quiet=True)
     few = SliceConfig(block="E", points=5, plane_points=3)
     assert slice_checkpoint("a.h5", 4, few, AnalysisConfig(device="cpu")).plane.shape == (3, 3)
@@ -188,7 +188,7 @@ from landscape import EigenResult, Inertia, MatrixOperator, HessianReader, Train
 def use(H: Tensor) -> None:
     assert_type(landscape.preset("quick"), TrainConfig)
     assert_type(train(TrainConfig(), "x.h5").steps, int)
-    assert_type(landscape.analyse("x.h5", landscape.HessianConfig()), HessianReader)
+    assert_type(landscape.hessian("x.h5", landscape.HessianConfig()), HessianReader)
     assert_type(landscape.open_run("x.h5"), xarray.Dataset)
     assert_type(landscape.RunFile("x.h5").metrics, xarray.Dataset)
     assert_type(eigsh(MatrixOperator(H), 3), EigenResult)

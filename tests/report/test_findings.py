@@ -141,7 +141,7 @@ def test_an_analysis_without_the_pair_is_not_counted(tiny_run: Path, tmp_path: P
 
 def test_another_network_is_described_by_what_was_measured(users_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """λ, index and trace of its blocks as in the file; nothing of a plateau, a control or Proposition 4.1."""
-    command = ["hessian", "--ckpt", "run.h5", "--problem", "mine.py:problem", "--steps", "0,9", "--quiet"]
+    command = ["hessian", "run.h5", "--problem", "mine.py:problem", "--steps", "0,9", "--quiet"]
     assert cli.run([*command, "--blocks", "all", "first", "last", "first,last"]) == 0
     sources = open_sources(["run.h5"])
     said = findings(sources)

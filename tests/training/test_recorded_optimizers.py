@@ -81,7 +81,7 @@ def test_sharpness_of_a_recorded_training(kind: str, beside_the_user: None) -> N
     trained(net, optimizer, Path("run.h5"))
     trained(alone, OPTIMIZERS[kind](alone), None)
     assert all(torch.equal(a, b) for a, b in zip(net.parameters(), alone.parameters(), strict=True))
-    argv = ["hessian", "--ckpt", "run.h5", "--problem", "mine.py:problem", "--steps", "0,6", "--blocks", "all"]
+    argv = ["hessian", "run.h5", "--problem", "mine.py:problem", "--steps", "0,6", "--blocks", "all"]
     assert cli.run([*argv, "--quiet"]) == 0
     rows = [HessianReader("run.hessian.h5").row(step) for step in (0, 6)]
     adaptive = kind != "momentum"
@@ -132,7 +132,7 @@ def test_a_parameter_that_is_a_number(beside_the_user: None, monkeypatch: pytest
     net = mine["model"]()
     optimizer = torch.optim.Adam(net.parameters(), lr=0.05)
     trained(net, optimizer, Path("run.h5"))
-    argv = ["hessian", "--ckpt", "run.h5", "--problem", "mine.py:problem", "--steps", "6", "--blocks", "gain", "all"]
+    argv = ["hessian", "run.h5", "--problem", "mine.py:problem", "--steps", "6", "--blocks", "gain", "all"]
     assert cli.run([*argv, "--verify", "--quiet"]) == 0
     row = HessianReader("run.hessian.h5").row(6)
     assert row["sharpness_gd"] == pytest.approx(preconditioned(net, optimizer, False), rel=1e-6)

@@ -420,7 +420,7 @@ def test_a_report_of_runs_of_either_kind(recorded: Path, tiny_run: Path, tmp_pat
 def test_commands_that_need_more_say_so(recorded: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """A problem, for what needs data and loss; the loop itself, for what trains."""
     for argv in (["hessian"], ["critical", "--step", "10"], ["slice", "--step", "10", "--out", str(tmp_path / "s")]):
-        assert cli.run([*argv, "--ckpt", str(recorded)]) in (1, 2)
+        assert cli.run([*argv, "--run", str(recorded)]) in (1, 2)
         said = capsys.readouterr().err
         assert "was recorded from" in said
         assert "--problem mine.py:problem" in said

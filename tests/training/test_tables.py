@@ -145,11 +145,11 @@ def test_every_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     for argv in (
         ["info", run],
         ["check", run],
-        ["hessian", "--ckpt", run, "--steps", "0,30", "--verify", "--device", "cpu", "--quiet"],
-        ["slice", "--ckpt", run, "--step", "30", "--block", "W", "--device", "cpu", "--out", str(tmp_path / "slices")],
+        ["hessian", run, "--steps", "0,30", "--verify", "--device", "cpu", "--quiet"],
+        ["slice", run, "--step", "30", "--block", "W", "--device", "cpu", "--out", str(tmp_path / "slices")],
         [
             "critical",
-            "--ckpt",
+            "--run",
             run,
             "--step",
             "30",

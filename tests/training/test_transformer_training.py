@@ -174,10 +174,10 @@ def test_every_command_takes_a_transformer(tmp_path: Path, capsys: pytest.Captur
     for argv in (
         ["info", run],
         ["check", run],
-        ["hessian", "--ckpt", run, "--steps", "60", "--k", "2", "--quiet"],
+        ["hessian", run, "--steps", "60", "--k", "2", "--quiet"],
         [
             "hessian",
-            "--ckpt",
+            "--run",
             run,
             "--steps",
             "60",
@@ -190,7 +190,7 @@ def test_every_command_takes_a_transformer(tmp_path: Path, capsys: pytest.Captur
         ],
         [
             "critical",
-            "--ckpt",
+            "--run",
             run,
             *step,
             "--blocks",
@@ -202,7 +202,7 @@ def test_every_command_takes_a_transformer(tmp_path: Path, capsys: pytest.Captur
             "data",
             "--quiet",
         ],
-        ["slice", "--ckpt", run, *step, "--points", "5", "--plane-points", "3", "--out", tmp_path / "slices"],
+        ["slice", run, *step, "--points", "5", "--plane-points", "3", "--out", tmp_path / "slices"],
         ["report", run, "--out", tmp_path / "report", "--quiet"],
     ):
         assert cli.run(list(map(str, argv))) in (0, 3), argv

@@ -1,0 +1,77 @@
+"""`landscape slice`."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Parameter
+
+from landscape.cli.parser import FLAT, Options, RunFile, flags, plain
+from landscape.cli.printing import say
+from landscape.config import AnalysisConfig, SliceConfig
+from landscape.errors import working_on
+from landscape.models.embedding_mlp.blocks import BALANCED
+from landscape.options import field
+from landscape.text import printable
+
+if TYPE_CHECKING:
+    Slice = SliceConfig
+else:
+    Slice = flags(SliceConfig(), {"What is drawn": ("block", "k", "radius", "points", "plane_points")})
+
+EXAMPLES = (
+    f"landscape slice checkpoints/run.h5 --step 500            # of {' and '.join(BALANCED)} together",
+    f"landscape slice checkpoints/run.h5 --step 500 --block {BALANCED[0]}  # of {BALANCED[0]} alone",
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SliceOptions(Options):
+    """What is sliced and how, and where the figure goes."""
+
+    out: Path | None = field(None, "Folder to write. By default reports/RUN-slices-STEP.")
+    problem: str = field("", "Your own model, data and loss, as in `landscape hessian --problem`.")
+    objective: Literal["data", "regularised"] = field(
+        "data", "The data loss, or the data loss + weight_decay/2 |theta|^2 (runs with coupled decay)."
+    )
+    method: Literal["auto", "dense", "lanczos"] = field("auto", "How the eigenvectors are found.")
+    max_hvps: int = field(3000, "Largest number of Hessian-vector products.")
+    device: Literal["auto", "cpu", "cuda"] = field("auto", "Device of the products.")
+    formats: str = field("", "Save the figure as PNG or PDF, too: png, pdf or png,pdf.")
+    overwrite: bool = field(False, "Replace an earlier slice; files added to its folder stay.")
+    quiet: bool = field(False, "No progress bar.")
+
+
+def slice(  # noqa: A001
+    run: RunFile,
+    *,
+    step: Annotated[int, Parameter(help="Stored step to slice at.")],
+    config: Annotated[Slice, FLAT] = Slice(),
+    options: Annotated[SliceOptions, FLAT] = SliceOptions(),
+) -> int:
+    """The loss along unit eigenvectors at a checkpoint, and on the plane of the lowest and the highest."""
+    from landscape.files.files import as_path, unmade
+    from landscape.files.folders import replaced_folder
+    from landscape.measure.slices import slice_checkpoint
+    from landscape.report.figures.slices import slices
+    from landscape.report.style import chosen_formats, save_figure, style
+
+    analysis = AnalysisConfig(
+        problem=options.problem,
+        objective=options.objective,
+        method=options.method,
+        max_hvps=options.max_hvps,
+        device=options.device,
+    )
+    out = as_path(options.out) if options.out else Path("reports") / f"{run.stem}-slices-{step}"
+    with unmade(out), working_on(out), replaced_folder(out, "slice", options.overwrite) as draft:
+        measured = slice_checkpoint(run, step, plain(config), analysis, options.quiet)
+        with style():
+            drawn = slices(measured)
+            paths = save_figure(drawn.figure, drawn.data, draft, "slices", chosen_formats(options.formats))
+    pairs = zip(measured.names, measured.eigenvalues, measured.slope, strict=True)
+    numbers = [f"{name}: lambda {value:.6g}, slope {slope:.3g}" for name, value, slope in pairs]
+    say("\n".join(map(printable, [drawn.title, *numbers, *(out / path.name for path in paths.values())])))
+    return 0
