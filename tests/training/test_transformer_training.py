@@ -211,7 +211,7 @@ def test_every_command_takes_a_transformer(tmp_path: Path, capsys: pytest.Captur
     assert "E,Q,K" in printed.out
     page = (tmp_path / "report/report.html").read_text()
     assert "model transformer, embed_dim 4, hidden 6, layers 1, heads 2" in page
-    for name in ("training_curves", "saddle_index", "coupling_ratios", "spectra", "embedding_norms"):
+    for name in ("training_curves", "spectra", "densities", "embedding_norms"):
         assert (tmp_path / f"report/figures/{name}.svg").exists(), name
     assert "prop41_ratio" not in page
     assert "the control" not in page
