@@ -41,7 +41,6 @@ FLOORS = {
     "former": 0,
     "memory": 0,
     "presets": 0,
-    "processes": 0,
     "progress": 0,
     "text": 0,
 }

@@ -1,4 +1,4 @@
-"""The options of commands that can submit their work to Slurm."""
+"""The options of Slurm."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from landscape.options import check_bounds, field
 class Cluster:
     """Options of --executor slurm."""
 
-    pack: int = field(1, "Jobs of one task of Slurm, side by side on its cores or GPUs.", at_least=1, at_most=10_000)
+    pack: int = field(1, "Runs of one job of Slurm, trained side by side.", at_least=1, at_most=10_000)
     slurm: tuple[str, ...] = field(
-        (), "Options of Slurm: partition=gpu time=2:00:00 gpus=1 mem=8GB array_parallelism=50 and others of submitit."
+        (), "Options of Slurm: partition=gpu time=120 gpus=1 mem=8GB array_parallelism=50 and others of submitit."
     )
 
     def __post_init__(self) -> None:

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from landscape.cli import tables
-from landscape.cli.cluster import Cluster
 from landscape.cli.declared import Command, RunFile
 from landscape.cli.printing import say
 from landscape.config import HessianConfig
 from landscape.errors import UNFINISHED, ConfigError, NumericsError, working_on
 from landscape.models.embedding_mlp.blocks import BALANCED
 from landscape.options import field, required
-from landscape.ranks.launch import PATIENCE, Launch, launched
+from landscape.ranks import PATIENCE, Ranks, joined, launched
 from landscape.text import printable
 
 if TYPE_CHECKING:
     from landscape.files.hessians import HessianReader
-    from landscape.ranks.group import Ranks
 
 MEASURED = ("blocks", "k", "objective", "problem", "eigenvectors")
 METHOD = (
@@ -40,12 +38,11 @@ class Hessian(Command):
     groups = {
         "what is measured": ("run", "steps", "num_steps", *MEASURED),
         "method": (*METHOD, "verify"),
-        "processes": ("jobs", "executor", "pack", "slurm", "patience"),
+        "processes": ("jobs", "patience"),
         "output": ("out", "overwrite", "fsync", "json", "csv", "quiet"),
     }
 
     analysis: HessianConfig
-    cluster: Cluster
     run: RunFile = required("Run file to analyse; also --ckpt RUN.", was="ckpt")
     out: Path | None = field(None, "Hessian file to write. By default RUN.hessian.h5 beside the run.")
     overwrite: bool = field(
@@ -61,60 +58,37 @@ class Hessian(Command):
         at_least=1,
         at_most=1024,
     )
-    executor: Literal["local", "slurm"] = field(
-        "local",
-        "local: this command and its processes. slurm: a job a step, and one that makes the file; returns at once.",
-    )
     patience: float = field(
-        PATIENCE, "Under torchrun: seconds of doing nothing after which a rank counts as hanging.", at_least=2
+        PATIENCE, "Under torchrun: seconds that a rank waits for the others before all of them end.", at_least=2
     )
     verify: bool = field(False, "Compare with PyHessian's top eigenvalue, and with a dense Hessian where it fits.")
     json: bool = field(False, "Print everything measured as one JSON document.")
     csv: bool = field(False, "Print what belongs to a step and a block as CSV.")
     quiet: bool = field(False, "No progress bar.")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.cluster.require(self.executor)
-        if self.executor == "slurm" and (self.verify or self.fsync or self.jobs is not None):
-            raise ConfigError("verify, fsync and jobs are options of executor local", "leave them out")
-
     def execute(self) -> int:
         from landscape.files.files import hessian_file
 
         out = self.out or hessian_file(self.run)
         with working_on(out):
-            if launch := launched():
-                return self._over_ranks(launch, out)
-            return self._submit(out) if self.executor == "slurm" else self._print(self._measure(out), out)
+            if ranks := launched():
+                return self._over_ranks(ranks, out)
+            return self._print(self._measure(out), out)
 
-    def _over_ranks(self, launch: Launch, out: Path) -> int:
+    def _over_ranks(self, ranks: Ranks, out: Path) -> int:
         """Measure as one of several ranks, and print as the first of them."""
-        from landscape.ranks.group import joined
+        if self.jobs is not None:
+            raise ConfigError("jobs are for one process", "leave out --jobs, or start it without torchrun")
+        from landscape.curvature.part import Part, taking
+        from landscape.measure.hessian import follow
 
-        if self.executor == "slurm" or self.jobs is not None:
-            raise ConfigError(
-                "executor slurm and jobs are for one process", "leave them out, or start it without torchrun"
-            )
-        with joined(launch, self.patience) as ranks:
+        with joined(ranks, self.patience), taking(Part(ranks.rank, ranks.size)):
             if ranks.rank:
-                from landscape.measure.hessian import follow
-
-                return follow(self.run, self.analysis, ranks)
+                follow(self.run, self.analysis, ranks)
+                return int(ranks.broadcast())
             result = self._measure(out, ranks)
-            ranks.say(("end", _code(result)))
-        # Whoever reads it may take their time: a rank that printed it would count as hanging.
+            ranks.broadcast(_code(result))
         return self._print(result, out)
-
-    def _submit(self, out: Path) -> int:
-        """Submit jobs, and print which."""
-        from landscape.jobs.steps import submit_analysis
-
-        submitted = submit_analysis(
-            self.run, self.analysis, out, self.cluster.pack, self.cluster.options, self.overwrite
-        )
-        say(tables.submissions(submitted, self.json))
-        return 0
 
     def _measure(self, out: Path, ranks: Ranks | None = None) -> HessianReader:
         from landscape.measure.hessian import analyse

@@ -31,7 +31,7 @@ from landscape.cli.sweep import Sweep
 from landscape.cli.train import Train, base_config
 from landscape.errors import INTERRUPTED, ConfigError, as_landscape_error, complain, lookup
 from landscape.options import required
-from landscape.ranks.launch import launched
+from landscape.ranks import launched
 
 
 @dataclasses.dataclass(frozen=True)

@@ -48,7 +48,7 @@ class Sweep(Command):
         "local: worker processes of this command. slurm: arrays of Slurm, which it submits. debug: this process alone.",
     )
     status: bool = field(False, "Print what is done, running, failed and waiting, and where the logs are.")
-    cancel: bool = field(False, "End what runs or waits; the same command without it resumes.")
+    cancel: bool = field(False, "End the jobs of Slurm that run or wait; the same command without it resumes.")
     overwrite: bool = field(
         False, "Remove the files of the sweep in the folder and start again; other files are refused."
     )
@@ -72,9 +72,10 @@ class Sweep(Command):
             if self.status:
                 return self._show(config)
             if self.cancel:
-                from landscape.jobs.status import stop
+                from landscape.jobs.slurm import cancel_sweep
 
-                say(stop(config, self.out))
+                count = cancel_sweep(config, self.out)
+                say(f"cancelled: {count:,} jobs" if count else "Slurm has no job of this sweep in its queue")
                 return 0
             return self._submit(config) if self.executor == "slurm" else self._run(config)
 
@@ -100,7 +101,7 @@ class Sweep(Command):
         return 1 if result.failures else UNFINISHED if result.unconverged else 0
 
     def _submit(self, config: SweepConfig) -> int:
-        from landscape.jobs.run import submit_sweep
+        from landscape.jobs.slurm import submit_sweep
 
         submitted = submit_sweep(config, self.out, self.cluster.pack, self.cluster.options, self.overwrite)
         say(tables.submissions(submitted, self.json))

@@ -19,8 +19,8 @@ from landscape.cli import main as cli
 from landscape.errors import FileError
 from landscape.files.inspect import inspect
 from landscape.files.writing import owner
-from landscape.jobs.jobs import Training
 from landscape.jobs.plan import SweepConfig, sweep_runs
+from landscape.jobs.work import Training
 
 
 def same_sweep(folder: Path, whole: Path) -> None:
