@@ -285,8 +285,8 @@ def tied(count: int) -> None:
 def expected(count: int) -> float:
     """The objective by torch alone, with weight decay."""
     x, net = X[:count].double(), copy.deepcopy(NET).double()
-    decay = sum(p.square().sum() for p in net.parameters()) / 4
-    return float(torch.nn.functional.cross_entropy(net(x), Y[:count]) + decay)
+    decay = sum(float(p.square().sum().detach()) for p in net.parameters()) / 4
+    return float(torch.nn.functional.cross_entropy(net(x), Y[:count]).detach()) + decay
 
 
 @pytest.mark.slow
