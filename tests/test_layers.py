@@ -39,7 +39,6 @@ FLOORS = {
     "results": 0.5,
     "memory": 0,
     "presets": 0,
-    "processes": 0,
     "progress": 0,
     "text": 0,
 }

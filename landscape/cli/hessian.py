@@ -13,12 +13,11 @@ from landscape.config import HessianConfig
 from landscape.errors import UNFINISHED, ConfigError, NumericsError, working_on
 from landscape.models.embedding_mlp.blocks import BALANCED
 from landscape.options import field
-from landscape.ranks.launch import PATIENCE, Launch, launched
+from landscape.ranks import PATIENCE, Ranks, joined, launched
 from landscape.text import printable
 
 if TYPE_CHECKING:
     from landscape.files.hessians import HessianReader
-    from landscape.ranks.group import Ranks
 
 HEADINGS = {
     "What is measured": ("steps", "num_steps", "blocks", "k", "objective", "problem", "eigenvectors"),
@@ -57,7 +56,7 @@ class HessianOptions(Printed):
         at_most=1024,
     )
     patience: float = field(
-        PATIENCE, "Under torchrun: seconds of doing nothing after which a rank counts as hanging.", at_least=2
+        PATIENCE, "Under torchrun: seconds that a rank waits for the others before all of them end.", at_least=2
     )
     verify: bool = field(False, "Compare with PyHessian's top eigenvalue, and with a dense Hessian where it fits.")
     quiet: bool = field(False, "No progress bar.")
@@ -74,25 +73,24 @@ def hessian(
 
     out = options.out or hessian_file(run)
     with working_on(out):
-        if launch := launched():
-            return _over_ranks(launch, run, plain(config), out, options)
+        if ranks := launched():
+            return _over_ranks(ranks, run, plain(config), out, options)
         return _print(_measure(run, plain(config), out, options), run, out, options)
 
 
-def _over_ranks(launch: Launch, run: Path, config: HessianConfig, out: Path, options: HessianOptions) -> int:
+def _over_ranks(ranks: Ranks, run: Path, config: HessianConfig, out: Path, options: HessianOptions) -> int:
     """Measure as one of several ranks, and print as the first of them."""
-    from landscape.ranks.group import joined
-
     if options.jobs is not None:
-        raise ConfigError("jobs is for one process", "leave it out, or start it without torchrun")
-    with joined(launch, options.patience) as ranks:
-        if ranks.rank:
-            from landscape.measure.hessian import follow
+        raise ConfigError("jobs are for one process", "leave out --jobs, or start it without torchrun")
+    from landscape.curvature.part import Part, taking
+    from landscape.measure.hessian import follow
 
-            return follow(run, config, ranks)
+    with joined(ranks, options.patience), taking(Part(ranks.rank, ranks.size)):
+        if ranks.rank:
+            follow(run, config, ranks)
+            return int(ranks.broadcast())
         result = _measure(run, config, out, options, ranks)
-        ranks.say(("end", _code(result)))
-    # Whoever reads it may take their time: a rank that printed it would count as hanging.
+        ranks.broadcast(_code(result))
     return _print(result, run, out, options)
 
 

@@ -17,7 +17,7 @@ from landscape.cli import train as training
 from landscape.cli.parser import explained, require_paths, shown
 from landscape.cli.printing import discard, results_only, say
 from landscape.errors import INTERRUPTED, ConfigError, as_landscape_error, complain
-from landscape.ranks.launch import launched
+from landscape.ranks import launched
 
 COMMANDS: dict[str, tuple[Callable[..., int], tuple[str, ...]]] = {
     "demo": (demo.demo, demo.EXAMPLES),

@@ -33,7 +33,7 @@ class SweepOptions(Printed):
         Path("checkpoints"), "Folder to write: OUT/NAME/CASE-FIELD=VALUE-sSEED.h5 and .hessian.h5 beside each."
     )
     status: bool = field(False, "Print what is done, running, failed and waiting, and where the logs are.")
-    cancel: bool = field(False, "End what runs or waits; the same command without it resumes.")
+    cancel: bool = field(False, "End the jobs of Slurm that run or wait; the same command without it resumes.")
     jobs: int | None = field(
         None, "Number of single-threaded worker processes. By default one per core.", at_least=1, at_most=1024
     )
@@ -41,9 +41,9 @@ class SweepOptions(Printed):
         "local",
         "local: worker processes of this command. slurm: arrays of Slurm, which it submits. debug: this process alone.",
     )
-    pack: int = field(1, "Jobs of one task of Slurm, side by side on its cores or GPUs.", at_least=1, at_most=10_000)
+    pack: int = field(1, "Runs of one job of Slurm, trained side by side.", at_least=1, at_most=10_000)
     slurm: tuple[str, ...] = field(
-        (), "Options of Slurm: partition=gpu time=2:00:00 gpus=1 mem=8GB array_parallelism=50 and others of submitit."
+        (), "Options of Slurm: partition=gpu time=120 gpus=1 mem=8GB array_parallelism=50 and others of submitit."
     )
     overwrite: bool = field(
         False, "Remove the files of the sweep in the folder and start again; other files are refused."
@@ -73,9 +73,10 @@ def sweep(
         if options.status:
             return _status(plan, options)
         if options.cancel:
-            from landscape.jobs.status import stop
+            from landscape.jobs.slurm import cancel_sweep
 
-            say(stop(plan, options.out))
+            count = cancel_sweep(plan, options.out)
+            say(f"cancelled: {count:,} jobs" if count else "Slurm has no job of this sweep in its queue")
             return 0
         return _submit(plan, options) if options.executor == "slurm" else _run(plan, options)
 
@@ -104,9 +105,8 @@ def _run(plan: SweepConfig, options: SweepOptions) -> int:
 
 def _submit(plan: SweepConfig, options: SweepOptions) -> int:
     from landscape.jobs import slurm
-    from landscape.jobs.run import submit_sweep
 
-    submitted = submit_sweep(plan, options.out, options.pack, slurm.options(options.slurm), options.overwrite)
+    submitted = slurm.submit_sweep(plan, options.out, options.pack, slurm.options(options.slurm), options.overwrite)
     say(tables.submissions(submitted, options.json))
     return 0
 

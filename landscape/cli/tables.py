@@ -81,7 +81,7 @@ def submissions(submitted: Sequence[Submission], as_json: bool) -> str:
     if not submitted:
         return "nothing to submit: everything is done or in Slurm's queue"
     return "\n".join(
-        f"submitted: Slurm job {one.array}, tasks: {len(one.files):,}, files: {sum(map(len, one.files)):,}"
+        f"submitted: Slurm array {one.array}, jobs: {len(one.files):,}, files: {sum(map(len, one.files.values())):,}"
         for one in submitted
     )
 

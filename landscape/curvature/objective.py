@@ -46,12 +46,6 @@ from landscape.results import Shown
 Parameters = Mapping[str, Tensor]
 Loss = Callable[[Any, Any], Tensor]
 """Of (outputs, targets), or of (model, batch)."""
-Ask = tuple[str, tuple[str, ...], tuple[str, ...]]
-"""What is summed over samples: "value", "gradient" or a part of the Hessian; of the latter rows and columns."""
-Sum = Callable[[Ask, Parameters, Tensor, Callable[[Tensor], Tensor]], Tensor]
-"""Sums what a function makes of vectors at the given parameters, here and on the ranks that hold other samples."""
-
-_NOTHING = torch.zeros(0, dtype=torch.float64)
 differentiable = torch.inference_mode(False)
 """Decorates what needs derivatives: without it those of a caller in torch.no_grad or inference_mode would be zeros."""
 _MODEL = ("model", "module", "net", "network", "m")
@@ -102,8 +96,9 @@ class Objective(Shown):
             targets, loss = None, targets
         require_settings(model, loss, weight_decay, dtype, weight)
         self._data = as_data(data, targets, chunk_size, device_of(model))
-        if part := taken():
-            part.seen.append(f"{checksum([constants(model), constants(loss)]):08x}")
+        self._part = taken()
+        if self._part:
+            self._part.seen.append(f"{checksum([constants(model), constants(loss)]):08x}")
         self._given, self._weight = (model, loss, weight), weight
         self.dtype, self.weight_decay, self.device = dtype, weight_decay, self._data.device
         self._model = ModuleFunction(model, dtype) if isinstance(model, nn.Module) else model
@@ -113,7 +108,6 @@ class Objective(Shown):
         self._loss = loss_in_precision(chosen, dtype)
         self._takes_model: bool | None = True if chosen is _own_loss else None
         self._evaluation: Evaluation | None = None
-        self._is_part, self._over = part is not None, cast(Sum | None, None)
         # Copies share it, as they do what is sound: which of them finds it is chance.
         self._counts: list[float] = [1.0] if self._reduction == "sum" and weight is None else []
         self._sound: set[tuple[str, ...]] = set()
@@ -126,7 +120,7 @@ class Objective(Shown):
         model, loss, weight = self._given
         other = Objective(model, self._data, None, loss, self.weight_decay, dtype=dtype, weight=weight)
         other._takes_model, other._counts, other._sound = self._takes_model, self._counts, self._sound
-        other._is_part, other._over = self._is_part, self._over
+        other._part = self._part
         return other
 
     def with_model(self, model: nn.Module) -> Objective:
@@ -141,19 +135,9 @@ class Objective(Shown):
         other.weight_decay = weight_decay
         return other
 
-    def spread(self, count: float, over: Sum | None = None) -> Objective:
-        """The mean over all samples or tokens, of which this objective has some; count: the sum of all weights.
-
-        over: adds what other ranks make of the rest; without it every sum is that over the samples here, without L2,
-        which the one rank that has `over` counts.
-        """
-        other = self.with_decay(self.weight_decay if over else 0.0)
-        other._counts, other._is_part, other._over = [count], True, over
-        return other
-
-    def total(self, ask: Ask, params: Parameters, vectors: Tensor, own: Callable[[Tensor], Tensor]) -> Tensor:
-        """What `own` makes of vectors with the samples here, plus what the same makes of them on other ranks."""
-        return own(vectors) if self._over is None else self._over(ask, params, vectors, own)
+    def total(self, mine: Tensor) -> Tensor:
+        """The sum over all samples of what `mine` is over those of this rank."""
+        return self._part.total(mine) if self._part else mine
 
     @property
     def count(self) -> float:
@@ -235,8 +219,11 @@ class Objective(Shown):
             self._require_nothing_drawn(probe, params)
         if self._data.is_cut:
             self._require_cuttable(params)
-        if not self._is_part:
-            require_used(self.unused(params, probe))
+        unused = self.unused(params, probe)
+        uses = self.total(
+            torch.tensor([name not in unused for name in params], dtype=torch.float64, device=self.device)
+        )
+        require_used([name for name, used in zip(params, uses.tolist(), strict=True) if not used])
         with blaming("the loss cannot be differentiated"):
             if isinstance(self._model, ModuleFunction):
                 # Copies, as the module's own parameters may be the ones that are given.
@@ -254,7 +241,7 @@ class Objective(Shown):
         """Functions of the parameters that sum to the objective, one per batch or chunk and one for L2."""
         for piece in self._data.pieces():
             yield functools.partial(self._term, piece)
-        if self.weight_decay:
+        if self._has_penalty:
             yield self._penalty
 
     def chunks(self) -> Iterator[tuple[Callable[[Parameters], Tensor], Callable[[Tensor], Tensor]]]:
@@ -279,7 +266,7 @@ class Objective(Shown):
         require_parameters(params, self.device)
         leaves = self._leaves(params)
         self.require_sound(leaves)
-        found = self.total(("gradient", (), ()), leaves, _NOTHING, lambda _: self.own_gradient(leaves))
+        found = self.total(self._gradient(leaves))
         pieces = found.split([p.numel() for p in leaves.values()])
         return {n: piece.view_as(p) for (n, p), piece in zip(leaves.items(), pieces, strict=True)}
 
@@ -287,7 +274,7 @@ class Objective(Shown):
         """Copies that a model may differentiate by, as it does those of its own in training."""
         return {n: p.detach().to(self.dtype, copy=True).requires_grad_() for n, p in params.items()}
 
-    def own_gradient(self, params: Parameters) -> Tensor:
+    def _gradient(self, params: Parameters) -> Tensor:
         """The gradient (n,) of the terms here."""
         total = [torch.zeros_like(p) for p in params.values()]
         for term in self.terms():
@@ -303,13 +290,15 @@ class Objective(Shown):
         params = self._leaves(params)
         if tuple(params) not in self._sound:
             self._require_left_alone(self._probe(params), params)
-        return float(self.total(("value", (), ()), params, _NOTHING, lambda _: self.own_value(params)))
+        value = self._pass(params).sum() / self.count
+        if self._has_penalty:
+            value += self._penalty(params).detach()
+        return float(self.total(value.double().reshape(1)))
 
-    def own_value(self, params: Parameters) -> Tensor:
-        """The sum (1,) of the terms here."""
-        values = self._pass(params)
-        found = values.sum() / self.count + (self._penalty(params).detach() if self.weight_decay else 0.0)
-        return found.double().reshape(1)
+    @property
+    def _has_penalty(self) -> bool:
+        """Whether the L2 term is one of those here: of several ranks the first has it."""
+        return bool(self.weight_decay) and not (self._part and self._part.rank)
 
     # --- the value of a batch ---
 
@@ -321,12 +310,13 @@ class Objective(Shown):
             values.append(value.detach())
             weights.append(weight)
         if self._count is None:
-            if not self._is_part and not sum(weights) > 0:
+            count = float(self.total(torch.tensor([sum(weights)], dtype=torch.float64, device=self.device)))
+            if not count > 0:
                 raise ArgumentError(
                     "nothing counts: the weights of all batches are 0",
                     "give some samples a target, a class weight or a weight above 0",
                 )
-            self._counts.append(sum(weights))
+            self._counts.append(count)
         return torch.stack(values)
 
     def _term(self, piece: Piece, params: Parameters) -> Tensor:
@@ -521,7 +511,7 @@ class Objective(Shown):
         few = min(_PROBE, max(2, size // 4))
         tries = list(self._data.pieces())
         self._probed = tries[0]
-        if size > few and not self._is_part:
+        if size > few and not self._part:
             tries.insert(0, functools.partial(self._data.some, 0, slice(0, size - size % few, size // few)))
         # Copies, as a model may write into its parameters.
         leaves = self._leaves(params)

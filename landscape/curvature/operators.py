@@ -177,7 +177,7 @@ class HessianOperator(Shown):
                 f"vectors of length {columns.shape[0]}; this operator takes {self.shape[1]}",
                 "give one number per parameter of the columns",
             )
-        result = self.objective.total((self.part, tuple(self.rows), tuple(self.cols)), self._params, columns, self.own)
+        result = self.objective.total(self._product(columns))
         if not is_finite(result):
             raise NumericsError(
                 "a Hessian-vector product is NaN or infinite",
@@ -186,7 +186,7 @@ class HessianOperator(Shown):
         return result[:, 0] if single else result
 
     @differentiable
-    def own(self, columns: Tensor) -> Tensor:
+    def _product(self, columns: Tensor) -> Tensor:
         """The products with vectors (n, m) of the objective's terms here."""
         columns = columns.clone() if columns.is_inference() else columns  # Autograd keeps no inference tensor.
         if is_rounding_randomly():

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from typing import Any, TypeGuard
 
+import torch.distributed as dist
+from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from landscape.errors import ArgumentError
@@ -25,6 +27,12 @@ class Part:
     rank: int
     size: int
     seen: list[str] = dataclasses.field(default_factory=list)
+
+    def total(self, mine: Tensor) -> Tensor:
+        """The sum of what all ranks have of it, which they ask for together."""
+        mine = mine.contiguous()
+        dist.all_reduce(mine)
+        return mine
 
     def rows(self, count: int) -> slice:
         """Which of so many samples; sizes differ by at most one. Raises ArgumentError for fewer samples than ranks."""

@@ -16,7 +16,7 @@ import re
 import shutil
 import stat
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import h5py
@@ -29,16 +29,12 @@ from landscape.files.strings import SIGNATURE
 
 _LIMITS = (errno.EFBIG, errno.EDQUOT)
 """Where a disk with bytes free takes none from this user."""
-_LOCKLESS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
-"""What file systems without locks answer."""
 _SPARE = 1 << 20
 """Bytes of a new file beyond what it is expected to take."""
 _LOCK_TEXT = b'{"pid": '
 """Prefix of every lock file that is not empty."""
 _FOREIGN_LOCK = "another program or user may have made it: move it away, or choose another place"
 _ELSEWHERE = "a process that opened it under another name, or whose lock file was removed"
-
-_leased: set[Path] = set()
 
 
 def draft_of(path: Path, kind: str = "tmp") -> Path:
@@ -193,17 +189,6 @@ def sole_writer(path: Path) -> Iterator[None]:
             handle.close()
 
 
-@contextlib.contextmanager
-def leased(paths: Iterable[Path]) -> Iterator[None]:
-    """Accept, in this process, a file system without locks for these outputs, on which it holds leases."""
-    new = set(paths) - _leased
-    _leased.update(new)
-    try:
-        yield
-    finally:
-        _leased.difference_update(new)
-
-
 def lock_of(path: Path) -> Path:
     """The lock file of an output, beside it. Raises FileError for an output without a name."""
     return require_name(path).with_name(path.name + ".lock")
@@ -256,8 +241,6 @@ def _lock(handle: int, path: Path) -> None:
         except BlockingIOError:
             continue
         except OSError as error:
-            if error.errno in _LOCKLESS and path in _leased:
-                return None
             raise FileError(f"{path} cannot be locked: {error.strerror}", mend(error)) from error
     by = _holder(handle) or "starting"
     raise FileError(f"{path} is being written by another process ({by})", "wait for it") from None

@@ -1,43 +1,31 @@
-"""Train and analyse the runs of a sweep in worker processes; finished files are kept, unfinished ones resumed."""
+"""Train and analyse the runs of a sweep; finished files are kept, unfinished ones resumed."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
 import json
-import math
 import os
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from landscape import models
-from landscape.config import AnalysisConfig, TrainConfig, to_json
+from landscape.config import TrainConfig, to_json
 from landscape.errors import ConfigError, FileError, LandscapeError, require_jobs
 from landscape.files import schema
-from landscape.files.files import (
-    make_folder,
-    output,
-    refuse_foreign,
-    remove_if_empty,
-    require_writable,
-)
+from landscape.files.files import make_folder, output, refuse_foreign, remove_if_empty, require_writable
 from landscape.files.hessians import HessianReader
 from landscape.files.runs import RunReader
-from landscape.files.writing import leased, lock_of, remove_abandoned, sole_writer, temporary_file
-from landscape.jobs.executors import Here, execute_all
-from landscape.jobs.jobs import Analysis, Training, is_analysed, is_trained
-from landscape.jobs.journal import JOBS, LEASES, Journal, forget, last_attempt
-from landscape.jobs.leases import Holder, leases
+from landscape.files.writing import remove_abandoned, sole_writer, temporary_file
 from landscape.jobs.plan import DEFINITION, SweepAnalysis, SweepConfig, SweepRun, defined, sweep_folder, sweep_runs
-from landscape.jobs.slurm import Submission, in_queue, submit
+from landscape.jobs.work import Analysis, Job, Training, claimed, is_analysed, is_trained, work_off
 from landscape.measure.measurement import Measurement
 from landscape.models.tasks import make_data
 from landscape.progress import Bar
 from landscape.results import Described, events
 from landscape.training.ensemble import balanced, side_by_side
-from landscape.training.loop import TOGETHER, RunSummary, clip_batch, summarise
+from landscape.training.loop import RunSummary, clip_batch, summarise
 from landscape.training.member import UNSTORED, difference
 from landscape.training.schedule import checkpoint_schedule
 from landscape.workers import Workers
@@ -109,18 +97,44 @@ class SweepResult(Described):
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """What a sweep still has to do, and the lease on its folder.
+    """Runs of a sweep and their analyses, all that is left or what one job of Slurm does.
 
-    configs: of all runs, as stored; folder: of its journals.
+    runs: config by file, those trained by now left out; analyses: those that are not finished.
     """
 
-    runs: list[SweepRun]
-    configs: dict[Path, TrainConfig]
-    untrained: dict[Path, TrainConfig]
+    runs: dict[Path, TrainConfig]
     analyses: list[Analysis]
-    holder: Holder
-    folder: Path
-    attempt: int
+
+    @property
+    def files(self) -> list[Path]:
+        """What it ends in."""
+        return [*self.runs, *(analysis.path for analysis in self.analyses)]
+
+    def shares(self, runs: Sequence[SweepRun], pack: int) -> list[Work]:
+        """Parts of `pack` runs with their analyses. The same runs go together whatever is left of them."""
+        parts = []
+        for i in range(0, len(runs), pack):
+            mine = [run.path for run in runs[i : i + pack]]
+            left = {path: self.runs[path] for path in mine if path in self.runs}
+            analyses = [analysis for analysis in self.analyses if analysis.run in mine]
+            if left or analyses:
+                parts.append(Work(left, analyses))
+        return parts
+
+    def carry_out(self, pool: Workers | None, jobs: int, ended: Callable[[Job], object]) -> list[Failure]:
+        """Do it with `jobs` runs or analyses at once, the analyses of a run after it; returns what failed.
+
+        ended: called with each job that has ended.
+        """
+        failures: dict[Path, Failure] = {}
+        trainings = [Training(group) for group in balanced(self.runs, max(1, jobs))]
+        for stage in (trainings, self.analyses):
+            # What failed by now; an analysis is not tried without its run.
+            ready = [job for job in stage if not (isinstance(job, Analysis) and job.run in failures)]
+            for job, reason in work_off(ready, pool):
+                failures |= {path: Failure(path, *reason) for path in job.outputs if reason}
+                ended(job)
+        return list(failures.values())
 
 
 def run_sweep(
@@ -130,106 +144,72 @@ def run_sweep(
     overwrite: bool = False,
     quiet: bool = False,
 ) -> SweepResult:
-    """Train the runs of a sweep, those of one shape side by side, then analyse them, in `jobs` processes.
+    """Train the runs of a sweep, those of one shape side by side, then analyse them.
 
-    jobs: None: one per core; 0: none but this one, for a debugger. Everything is checked first: raises ConfigError for
-    invalid values and FileError for a file of another config in the way. Later errors become `failures` and do not
-    stop other runs. The folder keeps the sweep as sweep.json; `load_sweep` and `sweep_runs` map it to the files. The
-    processes import the calling script: guard its own work with `if __name__ == "__main__"`.
+    Everything is checked first. Later errors become `failures` and do not stop other runs. What another sweep of the
+    same folder works on is waited for. The folder keeps the sweep as sweep.json; `load_sweep` and `sweep_runs` map it
+    to the files. The processes import the calling script: guard its own work with `if __name__ == "__main__"`.
+
+    Args:
+        config: the sweep.
+        out: the folder of its folder.
+        jobs: processes; None: one per core; 0: none but this one, for a debugger.
+        overwrite: remove the files of the sweep that are there, and start anew.
+        quiet: show no progress.
+
+    Returns:
+        The finished runs and what failed.
+
+    Raises:
+        ConfigError: for invalid values.
+        FileError: for a file of another config in the way.
     """
     require_jobs(jobs)
     jobs = len(os.sched_getaffinity(0)) if jobs is None else jobs
-    with planned(config, out, overwrite) as work, contextlib.ExitStack() as stack:
-        pool = stack.enter_context(Workers(jobs)) if jobs else Here()
-        journal = Journal(work.folder, work.holder.process.id, work.attempt, str(work.holder.process))
-        failures = []
-        totals = {"runs": len(work.runs), "analyses": sum(len(run.hessian) for run in work.runs)}
-        done = {"runs": len(work.runs) - len(work.untrained), "analyses": totals["analyses"] - len(work.analyses)}
-        with Bar(sum(totals.values()), "file", quiet) as bar:
+    runs = sweep_runs(config, out)
+    work = plan(config, out, overwrite)
+    totals = {"runs": len(runs), "analyses": sum(len(run.hessian) for run in runs)}
+    done = {"runs": len(runs) - len(work.runs), "analyses": totals["analyses"] - len(work.analyses)}
+    with Workers(jobs) if jobs else contextlib.nullcontext() as pool, Bar(sum(totals.values()), "file", quiet) as bar:
 
-            def show(**ended: int) -> None:
-                for kind, number in ended.items():
-                    done[kind] += number
-                bar.n = sum(done.values())
-                bar.set_postfix_str(", ".join(f"{kind} {done[kind]}/{total}" for kind, total in totals.items()))
+        def show(job: Job | None = None) -> None:
+            if job:
+                done["runs" if isinstance(job, Training) else "analyses"] += len(job.outputs)
+            bar.n = sum(done.values())
+            bar.set_postfix_str(", ".join(f"{kind} {done[kind]}/{total}" for kind, total in totals.items()))
 
-            show()
-            groups = [Training(group) for group in balanced(work.untrained, max(1, jobs))]
-            for job, reason in execute_all(groups, pool, work.holder, journal):
-                failures += [Failure(path, *reason) for path in job.outputs if reason]
-                show(runs=len(job.outputs))
-            failed = {failure.path for failure in failures}
-            analyses = [analysis for analysis in work.analyses if analysis.run not in failed]
-            for job, reason in execute_all(analyses, pool, work.holder, journal):
-                failures += [Failure(path, *reason) for path in job.outputs if reason]
-                show(analyses=1)
-        if not failures:
-            forget(work.folder)
-    return _result(work.runs, failures)
+        show()
+        failures = work.carry_out(pool, jobs, show)
+    return _result(runs, failures)
 
 
-def submit_sweep(
-    config: SweepConfig,
-    out: Path | str = "checkpoints",
-    pack: int = 1,
-    options: Mapping[str, Any] | None = None,
-    overwrite: bool = False,
-) -> list[Submission]:
-    """Submit what is left of a sweep to Slurm, `pack` jobs a task, and return: see `status`.
+def plan(config: SweepConfig, out: Path | str, overwrite: bool = False) -> Work:
+    """What is left of a sweep, whose definition is written into its folder.
 
-    options: submitit's parameters. What Slurm has in its queue is not submitted again; new analyses wait for the runs
-    there. Raises as `run_sweep`, FileError where it is in the queue with other options, and LandscapeError where Slurm
-    refuses the jobs.
-    """
-    waiting = in_queue(sweep_folder(config, out) / JOBS)
-    if waiting and overwrite:
-        raise FileError(f"Slurm has {len(waiting):,} files of this sweep in its queue", "end it with --cancel first")
-    _require_queued(waiting.keys(), config, out)
-    with planned(config, out, overwrite) as work:
-        # Groups are the same whatever is left of them, as who trains beside whom changes the last bits.
-        groups = balanced(work.configs, math.ceil(len(work.configs) / TOGETHER))
-        left = [{p: c for p, c in group.items() if p in work.untrained and p.name not in waiting} for group in groups]
-        trainings = [Training(group) for group in left if group]
-        analyses = [analysis for analysis in work.analyses if analysis.path.name not in waiting]
-        needed = {waiting[a.run.name] for a in analyses if waiting.get(a.run.name)}
-        folder = work.folder.resolve()
-        return submit([trainings, analyses], folder, work.attempt, config.name, pack, options or {}, needed)
-
-
-@contextlib.contextmanager
-def planned(config: SweepConfig, out: Path | str, overwrite: bool = False) -> Iterator[Work]:
-    """What is left of a sweep, whose folder no other process plans or runs while the block lasts.
-
-    Raises ConfigError for invalid values, and FileError for a file of another config in the way, or if another process
-    has the folder.
+    Raises ConfigError for invalid values, FileError for a file of another config in the way or, with `overwrite`, one
+    that another process works on.
     """
     runs = sweep_runs(config, out)
     analyses = {analysis.name: analysis for analysis in config.analyses}
-    settings = {name: analysis.settings for name, analysis in analyses.items()}
     configs = _check(runs, analyses)
     folder = sweep_folder(config, out)
     make_folder(folder)
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(_tidied(runs, folder / JOBS))
-        holder = stack.enter_context(Holder(folder / JOBS / LEASES))
-        holder.take(DEFINITION)
-        stack.enter_context(leased([folder]))
-        stack.enter_context(sole_writer(folder))
-        holder.clear()
-        earlier = _earlier(folder / DEFINITION, config)
-        if overwrite:
-            _remove(runs, {} if earlier is None else {run.path: run for run in sweep_runs(earlier, out)}, holder)
-            forget(folder / JOBS)
-        untrained = {r.path: configs[r.path] for r in runs if not is_trained(r.path, configs[r.path])}
-        unanalysed = [
-            Analysis(run.path, analyses[name], path)
-            for run in runs
-            for name, path in run.hessian.items()
-            if not is_analysed(run.path, settings[name], path, run.path not in untrained)
-        ]
-        _define(folder / DEFINITION, config, earlier)
-        attempt = 1 + last_attempt(folder / JOBS)
-        yield Work(runs, configs, untrained, unanalysed, holder, folder / JOBS, attempt)
+    try:
+        with claimed(folder / DEFINITION, waits=True):
+            earlier = _earlier(folder / DEFINITION, config)
+            if overwrite:
+                _remove(runs, {} if earlier is None else {run.path: run for run in sweep_runs(earlier, out)})
+            untrained = {r.path: configs[r.path] for r in runs if not is_trained(r.path, configs[r.path])}
+            unanalysed = [
+                Analysis(run.path, analyses[name], path)
+                for run in runs
+                for name, path in run.hessian.items()
+                if not is_analysed(run.path, analyses[name].settings, path, run.path not in untrained)
+            ]
+            _define(folder / DEFINITION, config, earlier)
+    finally:
+        remove_if_empty(folder)
+    return Work(untrained, unanalysed)
 
 
 def _check(runs: Sequence[SweepRun], analyses: dict[str, SweepAnalysis]) -> dict[Path, TrainConfig]:
@@ -276,29 +256,7 @@ def _earlier(definition: Path, config: SweepConfig) -> SweepConfig | None:
     return earlier
 
 
-def _require_queued(waiting: Set[str], config: SweepConfig, out: Path | str) -> None:
-    """Raise FileError if a file in Slurm's queue had other options when it was submitted."""
-    earlier = _earlier(sweep_folder(config, out) / DEFINITION, config) if waiting else None
-    if earlier and _text(earlier) != _text(config):
-        now, then = _by_file(config, out), _by_file(earlier, out)
-        for name in sorted(waiting & now.keys() & then.keys()):
-            if now[name] != then[name]:
-                raise FileError(
-                    f"Slurm has {name} in its queue, with other options", "wait for it, or end it with --cancel first"
-                )
-
-
-def _by_file(config: SweepConfig, out: Path | str) -> dict[str, tuple[TrainConfig, AnalysisConfig | None]]:
-    """What makes each file of a sweep."""
-    settings = {analysis.name: analysis.settings for analysis in config.analyses}
-    found: dict[str, tuple[TrainConfig, AnalysisConfig | None]] = {}
-    for run in sweep_runs(config, out):
-        found[run.path.name] = run.config, None
-        found |= {path.name: (run.config, settings[name]) for name, path in run.hessian.items()}
-    return found
-
-
-def _remove(runs: Sequence[SweepRun], earlier: Mapping[Path, SweepRun], holder: Holder) -> None:
+def _remove(runs: Sequence[SweepRun], earlier: Mapping[Path, SweepRun]) -> None:
     """Remove the files of an earlier sweep, or none of them if one is not a file of that sweep or is being written."""
     files = [path for run in runs for path in run.files if path.exists()]
     for run in runs:
@@ -318,14 +276,13 @@ def _remove(runs: Sequence[SweepRun], earlier: Mapping[Path, SweepRun], holder: 
                 )
     for path in files:
         require_writable(output(path))
-    for path in files:
-        holder.take(path.name)
-    with leased(map(output, files)):
+    with contextlib.ExitStack() as stack:
+        for path in files:
+            stack.enter_context(claimed(path))
         for path in files:
             # The sweep wrote to the targets of links.
             with sole_writer(output(path)):
                 output(path).unlink(missing_ok=True)
-            holder.release(path.name)
 
 
 def _define(path: Path, config: SweepConfig, earlier: SweepConfig | None) -> None:
@@ -341,26 +298,6 @@ def _define(path: Path, config: SweepConfig, earlier: SweepConfig | None) -> Non
 def _text(config: SweepConfig) -> str:
     """What a sweep's definition holds."""
     return to_json(config) + "\n"
-
-
-@contextlib.contextmanager
-def _tidied(runs: Sequence[SweepRun], folder: Path) -> Iterator[None]:
-    """Remove lock files of stopped or killed workers, and the folder of journals once it is empty.
-
-    Locks that are held stay, and those of outputs with a lease.
-    """
-    try:
-        yield
-    finally:
-        remove_if_empty(folder)
-        busy = {name for name, _ in leases(folder / LEASES)}
-        for path in itertools.chain.from_iterable(run.files for run in runs):
-            with contextlib.suppress(FileError):
-                if path.name in busy:
-                    continue
-                if lock_of(output(path)).exists():
-                    with sole_writer(output(path)):
-                        pass
 
 
 def _result(runs: Sequence[SweepRun], failures: list[Failure]) -> SweepResult:

@@ -1,4 +1,4 @@
-"""Jobs as arrays of Slurm, by submitit, which is imported only here and only when it is asked for."""
+"""A sweep as arrays of Slurm, by submitit, which is imported only here and only when it is asked for."""
 
 from __future__ import annotations
 
@@ -11,39 +11,36 @@ import os
 import re
 import signal
 import subprocess
-import uuid
-from collections.abc import Iterator, Mapping, Sequence, Set
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
-from landscape.errors import ConfigError, FileError, LandscapeError, mend, suggest
-from landscape.jobs.executors import execute_all
-from landscape.jobs.jobs import Job, names
-from landscape.jobs.journal import LEASES, Journal
-from landscape.jobs.leases import Holder
+from landscape.errors import ConfigError, FileError, LandscapeError, complain, mend, suggest
+from landscape.jobs.plan import SweepConfig, sweep_folder, sweep_runs
+from landscape.jobs.run import Failure, Work, plan
 from landscape.workers import Workers
 
+FOLDER = ".jobs"
+"""Folder in a sweep's folder for what was submitted, and the logs."""
 ARRAY = 1001
 """Largest array of Slurm where `scontrol` does not say."""
 REQUEUES = 100
-"""Time-outs after which Slurm gives up on a task, which resumes each time."""
-_DEFAULTS: dict[str, Any] = {"time": 60}
+"""Time-outs after which Slurm gives up on a job, which resumes each time."""
+_DEFAULTS: dict[str, Any] = {"time": 60, "cpus_per_task": 1}
 _OURS = ("job_name", "srun_args", "stderr_to_stdout", "additional_parameters")
-_COUNTS, _LISTS = ("array_parallelism", "nodes", "ntasks_per_node"), ("setup", "teardown")
+_COUNTS, _LISTS = ("time", "array_parallelism", "nodes", "ntasks_per_node"), ("setup", "teardown")
 """Parameters of submitit that are not the user's, that are counted with, and that are lists of commands."""
 _SWITCHES = {"true": True, "false": False}
-_LOGS, _SUBMITTED = "slurm", ".submitted"
 
 
 def options(entries: Sequence[str]) -> dict[str, Any]:
     """submitit's parameters from NAME=VALUE entries. Raises ConfigError for others.
 
-    time: minutes, or as Slurm writes it (2:30:00, 1-12:00:00); gpus: of a node; setup, teardown: a command of the shell
-    for each entry.
+    time: minutes; gpus: of a node; setup, teardown: a command of the shell for each entry.
     """
     known = _submitit("slurm.slurm")._get_default_parameters()
-    found: dict[str, Any] = {}
+    chosen: dict[str, Any] = {}
     for entry in entries:
         name, equals, value = entry.partition("=")
         name = {"gpus": "gpus_per_node", "cpus": "cpus_per_task"}.get(name, name)
@@ -52,179 +49,169 @@ def options(entries: Sequence[str]) -> dict[str, Any]:
             raise ConfigError(f"slurm {entry!r} is no option of Slurm", hint)
         if name in _OURS:
             raise ConfigError(f"slurm {entry!r}: {name} is set by landscape", "leave it out")
+        is_count = value.isascii() and value.isdigit()
+        if name in _COUNTS and not is_count:
+            unit = ", in minutes" if name == "time" else ""
+            raise ConfigError(f"slurm {name}={value} is no whole number", f"write it like {name}=1{unit}")
         if name in _LISTS:
-            found.setdefault(name, []).append(value)
+            chosen.setdefault(name, []).append(value)
         else:
-            found[name] = _value(name, value)
-    return found
+            chosen[name] = int(value) if is_count else _SWITCHES.get(value.lower(), value)
+    return chosen
 
 
 @dataclasses.dataclass(frozen=True)
 class Submission:
-    """Arrays of Slurm: the files of each task, and the number of the array once it has one."""
+    """An array of Slurm. files: names of those that each of its jobs makes, by the number of the job."""
 
-    name: str
-    attempt: int
-    files: list[list[str]]
-    array: str = ""
-
-    def task(self, index: int) -> str:
-        """Slurm's name of a task; submitit makes no array of a single one."""
-        return self.array if len(self.files) == 1 else f"{self.array}_{index}"
-
-    def log(self, folder: Path, index: int) -> Path:
-        """What a task prints."""
-        return folder / _LOGS / f"{self.task(index)}_0_log.err"
-
-    def write(self, folder: Path) -> None:
-        """Store it, first without the number of the array, so that a kill leaves none that is unknown."""
-        path = folder / (self.name + _SUBMITTED)
-        try:
-            path.with_suffix(".tmp").write_text(json.dumps(dataclasses.asdict(self)))
-            path.with_suffix(".tmp").replace(path)
-        except OSError as error:
-            raise FileError(f"{path} cannot be written: {error.strerror}", mend(error)) from error
+    array: str
+    files: dict[str, list[str]]
 
 
-class Allocation:
-    """What one task of an array does: its jobs, one a core or GPU. Submitted again, it does what is left of them."""
+@dataclasses.dataclass(frozen=True)
+class Share:
+    """What one job of Slurm does. Submitted again after a time-out, it does what is left."""
 
-    def __init__(self, folder: Path, attempt: int, jobs: Sequence[Job]) -> None:
-        self.folder, self.attempt, self.jobs = folder, attempt, list(jobs)
+    work: Work
 
-    def __call__(self) -> None:
-        environment = _submitit("core.job_environment").JobEnvironment()
+    def __call__(self) -> list[Failure]:
+        # scancel sends it first: the workers finish a step and store it.
+        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
         cores, devices = _room()
-        with (
-            _ending_on_sigterm(),
-            Holder(self.folder / LEASES, environment.job_id) as holder,
-            Workers(min(cores, len(self.jobs)), devices) as workers,
-        ):
-            where = str(holder.process)
-            log = str(environment.paths.stderr)
-            journal = Journal(self.folder, holder.process.id, self.attempt, where, log)
-            ready = []
-            for job in self.jobs:
-                if before := job.waits_for():
-                    for name in names([job]):
-                        journal.note(name, "waiting", (f"{before.name} is not finished", "the same command resumes"))
-                else:
-                    ready.append(job)
-            for job, reason in execute_all(ready, workers, holder, journal):
-                print(*names([job]), *(reason or ["done"]), sep=": ", flush=True)
+        with Workers(min(cores, len(self.work.files)), devices) as pool:
+            failures = self.work.carry_out(pool, cores, lambda job: print(*job.outputs, flush=True))
+        for failure in failures:
+            complain(FileError(f"{failure.path}: {failure.error}", failure.hint))
+        return failures
 
     def checkpoint(self) -> Any:
         """What submitit submits again after a time-out or a preemption."""
         return _submitit("helpers").DelayedSubmission(self)
 
 
-def submit(
-    batches: Sequence[Sequence[Job]],
-    folder: Path,
-    attempt: int,
-    name: str,
-    pack: int,
-    chosen: Mapping[str, Any],
-    needed: Set[str] = frozenset(),
+def submit_sweep(
+    config: SweepConfig,
+    out: Path | str = "checkpoints",
+    pack: int = 1,
+    options: Mapping[str, Any] | None = None,
+    overwrite: bool = False,
 ) -> list[Submission]:
-    """Submit batches of jobs, each of which starts when the one before has ended, `pack` jobs a task.
+    """Submit what is left of a sweep to Slurm and return at once; what is in its queue is not submitted again.
 
-    needed: arrays in the queue, by number, that the last batch waits for as well.
-    Raises FileError for a folder that Slurm cannot name, and LandscapeError if it refuses a batch; what was submitted
-    before runs.
+    Args:
+        config: the sweep.
+        out: the folder of its folder, which the nodes share.
+        pack: runs of a job, which trains those of one shape side by side and then analyses them.
+        options: submitit's parameters.
+        overwrite: remove the files of the sweep that are there, and start anew.
+
+    Returns:
+        The arrays.
+
+    Raises:
+        ConfigError: for invalid values.
+        FileError: for a file of another config in the way, or a folder that Slurm cannot name.
+        LandscapeError: where Slurm refuses an array; those before it run.
     """
     submitit = _submitit()
+    folder = (sweep_folder(config, out) / FOLDER).resolve()
     if bad := re.search(r"[%\\\n]", str(folder)):
         raise FileError(
             f"{folder}: Slurm reads {bad[0]!r} in the name of a log as something else",
             "choose another place, whose path has no such character",
         )
     try:
-        executor = submitit.SlurmExecutor(folder / _LOGS, max_num_timeout=REQUEUES)
+        executor = submitit.SlurmExecutor(folder, max_num_timeout=REQUEUES)
     except RuntimeError as error:
         raise LandscapeError("srun is not on the PATH", "submit from a machine of the cluster") from error
-    folder.mkdir(parents=True, exist_ok=True)
-    submitted: list[Submission] = []
-    before: list[str] = []
-    for jobs in filter(None, batches):
-        ahead = before + sorted(needed if jobs is batches[-1] else ())
-        waits = [f"afterany:{':'.join(ahead)}"] if ahead else []
-        if "dependency" in chosen and not before:
-            waits.insert(0, chosen["dependency"])
-        tasks = [jobs[i : i + pack] for i in range(0, len(jobs), pack)]
-        longest = _longest_array()
-        arrays = [tasks[i : i + longest] for i in range(0, len(tasks), longest)]
-        numbers = []
-        for array in arrays:
-            # Slurm drops some characters of a name, and refuses others.
-            label = f"landscape-{re.sub('[^A-Za-z0-9._=+-]', '_', name)}-{uuid.uuid4().hex[:8]}"
-            parameters = {**_DEFAULTS, "cpus_per_task": pack, **chosen, "job_name": label}
-            # srun does not take this from sbatch.
-            parameters["srun_args"] = [f"--cpus-per-task={parameters['cpus_per_task']}"]
-            if "array_parallelism" in chosen:
-                parameters["array_parallelism"] = max(1, chosen["array_parallelism"] // len(arrays))
-            if waits:
-                parameters["dependency"] = ",".join(waits)
-            submission = Submission(label, attempt, [list(names(task)) for task in array])
-            submission.write(folder)
-            try:
-                executor.update_parameters(**parameters)
-                with executor.batch():
-                    made = [executor.submit(Allocation(folder, attempt, task)) for task in array]
-                number = made[0].job_id.partition("_")[0]
-            except (submitit.core.utils.FailedJobError, subprocess.CalledProcessError, OSError) as error:
-                (folder / (label + _SUBMITTED)).unlink()
-                said = str(error).strip().splitlines()[-1]
-                raise LandscapeError(
-                    f"sbatch refused the jobs: {said}", "change --slurm or --pack, or see whether Slurm is up"
-                ) from error
-            numbers.append(number)
-            submitted.append(dataclasses.replace(submission, array=number))
-            submitted[-1].write(folder)
-        before = numbers
+    waiting = {file for files in in_queue(folder).values() for file in files}
+    if waiting and overwrite:
+        raise FileError(f"Slurm has {len(waiting):,} files of this sweep in its queue", "end it with --cancel first")
+    work = plan(config, out, overwrite)
+    shares = [
+        share
+        for share in work.shares(sweep_runs(config, out), pack)
+        if not waiting.intersection(file.name for file in share.files)
+    ]
+    parameters = {**_DEFAULTS, **(options or {}), "job_name": f"landscape-{config.name}"}
+    # srun does not take this from sbatch.
+    parameters["srun_args"] = [f"--cpus-per-task={parameters['cpus_per_task']}"]
+    submitted = []
+    for i in range(0, len(shares), longest := _longest_array()):
+        array = shares[i : i + longest]
+        try:
+            executor.update_parameters(**parameters)
+            with executor.batch():
+                jobs = [executor.submit(Share(_resolved(share))) for share in array]
+            numbers = [job.job_id for job in jobs]
+        except (submitit.core.utils.FailedJobError, subprocess.CalledProcessError, OSError) as error:
+            said = str(error).strip().splitlines()[-1]
+            raise LandscapeError(
+                f"sbatch refused the jobs: {said}", "change --slurm or --pack, or see whether Slurm is up"
+            ) from error
+        files = [[file.name for file in share.files] for share in array]
+        submitted.append(Submission(numbers[0].partition("_")[0], dict(zip(numbers, files, strict=True))))
+        _write(folder / f"{submitted[-1].array}.json", submitted[-1].files)
     return submitted
 
 
 def submissions(folder: Path) -> list[Submission]:
-    """All submissions of a sweep, the latest last."""
-    found = []
+    """The arrays of a sweep that were submitted, the latest last. folder: that in the sweep's folder."""
+    arrays = []
     # Another program's pipe would be waited for.
-    for path in filter(Path.is_file, folder.glob(f"*{_SUBMITTED}")):
-        with contextlib.suppress(ValueError, TypeError):
-            found.append(Submission(**json.loads(path.read_bytes())))
-    return sorted(found, key=lambda submission: submission.attempt)
+    for path in filter(Path.is_file, folder.glob("*.json")):
+        with contextlib.suppress(ValueError):
+            files = json.loads(path.read_bytes())
+            if path.stem.isdigit() and isinstance(files, dict):
+                arrays.append(Submission(path.stem, files))
+    return sorted(arrays, key=lambda submission: int(submission.array))
 
 
-def queued(submitted: Sequence[Submission]) -> dict[tuple[str, int], str]:
-    """The tasks that Slurm has in its queue, by submission and index, with their state."""
+def log_of(folder: Path, job: str) -> Path:
+    """What a job prints on stderr, which submitit keeps."""
+    return folder / f"{job}_0_log.err"
+
+
+def queued(submitted: Sequence[Submission]) -> dict[str, str]:
+    """The jobs of these arrays that Slurm has in its queue, with their state."""
     if not submitted:
         return {}
-    # The name comes last, as those of other jobs may hold the separator or a line break.
-    command = ["squeue", "--noheader", "--me", "--array", "--format=%K|%T|%j"]
-    found = {}
-    wanted = {submission.name for submission in submitted}
-    for line in _said(command).splitlines():
-        index, _, rest = line.strip().partition("|")
-        state, _, name = rest.partition("|")
-        if name in wanted:
-            found[name, int(index) if index.isdigit() else 0] = state
-    return found
+    lines = _said(["squeue", "--noheader", "--me", "--array", "--format=%i|%T"]).splitlines()
+    states = dict(line.strip().split("|", 1) for line in lines)
+    return {job: states[job] for submission in submitted for job in submission.files if job in states}
 
 
-def in_queue(folder: Path) -> dict[str, str]:
-    """The files of the tasks that Slurm has in its queue, with the numbers of their arrays."""
+def in_queue(folder: Path) -> dict[str, list[str]]:
+    """The jobs of a sweep that Slurm has in its queue, with their files."""
     submitted = submissions(folder)
-    queue = queued(submitted)
-    waiting = [(s.array, files) for s in submitted for i, files in enumerate(s.files) if (s.name, i) in queue]
-    return {file: array for array, files in waiting for file in files}
+    files = {job: files for submission in submitted for job, files in submission.files.items()}
+    return {job: files[job] for job in queued(submitted)}
 
 
-def cancel(submitted: Sequence[Submission]) -> int:
-    """Cancel all tasks of these submissions; returns how many were in the queue."""
-    waiting = queued(submitted)
-    for name in {name for name, _ in waiting}:
-        _said(["scancel", f"--name={name}"])
+def cancel_sweep(config: SweepConfig, out: Path | str = "checkpoints") -> int:
+    """End the jobs of a sweep that Slurm has in its queue; returns how many these were."""
+    waiting = in_queue(sweep_folder(config, out) / FOLDER)
+    if waiting:
+        _said(["scancel", *{job.partition("_")[0] for job in waiting}])
     return len(waiting)
+
+
+def _resolved(work: Work) -> Work:
+    """The same files, from whatever folder a job begins in."""
+    analyses = [
+        dataclasses.replace(analysis, run=analysis.run.resolve(), path=analysis.path.resolve())
+        for analysis in work.analyses
+    ]
+    return Work({path.resolve(): config for path, config in work.runs.items()}, analyses)
+
+
+def _write(path: Path, files: Mapping[str, Sequence[str]]) -> None:
+    """Store which job makes which files, whole or not at all."""
+    try:
+        path.with_suffix(".tmp").write_text(json.dumps(files))
+        path.with_suffix(".tmp").replace(path)
+    except OSError as error:
+        raise FileError(f"{path} cannot be written: {error.strerror}", mend(error)) from error
 
 
 def _said(command: list[str]) -> str:
@@ -239,32 +226,10 @@ def _said(command: list[str]) -> str:
 
 def _longest_array() -> int:
     with contextlib.suppress(LandscapeError):
-        if found := re.search(r"MaxArraySize\s*=\s*(\d+)", _said(["scontrol", "show", "config"])):
-            # 0 stands for a Slurm without arrays, which those of one task are not.
-            return max(1, int(found[1]))
+        if limit := re.search(r"MaxArraySize\s*=\s*(\d+)", _said(["scontrol", "show", "config"])):
+            # 0 stands for a Slurm without arrays, which those of one job are not.
+            return max(1, int(limit[1]))
     return ARRAY
-
-
-def _value(name: str, text: str) -> int | bool | str:
-    """The value of a parameter. Raises ConfigError."""
-    if name == "time":
-        return _minutes(text)
-    if text.isascii() and text.isdigit():
-        return int(text)
-    if name in _COUNTS:
-        raise ConfigError(f"slurm {name}={text} is no whole number", f"write it like {name}=1")
-    return _SWITCHES.get(text.lower(), text)
-
-
-def _minutes(text: str) -> int:
-    """A time limit as Slurm writes it, in minutes."""
-    found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text)
-    if not found:
-        raise ConfigError(f"slurm time={text} is no time", "write minutes, HH:MM:SS or D-HH:MM:SS")
-    days, first, second, third = (int(part or 0) for part in found.groups())
-    if found[1] is not None or found[4] is not None:
-        return days * 1440 + first * 60 + second + (third > 0)
-    return first + (second > 0)
 
 
 def _room() -> tuple[int, list[str]]:
@@ -274,20 +239,6 @@ def _room() -> tuple[int, list[str]]:
     devices = list(itertools.takewhile(re.compile(r"\d+|(GPU|MIG)-.+").fullmatch, named))
     cores = min(len(os.sched_getaffinity(0)), int(os.environ.get("SLURM_CPUS_PER_TASK", 1)))
     return len(devices) or cores, devices
-
-
-@contextlib.contextmanager
-def _ending_on_sigterm() -> Iterator[None]:
-    """End as Slurm asks: the workers finish a step and store it, the leases are given back."""
-
-    def end(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _submitit(module: str = "") -> Any:

@@ -1,28 +1,20 @@
-"""How far a sweep is, from its files, journals, leases and Slurm's queue; and its end before it is done."""
+"""How far a sweep is, by its files, what sweeps have claimed, Slurm's queue and the logs of its jobs."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
-import os
-import signal
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
-from landscape.config import to_json
-from landscape.errors import FileError, LandscapeError
+from landscape.errors import LandscapeError
 from landscape.files.runs import RunReader
-from landscape.jobs.jobs import is_analysed, is_complete
-from landscape.jobs.journal import JOBS, LEASES, notes
-from landscape.jobs.leases import Process, leases
-from landscape.jobs.plan import DEFINITION, SweepConfig, SweepRun, defined, sweep_folder, sweep_runs
-from landscape.jobs.slurm import Submission, cancel, queued, submissions
+from landscape.jobs.plan import SweepConfig, SweepRun, sweep_folder, sweep_runs
+from landscape.jobs.slurm import FOLDER, log_of, queued, submissions
+from landscape.jobs.work import claimant, is_analysed, is_complete
 from landscape.training.member import UNSTORED
-
-_AGAIN = "the same command resumes"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,108 +39,78 @@ class SweepStatus:
     @property
     def counts(self) -> dict[str, Counter[str]]:
         """How many files of each kind are in each state."""
-        found: dict[str, Counter[str]] = {}
+        counts: dict[str, Counter[str]] = {}
         for file in self.files:
-            found.setdefault(file.kind, Counter())[file.state] += 1
-        return found
+            counts.setdefault(file.kind, Counter())[file.state] += 1
+        return counts
 
 
 def status(config: SweepConfig, out: Path | str = "checkpoints") -> SweepStatus:
     """What is done, running, failed and waiting; a file that the sweep would refuse has failed.
 
-    Reads no file of which a journal of the same sweep says that it is done.
+    Raises LandscapeError where jobs were submitted and Slurm does not answer.
     """
     analyses = {a.name: (a.settings, "analyse" if a.refine_from is None else "refine") for a in config.analyses}
-    here = _Folder(sweep_folder(config, out), config)
-    found = []
+    slurm = _Slurm(sweep_folder(config, out) / FOLDER)
+    files = []
     for run in sweep_runs(config, out):
-        trained = here.file(run.path, "train", functools.partial(_is_trained, run))
-        found.append(trained)
+        trained = _state(run.path, "train", functools.partial(_is_trained, run), slurm)
+        files.append(trained)
         for name, path in run.hessian.items():
             settings, kind = analyses[name]
-            has_run = trained.state == "done"
-            is_done = functools.partial(is_analysed, run.path, settings, path, has_run)
-            found.append(here.file(path, kind, is_done, has_run))
-    return SweepStatus(found)
+            is_done = functools.partial(is_analysed, run.path, settings, path, trained.state == "done")
+            files.append(_state(path, kind, is_done, slurm))
+    return SweepStatus(files)
 
 
 def _is_trained(run: SweepRun) -> bool:
-    """As `is_trained`, of a file that exists, whose rows are not read."""
+    """As `is_trained`, of a file whose rows are not read."""
+    if not run.path.exists():
+        return False
     with RunReader(run.path) as reader:
         return is_complete(reader, run.config, UNSTORED)
 
 
-def stop(config: SweepConfig, out: Path | str = "checkpoints") -> str:
-    """End a sweep: its tasks in Slurm, and the process on this machine that runs it; says what was ended.
+class _Slurm:
+    """What was submitted of a sweep: the latest job by file, and Slurm's queue."""
 
-    Raises FileError where it runs on another machine without Slurm.
-    """
-    folder = sweep_folder(config, out) / JOBS
-    ended, elsewhere = [], []
-    if count := cancel(submissions(folder)):
-        ended.append(f"{count:,} tasks of Slurm")
-    for process in {process for _, process in leases(folder / LEASES) if not process.task and not process.has_ended}:
-        if process.is_here:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process.pid, signal.SIGINT)
-            ended.append(str(process))
-        else:
-            elsewhere.append(str(process))
-    if elsewhere:
-        raise FileError(f"{folder.parent} is being written by {elsewhere[0]}", "stop it there")
-    return f"cancelled: {', '.join(ended)}" if ended else "nothing of this sweep is running"
-
-
-class _Folder:
-    """The folder of a sweep, read once."""
-
-    def __init__(self, folder: Path, config: SweepConfig) -> None:
-        jobs = folder / JOBS
-        self.is_same = False
-        with contextlib.suppress(LandscapeError):
-            self.is_same = to_json(defined(folder)) == to_json(config)
-        self.folder = jobs
-        self.there = set(os.listdir(folder)) if folder.is_dir() else set()
-        self.notes = notes(jobs)
-        self.leases = {name: process for name, process in leases(jobs / LEASES) if name != DEFINITION}
-        self.tasks: dict[str, tuple[Submission, int]] = {}
-        submitted = submissions(jobs)
-        for submission in submitted:
-            for index, files in enumerate(submission.files):
-                self.tasks.update(dict.fromkeys(files, (submission, index)))
+    def __init__(self, folder: Path) -> None:
+        self.folder, submitted = folder, submissions(folder)
+        self.jobs = {file: job for s in submitted for job, files in s.files.items() for file in files}
         self.queue = queued(submitted)
-        self.live = {s.task(index) for s in submitted for index in range(len(s.files)) if (s.name, index) in self.queue}
 
-    def file(self, path: Path, kind: str, is_done: Callable[[], bool], has_run: bool = True) -> FileStatus:
-        """The status of one file. is_done: reads it; has_run: whether the run of an analysis is done."""
-        note, process, task = self.notes.get(path.name), self.leases.get(path.name), self.tasks.get(path.name)
-        if task and note and task[0].attempt > note.attempt:
-            note = None
-        log = str(task[0].log(self.folder, task[1])) if task and task[0].array else ""
-        noted = bool(note and note.state == "done")
-        refusal = None
-        try:
-            if path.name in self.there and (noted and self.is_same and has_run and not process or is_done()):
-                where, said = (note.where, note.log) if note and noted else ("", "")
-                return FileStatus(str(path), kind, "done", where, log=said)
-        except LandscapeError as error:
-            refusal = error
-        if process and self._lives(process):
-            return FileStatus(str(path), kind, "running", str(process), log=log)
-        if task and (state := self.queue.get((task[0].name, task[1]))):
-            where = f"Slurm job {task[0].task(task[1])}, {state.lower()}"
-            return FileStatus(str(path), kind, "waiting", where, log=log)
-        if refusal:
-            return FileStatus(str(path), kind, "failed", "", str(refusal), refusal.hint)
-        if note and not noted:
-            return FileStatus(str(path), kind, note.state, note.where, note.reason, note.hint, note.log)
-        if process:
-            return FileStatus(str(path), kind, "failed", str(process), "its process ended", _AGAIN, log)
-        if task and log and not note:
-            where = f"Slurm job {task[0].task(task[1])}"
-            return FileStatus(str(path), kind, "failed", where, "the job ended before it was done", _AGAIN, log)
-        return FileStatus(str(path), kind, "waiting")
+    @functools.cache  # noqa: B019
+    def failures(self, job: str) -> dict[str, tuple[str, str]] | None:
+        """Reason and hint by file, as a job that has ended has printed them; None without a log."""
+        log = log_of(self.folder, job)
+        if not log.is_file():
+            return None
+        lines = log.read_text(errors="replace").splitlines()
+        failures = {}
+        for line, after in zip(lines, [*lines[1:], ""], strict=True):
+            path, _, reason = line.removeprefix("error: ").partition(": ")
+            if line.startswith("error: "):
+                failures[Path(path).name] = reason, after.removeprefix("hint: ")
+        return failures
 
-    def _lives(self, process: Process) -> bool:
-        """Whether a process is not known to have ended."""
-        return not process.has_ended and (not process.task or process.task in self.live)
+
+def _state(path: Path, kind: str, is_done: Callable[[], bool], slurm: _Slurm) -> FileStatus:
+    """The status of one file. is_done: reads it."""
+    here = functools.partial(FileStatus, str(path), kind)
+    try:
+        if is_done():
+            return here("done")
+    except LandscapeError as error:
+        return here("failed", "", str(error), error.hint)
+    job = slurm.jobs.get(path.name, "")
+    where = f"Slurm job {job}" if job else ""
+    log = str(log_of(slurm.folder, job)) if job else ""
+    if process := claimant(path):
+        return here("running", where or process, log=log)
+    if job in slurm.queue:
+        return here("waiting", f"{where}, {slurm.queue[job].lower()}", log=log)
+    failures = slurm.failures(job) if job else None
+    if failures is None:
+        return here("waiting")
+    reason, hint = failures.get(path.name, ("the job ended before it was done", "the same command resumes"))
+    return here("failed", where, reason, hint, log)

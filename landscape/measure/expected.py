@@ -51,16 +51,12 @@ class Blocks(contextlib.AbstractContextManager["Blocks"]):
     def show(self, block: str, done: bool, step: int | None = None) -> None:
         """Show the block being measured, and count it when it is done."""
         if done:
-            self.count([block])
+            self._done += 1
+            self._bar.set_postfix(done=f"{self._done}/{self._count}", refresh=False)
+            self._bar.update(self._shares[block])
         at = {} if step is None else {"step": step}
         what = {"then": "pairs"} if self._done == self._count else {"block": block}
         self._bar.set_postfix(**at, **what, done=f"{self._done}/{self._count}")
-
-    def count(self, blocks: Collection[str]) -> None:
-        """Count blocks that are done."""
-        self._done += len(blocks)
-        self._bar.set_postfix(done=f"{self._done}/{self._count}", refresh=False)
-        self._bar.update(sum(self._shares[block] for block in blocks))
 
     def __exit__(self, *_: object) -> None:
         self._bar.close()

@@ -29,14 +29,13 @@ from landscape.measure.expected import Blocks
 from landscape.measure.fields import unlike
 from landscape.measure.measurement import Measurement
 from landscape.measure.parallel import Origin, Part, Task, measure, measured, processes, tracked
-from landscape.measure.parts import has_parts, parts, remove_parts
 from landscape.models import spread
 from landscape.models.choice import in_order
 from landscape.models.factory import SEED, Source, unlike_problem, unlike_source
 from landscape.models.problem import Problem
 from landscape.progress import clock
 from landscape.provenance import provenance
-from landscape.ranks.group import Ranks
+from landscape.ranks import Ranks
 from landscape.workers import Workers
 
 Analysis = TypeVar("Analysis", bound=AnalysisConfig)
@@ -63,8 +62,8 @@ def analyse(
     bit, except the tracking of a step with a new predecessor. Any other file in the way is an error unless
     `overwrite`. fsync: sync every step to disk. jobs: checkpoints of dense blocks measured at once, each in a
     process of one thread, with the same file for any number; None: one per core, as far as memory allows; 0: none but
-    this process. ranks: those that the samples are spread over, of which this is the first; it needs `follow` in the
-    others. Raises LandscapeError.
+    this process. ranks: those that the samples are spread over, of which this is the first, within `taking` its part;
+    the others `follow`. Raises LandscapeError.
     """
     run, config = as_path(run), HessianConfig() if config is None else config
     require_config(config, HessianConfig)
@@ -88,45 +87,39 @@ def analyse(
             plan = make_plan(found, chosen, config.blocks)
             same = found and all(found.attrs.get(name) == value for name, value in attrs.items() if name != "config")
             if found and found.attrs["status"] == "complete" and same and not plan.todo:
+                if ranks:
+                    ranks.broadcast()
                 return found
             measurement = Measurement(problem, config)
-            if source:
-                measurement.require_sound(reader.checkpoint(min(plan.todo, default=chosen[0])))
+            first = min(plan.todo, default=chosen[0]) if source else None
+            if ranks:
+                ranks.broadcast((config, first))
+            if first is not None:
+                measurement.require_sound(reader.checkpoint(first))
             attrs = written_attrs(reader, config, found, str(problem.device), source)
             if ranks:
-                attrs |= {"world_size": ranks.size, "backend": ranks.backend(problem.device)}
+                attrs |= {"world_size": ranks.size, "backend": "nccl" if problem.device.type == "cuda" else "gloo"}
             with open_writer(out, attrs, len(plan.steps), *measurement.layout(), found, fsync) as writer:
                 preparing.close()
                 tasks = _tasks(reader, source, plan, HessianReader(out))
+                if ranks:
+                    ranks.broadcast(tasks)
                 _measure(reader, measurement, plan, tasks, writer, quiet, jobs)
                 writer.finish("complete")
-                remove_parts(out)
     return HessianReader(out)
 
 
-def follow(run: Path, config: HessianConfig, ranks: Ranks) -> int:
-    """Do the part of a rank that is not the first in its `analyse`; returns the exit code that the first one sends."""
+def follow(run: Path, config: HessianConfig, ranks: Ranks) -> None:
+    """Do the part of a rank that is not the first in its `analyse`: the same measurements, which it does not keep."""
     with RunReader(run) as reader:
         problem, _ = spread.opened(reader, config, ranks)
-        return problem.serve()
-
-
-def new_tasks(run: Path, config: HessianConfig, out: Path, overwrite: bool) -> tuple[HessianConfig, list[Task], bool]:
-    """What `analyse` would measure of steps that the file does not have: settings of the whole file, and a task each.
-
-    Last, whether it would do anything at all. Raises as `analyse`.
-    """
-    with RunReader(run) as reader:
-        chosen = finite_steps(reader, choose_steps(reader, config.steps, config.num_steps))
-        problem, source = models.opened(reader, config)
-        found = existing(out, reader, config, overwrite, source)
-        config = joined(config, problem, found)
-        Measurement(problem, config)
-        plan = make_plan(found, chosen, config.blocks)
-        new = {step: _origin(reader, step, source) for step in plan.todo if not (found and step in found.steps)}
-    blocks = frozenset(config.blocks)
-    tasks = [Task(step, origin, blocks, plan.again(step), None, False) for step, origin in new.items()]
-    return config, tasks, bool(plan.todo)
+        if begun := ranks.broadcast():
+            joint, first = begun
+            measurement = Measurement(problem, joint)
+            if first is not None:
+                measurement.require_sound(reader.checkpoint(first))
+            for task in ranks.broadcast():
+                measured(reader, measurement, task)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,9 +168,7 @@ def _measure(
     todo = [task.blocks for task in tasks]
     losses: dict[int, tuple[float, float]] = {}
     with Blocks(measurement, todo, count, quiet) as progress, contextlib.ExitStack() as stack:
-        if from_jobs := has_parts(writer.path):
-            done = parts(writer.path, reader, measurement, tasks)
-        elif count:
+        if count:
             calls = [(reader.path, measurement.config, task) for task in tasks]
             workers = stack.enter_context(Workers(count))
             done = workers.results(measure, calls, lambda told: progress.show(*told))
@@ -187,8 +178,6 @@ def _measure(
             else:
                 measurement.progress = functools.partial(progress.show, step=task.step)
                 rows = measured(reader, measurement, task)
-            if from_jobs:
-                progress.count(task.blocks)
             if rows is None:
                 continue
             rows["/"] |= {"previous_step": plan.previous(task.step), "checkpoint_crc32": task.origin.record}
@@ -233,7 +222,7 @@ def existing(
     if not wrong and found.damage:
         wrong = f"rows fail their checksums: {found.damage}"
     # As an analysis leaves it that was refused at its first step; it has nothing to lose.
-    is_empty = not (found.steps or found.search or found.damage or has_parts(out))
+    is_empty = not (found.steps or found.search or found.damage)
     if wrong and not (overwrite or is_empty):
         raise FileError(f"{out}: {wrong}", REPLACE)
     if wrong or not source:

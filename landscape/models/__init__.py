@@ -63,14 +63,11 @@ def of_run(reader: RunReader, device: str = "auto", chunk_size: int = 8192) -> P
     Raises DeviceError for a device that is not available, FileError for a file that contradicts its config, and for
     parameters that did not learn from its data.
     """
-    from landscape.curvature.part import taken
     from landscape.models.fields import read_problem
     from landscape.models.fit import require_own_data
 
     problem = of_config(*read_problem(reader), device, chunk_size)
-    # A part of the samples has another loss.
-    if taken() is None:
-        require_own_data(problem, reader)
+    require_own_data(problem, reader)
     return problem
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
@@ -13,9 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers.apart import SERVER
-
-SOON = 600.0
-"""Seconds in which ranks that lost one end on any machine; left alone they wait for ever."""
+from torch.distributed import TCPStore
 
 
 class Crew:
@@ -40,11 +37,10 @@ def started(
     folder: Path, size: int, work: Callable[..., None], *what: Any, env: Mapping[int, Mapping[str, str]] | None = None
 ) -> Iterator[Crew]:
     """`work(*what)` in `size` processes; env: what more the environment of a rank holds."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     crew = Crew(folder, size)
-    given = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    given = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
+    given["TORCHELASTIC_USE_AGENT_STORE"] = "True"
     for rank in range(size):
         own = {**given, "RANK": str(rank), "LOCAL_RANK": str(rank), **(env or {}).get(rank, {})}
         crew.processes.append(SERVER.Process(target=_enter, args=(folder, rank, own, work, what)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import os
 import subprocess
@@ -27,6 +28,7 @@ from landscape.curvature.operators import HessianOperator
 from landscape.curvature.part import Part, taking
 from landscape.errors import ArgumentError
 from landscape.files.hessians import HessianReader
+from landscape.ranks import joined, launched
 
 ROOT = Path(__file__).parents[2]
 COSTS = {"seconds", "num_products", "checkpoint_crc32"}
@@ -267,26 +269,33 @@ X, Y = torch.randn(6, 3, generator=torch.Generator().manual_seed(0)), torch.aran
 NET = torch.nn.Linear(3, 4)
 
 
-def part(rank: int, size: int, count: int, **more: Any) -> Objective:
-    """What a rank has of an objective over so many samples."""
-    with taking(Part(rank, size)):
-        return Objective(NET, X[:count], Y[:count], **more).spread(count)
+def tied(count: int) -> None:
+    """Three ranks refuse a loss that ties so many samples together, and take one that does not."""
+    ranks = launched()
+    with joined(ranks), taking(Part(ranks.rank, ranks.size)):
+        loose = Objective(NET, X[:count], Y[:count], weight_decay=0.5)
+        assert loose.value(dict(NET.named_parameters())) == pytest.approx(expected(count), rel=1e-12)
+        HessianOperator(loose, dict(NET.named_parameters()))
+        bound = Objective(NET, X[:count], Y[:count], lambda z, y: cross_entropy(z - z.mean(0), y))
+        with pytest.raises(ArgumentError, match="the loss of a batch changes by") as told:
+            HessianOperator(bound, dict(NET.named_parameters()))
+        assert "in one process" in told.value.hint
 
 
+def expected(count: int) -> float:
+    """The objective by torch alone, with weight decay."""
+    x, net = X[:count].double(), copy.deepcopy(NET).double()
+    decay = sum(float(p.square().sum().detach()) for p in net.parameters()) / 4
+    return float(torch.nn.functional.cross_entropy(net(x), Y[:count]).detach()) + decay
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [3, 6])
-def test_samples_that_are_tied_together_are_refused(count: int) -> None:
-    """Also where each rank has one of them, which would not show it."""
-    tied = part(0, 3, count, loss=lambda z, y: cross_entropy(z - z.mean(0), y))
-    with pytest.raises(ArgumentError, match="the loss of a batch changes by") as told:
-        HessianOperator(tied, dict(NET.named_parameters()))
-    assert "in one process" in told.value.hint
-    HessianOperator(part(0, 3, count), dict(NET.named_parameters()))
-
-
-def test_only_rank_0_counts_weight_decay() -> None:
-    """Whatever the objective of a user's own problem has of it."""
-    found = sum(part(rank, 3, 6, weight_decay=0.5).own_value(dict(NET.named_parameters())) for rank in range(3))
-    assert float(found) == pytest.approx(Objective(NET, X, Y).value(dict(NET.named_parameters())), rel=1e-12)
+def test_samples_that_are_tied_together_are_refused(count: int, tmp_path: Path) -> None:
+    """Also where each rank has one of them, which would not show it; weight decay counts once."""
+    with started(tmp_path, 3, tied, count) as crew:
+        crew.join()
+    assert (crew.codes, crew.said()) == ([0] * 3, "")
 
 
 def seen(scale: float, weight: float, start: int) -> list[str]:
@@ -320,7 +329,7 @@ def test_batches_that_can_be_read_once_are_refused() -> None:
     ("argv", "error"),
     [
         (["train", "--out", "x.h5"], "landscape train is for one process; 2 were started"),
-        (["hessian", "run.h5", "--jobs", "2"], "executor slurm and jobs are for one process"),
+        (["hessian", "run.h5", "--jobs", "2"], "jobs are for one process"),
     ],
 )
 def test_what_ranks_do_not_do(

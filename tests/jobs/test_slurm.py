@@ -1,4 +1,4 @@
-"""A sweep through a real Slurm: arrays, kills, cancels, and the same command again."""
+"""Sweeps through a real Slurm of one node."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ from helpers.faults import everything, served_hessian
 from helpers.sweeps import SHORT, arguments, descendants, wait_for
 
 from landscape.cli import main as cli
-from landscape.config import TrainConfig
-from landscape.jobs.jobs import Training
 from landscape.jobs.plan import SweepConfig, sweep_runs
-from landscape.jobs.slurm import cancel, in_queue, queued, submissions, submit
+from landscape.jobs.slurm import submissions
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
+
 SWEEP: dict[str, Any] = {
     "name": "shapes",
     "train": {**SHORT, "steps": 600, "checkpoint_every": 40, "dtype": "float64"},
@@ -43,7 +42,7 @@ def slurm(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
 def test_the_files_are_those_of_the_local_executor(
     slurm: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """12 runs and 12 analyses in arrays; a process and a worker are killed, a task is cancelled, and all is resumed."""
+    """12 runs with 12 analyses, 4 a job: a job, a worker and a job that waits are ended, and all is resumed."""
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
     ours.mkdir()
     theirs.mkdir()
@@ -53,39 +52,38 @@ def test_the_files_are_those_of_the_local_executor(
         assert cli.run([*argv, *more]) == 0
         return capsys.readouterr().out
 
-    def files() -> list[dict[str, str]]:
+    def listed() -> list[dict[str, str]]:
         return json.loads(command("--status", "--json"))["files"]
 
     def ended() -> bool:
         return not said(slurm, "squeue", "--noheader")
 
-    assert re.fullmatch(r"(submitted: Slurm job \d+, tasks: 3, files: 12\n){2}", command())
+    assert re.fullmatch(r"submitted: Slurm array \d+, jobs: 3, files: 24\n", command())
     assert command() == "nothing to submit: everything is done or in Slurm's queue\n"
 
     def running() -> dict[str, str]:
-        return {file["where"]: file["path"] for file in files() if file["state"] == "running"}
+        return {file["where"]: file["path"] for file in listed() if file["state"] == "running"}
 
     wait_for(lambda: len(running()) == 2, 0.3)
-    (one, first), (two, second) = running().items()
-    os.kill(int(re.findall(r"pid (\d+)", one)[0]), signal.SIGKILL)
-    pid = int(re.findall(r"pid (\d+)", two)[0])
-    wait_for(lambda: bool(workers(pid)))
-    for worker in workers(pid):
-        os.kill(worker, signal.SIGKILL)
-    array = two.rpartition(" ")[2].partition("_")[0]
-    said(slurm, "scancel", f"{array}_2")
+    (one, first), (two, second) = sorted(running().items())
+    killed, worker = ([pid for pid in tasks() if job_of(pid) == where.split()[-1]][0] for where in (one, two))
+    os.kill(killed, signal.SIGKILL)
+    wait_for(lambda: bool(workers(worker)))
+    for process in workers(worker):
+        os.kill(process, signal.SIGKILL)
+    said(slurm, "scancel", two.split()[-1].partition("_")[0] + "_2")
     wait_for(ended, 0.3)
-    found = {file["path"]: file for file in files()}
-    assert found[first]["state"] == found[second]["state"] == "failed"
-    assert found[first]["reason"] in ("its process ended", "the job ended before it was done")
-    assert found[second]["reason"] == "its process ended with exit code -9"
-    assert Path(found[second]["log"]).exists()
+    files = {file["path"]: file for file in listed()}
+    assert files[first]["state"] == files[second]["state"] == "failed"
+    assert files[first]["reason"] == "the job ended before it was done"
+    assert files[second]["reason"] == "its process ended with exit code -9"
+    assert Path(files[second]["log"]).exists()
     assert f"failed: {second}: its process ended with exit code -9" in command("--status")
-    assert sum(file["state"] == "done" for file in found.values()) < 24
+    assert sum(file["state"] == "done" for file in files.values()) < 24
 
     assert command().startswith("submitted: ")
     wait_for(ended, 0.3)
-    assert {file["state"] for file in files()} == {"done"}
+    assert [file for file in listed() if file["state"] != "done"] == []
     assert command() == "nothing to submit: everything is done or in Slurm's queue\n"
 
     assert cli.run(arguments(theirs, SWEEP)) == 0
@@ -95,38 +93,56 @@ def test_the_files_are_those_of_the_local_executor(
         assert served_hessian(mine.hessian[""]) == served_hessian(local.hessian[""])
     left = {path.name for path in (ours / "shapes").iterdir()} - {path.name for path in (theirs / "shapes").iterdir()}
     assert left == {".jobs"}
-    assert not list((ours / "shapes/.jobs").glob("leases/*"))
 
 
 @pytest.mark.long
-def test_names_of_jobs(slurm: dict[str, str], tmp_path: Path) -> None:
-    """Tasks of ours are found and cancelled whatever the file or another job of the user is called."""
-    others = ["a|b", "x\n0|PENDING", "%j \\'|"]
+def test_what_waits_is_cancelled(slurm: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """More jobs than an array takes, in a folder with a difficult name, beside other jobs of the user, which stay."""
+    folder = tmp_path / 'it\'s "my" é,sweep'
+    folder.mkdir()
+    others = ["a|b", "x\n0|PENDING", "landscape-shapes"]
     numbers = [said(slurm, "sbatch", "--parsable", "--hold", "--wrap=true", f"--job-name={name}") for name in others]
-    waits = {"dependency": f"afterany:{numbers[0].strip()}"}
-    jobs = [Training({tmp_path / name: TrainConfig()}) for name in ("a.h5", "b.h5")]
-    for name in ("a|b.hessian", 'it\'s "my" run\\c', "x\ny,é%j"):
-        ours = submit([jobs], tmp_path / "jobs", 1, name, 1, waits)
-        assert set(queued(ours).values()) == {"PENDING"}
-        assert in_queue(tmp_path / "jobs").keys() == {"a.h5", "b.h5"}
-        assert cancel(ours) == 2
-        wait_for(lambda ours=ours: not queued(ours))
+    held = ["--slurm", f"dependency=afterany:{numbers[0].strip()}"]
+    argv = [*arguments(folder, SWEEP)[:-2], "--executor", "slurm", *held]
+    assert cli.run(argv) == 0
+    assert re.fullmatch(
+        r"submitted: Slurm array \d+, jobs: 11, files: 22\nsubmitted: Slurm array \d+, jobs: 1, files: 2\n",
+        capsys.readouterr().out,
+    )
+    assert len(submissions(folder / "shapes/.jobs")) == 2
+    assert cli.run([*argv, "--overwrite"]) == 1
+    assert "Slurm has 24 files of this sweep in its queue\nhint: end it with --cancel first" in capsys.readouterr().err
+    assert cli.run([*argv, "--status"]) == 0
+    assert capsys.readouterr().out.count(", pending") == 24
+    assert cli.run([*argv, "--cancel"]) == 0
+    assert capsys.readouterr().out == "cancelled: 12 jobs\n"
+    wait_for(lambda: len(said(slurm, "squeue", "--noheader", "--array", "--format=%i").split()) == len(others))
+    assert cli.run([*argv, "--cancel"]) == 0
+    assert capsys.readouterr().out == "Slurm has no job of this sweep in its queue\n"
 
 
-@pytest.mark.long
-def test_analyses_that_are_added_wait_for_the_runs_in_the_queue(slurm: dict[str, str], tmp_path: Path) -> None:
-    """Of Slurm itself, beside what the user has them wait for."""
-    held = said(slurm, "sbatch", "--parsable", "--hold", "--wrap=true").strip()
-    options = ["--executor", "slurm", "--pack", "4", "--slurm", "cpus=1", "time=10", f"dependency=afterany:{held}"]
-    for analyses in ([], SWEEP["hessian"]):
-        assert cli.run([*arguments(tmp_path, {**SWEEP, "hessian": analyses})[:-2], *options]) == 0
-    runs, added = sorted(submissions(tmp_path / "shapes/.jobs"), key=lambda submission: int(submission.array))
-    waits = set(said(slurm, "squeue", "--noheader", f"--jobs={added.array}", "--format=%E").split())
-    assert len(waits) == 1
-    assert set(re.findall(r"\d+(?=_|\(|,|$)", waits.pop())) >= {held, runs.array}
-    cancel([runs, added])
+def tasks() -> list[int]:
+    """The processes that submitit starts for jobs, not the srun that started them."""
+    numbers = map(int, filter(str.isdigit, os.listdir("/proc")))
+    return [pid for pid in numbers if "submitit.core._submit" in line_of(pid) and "srun" not in line_of(pid)]
+
+
+def line_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
+
+
+def job_of(pid: int) -> str:
+    """The job that a process belongs to, by its environment; "" for none."""
+    try:
+        env = dict(e.split("=", 1) for e in Path(f"/proc/{pid}/environ").read_text().split("\0") if "=" in e)
+    except OSError:
+        return ""
+    return f"{env['SLURM_ARRAY_JOB_ID']}_{env['SLURM_ARRAY_TASK_ID']}" if "SLURM_PROCID" in env else ""
 
 
 def workers(pid: int) -> list[int]:
-    """The workers of a task, without the process that cleans up after them."""
-    return [p for p in descendants(pid) if "spawn_main" in Path(f"/proc/{p}/cmdline").read_text()]
+    """The workers of a job, without the process that cleans up after them."""
+    return [p for p in descendants(pid) if "spawn_main" in line_of(p)]

@@ -132,9 +132,6 @@ def test_a_file_in_the_way(whole: Path, tmp_path: Path, capsys: pytest.CaptureFi
     said = capsys.readouterr().err
     assert f"{runs[3].hessian['end']}: it was made with k 10, not 3" in said
     assert "hint: move it away, and the sweep makes it again" in said
-    with sole_writer(tmp_path / "long"):
-        assert cli.run(arguments(tmp_path, LONG)) == 1
-    assert f"{tmp_path / 'long'} is being written by another process" in capsys.readouterr().err
 
 
 @pytest.mark.long

@@ -19,8 +19,8 @@ from landscape.cli import main as cli
 from landscape.errors import FileError
 from landscape.files.inspect import inspect
 from landscape.files.writing import owner
-from landscape.jobs.jobs import Training
 from landscape.jobs.plan import SweepConfig, sweep_runs
+from landscape.jobs.work import Training
 
 
 def same_sweep(folder: Path, whole: Path) -> None:
@@ -66,7 +66,6 @@ def test_the_same_command_finishes_it(number: signal.Signals, status: str, whole
     wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
     begun = {run.path: inspect(run.path) for run in runs if run.path.exists()}
     assert begun[runs[0].path].status == status
-    assert number == signal.SIGKILL or not list(tmp_path.rglob("*.lock"))
     assert not all(path.exists() for path in hessian)
     assert cli.run(arguments(tmp_path, LONG)) == 0
     same_sweep(tmp_path, whole)

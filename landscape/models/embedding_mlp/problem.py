@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from landscape.choices.activations import ACTIVATIONS
 from landscape.config import TrainConfig
 from landscape.curvature.operators import Block, Directions, Spanned
+from landscape.curvature.part import taken
 from landscape.models.embedding_mlp.blocks import BALANCED, BLOCKS, DEFAULT_BLOCKS, PAIRS, PARAMETERS, PARTS
 from landscape.models.embedding_mlp.closed_form import ClosedForm, EmbeddingMLP, TableMLP
 from landscape.models.embedding_mlp.gauge import GaugeTangent, SoftmaxShift, Together, Unseen, unseen_inputs
@@ -200,7 +201,12 @@ class MLPStructure:
 
     def operator(self) -> Block:
         """The Hessian by products derived by hand."""
-        return EmbeddingHessian(self._passes, self.decay)
+        if not (part := taken()):
+            return EmbeddingHessian(self._passes, self.decay)
+        # The mean over all samples is that of the ranks' means, weighed by what each has; so is its decay.
+        own = MLPStructure(self.problem.part(part), self.params, self.decay)
+        share = len(own.problem.tokens) / len(self.problem.tokens)
+        return EmbeddingHessian(own._passes, self.decay, over=lambda images: part.total(share * images))
 
     def dense(self, names: Sequence[str], gauss_newton: bool = False) -> Tensor | None:
         """A block in closed form (theory.md, section 4); None for a bias without its matrix, which is far larger."""

@@ -135,13 +135,19 @@ _TOGETHER = 1 << 19
 class EmbeddingHessian:
     """Blocks of the Hessian of mean cross-entropy for logits = V phi(sum_k T_k[x_k] + b1) + b2, plus decay.
 
-    Rows and columns are those of `rows` and `cols`, names in their order; by default all.
+    Rows and columns are those of `rows` and `cols`, names in their order; by default all. over: makes of the products
+    over the samples of one rank those over all.
     """
 
     def __init__(
-        self, passes: Passes, decay: float = 0.0, rows: Iterable[str] | None = None, cols: Iterable[str] | None = None
+        self,
+        passes: Passes,
+        decay: float = 0.0,
+        rows: Iterable[str] | None = None,
+        cols: Iterable[str] | None = None,
+        over: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
-        self.passes, self._decay, params = passes, decay, passes.params
+        self.passes, self._decay, self._over, params = passes, decay, over, passes.params
         self.rows = list(params if rows is None else rows)
         self.cols = self.rows if cols is None else list(cols)
         self.shape = (sum(params[n].numel() for n in self.rows), sum(params[n].numel() for n in self.cols))
@@ -149,7 +155,7 @@ class EmbeddingHessian:
 
     def block(self, rows: Sequence[str], cols: Sequence[str] | None = None) -> EmbeddingHessian:
         """The block that maps perturbations of `cols` (default: `rows`) to gradients of `rows`."""
-        return EmbeddingHessian(self.passes, self._decay, rows, cols)
+        return EmbeddingHessian(self.passes, self._decay, rows, cols, self._over)
 
     @property
     def T(self) -> EmbeddingHessian:
@@ -159,11 +165,15 @@ class EmbeddingHessian:
     def __matmul__(self, vectors: Tensor) -> Tensor:
         if vectors.ndim == 1:
             return (self @ vectors[:, None])[:, 0]
+        images = self._product(vectors)
+        return self._over(images) if self._over else images
+
+    def _product(self, vectors: Tensor) -> Tensor:
         params, m = self.passes.params, vectors.shape[1]
         if m == 0:
             return vectors.new_zeros(self.shape[0], 0)
         if m > self.passes.width:
-            return torch.cat([(self @ v).T for v in vectors.split(self.passes.width, dim=1)]).T
+            return torch.cat([self._product(v).T for v in vectors.split(self.passes.width, dim=1)]).T
         pieces = vectors.T.split([params[n].numel() for n in self.cols], dim=1)
         directions = {n: v.reshape(m, *params[n].shape) for n, v in zip(self.cols, pieces, strict=True)}
         passes = self.passes.again() if is_rounding_randomly() else self.passes

@@ -1,4 +1,4 @@
-"""The jobs of a sweep: train runs side by side, analyse one, refine a point of one.
+"""The jobs of a sweep: train runs side by side, analyse one. One process at a time does a job, on any machine.
 
 A job is idempotent: it resumes what another process left, and one that is done is done at once.
 """
@@ -8,30 +8,43 @@ from __future__ import annotations
 import abc
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Sequence, Set
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence, Set
 from pathlib import Path
 from typing import Self
 
+from filelock import SoftFileLease, Timeout
+
 from landscape import models
 from landscape.config import AnalysisConfig, HessianConfig, TrainConfig
-from landscape.errors import FileError
+from landscape.errors import FileError, LandscapeError, complain, mend
 from landscape.files.files import REPLACE, output, refuse_existing
 from landscape.files.hessians import HessianReader
 from landscape.files.runs import RETRAIN, RunReader
-from landscape.files.writing import leased
 from landscape.jobs.plan import SweepAnalysis
 from landscape.measure.critical import refine
 from landscape.measure.hessian import analyse, choose_steps, existing, make_plan
 from landscape.models.choice import in_order
 from landscape.training.loop import train_ensemble
 from landscape.training.member import difference
+from landscape.workers import Reason, Workers
 
 IN_THE_WAY = "use --overwrite to start the sweep anew, or another --out"
+EXPIRY = 600.0
+"""Seconds without a sign of life after which another machine's claim to an output ends.
+
+Signs come from a thread of the claimant, which some calls of LAPACK hold up for minutes. A process of this machine that
+has ended is seen at once.
+"""
 _AGAIN = "move it away, and the sweep makes it again, or use another --out"
+_BUSY = "wait for it; the same command does what is left"
+_POLL = 0.5
+"""Seconds between two looks at a claim that is waited for."""
 
 
 class Job(abc.ABC):
-    """Work that ends in files, each of which has a lease of its own."""
+    """Work that ends in files, each of which one process claims at a time."""
 
     @property
     @abc.abstractmethod
@@ -42,13 +55,9 @@ class Job(abc.ABC):
     def execute(self) -> None:
         """Do the work. Raises LandscapeError."""
 
-    def waits_for(self) -> Path | None:
-        """A file that has to be finished first, and is not."""
-        return None
-
-    def split(self) -> Sequence[Job]:
-        """The same work in smaller jobs, of which only the failing ones fail; empty if there are none."""
-        return ()
+    def members(self) -> Sequence[Job]:
+        """The same work in the smallest jobs."""
+        return (self,)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,8 +70,8 @@ class Training(Job):
     def outputs(self) -> tuple[Path, ...]:
         return tuple(self.runs)
 
-    def split(self) -> list[Self]:
-        return [type(self)({path: config}) for path, config in self.runs.items()] if len(self.runs) > 1 else []
+    def members(self) -> list[Self]:
+        return [type(self)({path: config}) for path, config in self.runs.items()]
 
     def execute(self) -> None:
         for summary in train_ensemble(self.runs, resume=True, quiet=True):
@@ -84,13 +93,6 @@ class Analysis(Job):
     def outputs(self) -> tuple[Path, ...]:
         return (self.path,)
 
-    def waits_for(self) -> Path | None:
-        if self.run.exists():
-            with RunReader(self.run) as reader:
-                if reader.attrs["status"] == "complete":
-                    return None
-        return self.run
-
     def execute(self) -> None:
         settings = self.analysis.settings
         if is_analysed(self.run, settings, self.path, is_trained=True):
@@ -101,10 +103,82 @@ class Analysis(Job):
             refine(self.run, self.analysis.refine_from, settings, self.path, resume=True, quiet=True)
 
 
-def execute(job: Job) -> None:
-    """Do a job in this process, which holds the leases on its outputs."""
-    with leased(map(output, job.outputs)), _sparing():
-        job.execute()
+def work_off(jobs: Sequence[Job], pool: Workers | None) -> Iterator[tuple[Job, Reason | None]]:
+    """Do jobs in the processes of a pool, without one in this process; yields each as it ends, and why it failed.
+
+    What another process works on comes last, and is waited for. A group of which a member fails comes last as well, one
+    by one, so that only this member fails.
+    """
+    last: list[Job] = []
+    for job, reason in _executed(((job, False) for job in jobs), pool):
+        if reason and (len(job.outputs) > 1 or reason[1] == _BUSY):
+            last += job.members()
+        else:
+            yield job, reason
+    yield from _executed(((job, True) for job in last), pool)
+
+
+def _executed(calls: Iterable[tuple[Job, bool]], pool: Workers | None) -> Iterator[tuple[Job, Reason | None]]:
+    if pool:
+        for reason, job, _ in pool.run(execute, calls):
+            yield job, reason
+        return
+    for job, waits in calls:
+        # Any other error is a defect, at which a debugger can stop.
+        reason = None
+        try:
+            execute(job, waits)
+        except LandscapeError as error:
+            reason = str(error), error.hint
+        yield job, reason
+
+
+def execute(job: Job, waits: bool) -> None:
+    """Do a job, whose outputs no other process may claim; waits: for those that one has, instead of FileError."""
+    with contextlib.ExitStack() as stack:
+        # All processes claim in the same order, so that no two wait for each other.
+        for path in sorted(job.outputs):
+            stack.enter_context(claimed(path, waits))
+        with _sparing():
+            job.execute()
+
+
+@contextlib.contextmanager
+def claimed(path: Path, waits: bool = False) -> Iterator[None]:
+    """Keep other sweeps, on machines that share the folder, from an output. Raises FileError if one has it."""
+    claim = _claim(path)
+    try:
+        claim.acquire(timeout=-1 if waits else 0, poll_interval=_POLL)
+    except Timeout as error:
+        raise FileError(f"{path} is being written by another sweep ({claim.pid})", _BUSY) from error
+    except OSError as error:
+        raise FileError(f"{claim.lock_file} cannot be made: {error.strerror}", mend(error)) from error
+    try:
+        yield
+    finally:
+        claim.release()
+
+
+def claimant(path: Path) -> str:
+    """The process that works on an output; empty if none is known to."""
+    claim = _claim(path)
+    if not Path(claim.lock_file).exists():
+        return ""
+    with contextlib.suppress(Timeout, OSError), claim.acquire(timeout=0):
+        return ""
+    return f"process {claim.pid}"
+
+
+def _claim(path: Path) -> SoftFileLease:
+    path = output(path)
+    return SoftFileLease(path.with_name(f".{path.name}.claim"), lease_duration=EXPIRY, on_compromise=_lost)
+
+
+def _lost(_: object) -> None:
+    """End this process, which stood still so long that another one may have its output by now."""
+    complain(FileError("this process stood still, and lost its output to another one", "the same command resumes"))
+    sys.stderr.flush()
+    os._exit(1)
 
 
 @contextlib.contextmanager
@@ -155,8 +229,3 @@ def _to_measure(reader: RunReader, config: HessianConfig, found: HessianReader) 
     """The steps of an analysis, unless it names them and has them: of those the run may have lost checkpoints since."""
     measured = set(map(str, found.steps))
     return [] if {*config.steps.split(",")} <= measured else choose_steps(reader, config.steps, config.num_steps)
-
-
-def names(jobs: Sequence[Job]) -> Iterator[str]:
-    """The names of the files that jobs write."""
-    return (path.name for job in jobs for path in job.outputs)
