@@ -23,7 +23,7 @@ DEFINITION = "sweep.json"
 MOST_RUNS, MOST_ANALYSES = 10_000, 100
 """Limits of one sweep; all files are checked before the first run starts."""
 LONGEST_NAME = 200
-"""Bytes of a file's name. File systems take 255, and the names of locks, drafts and leases beside it are longer."""
+"""Bytes of a file's name. File systems take 255, and the names of locks, drafts and claims beside it are longer."""
 
 
 @dataclasses.dataclass(frozen=True)
