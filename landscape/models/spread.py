@@ -21,10 +21,10 @@ import landscape
 from landscape import models
 from landscape.config import AnalysisConfig, to_json
 from landscape.curvature.checks import require_used
-from landscape.curvature.convexity import require_convex
+from landscape.curvature.coupling import require_convex
 from landscape.curvature.data import sum_of
 from landscape.curvature.objective import Ask, Objective, Parameters
-from landscape.curvature.operators import Block, HessianOperator, MatrixOperator, Part, assembled
+from landscape.curvature.operators import BlockOperator, HessianOperator, Part
 from landscape.curvature.part import Part as Samples
 from landscape.curvature.part import taking
 from landscape.errors import ArgumentError
@@ -158,7 +158,7 @@ class SpreadProblem:
                 self.ranks.working()
                 self.ranks.total(self._own(ask)(vectors).contiguous())
 
-    def by_hand(self, params: Parameters) -> Block | None:
+    def by_hand(self, params: Parameters) -> BlockOperator | None:
         """The products by hand over the samples here, as a mean over them; None if there are none."""
         if not isinstance(self._whole, TrainedProblem):
             return None
@@ -224,16 +224,16 @@ class _SpreadStructure:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._whole, name)
 
-    def operator(self) -> Block | None:
+    def operator(self) -> BlockOperator | None:
         """The Hessian by hand-derived products over all ranks."""
         own = self._problem.by_hand(self._params)
         return own and _SpreadBlock(self._problem, own, self._params, self._decay)
 
 
-class _SpreadBlock:
+class _SpreadBlock(BlockOperator):
     """A block whose products by hand are summed over all ranks."""
 
-    def __init__(self, problem: SpreadProblem, own: Block, params: Parameters, decay: float) -> None:
+    def __init__(self, problem: SpreadProblem, own: BlockOperator, params: Parameters, decay: float) -> None:
         self._problem, self._own, self._params, self._decay = problem, own, params, decay
         self.rows, self.cols, self.shape = own.rows, own.cols, own.shape
         self.dtype, self.device = own.dtype, own.device
@@ -242,14 +242,7 @@ class _SpreadBlock:
         """The block that maps perturbations of `cols` (default: `rows`) to gradients of `rows`."""
         return _SpreadBlock(self._problem, self._own.block(rows, cols), self._params, self._decay)
 
-    @property
-    def T(self) -> _SpreadBlock:
-        """The transposed block."""
-        return self if self.rows == self.cols else self.block(self.cols, self.rows)
-
-    def __matmul__(self, vectors: Tensor) -> Tensor:
-        if vectors.ndim == 1:
-            return (self @ vectors[:, None])[:, 0]
+    def _matmat(self, vectors: Tensor) -> Tensor:
         ask = (_BY_HAND, tuple(self.rows), tuple(self.cols))
         return self._problem.sum(ask, self._params, vectors, self._with_decay)
 
@@ -264,14 +257,6 @@ class _SpreadBlock:
                 if name in pieces:
                     row += self._decay * pieces[name]
         return found
-
-    def dense(self) -> Tensor:
-        """The block as a matrix, symmetrised if it is a diagonal one."""
-        return assembled(self, self.rows == self.cols).matrix
-
-    def symmetric(self) -> MatrixOperator:
-        """A diagonal block as a matrix, with the error that its products show."""
-        return assembled(self, True)
 
 
 def _agreed(ranks: Ranks, problem: Problem, source: Source) -> Source:
