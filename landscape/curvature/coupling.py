@@ -268,7 +268,11 @@ def coupling(
     tolerance = abs_tau
     norm = operator_norm(joint(H_11, H_12, H_22), seed=seed) if tolerance is None else 0.0
     if dense:
-        first, middle, second = H_11.symmetric(), MatrixOperator(H_12.dense().double(), between), H_22.symmetric()
+        first, middle, second = (
+            H_11.symmetric().double(),
+            MatrixOperator(H_12.dense().double(), between),
+            H_22.symmetric().double(),
+        )
         if tolerance is None:
             tolerance = absolute(None, TAU_DENSE, norm, 4 * max(first.error, second.error, between))
         return _dense(first, middle, second, tolerance, k)
@@ -516,7 +520,7 @@ def excess_index(
     dense = is_dense(method, m + n)
     blocks: list[LinearOperator] = [joint(H_11, H_12, H_22), H_11, H_22]
     if dense:
-        first, second, B = H_11.symmetric(), H_22.symmetric(), H_12.dense().double()
+        first, second, B = H_11.symmetric().double(), H_22.symmetric().double(), H_12.dense().double()
         whole = torch.cat([torch.cat([first.matrix, B], 1), torch.cat([B.T, second.matrix], 1)])
         error = max(first.error, second.error) + coupling_error(H_12, H_12.T, seed)
         blocks = [MatrixOperator(whole, error), first, second]

@@ -195,7 +195,7 @@ def spectral_density(
     require_positive("bandwidth", bandwidth)
     require_count("points", points, 2)
     if is_dense(method, op.shape[0]):
-        values = to_array(torch.linalg.eigvalsh(op.symmetric().matrix))
+        values = to_array(torch.linalg.eigvalsh(op.symmetric().double().matrix))
         require_range(float(np.abs(values).max()), op.dtype)
         grid, width = density_grid(np.abs(values).max(), bandwidth, points)
         return SpectralDensity(grid, density_of(values, grid, width), np.zeros(points), width, 0)

@@ -147,7 +147,7 @@ def eigsh(
     k = min(k, n)
     tol = max(rtol, 10 * n**0.5 * torch.finfo(op.dtype).eps)
     if is_dense(method, n):
-        H = op.symmetric()
+        H = op.symmetric().double()
         ritz, low, high = _dense(H.matrix, k)
         require_range(float(np.abs(ritz).max()), op.dtype)
         return _result(H, which, k, tol, ritz, low, high, error=H.error)

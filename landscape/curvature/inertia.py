@@ -165,7 +165,7 @@ def saddle_index(
     if upper is not None:
         require_count("upper", upper, 0)
     if is_dense(method, op.shape[0]):
-        H = op.symmetric()
+        H = op.symmetric().double()
         norm = operator_norm(H, seed=seed)
         found = certified(H.matrix, absolute(rel_tau, TAU_DENSE, norm, least(H.matrix, norm, H.error)), norm, H.error)
         _require_bound(upper, found.lower, found.tolerance)

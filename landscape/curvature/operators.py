@@ -93,8 +93,8 @@ class LinearOperator(Shown):
         return assembled(self, self.is_symmetric).matrix
 
     def symmetric(self) -> MatrixOperator:
-        """A symmetric operator as a matrix of float64, symmetric to the last bit, with the error of its products."""
-        return assembled(self, True).double()
+        """A symmetric operator as a matrix, symmetric to the last bit, with the error of its products."""
+        return assembled(self, True)
 
     def in_double(self) -> LinearOperator | None:
         """The same operator by products in float64, of one in float32; None where there are none."""
@@ -198,8 +198,8 @@ class MatrixOperator(LinearOperator):
         """(M + M^T) / 2, whose error includes |M - M^T|_F; itself if it is symmetric to the last bit."""
         error = asymmetry(self.matrix)
         if error == 0:
-            return self.double()
-        return MatrixOperator(symmetrised(self.matrix.clone()), self.error + error).double()
+            return self
+        return MatrixOperator(symmetrised(self.matrix.clone()), self.error + error)
 
     def double(self) -> MatrixOperator:
         """The matrix in float64: to factorise it in a lower precision would add to its error."""
@@ -516,7 +516,7 @@ class Deflated(LinearOperator):
 
     def symmetric(self) -> MatrixOperator:
         """The matrix, with the error of the one deflated and the rounding of what is projected out of it."""
-        whole = self.op.symmetric()
+        whole = self.op.symmetric().double()
         half = self.directions.remove(whole.matrix)
         full = self.directions.remove(half.T.contiguous())
         # What is projected out may be much larger than what is left, and so may its rounding.

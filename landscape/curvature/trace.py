@@ -51,7 +51,7 @@ def trace(op: LinearOperator, probes: int = 30, seed: int = 0) -> Trace:
         raise ArgumentError(f"{probes} probes: XTrace takes at least 6", "give more probes, such as 30")
     generator = seeded(seed)
     if n <= max(ASSEMBLED, probes):
-        H = op.symmetric()
+        H = op.symmetric().double()
         require_range(float(H.matrix.abs().max()), op.dtype)
         value, reach = math.fsum(H.matrix.diagonal().tolist()), n * H.error
         return Trace(value, 0.0, value - reach, value + reach, n)

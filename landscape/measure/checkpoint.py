@@ -284,7 +284,7 @@ class Checkpoint:
         closed = closed_form(self.structure) if self.config.is_dense(chosen.total) else None
         if closed is None:
             self.products[block] += op.shape[0]
-            return op.symmetric()
+            return op.symmetric().double()
 
         def anew(vectors: Tensor) -> Tensor:
             found = closed_form(self.problem.structure(self.params, self.decay)) if is_rounding_randomly() else closed

@@ -135,6 +135,16 @@ def test_a_small_operator_that_has_products_alone_is_written_out() -> None:
     np.testing.assert_allclose(ratios.ratios, coupling(*matrices, 1e-3).ratios, rtol=1e-10)
 
 
+def test_matrices_in_single_precision_are_coupled_in_it() -> None:
+    """Matrix-free ratios of float32 blocks are those of float64 ones to the precision of float32."""
+    parts = (semidefinite(20, 15, 0), draw(20, 9, seed=1), semidefinite(9, 9, 2))
+    single, double = (
+        coupling(*(MatrixOperator(X.to(dtype)) for X in parts), 1e-2, k=3, method="lanczos")
+        for dtype in (torch.float32, torch.float64)
+    )
+    np.testing.assert_allclose(single.ratios, double.ratios, rtol=1e-3)
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_a_matrix_with_a_gradient_is_the_matrix(method: Any) -> None:
     """No solver differentiates by the entries."""
