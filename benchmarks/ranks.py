@@ -33,7 +33,7 @@ from torch import nn
 from benchmarks.harness import ROOT, Numbers, Part, load, measure
 from landscape import HessianOperator, Objective
 from landscape.curvature.krylov import Krylov
-from landscape.curvature.operators import Product
+from landscape.curvature.operators import FunctionOperator
 from landscape.curvature.sharded import Sharded
 
 PAGE = ROOT / "docs/scale.md"
@@ -89,7 +89,7 @@ def share(hidden: int, samples: int) -> Sharded:
     x = torch.randn(samples, INPUTS, generator=generator)[rank::ranks]
     y = torch.randint(0, CLASSES, (samples,), generator=generator)[rank::ranks]
     H = HessianOperator(Objective(model, x, y, dtype=torch.float32), dict(model.named_parameters()))
-    return Sharded(Product.square(lambda v: (H @ v) / ranks, H.shape[0], H), summand=True)
+    return Sharded(FunctionOperator(lambda v: (H @ v) / ranks, H.shape, H), summand=True)
 
 
 def step(hidden: int, samples: int) -> Numbers:

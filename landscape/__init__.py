@@ -17,14 +17,13 @@ if TYPE_CHECKING:
     from landscape.curvature.coupling import Excess as Excess
     from landscape.curvature.coupling import coupling as coupling
     from landscape.curvature.coupling import excess_index as excess_index
-    from landscape.curvature.coupling import principal_angles as principal_angles
     from landscape.curvature.critical import CriticalPoint as CriticalPoint
     from landscape.curvature.critical import find_critical_point as find_critical_point
     from landscape.curvature.density import SpectralDensity as SpectralDensity
-    from landscape.curvature.density import jensen_shannon as jensen_shannon
     from landscape.curvature.density import spectral_density as spectral_density
     from landscape.curvature.eigsh import EigenResult as EigenResult
     from landscape.curvature.eigsh import eigsh as eigsh
+    from landscape.curvature.eigsh import track as track
     from landscape.curvature.inertia import Inertia as Inertia
     from landscape.curvature.inertia import saddle_index as saddle_index
     from landscape.curvature.losses import cross_entropy as cross_entropy
@@ -33,13 +32,12 @@ if TYPE_CHECKING:
     from landscape.curvature.objective import Objective as Objective
     from landscape.curvature.operators import Deflated as Deflated
     from landscape.curvature.operators import HessianOperator as HessianOperator
+    from landscape.curvature.operators import LinearOperator as LinearOperator
     from landscape.curvature.operators import MatrixOperator as MatrixOperator
-    from landscape.curvature.operators import product_error as product_error
     from landscape.curvature.slices import slice_lines as slice_lines
     from landscape.curvature.slices import slice_plane as slice_plane
     from landscape.curvature.trace import Trace as Trace
     from landscape.curvature.trace import trace as trace
-    from landscape.curvature.tracking import track as track
     from landscape.errors import LandscapeError as LandscapeError
     from landscape.exports import export as export
     from landscape.files.hessians import HessianReader as HessianReader
@@ -87,16 +85,15 @@ _NAMES = {
     "files.hessians": "HessianReader",
     "curvature.objective": "Objective",
     "curvature.losses": "cross_entropy mse linear_cross_entropy",
-    "curvature.operators": "HessianOperator MatrixOperator Deflated product_error",
-    "curvature.eigsh": "eigsh EigenResult",
-    "curvature.density": "spectral_density SpectralDensity jensen_shannon",
+    "curvature.operators": "LinearOperator HessianOperator MatrixOperator Deflated",
+    "curvature.eigsh": "eigsh EigenResult track",
+    "curvature.density": "spectral_density SpectralDensity",
     "curvature.inertia": "saddle_index Inertia",
-    "curvature.coupling": "coupling CouplingResult principal_angles excess_index Excess",
+    "curvature.coupling": "coupling CouplingResult excess_index Excess",
     "models.embedding_mlp.gauge": "GaugeTangent SoftmaxShift",
     "models.module": "ModuleProblem",
     "curvature.critical": "find_critical_point CriticalPoint",
     "curvature.trace": "trace Trace",
-    "curvature.tracking": "track",
     "curvature.slices": "slice_lines slice_plane",
     "exports": "export",
     "errors": "LandscapeError",

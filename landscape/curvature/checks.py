@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import UninitializedParameter
 
-from landscape.errors import ArgumentError, DoesNotFitError, LandscapeError, NumericsError, kind_of
+from landscape.errors import ArgumentError, DoesNotFitError, LandscapeError, NumericsError, kind_of, suggest
 from landscape.text import first_few
 
 _MATCH = 1e-6
@@ -326,3 +326,64 @@ def _mend(words: str) -> str:
 
 def leaves_of(params: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {n: p.detach().requires_grad_() for n, p in params.items()}
+
+
+def require_count(name: str, value: Any, least: int = 1) -> None:
+    """Raise ArgumentError for an argument that is not a whole number of at least `least`."""
+    if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < least:
+        raise ArgumentError(f"{name} is {value!r}", f"give a whole number of at least {least}")
+
+
+def require_seed(value: Any) -> None:
+    """Raise ArgumentError for an argument that does not start torch's random numbers."""
+    if not isinstance(value, numbers.Integral) or isinstance(value, bool) or not 0 <= int(value) < 1 << 64:
+        raise ArgumentError(f"seed is {value!r}", "give an integer from 0 to 2^64 - 1")
+
+
+def require_positive(name: str, value: Any) -> None:
+    """Raise ArgumentError for an argument that is not a finite positive number."""
+    if not isinstance(value, numbers.Real) or not 0 < float(value) < math.inf:
+        raise ArgumentError(f"{name} is {value!r}", "give a finite number above 0")
+
+
+def require_not_negative(name: str, value: Any) -> None:
+    """Raise ArgumentError for an argument that is not a number of at least 0."""
+    if not isinstance(value, numbers.Real) or not float(value) >= 0:
+        raise ArgumentError(f"{name} is {value!r}", "give a number of at least 0")
+
+
+def require_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
+    """Raise ArgumentError for an argument that is not among the choices."""
+    if value not in choices:
+        raise ArgumentError(f"{name} is {value!r}", f"choose from {', '.join(choices)}")
+
+
+def require_tensor(name: str, value: Any, verb: str = "are") -> None:
+    """Raise ArgumentError for an argument that is not a tensor."""
+    if not isinstance(value, Tensor):
+        hint = "give torch.from_numpy(array)" if hasattr(value, "__array__") else "give a tensor"
+        raise ArgumentError(f"{name} {verb} {kind_of(value)}, not a tensor", hint)
+
+
+def require_vectors(name: str, value: Any, rows: int, before: str = "") -> None:
+    """Raise ArgumentError for what are no finite vectors (rows, m); before: an axis that may come first."""
+    require_tensor(name, value, "is")
+    if value.ndim not in ((2, 3) if before else (2,)) or value.shape[-2] != rows:
+        also = f", or ({before}, {rows}, m)" if before else ""
+        raise ArgumentError(f"{name} has the shape {tuple(value.shape)}", f"give vectors ({rows}, m){also}")
+    if not bool(torch.isfinite(value).all()):
+        raise ArgumentError(f"{name} holds NaN or infinity", "give finite vectors, or none")
+
+
+def chosen(names: Any, params: Mapping[str, Tensor]) -> list[str]:
+    """The names of a block. Raises ArgumentError for a word, unknown names, names given twice and none at all."""
+    if isinstance(names, str):
+        raise ArgumentError(f"a block is a list of names, not {names!r}", f"give [{names!r}]")
+    for name in names:
+        if name not in params:
+            raise ArgumentError(f"no parameter {name!r} among {', '.join(params)}", suggest(name, params))
+    if len(set(names)) < len(names):
+        raise ArgumentError(f"a block with names given twice: {', '.join(names)}", "give each name once")
+    if sum(params[name].numel() for name in names) == 0:
+        raise ArgumentError("a block of no parameters", "name at least one that has elements")
+    return list(names)

@@ -3,44 +3,45 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from landscape.curvature.arguments import require_count, require_pair, require_tensor, require_vectors
+from landscape.curvature.checks import require_count, require_not_negative, require_tensor, require_vectors
 from landscape.curvature.density import quadrature
 from landscape.curvature.eigsh import (
     Cholesky,
     ConjugateGradients,
     Method,
-    Solver,
+    Shifted,
     eigsh,
     is_dense,
     operator_norm,
     unseen,
 )
 from landscape.curvature.inertia import FAILURE, TAU_DENSE, TAU_LANCZOS, Inertia, absolute, bracketed, certified
+from landscape.curvature.objective import Objective, Parameters, differentiable, gradients
 from landscape.curvature.operators import (
     MEASURED,
     PROBES,
-    LinearMap,
+    FunctionOperator,
+    LinearOperator,
     MatrixOperator,
-    Operator,
-    Product,
     coupling_error,
-    known_error,
-    matrix_of,
     product_error,
-    written_out,
+    require_operator,
+    require_symmetric,
 )
 from landscape.curvature.vectors import Array, gaussian, probe_bound, require_finite, seeded, to_array
 from landscape.errors import ArgumentError, NumericsError
 from landscape.results import Curve, Interval
 
-Blocks = tuple[Cholesky, Operator, Cholesky]
+Blocks = tuple[Cholesky, LinearOperator, Cholesky]
 INNER_TOL = 0.2
 """Relative residual of the inner solves: they only steer the search, and enter the error bars.
 
@@ -52,7 +53,7 @@ _SMALL = 1e-6
 
 
 def leading_ratios(
-    A: Solver, B: Operator, C: Solver, k: int, tol: float, seed: int, max_products: int, v0: Tensor | None
+    A: Shifted, B: LinearOperator, C: Shifted, k: int, tol: float, seed: int, max_hvps: int, v0: Tensor | None
 ) -> tuple[Array, Array, Tensor, int]:
     """The k largest singular values of A^(-1/2) B C^(-1/2), their errors, right vectors, and the products spent.
 
@@ -94,7 +95,7 @@ def leading_ratios(
         open_ = torch.nonzero(errors > tol * kappa.clamp(min=_SMALL * float(kappa[0])))[:, 0]
         products = coupled + A.num_products + C.num_products
         vectors = V.vectors @ v
-        done = not bool((open_ < k).any()) or products >= max_products
+        done = not bool((open_ < k).any()) or products >= max_hvps
         if done or U.grow(corrections[0][:, open_]) + V.grow(corrections[1][:, open_]) == 0:
             return to_array(kappa[:k]), to_array(errors[:k]), vectors, products
         fresh = V.vectors[:, BV.shape[1] :]
@@ -102,19 +103,20 @@ def leading_ratios(
         coupled += fresh.shape[1]
 
 
-def whitened(A: Cholesky, B: Operator, C: Cholesky) -> Product:
+def whitened(A: Cholesky, B: LinearOperator, C: Cholesky) -> FunctionOperator:
     """K = L_1^(-1) B L_2^(-T) of two factorised blocks, whose singular values are the coupling ratios."""
 
-    def apply(vectors: Tensor) -> Tensor:
+    def between(A: Cholesky, B: LinearOperator, C: Cholesky, vectors: Tensor) -> Tensor:
         right = torch.linalg.solve_triangular(C.factor.mT, vectors, upper=True)
         found: Tensor = torch.linalg.solve_triangular(A.factor, B @ right, upper=False)
         return found
 
-    return Product(apply, B.shape, B.dtype, B.device)
+    apply, transposed = (functools.partial(between, *blocks) for blocks in ((A, B, C), (C, B.T, A)))
+    return FunctionOperator(apply, B.shape, B, transposed=transposed)
 
 
 def upper_bounds(
-    blocks: Blocks, vectors: Tensor, ratios: Array, tol: float, failure: float, seed: int, max_products: int
+    blocks: Blocks, vectors: Tensor, ratios: Array, tol: float, failure: float, seed: int, max_hvps: int
 ) -> tuple[Array | None, int]:
     """Upper bounds of the leading ratios, except with probability `failure`, and the products spent.
 
@@ -124,13 +126,14 @@ def upper_bounds(
     T = Q^T K^T K Q and R = (1 - Q Q^T) K^T K Q (Haynsworth).
     """
     A, B, C = blocks
-    K, transposed = whitened(A, B, C), whitened(C, B.T, A)
+    K = whitened(A, B, C)
+    transposed = K.T
     Q = torch.linalg.qr(C.factor.mT @ vectors)[0]
-    minus_gram = Product.square(lambda y: -(transposed @ (K @ y)), K.shape[1], K)
+    minus_gram = FunctionOperator(lambda y: -(transposed @ (K @ y)), (K.shape[1], K.shape[1]), K)
     s = max((1 + tol) * float(ratios[-1]), _SMALL * float(ratios[0])) ** 2
     apart = 10 * coupling_error(K, transposed, seed)
     products = MEASURED + PROBES
-    is_shown, steps = unseen(minus_gram, Q, s, failure, (max_products - 2 * Q.shape[1] - products) // 2, seed)
+    is_shown, steps = unseen(minus_gram, Q, s, failure, (max_hvps - 2 * Q.shape[1] - products) // 2, seed)
     products += 2 * steps
     if not is_shown:
         return None, products
@@ -159,7 +162,7 @@ class _Basis:
     that no vector is taken for new twice.
     """
 
-    def __init__(self, solver: Solver, start: Tensor) -> None:
+    def __init__(self, solver: Shifted, start: Tensor) -> None:
         self.solver = solver
         self.vectors, self.images = start[:, :0], start[:, :0]
         self.grow(start)
@@ -231,9 +234,9 @@ class CouplingResult(Curve):
 
 
 def coupling(
-    H_11: Operator,
-    H_12: Operator,
-    H_22: Operator,
+    H_11: LinearOperator,
+    H_12: LinearOperator,
+    H_22: LinearOperator,
     abs_tau: float | None = None,
     k: int = 10,
     method: Method = "auto",
@@ -253,7 +256,7 @@ def coupling(
     gradients meet that: its own negative curvature then leaves K undefined (never with ReLU and a convex loss, F8);
     ArgumentError for shapes that do not belong together.
     """
-    require_pair(H_11, H_12, H_22, abs_tau)
+    _require_pair(H_11, H_12, H_22, abs_tau)
     require_count("k", k)
     require_count("max_hvps", max_hvps, 0)
     m, n = H_12.shape
@@ -265,7 +268,11 @@ def coupling(
     tolerance = abs_tau
     norm = operator_norm(joint(H_11, H_12, H_22), seed=seed) if tolerance is None else 0.0
     if dense:
-        first, middle, second = written_out(H_11), MatrixOperator(matrix_of(H_12), between), written_out(H_22)
+        first, middle, second = (
+            H_11.symmetric().double(),
+            MatrixOperator(H_12.dense().double(), between),
+            H_22.symmetric().double(),
+        )
         if tolerance is None:
             tolerance = absolute(None, TAU_DENSE, norm, 4 * max(first.error, second.error, between))
         return _dense(first, middle, second, tolerance, k)
@@ -273,7 +280,7 @@ def coupling(
         tolerance = TAU_LANCZOS * norm
     products = 0 if isinstance(H_12, MatrixOperator) else MEASURED + PROBES + _PROBES
     between += _rounding(H_12, seed)
-    solvers: list[Solver] = []
+    solvers: list[Shifted] = []
     for H in (H_11, H_22):
         if isinstance(H, MatrixOperator):
             solvers.append(Cholesky(H.symmetric(), tolerance))
@@ -304,7 +311,22 @@ def coupling(
     return CouplingResult(ratios, errors, distances, lower, highest, tolerance, products, "lanczos")
 
 
-def _rounding(op: Operator, seed: int) -> float:
+def _require_pair(H_11: Any, H_12: Any, H_22: Any, abs_tau: Any) -> None:
+    """Raise ArgumentError unless these are two diagonal blocks, what is between them, and a tolerance or None."""
+    require_symmetric(H_11)
+    require_operator(H_12)
+    require_symmetric(H_22)
+    shapes = [tuple(H.shape) for H in (H_11, H_12, H_22)]
+    if shapes[1] != (shapes[0][0], shapes[2][0]):
+        raise ArgumentError(
+            f"blocks of shapes {', '.join(map(str, shapes))}",
+            "give (m, m), (m, n), (n, n): H.block(first), H.block(first, second), H.block(second)",
+        )
+    if abs_tau is not None:
+        require_not_negative("abs_tau", abs_tau)
+
+
+def _rounding(op: LinearOperator, seed: int) -> float:
     """What rounding adds to the error of products and of sums over them: 30 eps |A|_F, by `_PROBES` random products."""
     if isinstance(op, MatrixOperator):
         norm = float(op.matrix.norm())
@@ -353,7 +375,7 @@ def _by_squares(K: Tensor) -> tuple[Array, Array]:
 
 
 def _counted(
-    ratios: Array, rounding: Array, solvers: Sequence[Solver], between: float, tolerance: float
+    ratios: Array, rounding: Array, solvers: Sequence[Shifted], between: float, tolerance: float
 ) -> CouplingResult:
     """The result of ratios that rounding may have moved."""
     errors = rounding + _moved(ratios + rounding, solvers, between)
@@ -361,7 +383,7 @@ def _counted(
     return CouplingResult(ratios, errors, errors, lower, upper, tolerance, 0, "dense")
 
 
-def _moved(ratios: Array, solvers: Sequence[Solver], between: float) -> Array:
+def _moved(ratios: Array, solvers: Sequence[Shifted], between: float) -> Array:
     """How far errors of the diagonal blocks, as they are solved with, and of the block between them move each ratio.
 
     The ratios are the positive eigenvalues of the pencil M - kappa N with M = [[0, H_12], [H_21, 0]] and N the shifted
@@ -373,7 +395,7 @@ def _moved(ratios: Array, solvers: Sequence[Solver], between: float) -> Array:
     return moved
 
 
-def _room(solvers: Sequence[Solver]) -> tuple[float, float]:
+def _room(solvers: Sequence[Shifted]) -> tuple[float, float]:
     """|dN| and lambda_min(N) - |dN| of `_moved`."""
     error = max(solver.error for solver in solvers)
     room = min(solver.floor for solver in solvers) - error
@@ -385,27 +407,27 @@ def _room(solvers: Sequence[Solver]) -> tuple[float, float]:
     return error, room
 
 
-def joint(H_11: Operator, H_12: Operator, H_22: Operator) -> Product:
+def joint(H_11: LinearOperator, H_12: LinearOperator, H_22: LinearOperator) -> FunctionOperator:
     """The joint block [[H_11, H_12], [H_12^T, H_22]] of two blocks, with the errors that they state."""
     H_21 = H_12.T
-    error = max(known_error(H_11), known_error(H_22)) + known_error(H_12)
+    error = max(H_11.error, H_22.error) + H_12.error
 
     def apply(vectors: Tensor) -> Tensor:
         u, v = vectors.split(list(H_12.shape))
         return torch.cat([H_11 @ u + H_12 @ v, H_21 @ u + H_22 @ v])
 
     n = sum(H_12.shape)
-    return Product(apply, (n, n), H_12.dtype, H_12.device, error)
+    return FunctionOperator(apply, (n, n), H_12, error)
 
 
-def coupling_strength(H_12: Operator, norm_1: float, norm_2: float) -> float:
+def coupling_strength(H_12: LinearOperator, norm_1: float, norm_2: float) -> float:
     """|H_12|_2 / sqrt(|H_11|_2 |H_22|_2), to 1e-6; NaN where a diagonal block is zero."""
     # Roots first: the product of two small norms may be 0.
     diagonal = norm_1**0.5 * norm_2**0.5
     return spectral_norm(H_12) / diagonal if diagonal > 0 else float("nan")
 
 
-def spectral_norm(op: Operator) -> float:
+def spectral_norm(op: LinearOperator) -> float:
     """The largest singular value of an operator, by Lanczos on the smaller of A A^T and A^T A."""
     A = op if op.shape[0] <= op.shape[1] else op.T
     transposed = A.T
@@ -413,7 +435,8 @@ def spectral_norm(op: Operator) -> float:
     size = float((transposed @ gaussian(A.shape[0], 1).to(A.device, A.dtype)).abs().max())
     require_finite(size)
     scale = 2.0 ** math.frexp(size)[1] if size else 1.0
-    gram = Product.square(lambda vectors: A @ ((transposed @ vectors) / scale) / scale, A.shape[0], A)
+    order = A.shape[0]
+    gram = FunctionOperator(lambda vectors: A @ ((transposed @ vectors) / scale) / scale, (order, order), A)
     return scale * float(eigsh(gram, 1, which="highest", method="lanczos", rtol=1e-6).values[0, 0].clip(0.0) ** 0.5)
 
 
@@ -476,9 +499,9 @@ class Excess(Interval):
 
 
 def excess_index(
-    H_11: Operator,
-    H_12: Operator,
-    H_22: Operator,
+    H_11: LinearOperator,
+    H_12: LinearOperator,
+    H_22: LinearOperator,
     abs_tau: float | None = None,
     method: Method = "auto",
     seed: int = 0,
@@ -491,13 +514,13 @@ def excess_index(
     brackets and estimates, by up to max_hvps products and some 640 for each of the three blocks. Raises
     NumericsError if tau is not above the error of a block, ArgumentError for shapes that do not belong together.
     """
-    require_pair(H_11, H_12, H_22, abs_tau)
+    _require_pair(H_11, H_12, H_22, abs_tau)
     require_count("max_hvps", max_hvps, 0)
     m, n = H_12.shape
     dense = is_dense(method, m + n)
-    blocks: list[LinearMap] = [joint(H_11, H_12, H_22), H_11, H_22]
+    blocks: list[LinearOperator] = [joint(H_11, H_12, H_22), H_11, H_22]
     if dense:
-        first, second, B = written_out(H_11), written_out(H_22), matrix_of(H_12)
+        first, second, B = H_11.symmetric().double(), H_22.symmetric().double(), H_12.dense().double()
         whole = torch.cat([torch.cat([first.matrix, B], 1), torch.cat([B.T, second.matrix], 1)])
         error = max(first.error, second.error) + coupling_error(H_12, H_12.T, seed)
         blocks = [MatrixOperator(whole, error), first, second]
@@ -512,7 +535,7 @@ def excess_index(
         else:
             eigen = eigsh(block, 10, method="lanczos", seed=seed, max_hvps=max_hvps)
             rule = quadrature(block, seed=seed)
-            counted.append(bracketed(block, eigen, rule, seed=seed, max_products=max_hvps, tolerance=tolerance))
+            counted.append(bracketed(block, eigen, rule, seed=seed, max_hvps=max_hvps, tolerance=tolerance))
     return combined(counted[0], counted[1], counted[2], (m, n))
 
 
@@ -549,3 +572,43 @@ def _estimated(found: Inertia) -> tuple[float, float, float]:
     if found.estimate is None:
         return (found.lower + found.upper) / 2, found.lower, found.upper
     return found.estimate.value, found.estimate.low, found.estimate.high
+
+
+_CONVEXITY_HVPS = 40
+_CONVEX = 1e-8
+
+
+@differentiable
+def require_convex(objective: Objective, params: Parameters) -> None:
+    """Raise ArgumentError for a loss with negative curvature in its outputs, as they are at `params`.
+
+    Lanczos in the space of the outputs, chunk by chunk: one forward pass and some 40 products with the loss alone,
+    none for `cross_entropy` and `mse`. Negative curvature that is found is proved; some that is rare among random
+    directions may be missed.
+    """
+    if objective.has_convex_loss:
+        return
+    for outputs, loss in objective.chunks():
+        with torch.no_grad():
+            at = outputs(params)
+        curvature = _OutputHessian(loss, at)
+        found = eigsh(curvature, 1, "lowest", "lanczos", max_hvps=_CONVEXITY_HVPS)
+        lowest = float(found.values[0, 0])
+        if lowest < -_CONVEX * found.operator_norm:
+            raise ArgumentError(
+                f"the loss is not convex in the outputs: curvature {lowest:.2e} beside {found.operator_norm:.2e}",
+                "its Gauss-Newton matrix has negative curvature of its own; look at the excess index instead",
+            )
+
+
+class _OutputHessian(LinearOperator):
+    """d2 loss / d outputs2 of a chunk."""
+
+    def __init__(self, loss: Callable[[Tensor], Tensor], outputs: Tensor) -> None:
+        self._at = outputs.detach().requires_grad_()
+        (self._slope,) = gradients(loss(self._at), [self._at], create_graph=True)
+        self.shape, self.dtype, self.device = (outputs.numel(), outputs.numel()), outputs.dtype, outputs.device
+
+    def _matmat(self, vectors: Tensor) -> Tensor:
+        images = [gradients(self._slope, [self._at], v.view_as(self._at), keep=True)[0] for v in vectors.T.contiguous()]
+        return torch.stack([image.reshape(-1) for image in images], 1)

@@ -10,13 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from landscape.curvature.arguments import require_count, require_positive
-from landscape.curvature.checks import require_parameters
+from landscape.curvature.checks import require_count, require_parameters, require_positive
 from landscape.curvature.krylov import Krylov, advance
 from landscape.curvature.objective import Objective, require_objective
-from landscape.curvature.operators import HessianOperator, LinearMap
+from landscape.curvature.operators import HessianOperator, LinearOperator
 from landscape.curvature.rounding import rounding_change
-from landscape.curvature.vectors import Array, VectorSpace, gaussian
+from landscape.curvature.vectors import Array, gaussian
 from landscape.results import Curve
 
 if TYPE_CHECKING:
@@ -117,7 +116,7 @@ def find_critical_point(
     tol: float = 1e-10,
     max_hvps: int = 60_000,
     progress: Callable[[float, int], bool] | None = None,
-    hessian: Callable[[Mapping[str, Tensor]], LinearMap] | None = None,
+    hessian: Callable[[Mapping[str, Tensor]], LinearOperator] | None = None,
     state: SearchState | None = None,
     save: Callable[[SearchState], None] | None = None,
 ) -> CriticalPoint:
@@ -230,7 +229,7 @@ class _Search:
         self,
         objective: Objective,
         params: Mapping[str, Tensor],
-        hessian: Callable[[Mapping[str, Tensor]], LinearMap],
+        hessian: Callable[[Mapping[str, Tensor]], LinearOperator],
     ) -> None:
         self.objective, self.shapes = objective, {n: p.shape for n, p in params.items()}
         self.hessian = hessian
@@ -260,7 +259,7 @@ class _Search:
         has_curvature = (op @ gaussian(op.shape[1], 1).to(theta)).any()
         return "critical" if has_curvature else "gradient-flat"
 
-    def operator(self, theta: Tensor) -> LinearMap:
+    def operator(self, theta: Tensor) -> LinearOperator:
         return self.hessian(self.split(theta))
 
     def krylov(self, theta: Tensor, g: Tensor, rtol: float, radius: float, longest: int = BASIS) -> _Krylov:
@@ -290,8 +289,8 @@ class _Search:
 class _Krylov:
     """A Krylov basis of (H, g), grown until a step inside the radius brings |g + H s| to rtol |g|."""
 
-    def __init__(self, op: LinearMap, g: Tensor, rtol: float, radius: float, longest: int) -> None:
-        krylov = Krylov(VectorSpace(op), min(longest, len(g)))
+    def __init__(self, op: LinearOperator, g: Tensor, rtol: float, radius: float, longest: int) -> None:
+        krylov = Krylov(op.space, min(longest, len(g)))
         krylov.lead(g[:, None])
         self.beta = float(g.norm())
         while True:

@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from landscape.curvature.arguments import require_count
-from landscape.curvature.checks import WHOLE, blaming, is_finite
+from landscape.curvature.checks import WHOLE, blaming, is_finite, require_count
 from landscape.curvature.modules import in_precision
 from landscape.curvature.part import Part, taken
 from landscape.devices import free_memory

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from landscape.curvature.arguments import (
-    as_densities,
-    require_count,
-    require_positive,
-    require_symmetric,
-)
+from landscape.curvature.checks import require_count, require_positive
 from landscape.curvature.eigsh import Method, is_dense
 from landscape.curvature.krylov import Lanczos, advance
-from landscape.curvature.operators import LinearMap, written_out
-from landscape.curvature.vectors import Array, Sound, require_range, seeded, space_of, to_array
+from landscape.curvature.operators import LinearOperator, Sound, require_symmetric
+from landscape.curvature.vectors import Array, require_range, seeded, to_array
 from landscape.errors import ArgumentError
 from landscape.results import Curve, Interval
 
@@ -98,9 +94,9 @@ class Quadrature:
         return Count(value, (2 * value / probes) ** 0.5, low, int(np.flatnonzero(fits_high).max()))
 
 
-def quadrature(op: LinearMap, probes: int = 8, steps: int = 80, seed: int = 0) -> Quadrature:
+def quadrature(op: LinearOperator, probes: int = 8, steps: int = 80, seed: int = 0) -> Quadrature:
     """Lanczos from `probes` Gaussian vectors, `steps` products each, partially reorthogonalised."""
-    require_symmetric(op)
+    require_symmetric(op, whole=False)
     op = Sound(op)
     require_count("probes", probes)
     if probes < 2:
@@ -182,7 +178,7 @@ class SpectralDensity(Curve):
 
 
 def spectral_density(
-    op: LinearMap,
+    op: LinearOperator,
     bandwidth: float = 1e-2,
     points: int = 512,
     probes: int = 8,
@@ -195,11 +191,11 @@ def spectral_density(
     dense (auto: up to 8000 rows): from every eigenvalue; lanczos: stochastic Lanczos quadrature
     (Ghorbani et al., arXiv 1901.10159). Features narrower than about |H| / steps are not resolved.
     """
-    require_symmetric(op)
+    require_symmetric(op, whole=False)
     require_positive("bandwidth", bandwidth)
     require_count("points", points, 2)
     if is_dense(method, op.shape[0]):
-        values = to_array(torch.linalg.eigvalsh(written_out(op).matrix))
+        values = to_array(torch.linalg.eigvalsh(op.symmetric().double().matrix))
         require_range(float(np.abs(values).max()), op.dtype)
         grid, width = density_grid(np.abs(values).max(), bandwidth, points)
         return SpectralDensity(grid, density_of(values, grid, width), np.zeros(points), width, 0)
@@ -240,13 +236,31 @@ def jensen_shannon(p: Array, q: Array) -> float:
     """
     from scipy.special import rel_entr
 
-    p, q = as_densities(p, q)
+    p, q = _densities(p, q)
     # Tails that underflow in the mean would have infinite logarithms.
     p, q = (np.where(x > 1e-200, x, 0.0) for x in (p, q))
     middle = (p + q) / 2
     divergence = float((rel_entr(p, middle) + rel_entr(q, middle)).sum()) / (2 * np.log(2))
     # Rounding can make the distance of equal densities slightly negative.
     return float(max(divergence, 0.0) ** 0.5)
+
+
+def _densities(p: Any, q: Any) -> tuple[Array, Array]:
+    """Two densities, each divided by its sum. Raises ArgumentError for what are none on one grid."""
+    try:
+        found = [np.asarray(x, dtype=np.float64) for x in (p, q)]
+    except (TypeError, ValueError, RuntimeError):
+        found = []
+    if (
+        not found
+        or any(x.ndim != 1 or not (np.isfinite(x) & (x >= 0)).all() or not x.any() for x in found)
+        or len(found[0]) != len(found[1])
+    ):
+        raise ArgumentError(
+            "not two densities of one length, of finite numbers that are not negative, nor all 0",
+            "give `density` of two results on one grid",
+        )
+    return found[0] / found[0].sum(), found[1] / found[1].sum()
 
 
 def jensen_shannon_error(p: Smoothed, q: Smoothed) -> float:
@@ -276,9 +290,9 @@ def jensen_shannon_error(p: Smoothed, q: Smoothed) -> float:
     return float(bias + stdtrit(probes - 1, (1 + CONFIDENCE) / 2) * variance**0.5 + changed)
 
 
-def _lockstep(op: LinearMap, z: Tensor, steps: int) -> list[Lanczos]:
+def _lockstep(op: LinearOperator, z: Tensor, steps: int) -> list[Lanczos]:
     """Lanczos runs from the columns of z, `steps` products each unless exhausted before, which share the products."""
-    runs = [Lanczos(space_of(op), steps) for _ in range(z.shape[1])]
+    runs = [Lanczos(op.space, steps) for _ in range(z.shape[1])]
     for run, probe in zip(runs, z.split(1, dim=1), strict=True):
         run.lead(probe)
     while going := [run for run in runs if run.filled < steps and not run.exhausted]:

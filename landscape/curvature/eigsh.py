@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import dataclasses
 import functools
@@ -13,13 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from landscape.curvature.arguments import (
-    require_choice,
-    require_count,
-    require_positive,
-    require_symmetric,
-    require_vectors,
-)
+from landscape.curvature.checks import require_choice, require_count, require_positive, require_vectors
 from landscape.curvature.krylov import (
     ENDS,
     HIDDEN,
@@ -32,20 +27,25 @@ from landscape.curvature.krylov import (
     kuczynski_wozniakowski,
     tridiagonal_ends,
 )
-from landscape.curvature.operators import UNDERFLOW, LinearMap, MatrixOperator, Product, known_error, written_out
+from landscape.curvature.operators import (
+    UNDERFLOW,
+    FunctionOperator,
+    LinearOperator,
+    MatrixOperator,
+    Sound,
+    require_symmetric,
+)
 from landscape.curvature.rounding import RUNS, rounding_change
 from landscape.curvature.vectors import (
     Array,
-    Sound,
     column_norms,
     gaussian,
     probe_bound,
     require_range,
     seeded,
-    space_of,
     to_array,
 )
-from landscape.errors import NumericsError
+from landscape.errors import ArgumentError, NumericsError, kind_of
 from landscape.results import Curve
 
 Method = Literal["auto", "dense", "lanczos"]
@@ -117,7 +117,7 @@ class EigenResult(Curve):
 
 
 def eigsh(
-    op: LinearMap,
+    op: LinearOperator,
     k: int,
     which: Which = "both",
     method: Method = "auto",
@@ -136,29 +136,29 @@ def eigsh(
     first basis is always filled.
     Raises ArgumentError for an operator that is rectangular or an off-diagonal block.
     """
-    require_symmetric(op)
+    require_symmetric(op, whole=False)
     require_count("k", k)
     require_choice("which", which, get_args(Which))
     require_positive("rtol", rtol)
     require_count("max_hvps", max_hvps, 0)
     if v0 is not None:
-        require_vectors("v0", v0, space_of(op).rows, "end")
+        require_vectors("v0", v0, op.space.rows, "end")
     n = op.shape[0]
     k = min(k, n)
     tol = max(rtol, 10 * n**0.5 * torch.finfo(op.dtype).eps)
     if is_dense(method, n):
-        H = written_out(op)
+        H = op.symmetric().double()
         ritz, low, high = _dense(H.matrix, k)
         require_range(float(np.abs(ritz).max()), op.dtype)
         return _result(H, which, k, tol, ritz, low, high, error=H.error)
-    given, error, op = op, known_error(op), Sound(op)
+    given, op = op, Sound(op)
     search = Search(op, k, which, tol, seed, max_hvps)
     low, high = search.run(v0)
     is_matrix = isinstance(given, MatrixOperator)
-    return _result(op, which, k, tol, search.krylov.theta, low, high, search, error, is_matrix)
+    return _result(op, which, k, tol, search.krylov.theta, low, high, search, op.error, is_matrix)
 
 
-def operator_norm(op: LinearMap, tol: float = 1e-3, seed: int = 0) -> float:
+def operator_norm(op: LinearOperator, tol: float = 1e-3, seed: int = 0) -> float:
     """max |lambda|, from one random vector: the largest |Ritz value| once its residual is at most tol times it.
 
     At most a tenth too small, except with probability 1e-6, for any spectrum, but for rounding below float64.
@@ -200,7 +200,7 @@ def _dense(matrix: Tensor, k: int) -> tuple[Array, Tensor, Tensor]:
 
 
 def _result(
-    op: LinearMap,
+    op: LinearOperator,
     which: Which,
     k: int,
     tol: float,
@@ -215,7 +215,7 @@ def _result(
     names = ENDS[which]
     ends = [{"lowest": low, "highest": high}[name] for name in names]
     values, residuals, defects = [], [], []
-    norm, space = max(abs(ritz[0]), abs(ritz[-1])), space_of(op)
+    norm, space = max(abs(ritz[0]), abs(ritz[-1])), op.space
 
     def norms(X: Tensor) -> Tensor:
         return space.inner(X, X).diagonal().clamp_min(0).sqrt()
@@ -255,16 +255,80 @@ def _result(
     )
 
 
+@dataclasses.dataclass(frozen=True, repr=False)
+class Track(Curve):
+    """Overlaps of the eigenvectors at one point with those at the previous point, for each end of the spectrum.
+
+    subspace_overlap (end,): |V_before^T V|_F^2 / k, 1 for the same subspace, k/n for unrelated ones.
+    previous_rank (end, k): the previous rank of each eigenvector, by the matching of largest total overlap;
+    previous_overlap (end, k): |<v_before, v>| of that match. crossings (end,): pairs whose order has changed.
+    """
+
+    axes = {
+        "previous_overlap": ("end", "rank"),
+        "previous_rank": ("end", "rank"),
+        "subspace_overlap": ("end",),
+        "crossings": ("end",),
+    }
+    x, y, by = "rank", "previous_overlap", "end"
+
+    subspace_overlap: Array
+    previous_rank: NDArray[np.int64]
+    previous_overlap: Array
+    crossings: NDArray[np.int64]
+
+
+def track(before: Tensor, vectors: Tensor) -> Track:
+    """Match eigenvectors (end, n, k) with those of the previous point, tensors of the same shape.
+
+    An overlap is only as good as the gap: within a cluster of equal eigenvalues the vectors are arbitrary, while the
+    subspace overlap of the whole cluster is not. Raises ArgumentError for other shapes.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    hint = "give those of the same block with the same k: `vectors` of two results of eigsh"
+    if not isinstance(before, Tensor) or not isinstance(vectors, Tensor):
+        raise ArgumentError(f"eigenvectors are {kind_of(before)} before and {kind_of(vectors)} now", hint)
+    if before.shape != vectors.shape or before.ndim != 3:
+        raise ArgumentError(f"eigenvectors {tuple(before.shape)} before and {tuple(vectors.shape)} now", hint)
+    overlaps = to_array((before.mT @ vectors).abs())
+    ends, _, k = overlaps.shape
+    rank, best = np.zeros((ends, k), np.int64), np.zeros((ends, k))
+    for end, overlap in enumerate(overlaps):
+        was, now = linear_sum_assignment(overlap, maximize=True)
+        rank[end, now], best[end, now] = was, overlap[was, now]
+    order = np.triu(rank[:, :, None] > rank[:, None, :], 1)
+    return Track((overlaps**2).sum((1, 2)) / k, rank, best, order.sum((1, 2)))
+
+
 _ITERATIONS = 1000
 """Most steps of conjugate gradients for one right-hand side."""
 
 
-class Cholesky:
+class Shifted(LinearOperator):
+    """H + tau: products, and approximate solutions with their residuals.
+
+    error: how far it may be, in norm, from the true H + tau; num_products: spent so far.
+    """
+
+    shift: float
+    num_products: int = 0
+
+    @property
+    @abc.abstractmethod
+    def floor(self) -> float:
+        """A lower bound of its own spectrum."""
+
+    @abc.abstractmethod
+    def solve(self, right: Tensor, tol: float) -> tuple[Tensor, Tensor]:
+        """x with |right - (H + tau) x| <= tol |right| for each column, and these residual norms (m,)."""
+
+
+class Cholesky(Shifted):
     """L L^T = H + tau for a dense H. Raises NumericsError unless it is positive definite."""
 
     def __init__(self, H: MatrixOperator, shift: float) -> None:
-        self.matrix, self.shift, self.shape = H.matrix, shift, H.shape
-        self.num_products = 0
+        self.matrix, self.shift, self.shape, self.dtype, self.device = H.matrix, shift, H.shape, H.dtype, H.device
         require_range(float((H.matrix.diagonal() + shift).abs().max()), H.dtype)
         factor = shifted_factor(self.matrix, shift)
         _require_positive(factor is not None, shift)
@@ -283,35 +347,36 @@ class Cholesky:
             floor /= 2
         return 0.0
 
-    def __matmul__(self, vectors: Tensor) -> Tensor:
+    def _matmat(self, vectors: Tensor) -> Tensor:
         return self.matrix @ vectors + self.shift * vectors
 
     def solve(self, right: Tensor, tol: float) -> tuple[Tensor, Tensor]:
-        """x for each column, exact to rounding, and |right - (H + tau) x| (m,)."""
+        """Exact to rounding."""
         x = inverse(self.factor) @ right
         return x, column_norms(right - self @ x)
 
 
-class ConjugateGradients:
-    """H + tau for a matrix-free H without negative curvature, by at most about `max_products` products in all.
+class ConjugateGradients(Shifted):
+    """H + tau for a matrix-free H without negative curvature, by at most about `max_hvps` products in all.
 
     error: of the products of H. floor: the shift, on trust that H is semidefinite. `solve` raises NumericsError where
     it meets negative curvature.
     """
 
-    def __init__(self, op: LinearMap, shift: float, max_products: int | None = None, error: float = 0.0) -> None:
-        self.op, self.shift, self.floor, self.error, self.shape = op, shift, shift, error, op.shape
-        self.max_products, self.num_products = max_products, 0
+    def __init__(self, op: LinearOperator, shift: float, max_hvps: int | None = None, error: float = 0.0) -> None:
+        self.op, self.shift, self.max_hvps, self.error = op, shift, max_hvps, error
+        self.shape, self.dtype, self.device = op.shape, op.dtype, op.device
 
-    def __matmul__(self, vectors: Tensor) -> Tensor:
+    @property
+    def floor(self) -> float:
+        return self.shift
+
+    def _matmat(self, vectors: Tensor) -> Tensor:
         self.num_products += vectors.shape[1]
         return self.op @ vectors + self.shift * vectors
 
     def solve(self, right: Tensor, tol: float) -> tuple[Tensor, Tensor]:
-        """x with |right - (H + tau) x| <= tol |right| for each column, and these residual norms (m,).
-
-        Converged columns cost no further products.
-        """
+        """Converged columns cost no further products."""
         x, left_over = torch.zeros_like(right), column_norms(right)
         limit = tol * left_over
         open_ = torch.nonzero(left_over > limit)[:, 0]
@@ -319,7 +384,7 @@ class ConjugateGradients:
         residual, squared = right[:, open_], left_over[open_].square()
         solution, direction = torch.zeros_like(residual), residual.clone()
         for _ in range(_ITERATIONS):
-            is_spent = self.max_products is not None and self.num_products >= self.max_products
+            is_spent = self.max_hvps is not None and self.num_products >= self.max_hvps
             if is_spent or len(open_) == 0:
                 break
             image = self @ direction
@@ -338,13 +403,6 @@ class ConjugateGradients:
                 solution, residual, direction = (v[:, go_on] for v in (solution, residual, direction))
         x[:, open_] = solution
         return x, left_over
-
-
-Solver = Cholesky | ConjugateGradients
-"""H + tau: products, and approximate solutions with their residuals.
-
-error: how far it may be, in norm, from the true H + tau; floor: a lower bound of its own spectrum.
-"""
 
 
 def shifted_factor(matrix: Tensor, shift: float) -> Tensor | None:
@@ -383,7 +441,7 @@ _MOST = 600
 """Solves after which the inverse is given up."""
 
 
-def shifted_ends(op: LinearMap, H: MatrixOperator, k: int, rtol: float, seed: int, max_hvps: int) -> EigenResult:
+def shifted_ends(op: LinearOperator, H: MatrixOperator, k: int, rtol: float, seed: int, max_hvps: int) -> EigenResult:
     """The k lowest and k highest eigenpairs of H, with which `op` multiplies in less time (cf. `eigsh`).
 
     The highest take few products. The lowest are often clusters, which take thousands of products; they are the highest
@@ -427,7 +485,7 @@ def shifted_ends(op: LinearMap, H: MatrixOperator, k: int, rtol: float, seed: in
     return dataclasses.replace(found, num_products=found.num_products + spent)
 
 
-def _lowest(op: LinearMap, seed: int, max_hvps: int) -> RandomRun:
+def _lowest(op: LinearOperator, seed: int, max_hvps: int) -> RandomRun:
     """A run whose first Ritz value is near the lowest eigenvalue, and above it."""
     run = RandomRun(Sound(op), None, seeded(seed), partial=True)
     for last in run.projections(max_hvps):
@@ -436,7 +494,7 @@ def _lowest(op: LinearMap, seed: int, max_hvps: int) -> RandomRun:
     return run
 
 
-def _inverse(matrix: Tensor, run: RandomRun) -> tuple[Product, float] | None:
+def _inverse(matrix: Tensor, run: RandomRun) -> tuple[FunctionOperator, float] | None:
     """The inverse of H - s with s below the spectrum; None if none of a few s is."""
     for away in _AWAY:
         shift = float(run.theta[0]) - away * float(np.abs(run.theta).max())
@@ -445,7 +503,7 @@ def _inverse(matrix: Tensor, run: RandomRun) -> tuple[Product, float] | None:
     return None
 
 
-def _hidden(matrix: Tensor, shift: float, inverted: LinearMap, found: EigenResult, values: Array) -> float:
+def _hidden(matrix: Tensor, shift: float, inverted: LinearOperator, found: EigenResult, values: Array) -> float:
     """How far the i-th of `values` may be from the i-th lowest eigenvalue of the matrix; infinity if that is unknown.
 
     With A = H - s, positive definite, and B as the inverse is applied, |A B - 1| <= r < 1 is measured by probes. Then
@@ -488,12 +546,12 @@ class Bounds:
 
 
 def index_bounds(
-    op: LinearMap,
+    op: LinearOperator,
     eigen: EigenResult,
     tolerance: float,
     error: float,
     failure: float,
-    max_products: int,
+    max_hvps: int,
     seed: int,
     expected: float = 0.0,
 ) -> Bounds:
@@ -502,10 +560,10 @@ def index_bounds(
     Directions Q are gathered until a random Lanczos run in their complement shows, except with a probability bounded
     after Kuczynski & Wozniakowski (1992), that H is above -tolerance + gamma there. By Haynsworth's inertia
     additivity the index is then at most that of Q^T H Q + tolerance - R^T R / gamma with R = (1 - Q Q^T) H Q; by
-    Cauchy's interlacing it is at least that of Q^T H Q + tolerance. Without such a run within `max_products` there
+    Cauchy's interlacing it is at least that of Q^T H Q + tolerance. Without such a run within `max_hvps` there
     is no upper bound; a step in the complement of many directions counts as several of these, and each direction that
     the last run found takes one more. expected: estimated number of directions to gather; a search that exceeds
-    `max_products` is not started.
+    `max_hvps` is not started.
     """
     n = op.shape[0]
     Q = eigen.vectors[0][:, torch.as_tensor(eigen.values[0] < -GATHERED * tolerance)]
@@ -513,7 +571,7 @@ def index_bounds(
     columns = max(64, _BASIS_BYTES // (8 * n))
     runs, products, spent, chance = 0, 0, 0.0, 1.0
     while True:
-        left = max_products - spent - Q.shape[1]
+        left = max_hvps - spent - Q.shape[1]
         steps = min(_MAX_STEPS, columns - Q.shape[1], int(left / _step_cost(Q.shape[1])))
         missing = expected - Q.shape[1]
         hopeless = _EACH * missing * _step_cost(Q.shape[1] + missing / 2) > left
@@ -549,7 +607,7 @@ def _step_cost(gathered: float) -> float:
     return 1 + gathered / _PER_PRODUCT
 
 
-def unseen(op: LinearMap, Q: Tensor, limit: float, failure: float, steps: int, seed: int) -> tuple[bool, int]:
+def unseen(op: LinearOperator, Q: Tensor, limit: float, failure: float, steps: int, seed: int) -> tuple[bool, int]:
     """Whether a random run shows, except with probability `failure`, no eigenvalue below -limit outside Q."""
     rest = op.shape[0] - Q.shape[1]
     if rest == 0:
@@ -562,7 +620,7 @@ def unseen(op: LinearMap, Q: Tensor, limit: float, failure: float, steps: int, s
 
 
 def _run(
-    op: LinearMap,
+    op: LinearOperator,
     Q: Tensor,
     tolerance: float,
     error: float,

@@ -11,18 +11,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from landscape.curvature.arguments import require_count, require_positive, require_symmetric, require_whole
+from landscape.curvature.checks import require_count, require_positive
 from landscape.curvature.density import Count, Quadrature, quadrature
 from landscape.curvature.eigsh import GATHERED, EigenResult, Method, eigsh, index_bounds, is_dense, operator_norm
 from landscape.curvature.operators import (
     MEASURED,
     UNDERFLOW,
     Deflated,
-    LinearMap,
+    LinearOperator,
     MatrixOperator,
     Spanned,
     product_error,
-    written_out,
+    require_symmetric,
 )
 from landscape.curvature.vectors import gaussian, probe_bound, to_array
 from landscape.errors import NumericsError
@@ -144,7 +144,7 @@ class Inertia(Interval):
 
 
 def saddle_index(
-    op: LinearMap,
+    op: LinearOperator,
     rel_tau: float | None = None,
     method: Method = "auto",
     seed: int = 0,
@@ -160,13 +160,12 @@ def saddle_index(
     than `upper` are below -tau.
     """
     require_symmetric(op)
-    require_whole(op)
     if rel_tau is not None:
         require_positive("rel_tau", rel_tau)
     if upper is not None:
         require_count("upper", upper, 0)
     if is_dense(method, op.shape[0]):
-        H = written_out(op)
+        H = op.symmetric().double()
         norm = operator_norm(H, seed=seed)
         found = certified(H.matrix, absolute(rel_tau, TAU_DENSE, norm, least(H.matrix, norm, H.error)), norm, H.error)
         _require_bound(upper, found.lower, found.tolerance)
@@ -265,13 +264,13 @@ def from_spectrum(eigen: EigenResult, tau: float | None = None, upper: int | Non
 
 
 def bracketed(
-    op: LinearMap,
+    op: LinearOperator,
     eigen: EigenResult,
     rule: Quadrature,
     tau: float | None = None,
     seed: int = 0,
     upper: int | None = None,
-    max_products: int = 3000,
+    max_hvps: int = 3000,
     tolerance: float | None = None,
 ) -> Inertia:
     """The index of an operator too large to factor, between bounds, with a stochastic estimate beside them.
@@ -291,7 +290,7 @@ def bracketed(
     if norm == 0:
         return _inertia(n, 0, 0, 0, tolerance, "bracketed", rho, products=MEASURED + rule.num_products)
     expected = rule.count_below(-GATHERED * tolerance).value
-    search = index_bounds(op, eigen, tolerance, rho, FAILURE, max_products, seed, expected)
+    search = index_bounds(op, eigen, tolerance, rho, FAILURE, max_hvps, seed, expected)
     lower = max(int((eigen.ritz < -tolerance - rho).sum()), search.lower)
     _require_bound(upper, lower, tolerance)
     # A random run's bound below the proved one has failed, and says nothing.

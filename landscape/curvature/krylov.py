@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from landscape.curvature.operators import LinearMap, Product
+from landscape.curvature.operators import FunctionOperator, LinearOperator
 from landscape.curvature.vectors import (
     Array,
     VectorSpace,
@@ -20,7 +20,6 @@ from landscape.curvature.vectors import (
     gaussian,
     require_finite,
     seeded,
-    space_of,
     to_array,
 )
 
@@ -270,7 +269,7 @@ def orthonormal(space: VectorSpace, x: Tensor) -> Tensor:
     return found
 
 
-def advance(op: LinearMap, runs: Sequence[Krylov]) -> None:
+def advance(op: LinearOperator, runs: Sequence[Krylov]) -> None:
     """Multiply the next blocks of all runs at once."""
     block = runs[0].block if len(runs) == 1 else torch.cat([run.block for run in runs], dim=1)
     start, images = 0, op @ block
@@ -312,7 +311,7 @@ class RandomRun(Lanczos):
 
     def __init__(
         self,
-        op: LinearMap,
+        op: LinearOperator,
         locked: Tensor | None,
         generator: torch.Generator,
         columns: int | None = None,
@@ -321,7 +320,7 @@ class RandomRun(Lanczos):
         n = op.shape[0]
         columns = columns or min(_LONGEST, max(_SHORTEST, _BASIS_BYTES // (8 * n)))
         room = n if locked is None else n - locked.shape[1]
-        super().__init__(space_of(op), min(room, columns), locked, partial)
+        super().__init__(op.space, min(room, columns), locked, partial)
         self.op, self.num_products, self.log_beta = op, 0, 0.0
         self.dropped: list[float] = []
         self.fill(generator)
@@ -339,11 +338,11 @@ class RandomRun(Lanczos):
         beta = float(self.coupling[:, -1].sum())
         self.log_beta += math.log(max(beta, self.rounding * self.scale, TINY))
 
-    def projections(self, max_products: float) -> Iterator[bool]:
+    def projections(self, max_hvps: float) -> Iterator[bool]:
         """Step, project after every tenth and the last product; returns whether it was the last."""
         while True:
             self.step()
-            last = self.exhausted or self.num_products >= max_products
+            last = self.exhausted or self.num_products >= max_hvps
             if last or self.num_products % _CHECK_EVERY == 0:
                 self.project()
                 yield last
@@ -410,14 +409,14 @@ class Complement:
 
 
 def search_complement(
-    op: LinearMap,
+    op: LinearOperator,
     locked: Tensor,
     innermost: Mapping[End, float],
     ready: Collection[End],
     limit: float,
     hidden: float,
     failure: float,
-    max_products: int,
+    max_hvps: int,
     generator: torch.Generator,
 ) -> Complement:
     """Run in the complement of `locked` until its outermost pair at every `ready` end has converged.
@@ -429,7 +428,7 @@ def search_complement(
     """
     run = RandomRun(op, locked, generator, partial=True)
     beyond = dict.fromkeys(innermost, float("inf"))
-    for last in run.projections(max_products):
+    for last in run.projections(max_hvps):
         residuals = run.residuals()
         searched, belongs = set[End](), np.zeros(len(run.theta), bool)
         for end, value in innermost.items():
@@ -477,15 +476,15 @@ class Search:
     beyond, searched, failure: what the last such run proved (cf. `Complement`).
     """
 
-    def __init__(self, op: LinearMap, k: int, which: Which, tol: float, seed: int, max_products: int) -> None:
+    def __init__(self, op: LinearOperator, k: int, which: Which, tol: float, seed: int, max_hvps: int) -> None:
         self.op, self.n, self.k, self.which = op, op.shape[0], k, which
-        self.tol, self.max_products = tol, max_products
+        self.tol, self.max_hvps = tol, max_hvps
         self.ends = ENDS[which]
         # Few are as hard to find as ten where k cuts a cluster: what is kept beyond k tells its members apart.
         self.reach = max(k, min(4 * k, 10))
         self.size, self.longest = (min(self.n, len(self.ends) * (m * self.reach + 2 * BLOCK)) for m in (3, 6))
         self.generator = seeded(seed)
-        self.space = space_of(op)
+        self.space = op.space
         self.width = 1
         self.products = self.restarts = self.runs = 0
         self.beyond, self.searched = dict.fromkeys(self.ends, float("inf")), set[End]()
@@ -504,12 +503,12 @@ class Search:
             if krylov.filled == self.n:
                 self.beyond, self.searched, self.failure = dict.fromkeys(self.ends, 0.0), set(self.ends), 0.0
                 return self._vectors()
-            if self.products >= self.max_products:
+            if self.products >= self.max_hvps:
                 return self._vectors()
             parts = np.array_split(is_open, len(self.ends))
             ready = [end for end, part in zip(self.ends, parts, strict=True) if not part.any()]
             converged, is_missed = len(ready) == len(self.ends), False
-            if converged or (ready and _SEARCHED_ONLY * (self.max_products - self.products) <= self.max_products):
+            if converged or (ready and _SEARCHED_ONLY * (self.max_hvps - self.products) <= self.max_hvps):
                 missed = self._missed(ready, norm)[:, : self.size - self.reach * len(self.ends)]
                 is_missed = missed.shape[1] > 0
                 if not is_missed:
@@ -543,7 +542,7 @@ class Search:
             limit=self.tol * norm,
             hidden=max(10 * self.tol, HIDDEN) * norm if can_prove else float("inf"),
             failure=failure,
-            max_products=self.max_products - self.products,
+            max_hvps=self.max_hvps - self.products,
             generator=self.generator,
         )
         self.products += seen.num_products
@@ -650,7 +649,7 @@ def end_vectors(matrix: Tensor, values: Array, k: int, lowest: bool) -> Tensor |
     inverse = _inverse(matrix, sign, shift)
     if inverse is None:
         return None
-    space, generator = VectorSpace(inverse), torch.Generator().manual_seed(0)
+    space, generator = inverse.space, torch.Generator().manual_seed(0)
     found = matrix.new_zeros(n, 0)
     # A Krylov space holds few copies of an eigenvalue: what is missing lies outside of all that was found.
     for _ in range(k + 1):
@@ -668,7 +667,7 @@ def end_vectors(matrix: Tensor, values: Array, k: int, lowest: bool) -> Tensor |
     return None
 
 
-def _run(inverse: LinearMap, krylov: Krylov, k: int, generator: torch.Generator) -> Tensor:
+def _run(inverse: LinearOperator, krylov: Krylov, k: int, generator: torch.Generator) -> Tensor:
     """The k outermost Ritz vectors of one Krylov space, converged as far as a few restarts let them."""
     krylov.fill(generator)
     restarts = 0
@@ -693,7 +692,7 @@ def _top(krylov: Krylov, count: int) -> NDArray[np.int64]:
     return np.arange(max(0, m - count), m)
 
 
-def _inverse(matrix: Tensor, sign: int, shift: float) -> Product | None:
+def _inverse(matrix: Tensor, sign: int, shift: float) -> FunctionOperator | None:
     """(sign * H - shift)^-1 by a Cholesky factorisation; None unless that is positive definite."""
     shifted = matrix * sign
     shifted.diagonal().sub_(shift)
@@ -702,7 +701,7 @@ def _inverse(matrix: Tensor, sign: int, shift: float) -> Product | None:
     return None if int(failed) else inverse(factor)
 
 
-def inverse(factor: Tensor) -> Product:
+def inverse(factor: Tensor) -> FunctionOperator:
     """The inverse of L L^T."""
 
     def apply(vectors: Tensor) -> Tensor:
@@ -711,4 +710,4 @@ def inverse(factor: Tensor) -> Product:
         solved: Tensor = torch.linalg.solve_triangular(factor.mT, half, upper=True)
         return solved
 
-    return Product.square(apply, len(factor), factor)
+    return FunctionOperator(apply, (len(factor), len(factor)), factor)

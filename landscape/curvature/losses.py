@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from torch.nn._reduction import legacy_get_string
 from torch.overrides import TorchFunctionMode
 
-from landscape.curvature.arguments import require_count
+from landscape.curvature.checks import require_count
 from landscape.errors import ArgumentError
 
 IGNORED = -100

@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+import abc
 import copy
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Protocol, cast, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from landscape.curvature.arguments import chosen, require_choice, require_matrix, require_symmetric, require_whole
-from landscape.curvature.checks import blaming, is_finite, require_parameters
+from landscape.curvature.checks import (
+    blaming,
+    chosen,
+    is_finite,
+    require_choice,
+    require_not_negative,
+    require_parameters,
+)
 from landscape.curvature.objective import Objective, Parameters, differentiable, gradients, require_objective
 from landscape.curvature.rounding import RUNS, is_rounding_randomly, rounding_change
-from landscape.curvature.vectors import asymmetry, column_norms, gaussian, require_finite, require_range, symmetrised
+from landscape.curvature.vectors import (
+    VectorSpace,
+    asymmetry,
+    column_norms,
+    gaussian,
+    require_finite,
+    require_range,
+    symmetrised,
+)
 from landscape.errors import ArgumentError, NumericsError, kind_of
 from landscape.results import Shown
 
@@ -28,54 +42,124 @@ UNDERFLOW = torch.finfo(torch.float64).tiny
 """The error of products that are all 0: they may have vanished in float64."""
 
 
-class LinearMap(Protocol):
-    """The interface that solvers need: maps vectors of one device and precision to such vectors."""
+class LinearOperator(Shown):
+    """A linear operator by its products with vectors.
 
-    @property
-    def shape(self) -> tuple[int, int]: ...
-    @property
-    def dtype(self) -> torch.dtype: ...
-    @property
-    def device(self) -> torch.device: ...
-    def __matmul__(self, vectors: Tensor) -> Tensor:
-        """Apply to a vector (n,) or to several (n, m)."""
-
-
-class Operator(LinearMap, Protocol):
-    """A linear map that can also be transposed and written out."""
-
-    @property
-    def T(self) -> Operator: ...
-    def dense(self) -> Tensor:
-        """The matrix itself."""
-
-    def symmetric(self) -> MatrixOperator:
-        """A diagonal block as a matrix that is symmetric to the last bit, with its known error."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Product:
-    """A linear map of which only the products with vectors (n, m) are known.
-
-    error: as of a MatrixOperator.
+    shape, dtype, device: of the matrix and of the vectors it takes; error: a bound, in norm, on its distance from the
+    operator it stands for; space: that of its vectors. A subclass sets the first three and defines `_matmat`; one that
+    is not symmetric defines `T`, too.
     """
 
-    apply: Callable[[Tensor], Tensor]
+    shown: ClassVar[tuple[str, ...]] = ("shape", "dtype", "device")
+
     shape: tuple[int, int]
     dtype: torch.dtype
     device: torch.device
     error: float = 0.0
 
-    @classmethod
-    def square(cls, apply: Callable[[Tensor], Tensor], n: int, like: LinearMap | Tensor) -> Product:
-        """An operator of order n, on vectors as those of `like`."""
-        return cls(apply, (n, n), like.dtype, like.device)
+    @abc.abstractmethod
+    def _matmat(self, vectors: Tensor) -> Tensor:
+        """The products (rows, m) with vectors (columns, m)."""
 
     def __matmul__(self, vectors: Tensor) -> Tensor:
-        return self.apply(vectors[:, None])[:, 0] if vectors.ndim == 1 else self.apply(vectors)
+        """The product with a vector (n,) or with several (n, m)."""
+        if not isinstance(vectors, Tensor) or vectors.dtype != self.dtype or vectors.ndim not in (1, 2):
+            what = f"{vectors.dtype}, {tuple(vectors.shape)}" if isinstance(vectors, Tensor) else type(vectors).__name__
+            raise ArgumentError(
+                f"not vectors: {what}", f"give a tensor (n,) or (n, m) of {self.dtype}, or use to_scipy()"
+            )
+        rows = self.space.rows
+        if vectors.shape[0] != rows:
+            raise ArgumentError(f"vectors of length {vectors.shape[0]}; this operator takes {rows}", self.space.hint)
+        return self._matmat(vectors[:, None])[:, 0] if vectors.ndim == 1 else self._matmat(vectors)
+
+    @property
+    def space(self) -> VectorSpace:
+        """The space of the vectors that it takes."""
+        return VectorSpace(self.shape[1], self.dtype, self.device)
+
+    @property
+    def is_symmetric(self) -> bool:
+        """Whether rows and columns are the same, so that there are eigenvalues."""
+        return self.shape[0] == self.shape[1]
+
+    @property
+    def T(self) -> LinearOperator:
+        """The transposed operator, which a symmetric one is itself."""
+        return self
+
+    def dense(self) -> Tensor:
+        """The matrix, product by product, symmetrised if it is a diagonal block."""
+        return assembled(self, self.is_symmetric).matrix
+
+    def symmetric(self) -> MatrixOperator:
+        """A symmetric operator as a matrix, symmetric to the last bit, with the error of its products."""
+        return assembled(self, True)
+
+    def in_double(self) -> LinearOperator | None:
+        """The same operator by products in float64, of one in float32; None where there are none."""
+        return None
+
+    def to_scipy(self) -> Any:
+        """A scipy.sparse.linalg.LinearOperator over NumPy vectors."""
+        from scipy.sparse.linalg import LinearOperator as ScipyOperator
+
+        def product(op: LinearOperator) -> Callable[[NDArray[Any]], NDArray[Any]]:
+            to = op.device, op.dtype
+            return lambda x: (op @ torch.from_numpy(np.asarray(x, dtype=np.float64)).to(*to)).cpu().numpy()
+
+        forward = product(self)
+        return ScipyOperator(self.shape, dtype=np.float64, matvec=forward, rmatvec=product(self.T), matmat=forward)
 
 
-class MatrixOperator(Shown):
+class FunctionOperator(LinearOperator):
+    """An operator by a function of vectors (n, m) such as those of `like`.
+
+    transposed: the function of the transposed operator; None: the operator is symmetric.
+    """
+
+    def __init__(
+        self,
+        apply: Callable[[Tensor], Tensor],
+        shape: tuple[int, int],
+        like: LinearOperator | Tensor,
+        error: float = 0.0,
+        transposed: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
+        self._apply, self._transposed, self._like = apply, transposed, like
+        self.shape, self.dtype, self.device, self.error = shape, like.dtype, like.device, error
+
+    def _matmat(self, vectors: Tensor) -> Tensor:
+        return self._apply(vectors)
+
+    @property
+    def T(self) -> FunctionOperator:
+        """The transposed operator."""
+        if self._transposed is None:
+            return self
+        return FunctionOperator(self._transposed, (self.shape[1], self.shape[0]), self._like, self.error, self._apply)
+
+
+class BlockOperator(LinearOperator):
+    """An operator whose rows and columns are named parameters, in the order of `rows` and `cols`."""
+
+    rows: list[str]
+    cols: list[str]
+
+    @abc.abstractmethod
+    def block(self, rows: Sequence[str], cols: Sequence[str] | None = None) -> BlockOperator:
+        """The block that maps perturbations of `cols` (default: `rows`) to gradients of `rows`."""
+
+    @property
+    def is_symmetric(self) -> bool:
+        return self.rows == self.cols
+
+    @property
+    def T(self) -> BlockOperator:
+        return self if self.is_symmetric else self.block(self.cols, self.rows)
+
+
+class MatrixOperator(LinearOperator):
     """A dense matrix as an operator; error: a bound on its distance, in norm, from the exact matrix.
 
     Raises ArgumentError unless it is a dense one of float32 or float64, and for an error below 0.
@@ -84,13 +168,20 @@ class MatrixOperator(Shown):
     shown = ("shape", "error", "dtype", "device")
 
     def __init__(self, matrix: Tensor, error: float = 0.0) -> None:
-        require_matrix(matrix, error)
+        if not isinstance(matrix, Tensor) or matrix.ndim != 2 or not matrix.is_floating_point():
+            is_tensor = isinstance(matrix, Tensor)
+            what = f"{matrix.dtype}, shape {tuple(matrix.shape)}" if is_tensor else type(matrix).__name__
+            raise ArgumentError(f"not a real matrix: {what}", "give a two-dimensional tensor of torch.float64")
+        if matrix.layout != torch.strided:
+            layout = str(matrix.layout).removeprefix("torch.")
+            raise ArgumentError(f"a matrix with the layout {layout}: solvers take dense ones", "give matrix.to_dense()")
+        if matrix.dtype not in (torch.float32, torch.float64):
+            raise ArgumentError(f"a matrix of {matrix.dtype}: too few digits", "give matrix.to(torch.float64)")
+        require_not_negative("error", error)
         self.matrix, self.error, self.dtype, self.device = matrix.detach(), error, matrix.dtype, matrix.device
         self.shape = (matrix.shape[0], matrix.shape[1])
 
-    def __matmul__(self, vectors: Tensor) -> Tensor:
-        if vectors.ndim == 1:
-            return self.matrix @ vectors
+    def _matmat(self, vectors: Tensor) -> Tensor:
         # (A V)^T = V^T A^T: with few columns the BLAS is several times faster in this order.
         return torch.nn.functional.linear(vectors.T.contiguous(), self.matrix).T
 
@@ -106,10 +197,16 @@ class MatrixOperator(Shown):
     def symmetric(self) -> MatrixOperator:
         """(M + M^T) / 2, whose error includes |M - M^T|_F; itself if it is symmetric to the last bit."""
         error = asymmetry(self.matrix)
-        return self if error == 0 else MatrixOperator(symmetrised(self.matrix.clone()), self.error + error)
+        if error == 0:
+            return self
+        return MatrixOperator(symmetrised(self.matrix.clone()), self.error + error)
+
+    def double(self) -> MatrixOperator:
+        """The matrix in float64: to factorise it in a lower precision would add to its error."""
+        return self if self.dtype == torch.float64 else MatrixOperator(self.matrix.double(), self.error)
 
 
-class HessianOperator(Shown):
+class HessianOperator(BlockOperator):
     """The Hessian of an objective, or a block of it, by exact products over the whole data set.
 
     `params` are the tensors to differentiate by, of which the operator takes a copy; whatever else a module holds is
@@ -164,26 +261,14 @@ class HessianOperator(Shown):
         new._choose(rows, cols)
         return new
 
-    def __matmul__(self, vectors: Tensor) -> Tensor:
-        if not isinstance(vectors, Tensor) or vectors.dtype != self.dtype or vectors.ndim not in (1, 2):
-            what = f"{vectors.dtype}, {tuple(vectors.shape)}" if isinstance(vectors, Tensor) else type(vectors).__name__
-            raise ArgumentError(
-                f"not vectors: {what}", f"give a tensor (n,) or (n, m) of {self.dtype}, or use to_scipy()"
-            )
-        single = vectors.ndim == 1
-        columns = vectors[:, None] if single else vectors
-        if columns.shape[0] != self.shape[1]:
-            raise ArgumentError(
-                f"vectors of length {columns.shape[0]}; this operator takes {self.shape[1]}",
-                "give one number per parameter of the columns",
-            )
-        result = self.objective.total(self._product(columns))
+    def _matmat(self, vectors: Tensor) -> Tensor:
+        result = self.objective.total(self._product(vectors))
         if not is_finite(result):
             raise NumericsError(
                 "a Hessian-vector product is NaN or infinite",
                 "the loss or a derivative is not finite: overflow, log or sqrt or norm of 0, or a vector that is not",
             )
-        return result[:, 0] if single else result
+        return result
 
     @differentiable
     def _product(self, columns: Tensor) -> Tensor:
@@ -206,11 +291,6 @@ class HessianOperator(Shown):
                     term.forget()
         return result
 
-    @property
-    def T(self) -> HessianOperator:
-        """The transposed block."""
-        return self if self.rows == self.cols else self.block(self.cols, self.rows)
-
     def in_double(self) -> HessianOperator | None:
         """The same block of an objective in float32 by products in float64; None where there are none."""
         if self.dtype == torch.float64:
@@ -223,40 +303,43 @@ class HessianOperator(Shown):
             # The model runs in float32 alone.
             return None
 
-    def dense(self) -> Tensor:
-        """The block as a matrix, symmetrised if it is a diagonal one."""
-        return assembled(self, self.rows == self.cols).matrix
-
-    def symmetric(self) -> MatrixOperator:
-        """A diagonal block as a matrix, with the measured error of its products."""
-        return assembled(self, True)
-
-    def to_scipy(self) -> Any:
-        """A scipy.sparse.linalg.LinearOperator over NumPy vectors."""
-        from scipy.sparse.linalg import LinearOperator
-
-        def product(operator: HessianOperator) -> Callable[[NDArray[Any]], NDArray[Any]]:
-            to = operator.device, operator.dtype
-            return lambda x: (operator @ torch.from_numpy(np.asarray(x, dtype=np.float64)).to(*to)).cpu().numpy()
-
-        forward = product(self)
-        return LinearOperator(self.shape, dtype=np.float64, matvec=forward, rmatvec=product(self.T), matmat=forward)
-
     def _size(self, names: Sequence[str]) -> int:
         return sum(self._params[n].numel() for n in names)
 
 
-class Block(Operator, Protocol):
-    """An operator whose rows and columns are named parameters."""
+def require_operator(op: Any) -> None:
+    """Raise ArgumentError for what is no operator."""
+    if isinstance(op, LinearOperator):
+        return
+    if isinstance(op, Tensor):
+        raise ArgumentError(f"a tensor of shape {tuple(op.shape)} is no operator", "give MatrixOperator(tensor)")
+    hint = "give a HessianOperator or MatrixOperator, or derive yours from LinearOperator"
+    if isinstance(op, np.ndarray):
+        hint = "give MatrixOperator(torch.from_numpy(array))"
+    raise ArgumentError(f"{kind_of(op)} is no operator", hint)
 
-    rows: list[str]
-    cols: list[str]
 
-    def block(self, rows: Sequence[str], cols: Sequence[str] | None = None) -> Block:
-        """The block that maps perturbations of `cols` (default: `rows`) to gradients of `rows`."""
+def require_symmetric(op: Any, whole: bool = True) -> None:
+    """Raise ArgumentError for what is no operator, or one without eigenvalues: rectangular or off-diagonal.
+
+    whole: also, on every rank and before any product, for an operator on rows spread over ranks.
+    """
+    require_operator(op)
+    hint = "name the same parameters for rows and columns: op.block(names)"
+    if op.shape[0] != op.shape[1]:
+        raise ArgumentError(f"eigenvalues of a {op.shape[0]} x {op.shape[1]} operator: take a diagonal block", hint)
+    if op.shape[0] == 0:
+        raise ArgumentError("eigenvalues of an operator without rows", "give at least one row")
+    if isinstance(op, BlockOperator) and not op.is_symmetric:
+        raise ArgumentError(f"eigenvalues of the coupling {op.rows} x {op.cols}: take a diagonal block", hint)
+    if whole and op.space.ranks > 1:
+        raise ArgumentError(
+            f"the rows of its vectors are spread over {op.space.ranks} ranks, and this takes whole ones",
+            "give an operator on whole vectors; eigsh, operator_norm and spectral_density take a Sharded",
+        )
 
 
-def assembled(op: LinearMap, is_diagonal: bool) -> MatrixOperator:
+def assembled(op: LinearOperator, is_diagonal: bool) -> MatrixOperator:
     """The matrix of a block, product by product; a diagonal one symmetrised, with the error of the products.
 
     The error is that of rounding (`rounding_change`) or the asymmetry |H - H^T|_F, which vanishes for exact products,
@@ -271,41 +354,20 @@ def assembled(op: LinearMap, is_diagonal: bool) -> MatrixOperator:
         unit[start : start + width].fill_diagonal_(1.0)
         result[:, start : start + width] = op @ unit
     if not is_diagonal:
-        return MatrixOperator(result, known_error(op))
+        return MatrixOperator(result, op.error)
     probes = gaussian(n, PROBES).to(result)
     rounding = _rounding(op, probes, result.double() @ probes.double(), 0)
-    error = known_error(op) + max(asymmetry(result), rounding, UNDERFLOW)
+    error = op.error + max(asymmetry(result), rounding, UNDERFLOW)
     return MatrixOperator(symmetrised(result), error)
 
 
-def written_out(op: LinearMap) -> MatrixOperator:
-    """A diagonal block as a matrix of float64: as the operator writes itself out, or product by product.
-
-    What is known of it is its error: to factorise it in a lower precision would add to that.
-    """
-    found = cast(Operator, op).symmetric() if hasattr(op, "symmetric") else assembled(op, True)
-    return found if found.dtype == torch.float64 else MatrixOperator(found.matrix.double(), found.error)
-
-
-def matrix_of(op: LinearMap) -> Tensor:
-    """The matrix of any block, in the same way."""
-    found = cast(Operator, op).dense() if hasattr(op, "dense") else assembled(op, False).matrix
-    return found.double()
-
-
-def known_error(op: LinearMap) -> float:
-    """What an operator states as `error`, as a MatrixOperator does and what is made of one; 0 if nothing."""
-    return float(getattr(op, "error", 0.0))
-
-
-def product_error(op: LinearMap, seed: int = 0) -> float:
+def product_error(op: LinearOperator, seed: int = 0) -> float:
     """delta: the error of an operator's products, as a norm, measured with random probes.
 
     That of rounding, which every operation is moved for (`rounding_change`), or the asymmetry |H - H^T|_F, which
     vanishes for exact products; beside it, what the operator states. Costs MEASURED products, a matrix none.
     """
     require_symmetric(op)
-    require_whole(op)
     if isinstance(op, MatrixOperator):
         return op.error + asymmetry(op.matrix)
     probes = gaussian(op.shape[0], PROBES, seed).to(op.device, op.dtype)
@@ -314,10 +376,10 @@ def product_error(op: LinearMap, seed: int = 0) -> float:
     gram = probes.double().T @ images.double()
     pairs = torch.triu_indices(PROBES, PROBES, offset=1)
     error = float((gram - gram.T)[pairs[0], pairs[1]].square().mean().sqrt())
-    return known_error(op) + max(error, _rounding(op, probes, images, seed), UNDERFLOW)
+    return op.error + max(error, _rounding(op, probes, images, seed), UNDERFLOW)
 
 
-def coupling_error(op: LinearMap, transposed: LinearMap, seed: int) -> float:
+def coupling_error(op: LinearOperator, transposed: LinearOperator, seed: int) -> float:
     """`product_error` of an off-diagonal block: |H_12 - H_21^T|_F by 4 products with each of the two, or rounding's."""
     if isinstance(op, MatrixOperator):
         require_finite(float(op.matrix.abs().max()))
@@ -327,12 +389,12 @@ def coupling_error(op: LinearMap, transposed: LinearMap, seed: int) -> float:
     require_range(float(images.abs().max()), op.dtype)
     difference = left.double().T @ images.double() - (right.double().T @ (transposed @ left).double()).T
     error = float(difference.square().mean().sqrt())
-    return known_error(op) + max(error, _norm_of(rounding_change(op.__matmul__, right, images, seed)))
+    return op.error + max(error, _norm_of(rounding_change(op.__matmul__, right, images, seed)))
 
 
-def _rounding(op: LinearMap, probes: Tensor, images: Tensor, seed: int) -> float:
+def _rounding(op: LinearOperator, probes: Tensor, images: Tensor, seed: int) -> float:
     """What rounding does to products, as a norm: of float32 beside those of float64 where they can be had."""
-    if isinstance(op, HessianOperator) and (exact := op.in_double()):
+    if exact := op.in_double():
         return 4 * _norm_of(column_norms(images.double() - exact @ probes.double()))
     return _norm_of(rounding_change(op.__matmul__, probes, images, seed))
 
@@ -399,56 +461,53 @@ def _flat(pieces: Sequence[Tensor], batched: bool) -> Tensor:
     return torch.cat([g.flatten(1) if batched else g.reshape(-1) for g in pieces], dim=-1)
 
 
-class Directions(Protocol):
-    """A subspace that can be projected out of vectors (n,) or (n, m)."""
+class Directions(Shown):
+    """A subspace of a block's rows. sizes: of the block's parameters; dimension: of the subspace."""
 
+    shown: ClassVar[tuple[str, ...]] = ("dimension", "sizes")
+
+    sizes: list[int]
     dimension: int
 
+    @abc.abstractmethod
     def remove(self, vectors: Tensor) -> Tensor:
-        """The vectors' components orthogonal to the subspace."""
+        """The components of vectors (n,) or (n, m) orthogonal to the subspace."""
 
 
-class Spanned(Directions, Protocol):
+class Spanned(Directions):
     """A subspace that also has a basis small enough to write out."""
 
+    @abc.abstractmethod
     def basis(self) -> Tensor:
         """Orthonormal columns (n, dimension)."""
 
 
-class Deflated(Shown):
+class Deflated(LinearOperator):
     """P H P with P the projector onto the complement of some directions, which become exact null vectors.
 
-    directions: of H's rows, such as GaugeTangent and SoftmaxShift: their `dimension`, and `remove`, which projects them
-    out of vectors. Raises ArgumentError for those of another block, and for what is no symmetric operator.
+    directions: of H's rows, such as GaugeTangent and SoftmaxShift. Raises ArgumentError for those of another block, and
+    for what is no symmetric operator.
     """
 
     shown = ("shape", "dimension", "dtype", "device")
 
-    def __init__(self, op: Operator | LinearMap, directions: Directions) -> None:
+    def __init__(self, op: LinearOperator, directions: Directions) -> None:
         require_symmetric(op)
-        require_whole(op)
-        if not callable(getattr(directions, "remove", None)):
+        if not isinstance(directions, Directions):
             raise ArgumentError(
                 f"the directions are {kind_of(directions)}", "give what projects them out, such as GaugeTangent(...)"
             )
-        rows = sum(getattr(directions, "sizes", op.shape[:1]))
-        if rows != op.shape[0]:
+        if sum(directions.sizes) != op.shape[0]:
             raise ArgumentError(
-                f"directions of {rows} numbers for an operator of {op.shape[0]} rows", "make both of the same block"
+                f"directions of {sum(directions.sizes)} numbers for an operator of {op.shape[0]} rows",
+                "make both of the same block",
             )
-        self.op, self.directions = op, directions
-        self.shape, self.dtype, self.device = op.shape, op.dtype, op.device
-        self.dimension = directions.dimension
+        self.op, self.directions, self.dimension = op, directions, directions.dimension
         # To project adds none to what is known of H.
-        self.error = known_error(op)
+        self.shape, self.dtype, self.device, self.error = op.shape, op.dtype, op.device, op.error
 
-    def __matmul__(self, vectors: Tensor) -> Tensor:
+    def _matmat(self, vectors: Tensor) -> Tensor:
         return self.directions.remove(self.op @ self.directions.remove(vectors))
-
-    @property
-    def T(self) -> Deflated:
-        """The operator itself, which is symmetric."""
-        return self
 
     def dense(self) -> Tensor:
         """The matrix, symmetric to the last bit."""
@@ -456,7 +515,7 @@ class Deflated(Shown):
 
     def symmetric(self) -> MatrixOperator:
         """The matrix, with the error of the one deflated and the rounding of what is projected out of it."""
-        whole = written_out(self.op)
+        whole = self.op.symmetric().double()
         half = self.directions.remove(whole.matrix)
         full = self.directions.remove(half.T.contiguous())
         # What is projected out may be much larger than what is left, and so may its rounding.
@@ -465,20 +524,24 @@ class Deflated(Shown):
         return MatrixOperator((full + full.T) / 2, whole.error + rounding)
 
 
-class Restricted:
+class Restricted(LinearOperator):
     """The rows and columns of an operator at some positions; None: all of them.
 
     A product costs one of the whole operator.
     """
 
-    def __init__(self, op: Operator, rows: Tensor | None, cols: Tensor | None) -> None:
-        self.op, self.dtype, self.device = op, op.dtype, op.device
+    def __init__(self, op: LinearOperator, rows: Tensor | None, cols: Tensor | None) -> None:
+        self.op, self.dtype, self.device, self.error = op, op.dtype, op.device, op.error
         self._is_diagonal = rows is cols and op.T is op
         self._rows, self._cols = (p if p is None else p.to(op.device) for p in (rows, cols))
         n, m = (whole if p is None else len(p) for whole, p in zip(op.shape, (self._rows, self._cols), strict=True))
-        self.shape, self.error = (n, m), known_error(op)
+        self.shape = (n, m)
 
-    def __matmul__(self, vectors: Tensor) -> Tensor:
+    @property
+    def is_symmetric(self) -> bool:
+        return self._is_diagonal
+
+    def _matmat(self, vectors: Tensor) -> Tensor:
         if self._cols is not None:
             whole = vectors.new_zeros(self.op.shape[1], *vectors.shape[1:])
             vectors = whole.index_copy_(0, self._cols, vectors)
@@ -490,10 +553,29 @@ class Restricted:
         """The transposed operator."""
         return self if self._is_diagonal else Restricted(self.op.T, self._cols, self._rows)
 
-    def dense(self) -> Tensor:
-        """The matrix, product by product, symmetrised if it is a diagonal block."""
-        return assembled(self, self._is_diagonal).matrix
 
-    def symmetric(self) -> MatrixOperator:
-        """A diagonal block as a matrix, with the measured error of its products."""
-        return assembled(self, True)
+class Sound(LinearOperator):
+    """An operator whose products are checked: finite, and with squares inside the range of the precision."""
+
+    def __init__(self, op: LinearOperator) -> None:
+        self.op, self.shape, self.dtype, self.device, self.error = op, op.shape, op.dtype, op.device, op.error
+        self._space, self._largest = op.space, 0.0
+
+    @property
+    def space(self) -> VectorSpace:
+        return self._space
+
+    def _matmat(self, vectors: Tensor) -> Tensor:
+        image = self.op @ vectors
+        size = self.space.largest(image)
+        require_finite(size)
+        # Images of null vectors are small: the largest image so far gives the size of the operator.
+        self._largest = max(self._largest, size)
+        require_range(self._largest, self.dtype)
+        return image
+
+
+def scaled(op: LinearOperator, diagonal: Tensor) -> FunctionOperator:
+    """D^(1/2) H D^(1/2) for a positive diagonal D (n,): similar to D H, the matrix of one preconditioned step."""
+    root = diagonal.sqrt()[:, None]
+    return FunctionOperator(lambda vectors: root * (op @ (root * vectors)), op.shape, op)

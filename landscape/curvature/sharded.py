@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from landscape.curvature.operators import LinearMap, MatrixOperator
+from landscape.curvature.operators import LinearOperator, MatrixOperator
 from landscape.curvature.vectors import VectorSpace, gaussian
 from landscape.errors import ArgumentError, LandscapeError
 
@@ -22,8 +22,10 @@ class Rows(VectorSpace):
     ranks. Raises LandscapeError without a process group, and where ranks compute differently.
     """
 
-    def __init__(self, op: LinearMap, group: dist.ProcessGroup | None = None) -> None:
-        super().__init__(op)
+    hint = "give each rank its own rows: vectors[op.space.mine]"
+
+    def __init__(self, op: LinearOperator, group: dist.ProcessGroup | None = None) -> None:
+        super().__init__(op.shape[0], op.dtype, op.device)
         if not dist.is_initialized():
             raise LandscapeError(
                 "rows are spread over the ranks of a process group, and there is none",
@@ -86,7 +88,7 @@ class Rows(VectorSpace):
             )
 
 
-class Sharded:
+class Sharded(LinearOperator):
     """A square operator on vectors of which each rank holds its rows: `space`.
 
     op: what every rank multiplies whole vectors (n, m) by: the operator itself, the same on every rank, or one of the
@@ -96,18 +98,16 @@ class Sharded:
     Vectors that are given to it, and that `eigsh` takes and returns, are (rows, m). Raises ArgumentError for others.
     """
 
-    def __init__(self, op: LinearMap, group: dist.ProcessGroup | None = None, summand: bool = False) -> None:
-        self.op, self.summand, self.space = op, summand, Rows(op, group)
+    def __init__(self, op: LinearOperator, group: dist.ProcessGroup | None = None, summand: bool = False) -> None:
+        self.op, self.summand, self._space = op, summand, Rows(op, group)
         self.shape, self.dtype, self.device = op.shape, op.dtype, op.device
 
-    def __matmul__(self, vectors: Tensor) -> Tensor:
-        if len(vectors) != self.space.rows:
-            raise ArgumentError(
-                f"vectors of {len(vectors)} rows: rank {self.space.rank} holds {self.space.rows} of {self.shape[0]}",
-                "give each rank its own rows: vectors[op.space.mine]",
-            )
-        if vectors.ndim == 1:
-            return (self @ vectors[:, None])[:, 0]
+    @property
+    def space(self) -> Rows:
+        """The rows of this rank."""
+        return self._space
+
+    def _matmat(self, vectors: Tensor) -> Tensor:
         width = max(1, _TOGETHER // (self.shape[0] * vectors.element_size()))
         return torch.cat([self._product(part) for part in vectors.split(width, dim=1)], dim=1)
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from landscape.curvature.arguments import chosen, require_tensor
+from landscape.curvature.checks import chosen, require_tensor
 from landscape.curvature.objective import Objective, differentiable, gradients, require_objective
 from landscape.curvature.vectors import Array, to_array
 from landscape.errors import ArgumentError

@@ -8,10 +8,10 @@ import math
 import torch
 from torch import Tensor
 
-from landscape.curvature.arguments import require_count, require_symmetric, require_whole
+from landscape.curvature.checks import require_count
 from landscape.curvature.density import CONFIDENCE
-from landscape.curvature.operators import LinearMap, known_error, written_out
-from landscape.curvature.vectors import Sound, gaussian, require_range, seeded
+from landscape.curvature.operators import LinearOperator, Sound, require_symmetric
+from landscape.curvature.vectors import gaussian, require_range, seeded
 from landscape.errors import ArgumentError
 from landscape.results import Interval
 
@@ -36,7 +36,7 @@ class Trace(Interval):
     num_products: int
 
 
-def trace(op: LinearMap, probes: int = 30, seed: int = 0) -> Trace:
+def trace(op: LinearOperator, probes: int = 30, seed: int = 0) -> Trace:
     """The trace of a symmetric operator: assembled up to 256 rows, beyond by XTrace with `probes` products in all.
 
     XTrace (Epperly, Tropp & Webber, arXiv 2301.07825): half of the products sketch the range, the other half give its
@@ -45,18 +45,17 @@ def trace(op: LinearMap, probes: int = 30, seed: int = 0) -> Trace:
     eigenvalues end abruptly at the size of the sketch; the interval takes Student's t.
     """
     require_symmetric(op)
-    require_whole(op)
     require_count("probes", probes)
     n, m = op.shape[0], probes // 2
     if m < 3:
         raise ArgumentError(f"{probes} probes: XTrace takes at least 6", "give more probes, such as 30")
     generator = seeded(seed)
     if n <= max(ASSEMBLED, probes):
-        H = written_out(op)
+        H = op.symmetric().double()
         require_range(float(H.matrix.abs().max()), op.dtype)
         value, reach = math.fsum(H.matrix.diagonal().tolist()), n * H.error
         return Trace(value, 0.0, value - reach, value + reach, n)
-    stated, op = known_error(op), Sound(op)
+    op = Sound(op)
     # Of one length, so that the trace of the identity has no error.
     omega = torch.nn.functional.normalize(gaussian(n, m, generator), dim=0) * n**0.5
     omega = omega.to(op.device, op.dtype)
@@ -71,7 +70,7 @@ def trace(op: LinearMap, probes: int = 30, seed: int = 0) -> Trace:
 
     largest = float(range_image.norm()) * m**0.5 + float(quadratic.abs().max())
     rounding = 10 * n**0.5 * torch.finfo(op.dtype).eps * largest
-    reach = float(stdtrit(m - 1, (1 + CONFIDENCE) / 2)) * error + rounding + n * stated
+    reach = float(stdtrit(m - 1, (1 + CONFIDENCE) / 2)) * error + rounding + n * op.error
     return Trace(value, error, value - reach, value + reach, 2 * m)
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from landscape.curvature.arguments import require_seed
+from landscape.curvature.checks import require_seed
 from landscape.errors import NumericsError
 
 Array = NDArray[np.float64]
@@ -77,10 +76,12 @@ class VectorSpace:
     columns, which each rank forms of its own rows.
     """
 
-    def __init__(self, op: Any) -> None:
-        """op: the linear map that takes these vectors."""
-        self.order = self.rows = op.shape[0]
-        self.dtype, self.device = op.dtype, op.device
+    ranks = 1
+    hint = "give one number per parameter of the columns"
+
+    def __init__(self, order: int, dtype: torch.dtype, device: torch.device) -> None:
+        self.order = self.rows = order
+        self.dtype, self.device = dtype, device
 
     def randn(self, m: int, generator: torch.Generator) -> Tensor:
         """Gaussian vectors (rows, m), the same in every precision and on every device."""
@@ -101,29 +102,6 @@ class VectorSpace:
     def largest(self, X: Tensor) -> float:
         """max |X| over all rows, the same on every rank; 0 without entries, not finite if an entry is not."""
         return float(X.abs().amax()) if X.numel() else 0.0
-
-
-def space_of(op: Any) -> VectorSpace:
-    """The space of a linear map's vectors: the one that it names as `space`; else they are whole."""
-    found: VectorSpace = getattr(op, "space", None) or VectorSpace(op)
-    return found
-
-
-class Sound:
-    """A linear map whose products are checked: finite, and with squares inside the range of the precision."""
-
-    def __init__(self, op: Any) -> None:
-        self.op, self.shape, self.dtype, self.device = op, op.shape, op.dtype, op.device
-        self.space, self._largest = space_of(op), 0.0
-
-    def __matmul__(self, vectors: Tensor) -> Tensor:
-        image: Tensor = self.op @ vectors
-        size = self.space.largest(image)
-        require_finite(size)
-        # Images of null vectors are small: the largest image so far gives the size of the operator.
-        self._largest = max(self._largest, size)
-        require_range(self._largest, self.dtype)
-        return image
 
 
 def require_finite(size: float) -> None:

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from landscape.config import AnalysisConfig
-from landscape.curvature.convexity import require_convex
-from landscape.curvature.coupling import CouplingResult, coupling
+from landscape.curvature.coupling import CouplingResult, coupling, require_convex
 from landscape.curvature.density import Quadrature, quadrature
 from landscape.curvature.eigsh import EigenResult, Method, eigsh, shifted_ends
 from landscape.curvature.inertia import (
@@ -27,15 +26,13 @@ from landscape.curvature.inertia import (
 )
 from landscape.curvature.operators import (
     UNDERFLOW,
-    Block,
+    BlockOperator,
     Deflated,
     Directions,
     HessianOperator,
-    LinearMap,
+    LinearOperator,
     MatrixOperator,
-    Operator,
     Restricted,
-    written_out,
 )
 from landscape.curvature.rounding import is_rounding_randomly, rounding_change
 from landscape.curvature.vectors import gaussian
@@ -98,7 +95,7 @@ class Checkpoint:
         self._rules: dict[str, Quadrature] = {}
         self._bounds: dict[str, Mapping[str, float]] = {}
         by_hand = self.structure.operator() if self.structure else None
-        self.hessian: Block = by_hand or self._autograd
+        self.hessian: BlockOperator = by_hand or self._autograd
         if by_hand:
             _agree("products", by_hand.__matmul__, self._autograd, self._probe, self._size)
 
@@ -123,7 +120,7 @@ class Checkpoint:
         """Whether every eigenvalue of a block is computed."""
         return self.config.is_full(size(self.problem, block))
 
-    def block(self, block: str) -> Operator:
+    def block(self, block: str) -> LinearOperator:
         """A matrix-free block with its exact null vectors projected out."""
         op, null = self.restricted(self.hessian, block), self._null_vectors(block)
         return Deflated(op, null) if null else op
@@ -142,7 +139,7 @@ class Checkpoint:
         self._matrices = {name: H for name, H in self._matrices.items() if name in kept} | {block: found}
         return found
 
-    def gauss_newton(self, block: str) -> Operator:
+    def gauss_newton(self, block: str) -> LinearOperator:
         """The Gauss-Newton part of a block, dense where that is. Raises ArgumentError unless the loss is convex."""
         if self.is_dense(block):
             return self._assembled(block, self._gauss_newton)
@@ -180,7 +177,7 @@ class Checkpoint:
         """L D L^T of a dense block at -tolerance if its index took one and it was the last that did."""
         return self._factored.get(block)
 
-    def parts(self, pair: Pair) -> tuple[Operator, Operator, Operator]:
+    def parts(self, pair: Pair) -> tuple[LinearOperator, LinearOperator, LinearOperator]:
         """H_11, H_12, H_22 of a pair, dense where possible."""
         if self.is_dense(joint(pair)):
             H = self.matrix(joint(pair))
@@ -190,7 +187,7 @@ class Checkpoint:
             return a, b, c
         # Systems with the diagonal blocks are solved: small ones are factorised.
         is_exact = self.hessian.dtype == torch.float64
-        diagonal: list[Operator] = [
+        diagonal: list[LinearOperator] = [
             self.matrix(name) if self.is_dense(name) and is_exact else self.restricted(self.hessian, name)
             for name in pair
         ]
@@ -203,7 +200,7 @@ class Checkpoint:
         return self._couplings[pair]
 
     def ratios(
-        self, pair: Pair, tolerance: float, H_11: Operator, H_12: Operator, H_22: Operator
+        self, pair: Pair, tolerance: float, H_11: LinearOperator, H_12: LinearOperator, H_22: LinearOperator
     ) -> CouplingResult | None:
         """Coupling ratios to the given diagonal blocks; None where they are undefined."""
         config, is_dense = self.config, self.is_dense(joint(pair))
@@ -287,7 +284,7 @@ class Checkpoint:
         closed = closed_form(self.structure) if self.config.is_dense(chosen.total) else None
         if closed is None:
             self.products[block] += op.shape[0]
-            return written_out(op)
+            return op.symmetric().double()
 
         def anew(vectors: Tensor) -> Tensor:
             found = closed_form(self.problem.structure(self.params, self.decay)) if is_rounding_randomly() else closed
@@ -298,7 +295,7 @@ class Checkpoint:
         difference = _agree(f"block {block}: closed form", anew, op, probes, self._size)
         return MatrixOperator(closed, max(difference / probes.shape[1] ** 0.5, UNDERFLOW))
 
-    def restricted(self, whole: Block, block: str, cols: str | None = None) -> Operator:
+    def restricted(self, whole: BlockOperator, block: str, cols: str | None = None) -> LinearOperator:
         """A block, or the one between two blocks, of an operator over all parameters."""
         rows = self.selected(block)
         across = rows if cols is None else self.selected(cols)
@@ -313,7 +310,7 @@ class Checkpoint:
         return self.structure.null_vectors(chosen.parameters) if whole and self.structure else None
 
 
-def _agree(what: str, by_hand: Callable[[Tensor], Tensor], op: LinearMap, probes: Tensor, whole: float) -> float:
+def _agree(what: str, by_hand: Callable[[Tensor], Tensor], op: LinearOperator, probes: Tensor, whole: float) -> float:
     """|by_hand - op|_F of the products with probes. Raises NumericsError if that exceeds the rounding of both.
 
     Which is measured where it exceeds SELF_CHECK: of a block that all but vanishes automatic differentiation may have

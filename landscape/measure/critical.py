@@ -17,7 +17,7 @@ from landscape import models
 from landscape.config import AnalysisConfig
 from landscape.curvature.critical import CriticalPoint, SearchState, find_critical_point
 from landscape.curvature.objective import differentiable
-from landscape.curvature.operators import LinearMap, Product
+from landscape.curvature.operators import FunctionOperator, LinearOperator
 from landscape.errors import ConfigError, FileError
 from landscape.files.files import REPLACE, as_path, critical_file, make_folder, output, refuse_existing, unmade
 from landscape.files.hessians import HessianReader
@@ -129,7 +129,7 @@ class _Refinement:
         # Most searches end long before `max_products`, so that the time until then says nothing.
         with Bar(None, "product", quiet) as bar:
 
-            def counted(at: Mapping[str, Tensor]) -> LinearMap:
+            def counted(at: Mapping[str, Tensor]) -> LinearOperator:
                 op = hessian(self.problem, at, self.decay)
 
                 def apply(vectors: Tensor) -> Tensor:
@@ -137,7 +137,7 @@ class _Refinement:
                     bar.update()
                     return op @ vectors
 
-                return Product.square(apply, op.shape[0], op)
+                return FunctionOperator(apply, op.shape, op)
 
             def progress(grad_norm: float, products: int) -> bool:
                 bar.set_postfix(grad_norm=f"{grad_norm:.2e}", refresh=False)

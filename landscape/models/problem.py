@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from landscape.curvature.objective import Objective
-from landscape.curvature.operators import Block, Directions, HessianOperator, Spanned
+from landscape.curvature.operators import BlockOperator, Directions, HessianOperator, Spanned
 from landscape.errors import ConfigError, suggest
 from landscape.files.runs import RunReader
 from landscape.models.rows import Groups, Selection, Shapes
@@ -62,7 +62,7 @@ class Plain:
 class Structure(Protocol):
     """Exact hand-derived results at one point, always checked against automatic differentiation."""
 
-    def operator(self) -> Block | None:
+    def operator(self) -> BlockOperator | None:
         """The Hessian over all parameters by products; None: use automatic differentiation."""
 
     def dense(self, names: Sequence[str], gauss_newton: bool = False) -> Tensor | None:
@@ -139,7 +139,7 @@ def with_state(problem: Problem, arrays: Arrays) -> Problem:
     return problem.with_buffers({n: arrays[n] for n in names}) if names else problem  # type: ignore[attr-defined]
 
 
-def hessian(problem: Problem, params: Mapping[str, Tensor], decay: float) -> Block:
+def hessian(problem: Problem, params: Mapping[str, Tensor], decay: float) -> BlockOperator:
     """The Hessian over all parameters, by hand-derived products if the problem has them."""
     structure = problem.structure(params, decay)
     by_hand = structure.operator() if structure else None

@@ -13,8 +13,7 @@ from landscape import models
 from landscape.choices.optimizers import EPSILON, OPTIMIZERS
 from landscape.config import TrainConfig
 from landscape.curvature.krylov import RandomRun
-from landscape.curvature.operators import LinearMap
-from landscape.curvature.tracking import scaled
+from landscape.curvature.operators import LinearOperator, scaled
 from landscape.curvature.vectors import seeded
 from landscape.models.problem import hessian
 
@@ -81,7 +80,7 @@ def edge_ratio(config: TrainConfig, data: Any, theta: dict[str, Tensor], v: Tens
     return SHARE / (config.lr * slowest) if slowest > 0 and config.lr > 0 else math.inf
 
 
-def largest(op: LinearMap, seed: int) -> float:
+def largest(op: LinearOperator, seed: int) -> float:
     """The largest Ritz value after `HVPS` products from a random vector: lambda_max from below."""
     run = RandomRun(op, None, seeded(seed), HVPS)
     while not run.exhausted and run.num_products < HVPS:

@@ -17,7 +17,7 @@ from landscape.curvature.density import quadrature
 from landscape.curvature.eigsh import eigsh, operator_norm
 from landscape.curvature.inertia import saddle_index
 from landscape.curvature.krylov import Krylov, advance
-from landscape.curvature.operators import Deflated, MatrixOperator, Product, product_error
+from landscape.curvature.operators import Deflated, FunctionOperator, MatrixOperator, product_error
 from landscape.curvature.sharded import Sharded
 from landscape.curvature.trace import trace
 from landscape.curvature.vectors import VectorSpace
@@ -28,7 +28,7 @@ A = matrix(np.sort(np.random.default_rng(0).standard_normal(101)) ** 3)
 
 def counted(n: int, dtype: torch.dtype, summand: bool) -> Sharded:
     """An operator of which each rank's part is the identity."""
-    return Sharded(Product(lambda X: X.clone(), (n, n), dtype, torch.device("cpu")), summand=summand)
+    return Sharded(FunctionOperator(lambda X: X.clone(), (n, n), torch.zeros(0, dtype=dtype)), summand=summand)
 
 
 @pytest.mark.parametrize("n", [1, 3, 301, 200_003])
@@ -37,7 +37,7 @@ def test_random_vectors_are_those_of_one_process(n: int) -> None:
     op = counted(n, torch.float64, False)
     ours, theirs = (torch.Generator().manual_seed(5) for _ in range(2))
     for m in (1, 3):
-        alone = VectorSpace(op).randn(m, theirs)
+        alone = VectorSpace(n, op.dtype, op.device).randn(m, theirs)
         assert torch.equal(alone, torch.randn(n, m, generator=ours.clone_state(), dtype=torch.float64))
         assert torch.equal(op.space.randn(m, ours), mine(op, alone))
         assert torch.equal(whole(op, mine(op, alone)), alone)
@@ -114,7 +114,7 @@ def test_an_entry_of_one_rank_that_is_not_finite_stops_all(bad: float) -> None:
 def test_whole_vectors_and_matrices_are_refused() -> None:
     """Each rank gives its rows; and none has a matrix to write out."""
     op = Sharded(MatrixOperator(A))
-    with pytest.raises(ArgumentError, match=r"vectors of 102 rows: rank \d holds \d+ of 101") as told:
+    with pytest.raises(ArgumentError, match=r"vectors of length 102; this operator takes \d+") as told:
         op @ torch.zeros(102, 1, dtype=torch.float64)
     assert told.value.hint == "give each rank its own rows: vectors[op.space.mine]"
     with pytest.raises(ArgumentError, match="an operator over ranks is never written out") as told:

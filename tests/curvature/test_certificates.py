@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.matrices import Nothing
 from torch import Tensor, nn
 
 from landscape.curvature.coupling import coupling
@@ -18,7 +19,7 @@ from landscape.curvature.eigsh import eigsh, operator_norm
 from landscape.curvature.inertia import saddle_index
 from landscape.curvature.losses import mse
 from landscape.curvature.objective import Objective
-from landscape.curvature.operators import Deflated, HessianOperator, MatrixOperator, assembled, product_error
+from landscape.curvature.operators import Deflated, HessianOperator, LinearOperator, MatrixOperator, product_error
 from landscape.curvature.trace import trace
 from landscape.errors import NumericsError
 
@@ -34,23 +35,17 @@ def symmetric(n: int, seed: int = 0) -> Tensor:
 # --- asymmetric products --------------------------------------------------------------------------------------
 
 
-class Products:
+class Products(LinearOperator):
     """The Hessian of a scalar function of one vector, by torch's double backward, whatever that gives."""
 
     def __init__(self, function: Callable[[Tensor], Tensor], at: Tensor) -> None:
         self.at = at.clone().requires_grad_()
         (self.gradient,) = torch.autograd.grad(function(self.at), self.at, create_graph=True)
         self.shape, self.dtype, self.device = (len(at), len(at)), at.dtype, at.device
-        self.rows = self.cols = ["all"]
 
-    def __matmul__(self, vectors: Tensor) -> Tensor:
-        columns = vectors[:, None] if vectors.ndim == 1 else vectors
-        found = [torch.autograd.grad(self.gradient, self.at, v, retain_graph=True)[0] for v in columns.T]
-        return torch.stack(found, dim=1).view(vectors.shape)
-
-    def symmetric(self) -> MatrixOperator:
-        """The matrix, with the error that its products show."""
-        return assembled(self, True)
+    def _matmat(self, vectors: Tensor) -> Tensor:
+        found = [torch.autograd.grad(self.gradient, self.at, v, retain_graph=True)[0] for v in vectors.T]
+        return torch.stack(found, dim=1)
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +81,8 @@ def test_the_error_of_an_assembled_matrix_covers_what_is_wrong_with_it(wrong: tu
     assert torch.equal(H.matrix, H.matrix.T)
     assert H.error == pytest.approx(float((products - products.T).norm()), rel=1e-12)
     assert 0.2 < float(torch.linalg.matrix_norm(H.matrix - true, 2)) < H.error
-    for found in (MatrixOperator(products).symmetric(), Deflated(MatrixOperator(products), Nothing()).symmetric()):
+    op = MatrixOperator(products)
+    for found in (op.symmetric(), Deflated(op, Nothing(len(products))).symmetric()):
         assert torch.equal(found.matrix, H.matrix)
         assert found.error == pytest.approx(H.error, rel=1e-12)
     assert MatrixOperator(products).symmetric().matrix is not products
@@ -99,16 +95,6 @@ def test_asymmetry_is_that_of_the_whole_matrix() -> None:
     found, expected = MatrixOperator(M).symmetric(), M.numpy() - M.T.numpy()
     assert found.error == pytest.approx(np.linalg.norm(expected), rel=1e-12)
     np.testing.assert_array_equal(found.matrix.numpy(), (M.numpy() + M.T.numpy()) / 2)
-
-
-class Nothing:
-    """No direction to deflate."""
-
-    dimension = 0
-
-    def remove(self, vectors: Tensor) -> Tensor:
-        """The vectors themselves."""
-        return vectors
 
 
 @pytest.mark.slow
@@ -256,7 +242,7 @@ def size_of(op: MatrixOperator) -> float:
     return 2 * float(op.matrix.nan_to_num(0.0, 0.0, 0.0).abs().max())
 
 
-class Hidden:
+class Hidden(LinearOperator):
     """A matrix that a solver sees by its products alone."""
 
     def __init__(self, op: MatrixOperator) -> None:
@@ -266,7 +252,7 @@ class Hidden:
     def T(self) -> Hidden:
         return Hidden(self.op.T)
 
-    def __matmul__(self, vectors: Tensor) -> Tensor:
+    def _matmat(self, vectors: Tensor) -> Tensor:
         return self.op @ vectors
 
 

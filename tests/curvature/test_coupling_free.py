@@ -65,9 +65,9 @@ def test_ratios_are_lower_bounds_within_their_errors(seed: int, kinds: str) -> N
     parts = blocks(seed)
     true = coupling(*map(MatrixOperator, parts), TAU, method="dense").ratios
     first, second = (MatrixOperator if kind == "dense" else Hidden for kind in kinds.split())
-    for max_products in (1, 200, 600, 1500, 20000):
+    for max_hvps in (1, 200, 600, 1500, 20000):
         H = [first(parts[0]), Hidden(parts[1]), second(parts[2])]
-        found = coupling(*H, TAU, k=6, method="lanczos", seed=seed, max_hvps=max_products)
+        found = coupling(*H, TAU, k=6, method="lanczos", seed=seed, max_hvps=max_hvps)
         assert_bounds(found, true)
         assert found.num_products == sum(h.count[0] for h in H if isinstance(h, Hidden))
         highest = {"free free": 100, "dense free": 60, "free dense": 40, "dense dense": 40}[kinds]
@@ -251,7 +251,7 @@ def test_solvers_solve_and_bound_from_below() -> None:
         assert bool((residual <= tol * right.norm(dim=0)).all())
         assert float((x - exact).norm()) <= 100 * float(residual.norm()) + 1e-10
     assert iterative.num_products == counted.count[0]
-    limited = ConjugateGradients(Hidden(A), 0.01, max_products=20)
+    limited = ConjugateGradients(Hidden(A), 0.01, max_hvps=20)
     x, residual = limited.solve(right, 1e-9)
     assert 20 <= limited.num_products < 20 + right.shape[1]
     torch.testing.assert_close((right - A @ x - 0.01 * x).norm(dim=0), residual, rtol=1e-3, atol=1e-12)

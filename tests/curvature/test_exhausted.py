@@ -12,18 +12,18 @@ from landscape.curvature.density import quadrature
 from landscape.curvature.eigsh import ACCEPTED, unseen
 from landscape.curvature.inertia import Inertia, saddle_index
 from landscape.curvature.krylov import RandomRun
-from landscape.curvature.operators import MatrixOperator
+from landscape.curvature.operators import LinearOperator, MatrixOperator
 
 
-class Diagonal:
+class Diagonal(LinearOperator):
     """An operator of given eigenvalues in their own precision."""
 
     def __init__(self, values: Tensor) -> None:
         self.values, self.shape = values[:, None], (len(values), len(values))
         self.dtype, self.device = values.dtype, values.device
 
-    def __matmul__(self, vectors: Tensor) -> Tensor:
-        return self.values * vectors if vectors.ndim == 2 else self.values[:, 0] * vectors
+    def _matmat(self, vectors: Tensor) -> Tensor:
+        return self.values * vectors
 
 
 def holds(found: Inertia, index: int) -> bool:

@@ -15,8 +15,8 @@ from torch import Tensor
 from landscape.curvature.density import quadrature
 from landscape.curvature.eigsh import eigsh
 from landscape.curvature.krylov import Krylov, advance
-from landscape.curvature.operators import LinearMap, MatrixOperator
-from landscape.curvature.vectors import Array, VectorSpace, space_of
+from landscape.curvature.operators import LinearOperator, MatrixOperator
+from landscape.curvature.vectors import Array, VectorSpace
 from landscape.errors import NumericsError
 
 N = 300
@@ -31,14 +31,14 @@ def orthonormal(m: int, n: int = N, seed: int = 1) -> Tensor:
     return torch.linalg.qr(torch.randn(n, m, generator=generator(seed), dtype=torch.float64))[0]
 
 
-def started(op: LinearMap, width: int, locked: int, columns: int = 60, keep_images: bool = False) -> Krylov:
+def started(op: LinearOperator, width: int, locked: int, columns: int = 60, keep_images: bool = False) -> Krylov:
     """A run from random vectors outside of random locked ones."""
-    krylov = Krylov(space_of(op), columns, width, mine(op, orthonormal(locked)), keep_images)
+    krylov = Krylov(op.space, columns, width, mine(op, orthonormal(locked)), keep_images)
     krylov.fill(generator())
     return krylov
 
 
-def grow(op: LinearMap, krylov: Krylov) -> None:
+def grow(op: LinearOperator, krylov: Krylov) -> None:
     """To the full basis, or until the space is exhausted."""
     while not krylov.exhausted and krylov.filled + krylov.block.shape[1] <= krylov.columns:
         advance(op, [krylov])
@@ -48,7 +48,7 @@ def outermost(krylov: Krylov, each: int) -> np.ndarray:
     return np.r_[:each, krylov.filled - each : krylov.filled]
 
 
-def require_right(A: Tensor, op: LinearMap, krylov: Krylov, tol: float = 1e-13) -> None:
+def require_right(A: Tensor, op: LinearOperator, krylov: Krylov, tol: float = 1e-13) -> None:
     """Locked vectors, basis and block are orthonormal, and P H basis = basis T + block coupling."""
     locked, Q, block = (whole(op, X) for X in (krylov.locked, krylov.basis[:, : krylov.filled], krylov.block))
     every = torch.cat([locked, Q, block], dim=1)
@@ -108,7 +108,7 @@ def test_an_invariant_space_ends_the_run(width: int) -> None:
     for scale in (1e-12, 1.0, 1e6):
         A = scale * torch.diag(torch.tensor([-2.0, -1.0, 0.0, 1.0, 3.0], dtype=torch.float64).repeat(30))
         op = held(A)
-        krylov = Krylov(space_of(op), 60, width)
+        krylov = Krylov(op.space, 60, width)
         krylov.fill(generator())
         grow(op, krylov)
         assert (krylov.exhausted, krylov.filled) == (True, 5 * width)
@@ -123,7 +123,7 @@ def test_a_block_narrows_where_part_of_it_is_exhausted_and_is_filled_at_random()
     A[:4, :4], A[4:, 4:] = matrix([1.0, 2.0, 3.0, 4.0]), matrix(SPREAD[4:])
     op = held(A)
     for is_filled in (False, True):
-        krylov = Krylov(space_of(op), 40, width=4)
+        krylov = Krylov(op.space, 40, width=4)
         start = torch.zeros(N, 4, dtype=torch.float64)
         start[:4, :2], start[4:, 2:] = orthonormal(2, 4), orthonormal(2, N - 4)
         krylov.lead(mine(op, start))
@@ -143,7 +143,7 @@ def test_the_whole_space_is_spanned_and_no_more(width: int) -> None:
     for values in ([2.0], [0.0] * 9, [1.0] * 9, np.linspace(-1, 1, 9), [5.0, *[0.0] * 8]):
         A = matrix(values)
         op = held(A)
-        krylov = Krylov(space_of(op), len(A), width)
+        krylov = Krylov(op.space, len(A), width)
         krylov.fill(generator())
         while not krylov.exhausted:
             advance(op, [krylov])
@@ -160,7 +160,7 @@ def test_nearly_dependent_directions_are_told_from_rounding() -> None:
     op = held(matrix(SPREAD))
     for differences, rank in (([1e-4, 1e-8, 1e-11], 4), ([1e-4, 1e-8, 1e-15], 3)):
         x = e[:, :1] + torch.cat([torch.zeros(N, 1), *(d * e[:, [i + 1]] for i, d in enumerate(differences))], dim=1)
-        krylov = Krylov(space_of(op), 8, width=4)
+        krylov = Krylov(op.space, 8, width=4)
         krylov.lead(mine(op, x))
         U = whole(op, krylov.block)
         assert U.shape[1] == rank
@@ -249,7 +249,7 @@ def test_runs_in_lockstep_are_the_separate_runs() -> None:
     """Several runs share each product: the same projections, to rounding, and as many products."""
     op = held(matrix(SPREAD))
     starts = mine(op, torch.randn(N, 3, generator=generator(), dtype=torch.float64)).split(1, dim=1)
-    together, apart = ([Krylov(space_of(op), 30) for _ in starts] for _ in range(2))
+    together, apart = ([Krylov(op.space, 30) for _ in starts] for _ in range(2))
     for one, other, start in zip(together, apart, starts, strict=True):
         one.lead(start)
         other.lead(start)
@@ -266,7 +266,7 @@ def test_inner_products_of_long_vectors(by_columns: bool) -> None:
     n = 1_000_000
     X = torch.randn(8, n, generator=generator()).T if by_columns else torch.randn(n, 8, generator=generator())
     X /= X.norm(dim=0)
-    space, exact = VectorSpace(MatrixOperator(torch.eye(2))), X.double().T @ X.double()
+    space, exact = VectorSpace(2, torch.float32, torch.device("cpu")), X.double().T @ X.double()
     for m in (1, 8):
         assert float((space.inner(X[:, :m], X) - exact[:m]).abs().max()) < 1e-6
         assert float((space.inner(X[:, :m], X[:, :m]) - exact[:m, :m]).abs().max()) < 1e-6

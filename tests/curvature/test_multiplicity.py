@@ -22,7 +22,7 @@ from landscape.curvature import eigsh as lanczos
 from landscape.curvature.eigsh import EigenResult, eigsh, operator_norm
 from landscape.curvature.inertia import saddle_index
 from landscape.curvature.krylov import RandomRun, kuczynski_wozniakowski, least_component
-from landscape.curvature.operators import MatrixOperator
+from landscape.curvature.operators import LinearOperator, MatrixOperator
 from landscape.files.runs import RunReader
 from landscape.measure.hessian import analyse
 from landscape.models.problem import hessian, tensors
@@ -280,15 +280,15 @@ def test_a_norm_takes_no_more_products_than_it_may(monkeypatch: pytest.MonkeyPat
     assert hard.products == 30
 
 
-class Counted:
+class Counted(LinearOperator):
     """A matrix that counts its products."""
 
     def __init__(self, A: torch.Tensor) -> None:
-        self.A, self.shape, self.dtype, self.device = A, tuple(A.shape), A.dtype, A.device
+        self.A, self.shape, self.dtype, self.device = A, (len(A), len(A)), A.dtype, A.device
         self.products = 0
 
-    def __matmul__(self, vectors: torch.Tensor) -> torch.Tensor:
-        self.products += 1 if vectors.ndim == 1 else vectors.shape[1]
+    def _matmat(self, vectors: torch.Tensor) -> torch.Tensor:
+        self.products += vectors.shape[1]
         return self.A @ vectors
 
 

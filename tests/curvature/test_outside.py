@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 import torch
@@ -12,19 +10,15 @@ from torch import Tensor
 
 from landscape.curvature import inertia as outside
 from landscape.curvature.inertia import ShiftedLDL, certified_outside
-from landscape.curvature.operators import MatrixOperator
+from landscape.curvature.operators import MatrixOperator, Spanned
 from landscape.errors import NumericsError
 
 
-@dataclasses.dataclass
-class Span:
+class Span(Spanned):
     """The span of orthonormal columns."""
 
-    U: Tensor
-
-    @property
-    def dimension(self) -> int:
-        return self.U.shape[1]
+    def __init__(self, U: Tensor) -> None:
+        self.U, self.sizes, self.dimension = U, [len(U)], U.shape[1]
 
     def basis(self) -> Tensor:
         return self.U

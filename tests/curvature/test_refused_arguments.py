@@ -19,9 +19,6 @@ from landscape import (
     eigsh,
     excess_index,
     find_critical_point,
-    jensen_shannon,
-    principal_angles,
-    product_error,
     saddle_index,
     slice_lines,
     slice_plane,
@@ -29,6 +26,9 @@ from landscape import (
     trace,
     track,
 )
+from landscape.curvature.coupling import principal_angles
+from landscape.curvature.density import jensen_shannon
+from landscape.curvature.operators import product_error
 
 NAN, INF = float("nan"), float("inf")
 M = MatrixOperator(torch.diag(torch.arange(-3.0, 9.0).double()))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from landscape import eigsh
 from landscape.curvature import eigsh as shifted
 from landscape.curvature.eigsh import shifted_ends
-from landscape.curvature.operators import MatrixOperator, Product
+from landscape.curvature.operators import FunctionOperator, MatrixOperator
 
 N, K = 300, 6
 SPECTRA = {
@@ -113,5 +113,5 @@ def test_products_find_what_the_inverse_does_not(
 def test_every_product_is_counted(name: str) -> None:
     """Of the estimate, of the search and of the residuals, with the inverse or without."""
     H, columns = MatrixOperator(matrix(SPECTRA[name])), []
-    counting = Product.square(lambda v: columns.append(v.shape[1]) or H @ v, N, H)
+    counting = FunctionOperator(lambda v: columns.append(v.shape[1]) or H @ v, (N, N), H)
     assert shifted_ends(counting, H, K, 1e-6, 0, 3000).num_products == sum(columns)

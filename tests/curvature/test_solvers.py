@@ -14,21 +14,21 @@ from torch import Tensor
 
 from landscape.curvature import krylov as search
 from landscape.curvature.eigsh import eigsh
-from landscape.curvature.operators import MatrixOperator, Product
+from landscape.curvature.operators import FunctionOperator, LinearOperator, MatrixOperator
 from landscape.curvature.vectors import column_norms
 from landscape.errors import NumericsError
 
 METHODS = ["dense", "lanczos"]
 
 
-class Counted:
-    """An operator without `.dense()` that counts its columns, as a solver may see it."""
+class Counted(LinearOperator):
+    """An operator that counts its columns, as a solver may see it."""
 
     def __init__(self, A: Tensor) -> None:
-        self.A, self.shape, self.dtype, self.device, self.columns = A, A.shape, A.dtype, A.device, 0
+        self.A, self.shape, self.dtype, self.device, self.columns = A, (len(A), len(A)), A.dtype, A.device, 0
 
-    def __matmul__(self, V: Tensor) -> Tensor:
-        self.columns += 1 if V.ndim == 1 else V.shape[1]
+    def _matmat(self, V: Tensor) -> Tensor:
+        self.columns += V.shape[1]
         return self.A @ V
 
 
@@ -119,7 +119,9 @@ def test_the_tolerance_of_float32_is_reached() -> None:
     """A pair whose residual is hardly above it is led on, not taken for rounding."""
     n = 20_000
     diagonal = torch.randn(n, generator=torch.Generator().manual_seed(0))
-    result = eigsh(Product.square(lambda x: diagonal[:, None] * x, n, diagonal), 10, "lowest", "lanczos", max_hvps=500)
+    result = eigsh(
+        FunctionOperator(lambda x: diagonal[:, None] * x, (n, n), diagonal), 10, "lowest", "lanczos", max_hvps=500
+    )
     assert result.converged.all()
     np.testing.assert_allclose(result.values[0], diagonal.sort().values[:10], atol=result.tol * result.operator_norm)
 

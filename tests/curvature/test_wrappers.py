@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.matrices import Hidden, assert_close, draw, semidefinite
+from helpers.matrices import Along, Hidden, Nothing, assert_close, draw, semidefinite
 from torch import Tensor
 
 from landscape.curvature.coupling import coupling, excess_index, joint
@@ -21,30 +21,6 @@ from landscape.curvature.operators import Deflated, HessianOperator, MatrixOpera
 from landscape.errors import NumericsError
 
 METHODS = ["dense", "lanczos"]
-
-
-class Nothing:
-    """No direction to deflate."""
-
-    dimension = 0
-
-    def remove(self, vectors: Tensor) -> Tensor:
-        """The vectors themselves."""
-        return vectors
-
-
-class Along:
-    """One unit vector to deflate."""
-
-    dimension = 1
-
-    def __init__(self, u: Tensor) -> None:
-        self.unit = u[:, None] / u.norm()
-
-    def remove(self, vectors: Tensor) -> Tensor:
-        """The components orthogonal to it."""
-        columns = vectors.reshape(len(vectors), -1)
-        return (columns - self.unit @ (self.unit.T @ columns)).view(vectors.shape)
 
 
 @pytest.mark.parametrize("c", [0.0, 1.0, 1e6, 1e9, 1e12])
@@ -73,8 +49,8 @@ def test_the_error_of_a_deflated_matrix_has_the_rounding_of_what_is_projected_ou
 
 WRAPPERS: dict[str, Callable[[MatrixOperator], Any]] = {
     "plain": lambda op: op,
-    "deflated": lambda op: Deflated(op, Nothing()),
-    "twice deflated": lambda op: Deflated(Deflated(op, Nothing()), Nothing()),
+    "deflated": lambda op: Deflated(op, Nothing(op.shape[0])),
+    "twice deflated": lambda op: Deflated(Deflated(op, Nothing(op.shape[0])), Nothing(op.shape[0])),
     "restricted": lambda op: Restricted(op, rows := torch.arange(op.shape[0]), rows),
     "joint": lambda op: joint(
         MatrixOperator(op.matrix[:30, :30], op.error),
@@ -106,7 +82,7 @@ def test_what_wraps_a_matrix_in_error_passes_the_error_on(method: Any, wrap: str
 def test_an_excess_index_counts_with_the_errors_of_its_blocks() -> None:
     """H_11 of -0.05 known to 0.04 may be -0.01: at a tolerance of 0.035 no index is proved."""
     values = torch.cat([torch.linspace(0.1, 1, 59), torch.tensor([-0.05])]).double()
-    first = Deflated(MatrixOperator(torch.diag(values), 0.04), Nothing())
+    first = Deflated(MatrixOperator(torch.diag(values), 0.04), Nothing(len(values)))
     between, second = MatrixOperator(torch.zeros(60, 2).double()), MatrixOperator(torch.eye(2).double())
     with pytest.raises(NumericsError, match="below the error of the computed Hessian"):
         excess_index(first, between, second, 0.035, method="lanczos")
@@ -157,6 +133,16 @@ def test_a_small_operator_that_has_products_alone_is_written_out() -> None:
     ratios = coupling(*products, 1e-3)
     assert ratios.method == "dense"
     np.testing.assert_allclose(ratios.ratios, coupling(*matrices, 1e-3).ratios, rtol=1e-10)
+
+
+def test_matrices_in_single_precision_are_coupled_in_it() -> None:
+    """Matrix-free ratios of float32 blocks are those of float64 ones to the precision of float32."""
+    parts = (semidefinite(20, 15, 0), draw(20, 9, seed=1), semidefinite(9, 9, 2))
+    single, double = (
+        coupling(*(MatrixOperator(X.to(dtype)) for X in parts), 1e-2, k=3, method="lanczos")
+        for dtype in (torch.float32, torch.float64)
+    )
+    np.testing.assert_allclose(single.ratios, double.ratios, rtol=1e-3)
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -46,8 +46,6 @@ SERVER.set_forkserver_preload(
         "landscape.models.transformer.networks",
         "landscape.models.transformer.problem",
         "landscape.curvature.coupling",
-        "landscape.curvature.coupling",
-        "landscape.curvature.tracking",
         "matplotlib.backends.backend_agg",
         "matplotlib.backends.backend_pdf",
         "multiprocessing.popen_spawn_posix",

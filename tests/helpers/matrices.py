@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from landscape.curvature.inertia import Inertia
+from landscape.curvature.operators import Directions, LinearOperator
 
 Array = NDArray[np.float64]
 Blocks = tuple[Array, Array, Array]
@@ -74,19 +75,19 @@ def exact_index(A: Tensor, shift: float) -> int:
     return count
 
 
-class Hidden:
+class Hidden(LinearOperator):
     """A matrix that a solver sees by its products alone; it counts them, also those of its transpose."""
 
     def __init__(self, A: Tensor, count: list[int] | None = None) -> None:
-        self.A, self.shape, self.dtype, self.device = A, tuple(A.shape), A.dtype, A.device
+        self.A, self.shape, self.dtype, self.device = A, (A.shape[0], A.shape[1]), A.dtype, A.device
         self.count = [0] if count is None else count
 
     @property
     def T(self) -> Hidden:
         return Hidden(self.A.T, self.count)
 
-    def __matmul__(self, V: Tensor) -> Tensor:
-        self.count[0] += 1 if V.ndim == 1 else V.shape[1]
+    def _matmat(self, V: Tensor) -> Tensor:
+        self.count[0] += V.shape[1]
         return self.A @ V
 
 
@@ -111,12 +112,39 @@ def exact_ratios(blocks: Blocks, tau: float) -> list[mpmath.mpf]:
         return sorted(mpmath.svd_r(K, compute_uv=False), reverse=True)
 
 
-class Diagonal:
+class Diagonal(LinearOperator):
     """An operator of given eigenvalues. Random starts know no axes, so that it is as hard as a rotated one."""
 
     def __init__(self, values: Array) -> None:
         self.values = torch.from_numpy(values)[:, None]
         self.shape, self.dtype, self.device = (len(values), len(values)), torch.float64, torch.device("cpu")
 
-    def __matmul__(self, vectors: Tensor) -> Tensor:
-        return self.values * vectors if vectors.ndim == 2 else self.values[:, 0] * vectors
+    def _matmat(self, vectors: Tensor) -> Tensor:
+        return self.values * vectors
+
+
+class Nothing(Directions):
+    """No direction to deflate."""
+
+    dimension = 0
+
+    def __init__(self, n: int) -> None:
+        self.sizes = [n]
+
+    def remove(self, vectors: Tensor) -> Tensor:
+        """The vectors themselves."""
+        return vectors
+
+
+class Along(Directions):
+    """One vector to deflate."""
+
+    dimension = 1
+
+    def __init__(self, u: Tensor) -> None:
+        self.sizes, self.unit = [len(u)], u[:, None] / u.norm()
+
+    def remove(self, vectors: Tensor) -> Tensor:
+        """The components orthogonal to it."""
+        columns = vectors.reshape(len(vectors), -1)
+        return (columns - self.unit @ (self.unit.T @ columns)).view(vectors.shape)

@@ -14,7 +14,7 @@ from helpers.apart import SERVER
 from torch import Tensor
 
 from benchmarks.ranks import joined
-from landscape.curvature.operators import LinearMap, MatrixOperator
+from landscape.curvature.operators import LinearOperator, MatrixOperator
 from landscape.curvature.sharded import Sharded
 
 # The server of processes has imported plugins already.
@@ -30,7 +30,7 @@ PYTEST = (
 )
 
 
-def held(A: Tensor) -> LinearMap:
+def held(A: Tensor) -> LinearOperator:
     """A matrix as an operator on the vectors of this place: whole ones, or rows of them where there are ranks.
 
     Of two ranks each has the matrix; of more, each has some of its entries.
@@ -44,12 +44,12 @@ def held(A: Tensor) -> LinearMap:
     return Sharded(MatrixOperator(A * mine), summand=True)
 
 
-def mine(op: LinearMap, X: Tensor) -> Tensor:
+def mine(op: LinearOperator, X: Tensor) -> Tensor:
     """What is held here of whole vectors (n, m)."""
     return X[op.space.mine] if isinstance(op, Sharded) else X
 
 
-def whole(op: LinearMap, X: Tensor) -> Tensor:
+def whole(op: LinearOperator, X: Tensor) -> Tensor:
     """Whole vectors (n, m) of what every rank holds."""
     return op.space.gathered(X) if isinstance(op, Sharded) else X
 

@@ -14,7 +14,7 @@ from helpers.marking import slow
 from torch import Tensor, nn
 
 from landscape.config import HessianConfig
-from landscape.curvature.convexity import require_convex
+from landscape.curvature.coupling import require_convex
 from landscape.curvature.losses import cross_entropy, mse
 from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator

@@ -19,11 +19,10 @@ from landscape import Recorder
 from landscape.choices.optimizers import SGD, Adam
 from landscape.cli import main as cli
 from landscape.config import AnalysisConfig, HessianConfig, SliceConfig
-from landscape.curvature.eigsh import eigsh
+from landscape.curvature.eigsh import eigsh, track
 from landscape.curvature.objective import Objective
-from landscape.curvature.operators import HessianOperator, MatrixOperator
+from landscape.curvature.operators import HessianOperator, MatrixOperator, scaled
 from landscape.curvature.slices import slice_lines, slice_plane
-from landscape.curvature.tracking import scaled, track
 from landscape.files.hessians import HessianReader
 from landscape.measure.hessian import analyse
 from landscape.measure.slices import slice_checkpoint

@@ -16,8 +16,7 @@ from torch.func import functional_call
 
 from landscape.choices.optimizers import OPTIMIZERS, Optimizer
 from landscape.config import TrainConfig
-from landscape.curvature.operators import MatrixOperator
-from landscape.curvature.tracking import scaled
+from landscape.curvature.operators import MatrixOperator, scaled
 from landscape.errors import ConfigError, FileError
 from landscape.files.runs import RunReader
 from landscape.files.schema import Table

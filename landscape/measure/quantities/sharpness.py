@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def compute(at: Checkpoint) -> Row:
     """lambda_max of the preconditioned Hessian over all parameters, if the rates are known and the search converges."""
     from landscape.curvature.eigsh import eigsh
-    from landscape.curvature.tracking import scaled
+    from landscape.curvature.operators import scaled
 
     row: Row = {}
     for name, adaptive in (("sharpness_gd", False), ("sharpness_adam", True)):

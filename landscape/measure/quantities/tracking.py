@@ -20,7 +20,7 @@ def compute(at: Checkpoint, block: str) -> Row:
 
 def tracked(before: Tensor | None, vectors: Tensor, k: int) -> Row:
     """The same from the eigenvectors alone; missing without those at the previous checkpoint."""
-    from landscape.curvature.tracking import track
+    from landscape.curvature.eigsh import track
 
     rank, overlap = np.full((2, k), -1), np.full((2, k), np.nan)
     row: Row = {"subspace_overlap": [np.nan, np.nan], "crossings": [-1, -1]}

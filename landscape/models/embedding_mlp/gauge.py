@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from landscape.curvature.arguments import chosen
-from landscape.curvature.operators import Directions
+from landscape.curvature.checks import chosen
+from landscape.curvature.operators import Directions, Spanned
 from landscape.errors import ArgumentError
-from landscape.results import Shown
 
 
-class GaugeTangent(Shown):
+class GaugeTangent(Spanned):
     """The tangent space of E -> E A, W_k -> W_k A^{-T}: vectors (-E X^T, W_k X) for X of shape (d, d).
 
     params: E (V, d), W (h, s d) and whatever else the block `names` holds, in the order of its rows. With
@@ -88,7 +87,7 @@ def _factors(M: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return u, v, s
 
 
-class SoftmaxShift(Shown):
+class SoftmaxShift(Directions):
     """V -> V + 1 c^T and b2 -> b2 + c_0: exact null vectors of cross-entropy at every point (F9).
 
     params: V (C, h) and whatever else the block `names` holds. h dimensions for V, one more for b2. Raises
@@ -115,7 +114,7 @@ class SoftmaxShift(Shown):
         return torch.cat(pieces)
 
 
-class Unseen:
+class Unseen(Directions):
     """W -> W + a c^T, b1 -> b1 + a c_0 with z c + c_0 = 0 for the inputs z of all samples: exact null vectors of blocks
     without what z comes from.
 
@@ -153,11 +152,12 @@ def unseen_inputs(z: Tensor) -> Tensor:
     return found
 
 
-class Together:
+class Together(Directions):
     """The span of directions that are orthogonal to each other."""
 
     def __init__(self, parts: Sequence[Directions]) -> None:
         self.parts, self.dimension = parts, sum(part.dimension for part in parts)
+        self.sizes = parts[0].sizes
 
     def remove(self, vectors: Tensor) -> Tensor:
         """The components orthogonal to all of them, of vectors (n,) or (n, m)."""

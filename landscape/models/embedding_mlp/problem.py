@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from landscape.choices.activations import ACTIVATIONS
 from landscape.config import TrainConfig
-from landscape.curvature.operators import Block, Directions, Spanned
+from landscape.curvature.operators import BlockOperator, Directions, Spanned
 from landscape.curvature.part import taken
 from landscape.models.embedding_mlp.blocks import BALANCED, BLOCKS, DEFAULT_BLOCKS, PAIRS, PARAMETERS, PARTS
 from landscape.models.embedding_mlp.closed_form import ClosedForm, EmbeddingMLP, TableMLP
@@ -199,7 +199,7 @@ class MLPStructure:
         at = self.problem
         return Passes(self.params, at.tokens, at.labels, self.activation, at.vectors)
 
-    def operator(self) -> Block:
+    def operator(self) -> BlockOperator:
         """The Hessian by products derived by hand."""
         if not (part := taken()):
             return EmbeddingHessian(self._passes, self.decay)

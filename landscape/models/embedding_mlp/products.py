@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from landscape.curvature.operators import MatrixOperator, assembled
+from landscape.curvature.operators import BlockOperator
 from landscape.curvature.rounding import is_rounding_randomly
 from landscape.devices import keep_freed_memory
 from landscape.models.embedding_mlp.closed_form import derivatives, others
@@ -132,7 +132,7 @@ _TOGETHER = 1 << 19
 """Bytes of such an array above which a CPU is faster one vector at a time."""
 
 
-class EmbeddingHessian:
+class EmbeddingHessian(BlockOperator):
     """Blocks of the Hessian of mean cross-entropy for logits = V phi(sum_k T_k[x_k] + b1) + b2, plus decay.
 
     Rows and columns are those of `rows` and `cols`, names in their order; by default all. over: makes of the products
@@ -157,14 +157,7 @@ class EmbeddingHessian:
         """The block that maps perturbations of `cols` (default: `rows`) to gradients of `rows`."""
         return EmbeddingHessian(self.passes, self._decay, rows, cols, self._over)
 
-    @property
-    def T(self) -> EmbeddingHessian:
-        """The transposed block."""
-        return self if self.rows == self.cols else self.block(self.cols, self.rows)
-
-    def __matmul__(self, vectors: Tensor) -> Tensor:
-        if vectors.ndim == 1:
-            return (self @ vectors[:, None])[:, 0]
+    def _matmat(self, vectors: Tensor) -> Tensor:
         images = self._product(vectors)
         return self._over(images) if self._over else images
 
@@ -181,14 +174,6 @@ class EmbeddingHessian:
         for name in directions.keys() & found.keys():
             found[name] += self._decay * directions[name]
         return torch.cat([found[n].reshape(m, -1) for n in self.rows], dim=1).T
-
-    def dense(self) -> Tensor:
-        """The block as a matrix, symmetrised if it is a diagonal one."""
-        return assembled(self, self.rows == self.cols).matrix
-
-    def symmetric(self) -> MatrixOperator:
-        """A diagonal block as a matrix, with the error that its products show."""
-        return assembled(self, True)
 
 
 class Passes:

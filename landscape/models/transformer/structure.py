@@ -52,7 +52,7 @@ class Part:
         return rest
 
 
-class NullVectors:
+class NullVectors(Directions):
     """The span of parts of a block that share no parameter; sizes: the numbers in each parameter of the block."""
 
     def __init__(self, names: Sequence[str], sizes: Sequence[int], parts: Sequence[Part]) -> None:
