@@ -5,13 +5,9 @@ from __future__ import annotations
 import dataclasses
 import html
 import re
-import runpy
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import h5py
 import numpy as np
@@ -249,40 +245,6 @@ def test_reports_are_not_overwritten(files: Path, report: Path, tmp_path: Path) 
     write_report([files / "seed1.h5"], copy, overwrite=True, quiet=True)
     assert (copy / "report.html").read_bytes() != (report / "report.html").read_bytes()
     assert [path.name for path in tmp_path.iterdir()] == ["copy"]
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_each_family_has_a_script(
-    family: str, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """It draws its family from files and prints its numbers and paths."""
-    script = ROOT / "analyses" / f"{family}.py"
-    run = files / ("recorded.h5" if family == "recorded_metrics" else "seed0.h5")
-    monkeypatch.setattr(sys, "argv", [str(script), str(run), "--out", str(tmp_path)])
-    runpy.run_path(str(script), run_name="__main__")
-    said = capsys.readouterr().out
-    assert str(tmp_path / f"{family}.csv") in said
-    assert "seed 0" in said
-
-
-def test_a_script_runs_alone(files: Path, tmp_path: Path) -> None:
-    """In a process of its own, without a warning; a missing file ends in error and hint."""
-    command: list[Any] = [sys.executable, "-W", "error", ROOT / "analyses" / "saddle_index.py", "--out", tmp_path]
-    drawn = subprocess.run([*command, files / "seed0.h5"], capture_output=True, text=True)
-    assert (drawn.returncode, drawn.stderr) == (0, "")
-    assert str(tmp_path / "saddle_index.csv") in drawn.stdout
-    missing = subprocess.run([*command, "none.h5"], capture_output=True, text=True)
-    assert missing.returncode == 1
-    assert re.fullmatch(r"error: none.h5 does not exist\nhint: .*\n", missing.stderr)
-
-
-def test_a_script_without_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No file is a usage error."""
-    script = str(ROOT / "analyses" / "saddle_index.py")
-    monkeypatch.setattr(sys, "argv", [script])
-    with pytest.raises(SystemExit) as stop:
-        runpy.run_path(script, run_name="__main__")
-    assert stop.value.code == 2
 
 
 def test_a_step_that_is_not_committed_is_not_drawn(run_file: Path, tmp_path: Path) -> None:
