@@ -16,7 +16,7 @@ from landscape.measure.fields import (
     spectrum_table,
     vectors_table,
 )
-from landscape.models.embedding_mlp.fields import PARAMETERS
+from landscape.models.embedding_mlp.blocks import PARAMETERS
 from landscape.training.tables import TABLES
 
 PAGE = Path(__file__).with_name("format.md")
@@ -53,9 +53,8 @@ def markdown(table: schema.Table) -> str:
 def cells(field: schema.Field, row: str, precision: str) -> tuple[str, ...]:
     """A dataset's cells; flags are spelt out, and so is what a run must have for the dataset to exist."""
     flags = zip(field.attrs.get("flag_values", ()), str(field.attrs.get("flag_meanings", "")).split(), strict=True)
-    since = "" if field.since == "1.0" else f"since schema {field.since}"
     codes = ", ".join(f"{value} {text}" for value, text in flags)
-    meaning = [field.long_name, codes, ONLY.get(field.needs, ""), since]
+    meaning = [field.long_name, codes, ONLY.get(field.needs, "")]
     return (
         f"`{field.name}`",
         ", ".join(filter(None, (row, *field.dims))),

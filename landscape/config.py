@@ -15,7 +15,6 @@ from landscape.choices.samplers import SAMPLERS
 from landscape.choices.tasks import MODULUS, TASKS
 from landscape.combinations import require_combination
 from landscape.errors import ConfigError, suggest
-from landscape.former import former_names, renamed_fields
 from landscape.json_files import read_object
 from landscape.options import check, field
 from landscape.presets import PRESETS
@@ -171,7 +170,6 @@ class TrainConfig:
         return self.vocabulary if self.reads_text else self.p + self.tokens - 2
 
 
-@renamed_fields
 @dataclasses.dataclass(frozen=True)
 class AnalysisConfig:
     """Options of an analysis at one point."""
@@ -205,7 +203,6 @@ class AnalysisConfig:
     rtol: float = field(
         1e-6,
         "Residual |Hv - lambda v| / |H| at which a Lanczos eigenvalue counts as converged.",
-        was="tol",
         above=0,
         below=1,
     )
@@ -213,14 +210,12 @@ class AnalysisConfig:
         None,
         "Relative tolerance of the saddle index; by default 1e-8 for dense blocks, 1e-3 for matrix-free ones, or "
         "twice what their rounding allows.",
-        was="tau",
         above=0,
         below=1,
     )
     max_hvps: int = field(
         3000,
         "Largest number of Hessian-vector products per block, and a third of it per pair of blocks.",
-        was="max_products",
         at_least=1,
     )
     probes: int = field(
@@ -264,7 +259,6 @@ class AnalysisConfig:
         return self.is_dense(size) and (size <= FULL_LIMIT if self.spectra == "auto" else self.spectra == "full")
 
 
-@renamed_fields
 @dataclasses.dataclass(frozen=True)
 class HessianConfig(AnalysisConfig):
     """Options of an analysis of a run."""
@@ -332,12 +326,10 @@ def load(path: Path, base: Config, example: str = '{"p": 59, "lr": 0.01}') -> Co
 
 def replace(base: Config, data: dict[str, Any]) -> Config:
     """`base` with some fields replaced by values from JSON, checked by name and type."""
-    fields, former = {f.name: f for f in dataclasses.fields(base)}, former_names(type(base))
+    fields = [f.name for f in dataclasses.fields(base)]
     for key in data:
-        if former.get(key, key) not in fields:
+        if key not in fields:
             raise ConfigError(f"unknown config key {key!r}", suggest(key, fields))
-        if former.get(key) in data:
-            raise ConfigError(f"{key} is the former name of {former[key]}, which is set too", "keep one of the two")
     values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
     return dataclasses.replace(base, **values)
 

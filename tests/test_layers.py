@@ -37,7 +37,6 @@ FLOORS = {
     "choices": 0.8,
     "errors": 0.5,
     "results": 0.5,
-    "former": 0,
     "memory": 0,
     "presets": 0,
     "processes": 0,
@@ -141,9 +140,7 @@ def test_rooms_keep_to_their_tools(room: str, forbidden: set[str]) -> None:
 
 @pytest.mark.parametrize("path", sorted((ROOT / "landscape/files").glob("*.py")), ids=lambda path: path.stem)
 def test_files_know_no_model(path: Path) -> None:
-    """It reads no options, and names no parameter, block or pair; only what is frozen of version 1 does."""
-    if path.stem == "version_1":
-        return
+    """It reads no options, and names no parameter, block or pair."""
     assert "landscape.config" not in imports(path)
     text = {node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)}
     assert not text & {"E", "W", "V", "b1", "b2", "E,W", "W,V", "E,V", "all"}
@@ -167,13 +164,12 @@ OTHERS = re.compile("|".join([r"os\.W_OK", "compgen -W", *OPTIONS]))
 def test_only_models_name_parameters(room: str) -> None:
     """Parameters, blocks and pairs of the embedding MLP have their names from its own declaration.
 
-    So do captions, labels, examples and descriptions, or they speak of its two factors. Files of the first format do
-    not say what they hold: their reader knows.
+    So do captions, labels, examples and descriptions, or they speak of its two factors.
     """
     texts = {p: p.read_text() for suffix in ("py", "j2") for p in (ROOT / "landscape" / room).rglob(f"*.{suffix}")}
     assert len(texts) > 5
     named = {str(path): NAMED.findall(OTHERS.sub("", text)) for path, text in texts.items()}
-    assert {path: names for path, names in named.items() if names and not path.endswith("version_1.py")} == {}
+    assert {path: names for path, names in named.items() if names} == {}
 
 
 @pytest.mark.parametrize(

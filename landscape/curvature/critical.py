@@ -16,9 +16,7 @@ from landscape.curvature.krylov import Krylov, advance
 from landscape.curvature.objective import Objective, require_objective
 from landscape.curvature.operators import HessianOperator, LinearMap
 from landscape.curvature.rounding import rounding_change
-from landscape.curvature.spaces import VectorSpace
-from landscape.curvature.vectors import Array, gaussian
-from landscape.former import renamed
+from landscape.curvature.vectors import Array, VectorSpace, gaussian
 from landscape.results import Curve
 
 if TYPE_CHECKING:
@@ -113,7 +111,6 @@ class SearchState:
         return cls(dict(params), radius, radius, np.nan, first, first, num_products=num_products)
 
 
-@renamed(max_products="max_hvps")
 def find_critical_point(
     objective: Objective,
     params: Mapping[str, Tensor],

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import h5py
 
-from landscape.files import schema, version_1
+from landscape.files import schema
 from landscape.files.creating import add_attributes
 from landscape.files.guard import Guard, Stored
 from landscape.files.layout import parse
@@ -78,19 +78,15 @@ class Contents:
     def __init__(self, guard: Guard, kind: str) -> None:
         """Raises FileError, before any array is read, for anything that `landscape` would not write."""
         self._guard, self.kind = guard, kind
-        declares = schema.release(str(guard.require("schema_version", str))) >= (2,)
-        # The earliest files lack the checksums of attributes and data.
-        asked: Callable[..., Any] = guard.require if declares else guard.attribute
-        names = {n: of for n, of in ATTRIBUTES[kind].items() if declares or n != "layout"}
+        names = dict(ATTRIBUTES[kind])
         names |= {n: of for n, of in OPTIONAL[kind].items() if guard.attribute(n, of) is not None}
-        self.attrs = self._attributes(names, asked)
+        self.attrs = self._attributes(names)
         self.config = self._parsed("config", lambda: _object(self.attrs["config"]))
         for name in REPEATED:
             if name in self.attrs and self.attrs[name] != self.config.get(name):
                 raise guard.refuse(f"its {name} is {self.attrs[name]!r}, but {self.config.get(name)!r} in its config")
-        declared = self.attrs.pop("layout", None)
-        self._declares = bool(declared)
-        layout = self._parsed("layout", lambda: parse(declared or version_1.layout(guard, kind, self.config)))
+        declared = self.attrs.pop("layout")
+        layout = self._parsed("layout", lambda: parse(declared))
         self.layout = {table.group: table for table in layout.tables}
         lengths = {axis: len(labels) for axis, labels in layout.labels.items()}
         self.tables: dict[str, TableReader] = {}
@@ -104,7 +100,9 @@ class Contents:
             if table.row:
                 self.tables[table.group] = self._table(table, stored, own[table.row])
             else:
-                self.arrays[table.group] = ArraysReader(guard.path, table, stored, asked("crc32", int, group))
+                self.arrays[table.group] = ArraysReader(
+                    guard.path, table, stored, int(guard.require("crc32", int, group))
+                )
         main = self.tables.get(schema.MAIN[kind])
         if main is None or main.table.row != schema.STEP or main.table.newest:
             raise guard.refuse(f"it has no table {schema.MAIN[kind]} of rows by step")
@@ -120,7 +118,7 @@ class Contents:
 
         Other programs go by these alone, our own readers by the layout. Copies may lack some.
         """
-        for table in self.layout.values() if self._declares else ():
+        for table in self.layout.values():
             group, place = self._guard.group(table.group), f"{table.group}/".removeprefix("//")
             reader = self.tables.get(table.group) or self.arrays[table.group]
             for field in table.fields:
@@ -134,10 +132,9 @@ class Contents:
         """Close the file."""
         self._guard.close()
 
-    def _attributes(self, names: Mapping[str, type[str] | type[int]], asked: Callable[..., Any]) -> dict[str, Any]:
+    def _attributes(self, names: Mapping[str, type[str] | type[int]]) -> dict[str, Any]:
         found: dict[str, Any] = {name: self._guard.require(name, of) for name, of in names.items()}
-        crc32 = asked("attrs_crc32", int)
-        if crc32 not in (None, crc32_of_attributes(found)):
+        if self._guard.require("attrs_crc32", int) != crc32_of_attributes(found):
             raise self._guard.refuse("its attributes fail their checksum")
         status = self._guard.require("status", str)
         if status not in STATUS:

@@ -80,12 +80,10 @@ def open_file(path: Path, wanted: str = "") -> Contents:
             )
             raise FileError(f"{path} is {what}, not {_KIND[wanted]}", hint)
         version = str(guard.require("schema_version", str))
-        if not re.fullmatch(r"\d{1,9}(\.\d{1,9})*", version, re.ASCII):
-            raise guard.refuse(f"its schema version is {version!r}")
-        if schema.release(version) > schema.release(schema.VERSION):
+        if version != schema.VERSION:
             raise FileError(
-                f"{path} has schema version {version}; this landscape reads up to {schema.VERSION}",
-                "upgrade landscape",
+                f"{path} has schema version {version}; this landscape reads {schema.VERSION}",
+                "read it with the version of landscape that wrote it, or make it anew",
             )
         return Contents(guard, wanted)
     except BaseException:

@@ -104,7 +104,7 @@ def inspect(path: Path) -> FileState:
 
 def younger(state: FileState, tables: Iterable[schema.Table]) -> list[str]:
     """A note on datasets of these tables that are newer than the file, if any."""
-    parameters, version = state.holds("checkpoints"), str(state.attributes["schema_version"])
+    parameters = state.holds("checkpoints")
     absent = [
         field
         for table in tables
@@ -112,10 +112,7 @@ def younger(state: FileState, tables: Iterable[schema.Table]) -> list[str]:
         for field in table.fields
         if field.name not in held and (not field.needs or field.needs in parameters)
     ]
-    # A file of an older version that was rewritten since has the newer version number.
-    came_later = any(schema.release(field.since) > schema.release(version) for field in absent)
-    than = f"schema {version}" if came_later else "the rest of the file"
-    return [f"no {', '.join(field.name for field in absent)}: younger than {than}"] if absent else []
+    return [f"no {', '.join(field.name for field in absent)}: younger than the file"] if absent else []
 
 
 def repair(path: Path) -> Path | None:

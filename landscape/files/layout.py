@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from landscape.files.schema import COMMIT, FIRST, MARKED, TYPES, Field, Scales, Table
+from landscape.files.schema import COMMIT, MARKED, TYPES, Field, Scales, Table
 
 Kind = TypeVar("Kind")
 
@@ -130,15 +130,14 @@ def misfit(
 ) -> str:
     """How a file differs from `wanted` tables with axes of these lengths; empty if it does not.
 
-    found and scales: the declarations of the file. It may lack datasets added since the first version, or any with
-    `may_lack`.
+    found and scales: the declarations of the file. With `may_lack` it may lack datasets.
     """
     for table in wanted:
         held = {field.name: field for field in found[table.group].fields} if table.group in found else {}
         for field in table.fields:
             where, other = f"{table.group}/{field.name}".removeprefix("//"), held.get(field.name)
             if other is None:
-                if field.since == FIRST and not may_lack:
+                if not may_lack:
                     return f"{where} is missing"
             elif (other.dims, other.dtype) != (field.dims, field.dtype):
                 form = " ".join([*other.dims, other.dtype])

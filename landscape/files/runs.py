@@ -12,7 +12,7 @@ import numpy as np
 
 from landscape.errors import FileError, NumericsError
 from landscape.files import schema
-from landscape.files.files import as_path, open_file, sha256
+from landscape.files.files import as_path, open_file
 from landscape.files.table import Row, TableReader, listed, no_step
 from landscape.results import Described
 
@@ -120,15 +120,13 @@ class RunReader(Described):
         """Why a file with these attributes was not measured from this run; empty if it was.
 
         records: the checksums of the measured checkpoints by step, -1 where they are not known. Compares these and the
-        run's id, as the run may have continued since. Files without checksums have the SHA-256 of the whole run file.
+        run's id, as the run may have continued since.
         """
         if (theirs := attrs["parent_run_id"]) != (ours := self.attrs["run_id"]):
             return f"it is of run {theirs}, but {self.path} is run {ours}"
         for step, record in records.items():
             if record >= 0 and step in self.steps and record != self.record(step):
                 return f"step {step} was measured at another checkpoint than {self.path} holds"
-        if -1 in records.values() and attrs["parent_sha256"] != sha256(self._place):
-            return f"{self.path} has changed since, and the file is too old to tell which checkpoints it is of"
         return ""
 
     def second_moments(self, step: int) -> Arrays | None:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 
 Scales = Mapping[str, "range | list[str]"]
 """The labels of axes by name: ranges from 0, or words."""
-FIRST, VERSION = "1.0", "2.0"
+VERSION = "2.0"
 RUN = "landscape.run"
 HESSIAN = "landscape.hessian"
 GEOMETRY = "landscape.geometry"
@@ -51,8 +51,6 @@ class Field:
     attrs: dict[str, object] = dataclasses.field(default_factory=dict)
     needs: str = ""
     """Parameter without which the dataset is left out."""
-    since: str = FIRST
-    """Schema version that introduced the dataset; older files are read without it."""
 
     @property
     def description(self) -> dict[str, object]:
@@ -61,9 +59,9 @@ class Field:
         return {"units": self.units, "long_name": self.long_name, **self.attrs, **formula}
 
 
-def counted(name: str, dims: tuple[str, ...], long_name: str, formula: str = "", since: str = FIRST) -> Field:
+def counted(name: str, dims: tuple[str, ...], long_name: str, formula: str = "") -> Field:
     """A dataset of counts or steps that may be UNKNOWN."""
-    return Field(name, dims, "i8", long_name, formula=formula, attrs=MARKED, since=since)
+    return Field(name, dims, "i8", long_name, formula=formula, attrs=MARKED)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,11 +86,6 @@ class Table:
         kept = (f for f in self.fields if not f.needs or f.needs in parameters)
         fields = (dataclasses.replace(f, dtype=dtype) if f.dtype == PARAM else f for f in kept)
         return dataclasses.replace(self, fields=tuple(fields))
-
-
-def release(version: str) -> tuple[int, ...]:
-    """A version such as 1.0 as comparable numbers."""
-    return tuple(map(int, version.split(".")))
 
 
 COMMIT = Field(

@@ -182,15 +182,15 @@ class TableReader:
 
 
 class ArraysReader:
-    """A group of whole, checked arrays. crc32: None in files without it."""
+    """A group of whole, checked arrays, and their checksum."""
 
-    def __init__(self, path: Path, table: schema.Table, stored: Mapping[str, Stored], crc32: int | None) -> None:
+    def __init__(self, path: Path, table: schema.Table, stored: Mapping[str, Stored], crc32: int) -> None:
         self.path, self.table, self.stored, self._crc32 = path, table, stored, crc32
 
     def read(self) -> dict[str, Array]:
         """The arrays by name. Raises FileError if they fail their checksum."""
         found = {name: stored.read() for name, stored in self.stored.items()}
-        if self._crc32 not in (None, crc32_of_arrays(found)):
+        if self._crc32 != crc32_of_arrays(found):
             raise FileError(f"{self.path}: {self.table.group} fails its checksum", COPY_AGAIN)
         return found
 

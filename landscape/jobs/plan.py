@@ -15,7 +15,6 @@ from urllib.parse import quote
 from landscape.config import AnalysisConfig, HessianConfig, TrainConfig, load, preset, replace
 from landscape.errors import ConfigError, FileError, require_config, suggest
 from landscape.files.files import as_path, hessian_file
-from landscape.former import renamed_fields
 from landscape.options import check
 from landscape.text import counted
 
@@ -27,7 +26,6 @@ LONGEST_NAME = 200
 """Bytes of a file's name. File systems take 255, and the names of locks, drafts and leases beside it are longer."""
 
 
-@renamed_fields
 @dataclasses.dataclass(frozen=True)
 class SweepAnalysis(HessianConfig):
     """One analysis of all or some runs of a sweep."""

@@ -26,10 +26,9 @@ BOOKKEEPING = (
         "f8",
         "training loss that the run recorded at this step, as train_loss, loss or training_loss; NaN: none",
         "nat",
-        since="2.0",
     ),
-    counted("previous_step", (), "analysed step that the tracking starts from; missing (-1): none", since="1.1"),
-    counted("checkpoint_crc32", (), "commit record of the checkpoint; missing (-1): not known", since="1.1"),
+    counted("previous_step", (), "analysed step that the tracking starts from; missing (-1): none"),
+    counted("checkpoint_crc32", (), "commit record of the checkpoint; missing (-1): not known"),
 )
 ROOT = Table("/", "step", (*(f for q in QUANTITIES for f in q.fields), *density.FIELDS, *BOOKKEEPING))
 
@@ -93,7 +92,6 @@ POINT = (
         "predicted distance to the critical point; infinite: Newton steps do not shrink; NaN: the search began with a "
         "gradient that is rounding",
         formula="|s_i| / (1 - |s_i| / |s_(i-1)|), H s_i = -g",
-        since="2.0",
     ),
     Field("flatness", (), "f8", "how flat H is along the gradient that is left", formula="|H g| / (|H| |g|)"),
     Field("distance", (), "f8", "distance from the checkpoint", formula="|theta - theta_checkpoint|_2"),
@@ -107,8 +105,8 @@ SEARCH = (
     Field("krylov_radius", (), "f8", "radius for which the Krylov space of this point was made; NaN: none yet"),
     Field("first", (), "f8", "gradient norm where the search began"),
     Field("norm", (), "f8", "largest |H| seen"),
-    Field("newton", (), "f8", "length of the Newton step at the point before; NaN: none was taken", since="2.0"),
-    Field("remaining", (), "f8", "predicted distance to the critical point; NaN: none yet", since="2.0"),
+    Field("newton", (), "f8", "length of the Newton step at the point before; NaN: none was taken"),
+    Field("remaining", (), "f8", "predicted distance to the critical point; NaN: none yet"),
     Field("at_restart", (), "f8", "gradient norm at the last restart"),
     Field("stalled", (), "i8", "steps in a row that gained little"),
     Field("restarts", (), "i8", "restarts that gained little"),

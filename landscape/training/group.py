@@ -14,13 +14,12 @@ from torch import Tensor
 
 from landscape import models
 from landscape.choices.samplers import SAMPLERS
-from landscape.curvature.lanczos import eigsh
+from landscape.curvature.eigsh import eigsh
 from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator
 from landscape.errors import LandscapeError
 from landscape.files.runs import Arrays
-from landscape.models.embedding_mlp.model import MLP
-from landscape.models.embedding_mlp.tables import singular_values
+from landscape.models.embedding_mlp.networks import MLP, singular_values
 from landscape.models.networks import Batch, scores
 from landscape.models.tasks import TRAIN
 from landscape.progress import Bar

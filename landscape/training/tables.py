@@ -10,7 +10,7 @@ from landscape.config import TrainConfig, replace
 from landscape.files.inspect import FileState
 from landscape.files.schema import Field, Scales, Table
 from landscape.models import fields
-from landscape.models.embedding_mlp.fields import PARAMETERS
+from landscape.models.embedding_mlp.blocks import PARAMETERS
 from landscape.models.text import read_text
 from landscape.training.schedule import SCHEDULE, checkpoint_schedule
 
@@ -52,9 +52,9 @@ def _metrics(parameters: Sequence[Field]) -> Table:
         found.append(Field("prop41_ratio", (), "f8", meaning, formula=formula, needs="E"))
         shares = "exp(-sum p ln p), p the singular values of [T_1 ... T_s] as shares of their sum; T_k = E W_k^T"
         meaning = "effective rank of the tables; NaN where all are 0"
-        found.append(Field("effective_rank", (), "f8", meaning, formula=shares, needs="W", since="2.0"))
+        found.append(Field("effective_rank", (), "f8", meaning, formula=shares, needs="W"))
         formula = "sum of the singular values of [T_1 ... T_s]"
-        found.append(Field("nuclear_norm", (), "f8", "of the tables", formula=formula, needs="W", since="2.0"))
+        found.append(Field("nuclear_norm", (), "f8", "of the tables", formula=formula, needs="W"))
     else:
         found.append(Field("lr", (), "f8", "learning rate of all that is not E"))
     formula = "mean over operand tokens of the share of steps so far whose batch held the token"
@@ -94,10 +94,10 @@ def tables_of(parameters: Sequence[Field]) -> tuple[Table, ...]:
         Field("grad_norm", ("token",), "f8", "accumulated gradient norm of the token's embedding", needs="E"),
         Field("token_probability", ("token",), "f8", "sampling probability of operand tokens"),
         Field("lr_ratio", (), "f8", "lr_E / lr_W in force"),
-        Field("can_rise", (), "i8", "0: lr_ratio auto rises no more", since="2.0"),
-        Field("initial_loss", (), "f8", "training loss at step 0, of lr_ratio auto", "nat", since="2.0"),
-        Field("least_loss", (), "f8", "least training loss that lr_ratio auto has seen", "nat", since="2.0"),
-        Field("ratio_of_least", (), "f8", "lr_E / lr_W that led to that", since="2.0"),
+        Field("can_rise", (), "i8", "0: lr_ratio auto rises no more"),
+        Field("initial_loss", (), "f8", "training loss at step 0, of lr_ratio auto", "nat"),
+        Field("least_loss", (), "f8", "least training loss that lr_ratio auto has seen", "nat"),
+        Field("ratio_of_least", (), "f8", "lr_E / lr_W that led to that"),
         Field("stop_step", (), "i8", "step at which the run will stop early; -1: not decided"),
     )
     return (

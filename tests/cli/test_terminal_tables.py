@@ -9,8 +9,9 @@ import pytest
 
 from landscape.cli import main as cli
 from landscape.cli.tables import measurements
-from landscape.config import HessianConfig
+from landscape.config import AnalysisConfig, HessianConfig
 from landscape.files.hessians import HessianReader
+from landscape.measure.critical import refine
 from landscape.measure.hessian import analyse
 from landscape.measure.tables import by_block, by_step
 
@@ -34,10 +35,13 @@ def test_a_table_folds_to_the_terminal(tiny_hessian: HessianReader, monkeypatch:
         assert line == folded[0][i] + "".join(part[i][keys.end() :] for part in folded[1:])
 
 
-def test_only_a_checkpoint_is_asked_for_its_gradient(tiny_hessian: HessianReader) -> None:
+def test_only_a_checkpoint_is_asked_for_its_gradient(
+    tiny_run: Path, tiny_hessian: HessianReader, tmp_path: Path
+) -> None:
     """The search for a critical point says itself how near it came."""
     asks = "an index belongs to a critical point: see |grad|"
-    searched = HessianReader(Path(__file__).parents[1] / "data/run-1.1-stopped.critical-20.h5")
+    options = AnalysisConfig(device="cpu", k=2)
+    searched = refine(tiny_run, 20, options, out=tmp_path / "c.h5", max_products=300, quiet=True)
     assert asks not in measurements(searched)
     assert asks in measurements(tiny_hessian)
 

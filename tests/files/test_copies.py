@@ -12,13 +12,9 @@ from helpers.fuzz_reader import judge, serve
 
 import landscape
 from landscape.config import HessianConfig
-from landscape.errors import FileError
 from landscape.files.contents import ATTRIBUTES
 from landscape.files.hessians import HessianReader
-from landscape.files.runs import RunReader
 from landscape.measure.hessian import analyse
-
-OLD = Path(__file__).parents[1] / "data"
 
 
 @pytest.mark.slow
@@ -76,20 +72,6 @@ def _repack(source: Path, copy: Path, flags: list[str]) -> None:
                 data.attrs["fields"] = item.attrs["fields"]
 
         old.visititems(visit)
-
-
-def test_a_file_without_the_newer_checksums_opens(files: dict[str, Path], run: Path) -> None:
-    """In version 1, `attrs_crc32` and the `crc32` of the data came later than the format; now they are needed."""
-    old = Path(shutil.copy(OLD / "run-1.1.h5", run.with_name("old.h5")))
-    for path in (run, old):
-        with h5py.File(path, "r+") as file:
-            del file["data"].attrs["crc32"]
-            if path == old:
-                del file.attrs["attrs_crc32"]
-    original = serve(OLD / "run-1.1.h5", {})
-    assert judge(serve(old, original), original) == "harmless"
-    with pytest.raises(FileError, match="the attribute crc32 is missing"):
-        RunReader(run)
 
 
 @pytest.mark.parametrize("kind", ["run", "hessian"])

@@ -10,7 +10,6 @@ from typing import Any
 import h5py
 import pytest
 
-from landscape.files import schema
 from landscape.files.hessians import HessianReader
 from landscape.measure.geometry import measure_geometry
 
@@ -63,14 +62,3 @@ def test_every_axis_is_explained() -> None:
     """The axes on the page are those of the schema."""
     used = {axis for table in SCRIPT["tables"]() for axis in (table.row, *(d for f in table.fields for d in f.dims))}
     assert {cells[0] for cells in lines("Axes")} == used - {""}
-
-
-def test_nothing_is_younger_than_the_schema() -> None:
-    """A dataset of a version that no file has would be called lost in all files, and be read by an older landscape."""
-    younger = [
-        f"{table.group} {field.name}"
-        for table in SCRIPT["tables"]()
-        for field in table.fields
-        if schema.release(field.since) > schema.release(schema.VERSION)
-    ]
-    assert younger == []

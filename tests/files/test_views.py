@@ -16,8 +16,6 @@ import landscape
 from landscape import HessianFile, HessianReader, RunFile, RunReader, open_run
 from landscape.errors import FileError, StepError
 
-DATA = Path(__file__).parents[1] / "data"
-
 
 def test_every_group_is_public(tiny_run: Path, tiny_hessian: HessianReader) -> None:
     """Groups are datasets by name; one that the file lacks is refused with the names of those that it has."""
@@ -88,11 +86,13 @@ def test_a_step_that_is_not_there_is_named(step: Any, tiny_run: Path, tiny_hessi
             assert refused.value.hint == f"the nearest stored steps: {near}"
 
 
-def test_a_relative_path_stays_with_its_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_relative_path_stays_with_its_file(
+    tiny_run: Path, tiny_hessian: HessianReader, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """When the working folder has changed: steps read later, a pickled file, a run beside an old Hessian file."""
-    monkeypatch.chdir(DATA)
-    hessian = HessianReader("run-1.0.hessian.h5")
-    with RunReader("run-1.0.h5") as reader, RunFile("run-1.0.h5") as file:
+    monkeypatch.chdir(tiny_hessian.path.parent)
+    hessian = HessianReader(tiny_hessian.path.name)
+    with RunReader(tiny_run.name) as reader, RunFile(tiny_run.name) as file:
         step = hessian.steps[-1]
         expected = hessian.rows(step)["/"]["eigenvalues"]
         monkeypatch.chdir(tmp_path)

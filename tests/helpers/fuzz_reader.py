@@ -41,7 +41,6 @@ from landscape.files.hessians import HessianReader
 from landscape.files.runs import RunReader
 
 MEMORY, SECONDS = 4 << 30, 10
-OLD = sorted((Path(__file__).parents[1] / "data").glob("*.h5"))
 Served = dict[str, Any]
 
 
@@ -377,8 +376,7 @@ def main() -> None:
         analyse(run, HessianConfig(device="cpu"), quiet=True)
         if args.guided:
             guided(run, args.seconds, args.corpus)
-        old = [path for path in OLD if path.name in ("run-1.1.h5", "run-1.1.hessian.h5", "run-1.1-member.h5")]
-        files = [run, run.with_name("run.hessian.h5"), *old]
+        files = [run, run.with_name("run.hessian.h5")]
         campaigns = [Campaign(path, Path(name) / "victim.h5") for path in files]
         for number in itertools.count(10_000 * args.seed):
             for campaign in campaigns:

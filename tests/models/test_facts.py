@@ -13,15 +13,15 @@ from helpers.bilinear import SUBSETS, K, M, N, balanced, bilinear, spectrum, tar
 from torch import Tensor
 
 from landscape.curvature.coupling import coupling
-from landscape.curvature.lanczos import eigsh
+from landscape.curvature.eigsh import eigsh
 from landscape.curvature.losses import cross_entropy
 from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator, MatrixOperator
 from landscape.errors import NumericsError
 from landscape.files.runs import RunReader
-from landscape.models.embedding_mlp.bounds import saddle_bound
-from landscape.models.embedding_mlp.dense import EmbeddingMLP
-from landscape.models.embedding_mlp.model import MLP
+from landscape.models.embedding_mlp.closed_form import EmbeddingMLP
+from landscape.models.embedding_mlp.networks import MLP
+from landscape.models.embedding_mlp.problem import saddle_bound
 from landscape.models.embedding_mlp.products import Passes
 from landscape.models.tasks import TRAIN, make_data
 

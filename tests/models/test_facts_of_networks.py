@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from landscape.choices.activations import ACTIVATIONS
 from landscape.config import TrainConfig, replace
 from landscape.curvature.coupling import coupling
-from landscape.curvature.lanczos import eigsh
+from landscape.curvature.eigsh import eigsh
 from landscape.curvature.losses import cross_entropy
 from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator, MatrixOperator
 from landscape.files.runs import RunReader
-from landscape.models.embedding_mlp.bounds import saddle_bound
-from landscape.models.embedding_mlp.model import MLP
+from landscape.models.embedding_mlp.networks import MLP
+from landscape.models.embedding_mlp.problem import saddle_bound
 from landscape.models.embedding_mlp.products import Passes
 from landscape.models.tasks import TRAIN
 

@@ -18,15 +18,14 @@ from torch import Tensor, nn
 
 from landscape import models
 from landscape.config import HessianConfig
-from landscape.curvature.heads import linear_cross_entropy
 from landscape.curvature.inertia import saddle_index
-from landscape.curvature.losses import cross_entropy
+from landscape.curvature.losses import cross_entropy, linear_cross_entropy
 from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator
 from landscape.errors import NumericsError
 from landscape.measure.checkpoint import Checkpoint
 from landscape.models.choice import choose
-from landscape.models.embedding_mlp.dense import EmbeddingMLP
+from landscape.models.embedding_mlp.closed_form import EmbeddingMLP
 from landscape.models.embedding_mlp.networks import initial
 from landscape.models.embedding_mlp.products import EmbeddingHessian, Passes
 from landscape.models.problem import Structure

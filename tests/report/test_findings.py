@@ -14,7 +14,9 @@ import xarray
 from conftest import TINY
 
 from landscape.cli import main as cli
+from landscape.config import AnalysisConfig
 from landscape.files.inspect import repair
+from landscape.measure.critical import refine
 from landscape.report.figures.numbers import asked_of_rates, chosen_step, median_step, numbers
 from landscape.report.figures.sources import Source, open_sources
 from landscape.report.figures.training import training_curves
@@ -169,13 +171,14 @@ def test_the_plateau_is_where_the_curvature_is_told(tiny_run: Path, tmp_path: Pa
     assert not any("grok" in one for one in known)
 
 
-def test_refined_points_are_found_beside_their_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However it is named; a search that measured nothing is left out. Without other analyses they are what is told."""
-    data = Path(__file__).parents[1] / "data"
-    for path in data.glob("run-1.1-stopped*"):
-        shutil.copy(path, tmp_path)
+def test_refined_points_are_found_beside_their_run(
+    tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However it is named. Without other analyses they are what is told."""
+    shutil.copy(tiny_run, tmp_path)
     monkeypatch.chdir(tmp_path)
-    run, point = Path("run-1.1-stopped.h5"), Path("run-1.1-stopped.critical-20.h5")
+    run, point = Path("tiny.h5"), Path("tiny.critical-20.h5")
+    refine(run, 20, AnalysisConfig(device="cpu", k=2), max_products=300, quiet=True)
     for files in ([run], [tmp_path / run], [run, tmp_path / point]):
         sources = open_sources(files)
         assert [s.path.name for s in sources] == [run.name, point.name]

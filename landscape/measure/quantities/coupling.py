@@ -62,7 +62,6 @@ FIELDS = (
         ("pair", "rank"),
         "f8",
         "distance within which a true coupling ratio lies, perhaps one of another rank",
-        since="1.1",
     ),
     counted(
         "coupling_index",

@@ -29,7 +29,6 @@ FIELDS = (
         ("block", "other_block"),
         "f8",
         "half the width of a 95 % interval about the Jensen-Shannon distance; 0 where both spectra are known",
-        since="1.1",
     ),
 )
 

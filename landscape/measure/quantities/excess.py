@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def compute(at: Checkpoint, pair: Pair) -> Row:
     """The excess index at the tolerance of the joint block; missing where a matrix-free block is not analysed."""
-    from landscape.curvature.excess import combined
+    from landscape.curvature.coupling import combined
     from landscape.curvature.inertia import Inertia, certified
     from landscape.curvature.operators import MatrixOperator
     from landscape.models.problem import joint
@@ -120,28 +120,23 @@ FIELDS = (
         "f8",
         "lower bound of the excess index: what the coupling adds to the saddle indices of the two blocks",
         formula="n_-(H_[1,2]) - n_-(H_11) - n_-(H_22), all below -tau of the joint block; NaN: not measured",
-        since="2.0",
     ),
-    Field("excess_index_upper", ("pair",), "f8", "upper bound of the excess index", since="2.0"),
-    Field(
-        "excess_level", ("pair",), "i1", "how the least known of the three indices is known", attrs=LEVEL, since="2.0"
-    ),
+    Field("excess_index_upper", ("pair",), "f8", "upper bound of the excess index"),
+    Field("excess_level", ("pair",), "i1", "how the least known of the three indices is known", attrs=LEVEL),
     Field(
         "excess_failure_probability",
         ("pair",),
         "f8",
         "probability that a bound of the excess index fails; 0: both are proved",
-        since="2.0",
     ),
     Field(
         "excess_estimate",
         ("pair",),
         "f8",
         "stochastic estimate of the excess index; NaN where it is certified",
-        since="2.0",
     ),
-    Field("excess_estimate_low", ("pair",), "f8", "lower end of the estimate's 85 % confidence interval", since="2.0"),
-    Field("excess_estimate_high", ("pair",), "f8", "upper end of the estimate's 85 % confidence interval", since="2.0"),
+    Field("excess_estimate_low", ("pair",), "f8", "lower end of the estimate's 85 % confidence interval"),
+    Field("excess_estimate_high", ("pair",), "f8", "upper end of the estimate's 85 % confidence interval"),
 )
 GAUSS_NEWTON_FIELDS = (
     Field(
@@ -151,28 +146,24 @@ GAUSS_NEWTON_FIELDS = (
         "coupling ratios to the Gauss-Newton parts of the diagonal blocks; NaN where the loss is not convex in the "
         "outputs",
         formula="singular values of (G_11 + tau)^(-1/2) H_12 (G_22 + tau)^(-1/2), tau of the joint block",
-        since="2.0",
     ),
     Field(
         "gauss_newton_ratio_error",
         ("pair", "rank"),
         "f8",
         "bound on the error of gauss_newton_ratios, as coupling_ratio_error",
-        since="2.0",
     ),
     Field(
         "gauss_newton_ratio_distance",
         ("pair", "rank"),
         "f8",
         "distance of gauss_newton_ratios from a true one, as coupling_ratio_distance",
-        since="2.0",
     ),
     counted(
         "gauss_newton_index",
         ("pair",),
         "gauss_newton_ratios above 1, the saddle index of the joint block with Gauss-Newton diagonal blocks; missing "
         "(-1): not certified",
-        since="2.0",
     ),
 )
 COLUMNS = (Column("excess index", lambda row: _excess(row)),)

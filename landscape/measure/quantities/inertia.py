@@ -28,7 +28,7 @@ def compute(at: Checkpoint, block: str) -> Row:
 
 
 def _gauge_free(at: Checkpoint, block: str) -> int:
-    from landscape.curvature.outside import certified_outside
+    from landscape.curvature.inertia import certified_outside
 
     chosen, gauge = at.selected(block), None
     if at.structure and at.is_dense(block) and chosen.positions is None:
@@ -83,7 +83,6 @@ BOUNDS = (
         "f8",
         "saddle bound of the two factors with the operands' rows alone; NaN for a text",
         formula="sigma_max of the operands' columns of G",
-        since="2.0",
     ),
     Field(
         "saddle_bound_constants",
@@ -91,7 +90,6 @@ BOUNDS = (
         "f8",
         "saddle bound with the rows of the tokens that every sample holds; NaN without any",
         formula="sigma_max of their columns of G: the norm of the first bias's gradient",
-        since="2.0",
     ),
 )
 COLUMNS = (

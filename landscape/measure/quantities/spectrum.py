@@ -39,14 +39,12 @@ FIELDS = (
         "f8",
         "how far each reported eigenvalue may be from the true one of its rank, copies counted, and an eigenvalue "
         "that is not reported may lie beyond them; 0: dense; inf: the complement was not searched",
-        since="1.1",
     ),
     Field(
         "hidden_failure_probability",
         ("block",),
         "f8",
         "probability that `hidden` fails at an end; 0: every eigenvalue was computed",
-        since="1.1",
     ),
     Field("operator_norm", ("block",), "f8", "norm of the block", formula="max |lambda|"),
     Field("trace", ("block",), "f8", "trace"),
