@@ -240,10 +240,8 @@ SAMPLING = Claim(
     "step of grokking, skewed over uniform",
     lambda s: skewed_later(s, "sampling"),
 )
-BATCHES, DECAY = (
-    "rank correlation of frequency and norm, small batches minus ",
-    "the same, with weight decay minus without",
-)
+RHO = "rank correlation of frequency and norm"
+BATCHES, DECAY = f"{RHO}, small batches minus ", f"{RHO}, with weight decay minus without"
 COST = "cost of skew at weight decay 0.002 over that at 0.0005"
 ON_TEXT = {"study": "curvature", "case": "base", "analysis": "middle"}
 CLAIMS: dict[str, Claim] = {

@@ -25,7 +25,9 @@ def figure(root: Path) -> Figure:
         rows = which(scale.tables["curvature"], **known, analysis=analysis)
         rows = rows.assign(depth=-rows["lowest"])[rows["block"].isin(blocks)]
         palette = {block: COLOURS.get(block, "0.4") for block in blocks}
-        sns.stripplot(rows, x="block", y="depth", hue="block", order=blocks, palette=palette, legend=False, ax=axis)
+        sns.stripplot(
+            rows, x="block", y="depth", hue="block", order=blocks, palette=palette, legend=False, jitter=False, ax=axis
+        )
         bound = rows[rows["block"] == "E,W"]["saddle_bound_constants"]
         if "E[operands],W" in blocks:
             axis.scatter([0] * len(bound), bound, marker="_", color="black", s=120, lw=1)

@@ -19,7 +19,7 @@ def figure(root: Path) -> Figure:
     for axis, scale in zip(axes, found, strict=True):
         lags = all_lags(scale).reindex(columns=list(EVENTS.values()))
         factors = np.exp(lags.where(np.isfinite(lags)))
-        sns.stripplot(factors, orient="h", color="#0173b2", alpha=0.5, ax=axis)
+        sns.stripplot(factors, orient="h", color="#0173b2", alpha=0.5, jitter=False, ax=axis)
         axis.plot(factors.median(), range(len(EVENTS)), "|", color="black", ms=12)
         axis.axvline(1, color="0.4", lw=1)
         axis.set(xscale="log", title=scale.name, xlabel="")
