@@ -39,16 +39,16 @@ lint: $(TEST_INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy landscape
 
-# All but the tests of more than four seconds, which continuous integration runs, too.
+# All but the tests of more than four seconds and those of the trial, which continuous integration runs, too.
 test: lint
-	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m "not long"
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal --ignore tests/trial -m "not long"
 
 test-all: lint
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal --durations 40 --durations-min 5
 
 # The tests of single modules; those that take long, or the whole program, are left out.
 test-fast: $(TEST_INSTALLED)
-	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m "not slow"
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal --ignore tests/trial -m "not slow"
 
 # Minutes; what was measured with this code on this machine is not measured again. Then docs/performance.md is made.
 bench: $(TEST_INSTALLED)
@@ -58,17 +58,17 @@ bench: $(TEST_INSTALLED)
 bench-full: $(TEST_INSTALLED)
 	$(BIN)/python -m benchmarks --full
 
-# About an hour on two cores: what the primary tests read, their verdicts and the page. Resumes where it stopped.
+# About an hour on two cores: what the primary tests read, their verdicts, tables and figures. Resumes where it stopped.
 studies: $(INSTALLED)
 	$(call trial,quick)
 	$(call trial,mid)
 
-# Hours: what else the page has of these sizes.
+# Hours: what else the tables have of these sizes.
 studies-exploratory: $(INSTALLED)
 	$(call exploratory,quick)
 	test -f checkpoints/gromov.h5 || $(BIN)/python studies/gromov.py checkpoints/gromov.h5
 	$(BIN)/landscape hessian checkpoints/gromov.h5 --problem studies/gromov.py:problem
-	$(BIN)/python analyses/analytic.py checkpoints/gromov.h5
+	$(BIN)/python analyses/collect_gromov.py checkpoints/gromov.h5
 	$(call exploratory,mid)
 
 # Both at the paper's size: most of a day on two cores.
@@ -89,7 +89,7 @@ studies-beyond: $(INSTALLED)
 	$(call beyond,text-transformer,beyond)
 	$(BIN)/python analyses/page.py
 
-# What else the page has of these: an hour and a quarter on two cores.
+# What else the tables have of these: an hour and a quarter on two cores.
 studies-beyond-exploratory: $(INSTALLED)
 	$(call beyond,transformer,beyond/exploratory)
 	$(call beyond,quick,beyond/exploratory)
@@ -128,7 +128,7 @@ define beyond
 	find checkpoints/trial/$(1) -path '*/lags/*' -o -path '*/peaks/*' -o -path '*/geometry/*' | grep -- '-s[0-9]*[.]h5$$' | sort | \
 		OMP_NUM_THREADS=1 xargs -r -n 1 -P "$$(getconf _NPROCESSORS_ONLN)" $(BIN)/landscape geometry --quiet
 	$(BIN)/python analyses/collect.py checkpoints/trial/$(1)
-	$(BIN)/python analyses/beyond.py reports/reference/$(1)
+	$(BIN)/python analyses/verdicts.py reports/reference/$(1)
 endef
 
 # Exit code 3: done, but a search did not converge, which the files say where it is so.
@@ -148,7 +148,7 @@ endef
 define trial
 	$(call studies,studies/$(1),$(1))
 	$(BIN)/python analyses/collect.py checkpoints/trial/$(1)
-	$(BIN)/python analyses/primary.py reports/reference/$(1)
+	$(BIN)/python analyses/verdicts.py reports/reference/$(1)
 	$(BIN)/python analyses/page.py
 endef
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
-Judgement = Literal["supported", "not supported", "undecided"]
 ALPHA = 0.05
 MOST_SEEDS = 200
 

@@ -4,103 +4,155 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
+import itertools
+import json
+import math
+import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
+import pandas as pd
 import xarray
 from numpy.typing import NDArray
 
-from landscape import open_geometry, open_hessian, open_run
-from landscape.errors import LandscapeError
-from landscape.files.files import geometry_file
-from landscape.files.runs import GROK, MEMORISE
-from landscape.jobs.plan import DEFINITION, SweepRun, load_sweep, sweep_runs
+import landscape
+
+MEMORISED, GROKKED, HALF = ("train_accuracy", 0.99), ("test_accuracy", 0.95), ("test_accuracy", 0.5)
+"""Events of a run: a metric, and the accuracy that it reaches."""
+Frames = Mapping[str, pd.DataFrame]
+"""The tables of a file by name, as of `File.to_dataframes`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """One run of a study: its labels (case, grid values, seed) and its files."""
+    """One run of a study: its file, the options that the study sets, and its analyses by name."""
 
-    planned: SweepRun
-
-    @property
-    def labels(self) -> dict[str, Any]:
-        return self.planned.labels
-
-    @property
-    def name(self) -> str:
-        """STUDY/RUN, as its file is called."""
-        return f"{self.planned.path.parent.name}/{self.planned.path.stem}"
+    path: Path
+    case: str
+    seed: int
+    options: Mapping[str, Any]
+    analyses: Mapping[str, Path]
 
     @property
     def identity(self) -> dict[str, Any]:
         """What names a run in every table: study, case and seed."""
-        return {"study": self.planned.path.parent.name, "case": self.labels["case"], "seed": self.labels["seed"]}
+        return {"study": self.path.parent.name, "case": self.case, "seed": self.seed}
 
     @functools.cached_property
-    def data(self) -> xarray.Dataset:
-        """The run file, lazily: E, W, ... by step, metrics by metric_step, tokens."""
-        return open_run(self.planned.path)
+    def file(self) -> landscape.File:
+        return landscape.open(self.path)
 
-    def hessian(self, name: str = "") -> xarray.Dataset:
-        """A Hessian file, lazily."""
-        return open_hessian(self.planned.hessian[name])
+    @functools.cached_property
+    def config(self) -> Mapping[str, Any]:
+        """The options of the run, as the study sets them: the size of a batch that the data cannot fill stays."""
+        return {**self.file.config, **self.options}
 
-    def geometry(self) -> xarray.Dataset:
-        """The geometry file, in memory. Raises LandscapeError for one that is not complete.
+    @functools.cached_property
+    def metrics(self) -> pd.DataFrame:
+        """Losses, accuracies, norms and rates by step."""
+        return self.file.to_dataframe().set_index("metric_step").rename_axis("step")
 
-        What a file in the making lacks at its end would count as never there.
-        """
-        with open_geometry(path := geometry_file(self.planned.path)) as data:
-            if data.attrs["status"] != "complete":
-                found = f"{path} is {data.attrs['status']}, not complete"
-                raise LandscapeError(found, f"landscape geometry {self.planned.path}")
-            return data.load()
+    @functools.cached_property
+    def tokens(self) -> xarray.Dataset:
+        """Counts and norms by step and token."""
+        return self.file.datasets["tokens"]
+
+    def samples(self, part: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Tokens and labels of the samples of a part, `train` or `test`."""
+        data = self.file.datasets["data"].load()
+        codes = dict(zip(data["split"].attrs["flag_meanings"].split(), data["split"].attrs["flag_values"], strict=True))
+        chosen = data["split"].values == codes[part]
+        return data["tokens"].values[chosen], data["labels"].values[chosen]
 
     def first(self, metric: str, threshold: float) -> float:
         """First step at which a metric reached a threshold; NaN if it never did."""
-        steps = self.data["metric_step"].values[self.data[metric].values >= threshold]
-        return float(steps[0]) if len(steps) else np.nan
+        steps = self.metrics.index[self.metrics[metric] >= threshold]
+        return float(steps[0]) if len(steps) else math.nan
 
     @functools.cached_property
     def times(self) -> dict[str, float]:
-        """memorised and grokked (NaN: never), and their delay."""
-        memorised, grokked = self.first(*MEMORISE), self.first(*GROK)
+        """memorised and grokked, and their delay."""
+        memorised, grokked = self.first(*MEMORISED), self.first(*GROKKED)
         return {"memorised": memorised, "grokked": grokked, "delay": grokked - memorised}
 
+    def analysis(self, name: str) -> Frames:
+        """The tables of an analysis."""
+        with landscape.open(self.analyses[name]) as file:
+            return file.to_dataframes()
 
-def used_for(data: xarray.Dataset, part: str) -> NDArray[np.bool_]:
-    """Which pairs of a run are `train`, `test` or `unused`, by the codes in the file."""
-    split = data["split"]
-    meanings = dict(zip(split.attrs["flag_meanings"].split(), split.attrs["flag_values"], strict=True))
-    found: NDArray[np.bool_] = split.values == meanings[part]
+    @functools.cached_property
+    def geometry(self) -> xarray.Dataset:
+        """The geometry file, in memory. Exits for one that is not complete: its end would count as never there."""
+        path = self.path.with_name(f"{self.path.stem}.geometry.h5")
+        with landscape.open(path) as file:
+            if file.attrs["status"] != "complete":
+                sys.exit(f"error: {path} is {file.attrs['status']}\nhint: landscape geometry {self.path}")
+            return file.datasets["/"].load()
+
+    def labelled(self, table: pd.DataFrame) -> pd.DataFrame:
+        """A table with study, case and seed as its first columns."""
+        return pd.DataFrame([self.identity] * len(table)).join(table.reset_index(drop=True))
+
+
+def sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def studies(folder: Path) -> dict[str, list[Run]]:
+    """The runs of each complete study in a folder; a note on standard error names the others.
+
+    A run still in training would count as one that never grokked.
+    """
+    found = {}
+    for definition in sorted(folder.glob("*/sweep.json")):
+        study = json.loads(definition.read_text(encoding="utf-8"))
+        runs = list(_runs(definition.parent, study))
+        if missing := next(_missing(runs, study), None):
+            print(f"note: study {study['name']} is left out: {missing} is missing or unfinished", file=sys.stderr)
+        else:
+            found[study["name"]] = runs
     return found
 
 
-@functools.cache
-def finished(name: str, folder: Path) -> tuple[Run, ...]:
-    """The runs of the study in FOLDER/NAME, which must be complete, and so must their analyses.
+def _runs(folder: Path, study: Mapping[str, Any]) -> Iterator[Run]:
+    """The planned runs of a study, CASE-FIELD=VALUE-sSEED.h5 for cases x grid x seeds."""
+    cases, grid, seeds = study.get("cases", {"base": {}}), study.get("grid", {}), study["seeds"]
+    for case, *values, seed in itertools.product(cases, *grid.values(), seeds):
+        point = dict(zip(grid, values, strict=True))
+        stem = "-".join([case, *(f"{field}={_text(value)}" for field, value in point.items()), f"s{seed}"])
+        wanted = [
+            one.get("name", "")
+            for one in study.get("hessian", ())
+            if case in (one.get("cases") or cases) and seed in (one.get("seeds") or seeds)
+        ]
+        files = {name: folder / f"{stem}.hessian{name and f'-{name}'}.h5" for name in wanted}
+        yield Run(folder / f"{stem}.h5", case, seed, {**study.get("train", {}), **cases[case], **point}, files)
 
-    A run that never memorised has no plateau, and no analysis there.
-    """
-    definition = folder / name / DEFINITION
-    if not definition.exists():
-        raise LandscapeError(f"{definition} is missing: no study {name} in {folder}", "make studies")
-    sweep = load_sweep(definition)
-    runs = tuple(Run(run) for run in sweep_runs(sweep, folder))
-    on_plateau = {one.name for one in sweep.analyses if getattr(one.settings, "steps", None) == "plateau"}
-    # A run still in training would count as censored too early.
-    missing = [r.planned.path for r in runs if not r.planned.path.exists() or r.data.attrs["status"] != "complete"]
-    if missing:
-        raise LandscapeError(
-            f"{len(missing)} of {len(runs)} runs of study {name} are missing or unfinished, {missing[0]} the first",
-            "make studies",
-        )
+
+def _text(value: object) -> str:
+    return quote(value, safe="") if isinstance(value, str) else json.dumps(value)
+
+
+def _missing(runs: list[Run], study: Mapping[str, Any]) -> Iterator[Path]:
+    """The files that a study lacks. A run that never memorised has no plateau, and no analysis there."""
+    on_plateau = {one.get("name", "") for one in study.get("hessian", ()) if one.get("steps") == "plateau"}
     for run in runs:
-        for analysis, path in run.planned.hessian.items():
-            if analysis in on_plateau and np.isnan(run.times["memorised"]):
-                continue
-            if not path.exists() or run.hessian(analysis).attrs["status"] != "complete":
-                raise LandscapeError(f"analysis {path} is missing or unfinished", "make studies")
-    return runs
+        if not _is_complete(run.path):
+            yield run.path
+            continue
+        for name, path in run.analyses.items():
+            has_none = name in on_plateau and math.isnan(run.times["memorised"])
+            if not _is_complete(path) and not (has_none and not path.exists()):
+                yield path
+
+
+def _is_complete(path: Path) -> bool:
+    if not path.exists():
+        return False
+    with landscape.open(path) as file:
+        return bool(file.attrs["status"] == "complete")

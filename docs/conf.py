@@ -115,9 +115,6 @@ def copy_files(app: Sphinx, error: Exception | None) -> None:
     """What pages link to beside pages: the page of the trial with its tables and figures, and what that links to."""
     pages = shutil.ignore_patterns("report.*")  # of which the site has its own, from report.md
     shutil.copytree(ROOT / "reports/reference", app.outdir / "reports/reference", ignore=pages, dirs_exist_ok=True)
-    # The page of the trial is read in a clone, too, where the documentation is Markdown.
-    page = app.outdir / "reports/reference/index.html"
-    page.write_text(re.sub(r'(href="../../docs/[^"#]*)\.md', r"\1.html", page.read_text()))
     shutil.copy(ROOT / "studies/PROTOCOL.md", app.outdir / "studies")
     (app.outdir / "index.html").write_text('<meta http-equiv="refresh" content="0; url=docs/index.html">')
 

@@ -11,7 +11,7 @@ Hessian is the Gauss-Newton matrix, and the saddle index is 0.
 
     python studies/gromov.py checkpoints/gromov.h5
     landscape hessian checkpoints/gromov.h5 --problem studies/gromov.py:problem
-    python analyses/analytic.py checkpoints/gromov.h5
+    python analyses/collect_gromov.py checkpoints/gromov.h5
 """
 
 from __future__ import annotations

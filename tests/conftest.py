@@ -72,7 +72,7 @@ WHOLE_PROGRAM = ("jobs", "program", "report", "trial")
 
 LONGEST = (
     "test_accuracy.py",
-    "test_beyond.py",
+    "test_collect.py",
     "test_faults.py",
     "test_package.py",
     "test_readme.py",

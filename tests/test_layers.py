@@ -54,15 +54,12 @@ def modules() -> list[Path]:
 
 
 def scripts() -> list[Path]:
-    return sorted((ROOT / "analyses").glob("*.py"))
+    """The scripts of the trial."""
+    return sorted(path for folder in ("analyses", "studies") for path in (ROOT / folder).glob("*.py"))
 
 
 def suite() -> list[Path]:
     return sorted((ROOT / "tests").rglob("*.py"))
-
-
-def templates() -> list[Path]:
-    return sorted((ROOT / "analyses/templates").iterdir())
 
 
 def imports(path: Path) -> set[str]:
@@ -183,10 +180,16 @@ def test_names_are_seen(text: str) -> None:
 
 
 @pytest.mark.parametrize("path", scripts(), ids=lambda p: p.stem)
-def test_analyses_never_import_training(path: Path) -> None:
-    """Analyses read files like anybody else."""
-    assert not any(module.startswith("landscape.training") for module in imports(path))
-    assert not outside(path) & {"torch", "h5py"}
+def test_the_trial_uses_public_names_alone(path: Path) -> None:
+    """It reads files like anybody else, with pandas and its like."""
+    import landscape
+
+    assert imports(path) == set()
+    tree = ast.parse(path.read_text())
+    names = {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute) and ast.unparse(n.value) == "landscape"}
+    assert names <= set(landscape.__all__)
+    own = {script.stem for script in scripts()} | {"landscape"} | sys.stdlib_module_names
+    assert outside(path) - own <= {"matplotlib", "numpy", "pandas", "scipy", "seaborn", "torch", "xarray"}
 
 
 def test_no_merge_is_left_open() -> None:

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import subprocess
 import sys
 from pathlib import Path
 
-import analytic
 import numpy as np
-import page_others
 import pandas as pd
 import pytest
 import torch
 from torch.func import functional_call, jacrev
 
 import landscape
-from landscape.config import HessianConfig
-from landscape.files.schema import LEVELS
-from landscape.measure.hessian import analyse
+from landscape.cli import main as cli
 
 ROOT = Path(__file__).parents[2]
 
@@ -43,16 +40,17 @@ def test_its_index_is_zero_and_its_zeros_are_those_of_the_jacobian(
 
     with landscape.Recorder(tmp_path / "run.h5", model) as recorder:
         recorder.checkpoint(0)
-    settings = HessianConfig(problem=f"{tmp_path / 'gromov.py'}:problem", blocks=("inputs,output",), device="cpu")
-    analyse(tmp_path / "run.h5", settings, quiet=True)
-    with landscape.open_hessian(tmp_path / "run.hessian.h5") as found:
-        assert found["inertia"].values.ravel().tolist() == [0, matrix.shape[1] - rank, rank]
-        assert LEVELS[int(found["inertia_level"].item())] == "certified"
-        assert found["grad_norm"].item() < 1e-13
+    problem = f"{tmp_path / 'gromov.py'}:problem"
+    command = ["hessian", "--ckpt", str(tmp_path / "run.h5"), "--problem", problem, "--blocks", "inputs,output"]
+    assert cli.run([*command, "--device", "cpu", "--quiet"]) == 0
+    with landscape.open(tmp_path / "run.hessian.h5") as file:
+        data = file.datasets["/"].load()
+    assert data["inertia"].values.ravel().tolist() == [0, matrix.shape[1] - rank, rank]
+    assert data["grad_norm"].item() < 1e-13
 
-    monkeypatch.setattr(sys, "argv", ["analytic", str(tmp_path / "run.h5"), "--out", str(tmp_path / "out")])
-    analytic.main()
-    (row,) = pd.read_csv(tmp_path / "out" / page_others.GROMOV).to_dict("records")
+    command = [sys.executable, ROOT / "analyses/collect_gromov.py", tmp_path / "run.h5", "--out", tmp_path / "out"]
+    subprocess.run(command, check=True)
+    (row,) = pd.read_csv(tmp_path / "out" / "others/gromov.csv").to_dict("records")
     wanted = {"block": "inputs,output", "level": "certified", "p": 5, "units": 14, "parameters": matrix.shape[1]}
     wanted |= {"negative": 0, "zero": matrix.shape[1] - rank, "positive": rank}
     assert {name: row[name] for name in wanted} == wanted

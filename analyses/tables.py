@@ -1,0 +1,194 @@
+"""The committed tables of the trial, and how the scripts beside this one write numbers, tables and figures."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import matplotlib as mpl
+import pandas as pd
+import seaborn as sns
+from exact import later, median_interval
+from matplotlib.figure import Figure
+
+REFERENCE = Path(__file__).parents[1] / "reports/reference"
+SIZES = ("quick", "mid", "paper")
+"""Sizes at which the paper's claims are judged, smallest first."""
+SCALES = (*SIZES, "transformer", "text", "text-transformer")
+Setting = Mapping[str, object]
+"""Columns of a table with the values that choose its rows."""
+PLAIN: Setting = {"study": "curvature", "case": "c1"}
+"""The ordinary network at equal learning rates."""
+COLOURS = {"E,W": "#d55e00", "E[operands],W": "#0173b2", "W,V": "#029e73", "E": "#cc78bc", "W": "#949494"}
+"""By block."""
+BY_SCALE = {"quick": "#de8f05", "mid": "#0173b2", "paper": "#029e73", "transformer": "#cc78bc"}
+
+
+def which(table: pd.DataFrame, **known: object) -> pd.DataFrame:
+    """The rows with these values. They are compared as text: some columns hold numbers and words."""
+    for column, value in known.items():
+        table = table[table[column].astype(str) == str(value)]
+    return table
+
+
+@dataclasses.dataclass(frozen=True)
+class Scale:
+    """The tables of one size, Transformer or text: a folder of CSV files."""
+
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    @functools.cached_property
+    def tables(self) -> dict[str, pd.DataFrame]:
+        return {path.stem: pd.read_csv(path) for path in self.folder.glob("*.csv")}
+
+    def rows(self, table: str, **known: object) -> pd.DataFrame:
+        """The rows of a table with these values, by seed; none where there is no such table."""
+        if table not in self.tables:
+            return pd.DataFrame(columns=[*known])
+        return which(self.tables[table], **known).set_index("seed")
+
+    def runs(self, study: object, **known: object) -> pd.DataFrame:
+        """The runs of a study with these values, by seed."""
+        return self.rows("runs", study=study, **known)
+
+    def pivot(self, value: str, **known: object) -> pd.DataFrame:
+        """A column of curvature.csv by seed and block, in these rows."""
+        return self.rows("curvature", **known).reset_index().pivot_table(index="seed", columns="block", values=value)
+
+
+def scales(root: Path, names: Sequence[str] = SIZES, table: str = "runs") -> list[Scale]:
+    """Those of these scales that have a table."""
+    return [Scale(root / name) for name in names if (root / name / f"{table}.csv").exists()]
+
+
+def prop41_constant(records: pd.DataFrame, times: Mapping[str, object]) -> pd.Series:
+    """ln of Proposition 4.1's constant on the plateau: |∇W| / |∇E| over σ_max(E) / σ_max(W).
+
+    Args:
+        records: gradient norms and largest singular values by step.
+        times: the steps `memorised` and `grokked`; NaN: never.
+    """
+    found: pd.Series = (records.grad_norm_W / records.grad_norm_E / (records.sigma_max_E / records.sigma_max_W)).map(
+        math.log
+    )
+    return found[(records.index >= times["memorised"]) & ~(records.index > times["grokked"])]
+
+
+def number(value: float) -> str:
+    """Three digits; ∞ where something never came."""
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    return f"{value:.3g}".replace("-", "−")
+
+
+def interval(values: Sequence[float] | pd.Series, shown: Callable[[float], float] = float) -> str:
+    """The median and its interval; of too few seeds for one, the least, the largest and how many there are.
+
+    Args:
+        values: one a seed.
+        shown: what becomes of the three numbers, such as exp.
+    """
+    median, low, high = median_interval(values)
+    few = math.isnan(low)
+    ends = (min(values), max(values)) if few else (low, high)
+    middle, *between = (number(shown(value)) for value in (median, *ends))
+    return f"{middle} ({between[0]} to {between[1]}; n = {len(values)})" if few else f"{middle} [{', '.join(between)}]"
+
+
+def factor(logarithms: Sequence[float] | pd.Series) -> str:
+    """The factors with these logarithms; a dash for none."""
+    return f"× {interval(logarithms, _exp)}" if len(logarithms) else "–"
+
+
+def _exp(x: float) -> float:
+    return math.inf if x == math.inf else math.exp(x)
+
+
+def span(values: pd.Series) -> str:
+    """The median with the least and the largest."""
+    return f"{number(values.median())} [{number(values.min())}, {number(values.max())}]"
+
+
+def count(steps: pd.Series) -> str:
+    """How many runs came to an event."""
+    return f"{steps.notna().sum()} of {len(steps)}"
+
+
+def step(steps: pd.Series) -> str:
+    """The median step of an event, in which never is latest."""
+    middle = steps.fillna(math.inf).median()
+    return f"{middle:,.0f}" if math.isfinite(middle) else "∞"
+
+
+def differences(of: pd.DataFrame, over: pd.DataFrame, event: str = "grokked") -> list[float]:
+    """ln of the ratio of two steps, for the seeds of both runs."""
+    seeds = of.index.intersection(over.index)
+    return [later(float(of.at[seed, event]), float(over.at[seed, event])) for seed in seeds]
+
+
+def ratio(of: pd.DataFrame, over: pd.DataFrame, event: str = "grokked") -> str:
+    """The ratio of two steps over the seeds of both runs; a dash for none, a bound where the median is infinite."""
+    x = differences(of, over, event)
+    if x and of[event].isna().all() and over[event].isna().all():
+        return "never in either"
+    bounded = bound(of, over, event) if x and math.isinf(median_interval(x)[0]) else None
+    return f"× {bounded}" if bounded else factor(x)
+
+
+def bound(of: pd.DataFrame, over: pd.DataFrame, event: str = "grokked") -> str | None:
+    """What an infinite ratio says: runs that never got there bound it by the steps that they were watched.
+
+    Where also the other run of a seed never got there, nothing is known of the ratio, and it counts against the bound.
+    None: there is no bound.
+    """
+    seeds = of.index.intersection(over.index)
+    of, over = of.loc[seeds], over.loc[seeds]
+    ended = [int(runs[event].isna().sum()) for runs in (of, over)]
+    late, early, sign, open_ = (of, over, "≥", -math.inf) if ended[0] > ended[1] else (over, of, "≤", math.inf)
+    factors = (_at_least(of, event) / _at_least(over, event))[early[event].notna()]
+    x = [math.log(value) if value else -math.inf for value in factors] + [open_] * min(ended)
+    median, *_ = median_interval(x)
+    # A delay that never began has no bound.
+    if math.isinf(median) or factors.isna().any():
+        return None
+    return f"{sign} {number(math.exp(median))} ({max(ended)} of {len(late)} never by {late['watched'].max():,.0f})"
+
+
+def _at_least(runs: pd.DataFrame, event: str) -> pd.Series:
+    watched = runs["watched"] - (runs["memorised"] if event == "delay" else 0)
+    return runs[event].fillna(watched)
+
+
+def write(made: pd.DataFrame | Figure, name: str, root: Path) -> Path:
+    """Write ROOT/tables/NAME.csv or ROOT/figures/NAME.svg; the same numbers make the same bytes."""
+    is_table = isinstance(made, pd.DataFrame)
+    path = root / (f"tables/{name}.csv" if is_table else f"figures/{name}.svg")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if is_table:
+        made.to_csv(path, index=False)
+    else:
+        with mpl.rc_context({"svg.hashsalt": name}):
+            made.savefig(path, bbox_inches="tight", metadata={"Date": None})
+    return path
+
+
+def look() -> None:
+    """The look of all figures."""
+    sns.set_theme(context="paper", style="whitegrid", rc={"svg.fonttype": "none", "axes.spines.right": False})
+    mpl.rcParams["axes.spines.top"] = False
+
+
+def main(make: Callable[[Path], pd.DataFrame | Figure]) -> None:
+    """The command line of a script: `python analyses/table_arms.py [FOLDER]`, by default reports/reference."""
+    mpl.use("agg")
+    look()
+    root = Path(sys.argv[1]) if len(sys.argv) > 1 else REFERENCE
+    print(write(make(root), Path(sys.argv[0]).stem.partition("_")[2], root))

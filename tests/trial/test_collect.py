@@ -1,0 +1,178 @@
+"""The tables of the trial against the raw files, read by other code, and their growth from study to study."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from pathlib import Path
+
+import claims
+import collect
+import h5py
+import numpy as np
+import pandas as pd
+import pytest
+import verdicts
+from helpers.once import made_once
+from helpers.tiny_trial import SEEDS, STUDIES, TINY, make_scale, run, swept
+from helpers.trial_by_hand import Files, Tables, every_x, verdict
+from tables import Scale
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def tiny_scale(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All runs that the primary tests read, in a folder as `landscape sweep` leaves it. Read only."""
+    return made_once(tmp_path_factory, make_scale) / "quick"
+
+
+@pytest.fixture(scope="module")
+def collected(tiny_scale: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tables of these runs. Read only."""
+    out = tmp_path_factory.mktemp("reference")
+    run(collect.main, tiny_scale, "--out", out)
+    return out / "quick"
+
+
+@pytest.fixture(scope="module")
+def numbers(collected: Path) -> dict[str, claims.Numbers]:
+    """x of each primary test."""
+    return {name: claims.CLAIMS[name].x(Scale(collected)) for name in claims.FAMILIES[0].claims}
+
+
+def same(one: claims.Numbers, other: claims.Numbers) -> bool:
+    """Whether two have the same x for the same seeds, to 1e-12."""
+    values = [np.array([found[seed] for seed in sorted(found)]) for found in (one, other)]
+    return one.keys() == other.keys() and np.allclose(*values, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.long
+def test_every_x_is_that_of_the_raw_files(tiny_scale: Path, numbers: dict[str, claims.Numbers]) -> None:
+    by_hand = every_x(Files(tiny_scale))
+    assert numbers.keys() == by_hand.keys()
+    for name, found in numbers.items():
+        assert same(found, by_hand[name]), (name, found, by_hand[name])
+        # A claim whose numbers were all alike would be tested by chance alone.
+        assert any(found.values()), name
+    values = [x for found in numbers.values() for x in found.values()]
+    assert any(map(math.isinf, values))
+    assert sum(map(math.isfinite, values)) > len(values) // 2
+
+
+@pytest.mark.long
+def test_the_tables_hold_all_that_the_verdicts_need(
+    numbers: dict[str, claims.Numbers], collected: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the CSV that the command writes, other code gets the same x and verdicts."""
+    copied = Path(shutil.copytree(collected, tmp_path / "quick"))
+    family = claims.Family(claims.FAMILIES[0].claims, SEEDS, ["quick"])
+    monkeypatch.setattr(verdicts, "FAMILIES", [family])
+    run(verdicts.main, copied)
+    by_hand = every_x(Tables(copied))
+    assert all(same(numbers[name], by_hand[name]) for name in numbers)
+    table = pd.read_csv(copied / "verdicts.csv").set_index("claim")
+    assert table.index.tolist() == list(numbers)
+    for name, (corrected, judgement) in verdict(by_hand).items():
+        assert table.loc[name, "verdict"] == judgement
+        assert table.loc[name, "holm"] == pytest.approx(corrected)
+    # Without a run of a seed there is no verdict.
+    runs = pd.read_csv(copied / "runs.csv")
+    runs[(runs["study"] != "decay") | (runs["seed"] != 101)].to_csv(copied / "runs.csv", index=False)
+    with pytest.raises(SystemExit, match="error: O3 at quick has no number for seed 101"):
+        run(verdicts.main, copied)
+
+
+@pytest.mark.long
+def test_spectra_and_densities_are_those_of_the_file(tiny_scale: Path, collected: Path) -> None:
+    """Of the film alone, by h5py: each eigenvalue at its rank, both ends; densities that add to 1."""
+    spectra, densities = (pd.read_csv(collected / f"{name}.csv") for name in ("spectra", "densities"))
+    assert set(spectra["study"]) == set(densities["study"]) == {"film"}
+    seed = spectra["seed"].iloc[0]
+    with h5py.File(tiny_scale / f"film/base-s{seed}.hessian-film.h5") as file:
+        steps = list(file["step"][:])
+        for (step, block), rows in spectra[spectra["seed"] == seed].groupby(["step", "block"]):
+            values = file["spectrum"][block][steps.index(step)]
+            ranks = (rows["below"] * (len(values) - 1)).round().astype(int).tolist()
+            np.testing.assert_allclose(rows["eigenvalue"], values[ranks], rtol=1e-12)
+            assert (ranks[0], ranks[-1], len(rows)) == (0, len(values) - 1, min(51, len(values)))
+        for (step, block), rows in densities[densities["seed"] == seed].groupby(["step", "block"]):
+            at, grid = steps.index(step), file["density/eigenvalue"][steps.index(step)]
+            places = np.searchsorted(grid, rows["eigenvalue"] - 1e-9 * np.ptp(grid))
+            np.testing.assert_allclose(rows["density"], file["density"][block][at][places], rtol=1e-12)
+            assert np.diff(rows["eigenvalue"]).max() <= file["density/width"][at]
+            assert np.trapezoid(rows["density"], rows["eigenvalue"]) == pytest.approx(1, abs=1e-4)
+
+
+@pytest.mark.long
+def test_tables_grow_study_by_study_and_on_several_machines(
+    tiny_scale: Path, collected: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Incomplete studies are left out and named; what was there of them stays, and nothing is there twice."""
+    parts, lost = tmp_path / "parts/quick", tmp_path / "parts/quick/curvature/c1-s101.hessian-top.h5"
+    shutil.copytree(tiny_scale, parts, copy_function=lambda a, b: Path(b).hardlink_to(a))
+    lost.unlink()
+    run(collect.main, parts, "--out", tmp_path / "out")
+    note = f"note: study curvature is left out: {lost} is missing or unfinished"
+    assert note in capsys.readouterr().err.splitlines()
+    tables = tmp_path / "out/quick"
+    assert "curvature" not in set(pd.read_csv(tables / "runs.csv")["study"])
+    whole = {path.name: path.read_bytes() for path in collected.glob("*.csv")}
+    for _ in range(2):
+        run(collect.main, tiny_scale, "--out", tmp_path / "out")
+        assert {path.name: path.read_bytes() for path in tables.glob("*.csv")} == whole
+
+
+def test_a_folder_without_a_complete_study_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="has no complete study\nhint: make studies"):
+        run(collect.main, tmp_path, "--out", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.long
+def test_a_claim_is_checked_with_h5py_alone(
+    tiny_scale: Path,
+    numbers: dict[str, claims.Numbers],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The ten lines of docs/trial.md, run as they are but for the seeds."""
+    text = (STUDIES.parent / "docs/trial.md").read_text(encoding="utf-8")
+    code = text.partition("```python\n")[2].partition("```")[0]
+    (tmp_path / "checkpoints/trial").mkdir(parents=True)
+    (tmp_path / "checkpoints/trial/quick").symlink_to(tiny_scale)
+    monkeypatch.chdir(tmp_path)
+    exec(code.replace("range(100, 110)", "range(100, 102)"), {})
+    assert capsys.readouterr().out.endswith(f"median {round(float(np.median(list(numbers['C4'].values()))), 3)}\n")
+
+
+@pytest.mark.long
+def test_the_map_is_that_of_the_raw_files(tmp_path: Path) -> None:
+    """When embeddings rest, and how often batches leave tokens out, by h5py alone."""
+    study = json.loads((STUDIES / "quick/beyond/map.json").read_text())
+    grid = {"weight_decay": [0.001], "skew": [0.0, 1.0]}
+    tiny = {**study, "train": {**study["train"], **TINY, "batch_size": 8}, "grid": grid, "seeds": [200]}
+    folder = swept(tiny, tmp_path / "quick")
+    run(collect.main, tmp_path / "quick", "--out", tmp_path / "out")
+    table = pd.read_csv(tmp_path / "out/quick/map.csv").set_index("skew")
+    p = TINY["p"]
+    for skew, row in table.iterrows():
+        with h5py.File(folder / f"base-weight_decay=0.001-skew={skew}-s200.h5") as file:
+            steps, norms, count = (file[f"tokens/{name}"][:] for name in ("step", "embedding_norm", "count"))
+            accuracy, at = file["metrics/test_accuracy"][:], file["metrics/metric_step"][:]
+        order = np.argsort(count[-1, :p], kind="stable")
+        for name, group in (("rare", order[: p // 5]), ("frequent", order[-(p // 5) :])):
+            rest = [min(s for s in steps if (abs(norms[steps >= s, i] / norms[-1, i] - 1) <= 0.1).all()) for i in group]
+            assert row[f"rest_{name}"] == np.median(rest)
+            assert row[f"absent_{name}"] == pytest.approx(1 - count[-1, group].mean() / steps[-1])
+        np.testing.assert_equal(row["grokked"], min(at[accuracy >= 0.95], default=math.nan))
+
+
+def test_a_spike_is_ten_times_the_median_of_the_ten_records_before() -> None:
+    loss = pd.Series(1.0, index=range(0, 500, 25))
+    loss[[50, 300, 325, 400]] = [99.0, 11.0, 12.0, 9.0]
+    assert collect.spikes(loss, 100.0) == 1
+    assert collect.spikes(loss, 300.0) == 0
+    assert math.isnan(collect.spikes(loss, math.nan))
