@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -115,3 +117,9 @@ def test_tables_sort(shown: Browser) -> None:
     assert ascending == sorted(ascending)
     shown.evaluate(head)
     assert shown.evaluate(column) == ascending[::-1]
+
+
+def test_a_report_needs_no_torch() -> None:
+    """It reads files, and starts without the seconds that torch takes."""
+    code = "import sys, landscape.report.page; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -13,6 +13,7 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogFormatter
 
 from landscape.files.runs import GROKKED, MEMORISED
@@ -233,7 +234,9 @@ def legend(figure: Figure, axes: Iterable[Axes], title: str = "") -> None:
     handles: dict[str, Any] = {}
     for axis in axes:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
-            handles.setdefault(label, handle)
+            # seaborn's titles of the parts of a legend are white lines without a width.
+            if not (isinstance(handle, Line2D) and handle.get_linewidth() == 0 and handle.get_color() == "w"):
+                handles.setdefault(label, handle)
         if own := axis.get_legend():
             own.remove()
     if not handles:
