@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from landscape.cli import tables
-from landscape.cli.parser import FLAT, Printed, RunFile, flags, plain
+from landscape.cli.parser import Printed, RunFile, flags, plain
 from landscape.cli.printing import say
 from landscape.config import HessianConfig
 from landscape.errors import UNFINISHED, ConfigError, NumericsError, working_on
@@ -66,8 +66,8 @@ class HessianOptions(Printed):
 def hessian(
     run: RunFile,
     *,
-    config: Annotated[Analysis, FLAT] = Analysis(),
-    options: Annotated[HessianOptions, FLAT] = HessianOptions(),
+    config: Analysis = Analysis(),
+    options: HessianOptions = HessianOptions(),
 ) -> int:
     """Block spectra, saddle indices and coupling ratios of a run's checkpoints."""
     from landscape.files.files import hessian_file
