@@ -66,7 +66,7 @@ def app() -> App:
         help_epilogue=_epilogue(_EXAMPLES),
         version=f"landscape {landscape.__version__}",
     )
-    told = Parameter(
+    flag = Parameter(
         negative="",
         consume_multiple=True,
         allow_repeating=True,
@@ -81,7 +81,7 @@ def app() -> App:
             sort_key=place,
             help_epilogue=_epilogue(examples),
             config=layers,
-            default_parameter=told,
+            default_parameter=flag,
         )
     return made
 
