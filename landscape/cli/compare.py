@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from landscape.cli import tables
-from landscape.cli.parser import FLAT, Printed
+from landscape.cli.parser import Printed
 from landscape.cli.printing import say
 from landscape.errors import LandscapeError, complain, warn
 
@@ -21,7 +21,7 @@ EXAMPLES = (
 def compare(
     file: Annotated[Path, Parameter(help="Run or Hessian file; the analyses beside a run are included.")],
     *files: Annotated[Path, Parameter(help="More of them.")],
-    options: Annotated[Printed, FLAT] = Printed(),
+    options: Printed = Printed(),
 ) -> int:
     """Runs side by side: options that differ, when they memorised and grokked, and key numbers of their curvature.
 

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from landscape.cli import tables
 from landscape.cli.hessian import HEADINGS
-from landscape.cli.parser import FLAT, Printed, RunFile, flags, plain
+from landscape.cli.parser import Printed, RunFile, flags, plain
 from landscape.cli.printing import say
 from landscape.config import MOST, AnalysisConfig
 from landscape.errors import UNFINISHED, working_on
@@ -60,8 +60,8 @@ def critical(
     run: RunFile,
     *,
     step: Annotated[int, Parameter(help="Stored step to start from.")],
-    config: Annotated[Analysis, FLAT] = Analysis(),
-    options: Annotated[CriticalOptions, FLAT] = CriticalOptions(),
+    config: Analysis = Analysis(),
+    options: CriticalOptions = CriticalOptions(),
 ) -> int:
     """The critical point of the objective nearest to a checkpoint, and the Hessian there."""
     from landscape.files.files import critical_file

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 
 from landscape.cli.geometry import GeometryOptions, geometry
 from landscape.cli.hessian import Analysis, HessianOptions, hessian
-from landscape.cli.parser import FLAT, Options
+from landscape.cli.parser import Options
 from landscape.cli.report import ReportOptions, report
 from landscape.cli.train import Run, TrainOptions, train
 from landscape.config import preset
@@ -38,7 +38,7 @@ class DemoOptions(Options):
 def demo(
     folder: Annotated[Path, Parameter(help="Folder to write; the same command resumes.")] = Path("landscape-demo"),
     *,
-    options: Annotated[DemoOptions, FLAT] = DemoOptions(),
+    options: DemoOptions = DemoOptions(),
 ) -> int:
     """Train a small network until it groks, measure its embedding and Hessian, and report: about a minute."""
     run, page, quiet = folder / "demo.h5", folder / "report", options.quiet

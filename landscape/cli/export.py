@@ -8,7 +8,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from landscape.cli.parser import FLAT, Options
+from landscape.cli.parser import Options
 from landscape.cli.printing import say
 from landscape.errors import ConfigError, working_on
 from landscape.options import field
@@ -37,7 +37,7 @@ class ExportOptions(Options):
 def export(
     file: Annotated[Path, Parameter(help="Run, Hessian or geometry file.")],
     *,
-    options: Annotated[ExportOptions, FLAT] = ExportOptions(),
+    options: ExportOptions = ExportOptions(),
 ) -> int:
     """A run, Hessian or geometry file as files of other tools, each kind in a folder of its own."""
     from landscape import exports

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 from landscape.cli import tables
-from landscape.cli.parser import FLAT, Printed, RunFile
+from landscape.cli.parser import Printed, RunFile
 from landscape.cli.printing import say
 from landscape.errors import working_on
 from landscape.options import field
@@ -31,7 +31,7 @@ class GeometryOptions(Printed):
     quiet: bool = field(False, "No progress bar.")
 
 
-def geometry(run: RunFile, *, options: Annotated[GeometryOptions, FLAT] = GeometryOptions()) -> int:
+def geometry(run: RunFile, *, options: GeometryOptions = GeometryOptions()) -> int:
     """How the embedding of a run's numbers lies at every stored step: circles, lines, and chance beside each."""
     from landscape.files.files import geometry_file
     from landscape.measure.geometry import measure_geometry, summary

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from landscape.cli import tables
-from landscape.cli.parser import FLAT, Printed, RunFile, flags, plain
+from landscape.cli.parser import Printed, RunFile, flags, plain
 from landscape.cli.printing import say
 from landscape.config import HessianConfig
 from landscape.errors import UNFINISHED, ConfigError, NumericsError, working_on
@@ -65,8 +65,8 @@ class HessianOptions(Printed):
 def hessian(
     run: RunFile,
     *,
-    config: Annotated[Analysis, FLAT] = Analysis(),
-    options: Annotated[HessianOptions, FLAT] = HessianOptions(),
+    config: Analysis = Analysis(),
+    options: HessianOptions = HessianOptions(),
 ) -> int:
     """Block spectra, saddle indices and coupling ratios of a run's checkpoints."""
     from landscape.files.files import hessian_file
@@ -81,7 +81,7 @@ def hessian(
 def _over_ranks(ranks: Ranks, run: Path, config: HessianConfig, out: Path, options: HessianOptions) -> int:
     """Measure as one of several ranks, and print as the first of them."""
     if options.jobs is not None:
-        raise ConfigError("jobs are for one process", "leave out --jobs, or start it without torchrun")
+        raise ConfigError("jobs is for one process", "leave out --jobs, or start it without torchrun")
     from landscape.curvature.part import Part, taking
     from landscape.measure.hessian import follow
 

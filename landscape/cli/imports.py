@@ -10,7 +10,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from landscape.cli import tables
-from landscape.cli.parser import FLAT, Options
+from landscape.cli.parser import Options
 from landscape.cli.printing import say
 from landscape.errors import working_on
 from landscape.options import field
@@ -46,7 +46,7 @@ def import_(
     ],
     *sources: Annotated[str, Parameter(help="More of them.")],
     out: Annotated[Path, Parameter(help="Run file to write.")],
-    options: Annotated[ImportOptions, FLAT] = ImportOptions(),
+    options: ImportOptions = ImportOptions(),
 ) -> int:
     """A run file of checkpoints that other programs wrote: safetensors, torch files, folders of Hugging Face."""
     from landscape.training.importers import import_checkpoints, import_steps

@@ -19,6 +19,13 @@ from landscape.cli.printing import discard, results_only, say
 from landscape.errors import INTERRUPTED, ConfigError, as_landscape_error, complain
 from landscape.ranks import launched
 
+
+def completion(shell: Annotated[Literal["bash", "zsh", "fish"], Parameter(help="Shell to complete in.")], /) -> int:
+    """A script that completes commands and options in a shell, to be read when it starts."""
+    say(app().generate_completion(shell=shell))
+    return 0
+
+
 COMMANDS: dict[str, tuple[Callable[..., int], tuple[str, ...]]] = {
     "demo": (demo.demo, demo.EXAMPLES),
     "train": (training.train, training.EXAMPLES),
@@ -33,6 +40,13 @@ COMMANDS: dict[str, tuple[Callable[..., int], tuple[str, ...]]] = {
     "export": (export.export, export.EXAMPLES),
     "info": (inspect.info, inspect.INFO_EXAMPLES),
     "check": (inspect.check, inspect.CHECK_EXAMPLES),
+    "completion": (
+        completion,
+        (
+            "landscape completion bash   # for ~/.bashrc",
+            "landscape completion zsh    # for _landscape in a folder of $fpath",
+        ),
+    ),
 }
 RESTARTED = {"import", "slice", "geometry", "report"}
 """Commands that start again after an interruption; the others resume."""
@@ -41,12 +55,6 @@ _EXAMPLES = (
     "landscape train --out checkpoints/run.h5      # train a network to grok",
     "landscape hessian checkpoints/run.h5          # block spectra along its path",
 )
-
-
-def completion(shell: Annotated[Literal["bash", "zsh", "fish"], Parameter(help="Shell to complete in.")], /) -> int:
-    """A script that completes commands and options in a shell, to be read when it starts."""
-    say(app().generate_completion(shell=shell))
-    return 0
 
 
 def app() -> App:
@@ -58,18 +66,14 @@ def app() -> App:
         help_epilogue=_epilogue(_EXAMPLES),
         version=f"landscape {landscape.__version__}",
     )
-    shell = (
-        "landscape completion bash >> ~/.bashrc   # or zsh > a folder of $fpath/_landscape",
-        "landscape completion fish > ~/.config/fish/completions/landscape.fish",
-    )
-    told = Parameter(
+    flag = Parameter(
         negative="",
         consume_multiple=True,
         allow_repeating=True,
         name_transform=lambda name: name.replace("_", "-"),
         show_default=shown,
     )
-    for place, (name, (command, examples)) in enumerate((COMMANDS | {"completion": (completion, shell)}).items()):
+    for place, (name, (command, examples)) in enumerate(COMMANDS.items()):
         layers = (require_paths, training.defaults) if name == "train" else (require_paths,)
         made.command(
             command,
@@ -77,7 +81,7 @@ def app() -> App:
             sort_key=place,
             help_epilogue=_epilogue(examples),
             config=layers,
-            default_parameter=told,
+            default_parameter=flag,
         )
     return made
 

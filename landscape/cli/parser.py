@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar, g
 from cyclopts import App, Group, Parameter, exceptions
 
 from landscape.errors import ConfigError, suggest
-from landscape.options import check_bounds, field, flag_of
+from landscape.options import check_bounds, field
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 
 Config = TypeVar("Config", bound="DataclassInstance")
 FLAT = Parameter(name="*")
-"""Each field of a dataclass is a flag without a prefix."""
+"""What makes a flag without a prefix of each field of a dataclass."""
 RunFile: TypeAlias = Annotated[Path, Parameter(name=["--run", "--ckpt"], help="Run file.")]
 
 
+@FLAT
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
     """The options of a command, checked against their bounds."""
@@ -59,9 +60,8 @@ def flags(config: DataclassInstance, headings: Mapping[str, Sequence[str]]) -> A
             value = dataclasses.field(default=default, metadata=fields[name].metadata)
             made.append((name, Annotated[hints[name], flag], value))
     # cyclopts takes classes of the module `types` for built-in ones.
-    return dataclasses.make_dataclass(
-        kind.__name__, made, bases=(kind,), frozen=True, namespace={"__module__": kind.__module__}
-    )
+    namespace = {"__module__": kind.__module__}
+    return FLAT(dataclasses.make_dataclass(kind.__name__, made, bases=(kind,), frozen=True, namespace=namespace))
 
 
 def plain(config: Config) -> Config:
@@ -131,6 +131,3 @@ def _takes(hint: Any) -> str:
     words = {int: "an integer", float: "a number", Path: "a path", bool: "true or false", str: "a text"}
     kinds = [kind for kind in get_args(hint) or (hint,) if kind not in (type(None), Ellipsis)]
     return words[hint] if hint in words else " or ".join(map(_takes, kinds))
-
-
-__all__ = ["FLAT", "Options", "Printed", "RunFile", "explained", "flag_of", "flags", "plain", "require_paths", "shown"]

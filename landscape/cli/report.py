@@ -8,7 +8,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from landscape.cli.parser import FLAT, Options
+from landscape.cli.parser import Options
 from landscape.cli.printing import say
 from landscape.errors import working_on
 from landscape.options import field
@@ -36,7 +36,7 @@ class ReportOptions(Options):
 def report(
     file: Annotated[Path, Parameter(help="Run or Hessian file; the analyses beside a run are included.")],
     *files: Annotated[Path, Parameter(help="More of them.")],
-    options: Annotated[ReportOptions, FLAT] = ReportOptions(),
+    options: ReportOptions = ReportOptions(),
 ) -> int:
     """An HTML page with figures, from run files and Hessian files."""
     from landscape.report.page import write_report

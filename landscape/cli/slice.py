@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from landscape.cli.parser import FLAT, Options, RunFile, flags, plain
+from landscape.cli.parser import Options, RunFile, flags, plain
 from landscape.cli.printing import say
 from landscape.config import AnalysisConfig, SliceConfig
 from landscape.errors import working_on
@@ -48,8 +48,8 @@ def slice(  # noqa: A001
     run: RunFile,
     *,
     step: Annotated[int, Parameter(help="Stored step to slice at.")],
-    config: Annotated[Slice, FLAT] = Slice(),
-    options: Annotated[SliceOptions, FLAT] = SliceOptions(),
+    config: Slice = Slice(),
+    options: SliceOptions = SliceOptions(),
 ) -> int:
     """The loss along unit eigenvectors at a checkpoint, and on the plane of the lowest and the highest."""
     from landscape.files.files import as_path, unmade

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from landscape.cli import tables
-from landscape.cli.parser import FLAT, Printed
+from landscape.cli.parser import Printed
 from landscape.cli.printing import say
 from landscape.cli.train import reached
 from landscape.errors import UNFINISHED, ConfigError, FileError, complain, working_on
@@ -63,7 +63,7 @@ class SweepOptions(Printed):
 def sweep(
     config: Annotated[Path, Parameter(help="JSON file with cases, grid, seeds and analyses.")],
     *,
-    options: Annotated[SweepOptions, FLAT] = SweepOptions(),
+    options: SweepOptions = SweepOptions(),
 ) -> int:
     """Many runs and their analyses on all cores; run again, it resumes."""
     from landscape.jobs.plan import load_sweep

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
 from cyclopts import App, Token
 
 from landscape.cli import tables
-from landscape.cli.parser import FLAT, Printed, flags, plain
+from landscape.cli.parser import Printed, flags, plain
 from landscape.cli.printing import say
 from landscape.config import TrainConfig, load, preset, replace
 from landscape.errors import INTERRUPTED, complain, in_file, working_on
@@ -80,7 +80,7 @@ class TrainOptions(Printed):
     quiet: bool = field(False, "No progress bar.")
 
 
-def train(*, run: Annotated[Run, FLAT] = Run(), options: Annotated[TrainOptions, FLAT] = TrainOptions()) -> int:
+def train(*, run: Run = Run(), options: TrainOptions = TrainOptions()) -> int:
     """Train a network to grok, with dense checkpoints of all parameters in HDF5."""
     from landscape.training.ensemble import ensemble
     from landscape.training.loop import is_begun, train_ensemble

@@ -16,7 +16,6 @@ import torch
 from conftest import TINY
 from helpers.commands import Refusal
 
-import landscape
 from landscape.cli import main as cli
 from landscape.config import PRESETS, TrainConfig, preset, to_json
 from landscape.files import schema
@@ -26,114 +25,7 @@ from landscape.files.hessians import HessianReader
 from landscape.files.runs import RunReader
 from landscape.models.embedding_mlp.networks import MLP
 
-NUCLEAR = ["--model", "tables", "--penalty", "nuclear"]
 FLAGS = ["--p", "7", "--embed-dim", "4", "--hidden", "8", "--batch-size", "16", "--steps", "20", "--quiet"]
-
-
-def test_missing_file(assert_refused: Refusal, run_file: Path) -> None:
-    """A missing file is named, and so are its neighbours."""
-    missing = run_file.with_name("other.h5")
-    assert_refused(["hessian", missing], 1, f"{missing} does not exist", "here are: run.h5")
-
-
-def test_not_hdf5(assert_refused: Refusal, tmp_path: Path) -> None:
-    """A text file is not read."""
-    path = tmp_path / "notes.h5"
-    path.write_text("hello")
-    assert_refused(["hessian", path], 1, "is not an HDF5 file", "name a file that", (path,))
-    assert_refused(["report", path, "--out", tmp_path / "r"], 1, "is not an HDF5 file", "name a file that", (path,))
-
-
-def test_truncated(assert_refused: Refusal, run_file: Path) -> None:
-    """A file cut short is called truncated, within its texts or elsewhere."""
-    whole = run_file.read_bytes()
-    for kept in (len(whole) - 4000, whole.rindex(b"GCOL") + 100, whole.rindex(b"GCOL")):
-        run_file.write_bytes(whole[:kept])
-        assert_refused(["hessian", run_file], 1, "is truncated", "again from its source", (run_file,))
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "error", "hint"),
-    [
-        ("schema", "other.thing", "of schema 'other.thing', not a run file", "landscape train"),
-        (
-            "schema_version",
-            "9.0",
-            f"has schema version 9.0; this landscape reads {schema.VERSION}",
-            "the version of landscape that wrote it",
-        ),
-    ],
-)
-def test_other_schemas(assert_refused: Refusal, run_file: Path, name: str, value: str, error: str, hint: str) -> None:
-    """Another schema and a newer version are refused."""
-    with h5py.File(run_file, "r+") as file:
-        file.attrs[name] = value
-    assert_refused(["hessian", run_file], 1, error, hint, (run_file,))
-
-
-def test_hdf5_of_another_program(assert_refused: Refusal, tmp_path: Path) -> None:
-    """HDF5 without our schema is not guessed at."""
-    path = tmp_path / "other.h5"
-    with h5py.File(path, "w") as file:
-        file["x"] = 1
-    assert_refused(["hessian", path], 1, "an HDF5 file of another program", "landscape train", (path,))
-    assert_refused(
-        ["report", path, "--out", tmp_path / "r"], 1, "is no file of landscape", "run files or Hessian", (path,)
-    )
-
-
-def test_hessian_file_where_a_run_is_wanted(
-    assert_refused: Refusal, tiny_run: Path, tiny_hessian: HessianReader
-) -> None:
-    """A Hessian file is told apart from a run."""
-    path = tiny_run.with_name("tiny.hessian.h5")
-    assert_refused(["hessian", path], 1, "is a Hessian file, not a run file", "name the run it was made from", (path,))
-
-
-def test_step_not_stored(assert_refused: Refusal, run_file: Path) -> None:
-    """The nearest stored steps are named."""
-    assert_refused(["hessian", run_file, "--steps", "55"], 1, "holds no step 55", "56, 60", (run_file,))
-    assert_refused(["hessian", run_file, "--steps", "x"], 2, "steps 'x' is no list of steps", "0,100,2000")
-
-
-def test_unknown_block(assert_refused: Refusal, run_file: Path) -> None:
-    """An unknown block gets the nearest known ones."""
-    assert_refused(["hessian", run_file, "--blocks", "E,w"], 2, "the embedding model has no block 'E,w'", "E,W")
-
-
-@pytest.mark.parametrize(
-    ("flags", "error", "hint"),
-    [
-        (["--task", "div", "--p", "15"], "p is 15, not a prime", "the nearest prime is 13"),
-        (["--p", "1"], "p is 1; arithmetic mod p needs p >= 2", "59 or 97"),
-        (["--train-fraction", "1.5"], "train_fraction is 1.5", "a fraction between 0 and 1"),
-        (["--train-fraction", "0"], "train_fraction is 0.0", "a fraction between 0 and 1"),
-        (["--test-fraction", "-0.1"], "test_fraction is -0.1", "a fraction between 0 and 1"),
-        (["--test-fraction", "0.9"], "train_fraction 0.4 + test_fraction 0.9 exceeds 1", "lower one"),
-        (["--lr", "-1"], "lr is -1.0", "--lr takes a number >= 0"),
-        (["--lr", "nan"], "lr is nan", "--lr takes a number >= 0"),
-        (["--batch-size", "0"], "batch_size is 0", "an integer >= 1, or full"),
-        (["--lr-ratio", "0"], "lr_ratio is 0.0", "prop41 or curvature"),
-        (["--checkpoint-at", "9999"], "checkpoint_at [9999] leaves the run's steps", "raise --steps"),
-        (["--model", "onehot", "--lr-ratio", "prop41"], "model onehot has no E", "--model embedding"),
-        (["--freeze", "W", "--lr-ratio", "prop41"], "but W is frozen", "--freeze none"),
-        (["--model", "tables", "--freeze", "E"], "model tables has no E", "leave out --freeze, --lr-ratio"),
-        (["--model", "tables", "--lr-ratio", "10"], "lr_ratio is 10.0, but model tables has no E", "--lr-ratio"),
-        (["--model", "tables", "--lr-ratio", "prop41"], "model tables has no E", "leave out --freeze, --lr-ratio"),
-        (["--model", "tables", "--sampler", "frequency_aware"], "model tables has no E", "lr-ratio and --sampler"),
-        (["--penalty", "nuclear"], "penalty nuclear acts on tables, but the model is embedding", "--model tables"),
-        (["--model", "onehot", "--penalty", "nuclear"], "but the model is onehot", "--penalty l2"),
-        (["--model", "transformer", "--penalty", "nuclear"], "but the model is transformer", "--model tables"),
-        ([*NUCLEAR, "--freeze", "W"], "penalty nuclear moves the tables W, but W is frozen", "--freeze none"),
-        (["--preset", "quikc"], "unknown preset 'quikc'", "did you mean quick?"),
-    ],
-)
-def test_values_no_run_can_have(
-    assert_refused: Refusal, tmp_path: Path, flags: list[str], error: str, hint: str
-) -> None:
-    """Bad values end before anything is written, with exit code 2."""
-    assert_refused(["train", "--out", tmp_path / "run.h5", *flags], 2, error, hint)
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
@@ -170,11 +62,6 @@ def test_nan_in_a_checkpoint(value: float, assert_refused: Refusal, run_file: Pa
     assert_refused(argv, 1, "W at step 20 has 1 non-finite values", "lower --lr", (run_file,))
 
 
-def test_run_file_that_exists(assert_refused: Refusal, run_file: Path) -> None:
-    """A run is never overwritten unasked."""
-    assert_refused(["train", "--out", run_file], 1, f"{run_file} exists", "--resume", (run_file,))
-
-
 @pytest.mark.slow
 def test_hessian_file_of_other_settings(
     assert_refused: Refusal, run_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -190,24 +77,6 @@ def test_hessian_file_of_other_settings(
     assert HessianReader(path).steps == [60]
     capsys.readouterr()
     assert_refused([*base, "0", "--out", str(run_file)], 1, "is the run file itself", "another --out", (run_file,))
-
-
-def test_report_folder_that_exists(assert_refused: Refusal, run_file: Path, tmp_path: Path) -> None:
-    """A folder that is no report is never replaced, a report only with --overwrite."""
-    folder = tmp_path / "mine"
-    folder.mkdir()
-    (folder / "thesis.tex").write_text("precious")
-    argv = ["report", run_file, "--quiet", "--out", folder]
-    assert_refused(
-        [*argv, "--overwrite"], 2, "exists and is no report with a record", "another folder", (folder / "thesis.tex",)
-    )
-
-
-def test_folder_that_cannot_be_written(assert_refused: Refusal, run_file: Path) -> None:
-    """A folder that cannot be made is an error before training."""
-    inside = run_file / "sub" / "x.h5"
-    assert_refused(["train", "--out", inside], 1, f"cannot write in {inside.parent}", "another place", (run_file,))
-    assert_refused(["hessian", run_file, "--out", inside], 1, "cannot write in", "another place", (run_file,))
 
 
 def test_dense_block_that_does_not_fit(
@@ -243,12 +112,6 @@ def test_blocks_beyond_lapack(
     assert_refused(
         argv, 1, "block W has 65,536 parameters; LAPACK's 32-bit indices end at 32,000", "--method lanczos", (run,)
     )
-
-
-def test_resume_refuses_another_config(assert_refused: Refusal, run_file: Path) -> None:
-    """A resumed run keeps what decides its numbers."""
-    argv = ["train", "--out", run_file, "--resume", "--lr", "0.02"]
-    assert_refused(argv, 2, "lr is 0.02, but the run was started with 0.01", "--resume can change only", (run_file,))
 
 
 def test_batch_larger_than_the_split_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -332,21 +195,6 @@ def test_config_round_trip() -> None:
 
 
 @pytest.mark.slow
-def test_help_is_light() -> None:
-    """--help and --version import nothing that takes long: a second is too much for them."""
-    heavy = ("torch", "scipy", "matplotlib", "xarray", "pandas")
-    for flags, words in (
-        (["train", "--help"], ("--lr-ratio", "--checkpoint-every", "--sampler", "--resume")),
-        (["--version"], (f"landscape {landscape.__version__}\n",)),
-    ):
-        code = f"import sys\nfrom landscape.cli import main\nassert main.run({flags}) == 0\n"
-        code += f"assert not {set(heavy)} & set(sys.modules)"
-        shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-        assert shown.returncode == 0, shown.stderr
-        assert all(word in shown.stdout for word in words)
-
-
-@pytest.mark.slow
 def test_derivatives_do_without_sympy(run_file: Path, tmp_path: Path) -> None:
     """torch imports it, a second of each process, for the shape of what a derivative is weighted with."""
     code = (
@@ -357,11 +205,3 @@ def test_derivatives_do_without_sympy(run_file: Path, tmp_path: Path) -> None:
         "assert 'torch' in sys.modules and 'sympy' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-@pytest.mark.slow
-def test_usage_errors_exit_2() -> None:
-    """An unknown flag is a usage error."""
-    result = subprocess.run([sys.executable, "-m", "landscape", "train", "--hiden", "3"], capture_output=True)
-    assert result.returncode == 2
-    assert b"Traceback" not in result.stderr

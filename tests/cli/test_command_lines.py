@@ -66,6 +66,7 @@ BASE = {
     "info": ["bad.json"],
     "check": ["bad.json"],
     "demo": ["run.h5"],
+    "completion": ["bash"],
 }
 # Asking for more of these is work, not a mistake.
 LONG = re.compile(

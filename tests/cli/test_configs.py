@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from helpers.commands import HUGE, SMALL, Refusal
+from helpers.commands import HUGE, Refusal
 
 
 @pytest.mark.parametrize(
@@ -61,20 +61,3 @@ def test_hostile_config_files(command: str, name: str, tmp_path: Path, assert_re
     path.write_text(f'{{"cases": {{"base": {text}}}}}' if is_case else text)
     assert_refused([command, "--config", path, "--out", tmp_path / "x.h5"], 2, error, hint, [path])
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_config_file_that_is_missing(tmp_path: Path, assert_refused: Refusal) -> None:
-    """Its path is the mistake, whether it is an option or, as in a sweep, an argument."""
-    for argv in (["train", "--config"], ["sweep"]):
-        assert_refused([*argv, tmp_path / "none.json"], 1, "cannot read", "check the path")
-        assert_refused([*argv, tmp_path], 1, "cannot read", "name a file, not a folder")
-
-
-def test_a_wrong_choice_is_answered_with_the_right_ones(tmp_path: Path, assert_refused: Refusal) -> None:
-    """In a JSON file as on the command line."""
-    config = tmp_path / "config.json"
-    config.write_text('{"task": "ad"}')
-    argv = ["train", *SMALL, "--config", config, "--out", tmp_path / "a.h5"]
-    assert_refused(argv, 2, "unknown task 'ad'", "did you mean add?")
-    argv = ["train", *SMALL, "--task", "ad", "--out", tmp_path / "a.h5"]
-    assert_refused(argv, 2, "unknown task 'ad'", "did you mean add?")

@@ -75,8 +75,3 @@ def test_a_pair_that_was_not_measured_is_not_told_of(
     for blocks, is_told in ((["E", "W"], False), (["E", "W", "E,W"], True)):
         assert cli.run([*argv, str(tmp_path / f"{is_told}.h5"), "--blocks", *blocks]) == 0
         assert ("are those of E,W" in capsys.readouterr().out) == is_told
-
-
-def test_two_formats_are_refused(tiny_run: Path, assert_refused: Callable[..., None]) -> None:
-    argv = ["compare", str(tiny_run), str(tiny_run), "--json", "--csv"]
-    assert_refused(argv, 2, "json and csv are two formats", "give one of them")

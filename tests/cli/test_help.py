@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers.commands import Refusal
 
 from landscape.cli.main import COMMANDS, app, run
 
@@ -60,39 +59,6 @@ def test_help_is_light() -> None:
         "assert not {'torch', 'h5py', 'numpy', 'pandas'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
-
-
-@pytest.mark.parametrize(
-    ("line", "error", "hint"),
-    [
-        ("trian", "unknown command 'trian'", "did you mean train?"),
-        ("hesian", "unknown command 'hesian'", "did you mean hessian?"),
-        ("x", "unknown command 'x'", "known: demo, train, import, hessian"),
-        ("train --prest demo", "unknown option --prest", "did you mean --preset"),
-        ("train --hiden=4", "unknown option --hiden", "did you mean --hidden"),
-        ("train --xyzzy", "unknown option --xyzzy", "see landscape train --help"),
-        ("info --xyzzy", "unknown option --xyzzy", "see landscape info --help"),
-        ("info a.h5 b.h5", "unexpected argument 'b.h5'", "see landscape info --help"),
-        ("slice", "landscape slice lacks RUN", "write it first: landscape slice RUN"),
-        ("hessian --blocks E a.h5", "landscape hessian lacks RUN", "write it first: landscape hessian RUN"),
-        ("slice a.h5", "landscape slice lacks --step", "see landscape slice --help"),
-        ("import a.pt", "landscape import lacks --out", "see landscape import --help"),
-        ("compare", "landscape compare lacks FILE", "write it first: landscape compare FILE"),
-        ("hessian a.h5 --k", "--k lacks its value", "see landscape hessian --help"),
-        ("slice a.h5 --step x", "--step is 'x'", "it takes an integer"),
-        ("train --lr=fast", "--lr is 'fast'", "it takes a number"),
-        ("train --batch-size x", "--batch-size is 'x'", "it takes an integer or full"),
-        ("train --lr-ratio x", "--lr-ratio is 'x'", "it takes a number or prop41 or curvature or auto"),
-        ("train --betas a 2", "--betas is 'a'", "it takes a number"),
-        ("train --tokens 5", "unknown tokens '5'", "known: 2, 3, 4"),
-        ("hessian a.h5 --jobs 0", "jobs is 0", "--jobs takes an integer from 1 to 1024"),
-        ("compare a.h5 --json --csv", "json and csv are two formats", "give one of them"),
-        ("completion tcsh", "unknown shell 'tcsh'", "known: bash, zsh, fish"),
-    ],
-)
-def test_usage_errors(line: str, error: str, hint: str, assert_refused: Refusal) -> None:
-    """In words of ours."""
-    assert_refused(line.split(), 2, error, hint)
 
 
 def test_a_file_by_position_or_flag() -> None:

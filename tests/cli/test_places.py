@@ -61,13 +61,6 @@ def test_a_home_folder_that_no_shell_has_seen(tmp_path: Path, monkeypatch: pytes
     assert {path.name for path in (tmp_path / "home").iterdir()} >= {"run.h5", "run.hessian.h5", "out"}
 
 
-def test_to_continue_and_to_replace_exclude_each_other(run_file: Path, assert_refused: Refusal) -> None:
-    """Neither is ignored; the run stays as it is, whichever of the two was meant."""
-    argv = ["train", "--out", run_file, *SMALL, "--resume", "--overwrite"]
-    hint = "--resume continues the file, --overwrite replaces it"
-    assert_refused(argv, 2, "resume and overwrite exclude each other", hint, [run_file])
-
-
 @pytest.mark.parametrize("flag", ["--resume", "--overwrite"])
 def test_a_folder_that_cannot_be_made(flag: str, run_file: Path, assert_refused: Refusal) -> None:
     """A file where a folder should be is named."""
@@ -238,15 +231,3 @@ def test_an_output_without_a_name(
     monkeypatch.chdir(tmp_path)
     assert_refused(["train", *SMALL, "--out", out], 1, f"{out} is a folder", "name the .h5 file")
     assert_refused(["hessian", out, "--quiet"], 1, f"{out} is a folder", "name the .h5 file")
-
-
-def test_an_empty_path(
-    run_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, assert_refused: Refusal
-) -> None:
-    """An unset variable of the shell is not the folder that one is in; an empty text is a text."""
-    monkeypatch.chdir(tmp_path)
-    for argv in (["demo", ""], ["hessian", ""], ["compare", run_file, ""], ["info", "--json", ""]):
-        assert_refused(argv, 2, " is empty", "name a file or folder")
-    for value in (["--out", ""], ["--out="]):
-        assert_refused(["train", *SMALL, *value], 2, "--out is empty", "name a file or folder")
-    assert_refused(["report", "--problem", "", tmp_path / "x.h5"], 1, "x.h5 does not exist", "here are: run.h5")

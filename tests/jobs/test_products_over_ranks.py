@@ -329,7 +329,7 @@ def test_batches_that_can_be_read_once_are_refused() -> None:
     ("argv", "error"),
     [
         (["train", "--out", "x.h5"], "landscape train is for one process; 2 were started"),
-        (["hessian", "run.h5", "--jobs", "2"], "jobs are for one process"),
+        (["hessian", "run.h5", "--jobs", "2"], "jobs is for one process"),
     ],
 )
 def test_what_ranks_do_not_do(

@@ -33,7 +33,7 @@ def test_ctrl_c_leaves_nothing(
     with monkeypatch.context() as patched:
         patched.setattr(importers, "_read", stop)
         assert cli.run(argv) == 130
-        assert "interrupted: nothing was written" in capsys.readouterr().err
+        assert "interrupted: the same command starts again" in capsys.readouterr().err
         assert not list(tmp_path.glob("run.h5*")) + list(tmp_path.glob(".*"))
         assert cli.run(argv) == 130
     assert cli.run(argv) == 0
