@@ -8,7 +8,6 @@ from pathlib import Path
 
 import tyro
 
-from landscape.cli.cluster import Cluster
 from landscape.cli.declared import Command
 from landscape.cli.geometry import Geometry
 from landscape.cli.hessian import Hessian
@@ -45,7 +44,7 @@ class Demo(Command):
             f"geometry {run}": Geometry(run, quiet=self.quiet),
             f"report {run} --out {page}": report,
             f"hessian {run} --num-steps {self.checkpoints}": Hessian(
-                HessianConfig(num_steps=self.checkpoints), Cluster(), run, quiet=self.quiet
+                HessianConfig(num_steps=self.checkpoints), run, quiet=self.quiet
             ),
             f"report {run} --out {page} --overwrite": report,
         }

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from landscape.cli import tables
-from landscape.cli.cluster import Cluster
 from landscape.cli.declared import Command, RunFile
 from landscape.cli.printing import say
 from landscape.config import HessianConfig
@@ -40,19 +39,17 @@ class Hessian(Command):
     groups = {
         "what is measured": ("run", "steps", "num_steps", *MEASURED),
         "method": (*METHOD, "verify"),
-        "processes": ("jobs", "executor", "pack", "slurm", "patience"),
-        "output": ("out", "overwrite", "fsync", "json", "csv", "quiet"),
+        "processes": ("jobs", "patience"),
+        "output": ("out", "overwrite", "json", "csv", "quiet"),
     }
 
     analysis: HessianConfig
-    cluster: Cluster
     run: RunFile = required("Run file to analyse; also --ckpt RUN.", was="ckpt")
     out: Path | None = field(None, "Hessian file to write. By default RUN.hessian.h5 beside the run.")
     overwrite: bool = field(
         False,
         "Replace a Hessian file of another run or other settings; a file that matches is always resumed and extended.",
     )
-    fsync: bool = field(False, "Sync every step to disk, so that it survives a power failure.")
     jobs: int | None = field(
         None,
         "Checkpoints measured at once, each in a process of one thread; the file is the same for any number. "
@@ -60,10 +57,6 @@ class Hessian(Command):
         "other.",
         at_least=1,
         at_most=1024,
-    )
-    executor: Literal["local", "slurm"] = field(
-        "local",
-        "local: this command and its processes. slurm: a job a step, and one that makes the file; returns at once.",
     )
     patience: float = field(
         PATIENCE, "Under torchrun: seconds of doing nothing after which a rank counts as hanging.", at_least=2
@@ -73,12 +66,6 @@ class Hessian(Command):
     csv: bool = field(False, "Print what belongs to a step and a block as CSV.")
     quiet: bool = field(False, "No progress bar.")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.cluster.require(self.executor)
-        if self.executor == "slurm" and (self.verify or self.fsync or self.jobs is not None):
-            raise ConfigError("verify, fsync and jobs are options of executor local", "leave them out")
-
     def execute(self) -> int:
         from landscape.files.files import hessian_file
 
@@ -86,16 +73,14 @@ class Hessian(Command):
         with working_on(out):
             if launch := launched():
                 return self._over_ranks(launch, out)
-            return self._submit(out) if self.executor == "slurm" else self._print(self._measure(out), out)
+            return self._print(self._measure(out), out)
 
     def _over_ranks(self, launch: Launch, out: Path) -> int:
         """Measure as one of several ranks, and print as the first of them."""
         from landscape.ranks.group import joined
 
-        if self.executor == "slurm" or self.jobs is not None:
-            raise ConfigError(
-                "executor slurm and jobs are for one process", "leave them out, or start it without torchrun"
-            )
+        if self.jobs is not None:
+            raise ConfigError("jobs are for one process", "leave out --jobs, or start it without torchrun")
         with joined(launch, self.patience) as ranks:
             if ranks.rank:
                 from landscape.measure.hessian import follow
@@ -106,21 +91,11 @@ class Hessian(Command):
         # Whoever reads it may take their time: a rank that printed it would count as hanging.
         return self._print(result, out)
 
-    def _submit(self, out: Path) -> int:
-        """Submit jobs, and print which."""
-        from landscape.jobs.steps import submit_analysis
-
-        submitted = submit_analysis(
-            self.run, self.analysis, out, self.cluster.pack, self.cluster.options, self.overwrite
-        )
-        say(tables.submissions(submitted, self.json))
-        return 0
-
     def _measure(self, out: Path, ranks: Ranks | None = None) -> HessianReader:
         from landscape.measure.hessian import analyse
 
         jobs = 0 if ranks else self.jobs
-        return analyse(self.run, self.analysis, out, self.overwrite, self.quiet, self.fsync, jobs, ranks)
+        return analyse(self.run, self.analysis, out, self.overwrite, self.quiet, jobs, ranks)
 
     def _print(self, result: HessianReader, out: Path) -> int:
         """Compare with other tools if asked to, and print; returns the exit code."""

@@ -247,7 +247,7 @@ def _check(runs: Sequence[SweepRun], analyses: dict[str, SweepAnalysis]) -> dict
             if settings.problem:
                 held = {name: spec.shape for name, spec in problem.parameters.items()}
                 problem, _ = models.own(settings, held, next(iter(alike)))
-            Measurement(problem, settings)
+            Measurement.of(problem, settings)
             absent = [step for step in analyses[name].named_steps if step not in steps]
             if absent:
                 raise ConfigError(

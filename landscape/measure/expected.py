@@ -12,6 +12,7 @@ import torch
 
 from landscape.devices import one_thread
 from landscape.measure.measurement import Measurement
+from landscape.models.blocks import Block
 from landscape.progress import Bar, duration
 
 _ORDER = 384
@@ -28,7 +29,8 @@ class Blocks(contextlib.AbstractContextManager["Blocks"]):
     def __init__(
         self, measurement: Measurement, todo: Sequence[Collection[str]], processes: int = 0, quiet: bool = False
     ) -> None:
-        self._seconds = {block: _seconds(measurement, block) for block in set().union(*todo)}
+        wanted = set().union(*todo)
+        self._seconds = {b.name: _seconds(measurement, b) for b in measurement.blocks if b.name in wanted}
         self._done, self._count = 0, sum(map(len, todo))
         if is_known := None not in self._seconds.values():
             # Whole milliseconds, whose sum in any order is the total: one past it would be a warning of tqdm.
@@ -51,22 +53,18 @@ class Blocks(contextlib.AbstractContextManager["Blocks"]):
     def show(self, block: str, done: bool, step: int | None = None) -> None:
         """Show the block being measured, and count it when it is done."""
         if done:
-            self.count([block])
+            self._done += 1
+            self._bar.set_postfix(done=f"{self._done}/{self._count}", refresh=False)
+            self._bar.update(self._shares[block])
         at = {} if step is None else {"step": step}
         what = {"then": "pairs"} if self._done == self._count else {"block": block}
         self._bar.set_postfix(**at, **what, done=f"{self._done}/{self._count}")
-
-    def count(self, blocks: Collection[str]) -> None:
-        """Count blocks that are done."""
-        self._done += len(blocks)
-        self._bar.set_postfix(done=f"{self._done}/{self._count}", refresh=False)
-        self._bar.update(sum(self._shares[block] for block in blocks))
 
     def __exit__(self, *_: object) -> None:
         self._bar.close()
 
 
-def _seconds(measurement: Measurement, block: str) -> float | None:
+def _seconds(measurement: Measurement, block: Block) -> float | None:
     """Roughly the seconds that a dense block takes on one core that is idle; None for others.
 
     Fitted to networks of 3,000 and 6,900 parameters: its eigenvalues, or the factors that stand for them, and the

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from landscape.files.schema import Field
-from landscape.measure.quantities.quantity import Checkpoint, Column, Quantity, Row, pad, star
+from landscape.measure.quantities.quantity import Block, Checkpoint, Column, Quantity, Row, pad, star
 
 
-def compute(at: Checkpoint, block: str) -> Row:
+def compute(at: Checkpoint, block: Block) -> Row:
     """Ends, residuals and trace of a block."""
     eigen, k = at.eigen(block), at.config.k
     trace, error = (float(at.matrix(block).matrix.trace()), 0.0) if at.is_dense(block) else at.rule(block).trace()

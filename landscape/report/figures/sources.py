@@ -28,7 +28,6 @@ from landscape.files.runs import RunReader
 from landscape.files.strings import COPY_AGAIN
 from landscape.files.table import listed
 from landscape.files.views import load_group
-from landscape.measure.fields import unlike
 from landscape.text import printable
 from landscape.training.schedule import gaps, unrecorded
 
@@ -284,8 +283,6 @@ def open_sources(files: Sequence[Path | str], broken: list[LandscapeError] | Non
     for key in runs:
         for source in _paired(key, runs[key], measured[key], geometries[key], broken):
             with leaving_out(broken):
-                if source.hessian and (wrong := unlike(HessianReader(source.hessian))):
-                    raise FileError(f"{source.hessian}: {wrong}", COPY_AGAIN)
                 sources.append((source.label, source))
     count = Counter(label for label, _ in sources)
     return [dataclasses.replace(source, shows_folder=count[label] > 1) for label, source in sources]
