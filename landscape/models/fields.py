@@ -15,8 +15,8 @@ from landscape.errors import FileError, in_file
 from landscape.files.layout import misfit
 from landscape.files.schema import Field, Table
 from landscape.files.strings import COPY_AGAIN
-from landscape.models.embedding_mlp import fields as embedding_mlp
-from landscape.models.transformer import fields as transformer
+from landscape.models.embedding_mlp import blocks as embedding_mlp
+from landscape.models.transformer import blocks as transformer
 
 if TYPE_CHECKING:
     from landscape.files.runs import RunReader
