@@ -117,7 +117,7 @@ def refine(
                 return HessianReader(out)
             if lacking:
                 there = Point({**start, **_arrays(point.params)}, problem.training(reader, step))
-                with Blocks(what, [what.config.blocks], quiet=quiet) as bar:
+                with Blocks(what, [what.config.blocks], quiet) as bar:
                     rows = measure(what, there, rows or None, bar.show).datasets
             rows["critical_point"] = dataset(of_point, scales, row)
             rows["/"]["checkpoint_crc32"].values[...] = reader.record(step)

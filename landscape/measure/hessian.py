@@ -93,7 +93,7 @@ def analyse(
             preparing.close()
             with contextlib.ExitStack() as pool:
                 count = processes(what, len(tasks), jobs)
-                bar = pool.enter_context(Blocks(what, [task.new | task.again for task in tasks], count, quiet))
+                bar = pool.enter_context(Blocks(what, [task.new | task.again for task in tasks], quiet))
                 if count:
                     calls = [(Origin.of(reader, what, source), task) for task in tasks]
                     workers = pool.enter_context(Workers(count))

@@ -33,8 +33,9 @@ _WORTHWHILE = 1000
 class Task:
     """What is done at a step.
 
-    before: the step before, -1 for none; record: the checksum of its checkpoint; new: blocks to measure; again:
-    measured ones whose eigenvectors are computed again; tracked: blocks whose eigenvectors are compared with those of the step before; known: what is measured.
+    before: the step before, -1 for none; record: the checksum of its checkpoint; new: blocks to measure; again: blocks
+    of which only eigenvectors are computed; tracked: blocks whose eigenvectors are compared with those of the step
+    before; known: what is measured.
     """
 
     step: int

@@ -245,4 +245,5 @@ def test_memory_is_counted_for_what_is_assembled(limit: int, order: int, four_to
     with RunReader(four_tokens) as reader:
         problem = models.of_run(reader, "cpu")
     wanted = HessianConfig(blocks=("E[operands],W",), dense_limit=limit, device="cpu")
-    assert Measurement(problem, wanted).order("E[operands],W") == order
+    what = Measurement.of(problem, wanted)
+    assert what.order(what.blocks[0]) == order

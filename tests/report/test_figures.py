@@ -22,7 +22,6 @@ from landscape.files.hessians import HessianReader
 from landscape.measure.critical import refine
 from landscape.measure.geometry import measure_geometry
 from landscape.measure.hessian import analyse
-from landscape.measure.measurement import Measurement
 from landscape.models.embedding_mlp.blocks import BLOCKS
 from landscape.report.figures import FAMILIES, timeline
 from landscape.report.figures.sources import Drawn, NotDrawnError, open_sources
@@ -233,24 +232,6 @@ def test_runs_of_different_shapes_together(backwards: bool, folder: Path, tmp_pa
         assert all(axes.get_xlim()[1] > 60 for axes in drawn[name].figure.axes if axes.lines)
     (legend,) = drawn["coupling_ratios"].figure.legends
     assert any("onehot" in text.get_text() for text in legend.get_texts()), "settings have the colours"
-
-
-def test_an_analysis_that_was_interrupted_at_once(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A Hessian file without a row gives the page of its run."""
-
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Measurement, "run", stop)
-    hessian = tmp_path / "none.hessian.h5"
-    with pytest.raises(KeyboardInterrupt):
-        analyse(folder / "tiny.h5", HessianConfig(device="cpu"), hessian, quiet=True)
-    page = write_report([folder / "tiny.h5", hessian], tmp_path / "r", quiet=True).with_name("report.md").read_text()
-    assert "figures/training_curves.png" in page
-    assert "Not drawn: no Hessian file given holds eigenvalues." in page
-    assert "Measurements of" not in page
 
 
 def test_a_run_that_diverged(tmp_path: Path) -> None:
