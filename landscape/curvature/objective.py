@@ -17,6 +17,7 @@ from landscape.curvature.checks import (
     WHOLE,
     blaming,
     random_state,
+    require_derivatives,
     require_finite,
     require_independent,
     require_parameters,
@@ -29,7 +30,6 @@ from landscape.curvature.checks import (
     unused_in,
 )
 from landscape.curvature.data import Batch, Piece, as_data, checksum, fresh, shapes, size_of, tensors_of
-from landscape.curvature.differences import require_derivatives
 from landscape.curvature.losses import Evaluation, cross_entropy, mse, reduction_of, require_one_shape
 from landscape.curvature.modules import (
     ModuleFunction,
