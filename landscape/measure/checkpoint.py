@@ -26,12 +26,8 @@ from landscape.curvature.inertia import (
 )
 from landscape.curvature.operators import (
     UNDERFLOW,
-<<<<<<< HEAD
-=======
-    Block,
     Deflated,
     Directions,
->>>>>>> main
     HessianOperator,
     LinearMap,
     MatrixOperator,
@@ -39,11 +35,7 @@ from landscape.curvature.operators import (
     Restricted,
     written_out,
 )
-<<<<<<< HEAD
 from landscape.curvature.operators import Block as Blocks
-from landscape.curvature.restricted import Restricted
-=======
->>>>>>> main
 from landscape.curvature.rounding import is_rounding_randomly, rounding_change
 from landscape.curvature.vectors import gaussian
 from landscape.errors import NumericsError

@@ -21,7 +21,7 @@ from helpers.sequences_analyses import TINY as TINIEST
 from helpers.sequences_analyses import everything
 
 from landscape.cli import main as cli
-from landscape.config import HessianConfig
+from landscape.config import AnalysisConfig, HessianConfig
 from landscape.errors import FileError
 from landscape.files.hessians import HessianReader
 from landscape.files.runs import RunReader
@@ -100,8 +100,8 @@ def test_what_was_measured_is_not_measured_again(small_run: Path, tmp_path: Path
     for steps, blocks in (("0,20", ("E",)), ("0,20", ("E", "W")), ("60", ("E",)), ("40", ("E,W",))):
         grown = analyse(small_run, settings(steps, *blocks), out, quiet=True)
         for step in grown.steps:
-            for block, time in zip(grown.blocks, grown.row(step)["seconds"], strict=True):
-                assert seconds.setdefault((step, block), time) == time
+            for block, wall in zip(grown.blocks, grown.row(step)["seconds"], strict=True):
+                assert seconds.setdefault((step, block), wall) == wall
     assert len(seconds) == 4 * 3
 
 
@@ -258,12 +258,17 @@ def test_a_file_of_something_else_is_refused(
         change_checkpoint(run, 0)
     before = out.read_bytes()
     with pytest.raises(FileError, match=message) as caught:
-        if change.pop("search", False):
-            refine(run, 0, settings("0", "E"), out, resume=True, quiet=True)
-        else:
-            analyse(run, dataclasses.replace(settings("0", "E"), **change), out, quiet=True)
+        again(run, out, **change)
     assert "use --overwrite to replace it" in caught.value.hint
     assert out.read_bytes() == before
+
+
+def again(run: Path, out: Path, search: bool = False, **change: Any) -> None:
+    """Continue an analysis with other settings, or as a search for a critical point."""
+    if search:
+        refine(run, 0, AnalysisConfig(blocks=("E",), device="cpu", k=3), out, resume=True, quiet=True)
+    else:
+        analyse(run, dataclasses.replace(settings("0", "E"), **change), out, quiet=True)
 
 
 def change_checkpoint(path: Path, row: int) -> None:

@@ -29,13 +29,8 @@ def compute(at: Checkpoint, block: Block) -> Row:
     }
 
 
-<<<<<<< HEAD
 def _gauge_free(at: Checkpoint, block: Block) -> int:
-    from landscape.curvature.outside import certified_outside
-=======
-def _gauge_free(at: Checkpoint, block: str) -> int:
     from landscape.curvature.inertia import certified_outside
->>>>>>> main
 
     gauge = None
     if at.structure and at.is_dense(block) and block.positions is None:
