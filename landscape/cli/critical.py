@@ -65,6 +65,7 @@ class Critical(Command):
     def execute(self) -> int:
         from landscape.files.files import critical_file
         from landscape.measure.critical import ENDS, refine
+        from landscape.measure.tables import rows, unconverged
 
         out = self.out or critical_file(self.run, self.step)
         with working_on(out):
@@ -79,13 +80,13 @@ class Critical(Command):
                 self.overwrite,
                 self.quiet,
             )
-        point = result.critical_point(self.step)
-        status = ENDS[point["status"]]
+        point = rows(result, "critical_point")[self.step]
+        status = ENDS[int(point["status"])]
         if self.csv:
             say(tables.hessian_csv(out))
         elif self.json:
             found = {**point, "status": status}
-            say(tables.hessian_document(out, result, critical_point=found))
+            say(tables.hessian_document(result, critical_point=found))
         else:
             say(f"{tables.critical_point(status, point)}\n\n{tables.measurements(result)}\nwritten: {printable(out)}")
-        return 0 if status == "critical" and all(map(result.converged, result.steps)) else UNFINISHED
+        return 0 if status == "critical" and not any(unconverged(result).values()) else UNFINISHED

@@ -17,7 +17,7 @@ from landscape.ranks.launch import PATIENCE, Launch, launched
 from landscape.text import printable
 
 if TYPE_CHECKING:
-    from landscape.files.hessians import HessianReader
+    from landscape.files.views import File
     from landscape.ranks.group import Ranks
 
 MEASURED = ("blocks", "k", "objective", "problem", "eigenvectors")
@@ -91,13 +91,13 @@ class Hessian(Command):
         # Whoever reads it may take their time: a rank that printed it would count as hanging.
         return self._print(result, out)
 
-    def _measure(self, out: Path, ranks: Ranks | None = None) -> HessianReader:
+    def _measure(self, out: Path, ranks: Ranks | None = None) -> File:
         from landscape.measure.hessian import analyse
 
         jobs = 0 if ranks else self.jobs
         return analyse(self.run, self.analysis, out, self.overwrite, self.quiet, jobs, ranks)
 
-    def _print(self, result: HessianReader, out: Path) -> int:
+    def _print(self, result: File, out: Path) -> int:
         """Compare with other tools if asked to, and print; returns the exit code."""
         opinions = []
         if self.verify:
@@ -107,7 +107,7 @@ class Hessian(Command):
         if self.csv:
             say(tables.hessian_csv(out))
         elif self.json:
-            say(tables.hessian_document(out, result, verify=[dataclasses.asdict(o) for o in opinions]))
+            say(tables.hessian_document(result, verify=[dataclasses.asdict(o) for o in opinions]))
         else:
             say(f"{tables.measurements(result)}\n{tables.verification(opinions)}written: {printable(out)}")
         if not all(o.agrees for o in opinions):
@@ -115,5 +115,7 @@ class Hessian(Command):
         return _code(result)
 
 
-def _code(result: HessianReader) -> int:
-    return 0 if all(map(result.converged, result.steps)) else UNFINISHED
+def _code(result: File) -> int:
+    from landscape.measure.tables import unconverged
+
+    return UNFINISHED if any(unconverged(result).values()) else 0

@@ -18,10 +18,11 @@ from landscape.curvature.critical import CriticalPoint, SearchState, find_critic
 from landscape.curvature.objective import differentiable
 from landscape.curvature.operators import LinearMap, Product
 from landscape.errors import ConfigError, FileError
+from landscape.files import views
 from landscape.files.files import REPLACE, as_path, critical_file, make_folder, output, refuse_existing, unmade
-from landscape.files.hessians import HessianReader
 from landscape.files.runs import RunReader
 from landscape.files.schema import Field
+from landscape.files.views import File
 from landscape.files.writing import sole_writer
 from landscape.measure.analysis import RESUME, Analysis, attributes, existing, is_whole, joined, require_other
 from landscape.measure.datasets import dataset
@@ -48,7 +49,7 @@ def refine(
     resume: bool = False,
     overwrite: bool = False,
     quiet: bool = False,
-) -> HessianReader:
+) -> File:
     """Search the critical point of the objective nearest to a checkpoint, and measure the Hessian there.
 
     The file is a Hessian file of one step; its group `critical_point` has the refined parameters, their gradient norm
@@ -114,7 +115,7 @@ def refine(
                 rows = {}
             lacking = not rows or analysis.lacks([step], [])
             if stored and not lacking and is_whole(stored, attrs) and rows["critical_point"]["status"] == row["status"]:
-                return HessianReader(out)
+                return views.open(out)
             if lacking:
                 there = Point({**start, **_arrays(point.params)}, problem.training(reader, step))
                 with Blocks(what, [what.config.blocks], quiet) as bar:
@@ -123,7 +124,7 @@ def refine(
             rows["/"]["checkpoint_crc32"].values[...] = reader.record(step)
             analysis.put(step, rows)
             analysis.write("complete")
-    return HessianReader(out)
+    return views.open(out)
 
 
 class _Search:

@@ -12,11 +12,11 @@ from landscape import models
 from landscape.config import HessianConfig
 from landscape.curvature.objective import differentiable
 from landscape.errors import note, require_config, require_jobs, warn
-from landscape.files import schema
+from landscape.files import schema, views
 from landscape.files.files import as_path, hessian_file, make_folder, output
-from landscape.files.hessians import HessianReader
 from landscape.files.runs import RunReader
 from landscape.files.table import listed
+from landscape.files.views import File
 from landscape.files.writing import sole_writer
 from landscape.measure.analysis import Analysis, attributes, existing, is_whole, joined, require_other
 from landscape.measure.expected import Blocks
@@ -42,7 +42,7 @@ def analyse(
     quiet: bool = False,
     jobs: int | None = 0,
     ranks: Ranks | None = None,
-) -> HessianReader:
+) -> File:
     """Measure the Hessian of a run's checkpoints.
 
     A file of this run and these settings is extended by the steps and blocks that it lacks; an interrupted analysis
@@ -81,15 +81,15 @@ def analyse(
             if config.steps == "auto" and stored and (kept := sorted({*stored.steps} - {*chosen})):
                 note(f"{out} keeps what was measured before, too: {listed(kept)}")
             what = Measurement.of(problem, joined(config, problem, stored))
-            tasks = plan(reader, what, chosen, stored)
             attrs = attributes(reader, what.config, str(problem.device), source, stored)
+            analysis = Analysis.begun(out, attrs, what.layout(), stored)
+            tasks = plan(reader, what, chosen, analysis)
             if stored and not tasks and is_whole(stored, attrs):
-                return HessianReader(out)
+                return views.open(out)
             if source:
                 what.require_sound(reader.checkpoint(tasks[0].step if tasks else chosen[0]))
             if ranks:
-                attrs |= {"world_size": ranks.size, "backend": ranks.backend(problem.device)}
-            analysis = Analysis.begun(out, attrs, what.layout(), stored)
+                analysis.attrs |= {"world_size": ranks.size, "backend": ranks.backend(problem.device)}
             preparing.close()
             with contextlib.ExitStack() as pool:
                 count = processes(what, len(tasks), jobs)
@@ -103,7 +103,7 @@ def analyse(
                 losses = _take(reader, what, analysis, zip(tasks, done, strict=True))
             _warn_of_losses(reader, losses)
             analysis.write("complete")
-    return HessianReader(out)
+    return views.open(out)
 
 
 def _take(
@@ -133,12 +133,12 @@ def follow(run: Path, config: HessianConfig, ranks: Ranks) -> int:
         return problem.serve()
 
 
-def plan(reader: RunReader, what: Measurement, chosen: Sequence[int], stored: Analysis | None) -> list[Task]:
+def plan(reader: RunReader, what: Measurement, chosen: Sequence[int], analysis: Analysis) -> list[Task]:
     """What is left to do: at each step the blocks that it lacks, and vectors to track those of two steps that meet."""
-    steps = sorted({*chosen, *(stored.steps if stored else ())})
-    previous = stored.numbers("previous_step") if stored else {}
+    steps = sorted({*chosen, *analysis.steps})
+    previous = analysis.numbers("previous_step")
     names = frozenset(block.name for block in what.blocks)
-    new = {step: names - {*(stored.measured(step) if stored else ())} for step in steps}
+    new = {step: names - {*analysis.measured(step)} for step in steps}
     nothing = frozenset[str]()
     tracked = {steps[0]: nothing}
     for before, step in itertools.pairwise(steps):
@@ -147,7 +147,7 @@ def plan(reader: RunReader, what: Measurement, chosen: Sequence[int], stored: An
     for before, step, after in zip([schema.UNKNOWN, *steps], steps, [*steps[1:], schema.UNKNOWN], strict=False):
         needed = tracked[step] | tracked.get(after, nothing)
         if new[step] | needed:
-            known = stored.at(step) if stored and step in stored.steps else None
+            known = analysis.at(step) if step in analysis.steps else None
             held = names if known and "eigenvectors" in known else nothing
             tasks.append(
                 Task(step, before, reader.record(step), new[step], needed - new[step] - held, tracked[step], known)

@@ -70,6 +70,7 @@ def measure(
                 progress(name, True)
         rows = checkpoint.rows
         root: Row = {name: np.array([rows[b.name][name] for b in what.blocks]) for name in rows[what.blocks[0].name]}
+        root |= {field.name: known["/"][field.name].values for field in tracking.FIELDS} if known else {}
         for quantity in QUANTITIES:
             if quantity.scope == "point":
                 root |= _of_point(checkpoint, quantity, known)
@@ -131,7 +132,7 @@ def _of_block(checkpoint: Checkpoint, block: Block) -> Row:
 def _stored(known: Datasets, i: int) -> Row:
     """The row of a block that was measured before."""
     fields = [field for q in QUANTITIES if q.scope == "block" for field in q.fields]
-    names = [field.name for field in (*fields, *BOOKKEEPING, *tracking.FIELDS) if field.dims[:1] == ("block",)]
+    names = [field.name for field in (*fields, *BOOKKEEPING) if field.dims[:1] == ("block",)]
     return {name: known["/"][name].values[i] for name in names}
 
 

@@ -17,8 +17,9 @@ from landscape.config import HessianConfig, replace
 from landscape.curvature.objective import differentiable
 from landscape.devices import dense_bytes, free_memory
 from landscape.errors import LandscapeError
-from landscape.files.hessians import HessianReader
 from landscape.files.runs import RunReader
+from landscape.files.views import File
+from landscape.measure.tables import rows
 from landscape.models.blocks import Block
 from landscape.models.choice import choose
 from landscape.models.problem import Plain, with_state
@@ -50,26 +51,25 @@ class Verification:
 
 
 @differentiable
-def verify(run: Path, result: HessianReader, quiet: bool = True) -> list[Verification]:
+def verify(run: Path, file: File, quiet: bool = True) -> list[Verification]:
     """Compare a Hessian file with PyHessian and a dense Hessian, computed from the run's parameters."""
     try:
         from pyhessian import hessian as pyhessian
     except ImportError as error:
         raise LandscapeError("--verify needs pyhessian, which is not installed", "pip install pyhessian") from error
-    config = replace(HessianConfig(), result.config)
+    config = replace(HessianConfig(), file.config)
     found = []
-    count = len(result.steps) * len(result.blocks)
+    count = len(file.steps) * len(file.blocks)
     with RunReader(run) as reader, Bar(count, "block", quiet, desc="verify") as bar:
         problem = models.opened(reader, config)[0]
-        blocks = choose(problem, result.blocks).blocks
+        blocks = choose(problem, file.blocks).blocks
         decay = problem.decay(config.objective)
-        for step in result.steps:
+        for step, row in rows(file).items():
             for i, chosen in enumerate(blocks):
                 arrays = reader.checkpoint(step)
                 plain = with_state(problem, arrays).plain(arrays)
                 for name, parameter in plain.parameters.items():
                     parameter.requires_grad_(name in chosen.parameters)
-                row = result.row(step)
                 ends = row["eigenvalues"][i]
                 torch.manual_seed(config.seed)
                 top = np.nan

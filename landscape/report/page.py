@@ -11,11 +11,11 @@ import numpy as np
 import landscape
 from landscape.choices.tasks import TEXT
 from landscape.errors import ArgumentError, ConfigError, FileError, require_jobs, warn
+from landscape.files import views
 from landscape.files.files import as_path, resolved, sha256
 from landscape.files.folders import replaced_folder
-from landscape.files.hessians import HessianReader
 from landscape.files.runs import GROK, MEMORISE
-from landscape.measure.tables import BOUND, by_block, by_step, filled, has_bounds, pair_shown
+from landscape.measure.tables import BOUND, by_block, by_step, filled, has_bounds, pair_shown, unconverged
 from landscape.models.embedding_mlp.blocks import RATE_RATIO
 from landscape.models.factory import load, unlike_source
 from landscape.progress import clock
@@ -110,7 +110,7 @@ def _write_pages(sources: Sequence[Source], sections: Sequence[Section], folder:
     folder.mkdir(parents=True, exist_ok=True)
     pages = environment()
     pages.filters |= {"markdown": markdown, "explained": explained}
-    tables = [table for s in sources if s.hessian for table in _tables(s.label, HessianReader(s.hessian))]
+    tables = [table for s in sources if s.hessian for table in _tables(s.label, views.open(s.hessian))]
     content = {
         "version": landscape.__version__,
         "findings": findings(sources),
@@ -127,7 +127,7 @@ def _write_pages(sources: Sequence[Source], sections: Sequence[Section], folder:
         (folder / page).write_text(pages.get_template(f"{page}.j2").render(**content), encoding="utf-8")
 
 
-def _tables(label: str, result: HessianReader) -> Iterator[dict[str, Any]]:
+def _tables(label: str, result: views.File) -> Iterator[dict[str, Any]]:
     """The quantities of blocks, and those of pairs and checkpoints, as lines of cells with what the lines are of."""
     yield {"label": label, "of": "every step and block", "lines": by_block(result)}
     pair = f"; coupling, kappa and excess index of {pair_shown(result)}" if result.pairs else ""
@@ -218,8 +218,8 @@ def _notes(sources: Sequence[Source]) -> list[str]:
         precisions = dict.fromkeys(str(s.hessian_attrs["dtype"]) for s in analysed)
         is_foreign = any(s.is_recorded for s in analysed)
         measured_on = "the data that the problem gives" if is_foreign else "the whole training set"
-        readers = [HessianReader(s.hessian) for s in analysed if s.hessian]
-        is_starred = not all(reader.converged(step) for reader in readers for step in reader.steps)
+        readers = [views.open(s.hessian) for s in analysed if s.hessian]
+        is_starred = any(wrong for reader in readers for wrong in unconverged(reader).values())
         notes += [
             f"Objective of the Hessian: {objectives(analysed)}. {' and '.join(precisions)}, on {measured_on}.",
             where(analysed) + " Read every saddle index beside its gradient norm.",
