@@ -15,6 +15,7 @@ import pytest
 import torch
 from conftest import TINY
 from helpers.commands import Refusal
+from helpers.hessians import HessianReader
 
 import landscape
 from landscape.cli import main as cli
@@ -22,7 +23,6 @@ from landscape.config import PRESETS, TrainConfig, preset, to_json
 from landscape.files import schema
 from landscape.files.disk import Disk, TableWriter
 from landscape.files.files import open_file
-from landscape.files.hessians import HessianReader
 from landscape.files.runs import RunReader
 from landscape.models.embedding_mlp.networks import MLP
 

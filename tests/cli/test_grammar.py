@@ -13,6 +13,7 @@ from pathlib import Path
 import h5py
 import pytest
 from helpers.commands import SMALL, Refusal
+from helpers.hessians import HessianReader
 
 from landscape.cli import main as cli
 from landscape.cli.declared import Command
@@ -20,7 +21,6 @@ from landscape.cli.grammar import parse, plain
 from landscape.cli.main import COMMANDS
 from landscape.config import HessianConfig, TrainConfig
 from landscape.errors import ConfigError
-from landscape.files.hessians import HessianReader
 from landscape.models.choice import in_order
 from landscape.options import field
 from landscape.training.loop import is_begun, train

@@ -9,12 +9,12 @@ from typing import Any
 import h5py
 import pytest
 from helpers.fuzz_reader import judge, serve
+from helpers.hessians import analyse
 
 import landscape
 from landscape.config import HessianConfig
 from landscape.files.contents import ATTRIBUTES
 from landscape.files.hessians import HessianReader
-from landscape.measure.hessian import analyse
 
 
 @pytest.mark.slow

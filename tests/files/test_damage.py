@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from conftest import SMALL
 from helpers.fuzz_reader import Campaign, Reader
+from helpers.hessians import analyse
 from helpers.spoiling import commit
 
 import landscape
@@ -24,7 +25,6 @@ from landscape.files.hessians import HessianReader
 from landscape.files.inspect import inspect, repair
 from landscape.files.runs import RunReader
 from landscape.files.writing import sole_writer
-from landscape.measure.hessian import analyse
 from landscape.report.page import write_report
 from landscape.training.loop import summarise, train
 from landscape.training.tables import lacks

@@ -20,6 +20,7 @@ import pytest
 import torch
 from conftest import TINY
 from helpers.apart import Kill, run_apart, stopping
+from helpers.hessians import analyse
 from helpers.marking import cases
 
 import landscape
@@ -33,7 +34,6 @@ from landscape.files.making import rewrite
 from landscape.files.runs import RunReader
 from landscape.files.writer import Writer
 from landscape.files.writing import owner, sole_writer
-from landscape.measure.hessian import analyse
 from landscape.training.loop import train
 
 

@@ -12,6 +12,7 @@ import h5py
 import pytest
 from conftest import TINY
 from helpers.apart import SERVER
+from helpers.hessians import refine
 from helpers.recording import small, states
 
 from landscape import Recorder, train
@@ -19,7 +20,6 @@ from landscape.cli import main as cli
 from landscape.config import AnalysisConfig
 from landscape.errors import FileError
 from landscape.files.inspect import inspect, repair
-from landscape.measure.critical import refine
 
 REFUSED = "is being written by a process that opened it under another name, or whose lock file was removed"
 

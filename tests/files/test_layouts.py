@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from conftest import SMALL
 from helpers.fuzz_reader import judge, seal, serve
+from helpers.hessians import analyse
 from helpers.spoiling import commit, configure, link, put
 
 import landscape
@@ -24,7 +25,6 @@ from landscape.errors import FileError
 from landscape.files.hessians import HessianReader
 from landscape.files.inspect import inspect, repair
 from landscape.files.runs import RunReader
-from landscape.measure.hessian import analyse
 from landscape.report.page import write_report
 from landscape.training.loop import train
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from conftest import TINY
+from helpers.hessians import analyse
 
 from landscape.cli import main as cli
 from landscape.config import HessianConfig
@@ -24,7 +25,6 @@ from landscape.files.making import new_file, require_room
 from landscape.files.runs import RunReader
 from landscape.files.writing import lock_of, owner, sole_writer, temporary_file
 from landscape.measure.fields import vectors_table
-from landscape.measure.hessian import analyse
 from landscape.training.loop import train
 from landscape.training.member import rooms, rows_to_come
 from landscape.training.schedule import checkpoint_schedule

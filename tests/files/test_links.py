@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from conftest import TINY
+from helpers.hessians import analyse, refine
 
 import landscape
 from landscape.config import AnalysisConfig, HessianConfig, SliceConfig
@@ -21,8 +22,6 @@ from landscape.files.runs import RunReader
 from landscape.files.writing import sole_writer
 from landscape.jobs.plan import DEFINITION, SweepConfig, sweep_runs
 from landscape.jobs.run import run_sweep
-from landscape.measure.critical import refine
-from landscape.measure.hessian import analyse
 from landscape.measure.slices import slice_checkpoint
 from landscape.report.page import write_report
 from landscape.training.loop import train, train_ensemble

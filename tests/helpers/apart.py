@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from helpers.hessians import HessianReader
 from tqdm import tqdm
 
 from landscape.cli import main as cli
-from landscape.files.hessians import HessianReader
 from landscape.files.writer import Writer
 
 PATIENCE = 180.0

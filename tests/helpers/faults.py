@@ -15,13 +15,13 @@ from typing import Any
 import h5py
 import numpy as np
 from helpers.apart import PATIENCE, Kill, Outcome, run_apart
+from helpers.hessians import analyse
 from tqdm import tqdm
 
 from landscape.config import HessianConfig, TrainConfig
 from landscape.files.hessians import HessianReader
 from landscape.files.runs import RunReader
 from landscape.files.writer import Writer
-from landscape.measure.hessian import analyse
 from landscape.training.loop import train
 
 PAGE = 4096

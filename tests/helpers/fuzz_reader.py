@@ -29,6 +29,7 @@ from typing import Any
 import h5py
 import numpy as np
 import xarray
+from helpers.hessians import HessianReader
 from hypothesis import Phase, given, seed, settings
 from hypothesis import strategies as st
 
@@ -37,7 +38,6 @@ from landscape.errors import LandscapeError
 from landscape.files import schema
 from landscape.files.contents import ATTRIBUTES, crc32_of_attributes
 from landscape.files.files import file_schema
-from landscape.files.hessians import HessianReader
 from landscape.files.runs import RunReader
 
 MEMORY, SECONDS = 4 << 30, 10

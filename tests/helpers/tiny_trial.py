@@ -7,10 +7,10 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from helpers.hessians import analyse, refine
+
 from landscape.config import HessianConfig
 from landscape.jobs.plan import DEFINITION, SweepConfig, SweepRun, load_sweep, sweep_runs
-from landscape.measure.critical import refine
-from landscape.measure.hessian import analyse
 from landscape.training.ensemble import side_by_side
 from landscape.training.loop import train_ensemble
 

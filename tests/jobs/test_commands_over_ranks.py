@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers import foreign
+from helpers.hessians import HessianReader
 from helpers.marking import cases
 from helpers.ranks import SOON, command, started
 from helpers.sweeps import wait_for
 
 import landscape
 from landscape.cli import main as cli
-from landscape.files.hessians import HessianReader
 
 FAULTY = (
     foreign.TINY
@@ -26,7 +26,7 @@ import os
 import signal
 import threading
 from pathlib import Path
-from landscape.files.hessians import HessianReader
+from helpers.hessians import HessianReader
 
 
 class Faulty(torch.nn.Sequential):

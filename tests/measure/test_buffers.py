@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import foreign
+from helpers.hessians import HessianReader
 from helpers.ranks import command, started
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -19,7 +20,6 @@ from landscape import HessianConfig, ModuleProblem, Recorder, RunReader
 from landscape.cli import main as cli
 from landscape.config import AnalysisConfig, SliceConfig
 from landscape.errors import ArgumentError
-from landscape.files.hessians import HessianReader
 from landscape.measure.measure import measure
 from landscape.measure.measurement import Measurement, Point
 from landscape.measure.slices import slice_checkpoint

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import TINY
+from helpers.hessians import HessianReader, analyse
 from helpers.marking import slow
 from torch import Tensor, nn
 
@@ -19,9 +20,7 @@ from landscape.curvature.losses import cross_entropy, mse
 from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator
 from landscape.errors import ArgumentError
-from landscape.files.hessians import HessianReader
 from landscape.measure import tables
-from landscape.measure.hessian import analyse
 from landscape.measure.measure import measure
 from landscape.measure.measurement import Measurement, Point
 from landscape.models.embedding_mlp.closed_form import EmbeddingMLP

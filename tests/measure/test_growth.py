@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from conftest import TINY
 from helpers.faults import served_hessian
+from helpers.hessians import HessianReader, analyse, refine
 from helpers.recording import move, small
 from helpers.sequences_analyses import TINY as TINIEST
 from helpers.sequences_analyses import everything
@@ -23,10 +24,7 @@ from helpers.sequences_analyses import everything
 from landscape.cli import main as cli
 from landscape.config import AnalysisConfig, HessianConfig
 from landscape.errors import FileError
-from landscape.files.hessians import HessianReader
 from landscape.files.runs import RunReader
-from landscape.measure.critical import refine
-from landscape.measure.hessian import analyse
 from landscape.measure.steps import choose_steps
 from landscape.training.loop import train
 from landscape.training.recorder import Recorder

@@ -13,6 +13,7 @@ import pytest
 import torch
 from conftest import TINY
 from helpers.commands import Refusal
+from helpers.hessians import HessianReader, analyse
 from torch import Tensor, nn
 
 from landscape import models
@@ -20,9 +21,7 @@ from landscape.cli.tables import measurements
 from landscape.config import HessianConfig, TrainConfig
 from landscape.curvature.density import density_grid, density_of
 from landscape.errors import ConfigError, LandscapeError, NumericsError
-from landscape.files.hessians import HessianReader
 from landscape.measure import verify
-from landscape.measure.hessian import analyse
 from landscape.measure.measurement import Measurement
 from landscape.measure.quantities import density
 from landscape.models.embedding_mlp.blocks import BLOCKS, PAIRS

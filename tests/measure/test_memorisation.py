@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import TINY
+from helpers.hessians import analyse
 
 from landscape import models
 from landscape.config import HessianConfig, TrainConfig
@@ -18,7 +19,6 @@ from landscape.files.disk import Disk, TableWriter
 from landscape.files.runs import RunReader
 from landscape.files.schema import LEVELS
 from landscape.measure.checkpoint import Checkpoint
-from landscape.measure.hessian import analyse
 from landscape.measure.measure import measure
 from landscape.measure.measurement import Measurement, Point
 from landscape.measure.verify import verify

@@ -7,14 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.apart import SERVER
+from helpers.hessians import HessianReader, analyse
 from helpers.sequences_analyses import everything
 
 from landscape import models
 from landscape.config import HessianConfig
 from landscape.errors import LandscapeError
-from landscape.files.hessians import HessianReader
 from landscape.files.runs import RunReader
-from landscape.measure.hessian import analyse
 from landscape.measure.measurement import Measurement
 from landscape.measure.parallel import processes
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 from conftest import TINY
 from helpers.commands import Refusal
+from helpers.hessians import HessianReader, analyse
 from torch import Tensor
 
 from landscape import Recorder
@@ -24,8 +25,6 @@ from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator, MatrixOperator
 from landscape.curvature.slices import slice_lines, slice_plane
 from landscape.curvature.tracking import scaled, track
-from landscape.files.hessians import HessianReader
-from landscape.measure.hessian import analyse
 from landscape.measure.slices import slice_checkpoint
 from landscape.training.loop import train
 

@@ -18,13 +18,13 @@ from typing import Any
 import h5py
 import pytest
 from helpers import faults
+from helpers.hessians import analyse
 from helpers.once import made_once
 
 from landscape.cli import main as cli
 from landscape.errors import FileError
 from landscape.files.runs import RunReader
 from landscape.files.writer import Writer
-from landscape.measure.hessian import analyse
 from landscape.training.loop import train
 
 HERE = Path(__file__).parents[1] / "helpers"

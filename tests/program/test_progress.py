@@ -14,12 +14,12 @@ import time
 from pathlib import Path
 
 import pytest
+from helpers.hessians import analyse
 
 from landscape import progress
 from landscape.config import HessianConfig
 from landscape.files.runs import RunReader
 from landscape.measure.expected import Blocks
-from landscape.measure.hessian import analyse
 from landscape.measure.measurement import Measurement
 from landscape.models import of_run
 from landscape.progress import Bar, clock, duration

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.browser import CHROMIUM, Browser, browser
+from helpers.hessians import HessianReader
 
 from landscape import HessianConfig, analyse, measure_geometry, open_geometry
-from landscape.files.hessians import HessianReader
 from landscape.report.page import write_report
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from conftest import TINY
 from helpers import foreign
+from helpers.hessians import analyse
 from scipy import stats
 
 from landscape.config import HessianConfig
-from landscape.measure.hessian import analyse
 from landscape.report.figures.coupling import PowerLaw
 from landscape.report.page import write_report
 from landscape.report.style import new_figure, palette, plain_power, plain_powers, shades, style

@@ -13,15 +13,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from conftest import TINY
+from helpers.hessians import HessianReader, analyse, refine
 from helpers.once import made_once
 
 from landscape import open_geometry, open_hessian
 from landscape.config import AnalysisConfig, HessianConfig
 from landscape.errors import LandscapeError
-from landscape.files.hessians import HessianReader
-from landscape.measure.critical import refine
 from landscape.measure.geometry import measure_geometry
-from landscape.measure.hessian import analyse
 from landscape.models.embedding_mlp.blocks import BLOCKS
 from landscape.report.figures import FAMILIES, timeline
 from landscape.report.figures.sources import Drawn, NotDrawnError, open_sources

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import xarray
 from conftest import TINY
+from helpers.hessians import refine
 
 from landscape.cli import main as cli
 from landscape.config import AnalysisConfig
 from landscape.files.inspect import repair
-from landscape.measure.critical import refine
 from landscape.report.figures.numbers import asked_of_rates, chosen_step, median_step, numbers
 from landscape.report.figures.sources import Source, open_sources
 from landscape.report.figures.training import training_curves

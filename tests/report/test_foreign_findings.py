@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 import torch
 from conftest import TINY
+from helpers.hessians import analyse
 from helpers.once import made_once
 from torch import nn
 
 from landscape.cli import main as cli
 from landscape.config import HessianConfig
-from landscape.measure.hessian import analyse
 from landscape.report.figures.settings import settings
 from landscape.report.figures.sources import Source, open_sources
 from landscape.report.findings import findings

@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from conftest import TINY
+from helpers.hessians import HessianReader, analyse
 from helpers.once import made_once
 from helpers.recording import small
 from helpers.run_files import poison
@@ -25,11 +26,9 @@ from helpers.run_files import poison
 from landscape.config import HessianConfig
 from landscape.errors import FileError
 from landscape.files.files import sha256
-from landscape.files.hessians import HessianReader
 from landscape.files.inspect import inspect
 from landscape.files.runs import RunReader
 from landscape.measure.geometry import measure_geometry
-from landscape.measure.hessian import analyse
 from landscape.measure.tables import Table, by_block, by_step, filled
 from landscape.report.figures import FAMILIES
 from landscape.report.figures.coupling import power_law

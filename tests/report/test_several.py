@@ -12,13 +12,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from conftest import TINY
+from helpers.hessians import analyse
 from helpers.once import made_once
 from helpers.spoiling import configure
 
 from landscape.cli import main as cli
 from landscape.config import HessianConfig
 from landscape.errors import FileError
-from landscape.measure.hessian import analyse
 from landscape.report.comparison import compared, side_by_side
 from landscape.report.figures import FAMILIES, embedding, timeline
 from landscape.report.figures.settings import settings

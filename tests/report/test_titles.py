@@ -16,12 +16,12 @@ import pandas as pd
 import pytest
 import xarray
 from conftest import TINY
+from helpers.hessians import analyse
 
 from landscape.cli.tables import contents
 from landscape.config import HessianConfig
 from landscape.files.inspect import inspect
 from landscape.measure.geometry import measure_geometry
-from landscape.measure.hessian import analyse
 from landscape.measure.slices import Slices
 from landscape.report.comparison import compared, side_by_side
 from landscape.report.figures import FAMILIES, embedding, timeline
