@@ -41,9 +41,10 @@ def cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0, 
             "for binary labels take torch.nn.BCEWithLogitsLoss",
         )
     counts = labels != ignore_index
-    if logits.device.type == "cpu" and bool(counts.any()):
-        require_labels(labels[counts], logits.shape[-1])
-    Evaluation.count("none", lambda: float(counts.sum()))
+    if not _is_wrapped(labels):
+        if logits.device.type == "cpu" and bool(counts.any()):
+            require_labels(labels[counts], logits.shape[-1])
+        Evaluation.count("none", lambda: float(counts.sum()), counts.numel())
     index = labels.where(counts, 0).long()[..., None]
     # No derivative has a p - p^2 of the likeliest class: it comes from those of the others, of which none exceeds 1/2.
     highest, top = logits.max(-1, keepdim=True)
@@ -91,8 +92,9 @@ class Evaluation(TorchFunctionMode):
     """Context in which a model and a loss are evaluated, whatever they call.
 
     torch's log_softmax, cross_entropy and binary_cross_entropy_with_logits keep every digit of their derivatives at low
-    loss. Casts to float32 leave float64 as it is: models of Hugging Face upcast what is lower. Targets that would be
-    broadcast are refused. `counted`: of each cross-entropy that was called, its reduction and what its mean divides by.
+    loss. Casts to float32 leave float64 as it is, since models of Hugging Face upcast what is lower; those of integers
+    are to float64. Targets that would be broadcast are refused. `counted`: of each cross-entropy that was called, its
+    reduction, what its mean divides by and how many values it has.
     """
 
     _current: Evaluation | None = None
@@ -100,8 +102,8 @@ class Evaluation(TorchFunctionMode):
     def __init__(self, dtype: torch.dtype = torch.float64) -> None:
         super().__init__()
         self._raises = dtype == torch.float64
-        self.counted: list[tuple[str, float]] = []
-        self.targets: list[Tensor] = []
+        self.counted: list[tuple[str, float, int]] = []
+        self._targets: dict[int, Tensor] = {}
 
     def __enter__(self) -> Evaluation:
         self._before, Evaluation._current = Evaluation._current, self
@@ -113,27 +115,39 @@ class Evaluation(TorchFunctionMode):
         super().__exit__(*of)  # type: ignore[no-untyped-call]
 
     @classmethod
-    def count(cls, reduction: str, total: Callable[[], float]) -> None:
-        """Note a cross-entropy, if one is being evaluated."""
+    def count(cls, reduction: str, total: Callable[[], float], size: int) -> None:
+        """Note a cross-entropy of so many values, if one is being evaluated."""
         if cls._current is not None:
-            cls._current.counted.append((reduction, total()))
+            cls._current.counted.append((reduction, total(), size))
+
+    def watch(self, targets: Iterable[Tensor]) -> None:
+        """Refuse that these are broadcast, and what is made of them by arithmetic and casts."""
+        self._targets = {id(target): target for target in targets}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if (ours := _OURS.get(func)) is not None:
             return ours(*args, **kwargs)
-        if self._raises and func in _CASTS and args[0].dtype == torch.float64:
-            found = func(*args, **kwargs)
-            return args[0].to(found.device) if found.dtype == torch.float32 else found
-        if func in _DIFFERENCES and len(args) > 1 and isinstance(args[1], Tensor) and isinstance(args[0], Tensor):
-            self._require_no_column(args[0], args[1])
-        return func(*args, **kwargs)
+        found = func(*args, **kwargs)
+        if self._raises and func in _CASTS and found.dtype == torch.float32:
+            is_whole = not (args[0].is_floating_point() or args[0].is_complex())
+            if is_whole or args[0].dtype == torch.float64:
+                found = args[0].to(found.device, torch.float64)
+        if self._targets and (func in _ARITHMETIC or func in _CASTS):
+            self._follow(func, args, found)
+        return found
 
-    def _require_no_column(self, a: Tensor, b: Tensor) -> None:
-        for outputs, targets in ((a, b), (b, a)):
-            is_column = {outputs.ndim, targets.ndim} == {1, 2} and len(outputs) == len(targets) > 1
-            if is_column and outputs.requires_grad and any(targets is held for held in self.targets):
-                require_one_shape("the difference", outputs, targets)
+    def _follow(self, func: Any, args: Any, found: Any) -> None:
+        """Raise ArgumentError where targets are broadcast against outputs; what has the shape of targets is theirs."""
+        for targets, other in ((args[0], args[-1]), (args[-1], args[0])):
+            if id(targets) not in self._targets:
+                continue
+            if isinstance(other, Tensor) and other.requires_grad:
+                is_across = {other.ndim, targets.ndim} == {1, 2} and len(other) == len(targets) > 1
+                if is_across and (func in _DIFFERENCES or other.numel() == targets.numel()):
+                    require_one_shape("arithmetic", other, targets)
+            elif isinstance(found, Tensor) and found.shape == targets.shape:
+                self._targets[id(found)] = found
 
 
 def log_softmax(z: Tensor, dim: int) -> Tensor:
@@ -176,16 +190,19 @@ def _cross_entropy(
             q = q * weight.view(-1, *[1] * (input.ndim - 1 - classes))
         values = -(q * logs).sum(classes)
         total = float(values.numel())
-        Evaluation.count(reduction, lambda: total)
+        Evaluation.count(reduction, lambda: total, values.numel())
     else:
         each = _weights_of(target, weight, ignore_index, input.shape[classes])
         values = F.nll_loss(logs, target, weight, None, ignore_index, None, "none")
-        total = float(each.sum())
-        Evaluation.count(reduction, lambda: total)
+        total = 1.0 if (is_wrapped := _is_wrapped(target)) else float(each.sum())
+        if not is_wrapped:
+            Evaluation.count(reduction, lambda: total, values.numel())
         if label_smoothing:
             spread = logs if weight is None else logs * weight.view(-1, *[1] * (input.ndim - 1 - classes))
             smooth = -spread.sum(classes).where(target != ignore_index, 0.0)
             values = (1 - label_smoothing) * values + label_smoothing / input.shape[classes] * smooth
+        if is_wrapped and reduction == "mean":
+            values = values / each.sum()
     if reduction == "none":
         return values
     return values.sum() / total if reduction == "mean" else values.sum()
@@ -199,13 +216,20 @@ def _nll_loss(
     reduction: str = "mean",
 ) -> Tensor:
     classes = input.shape[0 if input.ndim == 1 else 1]
-    Evaluation.count(reduction, lambda: float(_weights_of(target, weight, ignore_index, classes).sum()))
+    if not _is_wrapped(target):
+        total = float(_weights_of(target, weight, ignore_index, classes).sum())
+        Evaluation.count(reduction, lambda: total, target.numel())
     return F.nll_loss(input, target, weight, None, ignore_index, None, reduction)
+
+
+def _is_wrapped(target: Tensor) -> bool:
+    """Whether these are one sample's in torch.func.vmap, of which no number can be read."""
+    return bool(torch._C._functorch.is_functorch_wrapped_tensor(target))
 
 
 def _weights_of(target: Tensor, weight: Tensor | None, ignore_index: int, classes: int) -> Tensor:
     counts = target != ignore_index
-    if bool(counts.any()):
+    if not _is_wrapped(target) and bool(counts.any()):
         require_labels(target[counts], classes)
     if weight is not None and len(weight) != classes:
         raise ArgumentError(
@@ -284,6 +308,12 @@ _OURS: dict[Any, Callable[..., Any]] = {
 }
 _CASTS = {Tensor.float, Tensor.to, Tensor.type, Tensor.type_as}
 _DIFFERENCES = {Tensor.__sub__, Tensor.__rsub__, Tensor.sub, Tensor.subtract, torch.sub, torch.subtract}
+_NAMES = ("add", "mul", "multiply", "div", "divide", "true_divide", "neg")
+_ARITHMETIC = {
+    *_DIFFERENCES,
+    *(getattr(owner, name) for owner in (torch, Tensor) for name in _NAMES),
+    *(getattr(Tensor, f"__{name}__") for name in ("add", "radd", "mul", "rmul", "truediv", "rtruediv", "neg")),
+}
 
 
 _CHUNK_BYTES = 1 << 26
@@ -310,7 +340,7 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor, chunk: 
     kept = flat != IGNORED
     if bool(kept.any()):
         require_labels(flat[kept], len(weight))
-    Evaluation.count("none", lambda: float(kept.sum()))
+    Evaluation.count("none", lambda: float(kept.sum()), kept.numel())
     values: Tensor = _Loss.apply(hidden.reshape(-1, hidden.shape[-1]), weight, flat, chunk)  # type: ignore[no-untyped-call]
     return values.view(labels.shape)
 
