@@ -52,10 +52,11 @@ def by_step(file: File) -> Table:
     joint = file.blocks.index(file.pairs[0]) if file.pairs and file.pairs[0] in file.blocks else None
     starred = unconverged(file)
     for step, row in rows(file).items():
-        has_joint = joint is not None and not np.isnan(row["operator_norm"][joint])
         cells = {n: value for n, value in row.items() if n not in of_pairs}
         cells |= {n: row[n][shown] for n in of_pairs} if shown is not None else {}
-        cells |= {"unconverged": starred[step], "joint": _of_block(row, joint) if has_joint else None}
+        cells |= {"unconverged": starred[step], "joint": None if joint is None else _of_block(row, joint)}
+        if cells["joint"] and np.isnan(cells["joint"]["operator_norm"]):
+            cells["joint"] = None
         lines.append([str(step), *(_cell(column, cells) for column in columns)])
     return lines
 
