@@ -178,7 +178,7 @@ def known(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def hessian_document(out: Path, result: HessianReader, **more: Any) -> str:
     """The contents of a Hessian file as one JSON document."""
-    from landscape.files.contents import known_attributes
+    from landscape.files.views import known_attributes
 
     return document(
         {

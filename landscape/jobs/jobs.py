@@ -15,10 +15,9 @@ from typing import Self
 from landscape import models
 from landscape.config import AnalysisConfig, HessianConfig, TrainConfig
 from landscape.errors import FileError
-from landscape.files.files import REPLACE, output, refuse_existing
+from landscape.files.files import REPLACE, refuse_existing
 from landscape.files.hessians import HessianReader
 from landscape.files.runs import RETRAIN, RunReader
-from landscape.files.writing import leased
 from landscape.jobs.plan import SweepAnalysis
 from landscape.measure.critical import refine
 from landscape.measure.hessian import analyse, choose_steps, existing, make_plan
@@ -103,7 +102,7 @@ class Analysis(Job):
 
 def execute(job: Job) -> None:
     """Do a job in this process, which holds the leases on its outputs."""
-    with leased(map(output, job.outputs)), _sparing():
+    with _sparing():
         job.execute()
 
 

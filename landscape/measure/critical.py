@@ -20,10 +20,9 @@ from landscape.curvature.objective import differentiable
 from landscape.curvature.operators import LinearMap, Product
 from landscape.errors import ConfigError, FileError
 from landscape.files.files import REPLACE, as_path, critical_file, make_folder, output, refuse_existing, unmade
-from landscape.files.hessians import HessianReader
+from landscape.files.hessians import AnalysisWriter, HessianReader
 from landscape.files.runs import RunReader
 from landscape.files.schema import Field
-from landscape.files.writer import Writer
 from landscape.files.writing import sole_writer
 from landscape.measure.expected import Blocks
 from landscape.measure.fields import STATUS, critical_table, losses_in, search_table
@@ -113,7 +112,7 @@ class _Refinement:
         self.objective = self.problem.objective(self.decay)
 
     @functools.cached_property
-    def writer(self) -> Writer:
+    def writer(self) -> AnalysisWriter:
         """The file: a new one, or the existing one extended to hold everything."""
         specs = self.problem.parameters
         axes = {axis: n for spec in specs.values() for axis, n in zip(spec.axes, spec.shape, strict=True)}

@@ -8,8 +8,7 @@ from collections.abc import Iterable
 from landscape.config import AnalysisConfig
 from landscape.files.hessians import HessianReader
 from landscape.files.inspect import FileState
-from landscape.files.layout import misfit
-from landscape.files.schema import Field, Table, counted
+from landscape.files.schema import Field, Table, counted, misfit
 from landscape.measure.embeddings import LEVEL, PERMUTATIONS, STATISTICS, Statistic
 from landscape.measure.quantities import QUANTITIES, density
 

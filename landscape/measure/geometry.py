@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -15,21 +14,18 @@ from landscape import models
 from landscape.choices.tasks import TASKS, is_prime
 from landscape.errors import ConfigError, DoesNotFitError, FileError
 from landscape.files import schema
-from landscape.files.disk import Disk, TableWriter
 from landscape.files.files import (
     REPLACE,
     as_path,
     geometry_file,
     make_folder,
-    open_file,
     output,
     refuse_foreign,
-    require_writable,
     sha256,
 )
-from landscape.files.making import new_file
+from landscape.files.hessians import AnalysisWriter
+from landscape.files.rows import listed
 from landscape.files.runs import RunReader
-from landscape.files.table import listed
 from landscape.files.views import GeometryFile
 from landscape.files.writing import sole_writer
 from landscape.measure import embeddings
@@ -86,19 +82,15 @@ def measure_geometry(
             }
             rooms = [(GEOMETRY, len(steps)), (NUMBERS, 0)]
             arrays = {NUMBERS.group: {"number": measured.order}}
-            require_writable(out)
             # An earlier file stays until the new one is whole.
-            with (
-                new_file(out, schema.GEOMETRY, attrs, rooms, measured.scales(), arrays) as (temporary, made),
-                Disk(temporary) as disk,
-                Bar(len(steps), "checkpoint", quiet) as bar,
-            ):
-                writer = TableWriter(made.tables[GEOMETRY.group], disk)
+            rows = {}
+            with Bar(len(steps), "checkpoint", quiet) as bar:
                 keys = measured.frequencies_in_use(reader.checkpoint(steps[-1]))
                 for step in steps:
                     row = measured.row(reader.checkpoint(step), keys)
-                    writer.append(step, {**row, "checkpoint_crc32": records[step]})
+                    rows[step] = {**row, "checkpoint_crc32": records[step]}
                     bar.update()
+            AnalysisWriter.create(out, schema.GEOMETRY, attrs, rooms, measured.scales(), arrays, rows=rows)
     return out
 
 
@@ -109,15 +101,15 @@ def _is_there(out: Path, run_id: str, config: str, records: dict[int, int]) -> b
     """
     if not out.exists():
         return False
-    with contextlib.closing(open_file(out, schema.GEOMETRY)) as file:
+    with GeometryFile(out) as file:
         if (theirs := file.attrs["parent_run_id"]) != run_id:
             raise FileError(f"{out} is of run {theirs}", REPLACE)
-        table = file.tables[GEOMETRY.group]
+        data = file.datasets["/"]
+        measured = dict(zip(data["step"].values.tolist(), data["checkpoint_crc32"].values.tolist(), strict=True))
         # Nothing would measure them again.
-        if lost := sorted(table.rows.keys() - records.keys()):
+        if lost := sorted(measured.keys() - records.keys()):
             raise FileError(f"{out} has measured checkpoints that the run has lost: {listed(lost)}", REPLACE)
-        same = file.attrs["status"] == "complete" and file.attrs["config"] == config
-        return same and {step: int((table.row(step) or {})["checkpoint_crc32"]) for step in table.rows} == records
+        return bool(file.attrs["status"] == "complete" and file.attrs["config"] == config and measured == records)
 
 
 class _Run:

@@ -19,11 +19,10 @@ from landscape.curvature.objective import differentiable
 from landscape.errors import FileError, NumericsError, StepError, in_file, note, require_config, require_jobs, warn
 from landscape.files import schema
 from landscape.files.files import REPLACE, as_path, hessian_file, make_folder, output, refuse_foreign, sha256
-from landscape.files.hessians import HessianReader
-from landscape.files.layout import misfit
+from landscape.files.hessians import AnalysisWriter, HessianReader
+from landscape.files.rows import listed
 from landscape.files.runs import GROK, MEMORISE, MEMORISED, RunReader
-from landscape.files.table import listed
-from landscape.files.writer import Writer
+from landscape.files.schema import misfit
 from landscape.files.writing import sole_writer
 from landscape.measure.expected import Blocks
 from landscape.measure.fields import unlike
@@ -165,7 +164,7 @@ def _measure(
     measurement: Measurement,
     plan: Plan,
     tasks: Sequence[Task],
-    writer: Writer,
+    writer: AnalysisWriter,
     quiet: bool,
     jobs: int | None,
 ) -> None:
@@ -342,21 +341,21 @@ def open_writer(
     scales: schema.Scales,
     found: HessianReader | None,
     fsync: bool = False,
-) -> Writer:
+) -> AnalysisWriter:
     """A file with room for `steps` steps: a new one, or the existing one extended.
 
     Raises FileError if the existing file has other axes than this analysis.
     """
     if found is None:
         rooms = [(table, 2 if table.newest else steps) for table in tables]
-        return Writer.create(out, schema.HESSIAN, attrs, rooms, scales, fsync=fsync)
+        return AnalysisWriter.create(out, schema.HESSIAN, attrs, rooms, scales, fsync=fsync)
     lengths = {axis: len(labels) for axis, labels in scales.items() if isinstance(labels, range)}
     if wrong := misfit(found.layout, found.scales, tables, lengths, may_lack=True):
         raise FileError(f"{out}: {wrong}", "choose another --out")
     more = {table.group: steps - len(found.steps) for table in tables}
     # Files of the first version were tracked from the preceding row, and do not say so.
     rows = {step: {"/": {"previous_step": found.previous(step)}} for step in found.steps}
-    return Writer.extend(out, attrs, more, tables, scales, rows, fsync)
+    return AnalysisWriter.extend(out, attrs, more, tables, scales, rows, fsync)
 
 
 def choose_steps(reader: RunReader, wanted: str, count: int = 12) -> list[int]:

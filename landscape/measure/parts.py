@@ -41,7 +41,7 @@ def write_part(path: Path, run: Path, config: AnalysisConfig, task: Task) -> Non
     flat |= {f"{_VECTORS} {block}": value for block, value in vectors.items()}
     path.parent.mkdir(exist_ok=True)
     # A killed job on another node, or before a restart, may have had the number of this process.
-    remove_abandoned(path, b"PK")
+    remove_abandoned(path)
     size = sum(np.asarray(value).nbytes for value in flat.values())
     with temporary_file(path, size) as draft, draft.open("wb") as file:
         np.savez(file, **flat)
