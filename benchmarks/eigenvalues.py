@@ -13,10 +13,7 @@ from torch import Tensor
 
 from benchmarks.harness import Line, Numbers, Part, main, timed
 from benchmarks.peers import Case, case
-from landscape import eigsh, preset
-from landscape.config import AnalysisConfig
-from landscape.curvature.lanczos import EigenResult
-from landscape.measure.checkpoint import Checkpoint
+from landscape import EigenResult, eigsh, preset
 from landscape.models.embedding_mlp.blocks import BLOCKS
 
 K, STEP, TOLERANCE = 10, 150, 1e-6
@@ -39,13 +36,11 @@ SEARCHED = (("quick", "all"), ("mid", "E,W"), ("mid", "all"))
 
 
 def own(at: Case, block: str) -> Numbers:
-    """The eigenvalues as `landscape hessian` computes them."""
-    arrays = {name: p.numpy() for name, p in at.params.items()}
-    config = AnalysisConfig(k=K, blocks=(block,), device="cpu")
+    """Both ends as `landscape hessian` searches them."""
 
     def search() -> tuple[EigenResult, int]:
-        point = Checkpoint(at.problem, config, arrays)
-        return point.eigen(block), point.products[block]
+        eigen = eigsh(at.landscape(BLOCKS[block]), K)
+        return eigen, eigen.num_products
 
     return summed(*timed(search))
 

@@ -27,7 +27,7 @@ from torch import Tensor
 from benchmarks.counts import Shape
 from landscape import HessianOperator, MatrixOperator, cross_entropy, eigsh, preset, saddle_index
 from landscape.config import AnalysisConfig, TrainConfig
-from landscape.models.embedding_mlp.model import MLP
+from landscape.models.embedding_mlp.networks import MLP
 from landscape.models.embedding_mlp.problem import EmbeddingMLPProblem
 from landscape.models.problem import hessian
 from landscape.models.tasks import TRAIN, make_data

@@ -24,7 +24,7 @@ from landscape.provenance import provenance
 
 ROOT = Path(__file__).parent.parent
 RESULTS, CACHE = ROOT / "benchmarks/results", ROOT / "benchmarks/.cache"
-UNRELATED = ("__main__", "page", "figures", "accuracy", "gpu")
+UNRELATED = ("__main__", "page", "accuracy", "gpu")
 """Scripts that no result here depends on."""
 MEASURED = ("landscape", "benchmarks/*.py")
 """Files that the times depend on."""

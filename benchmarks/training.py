@@ -9,34 +9,20 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-from unittest import mock
 
 import torch
 from torch import nn
 
 from benchmarks.harness import Line, Numbers, Part, every_core, main, timed
+from landscape import train
 from landscape.config import TrainConfig, preset
-from landscape.files.writer import Writer
 from landscape.models.tasks import TRAIN, make_data
-from landscape.training.group import Group
-from landscape.training.loop import train
-from landscape.training.member import Member
 
 STEPS = {"quick": 3000, "mid": 1500}
 MEMBERS, ROUNDS = 16, 3
-WATCHED = {
-    "making the file": (Member, "open"),
-    "checkpoints": (Member, "commit"),
-    "rows of metrics": (Writer, "append_to"),
-    "trimming the file": (Writer, "finish"),
-    "computing metrics": (Group, "metrics"),
-}
 
 
 def plain_loop(config: TrainConfig, fused: bool) -> None:
@@ -58,38 +44,12 @@ def plain_loop(config: TrainConfig, fused: bool) -> None:
         optimizer.step()
 
 
-@contextmanager
-def watched(spent: dict[str, float]) -> Iterator[None]:
-    """Add up the seconds that the trainer spends on its file and on its metrics."""
-
-    def clocked(method: Callable[..., Any], what: str) -> Callable[..., Any]:
-        def call(*args: Any, **more: Any) -> Any:
-            started = time.perf_counter()
-            result = method(*args, **more)
-            spent[what] += time.perf_counter() - started
-            return result
-
-        return call
-
-    patches = [
-        mock.patch.object(owner, name, clocked(getattr(owner, name), what)) for what, (owner, name) in WATCHED.items()
-    ]
-    for patch in patches:
-        patch.start()
-    try:
-        yield
-    finally:
-        for patch in patches:
-            patch.stop()
-
-
 def single(name: str, threads: int, rounds: int) -> Numbers:
     """Alternate the three loops, so that other load affects all of them."""
     torch.set_num_threads(threads)
     config = dataclasses.replace(preset(name), steps=STEPS[name], stop_test_accuracy=None)
     taken: dict[str, list[float]] = {"plain": [], "plain_fused": [], "landscape": []}
-    spent = dict.fromkeys(WATCHED, 0.0)
-    with tempfile.TemporaryDirectory() as folder, watched(spent):
+    with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run.h5"
         for _ in range(rounds):
             taken["plain"].append(timed(lambda: plain_loop(config, fused=False))[0])
@@ -101,7 +61,6 @@ def single(name: str, threads: int, rounds: int) -> Numbers:
         "steps": config.steps,
         "rounds": rounds,
         "steps_per_second": {n: config.steps / statistics.median(t) for n, t in taken.items()},
-        "shares": {what: s / sum(taken["landscape"]) for what, s in spent.items()},
     }
 
 
@@ -134,7 +93,7 @@ def parts() -> list[Part]:
 
 
 def lines(found: Mapping[str, Numbers]) -> Iterator[Line]:
-    """Steps per second beside the plain loop, what the files take of the time, and the ensemble."""
+    """Steps per second beside the plain loop, and the ensemble."""
     for part, numbers in found.items():
         if part == "ensemble":
             together, apiece = (numbers["seconds"][how] for how in ("ensemble", "a_core_each"))
@@ -142,17 +101,12 @@ def lines(found: Mapping[str, Numbers]) -> Iterator[Line]:
             what = f"--seeds {numbers['members']}, quick, against as many runs a core each"
             yield Line("9", what, "≥ 3×", told, apiece >= 3 * together, part)
             continue
-        rate, shares = numbers["steps_per_second"], dict(numbers["shares"])
+        rate = numbers["steps_per_second"]
         times = rate["landscape"] / rate["plain"]
-        computing = shares.pop("computing metrics")
         told = f"{times:.2f}× ({rate['landscape']:.0f} steps/s against {rate['plain']:.0f})"
         yield Line("8", f"training, {part}, files and metrics included, plain loop", "≥ 2×", told, times >= 2, part)
         told = f"{rate['landscape'] / rate['plain_fused']:.2f}× (against {rate['plain_fused']:.0f} steps/s)"
         yield Line("8", f"training, {part}, plain loop with fused Adam", "–", told, None, part)
-        parts_of_it = ", ".join(f"{what} {100 * x:.1f} %" for what, x in shares.items())
-        share = sum(shares.values())
-        told = f"{100 * share:.1f} %: {parts_of_it} (computing the metrics: {100 * computing:.0f} %)"
-        yield Line("8", f"training, {part}, storage's share of the time", "≤ 5 %", told, share <= 0.05, part)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from landscape.measure.fields import (
     spectrum_table,
     vectors_table,
 )
-from landscape.models.embedding_mlp.fields import PARAMETERS
+from landscape.models.embedding_mlp.blocks import PARAMETERS
 from landscape.training.tables import TABLES
 
 PAGE = Path(__file__).with_name("format.md")

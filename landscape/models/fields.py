@@ -14,8 +14,8 @@ from landscape.config import TrainConfig, replace
 from landscape.errors import FileError, in_file
 from landscape.files.hdf5 import COPY_AGAIN
 from landscape.files.schema import Field, Table, misfit
-from landscape.models.embedding_mlp import fields as embedding_mlp
-from landscape.models.transformer import fields as transformer
+from landscape.models.embedding_mlp import blocks as embedding_mlp
+from landscape.models.transformer import blocks as transformer
 
 if TYPE_CHECKING:
     from landscape.files.runs import RunReader

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from landscape.errors import note
 from landscape.models.embedding_mlp.blocks import LOOKS as OF_MLP
-from landscape.models.transformer.looks import LOOKS as OF_TRANSFORMER
+from landscape.models.transformer.blocks import LOOKS as OF_TRANSFORMER
 from landscape.text import write_csv
 
 if TYPE_CHECKING:

@@ -19,8 +19,7 @@ from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator
 from landscape.errors import LandscapeError
 from landscape.files.runs import Arrays
-from landscape.models.embedding_mlp.model import MLP
-from landscape.models.embedding_mlp.tables import singular_values
+from landscape.models.embedding_mlp.networks import MLP, singular_values
 from landscape.models.networks import Batch, scores
 from landscape.models.tasks import TRAIN
 from landscape.progress import Bar

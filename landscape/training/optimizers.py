@@ -9,7 +9,7 @@ from torch import Tensor
 
 from landscape.choices.optimizers import OPTIMIZERS
 from landscape.config import TrainConfig
-from landscape.models.embedding_mlp.tables import shrink, subgradient
+from landscape.models.embedding_mlp.networks import shrink, subgradient
 from landscape.models.networks import Networks
 
 

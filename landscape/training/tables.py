@@ -10,7 +10,7 @@ from landscape.config import TrainConfig, replace
 from landscape.files.inspect import FileState
 from landscape.files.schema import Field, Scales, Table
 from landscape.models import fields
-from landscape.models.embedding_mlp.fields import PARAMETERS
+from landscape.models.embedding_mlp.blocks import PARAMETERS
 from landscape.models.text import read_text
 from landscape.training.schedule import SCHEDULE, checkpoint_schedule
 

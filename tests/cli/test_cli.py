@@ -24,7 +24,7 @@ from landscape.files.disk import Disk, TableWriter
 from landscape.files.files import open_file
 from landscape.files.hessians import HessianReader
 from landscape.files.runs import RunReader
-from landscape.models.embedding_mlp.model import MLP
+from landscape.models.embedding_mlp.networks import MLP
 
 NUCLEAR = ["--model", "tables", "--penalty", "nuclear"]
 FLAGS = ["--p", "7", "--embed-dim", "4", "--hidden", "8", "--batch-size", "16", "--steps", "20", "--quiet"]

@@ -26,7 +26,7 @@ from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator, MatrixOperator, Operator
 from landscape.curvature.solve import Cholesky, ConjugateGradients
 from landscape.errors import NumericsError
-from landscape.models.embedding_mlp.model import MLP
+from landscape.models.embedding_mlp.networks import MLP
 from landscape.models.tasks import TRAIN, make_data
 
 TAU = 1e-3

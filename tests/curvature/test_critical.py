@@ -21,7 +21,7 @@ from landscape.curvature.inertia import saddle_index
 from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator
 from landscape.files.hessians import HessianReader
-from landscape.models.embedding_mlp.plain import plain_model
+from landscape.models.embedding_mlp.problem import plain_model
 from landscape.training.loop import train
 
 SMOOTH = dataclasses.replace(TINY, activation="tanh", steps=400, checkpoint_every=200, weight_decay=0.03)

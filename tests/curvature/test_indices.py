@@ -17,7 +17,7 @@ from landscape.curvature.lanczos import eigsh
 from landscape.curvature.operators import MatrixOperator
 from landscape.errors import NumericsError
 from landscape.measure.hessian import analyse
-from landscape.models.embedding_mlp.bounds import saddle_bound
+from landscape.models.embedding_mlp.problem import saddle_bound
 from landscape.training.loop import train
 
 

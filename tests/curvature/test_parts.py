@@ -17,7 +17,7 @@ from landscape.config import TrainConfig
 from landscape.curvature.losses import cross_entropy, mse
 from landscape.curvature.objective import Loss, Objective
 from landscape.curvature.operators import HessianOperator, MatrixOperator, Part, product_error
-from landscape.models.embedding_mlp.model import MLP
+from landscape.models.embedding_mlp.networks import MLP
 from landscape.models.embedding_mlp.products import Passes
 from landscape.models.tasks import TRAIN, make_data
 

@@ -42,7 +42,6 @@ SERVER.set_forkserver_preload(
         "landscape.report.style",
         "landscape.jobs.run",
         "landscape.models.embedding_mlp.networks",
-        "landscape.models.embedding_mlp.plain",
         "landscape.models.embedding_mlp.problem",
         "landscape.models.transformer.networks",
         "landscape.models.transformer.problem",

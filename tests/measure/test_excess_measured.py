@@ -23,7 +23,7 @@ from landscape.files.hessians import HessianReader
 from landscape.measure import tables
 from landscape.measure.hessian import analyse
 from landscape.measure.measurement import Measurement
-from landscape.models.embedding_mlp.dense import EmbeddingMLP
+from landscape.models.embedding_mlp.closed_form import EmbeddingMLP
 from landscape.models.module import ModuleProblem
 from landscape.models.problem import Training
 from landscape.training.loop import train

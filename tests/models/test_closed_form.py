@@ -20,9 +20,7 @@ from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator
 from landscape.measure.checkpoint import Checkpoint
 from landscape.models.choice import choose
-from landscape.models.embedding_mlp.closed_form import ClosedForm
-from landscape.models.embedding_mlp.dense import EmbeddingMLP
-from landscape.models.embedding_mlp.dense_tables import TableMLP
+from landscape.models.embedding_mlp.closed_form import ClosedForm, EmbeddingMLP, TableMLP
 from landscape.models.embedding_mlp.networks import initial
 from landscape.models.embedding_mlp.products import Passes
 from landscape.models.tasks import make_data

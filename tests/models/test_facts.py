@@ -19,9 +19,9 @@ from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator, MatrixOperator
 from landscape.errors import NumericsError
 from landscape.files.runs import RunReader
-from landscape.models.embedding_mlp.bounds import saddle_bound
-from landscape.models.embedding_mlp.dense import EmbeddingMLP
-from landscape.models.embedding_mlp.model import MLP
+from landscape.models.embedding_mlp.closed_form import EmbeddingMLP
+from landscape.models.embedding_mlp.networks import MLP
+from landscape.models.embedding_mlp.problem import saddle_bound
 from landscape.models.embedding_mlp.products import Passes
 from landscape.models.tasks import TRAIN, make_data
 

@@ -19,7 +19,7 @@ from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator, MatrixOperator
 from landscape.curvature.outside import certified_outside
 from landscape.models.embedding_mlp.gauge import GaugeTangent, SoftmaxShift
-from landscape.models.embedding_mlp.model import MLP
+from landscape.models.embedding_mlp.networks import MLP
 from landscape.models.tasks import TRAIN, make_data
 
 Point = dict[str, Tensor]

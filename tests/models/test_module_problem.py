@@ -20,7 +20,7 @@ from landscape.config import HessianConfig
 from landscape.errors import ArgumentError, ConfigError
 from landscape.files.runs import RunReader
 from landscape.measure.measurement import Measurement
-from landscape.models.embedding_mlp.plain import plain_model
+from landscape.models.embedding_mlp.problem import plain_model
 from landscape.models.module import ModuleProblem
 from landscape.models.problem import Training
 from landscape.training.loop import train

@@ -9,7 +9,7 @@ import scipy.optimize
 import torch
 from helpers.matrices import draw
 
-from landscape.models.embedding_mlp.tables import effective_rank, shrink, spectrum, subgradient
+from landscape.models.embedding_mlp.networks import effective_rank, shrink, spectrum, subgradient
 
 
 def nuclear_norm(X: np.ndarray) -> float:

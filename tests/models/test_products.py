@@ -15,7 +15,7 @@ from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator
 from landscape.models.embedding_mlp import products
 from landscape.models.embedding_mlp.blocks import BLOCKS
-from landscape.models.embedding_mlp.model import MLP
+from landscape.models.embedding_mlp.networks import MLP
 from landscape.models.embedding_mlp.products import EmbeddingHessian, Passes
 from landscape.models.tasks import TRAIN, make_data
 

@@ -17,10 +17,9 @@ from landscape.curvature.lanczos import eigsh
 from landscape.curvature.operators import MatrixOperator
 from landscape.files.runs import RunReader
 from landscape.measure.hessian import analyse
-from landscape.models.embedding_mlp.bounds import saddle_bound
 from landscape.models.embedding_mlp.gauge import SoftmaxShift
+from landscape.models.embedding_mlp.problem import low_end, saddle_bound
 from landscape.models.embedding_mlp.products import EmbeddingHessian, Passes
-from landscape.models.embedding_mlp.starts import low_end
 from landscape.models.problem import hessian, tensors
 from landscape.training.loop import train
 

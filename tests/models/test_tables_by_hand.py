@@ -21,8 +21,8 @@ from landscape.curvature.operators import HessianOperator
 from landscape.errors import NumericsError
 from landscape.files.runs import RunReader
 from landscape.measure.hessian import analyse
-from landscape.models.embedding_mlp import closed_form, dense_tables
-from landscape.models.embedding_mlp.model import MLP
+from landscape.models.embedding_mlp import closed_form
+from landscape.models.embedding_mlp.networks import MLP
 from landscape.models.problem import Problem, tensors
 from landscape.models.tasks import make_data
 from landscape.training.loop import train
@@ -176,6 +176,6 @@ def test_a_wrong_closed_form_is_caught(tmp_path: Path, monkeypatch: pytest.Monke
     """Closed forms of tables, too, are compared with automatic differentiation before they are used."""
     run = tmp_path / "run.h5"
     train(dataclasses.replace(TINY, model="onehot", p=5, hidden=6), run, quiet=True)
-    monkeypatch.setattr(dense_tables.TableMLP, "_add_WV", lambda *args: None)
+    monkeypatch.setattr(closed_form.TableMLP, "_add_WV", lambda *args: None)
     with pytest.raises(NumericsError, match="closed form and automatic differentiation differ by"):
         analyse(run, HessianConfig(blocks=("W,V",)), tmp_path / "h.h5", quiet=True)

@@ -26,7 +26,7 @@ from landscape.curvature.operators import HessianOperator
 from landscape.errors import NumericsError
 from landscape.measure.checkpoint import Checkpoint
 from landscape.models.choice import choose
-from landscape.models.embedding_mlp.dense import EmbeddingMLP
+from landscape.models.embedding_mlp.closed_form import EmbeddingMLP
 from landscape.models.embedding_mlp.networks import initial
 from landscape.models.embedding_mlp.products import EmbeddingHessian, Passes
 from landscape.models.problem import Structure

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import dense, eigenvalues, index, peers, wholerun
+from benchmarks import dense, eigenvalues, index, peers
 from benchmarks.harness import Line
 from landscape import TrainConfig
 
@@ -166,30 +166,6 @@ def test_an_index_must_be_faster_certified_and_equal() -> None:
         [line] = index.lines({"quick": part | changed})
         assert line.met is False
         assert ("not as by eigvalsh" in line.found) == ("eigvalsh_positive" in changed)
-
-
-def test_warm_starts_must_be_twice_as_fast() -> None:
-    """All steps together, those alone that have a cold start; by seconds, not by products."""
-    for second, met in ((3.0, True), (4.0, False)):
-        found = {
-            f"quick, step {step}": {
-                "blocks": ["E", "W"],
-                "method": "lanczos",
-                "steps": [
-                    {"seconds": 100.0, "products": 100},
-                    {"seconds": warm, "products": 10, "cold": {"seconds": cold, "products": 11}},
-                ],
-            }
-            for step, warm, cold in ((600, 1.0, 2.0), (1200, second, 6.0))
-        }
-        [line] = wholerun.lines(found)
-        assert (line.row, line.target, line.met, line.part) == ("7", "≥ 2×", met, "quick, step 1200")
-        assert line.what == "2 checkpoints × E W, quick, lanczos"
-        assert line.found == (
-            f"1.10× by products, {8 / (1 + second):.2f}× by seconds (20 products against 22, "
-            f"{1 + second:.3g} s against 8 s)"
-        )
-    assert not list(wholerun.lines({}))
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from landscape.curvature.tracking import scaled
 from landscape.errors import ConfigError, FileError
 from landscape.files.runs import RunReader
 from landscape.files.schema import Table
-from landscape.models.embedding_mlp.model import MLP
+from landscape.models.embedding_mlp.networks import MLP
 from landscape.models.tasks import TRAIN, make_data
 from landscape.models.transformer.model import Transformer
 from landscape.training import edge

@@ -25,7 +25,7 @@ from landscape.errors import ConfigError, FileError
 from landscape.files.runs import RunReader
 from landscape.files.writing import sole_writer
 from landscape.models.embedding_mlp.networks import Networks, initial
-from landscape.models.embedding_mlp.plain import plain_model
+from landscape.models.embedding_mlp.problem import plain_model
 from landscape.models.networks import scores
 from landscape.models.tasks import make_data
 from landscape.training.ensemble import ensemble

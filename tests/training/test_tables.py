@@ -21,8 +21,7 @@ from landscape.config import HessianConfig, TrainConfig, replace
 from landscape.errors import ConfigError
 from landscape.files.runs import RunReader
 from landscape.measure.hessian import analyse
-from landscape.models.embedding_mlp.model import MLP
-from landscape.models.embedding_mlp.networks import Networks, initial
+from landscape.models.embedding_mlp.networks import MLP, Networks, initial
 from landscape.models.tasks import make_data
 from landscape.training.loop import train
 from landscape.training.optimizers import Optimizer

@@ -19,8 +19,8 @@ from landscape.choices.samplers import token_weights
 from landscape.cli import main as cli
 from landscape.config import TrainConfig, preset
 from landscape.files.runs import RunReader
-from landscape.models.embedding_mlp.model import MLP
-from landscape.models.embedding_mlp.plain import plain_model
+from landscape.models.embedding_mlp.networks import MLP
+from landscape.models.embedding_mlp.problem import plain_model
 from landscape.models.tasks import TEST, TRAIN, UNUSED, make_data
 from landscape.training import loop
 from landscape.training.loop import train, train_ensemble

@@ -1,4 +1,4 @@
-"""Exact dense Hessian blocks of the MLP over tables in closed form (theory.md, section 4): what all models share."""
+"""Closed-form Hessian blocks of the embedding MLP (facts F1 to F6), dense, for embeddings and for tables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,38 @@ import torch
 from torch import Tensor
 
 from landscape.curvature.symmetry import symmetrised
-from landscape.models.embedding_mlp.activations import derivatives, residuals, softmax_slopes
+
+
+def others(p: Tensor, y: Tensor) -> Tensor:
+    """1 - p_y of probabilities (N, C) without cancellation: the sum of all others."""
+    return p.scatter(1, y[:, None], 0.0).sum(1)
+
+
+def residuals(p: Tensor, y: Tensor) -> Tensor:
+    """p - onehot(y) of probabilities (N, C), the gradient of the loss by the logits, without cancellation."""
+    return p.scatter(1, y[:, None], -others(p, y)[:, None])
+
+
+def softmax_slopes(p: Tensor) -> Tensor:
+    """diag(p) - p p^T of probabilities (N, C), (N, C, C), the derivative of the softmax, without cancellation."""
+    likeliest = p.argmax(1)
+    found = -p[:, :, None] * p[:, None, :]
+    rest = (1 - p).scatter(1, likeliest[:, None], others(p, likeliest)[:, None])
+    found.diagonal(dim1=1, dim2=2).copy_(p * rest)
+    return found
+
+
+def derivatives(phi: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """phi, phi' and phi'' elementwise."""
+    x = x.detach().requires_grad_()
+    value = phi(x)
+    (first,) = torch.autograd.grad(value.sum(), x, create_graph=True)
+    second = torch.zeros_like(x)
+    if first.requires_grad:
+        (found,) = torch.autograd.grad(first.sum(), x, allow_unused=True)
+        second = second if found is None else found
+    return value.detach(), first.detach(), second
+
 
 _CHUNK_BYTES = 1 << 29
 _CACHE_BYTES = 1 << 22
@@ -188,3 +219,122 @@ def by_token(slot: Tensor) -> Iterator[tuple[int, Tensor | slice]]:
         of = (slot == t).nonzero()[:, 0]
         first, last = int(of[0]), int(of[-1])
         yield t, slice(first, last + 1) if last - first == len(of) - 1 else of
+
+
+_SUMS_BYTES = 1 << 24
+
+
+class EmbeddingMLP(ClosedForm):
+    """T_k = E W_k^T: E (token, d), W (h, s d) among the parameters, or `vectors` (token, d) in the place of E."""
+
+    def __init__(
+        self,
+        params: Mapping[str, Tensor],
+        tokens: Tensor,
+        labels: Tensor,
+        activation: Callable[[Tensor], Tensor],
+        gauss_newton: bool = False,
+        vectors: Tensor | None = None,
+    ) -> None:
+        super().__init__(params, tokens, labels, activation, gauss_newton)
+        self.E = params["E"] if vectors is None else vectors
+        self.vocabulary, self.d = self.E.shape
+
+    def _inputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        z = self.E[x].flatten(1)
+        pre = z @ self.W.T
+        return torch.cat([z, z.new_ones(len(z), 1)], 1) if "b1" in self.biases else z, pre
+
+    def _add_slice(self, blocks: Mapping[str, Tensor], c: Samples, M: Tensor, at: slice) -> None:
+        if "WW" in blocks:
+            self._add_WW(blocks["WW"][at], c, M)
+        if blocks.keys() - {"WW"}:
+            WM = self.W.T @ M.mT
+        if "EE" in blocks:
+            self._add_EE(blocks["EE"], c, WM, self.W[at])
+        if "EW" in blocks:
+            self._add_EW(blocks["EW"][:, :, at], c, WM, at)
+
+    def _add_WW(self, H: Tensor, c: Samples, M: Tensor) -> None:
+        """Samples are summed by token first, because those of one token share one side of z z^T."""
+        d, columns = self.d, self.h * c.z.shape[1]
+        for k in range(self.slots):
+            tokens, groups = zip(*by_token(c.x[:, k]), strict=True)
+            E = self.E[list(tokens)]
+            width = max(1, _SUMS_BYTES // (8 * len(tokens) * columns))
+            for start in range(0, len(H), width):
+                sums = M.new_empty(len(tokens), len(H[start : start + width]), columns)
+                for of, summed in zip(groups, sums, strict=True):
+                    torch.mm(M[of, start : start + width].flatten(1).T, c.z[of], out=summed.view(-1, c.z.shape[1]))
+                for j, rows in enumerate(H[start : start + width].flatten(2)):
+                    rows[k * d : (k + 1) * d].addmm_(E.T, sums[:, j])
+                    if k == 0 and c.z.shape[1] > self.slots * d:
+                        rows[-1] += sums[:, j].sum(0)
+
+    def _add_EE(self, H: Tensor, c: Samples, WM: Tensor, W: Tensor) -> None:
+        V, d = self.vocabulary, self.d
+        pairs = self.V.new_zeros(V**2, d, d)
+        for k, m in itertools.product(range(self.slots), repeat=2):
+            inner = WM[:, k * d : (k + 1) * d] @ W[:, m * d : (m + 1) * d]
+            pairs.index_add_(0, c.x[:, k] * V + c.x[:, m], inner)
+        H += pairs.view(V, V, d, d).transpose(1, 2)
+
+    def _add_EW(self, H: Tensor, c: Samples, WM: Tensor, at: slice) -> None:
+        d = self.d
+        i = torch.arange(d, device=H.device)
+        for k in range(self.slots):
+            G = self.V.new_zeros(self.vocabulary, H.shape[2]).index_add_(0, c.x[:, k], c.dpre[:, at])
+            H[:, i, :, k * d + i] += G
+            for t, of in by_token(c.x[:, k]):
+                H[t] += (WM[of, k * d : (k + 1) * d].flatten(1).T @ c.z[of]).view(H[t].shape)
+
+    def _add_EV(self, H: Tensor, c: Samples) -> None:
+        _, B = self._VD_and_B(c)
+        for k in range(self.slots):
+            W_k = self.W[:, k * self.d : (k + 1) * self.d]
+            BW = B @ W_k
+            for t, of in by_token(c.x[:, k]):
+                H[t] += torch.einsum("nci,nj->icj", BW[of], c.phi[of])
+                H[t, :, :, : self.h] += (c.r[of].T @ c.D[of]) * W_k.T[:, None, :]
+
+    def _add_WV(self, H: Tensor, c: Samples) -> None:
+        _, B = self._VD_and_B(c)
+        both = torch.einsum("nl,na->nla", c.phi, c.z).flatten(1)
+        mixed = (B.flatten(1).T @ both).view(self.C, self.h, c.phi.shape[1], c.z.shape[1])
+        H += mixed.permute(1, 3, 0, 2)
+        j = torch.arange(self.h, device=H.device)
+        H[j, :, :, j] += torch.einsum("nc,nj,na->jac", c.r, c.D, c.z)
+
+    def _shape(self, part: str) -> tuple[int, int]:
+        return (self.vocabulary, self.d) if part == "E" else super()._shape(part)
+
+
+class TableMLP(ClosedForm):
+    """Each slot of a sample takes one column of W (h, s token), and b1 is a column that all samples take.
+
+    Inputs z are the numbers of these columns: the Hessian by two columns is a sum over the samples that take both.
+    """
+
+    def _inputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        width = self.W.shape[1]
+        columns = x + torch.arange(0, width, width // self.slots, device=x.device)
+        pre = torch.nn.functional.embedding_bag(columns, self.W.T.contiguous(), mode="sum")
+        return torch.cat([columns, torch.full_like(x[:, :1], width)], 1) if "b1" in self.biases else columns, pre
+
+    def _add_slice(self, blocks: Mapping[str, Tensor], c: Samples, M: Tensor, at: slice) -> None:
+        """H [hidden j, column a, hidden l, column b], of which each j and a has its turn once."""
+        H = blocks["WW"][at]
+        for taken in c.z.T:
+            for a, of in by_token(taken):
+                sums, some = self.V.new_zeros(H.shape[3], M[0].numel()), M[of].flatten(1)
+                for columns in c.z[of].T:
+                    sums.index_add_(0, columns, some)
+                H[:, a] = sums.view(-1, *M[0].shape).permute(1, 2, 0)
+
+    def _add_WV(self, H: Tensor, c: Samples) -> None:
+        _, B = self._VD_and_B(c)
+        j = torch.arange(self.h, device=H.device)
+        for taken in c.z.T:
+            for a, of in by_token(taken):
+                H[:, a] += (B[of].flatten(1).T @ c.phi[of]).view(self.C, self.h, -1).transpose(0, 1)
+                H[j, a, :, j] += c.D[of].T @ c.r[of]

@@ -1,23 +1,164 @@
-"""Networks of one shape side by side: their outputs and gradients by hand-derived formulas, all members at once."""
+"""MLPs of one shape, trained side by side by hand-derived gradients, and the same MLP as a torch module."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from landscape.choices.activations import ACTIVATIONS
 from landscape.config import TrainConfig
+from landscape.errors import lookup
 from landscape.models import networks
 from landscape.models.embedding_mlp.blocks import BLOCKS
-from landscape.models.embedding_mlp.model import MLP
-from landscape.models.embedding_mlp.tables import effective_rank, spectrum
+
+
+def singular_values(gram: Tensor) -> Tensor:
+    """Singular values (..., n), ascending, of matrices with these Gram matrices (..., n, n), as float64.
+
+    NaN for a Gram matrix that is not finite; 0 below 1.5e-8 sqrt(n) of the largest, where they are rounding.
+    """
+    is_bad = ~gram.isfinite().all(-1).all(-1)
+    squared: Tensor = torch.linalg.eigvalsh(gram.masked_fill(is_bad[..., None, None], 0.0))
+    return _roots(squared).masked_fill(is_bad[..., None], torch.nan)
+
+
+def spectrum(E: Tensor, W: Tensor) -> Tensor:
+    """Singular values (member, token), ascending, of the tables of E (member, token, d) and W (member, hidden, s d)."""
+    # One row a hidden unit and slot; their order changes no singular value.
+    W_k = W.double().reshape(len(W), -1, E.shape[2])
+    E = E.double()
+    return singular_values(E @ (W_k.mT @ W_k) @ E.mT)
+
+
+def effective_rank(sigma: Tensor) -> Tensor:
+    """exp of the entropy of singular values (..., n) as shares of their sum; NaN where all are 0.
+
+    Source: Roy and Vetterli, "The effective rank: a measure of effective dimensionality" (2007).
+    """
+    found: Tensor = torch.special.entr(sigma / sigma.sum(-1, keepdim=True)).sum(-1).exp()
+    return found
+
+
+def shrink(matrices: Tensor, by: Tensor) -> Tensor:
+    """argmin_X |X - Y|_F^2 / 2 + t |X|_* of each matrix Y (..., m, n): its singular values lowered by t, down to 0.
+
+    by: t >= 0 of each matrix, shape (...). Computed in float64 from the n x n Gram matrix; a singular value is right to
+    about 1e-16 sigma_max^2 / t. A matrix whose Gram matrix is not finite becomes NaN. Source: Cai, Candes and Shen,
+    "A singular value thresholding algorithm for matrix completion" (2010), theorem 2.1.
+    """
+    t = by[..., None]
+    return _rescaled(matrices, lambda sigma: torch.where(sigma > t, 1 - t / sigma, 0.0))
+
+
+def subgradient(matrices: Tensor) -> Tensor:
+    """U V^T of each matrix U S V^T (..., m, n), the subgradient of its nuclear norm that is least in norm.
+
+    Singular values below 1.5e-8 sqrt(n) of the largest count as 0. Computed as in `shrink`.
+    """
+    return _rescaled(matrices, lambda sigma: torch.where(sigma > 0, 1 / sigma, 0.0))
+
+
+def _rescaled(matrices: Tensor, factors: Callable[[Tensor], Tensor]) -> Tensor:
+    """The matrices with their singular values (..., n), ascending, multiplied by `factors` of them."""
+    Y = matrices.double()
+    gram = Y.mT @ Y
+    is_bad = ~gram.isfinite().all(-1).all(-1)
+    squared, right = torch.linalg.eigh(gram.masked_fill(is_bad[..., None, None], 0.0))
+    by = factors(_roots(squared)).masked_fill(is_bad[..., None], torch.nan)
+    found: Tensor = Y @ (right * by[..., None, :] @ right.mT)
+    return found.to(matrices)
+
+
+def _roots(squared: Tensor) -> Tensor:
+    """Singular values (..., n) from the eigenvalues of a Gram matrix in float64, ascending."""
+    least = squared.shape[-1] * torch.finfo(squared.dtype).eps * squared[..., -1:]
+    return squared.where(squared > least, 0.0).sqrt()
+
+
+class MLP(nn.Module):
+    """tokens (sample, slot) -> logits (sample, class); parameters named E, W, b1, V, b2 as in the files.
+
+    Tables are the network of one-hot tokens, W = [T_1^T ... T_s^T], which starts as the embedding network of the same
+    options and seed: T_k = E W_k^T. With --start folded so does the network of two tokens as that of four.
+    """
+
+    def __init__(self, config: TrainConfig) -> None:
+        super().__init__()
+        self.kind, self.activation = config.model, ACTIVATIONS[config.activation]
+        self.slots, vocabulary, p, h = config.slots, config.num_tokens, config.classes, config.hidden
+        generator = torch.Generator().manual_seed(config.seed)
+        dtype = getattr(torch, config.dtype)
+
+        def uniform(*shape: int, fan_in: int) -> nn.Parameter:
+            # Drawn in float64 whatever the precision, so that both precisions start at the same point.
+            draw = torch.rand(*shape, generator=generator, dtype=torch.float64)
+            return nn.Parameter(((2 * draw - 1) / math.sqrt(fan_in)).to(dtype))
+
+        d = config.embed_dim
+        width = lookup({"embedding": d, "tables": d, "onehot": vocabulary, "scalar": 1}, "model", config.model)
+        if config.model in ("embedding", "tables"):
+            normal = torch.randn(vocabulary, width, generator=generator, dtype=torch.float64)
+            E = (normal * config.init_scale_E).to(dtype)
+        if config.model == "embedding":
+            self.E = nn.Parameter(E)
+        fan_in = self.slots * width
+        self.W = uniform(h, fan_in, fan_in=fan_in)
+        with torch.no_grad():
+            self.W.mul_(config.init_scale_W)
+        if config.model == "tables":
+            W_k = self.W.detach().double().view(h, self.slots, d)
+            self.W = nn.Parameter((W_k @ E.double().T).to(dtype).flatten(1))
+        self.b1 = uniform(h, fan_in=fan_in) if config.bias else None
+        self.V = uniform(p, h, fan_in=h)
+        self.b2 = uniform(p, fan_in=h) if config.bias else None
+        if config.start == "folded":
+            self._fold(MLP(dataclasses.replace(config, tokens=4, start="own")))
+        if config.is_frozen(config.freeze, 0):
+            getattr(self, config.freeze).requires_grad_(False)
+
+    @torch.no_grad()
+    def _fold(self, four: MLP) -> None:
+        """Take the place of a network of four tokens, with what its two constant ones add in b1."""
+        p, W_k = len(self.V), four.W.view(len(four.W), four.slots, -1)
+        operands, constants = (0, 2), {1: p, 3: p + 1}
+        self.E.copy_(four.E[:p])
+        self.W.copy_(W_k[:, operands].flatten(1))
+        added = [W_k[:, k].double() @ four.E[token].double() for k, token in constants.items()]
+        assert self.b1 is not None
+        assert four.b1 is not None
+        self.b1.copy_(four.b1.double() + sum(added))
+        self.V.copy_(four.V)
+        assert self.b2 is not None
+        assert four.b2 is not None
+        self.b2.copy_(four.b2)
+
+    def tables(self) -> Tensor:
+        """T_k = E W_k^T, shape (slot, token, hidden): the first layer of every possible input token."""
+        W = self.W.view(len(self.W), self.slots, -1)
+        if self.kind == "embedding":
+            tables: Tensor = torch.einsum("td,hkd->kth", self.E, W)
+            return tables
+        return W.permute(1, 2, 0)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        if self.kind == "scalar":
+            pre = tokens.to(self.W.dtype) @ self.W.T
+        else:
+            tables = self.tables()
+            pre = nn.functional.embedding(tokens[:, 0], tables[0])
+            for k in range(1, self.slots):
+                pre = pre + nn.functional.embedding(tokens[:, k], tables[k])
+        if self.b1 is not None:
+            pre = pre + self.b1
+        return nn.functional.linear(self.activation(pre), self.V, self.b2)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,32 +1,148 @@
-"""The embedding-coupled MLP of a grokking run as a problem, with all that is derived by hand for it."""
+"""The embedding MLP as a problem: its blocks, exact results, bounds, and the same model in plain PyTorch."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from landscape.choices.activations import ACTIVATIONS
 from landscape.config import TrainConfig
 from landscape.curvature.deflation import Directions, Spanned
 from landscape.curvature.operators import Block
-from landscape.models.embedding_mlp.blocks import BALANCED, BLOCKS, DEFAULT_BLOCKS, PAIRS, PARTS
-from landscape.models.embedding_mlp.bounds import saddle_bound
-from landscape.models.embedding_mlp.closed_form import ClosedForm
-from landscape.models.embedding_mlp.dense import EmbeddingMLP
-from landscape.models.embedding_mlp.dense_tables import TableMLP
-from landscape.models.embedding_mlp.fields import PARAMETERS
-from landscape.models.embedding_mlp.first_layer import Tables
-from landscape.models.embedding_mlp.gauge import GaugeTangent, SoftmaxShift, Together, Unseen
-from landscape.models.embedding_mlp.model import MLP
-from landscape.models.embedding_mlp.plain import mean_cross_entropy, plain_model
-from landscape.models.embedding_mlp.products import EmbeddingHessian, Passes
-from landscape.models.embedding_mlp.starts import low_end
+from landscape.models.embedding_mlp.blocks import BALANCED, BLOCKS, DEFAULT_BLOCKS, PAIRS, PARAMETERS, PARTS
+from landscape.models.embedding_mlp.closed_form import ClosedForm, EmbeddingMLP, TableMLP
+from landscape.models.embedding_mlp.gauge import GaugeTangent, SoftmaxShift, Together, Unseen, unseen_inputs
+from landscape.models.embedding_mlp.networks import MLP
+from landscape.models.embedding_mlp.products import EmbeddingHessian, Factors, Passes, Tables
 from landscape.models.problem import Arrays, ParameterSpec, Plain, shapes_of
 from landscape.models.rows import located
 from landscape.models.trained import TrainedProblem
+
+
+@dataclasses.dataclass(frozen=True)
+class SaddleBound:
+    """lambda_min(H_[E,W]) >= -sigma_max(G) and saddle index <= d * rank(G) (F14)."""
+
+    sigma_max: float
+    rank_bound: int
+
+
+def saddle_bound(G: Tensor, embed_dim: int) -> SaddleBound:
+    """The bound from G = [dL/dT_1^T; ...; dL/dT_s^T], shape (s h, token), for piecewise-linear activations."""
+    sigma = torch.linalg.svdvals(G)
+    threshold = max(G.shape) * torch.finfo(G.dtype).eps * sigma[0]
+    return SaddleBound(float(sigma[0]), embed_dim * int((sigma > threshold).sum()))
+
+
+def plain_model(
+    train: TrainConfig, parameters: Mapping[str, NDArray[Any]], device: torch.device
+) -> tuple[nn.Module, dict[str, Tensor]]:
+    """The network as its users write it, in float64: input layer, flatten, Linear, activation, Linear."""
+
+    class Input(nn.Module):
+        def forward(self, tokens: Tensor) -> Tensor:
+            if train.model == "scalar":
+                return tokens.double()
+            return nn.functional.one_hot(tokens, train.num_tokens).double()
+
+    class Activation(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return ACTIVATIONS[train.activation](x)
+
+    tensors = {n: torch.from_numpy(a).double() for n, a in parameters.items()}
+    named: dict[str, Tensor] = {}
+    first: nn.Module = Input()
+    if train.model == "embedding":
+        first = nn.Embedding(train.num_tokens, train.embed_dim, dtype=torch.float64)
+        named["E"] = first.weight
+    hidden, inputs = tensors["W"].shape
+    layers = [
+        nn.Linear(inputs, hidden, bias=train.bias, dtype=torch.float64),
+        nn.Linear(hidden, len(tensors["V"]), bias=train.bias, dtype=torch.float64),
+    ]
+    for layer, weight, bias in zip(layers, ("W", "V"), ("b1", "b2"), strict=True):
+        named[weight] = layer.weight
+        if train.bias:
+            named[bias] = layer.bias
+    with torch.no_grad():
+        for name, parameter in named.items():
+            parameter.copy_(tensors[name])
+    return nn.Sequential(first, nn.Flatten(), layers[0], Activation(), layers[1]).to(device), named
+
+
+def mean_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """z_t - z_y + log(1 + sum of exp(z_c - z_t)), t the likeliest class: log_softmax has no digits left at low loss."""
+    labels, top = labels[:, None], logits.argmax(1, keepdim=True)
+    others = (logits - logits.gather(1, top)).scatter(1, top, -torch.inf)
+    missed = others.gather(1, labels).masked_fill(labels == top, 0.0)
+    return (others.exp().sum(1).log1p() - missed[:, 0]).mean()
+
+
+_AT_ONCE = 16
+
+
+def low_end(op: EmbeddingHessian, k: int) -> tuple[Tensor | None, int]:
+    """Vectors (n, m) near the k lowest eigenvectors of a diagonal block, and the products they took.
+
+    E,W: Ritz vectors in the lowest eigenspaces of K0 (F14). W: directions orthogonal to all samples. V: the softmax
+    shift (F9). None for other blocks.
+    """
+    at, count = op.passes, max(24, 2 * k)
+    match op.rows:
+        case ["E", "W"]:
+            return _coupled(op, count)
+        case ["W"]:
+            found = _unseen(at, count)
+        case ["V"]:
+            found = torch.eye(at.h).to(at.V)[:, :count].expand(len(at.V), at.h, -1) / len(at.V) ** 0.5
+        case _:
+            return None, 0
+    m = found.shape[-1]
+    return (found.reshape(-1, m) if m else None), 0
+
+
+def _coupled(op: EmbeddingHessian, count: int) -> tuple[Tensor, int]:
+    """Ritz vectors in the span of (-v a^T, u_k a^T) / sqrt 2 over all a, for leading singular pairs (u, v) of G.
+
+    Whole eigenspaces are used: a search would have to find any omitted direction within its cluster.
+    """
+    at, layer = op.passes, op.passes.layer
+    assert isinstance(layer, Factors)
+    E, d = layer.E, layer.d
+    U, sigma, v = torch.linalg.svd(at.table_gradient(), full_matrices=False)
+    rank = min(4, int((sigma >= sigma[0] / 2).sum()))
+    u, v = U[:, :rank].reshape(at.slots, at.h, rank) / 2**0.5, v[:rank] / 2**0.5
+
+    def lift(a: Tensor) -> Tensor:
+        m = a.shape[2]
+        dE, dW = -torch.einsum("rt,rdm->tdm", v, a), torch.einsum("khr,rdm->hkdm", u, a)
+        return torch.cat([dE.reshape(-1, m), dW.reshape(-1, m)])
+
+    def lower(x: Tensor) -> Tensor:
+        dE, dW = x[: E.numel()].view(*E.shape, -1), x[E.numel() :].view(at.h, at.slots, d, -1)
+        return torch.einsum("khr,hkdm->rdm", u, dW) - torch.einsum("rt,tdm->rdm", v, dE)
+
+    size = rank * d
+    units = torch.eye(size).to(E).view(rank, d, size)
+    T = torch.cat([lower(op @ lift(some)).flatten(0, 1) for some in units.split(_AT_ONCE, dim=2)], dim=1)
+    S = torch.linalg.eigh((T + T.T) / 2)[1][:, :count]
+    return lift(S.reshape(rank, d, -1)), size
+
+
+def _unseen(at: Passes, count: int) -> Tensor:
+    """e_j b^T for directions b of the first layer's input that are orthogonal to all samples."""
+    z = at.layer.inputs(at.tokens)
+    unseen = unseen_inputs(z)
+    count = min(count, at.h * unseen.shape[1])
+    W, m = z.new_zeros(*at.params["W"].shape, count), torch.arange(count, device=z.device)
+    W[m % at.h, :, m] = unseen.T[m // at.h]
+    return W
 
 
 class EmbeddingMLPProblem(TrainedProblem):

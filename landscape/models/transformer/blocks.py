@@ -1,11 +1,76 @@
-"""The blocks of a Transformer, the pairs among them, and on which parameters the mass of eigenvectors is reported."""
+"""Parameters, blocks, pairs and colours of a Transformer, as files, commands and figures name them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from landscape.config import TrainConfig
+from landscape.files.schema import PARAM, Field
 from landscape.models.problem import joint
-from landscape.models.transformer.fields import BIASES, NORMS
+
+_MATRICES = {
+    "Q": (("head_row", "embed"), "queries"),
+    "K": (("head_row", "embed"), "keys"),
+    "V": (("head_row", "embed"), "values"),
+    "O": (("embed", "head_row"), "outputs of the heads"),
+    "mlp_in": (("hidden", "embed"), "first linear layer"),
+    "b_in": (("hidden",), "bias of the first linear layer"),
+    "mlp_out": (("embed", "hidden"), "second linear layer"),
+    "b_out": (("embed",), "bias of the second linear layer"),
+    "norm_1": (("embed",), "scale of the LayerNorm of the attention"),
+    "shift_1": (("embed",), "shift of the LayerNorm of the attention"),
+    "norm_2": (("embed",), "scale of the LayerNorm of the MLP"),
+    "shift_2": (("embed",), "shift of the LayerNorm of the MLP"),
+}
+"""Axes and meaning of what each layer has one of; row head * head_dim + i of a head_row belongs to that head."""
+BIASES = ("b_in", "b_out")
+NORMS = ("norm_1", "shift_1", "norm_2", "shift_2")
+
+
+def parameters(config: TrainConfig) -> tuple[Field, ...]:
+    """The parameters of a run's model in the order of block `all`, those of layer l named such as Q.l."""
+    missing = {*(() if config.bias else BIASES), *(NORMS if config.norm == "none" else ())}
+    found = [_field("E", ("token", "embed"), "embedding matrix")]
+    if config.positions == "learned":
+        found.append(_field("P", ("slot", "embed"), "embedding of the positions"))
+    for layer in range(config.layers):
+        for name, (dims, meaning) in _MATRICES.items():
+            if name not in missing:
+                found.append(_field(f"{name}.{layer}", dims, f"{meaning}, layer {layer}"))
+    if config.norm == "pre":
+        found.append(_field("norm", ("embed",), "scale of the last LayerNorm"))
+        found.append(_field("shift", ("embed",), "shift of the last LayerNorm"))
+    if not config.tied:
+        found.append(_field("U", ("class", "embed"), "unembedding matrix"))
+    return tuple(found)
+
+
+def lengths(config: TrainConfig) -> dict[str, int]:
+    """Lengths of the axes that only a Transformer has."""
+    return {"head_row": config.embed_dim}
+
+
+def _field(name: str, dims: tuple[str, ...], meaning: str) -> Field:
+    return Field(name, dims, PARAM, meaning, needs=name)
+
+
+LOOKS = {
+    "P": (6, "s", 3.0),
+    "Q": (1, "^", 3.0),
+    "K": (3, "v", 3.0),
+    "O": (5, "<", 3.0),
+    "mlp_in": (2, ">", 3.0),
+    "mlp_out": (9, "p", 3.0),
+    "U": (8, "D", 3.0),
+    "E,Q,K": (0, "*", 4.0),
+    "Q,K": (3, "s", 3.0),
+    "V,O": (4, "h", 3.5),
+    "mlp_in,mlp_out": (2, "X", 3.5),
+    "E,U": (1, "d", 3.5),
+    "E,mlp_in": (9, "8", 3.5),
+}
+"""Palette colour, marker and marker size by block: one colour each for single blocks, and for pairs."""
+
 
 MATRICES = ("E", "P", "Q", "K", "V", "O", "mlp_in", "mlp_out", "U")
 PAIRS = (("E", "Q,K"), ("Q", "K"), ("V", "O"), ("mlp_in", "mlp_out"), ("E", "U"), ("E", "mlp_in"))

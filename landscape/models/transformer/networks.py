@@ -15,7 +15,7 @@ from landscape.config import TrainConfig
 from landscape.curvature.losses import cross_entropy
 from landscape.curvature.objective import gradients
 from landscape.models import networks
-from landscape.models.transformer.fields import parameters as declared
+from landscape.models.transformer.blocks import parameters as declared
 from landscape.models.transformer.model import Transformer
 
 

@@ -8,13 +8,11 @@ import torch
 from torch import Tensor
 
 from landscape.config import TrainConfig
-from landscape.models.embedding_mlp.plain import mean_cross_entropy
+from landscape.models.embedding_mlp.problem import mean_cross_entropy
 from landscape.models.problem import Arrays, ParameterSpec, Plain
 from landscape.models.trained import TrainedProblem
-from landscape.models.transformer.blocks import DEFAULT_BLOCKS, blocks_of, pairs_of, parts_of
-from landscape.models.transformer.fields import parameters
-from landscape.models.transformer.model import Transformer
-from landscape.models.transformer.plain import plain_model
+from landscape.models.transformer.blocks import DEFAULT_BLOCKS, blocks_of, pairs_of, parameters, parts_of
+from landscape.models.transformer.model import Transformer, plain_model
 from landscape.models.transformer.structure import TransformerStructure
 
 
