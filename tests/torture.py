@@ -36,8 +36,8 @@ files that differ from the undisturbed one after resuming, or leave other files 
   change. At the end no lock or temporary file may be left, and analyses, searches and sweeps must equal undisturbed
   ones bit for bit. *Tried* counts commands; sequences: {sequences}.
 * Power failure: any subset of the writes since the last sync reaches the disk, each whole or cut.
-* Fuzzing: random changes to valid files, read in a separate process (Hypothesis), and coverage-guided changes of bytes
-  (atheris); *wrong* counts crashes, hangs, undocumented errors, and changed numbers that were returned.
+* Fuzzing: random changes to the objects of valid files, read in a separate process (Hypothesis); *wrong* counts
+  crashes, hangs, undocumented errors, and changed numbers that were returned.
 
 | fault | tried | acknowledged | lost | torn | wrong |
 |---|---:|---:|---:|---:|---:|
@@ -90,7 +90,6 @@ def main() -> int:
     print(said, file=sys.stderr)
     examples, harmful = map(int, found.groups())
     tallies.append(faults.Tally(f"fuzzing of the readers, {args.fuzz / 60:.0f} minutes", examples, wrong=harmful))
-    tallies.append(guided_fuzzing(script, args.fuzz // 2))
     for tally in tallies:
         print(tally)
     rows = "\n".join(
@@ -109,23 +108,6 @@ def main() -> int:
         encoding="utf-8",
     )
     return 1 if any(any(t.harm) for t in tallies) else 0
-
-
-def guided_fuzzing(script: Path, seconds: int) -> faults.Tally:
-    """Fuzzing by coverage in processes of a minute: atheris keeps memory that it counts against the reader."""
-    tally = faults.Tally(f"fuzzing guided by coverage, {seconds / 60:.0f} minutes")
-    with tempfile.TemporaryDirectory() as corpus:
-        for start in range(0, seconds, 60):
-            length = min(60, seconds - start)
-            command = [sys.executable, script, "--guided", "--seconds", str(length), "--corpus", corpus]
-            done = subprocess.run(command, stderr=subprocess.PIPE, text=True)
-            runs = re.findall(r"^#(\d+)\s", done.stderr, re.MULTILINE)
-            assert runs, done.stderr
-            tally.tried += int(runs[-1])
-            if done.returncode:
-                tally.wrong += 1
-                print(done.stderr, file=sys.stderr)
-    return tally
 
 
 if __name__ == "__main__":

@@ -15,12 +15,12 @@ import pytest
 import torch
 from conftest import TINY
 from helpers.commands import Refusal
+from landscape.files.disk import Disk, TableWriter
 
 import landscape
 from landscape.cli import main as cli
 from landscape.config import PRESETS, TrainConfig, preset, to_json
 from landscape.files import schema
-from landscape.files.disk import Disk, TableWriter
 from landscape.files.files import open_file
 from landscape.files.hessians import HessianReader
 from landscape.files.runs import RunReader
