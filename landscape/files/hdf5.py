@@ -124,6 +124,12 @@ def new_hdf5(path: Path, kind: str, attrs: Mapping[str, Any]) -> Iterator[h5py.F
     Its bytes are written by Python, which reports every failure of a disk.
     """
     attrs = {**attrs, "schema": kind, "schema_version": schema.VERSION}
+    for name, value in attrs.items():
+        if isinstance(value, str) and len(value) > TEXT:
+            raise FileError(
+                f"the attribute {name} would have {len(value):,} letters; at most {TEXT:,} are read",
+                "choose other options, or shorter ones",
+            )
     with path.open("w+b", buffering=0) as raw, h5py.File(raw, "w", libver=("earliest", "v108")) as file:
         file.attrs.update({**attrs, "attrs_crc32": attributes_crc32(attrs)})
         yield file

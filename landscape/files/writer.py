@@ -27,7 +27,7 @@ from landscape.errors import ConfigError, FileError
 from landscape.files import schema
 from landscape.files.files import require_writable
 from landscape.files.groups import add_dataset, add_scale, describe_axis
-from landscape.files.hdf5 import new_hdf5, open_hdf5, root_attributes
+from landscape.files.hdf5 import new_hdf5
 from landscape.files.rows import BLOCK, ROWS, Array, Arrays, RunTables, arrays_crc32, checksums
 from landscape.files.writing import cannot_write, require_free, reserve, temporary_file
 
@@ -271,8 +271,6 @@ def new_run(
                     if (places := _create(file, table, rows, scales, (arrays or {}).get(table.group, {})))
                 }
             reserve(temporary, temporary.stat().st_size)
-            with open_hdf5(temporary, schema.RUN) as file:
-                root_attributes(temporary, file)
             writer = Writer(temporary, places)
             failing.callback(writer.close)
             yield writer
