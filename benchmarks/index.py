@@ -12,8 +12,8 @@ from benchmarks.dense import NETS, closed_form
 from benchmarks.harness import Line, Numbers, Part, alternate, main
 from benchmarks.peers import case
 from landscape import Inertia, MatrixOperator, saddle_index
+from landscape.curvature.eigsh import operator_norm
 from landscape.curvature.inertia import TAU_DENSE, certified
-from landscape.curvature.lanczos import operator_norm
 
 STEP, TARGET = 150, 4.0
 

@@ -14,24 +14,24 @@ if TYPE_CHECKING:
     from landscape.config import TrainConfig as TrainConfig
     from landscape.config import preset as preset
     from landscape.curvature.coupling import CouplingResult as CouplingResult
+    from landscape.curvature.coupling import Excess as Excess
     from landscape.curvature.coupling import coupling as coupling
+    from landscape.curvature.coupling import excess_index as excess_index
     from landscape.curvature.coupling import principal_angles as principal_angles
     from landscape.curvature.critical import CriticalPoint as CriticalPoint
     from landscape.curvature.critical import find_critical_point as find_critical_point
-    from landscape.curvature.deflation import Deflated as Deflated
     from landscape.curvature.density import SpectralDensity as SpectralDensity
     from landscape.curvature.density import jensen_shannon as jensen_shannon
     from landscape.curvature.density import spectral_density as spectral_density
-    from landscape.curvature.excess import Excess as Excess
-    from landscape.curvature.excess import excess_index as excess_index
-    from landscape.curvature.heads import linear_cross_entropy as linear_cross_entropy
+    from landscape.curvature.eigsh import EigenResult as EigenResult
+    from landscape.curvature.eigsh import eigsh as eigsh
     from landscape.curvature.inertia import Inertia as Inertia
     from landscape.curvature.inertia import saddle_index as saddle_index
-    from landscape.curvature.lanczos import EigenResult as EigenResult
-    from landscape.curvature.lanczos import eigsh as eigsh
     from landscape.curvature.losses import cross_entropy as cross_entropy
+    from landscape.curvature.losses import linear_cross_entropy as linear_cross_entropy
     from landscape.curvature.losses import mse as mse
     from landscape.curvature.objective import Objective as Objective
+    from landscape.curvature.operators import Deflated as Deflated
     from landscape.curvature.operators import HessianOperator as HessianOperator
     from landscape.curvature.operators import MatrixOperator as MatrixOperator
     from landscape.curvature.operators import product_error as product_error
@@ -82,15 +82,12 @@ _NAMES = {
     "files.runs": "RunReader",
     "files.hessians": "HessianReader",
     "curvature.objective": "Objective",
-    "curvature.losses": "cross_entropy mse",
-    "curvature.operators": "HessianOperator MatrixOperator product_error",
-    "curvature.lanczos": "eigsh EigenResult",
-    "curvature.heads": "linear_cross_entropy",
+    "curvature.losses": "cross_entropy mse linear_cross_entropy",
+    "curvature.operators": "HessianOperator MatrixOperator Deflated product_error",
+    "curvature.eigsh": "eigsh EigenResult",
     "curvature.density": "spectral_density SpectralDensity jensen_shannon",
     "curvature.inertia": "saddle_index Inertia",
-    "curvature.coupling": "coupling CouplingResult principal_angles",
-    "curvature.excess": "excess_index Excess",
-    "curvature.deflation": "Deflated",
+    "curvature.coupling": "coupling CouplingResult principal_angles excess_index Excess",
     "models.embedding_mlp.gauge": "GaugeTangent SoftmaxShift",
     "models.module": "ModuleProblem",
     "curvature.critical": "find_critical_point CriticalPoint",

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from landscape.curvature.lanczos import eigsh
+from landscape.curvature.eigsh import eigsh
 from landscape.curvature.objective import Objective, Parameters, differentiable, gradients
 from landscape.errors import ArgumentError
 

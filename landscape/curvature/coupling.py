@@ -1,4 +1,4 @@
-"""The coupling of two parameter blocks: coupling ratios (F0), coupling strength, masses, angles."""
+"""How two blocks are coupled: ratios, strengths, the index of the joint block, and the excess over both."""
 
 from __future__ import annotations
 
@@ -11,11 +11,22 @@ import torch
 from torch import Tensor
 
 from landscape.curvature.arguments import require_count, require_pair, require_tensor, require_vectors
-from landscape.curvature.inertia import FAILURE, TAU_DENSE, TAU_LANCZOS, absolute
-from landscape.curvature.lanczos import Method, eigsh, is_dense, operator_norm
+from landscape.curvature.density import quadrature
+from landscape.curvature.eigsh import (
+    Cholesky,
+    ConjugateGradients,
+    Method,
+    Solver,
+    eigsh,
+    is_dense,
+    operator_norm,
+    unseen,
+)
+from landscape.curvature.inertia import FAILURE, TAU_DENSE, TAU_LANCZOS, Inertia, absolute, bracketed, certified
 from landscape.curvature.operators import (
     MEASURED,
     PROBES,
+    LinearMap,
     MatrixOperator,
     Operator,
     Product,
@@ -25,12 +36,158 @@ from landscape.curvature.operators import (
     product_error,
     written_out,
 )
-from landscape.curvature.pencil import leading_ratios, upper_bounds, whitened
-from landscape.curvature.solve import Cholesky, ConjugateGradients, Solver
-from landscape.curvature.sound import require_finite
-from landscape.curvature.vectors import Array, gaussian, probe_bound, to_array
+from landscape.curvature.vectors import Array, gaussian, probe_bound, require_finite, seeded, to_array
 from landscape.errors import ArgumentError, NumericsError
-from landscape.results import Curve
+from landscape.results import Curve, Interval
+
+Blocks = tuple[Cholesky, Operator, Cholesky]
+INNER_TOL = 0.2
+"""Relative residual of the inner solves: they only steer the search, and enter the error bars.
+
+More exact ones find less for the same number of products.
+"""
+_GUARD = 2
+_SMALL = 1e-6
+"""Ratios below this share of the largest are found to its precision."""
+
+
+def leading_ratios(
+    A: Solver, B: Operator, C: Solver, k: int, tol: float, seed: int, max_products: int, v0: Tensor | None
+) -> tuple[Array, Array, Tensor, int]:
+    """The k largest singular values of A^(-1/2) B C^(-1/2), their errors, right vectors, and the products spent.
+
+    Rayleigh-Ritz on orthonormal bases U and V with the Gram matrices that their products show, so that every value is
+    at most the true one; they grow by A^(-1) and C^(-1) applied to the residuals r_1 = B v - kappa A u and
+    r_2 = B^T u - kappa C v. Each value is within sqrt((|r_1|^2 in A^(-1) + |r_2|^2 in C^(-1)) / 2) of a true one. That
+    norm is bounded through the inner residuals, for A and C above their floors: proved by a factorisation, or else the
+    shift, as where the blocks are semidefinite. All this holds for exact products: for their errors and rounding see
+    `coupling`. v0: joint vectors (m + n, j) whose parts the bases begin with.
+    """
+    transposed = B.T
+    k = min(k, *B.shape)
+    width = min(k + _GUARD, *B.shape)
+    generator = seeded(seed)
+    random = gaussian(B.shape[1], width, generator).to(B.device, B.dtype)
+    first, second = (random.new_zeros(n, 0) for n in B.shape) if v0 is None else v0.split(list(B.shape))
+    U, V = _Basis(A, first), _Basis(C, second)
+    V.grow(random)
+    BV = B @ V.vectors
+    U.grow(A.solve(BV[:, -width:], INNER_TOL)[0])
+    # For a coupling of low rank the other ratios are zeros, found like the rest.
+    U.grow(gaussian(B.shape[0], max(width - U.vectors.shape[1], 0), generator).to(V.vectors))
+    coupled = V.vectors.shape[1]
+    while True:
+        white_u, white_v = U.whitening(), V.whitening()
+        left, kappa, right = torch.linalg.svd(white_u.T @ (U.vectors.T @ BV) @ white_v, full_matrices=False)
+        count = min(width, len(kappa))
+        kappa = kappa[:count]
+        u, v = white_u @ left[:, :count], white_v @ right[:count].T
+        r_1 = BV @ v - kappa * (U.images @ u)
+        r_2 = transposed @ (U.vectors @ u) - kappa * (V.images @ v)
+        coupled += count
+        squared, corrections = torch.zeros_like(kappa), []
+        for solver, residual in ((A, r_1), (C, r_2)):
+            w, left_over = solver.solve(residual, INNER_TOL)
+            squared += ((residual * w).sum(0) + left_over.square() / solver.floor) / 2
+            corrections.append(w)
+        errors = squared.clamp(min=0).sqrt()
+        open_ = torch.nonzero(errors > tol * kappa.clamp(min=_SMALL * float(kappa[0])))[:, 0]
+        products = coupled + A.num_products + C.num_products
+        vectors = V.vectors @ v
+        done = not bool((open_ < k).any()) or products >= max_products
+        if done or U.grow(corrections[0][:, open_]) + V.grow(corrections[1][:, open_]) == 0:
+            return to_array(kappa[:k]), to_array(errors[:k]), vectors, products
+        fresh = V.vectors[:, BV.shape[1] :]
+        BV = torch.cat([BV, B @ fresh], dim=1)
+        coupled += fresh.shape[1]
+
+
+def whitened(A: Cholesky, B: Operator, C: Cholesky) -> Product:
+    """K = L_1^(-1) B L_2^(-T) of two factorised blocks, whose singular values are the coupling ratios."""
+
+    def apply(vectors: Tensor) -> Tensor:
+        right = torch.linalg.solve_triangular(C.factor.mT, vectors, upper=True)
+        found: Tensor = torch.linalg.solve_triangular(A.factor, B @ right, upper=False)
+        return found
+
+    return Product(apply, B.shape, B.dtype, B.device)
+
+
+def upper_bounds(
+    blocks: Blocks, vectors: Tensor, ratios: Array, tol: float, failure: float, seed: int, max_products: int
+) -> tuple[Array | None, int]:
+    """Upper bounds of the leading ratios, except with probability `failure`, and the products spent.
+
+    vectors: right vectors found, of which Q = L_2^T vectors is a basis. A random Lanczos run shows |K y| <= s for unit
+    y orthogonal to Q, with s just above the last ratio found (Kuczynski & Wozniakowski 1992); None if it does not.
+    Then as many squares of ratios exceed mu > s^2 as eigenvalues of T + R^T R / (mu - s^2) do, at most, with
+    T = Q^T K^T K Q and R = (1 - Q Q^T) K^T K Q (Haynsworth).
+    """
+    A, B, C = blocks
+    K, transposed = whitened(A, B, C), whitened(C, B.T, A)
+    Q = torch.linalg.qr(C.factor.mT @ vectors)[0]
+    minus_gram = Product.square(lambda y: -(transposed @ (K @ y)), K.shape[1], K)
+    s = max((1 + tol) * float(ratios[-1]), _SMALL * float(ratios[0])) ** 2
+    apart = 10 * coupling_error(K, transposed, seed)
+    products = MEASURED + PROBES
+    is_shown, steps = unseen(minus_gram, Q, s, failure, (max_products - 2 * Q.shape[1] - products) // 2, seed)
+    products += 2 * steps
+    if not is_shown:
+        return None, products
+    image = -(minus_gram @ Q)
+    T = Q.T @ image
+    R = image - Q @ T
+    T, squared = (to_array((X + X.T) / 2) for X in (T, R.T @ R))
+    rounding = 10 * len(Q) ** 0.5 * torch.finfo(Q.dtype).eps * float(ratios[0]) ** 2
+    theta, reach = np.linalg.eigvalsh(T)[::-1], float(np.linalg.eigvalsh(squared)[-1].clip(0)) ** 0.5
+    found = np.empty(len(ratios))
+    for i in range(len(ratios)):
+        low = max(theta[i], s)
+        high = low + reach
+        for _ in range(50):
+            middle = (low + high) / 2
+            more = middle > s and (np.linalg.eigvalsh(T + squared / (middle - s)) > middle).sum() <= i
+            low, high = (low, middle) if more else (middle, high)
+        found[i] = (high + rounding) ** 0.5 + apart
+    return found, products + 2 * Q.shape[1]
+
+
+class _Basis:
+    """Orthonormal vectors and their images by a solver's operator.
+
+    Orthonormal in the plain inner product: there, rounding does not depend on how ill-conditioned the operator is, so
+    that no vector is taken for new twice.
+    """
+
+    def __init__(self, solver: Solver, start: Tensor) -> None:
+        self.solver = solver
+        self.vectors, self.images = start[:, :0], start[:, :0]
+        self.grow(start)
+
+    def grow(self, x: Tensor) -> int:
+        """Add what of x is new beyond rounding; returns how many vectors that is."""
+        new = torch.finfo(x.dtype).eps ** 0.5
+        x = x[:, x.norm(dim=0) > 0]
+        for _ in range(3):
+            x = x / x.norm(dim=0)
+            x = x - self.vectors @ (self.vectors.T @ x)
+            left, s, right = torch.linalg.svd(x, full_matrices=False)
+            # The nearest orthonormal columns: of equal singular values, rounding alone would choose the vectors.
+            x = left @ right if (s > new).all() else left[:, s > new]
+        self.vectors = torch.cat([self.vectors, x], dim=1)
+        self.images = torch.cat([self.images, self.solver @ x], dim=1)
+        return x.shape[1]
+
+    def whitening(self) -> Tensor:
+        """W with W^T G W = 1 for the Gram matrix G of the vectors in the operator's inner product.
+
+        Eigenvalues of G below the operator's floor are rounding; to raise them to it is true, and lowers the ratios.
+        """
+        gram = self.vectors.T @ self.images
+        s, R = torch.linalg.eigh((gram + gram.T) / 2)
+        white: Tensor = R / s.clamp(min=self.solver.floor).sqrt()
+        return white
+
 
 _PROBES = 4
 _LARGE = 512
@@ -287,3 +444,108 @@ def principal_angles(vectors: Tensor, sizes: Sequence[int]) -> Array:
         cosines[i, : len(s)] = s
     angles: Array = np.arccos(cosines.clip(0, 1))
     return angles
+
+
+_LEVELS = ("vanished", "estimated", "bracketed", "certified")
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Excess(Interval):
+    """n_-(H_[1,2]) - n_-(H_11) - n_-(H_22), all of them counts below the same -tolerance.
+
+    lower <= excess index <= upper, but for failure_probability. level: that of the least known of the three indices.
+    estimate: from their stochastic counts, inside of estimate_low ... estimate_high with a probability of at least
+    85 %; NaN at level "certified".
+    """
+
+    interval = ("estimate", "lower", "upper")
+
+    lower: int
+    upper: int
+    level: str
+    failure_probability: float
+    tolerance: float
+    estimate: float = np.nan
+    estimate_low: float = np.nan
+    estimate_high: float = np.nan
+
+    @property
+    def index(self) -> int | None:
+        """The excess index, None where only a bracket is known."""
+        return self.lower if self.lower == self.upper else None
+
+
+def excess_index(
+    H_11: Operator,
+    H_12: Operator,
+    H_22: Operator,
+    abs_tau: float | None = None,
+    method: Method = "auto",
+    seed: int = 0,
+    max_hvps: int = 3000,
+) -> Excess:
+    """The excess index of two blocks, whatever the curvature of their own.
+
+    H_11 (m, m), H_12 (m, n), H_22 (n, n). abs_tau: tau itself; default 1e-8 (dense) or 1e-3 (matrix-free) of the
+    joint block's norm. dense (auto: up to 8000 rows in all): certified, by three L D L^T factorisations; lanczos:
+    brackets and estimates, by up to max_hvps products and some 640 for each of the three blocks. Raises
+    NumericsError if tau is not above the error of a block, ArgumentError for shapes that do not belong together.
+    """
+    require_pair(H_11, H_12, H_22, abs_tau)
+    require_count("max_hvps", max_hvps, 0)
+    m, n = H_12.shape
+    dense = is_dense(method, m + n)
+    blocks: list[LinearMap] = [joint(H_11, H_12, H_22), H_11, H_22]
+    if dense:
+        first, second, B = written_out(H_11), written_out(H_22), matrix_of(H_12)
+        whole = torch.cat([torch.cat([first.matrix, B], 1), torch.cat([B.T, second.matrix], 1)])
+        error = max(first.error, second.error) + coupling_error(H_12, H_12.T, seed)
+        blocks = [MatrixOperator(whole, error), first, second]
+    norms = [operator_norm(block, seed=seed) for block in blocks]
+    tolerance = abs_tau
+    if tolerance is None:
+        tolerance = (TAU_DENSE if dense else TAU_LANCZOS) * norms[0]
+    counted = []
+    for block, norm in zip(blocks, norms, strict=True):
+        if isinstance(block, MatrixOperator):
+            counted.append(certified(block.matrix, tolerance, norm, block.error, negative_only=True))
+        else:
+            eigen = eigsh(block, 10, method="lanczos", seed=seed, max_hvps=max_hvps)
+            rule = quadrature(block, seed=seed)
+            counted.append(bracketed(block, eigen, rule, seed=seed, max_products=max_hvps, tolerance=tolerance))
+    return combined(counted[0], counted[1], counted[2], (m, n))
+
+
+def combined(joint: Inertia, first: Inertia, second: Inertia, sizes: tuple[int, int]) -> Excess:
+    """The excess index from indices or brackets of them at one tolerance.
+
+    sizes: m and n. The bounds use, besides the brackets, that the joint block has at least the larger index of the two,
+    and at most that of either with all directions of the other (Cauchy; docs/curvature.md). Raises ArgumentError for
+    different tolerances.
+    """
+    tolerances = [found.tolerance for found in (joint, first, second) if found.upper > 0]
+    if tolerances and max(tolerances) > min(tolerances) * (1 + 1e-9):
+        raise ArgumentError(f"indices at tolerances {tolerances}", "count all three below the same -tau, absolute")
+    m, n = sizes
+    a, c = min(first.upper, joint.upper), min(second.upper, joint.upper)
+    lower = max(joint.lower, a, c) - a - c
+    a, c = first.lower, second.lower
+    upper = min(joint.upper - a - c, m - a, n - c)
+    level = min((found.level for found in (joint, first, second)), key=_LEVELS.index)
+    failure = min(1.0, sum(found.failure_probability for found in (joint, first, second)))
+    if level == "certified":
+        return Excess(lower, upper, level, failure, joint.tolerance)
+    (value, low, high), *parts = map(_estimated, (joint, first, second))
+    value -= sum(part[0] for part in parts)
+    low, high = low - sum(part[2] for part in parts), high - sum(part[1] for part in parts)
+    estimates = (float(np.clip(x, lower, upper)) for x in (value, low, high))
+    return Excess(lower, upper, level, failure, joint.tolerance, *estimates)
+
+
+def _estimated(found: Inertia) -> tuple[float, float, float]:
+    """An index with its interval: exact where it is known, else as it is estimated, or the bracket."""
+    if found.lower == found.upper:
+        return found.lower, found.lower, found.lower
+    if found.estimate is None:
+        return (found.lower + found.upper) / 2, found.lower, found.upper
+    return found.estimate.value, found.estimate.low, found.estimate.high

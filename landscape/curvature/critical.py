@@ -16,8 +16,7 @@ from landscape.curvature.krylov import Krylov, advance
 from landscape.curvature.objective import Objective, require_objective
 from landscape.curvature.operators import HessianOperator, LinearMap
 from landscape.curvature.rounding import rounding_change
-from landscape.curvature.spaces import VectorSpace
-from landscape.curvature.vectors import Array, gaussian
+from landscape.curvature.vectors import Array, VectorSpace, gaussian
 from landscape.results import Curve
 
 if TYPE_CHECKING:

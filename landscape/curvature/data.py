@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from landscape.curvature.arguments import require_count
-from landscape.curvature.checks import blaming, is_finite
+from landscape.curvature.checks import WHOLE, blaming, is_finite
 from landscape.curvature.modules import in_precision
 from landscape.curvature.part import Part, taken
 from landscape.devices import free_memory
@@ -156,7 +156,8 @@ class Batches:
         batch = self._read(i)
         if at is not None:
             _require_rows(batch, self.sizes[i], "cut into chunks")
-            batch = mapped(lambda t: t[at], batch)
+            with blaming("a batch cannot be taken apart", WHOLE):
+                batch = mapped(lambda t: t[at], batch)
         return mapped(lambda t: t.to(self.device), batch)
 
     def _cuts(self, i: int) -> list[slice | None]:
@@ -197,6 +198,10 @@ def _other(what: str) -> ArgumentError:
 
 def _require_tensors(name: str, data: Any) -> list[Tensor]:
     found = tensors_of(data)
+    if any(leaf.is_nested for leaf in found):
+        raise ArgumentError(
+            f"{name} hold a nested tensor", "pad it, as by nested.to_padded_tensor(0.0), and give a mask"
+        )
     arrays = [leaf for leaf in _leaves(data) if hasattr(leaf, "__array__") and not isinstance(leaf, Tensor)]
     if arrays:
         raise ArgumentError(f"{name} hold {kind_of(arrays[0])}, not a tensor", "give torch.from_numpy(array)")
@@ -247,11 +252,24 @@ def size_of(batch: Batch) -> int:
 def checksum(tree: Any) -> int:
     """CRC-32 over the bytes of all tensors, their shapes and types."""
     crc = 0
-    for tensor in tensors_of(tree):
+    for tensor in itertools.chain.from_iterable(map(_dense_parts, tensors_of(tree))):
         raw = tensor.detach().contiguous().cpu()
         crc = zlib.crc32(f"{tuple(raw.shape)}{raw.dtype}".encode(), crc)
         crc = zlib.crc32(raw.reshape(-1).view(torch.uint8).numpy().data, crc) if raw.numel() else crc
     return crc
+
+
+def _dense_parts(tensor: Tensor) -> list[Tensor]:
+    """A tensor, or those that a sparse one consists of and its shape."""
+    if tensor.layout == torch.strided:
+        return [tensor]
+    shape = torch.tensor(tensor.shape)
+    if tensor.layout == torch.sparse_coo:
+        tensor = tensor.coalesce()
+        return [shape, tensor.indices(), tensor.values()]
+    by_row = tensor.layout in (torch.sparse_csr, torch.sparse_bsr)
+    ends = tensor.crow_indices() if by_row else tensor.ccol_indices()
+    return [shape, ends, tensor.col_indices() if by_row else tensor.row_indices(), tensor.values()]
 
 
 def sum_of(sums: Mapping[int, int]) -> str:
@@ -294,6 +312,9 @@ def _inside(tree: Any) -> Mapping[Any, Any] | None:
     if callable(getattr(tree, "keys", None)) and hasattr(tree, "__getitem__"):
         return {key: tree[key] for key in tree.keys()}  # noqa: SIM118
     held = getattr(tree, "__dict__", {})
+    if not held and dataclasses.is_dataclass(tree):
+        # Of one with slots.
+        held = {field.name: getattr(tree, field.name) for field in dataclasses.fields(tree)}
     has_tensors = (
         not isinstance(tree, type) and not callable(tree) and any(isinstance(v, Tensor) for v in held.values())
     )

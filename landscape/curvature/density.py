@@ -14,12 +14,10 @@ from landscape.curvature.arguments import (
     require_positive,
     require_symmetric,
 )
+from landscape.curvature.eigsh import Method, is_dense
 from landscape.curvature.krylov import Lanczos, advance
-from landscape.curvature.lanczos import Method, is_dense
 from landscape.curvature.operators import LinearMap, written_out
-from landscape.curvature.sound import Sound, require_range
-from landscape.curvature.spaces import space_of
-from landscape.curvature.vectors import Array, seeded, to_array
+from landscape.curvature.vectors import Array, Sound, require_range, seeded, space_of, to_array
 from landscape.errors import ArgumentError
 from landscape.results import Curve, Interval
 

@@ -1,21 +1,115 @@
-"""The saddle index with its tolerance, bracket and certification level (numerics.md, section 2)."""
+"""Counts of negative, zero and positive eigenvalues, with what makes them certain."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import math
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from landscape.curvature.arguments import require_count, require_positive, require_symmetric, require_whole
-from landscape.curvature.complement import GATHERED, index_bounds
 from landscape.curvature.density import Count, Quadrature, quadrature
-from landscape.curvature.lanczos import EigenResult, Method, eigsh, is_dense, operator_norm
-from landscape.curvature.ldl import ShiftedLDL
-from landscape.curvature.operators import MEASURED, UNDERFLOW, LinearMap, product_error, written_out
-from landscape.curvature.vectors import gaussian, probe_bound
+from landscape.curvature.eigsh import GATHERED, EigenResult, Method, eigsh, index_bounds, is_dense, operator_norm
+from landscape.curvature.operators import (
+    MEASURED,
+    UNDERFLOW,
+    Deflated,
+    LinearMap,
+    MatrixOperator,
+    Spanned,
+    product_error,
+    written_out,
+)
+from landscape.curvature.vectors import gaussian, probe_bound, to_array
 from landscape.errors import NumericsError
 from landscape.results import Interval
+
+_WIDTH = 64
+"""Columns of L whose interchanges are carried out one by one, before those of all later columns at once."""
+
+
+class ShiftedLDL:
+    """matrix = (H - s I) / scale as LAPACK factorises it (Bunch and Kaufman's pivots).
+
+    scale: a power of two near the largest entry, so that squares of solutions neither overflow nor underflow.
+    """
+
+    def __init__(self, H: Tensor, shift: float) -> None:
+        size = max(map(abs, map(float, H.aminmax()))) if len(H) else 0.0
+        self.scale = math.ldexp(1.0, math.frexp(size)[1] - 1) if 0 < size < math.inf else 1.0
+        self.matrix = H / self.scale
+        self.matrix.diagonal().sub_(shift / self.scale)
+        self._LD, self._pivots, _ = torch.linalg.ldl_factor_ex(self.matrix)
+
+    @functools.cached_property
+    def negative(self) -> int:
+        """Negative eigenvalues of D."""
+        diagonal, below, first = self._D
+        single = np.ones(len(diagonal), bool)
+        single[first] = single[first + 1] = False
+        pairs = np.stack([[diagonal[first], below[first]], [below[first], diagonal[first + 1]]]).transpose(2, 0, 1)
+        return int((diagonal[single] < 0).sum() + (np.linalg.eigvalsh(pairs) < 0).sum())
+
+    def solve(self, right: Tensor) -> Tensor:
+        """Solutions (n, m) of matrix X = right; not finite where a pivot is exactly singular."""
+        if self._LD.is_cuda:
+            solved: Tensor = torch.linalg.ldl_solve(self._LD, self._pivots, right.contiguous())
+            return solved
+        L, order, undo = self._ordered
+        half = torch.linalg.solve_triangular(L, right[order], upper=False, unitriangular=True)
+        diagonal, below, first = self._D
+        d, a, b, c = (
+            torch.from_numpy(part)[:, None].to(half)
+            for part in (diagonal, diagonal[first], below[first], diagonal[first + 1])
+        )
+        pair = torch.from_numpy(first)
+        # Scaled by b, which is the largest entry of its 2 x 2 pivot, nothing overflows.
+        x, y = half[pair] / b, half[pair + 1] / b
+        a, c = a / b, c / b
+        half /= d
+        half[pair], half[pair + 1] = (c * x - y) / (a * c - 1), (a * y - x) / (a * c - 1)
+        whole: Tensor = torch.linalg.solve_triangular(L.mT, half, upper=True, unitriangular=True)
+        return whole[undo]
+
+    @functools.cached_property
+    def _D(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
+        """The diagonals of D at and below the middle, and where pivots of order two begin."""
+        diagonal, below = (to_array(self._LD.diagonal(offset)).copy() for offset in (0, -1))
+        # A pivot of order two is marked in both of its places.
+        return diagonal, below, np.flatnonzero(self._pivots.cpu().numpy() < 0)[::2]
+
+    @functools.cached_property
+    def _ordered(self) -> tuple[Tensor, Tensor, Tensor]:
+        """L with the interchanges of later columns carried out in earlier ones, the order of rows, and its inverse.
+
+        LAPACK keeps the interchanges apart (dsyconv brings them together), for which its own solver takes the
+        right-hand sides one by one.
+        """
+        n, first = len(self._LD), self._D[2]
+        # In place: rows of the transpose are columns of L, each contiguous.
+        columns = self._LD.mT.contiguous().numpy()
+        columns[first, first + 1] = 0.0
+        rows = np.abs(self._pivots.numpy()).astype(np.int64) - 1
+        # Of a pivot of order two the second row is interchanged, and its own two columns have been.
+        rows[first] = first
+        ends = np.arange(n)
+        ends[first + 1] = first
+        starts = np.unique(ends[::_WIDTH])
+        order = np.arange(n)
+        for start, stop in zip(starts[::-1], [n, *starts[:0:-1]], strict=True):
+            now = np.arange(n)
+            for i in np.flatnonzero(rows[start:stop] != now[start:stop]) + start:
+                pair = [i, rows[i]]
+                now[pair] = now[pair[::-1]]
+                columns[start : ends[i], pair] = columns[start : ends[i], pair[::-1]]
+            columns[start:stop] = columns[start:stop][:, order]
+            order = now[order]
+        return torch.from_numpy(columns).mT, torch.from_numpy(order), torch.from_numpy(order.argsort())
+
 
 TAU_DENSE, TAU_LANCZOS = 1e-8, 1e-3
 FAILURE = 1e-6
@@ -258,3 +352,62 @@ def _inertia(
     zero = n - lower - positive if known and positive is not None else -1
     above = positive if known and positive is not None else -1
     return Inertia(negative, zero, above, lower, upper, tolerance, level, error, failure, estimate, products)
+
+
+def certified_outside(
+    H: MatrixOperator, directions: Spanned, tolerance: float, norm: float, factored: ShiftedLDL | None = None
+) -> Inertia:
+    """The certified index of H on the complement of some directions; zero and positive are not counted.
+
+    With orthonormal columns U and A = H + tolerance = L D L^T, the matrix [[A, U], [U^T, 0]] has the inertia of A and
+    that of -U^T A^-1 U, and equally that of A on the complement and as many eigenvalues of either sign as U has
+    columns (Haynsworth). Where probes do not prove both counts, the projected matrix is factorised.
+    factored: A, if known.
+    """
+    if directions.dimension == 0:
+        return certified(H.matrix, tolerance, norm, H.error, negative_only=True, factored=factored)
+    found = _corrected(H, directions, tolerance, norm, factored) if norm else None
+    if found is None:
+        rest = Deflated(H, directions).symmetric()
+        return certified(rest.matrix, tolerance, norm, rest.error, negative_only=True)
+    return Inertia(found, -1, -1, found, found, tolerance, "certified", H.error)
+
+
+def _corrected(
+    H: MatrixOperator, directions: Spanned, tolerance: float, norm: float, factored: ShiftedLDL | None
+) -> int | None:
+    """The index by one factorisation; None where it is not certain."""
+    n, U = H.shape[0], directions.basis()
+    rho = 2 * H.error + 10 * n * torch.finfo(H.dtype).eps * norm
+    require_honest(tolerance, rho, norm)
+    if float(directions.remove(U).norm()) > 1e-12 * U.shape[1] ** 0.5:
+        return None
+    factored = factored or ShiftedLDL(H.matrix, -tolerance)
+    # In units of its scale, as everything below.
+    A, off = factored.matrix, (H.error + rho) / factored.scale
+    X = gaussian(n, 8).to(A)
+    Y, solved, once = factored.solve(torch.cat([U, A @ X, X], 1)).split([U.shape[1], 8, 8], 1)
+    if not bool(torch.isfinite(Y).all()):
+        return None
+    # What parts L D L^T from A, relative to it (see count_below), and S from U^T A^-1 U.
+    moved = probe_bound(X - solved)
+    away = float(Y.norm()) * float((U - A @ Y).norm())
+    S = U.T @ Y
+    S = (S + S.T) / 2
+    known = torch.linalg.eigvalsh(S)
+    smallest = float(known.abs().min())
+    if not 2 * away < smallest:
+        # Also where S is singular, which the complement would be divided by.
+        return None
+
+    def inside(solved: Tensor) -> Tensor:
+        """The inverse of A on the complement, from that of A."""
+        found: Tensor = solved - Y @ torch.linalg.solve(S, U.T @ solved)
+        return found
+
+    twice = inside(factored.solve(inside(once)))
+    # The nearest eigenvalue to -tolerance on the complement.
+    gap = float((10 * twice.norm(dim=0).max()) ** -0.5)
+    if not (moved < 0.5 and 2 * off < gap):
+        return None
+    return factored.negative + int((known > 0).sum()) - U.shape[1]

@@ -1,22 +1,28 @@
-"""The Krylov engine: an orthonormal basis that grows block by block, its projection, Ritz pairs and thick restarts.
-
-The engine does not multiply: callers multiply the next block and pass in its image, so that several runs can share one
-product (`advance`) and vectors can be distributed (`VectorSpace`).
-"""
+"""Krylov spaces of a symmetric operator: thick restarts, searches from random starts, and the ends that they find."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from landscape.curvature.operators import LinearMap
-from landscape.curvature.sound import require_finite
-from landscape.curvature.spaces import VectorSpace
-from landscape.curvature.vectors import Array
+from landscape.curvature.operators import LinearMap, Product
+from landscape.curvature.vectors import (
+    Array,
+    VectorSpace,
+    column_norms,
+    gaussian,
+    require_finite,
+    seeded,
+    space_of,
+    to_array,
+)
 
 _MOST = 0.7
 """Share of every direction that a Gram-Schmidt pass must keep to be the last one (Daniel et al. 1976)."""
@@ -272,3 +278,437 @@ def advance(op: LinearMap, runs: Sequence[Krylov]) -> None:
         width = run.block.shape[1]
         run.take(images[:, start : start + width])
         start += width
+
+
+End = Literal["lowest", "highest"]
+_CHECK_EVERY = 10
+_BASIS_BYTES = 1 << 28
+_SHORTEST, _LONGEST = 64, 400
+
+
+def kuczynski_wozniakowski(n: int, steps: int, eps: float) -> float:
+    """Probability that a run misses the extreme eigenvalue by more than eps of the spectrum's width.
+
+    1.648 sqrt(n) exp(-sqrt(eps) (2 steps - 1)) at most, for `steps` steps without restart from a random vector of
+    order n, whatever the spectrum (Kuczynski & Wozniakowski 1992, theorem 4.2, shifted to a semidefinite matrix).
+    """
+    return float(min(1.0, 1.648 * n**0.5 * np.exp(-(eps**0.5) * (2 * steps - 1))))
+
+
+def least_component(n: int, failure: float) -> float:
+    """A length that |<u, v>| falls below with a probability of at most `failure`, for random unit v of order n.
+
+    The density of <u, v> on [-1, 1] is at most sqrt(n / (2 pi)); this is the random event of Kuczynski & Wozniakowski.
+    """
+    return float(failure * (np.pi / (2 * n)) ** 0.5)
+
+
+class RandomRun(Lanczos):
+    """Lanczos with thick restarts from a random vector in the complement of `locked` (n, m), if given.
+
+    After a restart the run is still a polynomial in P H P applied to the start vector; its zeros are `theta` and the
+    Ritz values dropped on the way.
+    """
+
+    def __init__(
+        self,
+        op: LinearMap,
+        locked: Tensor | None,
+        generator: torch.Generator,
+        columns: int | None = None,
+        partial: bool = False,
+    ) -> None:
+        n = op.shape[0]
+        columns = columns or min(_LONGEST, max(_SHORTEST, _BASIS_BYTES // (8 * n)))
+        room = n if locked is None else n - locked.shape[1]
+        super().__init__(space_of(op), min(room, columns), locked, partial)
+        self.op, self.num_products, self.log_beta = op, 0, 0.0
+        self.dropped: list[float] = []
+        self.fill(generator)
+
+    def step(self) -> None:
+        """Multiply once. Only while the run is not exhausted; restarts where the basis is full."""
+        if self.filled == self.columns:
+            self.project()
+            share = self.columns // 6
+            keep = np.r_[:share, self.filled - share : self.filled]
+            self.dropped.extend(np.delete(self.theta, keep))
+            self.restart(keep)
+        advance(self.op, [self])
+        self.num_products += 1
+        beta = float(self.coupling[:, -1].sum())
+        self.log_beta += math.log(max(beta, self.rounding * self.scale, TINY))
+
+    def projections(self, max_products: float) -> Iterator[bool]:
+        """Step, project after every tenth and the last product; returns whether it was the last."""
+        while True:
+            self.step()
+            last = self.exhausted or self.num_products >= max_products
+            if last or self.num_products % _CHECK_EVERY == 0:
+                self.project()
+                yield last
+
+    def reach(self, end: End, failure: float) -> float:
+        """How far beyond the outermost Ritz value of an end the complement may have an eigenvalue.
+
+        Let q = p(P H P) v be the vector that the run would multiply next, p of degree num_products. An eigenvector u
+        of eigenvalue x has |<u, v>| |p(x)| = |<u, q>| <= 1, and |<u, v>| >= least_component with probability
+        1 - failure. Outside of its zeros |p| = prod |x - zero| / prod beta grows without bound, so that it says how
+        far out x can lie (van Dorsselaer, Hochstenbach & van der Vorst 2000; here with restarts, which drop zeros
+        from the basis but not from p). Rounding may hide as much again as `noise`. What T lacks
+        changes |p|, a determinant, by a factor of at least 1 - lost / d at a distance d from the zeros.
+        """
+        if self._sees_all:
+            return self.noise
+        away = self._away(end)
+        width, log_failure = float(away.max()) or self.scale, np.log(failure)
+        low, high = -16.0, 16.0
+        for _ in range(50):
+            middle = (low + high) / 2
+            is_seen = self._log_missed(away, width * 10.0**middle) < log_failure
+            low, high = (low, middle) if is_seen else (middle, high)
+        return float(width * 10.0**high)
+
+    def missed(self, end: End, distance: float) -> float:
+        """The smallest probability with which `reach` is within `distance`; 1 where it cannot be."""
+        if self._sees_all:
+            return float(distance <= self.noise)
+        return float(np.exp(min(0.0, self._log_missed(self._away(end), distance))))
+
+    @property
+    def _sees_all(self) -> bool:
+        """Whether the basis is the whole space, or the operator zero, as no rounding makes an image of a random v."""
+        return self.filled == self.order or self.noise == 0
+
+    def _away(self, end: End) -> Array:
+        """Distances of the zeros of p from the outermost of them."""
+        zeros = np.concatenate([self.theta, self.dropped])
+        found: Array = zeros - zeros.min() if end == "lowest" else zeros.max() - zeros
+        return found
+
+    def _log_missed(self, away: Array, d: float) -> float:
+        """Logarithm of the probability that |<u, v>| is as small as an eigenvalue so far out as d takes."""
+        if not self.lost < d:
+            return np.inf
+        most = np.logaddexp(self.log_beta - np.log(away + d).sum(), np.log(self.noise / d))
+        return float(most - np.log1p(-self.lost / d) - np.log(least_component(self.order, 1.0)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Complement:
+    """The result of a random run in the complement of locked eigenvectors.
+
+    beyond: by end, how far outside the innermost locked value the complement may have an eigenvalue, but with
+    probability `failure`; searched: the ends whose own outermost pair converged or was shown not to belong; found:
+    Ritz vectors (n, m) that belong among the locked ones.
+    """
+
+    beyond: dict[End, float]
+    searched: set[End]
+    found: Tensor
+    num_products: int
+
+
+def search_complement(
+    op: LinearMap,
+    locked: Tensor,
+    innermost: Mapping[End, float],
+    ready: Collection[End],
+    limit: float,
+    hidden: float,
+    failure: float,
+    max_products: int,
+    generator: torch.Generator,
+) -> Complement:
+    """Run in the complement of `locked` until its outermost pair at every `ready` end has converged.
+
+    innermost: by end that is wanted, the innermost locked eigenvalue. A pair outside of it by more than `limit`
+    belongs among the locked ones, and ends the run once it has converged. An end is searched once its own outermost
+    pair does not belong, has a residual of `limit`, and leaves no more than `hidden` beyond it; or once nothing can
+    be there by more than `limit`.
+    """
+    run = RandomRun(op, locked, generator, partial=True)
+    beyond = dict.fromkeys(innermost, float("inf"))
+    for last in run.projections(max_products):
+        residuals = run.residuals()
+        searched, belongs = set[End](), np.zeros(len(run.theta), bool)
+        for end, value in innermost.items():
+            sign, at = (1, 0) if end == "lowest" else (-1, -1)
+            outward = sign * (value - run.theta)
+            beyond[end] = min(beyond[end], max(0.0, outward[at] + run.reach(end, failure)))
+            if end in ready:
+                belongs |= outward > limit
+            has_converged = residuals[at] <= limit and beyond[end] <= hidden
+            if outward[at] <= limit and (has_converged or beyond[end] <= limit):
+                searched.add(end)
+        if last or (residuals[belongs] <= limit / 4).any() or searched.issuperset(ready):
+            break
+    return Complement(beyond, searched, run.vectors(np.flatnonzero(belongs)), run.num_products)
+
+
+Which = Literal["both", "lowest", "highest"]
+ENDS: dict[Which, tuple[End, ...]] = {"both": ("lowest", "highest"), "lowest": ("lowest",), "highest": ("highest",)}
+BLOCK = 4
+"""Vectors that are multiplied at once where vectors near the wanted ones are known.
+
+From random starts a single vector needs up to half as many products, also where eigenvalues come in copies: it finds
+one of each, and searches of the complement the others.
+"""
+_EASY = 8
+"""Restarts after which a search with more than a quarter of its pairs open is hard.
+
+A basis twice as long then takes a tenth to a half fewer products.
+"""
+HIDDEN_FAILURE = 1e-6
+"""Probability with which `EigenResult.hidden` may be wrong."""
+HIDDEN = 1e-3
+"""Largest `hidden` of ends that count as searched, relative to |H|, or 10 tol if larger."""
+_SEARCHED_ONLY = 4
+"""One in this many products is reserved for the complement."""
+
+
+class Search:
+    """Thick-restart Lanczos, whose every residual is a true one, also after restarts and warm starts.
+
+    A restart keeps the Ritz vectors at the wanted ends. Krylov spaces of few vectors can miss copies of a multiple
+    eigenvalue, so that converged pairs are accepted only once a random run in their complement has converged, too;
+    what it finds to belong among them is added, and the search goes on.
+    width: vectors multiplied at once.
+    beyond, searched, failure: what the last such run proved (cf. `Complement`).
+    """
+
+    def __init__(self, op: LinearMap, k: int, which: Which, tol: float, seed: int, max_products: int) -> None:
+        self.op, self.n, self.k, self.which = op, op.shape[0], k, which
+        self.tol, self.max_products = tol, max_products
+        self.ends = ENDS[which]
+        # Few are as hard to find as ten where k cuts a cluster: what is kept beyond k tells its members apart.
+        self.reach = max(k, min(4 * k, 10))
+        self.size, self.longest = (min(self.n, len(self.ends) * (m * self.reach + 2 * BLOCK)) for m in (3, 6))
+        self.generator = seeded(seed)
+        self.space = space_of(op)
+        self.width = 1
+        self.products = self.restarts = self.runs = 0
+        self.beyond, self.searched = dict.fromkeys(self.ends, float("inf")), set[End]()
+        self.failure = HIDDEN_FAILURE
+
+    def run(self, v0: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The k lowest and the k highest Ritz vectors, outermost first."""
+        self._begin(v0)
+        krylov, is_missed = self.krylov, False
+        while True:
+            self._grow(once=is_missed)
+            wanted = self._ends(self.k)
+            residual = krylov.residual_vectors(wanted)
+            norm = float(np.abs(krylov.theta).max())
+            is_open = krylov.lengths(residual) > 0.5 * self.tol * norm
+            if krylov.filled == self.n:
+                self.beyond, self.searched, self.failure = dict.fromkeys(self.ends, 0.0), set(self.ends), 0.0
+                return self._vectors()
+            if self.products >= self.max_products:
+                return self._vectors()
+            parts = np.array_split(is_open, len(self.ends))
+            ready = [end for end, part in zip(self.ends, parts, strict=True) if not part.any()]
+            converged, is_missed = len(ready) == len(self.ends), False
+            if converged or (ready and _SEARCHED_ONLY * (self.max_products - self.products) <= self.max_products):
+                missed = self._missed(ready, norm)[:, : self.size - self.reach * len(self.ends)]
+                is_missed = missed.shape[1] > 0
+                if not is_missed:
+                    return self._vectors()
+                self.beyond, self.searched = dict.fromkeys(self.ends, float("inf")), set()
+            self.restarts += 1
+            if self.restarts >= _EASY and 4 * is_open.sum() > len(wanted):
+                self.size = self.longest
+            krylov.restart(self._ends(self.reach if converged else self.reach + self.reach // 2 + BLOCK), self.size)
+            # In a Krylov space all residuals lie in the next block; after a warm start only they lead on.
+            # At the tolerance that the precision allows, none that is open may pass for rounding.
+            if is_missed:
+                self._lead(missed, missed.shape[1])
+            else:
+                self._lead(residual[:, torch.from_numpy(is_open)], self.width, 0.25 * norm)
+
+    def _missed(self, ready: list[End], norm: float) -> Tensor:
+        """Vectors from a random run in the complement that belong among the Ritz vectors; (n, 0) if none."""
+        ends, theta = dict(zip(("lowest", "highest"), self._vectors(), strict=True)), self.krylov.theta
+        innermost: dict[End, float] = {"lowest": theta[self.k - 1], "highest": theta[-self.k]}
+        self.runs += 1
+        # All runs together must not exceed the allowed failure probability.
+        failure = self.failure / 2**self.runs
+        # Below float64 rounding prevents a bound, and a converged run has to suffice.
+        can_prove = self.op.dtype == torch.float64
+        seen = search_complement(
+            self.op,
+            orthonormal(self.space, torch.cat([ends[e] for e in self.ends], dim=1)),
+            {e: innermost[e] for e in self.ends},
+            ready,
+            limit=self.tol * norm,
+            hidden=max(10 * self.tol, HIDDEN) * norm if can_prove else float("inf"),
+            failure=failure,
+            max_products=self.max_products - self.products,
+            generator=self.generator,
+        )
+        self.products += seen.num_products
+        self.beyond, self.searched = seen.beyond, seen.searched
+        return seen.found
+
+    def _begin(self, v0: Tensor | None) -> None:
+        """Choose the first block: at random; random mixtures of the vectors of both ends; the best of those given."""
+        given = v0.shape[1] if v0 is not None and v0.ndim == 2 else 0
+        self.width = BLOCK if given else 1
+        self.krylov = Krylov(self.space, max(self.size, given), self.width, keep_images=True)
+        if v0 is None:
+            self.krylov.fill(self.generator)
+        elif v0.ndim == 3:
+            # A block as narrow as any, so that the Krylov relation holds.
+            weights = gaussian(len(v0) * v0.shape[2], self.width, self.generator).to(self.krylov.basis)
+            self._lead(torch.cat(list(v0), dim=1).to(self.krylov.basis) @ weights, self.width)
+        else:
+            self._lead(v0.to(self.krylov.basis), given)
+            self._multiply()
+            self.krylov.project()
+            residual, norm = self.krylov.residual_vectors(self._ends(self.k)), float(np.abs(self.krylov.theta).max())
+            self.krylov.restart(self._ends(self.size // (4 if self.which == "both" else 2)), self.size)
+            self._lead(residual, residual.shape[1], norm)
+            self.krylov.fill(self.generator, residual.shape[1] + BLOCK)
+
+    def _lead(self, x: Tensor, width: int, scale: float = 0.0) -> None:
+        """Continue with x; directions lost to breakdown are replaced at random."""
+        self.krylov.lead(x, width, scale)
+        self.krylov.fill(self.generator, width)
+
+    def _multiply(self) -> None:
+        self.products += self.krylov.block.shape[1]
+        advance(self.op, [self.krylov])
+
+    def _grow(self, once: bool) -> None:
+        """Grow the basis by one block, or to its full size, and project."""
+        krylov = self.krylov
+        while True:
+            self._multiply()
+            krylov.fill(self.generator)
+            # Never cut to fit: a dropped direction of the last block would end the Krylov relation.
+            if once or krylov.exhausted or krylov.filled + krylov.block.shape[1] > krylov.columns:
+                return krylov.project()
+
+    def _ends(self, count: int) -> NDArray[np.int64]:
+        """Indices of the `count` Ritz values at each wanted end."""
+        m = len(self.krylov.theta)
+        low = np.arange(min(count, m)) if self.which != "highest" else np.zeros(0, np.int64)
+        high = np.arange(max(0, m - count), m) if self.which != "lowest" else np.zeros(0, np.int64)
+        return np.union1d(low, high)
+
+    def _vectors(self) -> tuple[Tensor, Tensor]:
+        m = len(self.krylov.theta)
+        # Restarts in low precision let the basis drift from orthonormality.
+        low = orthonormal(self.space, self.krylov.vectors(np.arange(self.k)))
+        return low, orthonormal(self.space, self.krylov.vectors(np.arange(m - 1, m - self.k - 1, -1)))
+
+
+_BLOCK = 8
+_CLOSE = 1e-14
+"""Residual in the inverse, relative to its norm, at which a vector is right."""
+_RIGHT = 1e-11
+"""Largest residual, and distance from the known eigenvalue, relative to |H|."""
+_LEAST = 1e-6
+"""Least distance of the shift from the spectrum, relative to |H|: the inverse keeps ten digits."""
+_REACH = 0.1
+"""Distance of the shift from the outermost eigenvalue, relative to the width of the wanted end."""
+
+
+def tridiagonal_ends(matrix: Tensor, k: int) -> tuple[Array, Tensor, Tensor]:
+    """All eigenvalues of a symmetric matrix, ascending, and its k lowest and k highest eigenvectors, from one form.
+
+    Vectors are (n, k), outermost first. float64, on the CPU. Raises ValueError where LAPACK fails.
+    """
+    from scipy.linalg import eigh_tridiagonal, lapack
+
+    n = len(matrix)
+    work = int(lapack.dsytrd_lwork(n, lower=1)[0])
+    form, diagonal, beside, scales, _ = lapack.dsytrd(matrix.clone().numpy().T, lower=1, lwork=work, overwrite_a=1)
+    values, failed = lapack.dsterf(diagonal, beside)
+    if failed:
+        raise ValueError(f"dsterf: {failed} eigenvalues did not converge")
+    # Reflectors below the diagonal, the first of them acting on row 1 and below.
+    reflectors, ends = np.asfortranarray(form[1:, :-1]), []
+    for first in (0, n - k):
+        wanted = {"select": "i", "select_range": (first, first + k - 1)}
+        vectors = np.asfortranarray(eigh_tridiagonal(diagonal, beside, lapack_driver="stebz", **wanted)[1])
+        vectors[1:] = lapack.dormqr("L", "N", reflectors, scales, vectors[1:], lwork=64 * k)[0]
+        ends.append(torch.from_numpy(vectors))
+    return values, ends[0], ends[1].flip(1)
+
+
+def end_vectors(matrix: Tensor, values: Array, k: int, lowest: bool) -> Tensor | None:
+    """The k lowest or highest eigenvectors (n, k) of a symmetric matrix, outermost first.
+
+    values: every eigenvalue, ascending. The vectors are accepted only with the right eigenvalues, copies counted, and
+    small residuals; None where that fails. Costs a Cholesky factorisation and some hundred solves: much less than all
+    eigenvectors.
+    """
+    known = values if lowest else -values[::-1]
+    n, sign, norm = len(known), 1 if lowest else -1, float(np.abs(known).max())
+    shift = known[0] - max(_REACH * (known[min(k, n - 1)] - known[0]), _LEAST * norm)
+    inverse = _inverse(matrix, sign, shift)
+    if inverse is None:
+        return None
+    space, generator = VectorSpace(inverse), torch.Generator().manual_seed(0)
+    found = matrix.new_zeros(n, 0)
+    # A Krylov space holds few copies of an eigenvalue: what is missing lies outside of all that was found.
+    for _ in range(k + 1):
+        fresh = _run(inverse, Krylov(space, min(n, 60 * _BLOCK), _BLOCK, locked=found), k, generator)
+        # Another product removes what a residual of the inverse hides: components of large eigenvalues.
+        found = orthonormal(space, torch.linalg.qr(inverse @ torch.cat([found, fresh], 1)).Q)
+        image = sign * (matrix @ found)
+        theta, turn = torch.linalg.eigh(found.T @ image)
+        found, image = found @ turn[:, :k], image @ turn[:, :k]
+        theta = theta[:k]
+        residual = to_array(column_norms(image - found * theta))
+        missed = np.abs(to_array(theta) - known[: len(theta)]) > _RIGHT * norm
+        if len(theta) == k and not missed.any():
+            return found if residual.max() <= _RIGHT * norm else None
+    return None
+
+
+def _run(inverse: LinearMap, krylov: Krylov, k: int, generator: torch.Generator) -> Tensor:
+    """The k outermost Ritz vectors of one Krylov space, converged as far as a few restarts let them."""
+    krylov.fill(generator)
+    restarts = 0
+    while True:
+        advance(inverse, [krylov])
+        krylov.fill(generator)
+        full = krylov.exhausted or krylov.filled + krylov.block.shape[1] > krylov.columns
+        if not full and krylov.filled < 2 * k:
+            continue
+        krylov.project()
+        top = _top(krylov, k)
+        close = krylov.residuals()[top] <= _CLOSE * np.abs(krylov.theta).max()
+        if close.all() or krylov.exhausted or restarts == 3:
+            return krylov.vectors(top)
+        if full:
+            krylov.restart(_top(krylov, 2 * k))
+            restarts += 1
+
+
+def _top(krylov: Krylov, count: int) -> NDArray[np.int64]:
+    m = len(krylov.theta)
+    return np.arange(max(0, m - count), m)
+
+
+def _inverse(matrix: Tensor, sign: int, shift: float) -> Product | None:
+    """(sign * H - shift)^-1 by a Cholesky factorisation; None unless that is positive definite."""
+    shifted = matrix * sign
+    shifted.diagonal().sub_(shift)
+    factor, failed = torch.linalg.cholesky_ex(shifted)
+    del shifted
+    return None if int(failed) else inverse(factor)
+
+
+def inverse(factor: Tensor) -> Product:
+    """The inverse of L L^T."""
+
+    def apply(vectors: Tensor) -> Tensor:
+        # torch.cholesky_solve would copy the whole factor at every call.
+        half = torch.linalg.solve_triangular(factor, vectors, upper=False)
+        solved: Tensor = torch.linalg.solve_triangular(factor.mT, half, upper=True)
+        return solved
+
+    return Product.square(apply, len(factor), factor)

@@ -1,17 +1,19 @@
-"""Losses with every digit of their curvature, and torch's own evaluated by them, in whatever form they are called."""
+"""Losses that keep their digits, torch's own in whatever form they are called, and heads of large vocabularies."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.nn._reduction import legacy_get_string
 from torch.overrides import TorchFunctionMode
 
+from landscape.curvature.arguments import require_count
 from landscape.errors import ArgumentError
 
 IGNORED = -100
@@ -39,9 +41,10 @@ def cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0, 
             "for binary labels take torch.nn.BCEWithLogitsLoss",
         )
     counts = labels != ignore_index
-    if logits.device.type == "cpu" and bool(counts.any()):
-        require_labels(labels[counts], logits.shape[-1])
-    Evaluation.count("none", lambda: float(counts.sum()))
+    if not _is_wrapped(labels):
+        if logits.device.type == "cpu" and bool(counts.any()):
+            require_labels(labels[counts], logits.shape[-1])
+        Evaluation.count("none", lambda: float(counts.sum()), counts.numel())
     index = labels.where(counts, 0).long()[..., None]
     # No derivative has a p - p^2 of the likeliest class: it comes from those of the others, of which none exceeds 1/2.
     highest, top = logits.max(-1, keepdim=True)
@@ -89,8 +92,9 @@ class Evaluation(TorchFunctionMode):
     """Context in which a model and a loss are evaluated, whatever they call.
 
     torch's log_softmax, cross_entropy and binary_cross_entropy_with_logits keep every digit of their derivatives at low
-    loss. Casts to float32 leave float64 as it is: models of Hugging Face upcast what is lower. Targets that would be
-    broadcast are refused. `counted`: of each cross-entropy that was called, its reduction and what its mean divides by.
+    loss. Casts to float32 leave float64 as it is, since models of Hugging Face upcast what is lower; those of integers
+    are to float64. Targets that would be broadcast are refused. `counted`: of each cross-entropy that was called, its
+    reduction, what its mean divides by and how many values it has.
     """
 
     _current: Evaluation | None = None
@@ -98,8 +102,8 @@ class Evaluation(TorchFunctionMode):
     def __init__(self, dtype: torch.dtype = torch.float64) -> None:
         super().__init__()
         self._raises = dtype == torch.float64
-        self.counted: list[tuple[str, float]] = []
-        self.targets: list[Tensor] = []
+        self.counted: list[tuple[str, float, int]] = []
+        self._targets: dict[int, Tensor] = {}
 
     def __enter__(self) -> Evaluation:
         self._before, Evaluation._current = Evaluation._current, self
@@ -111,27 +115,39 @@ class Evaluation(TorchFunctionMode):
         super().__exit__(*of)  # type: ignore[no-untyped-call]
 
     @classmethod
-    def count(cls, reduction: str, total: Callable[[], float]) -> None:
-        """Note a cross-entropy, if one is being evaluated."""
+    def count(cls, reduction: str, total: Callable[[], float], size: int) -> None:
+        """Note a cross-entropy of so many values, if one is being evaluated."""
         if cls._current is not None:
-            cls._current.counted.append((reduction, total()))
+            cls._current.counted.append((reduction, total(), size))
+
+    def watch(self, targets: Iterable[Tensor]) -> None:
+        """Refuse that these are broadcast, and what is made of them by arithmetic and casts."""
+        self._targets = {id(target): target for target in targets}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if (ours := _OURS.get(func)) is not None:
             return ours(*args, **kwargs)
-        if self._raises and func in _CASTS and args[0].dtype == torch.float64:
-            found = func(*args, **kwargs)
-            return args[0].to(found.device) if found.dtype == torch.float32 else found
-        if func in _DIFFERENCES and len(args) > 1 and isinstance(args[1], Tensor) and isinstance(args[0], Tensor):
-            self._require_no_column(args[0], args[1])
-        return func(*args, **kwargs)
+        found = func(*args, **kwargs)
+        if self._raises and func in _CASTS and found.dtype == torch.float32:
+            is_whole = not (args[0].is_floating_point() or args[0].is_complex())
+            if is_whole or args[0].dtype == torch.float64:
+                found = args[0].to(found.device, torch.float64)
+        if self._targets and (func in _ARITHMETIC or func in _CASTS):
+            self._follow(func, args, found)
+        return found
 
-    def _require_no_column(self, a: Tensor, b: Tensor) -> None:
-        for outputs, targets in ((a, b), (b, a)):
-            is_column = {outputs.ndim, targets.ndim} == {1, 2} and len(outputs) == len(targets) > 1
-            if is_column and outputs.requires_grad and any(targets is held for held in self.targets):
-                require_one_shape("the difference", outputs, targets)
+    def _follow(self, func: Any, args: Any, found: Any) -> None:
+        """Raise ArgumentError where targets are broadcast against outputs; what has the shape of targets is theirs."""
+        for targets, other in ((args[0], args[-1]), (args[-1], args[0])):
+            if id(targets) not in self._targets:
+                continue
+            if isinstance(other, Tensor) and other.requires_grad:
+                is_across = {other.ndim, targets.ndim} == {1, 2} and len(other) == len(targets) > 1
+                if is_across and (func in _DIFFERENCES or other.numel() == targets.numel()):
+                    require_one_shape("arithmetic", other, targets)
+            elif isinstance(found, Tensor) and found.shape == targets.shape:
+                self._targets[id(found)] = found
 
 
 def log_softmax(z: Tensor, dim: int) -> Tensor:
@@ -174,16 +190,19 @@ def _cross_entropy(
             q = q * weight.view(-1, *[1] * (input.ndim - 1 - classes))
         values = -(q * logs).sum(classes)
         total = float(values.numel())
-        Evaluation.count(reduction, lambda: total)
+        Evaluation.count(reduction, lambda: total, values.numel())
     else:
         each = _weights_of(target, weight, ignore_index, input.shape[classes])
         values = F.nll_loss(logs, target, weight, None, ignore_index, None, "none")
-        total = float(each.sum())
-        Evaluation.count(reduction, lambda: total)
+        total = 1.0 if (is_wrapped := _is_wrapped(target)) else float(each.sum())
+        if not is_wrapped:
+            Evaluation.count(reduction, lambda: total, values.numel())
         if label_smoothing:
             spread = logs if weight is None else logs * weight.view(-1, *[1] * (input.ndim - 1 - classes))
             smooth = -spread.sum(classes).where(target != ignore_index, 0.0)
             values = (1 - label_smoothing) * values + label_smoothing / input.shape[classes] * smooth
+        if is_wrapped and reduction == "mean":
+            values = values / each.sum()
     if reduction == "none":
         return values
     return values.sum() / total if reduction == "mean" else values.sum()
@@ -197,13 +216,20 @@ def _nll_loss(
     reduction: str = "mean",
 ) -> Tensor:
     classes = input.shape[0 if input.ndim == 1 else 1]
-    Evaluation.count(reduction, lambda: float(_weights_of(target, weight, ignore_index, classes).sum()))
+    if not _is_wrapped(target):
+        total = float(_weights_of(target, weight, ignore_index, classes).sum())
+        Evaluation.count(reduction, lambda: total, target.numel())
     return F.nll_loss(input, target, weight, None, ignore_index, None, reduction)
+
+
+def _is_wrapped(target: Tensor) -> bool:
+    """Whether these are one sample's in torch.func.vmap, of which no number can be read."""
+    return bool(torch._C._functorch.is_functorch_wrapped_tensor(target))
 
 
 def _weights_of(target: Tensor, weight: Tensor | None, ignore_index: int, classes: int) -> Tensor:
     counts = target != ignore_index
-    if bool(counts.any()):
+    if not _is_wrapped(target) and bool(counts.any()):
         require_labels(target[counts], classes)
     if weight is not None and len(weight) != classes:
         raise ArgumentError(
@@ -282,3 +308,109 @@ _OURS: dict[Any, Callable[..., Any]] = {
 }
 _CASTS = {Tensor.float, Tensor.to, Tensor.type, Tensor.type_as}
 _DIFFERENCES = {Tensor.__sub__, Tensor.__rsub__, Tensor.sub, Tensor.subtract, torch.sub, torch.subtract}
+_NAMES = ("add", "mul", "multiply", "div", "divide", "true_divide", "neg")
+_ARITHMETIC = {
+    *_DIFFERENCES,
+    *(getattr(owner, name) for owner in (torch, Tensor) for name in _NAMES),
+    *(getattr(Tensor, f"__{name}__") for name in ("add", "radd", "mul", "rmul", "truediv", "rtruediv", "neg")),
+}
+
+
+_CHUNK_BYTES = 1 << 26
+
+
+def linear_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor, chunk: int | None = None) -> Tensor:
+    """Cross-entropy of logits hidden weight^T for each token, with full relative precision at any loss.
+
+    hidden (..., d), weight (C, d), labels (...) class indices, -100 for tokens whose loss is 0; returns (...). Logits
+    exist for `chunk` tokens at a time (default: 64 MiB of them), in the value and in the first and second derivatives,
+    which are computed by formula; there is no third. Raises ArgumentError for labels that are not class indices of that
+    shape.
+    """
+    if chunk is None:
+        chunk = max(1, _CHUNK_BYTES // (len(weight) * weight.element_size()))
+    require_count("chunk", chunk)
+    if labels.is_floating_point() or labels.dtype == torch.bool or labels.shape != hidden.shape[:-1]:
+        raise ArgumentError(
+            f"linear_cross_entropy of hidden states {tuple(hidden.shape)} and labels {tuple(labels.shape)}, "
+            f"{labels.dtype}",
+            "labels are class indices, integers of shape hidden.shape[:-1]",
+        )
+    flat = labels.reshape(-1).long()
+    kept = flat != IGNORED
+    if bool(kept.any()):
+        require_labels(flat[kept], len(weight))
+    Evaluation.count("none", lambda: float(kept.sum()), kept.numel())
+    values: Tensor = _Loss.apply(hidden.reshape(-1, hidden.shape[-1]), weight, flat, chunk)  # type: ignore[no-untyped-call]
+    return values.view(labels.shape)
+
+
+def _pieces(hidden: Tensor, labels: Tensor, chunk: int) -> Iterator[tuple[slice, Tensor, Tensor, Tensor]]:
+    """By chunk: tokens, their hidden states, label indices (n, 1) and which of them count (n, 1), as numbers."""
+    for start in range(0, len(hidden), chunk):
+        at = slice(start, start + chunk)
+        y = labels[at, None]
+        yield at, hidden[at], y.clamp(min=0), (y != IGNORED).to(hidden.dtype)
+
+
+def _residual(z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """softmax(z) - onehot(y), and softmax(z); what the label lacks to 1 is the sum of the others."""
+    p = z.softmax(-1)
+    others = p.scatter(-1, y, 0.0)
+    return others.scatter(-1, y, -others.sum(-1, keepdim=True)), p
+
+
+class _Loss(torch.autograd.Function):
+    """Losses (n,) of hidden states (n, d) and a weight (C, d)."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor, chunk: int) -> Tensor:
+        ctx.save_for_backward(hidden, weight, labels)
+        ctx.chunk = chunk
+        values = [hidden.new_zeros(0)]
+        for _, h, y, kept in _pieces(hidden, labels, chunk):
+            z = h @ weight.T
+            margin = z.scatter(-1, y, -torch.inf).logsumexp(-1, keepdim=True) - z.gather(-1, y)
+            soft = (-margin.abs()).exp().log1p() + margin.clamp(min=0)
+            values.append((soft * kept)[:, 0])
+        return torch.cat(values)
+
+    @staticmethod
+    def backward(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
+        hidden, weight, labels = ctx.saved_tensors
+        return *_Gradient.apply(hidden, weight, scale, labels, ctx.chunk), None, None  # type: ignore[no-untyped-call]
+
+
+class _Gradient(torch.autograd.Function):
+    """Derivatives of sum(scale * losses) by the hidden states and the weight."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, scale: Tensor, labels: Tensor, chunk: int
+    ) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(hidden, weight, scale, labels)
+        ctx.chunk = chunk
+        by_hidden, by_weight = [hidden[:0]], torch.zeros_like(weight)
+        for at, h, y, kept in _pieces(hidden, labels, chunk):
+            r = _residual(h @ weight.T, y)[0] * (kept * scale[at, None])
+            by_hidden.append(r @ weight)
+            by_weight = torch.addmm(by_weight, r.T, h)
+        return torch.cat(by_hidden), by_weight
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, u: Tensor, U: Tensor) -> tuple[Tensor | None, ...]:
+        """Derivatives of <by_hidden, u> + <by_weight, U> = sum_n scale_n <residual_n, a_n>, a = u W^T + h U^T."""
+        hidden, weight, scale, labels = ctx.saved_tensors
+        by_hidden, by_scale, by_weight = [hidden[:0]], [scale[:0]], torch.zeros_like(weight)
+        for at, h, y, kept in _pieces(hidden, labels, ctx.chunk):
+            r, p = _residual(h @ weight.T, y)
+            a = u[at] @ weight.T + h @ U.T
+            # Relative to the likeliest class's: nothing cancels, at small losses or at large ones.
+            a = a - a.gather(-1, p.argmax(-1, keepdim=True))
+            by_scale.append(((r * a).sum(-1, keepdim=True) * kept)[:, 0])
+            factor = kept * scale[at, None]
+            r, s = r * factor, p * (a - (p * a).sum(-1, keepdim=True)) * factor
+            by_hidden.append(s @ weight + r @ U)
+            by_weight = torch.addmm(torch.addmm(by_weight, s.T, h), r.T, u[at])
+        return torch.cat(by_hidden), by_weight, torch.cat(by_scale), None, None

@@ -53,13 +53,20 @@ class ModuleFunction:
             for name, held in holder.items()
             if held is not None
         ]
+        # Hooks, such as those of pruning, set tensors that are no parameters.
+        plain_tensors = [
+            (vars(part), name, x)
+            for part in self.module.modules()
+            for name, x in vars(part).items()
+            if torch.is_tensor(x)
+        ]
         before, self._held = self._held, params
         try:
             for holder, name, held in places:
                 holder[name] = values[id(held)]  # type: ignore[assignment]
             yield
         finally:
-            for holder, name, held in places:
+            for holder, name, held in [*places, *plain_tensors]:
                 holder[name] = held  # type: ignore[assignment]
             self._held = before
 

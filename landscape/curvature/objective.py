@@ -17,6 +17,7 @@ from landscape.curvature.checks import (
     WHOLE,
     blaming,
     random_state,
+    require_derivatives,
     require_finite,
     require_independent,
     require_parameters,
@@ -29,7 +30,6 @@ from landscape.curvature.checks import (
     unused_in,
 )
 from landscape.curvature.data import Batch, Piece, as_data, checksum, fresh, shapes, size_of, tensors_of
-from landscape.curvature.differences import require_derivatives
 from landscape.curvature.losses import Evaluation, cross_entropy, mse, reduction_of, require_one_shape
 from landscape.curvature.modules import (
     ModuleFunction,
@@ -376,7 +376,8 @@ class Objective(Shown):
                         self._of_outputs(self._outputs(batch, params), batch)
                 return takes_model
             except ArgumentError as error:
-                if not isinstance(error.__cause__, TypeError | AttributeError | KeyError | IndexError):
+                # Where the model fails on inputs as they are, a loss of (model, batch) may prepare them.
+                if error.__cause__ is None:
                     raise
                 failure = failure or error
         assert failure
@@ -420,7 +421,7 @@ class Objective(Shown):
         require_value(found, self.dtype)
         found = found.to(self.dtype)
         counted = cast(Evaluation, self._evaluation).counted
-        once = counted[0] if len(counted) == 1 else ("", 0.0)
+        once = counted[0] if len(counted) == 1 else ("", 0.0, 0)
         if self._weight is not None:
             with blaming(
                 "weight= fails on a batch", "it is called with each batch of the data: call it on one in Python"
@@ -435,7 +436,9 @@ class Objective(Shown):
                     f"the loss returns shape {tuple(found.shape)} for {size_of(batch)} samples of a chunk",
                     "return one value for each sample, or leave chunk_size out",
                 )
-            return found.sum(), once[1] if once[0] == "none" else float(found.numel())
+            # Means over tokens, or chosen samples, of the values of a cross-entropy are other values than these.
+            is_its_own = once[0] == "none" and once[2] == found.numel()
+            return found.sum(), once[1] if is_its_own else float(found.numel())
         if self._data.is_cut and self._reduction is None:
             raise ArgumentError(
                 "the loss is one number for a batch, which is not cut into chunks",
@@ -471,11 +474,11 @@ class Objective(Shown):
     def _beside(self, targets: Any) -> Iterator[None]:
         """Around a loss: its targets."""
         evaluation = cast(Evaluation, self._evaluation)
-        evaluation.targets = tensors_of(targets)
+        evaluation.watch(tensors_of(targets))
         try:
             yield
         finally:
-            evaluation.targets = []
+            evaluation.watch([])
 
     def _tensor(self, piece: Piece, params: Parameters) -> Tensor:
         batch = piece()

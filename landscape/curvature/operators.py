@@ -1,4 +1,4 @@
-"""Hessians as linear operators: solvers see shape, dtype, device and `@`, never the model."""
+"""Linear operators: Hessians and their blocks, Gauss-Newton parts, matrices, and these without some directions."""
 
 from __future__ import annotations
 
@@ -16,10 +16,8 @@ from landscape.curvature.arguments import chosen, require_choice, require_matrix
 from landscape.curvature.checks import blaming, is_finite, require_parameters
 from landscape.curvature.objective import Objective, Parameters, differentiable, gradients, require_objective
 from landscape.curvature.rounding import RUNS, is_rounding_randomly, rounding_change
-from landscape.curvature.sound import require_finite, require_range
-from landscape.curvature.symmetry import asymmetry, symmetrised
-from landscape.curvature.vectors import column_norms, gaussian
-from landscape.errors import ArgumentError, NumericsError
+from landscape.curvature.vectors import asymmetry, column_norms, gaussian, require_finite, require_range, symmetrised
+from landscape.errors import ArgumentError, NumericsError, kind_of
 from landscape.results import Shown
 
 Part = Literal["hessian", "gauss_newton", "residual"]
@@ -399,3 +397,103 @@ class _GaussNewton:
 
 def _flat(pieces: Sequence[Tensor], batched: bool) -> Tensor:
     return torch.cat([g.flatten(1) if batched else g.reshape(-1) for g in pieces], dim=-1)
+
+
+class Directions(Protocol):
+    """A subspace that can be projected out of vectors (n,) or (n, m)."""
+
+    dimension: int
+
+    def remove(self, vectors: Tensor) -> Tensor:
+        """The vectors' components orthogonal to the subspace."""
+
+
+class Spanned(Directions, Protocol):
+    """A subspace that also has a basis small enough to write out."""
+
+    def basis(self) -> Tensor:
+        """Orthonormal columns (n, dimension)."""
+
+
+class Deflated(Shown):
+    """P H P with P the projector onto the complement of some directions, which become exact null vectors.
+
+    directions: of H's rows, such as GaugeTangent and SoftmaxShift: their `dimension`, and `remove`, which projects them
+    out of vectors. Raises ArgumentError for those of another block, and for what is no symmetric operator.
+    """
+
+    shown = ("shape", "dimension", "dtype", "device")
+
+    def __init__(self, op: Operator | LinearMap, directions: Directions) -> None:
+        require_symmetric(op)
+        require_whole(op)
+        if not callable(getattr(directions, "remove", None)):
+            raise ArgumentError(
+                f"the directions are {kind_of(directions)}", "give what projects them out, such as GaugeTangent(...)"
+            )
+        rows = sum(getattr(directions, "sizes", op.shape[:1]))
+        if rows != op.shape[0]:
+            raise ArgumentError(
+                f"directions of {rows} numbers for an operator of {op.shape[0]} rows", "make both of the same block"
+            )
+        self.op, self.directions = op, directions
+        self.shape, self.dtype, self.device = op.shape, op.dtype, op.device
+        self.dimension = directions.dimension
+        # To project adds none to what is known of H.
+        self.error = known_error(op)
+
+    def __matmul__(self, vectors: Tensor) -> Tensor:
+        return self.directions.remove(self.op @ self.directions.remove(vectors))
+
+    @property
+    def T(self) -> Deflated:
+        """The operator itself, which is symmetric."""
+        return self
+
+    def dense(self) -> Tensor:
+        """The matrix, symmetric to the last bit."""
+        return self.symmetric().matrix
+
+    def symmetric(self) -> MatrixOperator:
+        """The matrix, with the error of the one deflated and the rounding of what is projected out of it."""
+        whole = written_out(self.op)
+        half = self.directions.remove(whole.matrix)
+        full = self.directions.remove(half.T.contiguous())
+        # What is projected out may be much larger than what is left, and so may its rounding.
+        size, n = float(whole.matrix.norm()), len(full)
+        rounding = 10 * n**0.5 * torch.finfo(full.dtype).eps * size if self.dimension else 0.0
+        return MatrixOperator((full + full.T) / 2, whole.error + rounding)
+
+
+class Restricted:
+    """The rows and columns of an operator at some positions; None: all of them.
+
+    A product costs one of the whole operator.
+    """
+
+    def __init__(self, op: Operator, rows: Tensor | None, cols: Tensor | None) -> None:
+        self.op, self.dtype, self.device = op, op.dtype, op.device
+        self._is_diagonal = rows is cols and op.T is op
+        self._rows, self._cols = (p if p is None else p.to(op.device) for p in (rows, cols))
+        n, m = (whole if p is None else len(p) for whole, p in zip(op.shape, (self._rows, self._cols), strict=True))
+        self.shape, self.error = (n, m), known_error(op)
+
+    def __matmul__(self, vectors: Tensor) -> Tensor:
+        if self._cols is not None:
+            whole = vectors.new_zeros(self.op.shape[1], *vectors.shape[1:])
+            vectors = whole.index_copy_(0, self._cols, vectors)
+        found = self.op @ vectors
+        return found if self._rows is None else found[self._rows]
+
+    @property
+    def T(self) -> Restricted:
+        """The transposed operator."""
+        return self if self._is_diagonal else Restricted(self.op.T, self._cols, self._rows)
+
+    def dense(self) -> Tensor:
+        """The matrix, product by product, symmetrised if it is a diagonal block."""
+        return assembled(self, self._is_diagonal).matrix
+
+    def symmetric(self) -> MatrixOperator:
+        """A diagonal block as a matrix, with the measured error of its products."""
+        return assembled(self, True)

@@ -154,8 +154,10 @@ def _log_softmax_backward(grad: Tensor, output: Tensor, dim: int, _: torch.dtype
 _OWN: dict[str, Callable[..., Any]] = {
     "_log_softmax": _log_softmax,
     "_log_softmax_backward_data": _log_softmax_backward,
+    # Zeros without memory, which torch.func makes: torch ends the process where they are multiplied in a dispatch mode.
+    "_efficientzerotensor": torch.zeros,
 }
-"""Formulas of our own, for which torch would import SymPy."""
+"""Formulas of our own: torch's would import SymPy, or there is none."""
 
 
 @functools.cache

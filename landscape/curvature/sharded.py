@@ -8,8 +8,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from landscape.curvature.operators import LinearMap, MatrixOperator
-from landscape.curvature.spaces import VectorSpace
-from landscape.curvature.vectors import gaussian
+from landscape.curvature.vectors import VectorSpace, gaussian
 from landscape.errors import ArgumentError, LandscapeError
 
 _TOGETHER = 1 << 30

@@ -11,8 +11,7 @@ from torch import Tensor
 from landscape.curvature.arguments import require_count, require_symmetric, require_whole
 from landscape.curvature.density import CONFIDENCE
 from landscape.curvature.operators import LinearMap, known_error, written_out
-from landscape.curvature.sound import Sound, require_range
-from landscape.curvature.vectors import gaussian, seeded
+from landscape.curvature.vectors import Sound, gaussian, require_range, seeded
 from landscape.errors import ArgumentError
 from landscape.results import Interval
 

@@ -13,23 +13,31 @@ from torch import Tensor
 from landscape.config import AnalysisConfig
 from landscape.curvature.convexity import require_convex
 from landscape.curvature.coupling import CouplingResult, coupling
-from landscape.curvature.deflation import Deflated, Directions
 from landscape.curvature.density import Quadrature, quadrature
-from landscape.curvature.inertia import TAU_DENSE, Inertia, absolute, bracketed, certified, from_spectrum, least
-from landscape.curvature.lanczos import EigenResult, Method, eigsh
-from landscape.curvature.ldl import ShiftedLDL
+from landscape.curvature.eigsh import EigenResult, Method, eigsh, shifted_ends
+from landscape.curvature.inertia import (
+    TAU_DENSE,
+    Inertia,
+    ShiftedLDL,
+    absolute,
+    bracketed,
+    certified,
+    from_spectrum,
+    least,
+)
 from landscape.curvature.operators import (
     UNDERFLOW,
     Block,
+    Deflated,
+    Directions,
     HessianOperator,
     LinearMap,
     MatrixOperator,
     Operator,
+    Restricted,
     written_out,
 )
-from landscape.curvature.restricted import Restricted
 from landscape.curvature.rounding import is_rounding_randomly, rounding_change
-from landscape.curvature.shifted import shifted_ends
 from landscape.curvature.vectors import gaussian
 from landscape.errors import NumericsError
 from landscape.models.problem import (

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from landscape import models
 from landscape.config import AnalysisConfig, SliceConfig
-from landscape.curvature.lanczos import eigsh
+from landscape.curvature.eigsh import eigsh
 from landscape.curvature.objective import differentiable
 from landscape.curvature.slices import slice_lines, slice_plane
 from landscape.devices import require_dense

@@ -10,9 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from landscape.curvature.deflation import Directions, Spanned
 from landscape.curvature.objective import Objective
-from landscape.curvature.operators import Block, HessianOperator
+from landscape.curvature.operators import Block, Directions, HessianOperator, Spanned
 from landscape.errors import ConfigError, suggest
 from landscape.files.runs import RunReader
 from landscape.models.rows import Groups, Selection, Shapes

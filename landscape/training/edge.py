@@ -12,8 +12,8 @@ from torch import Tensor
 from landscape import models
 from landscape.choices.optimizers import EPSILON, OPTIMIZERS
 from landscape.config import TrainConfig
+from landscape.curvature.krylov import RandomRun
 from landscape.curvature.operators import LinearMap
-from landscape.curvature.random_start import RandomRun
 from landscape.curvature.tracking import scaled
 from landscape.curvature.vectors import seeded
 from landscape.models.problem import hessian

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from landscape import models
 from landscape.choices.samplers import SAMPLERS
-from landscape.curvature.lanczos import eigsh
+from landscape.curvature.eigsh import eigsh
 from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator
 from landscape.errors import LandscapeError

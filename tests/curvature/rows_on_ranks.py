@@ -13,15 +13,14 @@ from helpers.rows import held, mine, whole
 
 from benchmarks.ranks import traffic
 from landscape.curvature.coupling import coupling
-from landscape.curvature.deflation import Deflated
 from landscape.curvature.density import quadrature
+from landscape.curvature.eigsh import eigsh, operator_norm
 from landscape.curvature.inertia import saddle_index
 from landscape.curvature.krylov import Krylov, advance
-from landscape.curvature.lanczos import eigsh, operator_norm
-from landscape.curvature.operators import MatrixOperator, Product, product_error
+from landscape.curvature.operators import Deflated, MatrixOperator, Product, product_error
 from landscape.curvature.sharded import Sharded
-from landscape.curvature.spaces import VectorSpace
 from landscape.curvature.trace import trace
+from landscape.curvature.vectors import VectorSpace
 from landscape.errors import ArgumentError, NumericsError
 
 A = matrix(np.sort(np.random.default_rng(0).standard_normal(101)) ** 3)

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from helpers.matrices import Diagonal, matrix
 
-from landscape.curvature import complement, inertia
+from landscape.curvature import eigsh as complement
+from landscape.curvature import inertia
+from landscape.curvature.eigsh import eigsh
 from landscape.curvature.inertia import from_spectrum, saddle_index
-from landscape.curvature.lanczos import eigsh
 from landscape.curvature.operators import MatrixOperator
 from landscape.errors import NumericsError
 

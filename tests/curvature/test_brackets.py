@@ -16,12 +16,12 @@ from helpers.matrices import Diagonal, drawn_spectrum, matrix, true_index
 from numpy.typing import NDArray
 from torch import Tensor
 
-from landscape.curvature import complement, random_start
-from landscape.curvature.complement import ACCEPTED, index_bounds
+from landscape.curvature import eigsh as complement
+from landscape.curvature import krylov as random_start
+from landscape.curvature.eigsh import ACCEPTED, eigsh, index_bounds
 from landscape.curvature.inertia import saddle_index
-from landscape.curvature.lanczos import eigsh
+from landscape.curvature.krylov import RandomRun, kuczynski_wozniakowski
 from landscape.curvature.operators import MatrixOperator
-from landscape.curvature.random_start import RandomRun, kuczynski_wozniakowski
 from landscape.curvature.vectors import seeded
 from landscape.errors import NumericsError
 

@@ -13,13 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from landscape.curvature.coupling import coupling
-from landscape.curvature.deflation import Deflated
 from landscape.curvature.density import quadrature, spectral_density
+from landscape.curvature.eigsh import eigsh, operator_norm
 from landscape.curvature.inertia import saddle_index
-from landscape.curvature.lanczos import eigsh, operator_norm
 from landscape.curvature.losses import mse
 from landscape.curvature.objective import Objective
-from landscape.curvature.operators import HessianOperator, MatrixOperator, assembled, product_error
+from landscape.curvature.operators import Deflated, HessianOperator, MatrixOperator, assembled, product_error
 from landscape.curvature.trace import trace
 from landscape.errors import NumericsError
 

@@ -9,7 +9,7 @@ import torch
 from helpers.matrices import Blocks, Hidden, draw, exact_ratios, joint_matrix, semidefinite
 from numpy.typing import NDArray
 
-from landscape.curvature import pencil
+from landscape.curvature import coupling as pencil
 from landscape.curvature.coupling import CouplingResult, coupling
 from landscape.curvature.inertia import certified
 from landscape.curvature.operators import MatrixOperator

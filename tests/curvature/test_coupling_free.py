@@ -19,12 +19,11 @@ from landscape.curvature.coupling import (
     principal_angles,
     spectral_norm,
 )
+from landscape.curvature.eigsh import Cholesky, ConjugateGradients, eigsh
 from landscape.curvature.inertia import saddle_index
-from landscape.curvature.lanczos import eigsh
 from landscape.curvature.losses import mse
 from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator, MatrixOperator, Operator
-from landscape.curvature.solve import Cholesky, ConjugateGradients
 from landscape.errors import NumericsError
 from landscape.models.embedding_mlp.networks import MLP
 from landscape.models.tasks import TRAIN, make_data

@@ -29,10 +29,10 @@ from landscape.curvature.density import (
     smooth,
     spectral_density,
 )
+from landscape.curvature.eigsh import eigsh
 from landscape.curvature.krylov import Lanczos, advance
-from landscape.curvature.lanczos import eigsh
 from landscape.curvature.operators import MatrixOperator
-from landscape.curvature.spaces import space_of
+from landscape.curvature.vectors import space_of
 
 Array = NDArray[np.float64]
 

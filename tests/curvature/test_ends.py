@@ -7,7 +7,7 @@ import pytest
 import torch
 from helpers.matrices import matrix
 
-from landscape.curvature.ends import end_vectors, tridiagonal_ends
+from landscape.curvature.krylov import end_vectors, tridiagonal_ends
 
 SPECTRA = {
     "even": np.linspace(-1, 1, 300),

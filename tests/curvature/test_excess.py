@@ -12,10 +12,9 @@ import torch
 from helpers.matrices import Hidden
 from torch import Tensor
 
-from landscape.curvature.coupling import coupling, joint
-from landscape.curvature.excess import combined, excess_index
+from landscape.curvature.coupling import combined, coupling, excess_index, joint
+from landscape.curvature.eigsh import Method
 from landscape.curvature.inertia import Inertia, saddle_index
-from landscape.curvature.lanczos import Method
 from landscape.curvature.operators import MatrixOperator
 from landscape.errors import ArgumentError, NumericsError
 

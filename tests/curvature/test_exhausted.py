@@ -8,11 +8,11 @@ import torch
 from helpers.matrices import matrix
 from torch import Tensor
 
-from landscape.curvature.complement import ACCEPTED, unseen
 from landscape.curvature.density import quadrature
+from landscape.curvature.eigsh import ACCEPTED, unseen
 from landscape.curvature.inertia import Inertia, saddle_index
+from landscape.curvature.krylov import RandomRun
 from landscape.curvature.operators import MatrixOperator
-from landscape.curvature.random_start import RandomRun
 
 
 class Diagonal:

@@ -8,8 +8,7 @@ import torch
 from helpers.matrices import assert_close, draw
 from torch import Tensor, nn
 
-from landscape.curvature.heads import linear_cross_entropy
-from landscape.curvature.losses import cross_entropy
+from landscape.curvature.losses import cross_entropy, linear_cross_entropy
 from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator
 from landscape.errors import ArgumentError

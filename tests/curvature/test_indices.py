@@ -12,8 +12,8 @@ from helpers.matrices import matrix
 
 from landscape.config import HessianConfig, TrainConfig
 from landscape.curvature.coupling import coupling, coupling_strength, spectral_norm
+from landscape.curvature.eigsh import eigsh
 from landscape.curvature.inertia import from_spectrum, saddle_index
-from landscape.curvature.lanczos import eigsh
 from landscape.curvature.operators import MatrixOperator
 from landscape.errors import NumericsError
 from landscape.measure.hessian import analyse

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from landscape import HessianOperator, Objective
-from landscape.curvature.excess import excess_index
+from landscape.curvature.coupling import excess_index
+from landscape.curvature.eigsh import eigsh
 from landscape.curvature.inertia import certified, from_spectrum, saddle_index
-from landscape.curvature.lanczos import eigsh
 from landscape.curvature.operators import MatrixOperator
 from landscape.errors import NumericsError
 

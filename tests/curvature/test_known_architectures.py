@@ -18,7 +18,7 @@ from scipy.sparse.linalg import eigsh as scipy_eigsh
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from landscape.curvature.lanczos import eigsh
+from landscape.curvature.eigsh import eigsh
 from landscape.curvature.losses import cross_entropy
 from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator

@@ -13,11 +13,10 @@ from helpers.rows import held, mine, whole
 from torch import Tensor
 
 from landscape.curvature.density import quadrature
+from landscape.curvature.eigsh import eigsh
 from landscape.curvature.krylov import Krylov, advance
-from landscape.curvature.lanczos import eigsh
 from landscape.curvature.operators import LinearMap, MatrixOperator
-from landscape.curvature.spaces import VectorSpace, space_of
-from landscape.curvature.vectors import Array
+from landscape.curvature.vectors import Array, VectorSpace, space_of
 from landscape.errors import NumericsError
 
 N = 300

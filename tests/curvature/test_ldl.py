@@ -8,8 +8,7 @@ import scipy.linalg
 import torch
 from helpers.matrices import matrix
 
-from landscape.curvature.inertia import count_below
-from landscape.curvature.ldl import ShiftedLDL
+from landscape.curvature.inertia import ShiftedLDL, count_below
 
 EPS = torch.finfo(torch.float64).eps
 

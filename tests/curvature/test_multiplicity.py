@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from landscape import models
 from landscape.cli.tables import measurements
 from landscape.config import HessianConfig, TrainConfig
-from landscape.curvature import lanczos
+from landscape.curvature import eigsh as lanczos
+from landscape.curvature.eigsh import EigenResult, eigsh, operator_norm
 from landscape.curvature.inertia import saddle_index
-from landscape.curvature.lanczos import EigenResult, eigsh, operator_norm
+from landscape.curvature.krylov import RandomRun, kuczynski_wozniakowski, least_component
 from landscape.curvature.operators import MatrixOperator
-from landscape.curvature.random_start import RandomRun, kuczynski_wozniakowski, least_component
 from landscape.files.runs import RunReader
 from landscape.measure.hessian import analyse
 from landscape.models.problem import hessian, tensors

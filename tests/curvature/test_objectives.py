@@ -13,9 +13,9 @@ from helpers.matrices import assert_close, draw
 from helpers.modules import PER_SAMPLE, Point, make, pick, point_of, reference
 from torch import Tensor, nn
 
-from landscape.curvature.differences import require_derivatives
+from landscape.curvature.checks import require_derivatives
+from landscape.curvature.eigsh import eigsh
 from landscape.curvature.inertia import saddle_index
-from landscape.curvature.lanczos import eigsh
 from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator, Part
 from landscape.curvature.slices import slice_lines

@@ -10,10 +10,9 @@ import torch
 from helpers.matrices import at_minus_tau, draw, exact_index, matrix
 from torch import Tensor
 
-from landscape.curvature import outside
-from landscape.curvature.ldl import ShiftedLDL
+from landscape.curvature import inertia as outside
+from landscape.curvature.inertia import ShiftedLDL, certified_outside
 from landscape.curvature.operators import MatrixOperator
-from landscape.curvature.outside import certified_outside
 from landscape.errors import NumericsError
 
 

@@ -9,9 +9,9 @@ from helpers.matrices import Diagonal, matrix
 from numpy.typing import NDArray
 
 from landscape import eigsh
-from landscape.curvature import shifted
+from landscape.curvature import eigsh as shifted
+from landscape.curvature.eigsh import shifted_ends
 from landscape.curvature.operators import MatrixOperator, Product
-from landscape.curvature.shifted import shifted_ends
 
 N, K = 300, 6
 SPECTRA = {

@@ -12,8 +12,8 @@ from helpers.rows import held, whole
 from numpy.typing import NDArray
 from torch import Tensor
 
-from landscape.curvature import search
-from landscape.curvature.lanczos import eigsh
+from landscape.curvature import krylov as search
+from landscape.curvature.eigsh import eigsh
 from landscape.curvature.operators import MatrixOperator, Product
 from landscape.curvature.vectors import column_norms
 from landscape.errors import NumericsError

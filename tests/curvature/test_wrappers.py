@@ -11,16 +11,13 @@ import torch
 from helpers.matrices import Hidden, assert_close, draw, semidefinite
 from torch import Tensor
 
-from landscape.curvature.coupling import coupling, joint
-from landscape.curvature.deflation import Deflated
+from landscape.curvature.coupling import coupling, excess_index, joint
 from landscape.curvature.density import spectral_density
-from landscape.curvature.excess import excess_index
+from landscape.curvature.eigsh import eigsh
 from landscape.curvature.inertia import saddle_index
-from landscape.curvature.lanczos import eigsh
 from landscape.curvature.losses import mse
 from landscape.curvature.objective import Objective
-from landscape.curvature.operators import HessianOperator, MatrixOperator, product_error
-from landscape.curvature.restricted import Restricted
+from landscape.curvature.operators import Deflated, HessianOperator, MatrixOperator, Restricted, product_error
 from landscape.errors import NumericsError
 
 METHODS = ["dense", "lanczos"]

@@ -19,7 +19,7 @@ from landscape import Recorder
 from landscape.choices.optimizers import SGD, Adam
 from landscape.cli import main as cli
 from landscape.config import AnalysisConfig, HessianConfig, SliceConfig
-from landscape.curvature.lanczos import eigsh
+from landscape.curvature.eigsh import eigsh
 from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator, MatrixOperator
 from landscape.curvature.slices import slice_lines, slice_plane
@@ -292,7 +292,7 @@ def test_a_sharpness_that_has_not_converged_is_missing(
     tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A Ritz value is below lambda_max, and has no error bar in the file."""
-    from landscape.curvature import lanczos
+    from landscape.curvature import eigsh as lanczos
 
     monkeypatch.setattr(lanczos, "eigsh", functools.partial(eigsh, max_hvps=0))
     config = HessianConfig(steps="60", blocks=("b1",), device="cpu")

@@ -13,7 +13,7 @@ from helpers.bilinear import SUBSETS, K, M, N, balanced, bilinear, spectrum, tar
 from torch import Tensor
 
 from landscape.curvature.coupling import coupling
-from landscape.curvature.lanczos import eigsh
+from landscape.curvature.eigsh import eigsh
 from landscape.curvature.losses import cross_entropy
 from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator, MatrixOperator

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from landscape.choices.activations import ACTIVATIONS
 from landscape.config import TrainConfig, replace
 from landscape.curvature.coupling import coupling
-from landscape.curvature.lanczos import eigsh
+from landscape.curvature.eigsh import eigsh
 from landscape.curvature.losses import cross_entropy
 from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator, MatrixOperator

@@ -13,11 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from landscape.config import TrainConfig
-from landscape.curvature.deflation import Deflated, Directions
-from landscape.curvature.inertia import saddle_index
+from landscape.curvature.inertia import certified_outside, saddle_index
 from landscape.curvature.objective import Objective
-from landscape.curvature.operators import HessianOperator, MatrixOperator
-from landscape.curvature.outside import certified_outside
+from landscape.curvature.operators import Deflated, Directions, HessianOperator, MatrixOperator
 from landscape.models.embedding_mlp.gauge import GaugeTangent, SoftmaxShift
 from landscape.models.embedding_mlp.networks import MLP
 from landscape.models.tasks import TRAIN, make_data

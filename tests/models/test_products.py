@@ -10,7 +10,7 @@ from torch import Tensor
 
 from landscape.choices.activations import ACTIVATIONS
 from landscape.config import TrainConfig
-from landscape.curvature.lanczos import eigsh
+from landscape.curvature.eigsh import eigsh
 from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator
 from landscape.models.embedding_mlp import products

@@ -12,9 +12,8 @@ from torch import Tensor
 from landscape import models
 from landscape.choices.activations import ACTIVATIONS
 from landscape.config import HessianConfig, TrainConfig
-from landscape.curvature.deflation import Deflated
-from landscape.curvature.lanczos import eigsh
-from landscape.curvature.operators import MatrixOperator
+from landscape.curvature.eigsh import eigsh
+from landscape.curvature.operators import Deflated, MatrixOperator
 from landscape.files.runs import RunReader
 from landscape.measure.hessian import analyse
 from landscape.models.embedding_mlp.gauge import SoftmaxShift

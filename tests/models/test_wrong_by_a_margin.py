@@ -18,9 +18,8 @@ from torch import Tensor, nn
 
 from landscape import models
 from landscape.config import HessianConfig
-from landscape.curvature.heads import linear_cross_entropy
 from landscape.curvature.inertia import saddle_index
-from landscape.curvature.losses import cross_entropy
+from landscape.curvature.losses import cross_entropy, linear_cross_entropy
 from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator
 from landscape.errors import NumericsError

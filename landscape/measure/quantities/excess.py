@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def compute(at: Checkpoint, pair: Pair) -> Row:
     """The excess index at the tolerance of the joint block; missing where a matrix-free block is not analysed."""
-    from landscape.curvature.excess import combined
+    from landscape.curvature.coupling import combined
     from landscape.curvature.inertia import Inertia, certified
     from landscape.curvature.operators import MatrixOperator
     from landscape.models.problem import joint

@@ -28,7 +28,7 @@ def compute(at: Checkpoint, block: str) -> Row:
 
 
 def _gauge_free(at: Checkpoint, block: str) -> int:
-    from landscape.curvature.outside import certified_outside
+    from landscape.curvature.inertia import certified_outside
 
     chosen, gauge = at.selected(block), None
     if at.structure and at.is_dense(block) and chosen.positions is None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def compute(at: Checkpoint) -> Row:
     """lambda_max of the preconditioned Hessian over all parameters, if the rates are known and the search converges."""
-    from landscape.curvature.lanczos import eigsh
+    from landscape.curvature.eigsh import eigsh
     from landscape.curvature.tracking import scaled
 
     row: Row = {}

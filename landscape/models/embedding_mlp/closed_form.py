@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from landscape.curvature.symmetry import symmetrised
+from landscape.curvature.vectors import symmetrised
 
 
 def others(p: Tensor, y: Tensor) -> Tensor:

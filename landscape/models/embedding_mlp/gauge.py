@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from landscape.curvature.arguments import chosen
-from landscape.curvature.deflation import Directions
+from landscape.curvature.operators import Directions
 from landscape.errors import ArgumentError
 from landscape.results import Shown
 

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from landscape.choices.activations import ACTIVATIONS
 from landscape.config import TrainConfig
-from landscape.curvature.deflation import Directions, Spanned
-from landscape.curvature.operators import Block
+from landscape.curvature.operators import Block, Directions, Spanned
 from landscape.models.embedding_mlp.blocks import BALANCED, BLOCKS, DEFAULT_BLOCKS, PAIRS, PARAMETERS, PARTS
 from landscape.models.embedding_mlp.closed_form import ClosedForm, EmbeddingMLP, TableMLP
 from landscape.models.embedding_mlp.gauge import GaugeTangent, SoftmaxShift, Together, Unseen, unseen_inputs

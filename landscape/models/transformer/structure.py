@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from landscape.config import TrainConfig
-from landscape.curvature.deflation import Directions, Spanned
 from landscape.curvature.losses import cross_entropy
 from landscape.curvature.objective import differentiable, gradients
-from landscape.curvature.symmetry import symmetrised
+from landscape.curvature.operators import Directions, Spanned
+from landscape.curvature.vectors import symmetrised
 from landscape.models.embedding_mlp.closed_form import derivatives, residuals, softmax_slopes
 from landscape.models.transformer.model import Transformer, layer_norm, load_model, sinusoids
 
