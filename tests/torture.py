@@ -43,6 +43,21 @@ files that differ from the undisturbed one after resuming, or leave other files 
 |---|---:|---:|---:|---:|---:|
 {rows}
 
+## What is not defended against
+
+* *Bytes of HDF5 itself that somebody has forged, or a disk has spoilt.* Rows and arrays have checksums, so that a
+  changed number is never served. The structures around them are read by the HDF5 library: a forged one can make it
+  crash, hang or take memory in the process that opens the file. All that h5py shows is checked before anything is read:
+  links, virtual datasets, storage in other files, types, filters, and sizes far beyond the file's. Open files of people
+  whom you do not trust as you would in any HDF5 program: in a process of its own.
+* *A gzip chunk made to burst.* A chunk may take about twice what it declares, so that it unpacks to at most two thousand
+  times that.
+* *A file that is moved while it is written, and opened for writing under its new name.* The lock is that of the name.
+  The first writer notices when it makes the file anew, and ends with an error.
+* *Deleting the file of a live recording.* What was recorded is gone; the training goes on, with a warning.
+* *Shared file systems without locks.* There the lock is a file with host and process. One that a killed job left behind
+  is taken over on the same machine; elsewhere it has to be removed by hand.
+
 Made by `make torture` in {minutes:.0f} minutes: Python {python}, HDF5 {hdf5}, {system}. The tests do the same
 with small numbers at every change, and also cover failing and full disks at start, middle and end, two writers, readers
 polling a live run, clocks that jump, and files moved while in use.

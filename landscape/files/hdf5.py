@@ -74,7 +74,7 @@ def attribute(path: Path, owner: Any, name: str, kind: type) -> Any:
             return None
         stored = owner.attrs.get_id(name)
         is_text = h5py.check_string_dtype(stored.dtype) is not None
-        if math.prod(stored.shape) != 1 or not (is_text if kind is str else stored.dtype.kind in "iu"):
+        if stored.shape is None or math.prod(stored.shape) != 1 or not (is_text if kind is str else stored.dtype.kind in "iu"):
             raise FileError(
                 f"{path}: the attribute {name} is not one {'string' if kind is str else 'integer'}", COPY_AGAIN
             )
@@ -146,12 +146,14 @@ def _open(path: Path) -> h5py.File:
     try:
         # Without locks, which would keep out a writer, and which not every file system has.
         return h5py.File(path, "r", locking=False)
-    except (OSError, RuntimeError) as error:
+    except OSError as error:
+        error.filename = str(path)
         if known := as_landscape_error(error):
             raise known from error
         if "signature not found" in str(error):
             raise FileError(f"{path} is not an HDF5 file", "name a file that `landscape` wrote") from error
-        raise FileError(f"{path} is damaged: {' '.join(str(error).split())}", COPY_AGAIN) from error
+        what = "truncated" if "truncated" in str(error) else "damaged"
+        raise FileError(f"{path} is {what}: {' '.join(str(error).split())}", COPY_AGAIN) from error
 
 
 def _require_ours(path: Path, file: h5py.File, kind: str) -> None:

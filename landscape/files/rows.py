@@ -97,7 +97,7 @@ class Rows:
             self.data = {name: group[name] for name in (self.label, *fields)}
             if record.dtype != "u8" or group[self.label].dtype != "i8" or len(record) > ROWS:
                 raise ValueError(f"{self.group} has other records than ours, or more than {ROWS:,}")
-            if wrong := [name for name, data in self.data.items() if data.shape[:1] != record.shape]:
+            if wrong := [n for n, d in self.data.items() if getattr(d, "shape", ())[:1] != record.shape]:
                 raise ValueError(f"{self.group}/{wrong[0]} has not {len(record):,} rows")
             self.newest_by = str(attribute(path, record, "newest", str) or "")
             self._records, self._labels = record[:], self.data[self.label][:]
@@ -188,7 +188,9 @@ class Rows:
 
     def _read(self, data: h5py.Dataset, at: slice) -> Array:
         if not data:
-            raise FileError(f"{self.path} was closed", "open it again, and read it before it is closed")
+            raise FileError(
+                f"{self.path} was closed by close() or at the end of `with`", "open it again, and read it first"
+            )
         with complaints(self.path):
             return np.asarray(data[at])
 

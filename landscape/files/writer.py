@@ -137,9 +137,6 @@ class Writer:
     def append(self, step: int, rows: Mapping[str, Mapping[str, Any]]) -> None:
         """Commit a step: a row per table of steps, the main one last; a stored step stays as it is."""
         if step not in self.steps:
-            # Of a file that was deleted the rows would be lost; one that was moved still takes them.
-            if not os.fstat(self._handle).st_nlink:
-                self.require_there()
             for group in (*self._beside, schema.MAIN):
                 # A row that a killed writer left without its row in the main table is overwritten.
                 self._write(group, len(self.steps), [step], {n: np.asarray(v)[None] for n, v in rows[group].items()})
@@ -214,6 +211,9 @@ class Writer:
     def _write(self, group: str, index: int, labels: Sequence[int], rows: Mapping[str, Array]) -> None:
         """Write rows from `index` on, then the records that commit them; nothing where they have no room."""
         places = self._places[group]
+        # Of a file that was deleted the rows would be lost; one that was moved still takes them.
+        if not os.fstat(self._handle).st_nlink:
+            self.require_there()
         if index + len(labels) > places.room:
             raise FileError(
                 f"{self.path}: {group} has room for {places.room:,} rows, and this is row {index + len(labels):,}",

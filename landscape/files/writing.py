@@ -7,6 +7,7 @@ import errno
 import os
 import re
 import shutil
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -45,9 +46,7 @@ def temporary_file(path: Path, size: int) -> Iterator[Path]:
         reserve(temporary, size)
         yield temporary
         if replaced:
-            with contextlib.suppress(OSError):
-                os.chown(temporary, replaced.st_uid, replaced.st_gid)
-            shutil.copymode(path, temporary)
+            _open_as(temporary, replaced)
         sync(temporary)
         os.replace(temporary, path)
         sync(path.parent)
@@ -59,6 +58,19 @@ def temporary_file(path: Path, size: int) -> Iterator[Path]:
         raise cannot_write(path, error) from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _open_as(draft: Path, replaced: os.stat_result) -> None:
+    """Give a draft the owner and the permissions of the file that it replaces, as far as this process may."""
+    mode = stat.S_IMODE(replaced.st_mode)
+    with contextlib.suppress(OSError):
+        os.chown(draft, replaced.st_uid, -1)
+    try:
+        os.chown(draft, -1, replaced.st_gid)
+    except OSError:
+        # The rights were those of another group.
+        mode &= ~stat.S_IRWXG
+    draft.chmod(mode)
 
 
 def reserve(path: Path, size: int) -> None:

@@ -183,11 +183,7 @@ class Member:
         if step > self.config.steps:
             raise ConfigError(f"{self.path} is at step {step}, beyond --steps {self.config.steps}", "raise --steps")
         self.lr_ratio, self.count = float(state["lr_ratio"]), state["count"].copy()
-        self.climb = Climb(**{f.name: state[f.name].item() for f in dataclasses.fields(Climb) if f.name in state})
-        if self.config.lr_ratio == "auto" and step and math.isnan(self.climb.initial_loss):
-            raise FileError(
-                f"{self.path} was begun under an earlier rule of --lr-ratio auto", "start another run with --out"
-            )
+        self.climb = Climb(**{f.name: state[f.name].item() for f in dataclasses.fields(Climb)})
         self.stop_step = int(state["stop_step"]) if same_stop else -1
         self.sampler.restore(state)
         return state

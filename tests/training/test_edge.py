@@ -227,25 +227,6 @@ def test_what_takes_no_ratio_back() -> None:
     assert climb.next(8.0, 3.1, 0.5) == 0.5
 
 
-def test_a_run_of_an_earlier_rule_is_not_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file without the rule's state, as every file was at first."""
-    config = dataclasses.replace(TINY, lr_ratio="auto", lr_ratio_every=EVERY)
-    known = {field.name for field in dataclasses.fields(Climb)}
-
-    def earlier(parameters: Any) -> tuple[Table, ...]:
-        return tuple(
-            dataclasses.replace(table, fields=tuple(f for f in table.fields if f.name not in known))
-            for table in tables_of(parameters)
-        )
-
-    with monkeypatch.context() as patched:
-        patched.setattr("landscape.training.tables.tables_of", earlier)
-        train(dataclasses.replace(config, steps=15), tmp_path / "run.h5", quiet=True)
-    with pytest.raises(FileError, match="was begun under an earlier rule of --lr-ratio auto") as found:
-        train(config, tmp_path / "run.h5", resume=True, quiet=True)
-    assert found.value.hint == "start another run with --out"
-
-
 @pytest.mark.parametrize("has_edge", [True, False])
 @pytest.mark.parametrize("stop", [15, 20, 35, 80, 105, 120])
 def test_a_run_stopped_while_the_ratio_moves_goes_on_as_one_that_was_not(

@@ -134,7 +134,7 @@ def test_a_child_neither_records_nor_closes(tmp_path: Path) -> None:
     process.join()
     assert f"the recorder is that of process {process.pid}, not of its child" in said[0]
     assert said[1] == "closed"
-    assert f'"pid": {process.pid}' in said[2]
+    assert said[2] is True
     assert states(path).keys() == {0, 2}
     assert [p.name for p in tmp_path.iterdir()] == ["run.h5"]
 
