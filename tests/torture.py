@@ -50,8 +50,8 @@ files that differ from the undisturbed one after resuming, or leave other files 
   crash, hang or take memory in the process that opens the file. All that h5py shows is checked before anything is read:
   links, virtual datasets, storage in other files, types, filters, and sizes far beyond the file's. Open files of people
   whom you do not trust as you would in any HDF5 program: in a process of its own.
-* *A gzip chunk made to burst.* A chunk may take about twice what it declares, so that it unpacks to at most two thousand
-  times that.
+* *A gzip chunk made to burst.* A chunk may take about twice what it declares, so that it unpacks to at most two
+  thousand times that.
 * *A file that is moved while it is written, and opened for writing under its new name.* The lock is that of the name.
   The first writer notices when it makes the file anew, and ends with an error.
 * *Deleting the file of a live recording.* What was recorded is gone; the training goes on, with a warning.

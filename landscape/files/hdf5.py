@@ -74,7 +74,11 @@ def attribute(path: Path, owner: Any, name: str, kind: type) -> Any:
             return None
         stored = owner.attrs.get_id(name)
         is_text = h5py.check_string_dtype(stored.dtype) is not None
-        if stored.shape is None or math.prod(stored.shape) != 1 or not (is_text if kind is str else stored.dtype.kind in "iu"):
+        if (
+            stored.shape is None
+            or math.prod(stored.shape) != 1
+            or not (is_text if kind is str else stored.dtype.kind in "iu")
+        ):
             raise FileError(
                 f"{path}: the attribute {name} is not one {'string' if kind is str else 'integer'}", COPY_AGAIN
             )

@@ -18,16 +18,14 @@ from landscape.choices.optimizers import OPTIMIZERS, Optimizer
 from landscape.config import TrainConfig
 from landscape.curvature.operators import MatrixOperator
 from landscape.curvature.tracking import scaled
-from landscape.errors import ConfigError, FileError
+from landscape.errors import ConfigError
 from landscape.files.runs import RunReader
-from landscape.files.schema import Table
 from landscape.models.embedding_mlp.networks import MLP
 from landscape.models.tasks import TRAIN, make_data
 from landscape.models.transformer.model import Transformer
 from landscape.training import edge
 from landscape.training.edge import Climb, edge_ratio, largest
 from landscape.training.loop import train, train_ensemble
-from landscape.training.tables import tables_of
 
 EVERY = 10
 LIMITS = {"adam": 38.0, "adamw": 2 * (1 + 0.9) / (1 - 0.9), "sgd": 2 * (1 + 0.5)}
