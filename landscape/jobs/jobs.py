@@ -15,9 +15,8 @@ from typing import Self
 from landscape import models
 from landscape.config import AnalysisConfig, HessianConfig, TrainConfig
 from landscape.errors import FileError
-from landscape.files.files import REPLACE, output, refuse_existing
+from landscape.files.files import REPLACE, refuse_existing
 from landscape.files.runs import RETRAIN, RunReader
-from landscape.files.writing import leased
 from landscape.jobs.plan import SweepAnalysis
 from landscape.measure.analysis import existing
 from landscape.measure.critical import refine
@@ -104,7 +103,7 @@ class Analysis(Job):
 
 def execute(job: Job) -> None:
     """Do a job in this process, which holds the leases on its outputs."""
-    with leased(map(output, job.outputs)), _sparing():
+    with _sparing():
         job.execute()
 
 

@@ -25,7 +25,7 @@ from landscape.files.files import (
 )
 from landscape.files.hessians import HessianReader
 from landscape.files.runs import RunReader
-from landscape.files.writing import leased, lock_of, remove_abandoned, sole_writer, temporary_file
+from landscape.files.writing import lock_of, remove_abandoned, sole_writer, temporary_file
 from landscape.jobs.executors import Here, execute_all
 from landscape.jobs.jobs import Analysis, Training, is_analysed, is_trained
 from landscape.jobs.journal import JOBS, LEASES, Journal, forget, last_attempt
@@ -213,7 +213,6 @@ def planned(config: SweepConfig, out: Path | str, overwrite: bool = False) -> It
         stack.enter_context(_tidied(runs, folder / JOBS))
         holder = stack.enter_context(Holder(folder / JOBS / LEASES))
         holder.take(DEFINITION)
-        stack.enter_context(leased([folder]))
         stack.enter_context(sole_writer(folder))
         holder.clear()
         earlier = _earlier(folder / DEFINITION, config)
@@ -320,18 +319,17 @@ def _remove(runs: Sequence[SweepRun], earlier: Mapping[Path, SweepRun], holder: 
         require_writable(output(path))
     for path in files:
         holder.take(path.name)
-    with leased(map(output, files)):
-        for path in files:
-            # The sweep wrote to the targets of links.
-            with sole_writer(output(path)):
-                output(path).unlink(missing_ok=True)
-            holder.release(path.name)
+    for path in files:
+        # The sweep wrote to the targets of links.
+        with sole_writer(output(path)):
+            output(path).unlink(missing_ok=True)
+        holder.release(path.name)
 
 
 def _define(path: Path, config: SweepConfig, earlier: SweepConfig | None) -> None:
     """Write the sweep's definition into its folder, replacing that of another sweep."""
     path, text = output(path), _text(config)
-    remove_abandoned(path, b"{")
+    remove_abandoned(path)
     # One that says the same may be the user's own.
     if earlier is None or _text(earlier) != text:
         with temporary_file(path, len(text)) as draft:

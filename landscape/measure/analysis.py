@@ -13,12 +13,12 @@ import xarray
 from landscape.config import AnalysisConfig, HessianConfig, replace, to_json
 from landscape.errors import FileError, in_file
 from landscape.files import schema
+from landscape.files.datasets import read_datasets, write_datasets
 from landscape.files.files import REPLACE, refuse_foreign, sha256
 from landscape.files.runs import GROK, MEMORISE, RunReader
 from landscape.files.schema import STEP, Scales, Table
 from landscape.measure import datasets
 from landscape.measure.datasets import Datasets
-from landscape.measure.stand_in import read_datasets, write_datasets
 from landscape.models.choice import in_order
 from landscape.models.factory import SEED, Source, unlike_problem, unlike_source
 from landscape.models.problem import Problem

@@ -15,6 +15,7 @@ from landscape import models
 from landscape.choices.tasks import TASKS, is_prime
 from landscape.errors import ConfigError, DoesNotFitError, FileError
 from landscape.files import schema
+from landscape.files.datasets import read_datasets, write_datasets
 from landscape.files.files import (
     REPLACE,
     as_path,
@@ -25,9 +26,9 @@ from landscape.files.files import (
     require_writable,
     sha256,
 )
+from landscape.files.rows import listed
 from landscape.files.runs import RunReader
 from landscape.files.schema import STEP
-from landscape.files.table import listed
 from landscape.files.views import GeometryFile
 from landscape.files.writing import sole_writer
 from landscape.measure import embeddings
@@ -35,7 +36,6 @@ from landscape.measure.analysis import require_other
 from landscape.measure.datasets import dataset
 from landscape.measure.embeddings import FEWEST, Floats, Ints, appears, cyclic_order
 from landscape.measure.fields import GEOMETRY, NUMBERS
-from landscape.measure.stand_in import read_datasets, write_datasets
 from landscape.measure.steps import finite_steps, warn_of_damage
 from landscape.measure.tables import Table
 from landscape.memory import free_bytes

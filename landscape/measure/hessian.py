@@ -14,8 +14,8 @@ from landscape.curvature.objective import differentiable
 from landscape.errors import note, require_config, require_jobs, warn
 from landscape.files import schema, views
 from landscape.files.files import as_path, hessian_file, make_folder, output
+from landscape.files.rows import listed
 from landscape.files.runs import RunReader
-from landscape.files.table import listed
 from landscape.files.views import File
 from landscape.files.writing import sole_writer
 from landscape.measure.analysis import Analysis, attributes, existing, is_whole, joined, require_other

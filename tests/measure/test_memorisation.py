@@ -11,11 +11,11 @@ import pytest
 import torch
 from conftest import TINY
 from helpers.hessians import analyse
+from helpers.run_files import put
 
 from landscape import models
 from landscape.config import HessianConfig, TrainConfig
 from landscape.curvature.operators import HessianOperator
-from landscape.files.disk import Disk, TableWriter
 from landscape.files.runs import RunReader
 from landscape.files.schema import LEVELS
 from landscape.measure.checkpoint import Checkpoint
@@ -88,12 +88,10 @@ def test_second_opinion_holds_at_low_training_loss(memorised: Path, tmp_path: Pa
 
 def sharpen(path: Path, factor: float) -> None:
     """Multiply the output layer of a run's last checkpoint, and commit the row anew."""
-    with Disk(path) as disk, RunReader(path) as reader:
-        table, last = reader.tables["checkpoints"], reader.steps[-1]
-        row = table.row(last)
-        assert row is not None
-        row["V"], row["b2"] = factor * row["V"], factor * row["b2"]
-        TableWriter(table, disk).write(table.rows[last], last, row)
+    with RunReader(path) as reader:
+        last = reader.steps[-1]
+        row = reader.checkpoint(last)
+    put(path, last, V=factor * row["V"], b2=factor * row["b2"])
 
 
 def test_saturated_networks_have_a_finite_hessian(memorised: Path) -> None:

@@ -22,12 +22,11 @@ from landscape.choices.tasks import TEXT
 from landscape.config import TrainConfig, replace
 from landscape.errors import FileError, LandscapeError, in_file, note, warn
 from landscape.files import schema
-from landscape.files.files import as_path, file_schema, geometry_file, hessian_file, open_file, run_file
+from landscape.files.files import as_path, geometry_file, hessian_file, run_file
+from landscape.files.hdf5 import COPY_AGAIN, file_schema
 from landscape.files.hessians import HessianReader
 from landscape.files.runs import RunReader
-from landscape.files.strings import COPY_AGAIN
-from landscape.files.table import listed
-from landscape.files.views import load_group
+from landscape.files.views import File, load_group
 from landscape.text import printable
 from landscape.training.schedule import gaps, unrecorded
 
@@ -246,9 +245,6 @@ class Source:
                 found[self.run] = reader.damage
         if self.hessian:
             found[self.hessian] = HessianReader(self.hessian).damage
-        if self.geometry:
-            with contextlib.closing(open_file(self.geometry, schema.GEOMETRY)) as file:
-                found[self.geometry] = listed(file.tables["/"].damaged)
         return [f"{path}: left out, for their checksums fail: {rows}" for path, rows in found.items() if rows]
 
     @property
@@ -387,7 +383,7 @@ def lacking(sources: Sequence[Source]) -> str:
 def _attrs(path: Path | None, kind: str) -> dict[str, Any]:
     if path is None:
         return {}
-    with contextlib.closing(open_file(path, kind)) as file:
+    with File(path) as file:
         return file.attrs
 
 
