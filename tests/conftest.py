@@ -19,6 +19,7 @@ import pytest
 import torch
 from helpers import foreign
 from helpers.commands import Refusal
+from helpers.hessians import HessianReader, analyse
 from helpers.once import made_once
 from helpers.sweeps import LONG, Here, arguments
 from hypothesis import settings
@@ -27,9 +28,7 @@ from torch.nn import functional as F
 from landscape import progress
 from landscape.cli import main as cli
 from landscape.config import HessianConfig, TrainConfig
-from landscape.files.hessians import HessianReader
 from landscape.jobs import run as sweep_run
-from landscape.measure.hessian import analyse
 from landscape.training.loop import train
 
 torch.set_num_threads(1)

@@ -36,12 +36,27 @@ files that differ from the undisturbed one after resuming, or leave other files 
   change. At the end no lock or temporary file may be left, and analyses, searches and sweeps must equal undisturbed
   ones bit for bit. *Tried* counts commands; sequences: {sequences}.
 * Power failure: any subset of the writes since the last sync reaches the disk, each whole or cut.
-* Fuzzing: random changes to valid files, read in a separate process (Hypothesis), and coverage-guided changes of bytes
-  (atheris); *wrong* counts crashes, hangs, undocumented errors, and changed numbers that were returned.
+* Fuzzing: random changes to the objects of valid files, read in a separate process (Hypothesis); *wrong* counts
+  crashes, hangs, undocumented errors, and changed numbers that were returned.
 
 | fault | tried | acknowledged | lost | torn | wrong |
 |---|---:|---:|---:|---:|---:|
 {rows}
+
+## What is not defended against
+
+* *Bytes of HDF5 itself that somebody has forged, or a disk has spoilt.* Rows and arrays have checksums, so that a
+  changed number is never served. The structures around them are read by the HDF5 library: a forged one can make it
+  crash, hang or take memory in the process that opens the file. All that h5py shows is checked before anything is read:
+  links, virtual datasets, storage in other files, types, filters, and sizes far beyond the file's. Open files of people
+  whom you do not trust as you would in any HDF5 program: in a process of its own.
+* *A gzip chunk made to burst.* A chunk may take about twice what it declares, so that it unpacks to at most two
+  thousand times that.
+* *A file that is moved while it is written, and opened for writing under its new name.* The lock is that of the name.
+  The first writer notices when it makes the file anew, and ends with an error.
+* *Deleting the file of a live recording.* What was recorded is gone; the training goes on, with a warning.
+* *Shared file systems without locks.* There the lock is a file with host and process. One that a killed job left behind
+  is taken over on the same machine; elsewhere it has to be removed by hand.
 
 Made by `make torture` in {minutes:.0f} minutes: Python {python}, HDF5 {hdf5}, {system}. The tests do the same
 with small numbers at every change, and also cover failing and full disks at start, middle and end, two writers, readers
@@ -90,7 +105,6 @@ def main() -> int:
     print(said, file=sys.stderr)
     examples, harmful = map(int, found.groups())
     tallies.append(faults.Tally(f"fuzzing of the readers, {args.fuzz / 60:.0f} minutes", examples, wrong=harmful))
-    tallies.append(guided_fuzzing(script, args.fuzz // 2))
     for tally in tallies:
         print(tally)
     rows = "\n".join(
@@ -109,23 +123,6 @@ def main() -> int:
         encoding="utf-8",
     )
     return 1 if any(any(t.harm) for t in tallies) else 0
-
-
-def guided_fuzzing(script: Path, seconds: int) -> faults.Tally:
-    """Fuzzing by coverage in processes of a minute: atheris keeps memory that it counts against the reader."""
-    tally = faults.Tally(f"fuzzing guided by coverage, {seconds / 60:.0f} minutes")
-    with tempfile.TemporaryDirectory() as corpus:
-        for start in range(0, seconds, 60):
-            length = min(60, seconds - start)
-            command = [sys.executable, script, "--guided", "--seconds", str(length), "--corpus", corpus]
-            done = subprocess.run(command, stderr=subprocess.PIPE, text=True)
-            runs = re.findall(r"^#(\d+)\s", done.stderr, re.MULTILINE)
-            assert runs, done.stderr
-            tally.tried += int(runs[-1])
-            if done.returncode:
-                tally.wrong += 1
-                print(done.stderr, file=sys.stderr)
-    return tally
 
 
 if __name__ == "__main__":

@@ -66,6 +66,7 @@ def critical(
     """The critical point of the objective nearest to a checkpoint, and the Hessian there."""
     from landscape.files.files import critical_file
     from landscape.measure.critical import ENDS, refine
+    from landscape.measure.tables import rows, unconverged
 
     out = options.out or critical_file(run, step)
     with working_on(out):
@@ -80,12 +81,12 @@ def critical(
             options.overwrite,
             options.quiet,
         )
-    point = result.critical_point(step)
-    status = ENDS[point["status"]]
+    point = rows(result, "critical_point")[step]
+    status = ENDS[int(point["status"])]
     if options.csv:
         say(tables.file_csv(out))
     elif options.json:
-        say(tables.hessian_document(out, result, critical_point={**point, "status": status}))
+        say(tables.hessian_document(result, critical_point={**point, "status": status}))
     else:
         say(f"{tables.critical_point(status, point)}\n\n{tables.measurements(result)}\nwritten: {printable(out)}")
-    return 0 if status == "critical" and all(map(result.converged, result.steps)) else UNFINISHED
+    return 0 if status == "critical" and not any(unconverged(result).values()) else UNFINISHED

@@ -17,7 +17,7 @@ from landscape.ranks import PATIENCE, Ranks, joined, launched
 from landscape.text import printable
 
 if TYPE_CHECKING:
-    from landscape.files.hessians import HessianReader
+    from landscape.files.views import File
 
 HEADINGS = {
     "What is measured": ("steps", "num_steps", "blocks", "k", "objective", "problem", "eigenvectors"),
@@ -46,7 +46,6 @@ class HessianOptions(Printed):
         False,
         "Replace a Hessian file of another run or other settings; a file that matches is always resumed and extended.",
     )
-    fsync: bool = field(False, "Sync every step to disk, so that it survives a power failure.")
     jobs: int | None = field(
         None,
         "Checkpoints measured at once, each in a process of one thread; the file is the same for any number. "
@@ -94,16 +93,14 @@ def _over_ranks(ranks: Ranks, run: Path, config: HessianConfig, out: Path, optio
     return _print(result, run, out, options)
 
 
-def _measure(
-    run: Path, config: HessianConfig, out: Path, options: HessianOptions, ranks: Ranks | None = None
-) -> HessianReader:
+def _measure(run: Path, config: HessianConfig, out: Path, options: HessianOptions, ranks: Ranks | None = None) -> File:
     from landscape.measure.hessian import analyse
 
     jobs = 0 if ranks else options.jobs
-    return analyse(run, config, out, options.overwrite, options.quiet, options.fsync, jobs, ranks)
+    return analyse(run, config, out, options.overwrite, options.quiet, jobs, ranks)
 
 
-def _print(result: HessianReader, run: Path, out: Path, options: HessianOptions) -> int:
+def _print(result: File, run: Path, out: Path, options: HessianOptions) -> int:
     """Compare with other tools if asked to, and print; returns the exit code."""
     opinions = []
     if options.verify:
@@ -113,7 +110,7 @@ def _print(result: HessianReader, run: Path, out: Path, options: HessianOptions)
     if options.csv:
         say(tables.file_csv(out))
     elif options.json:
-        say(tables.hessian_document(out, result, verify=[dataclasses.asdict(o) for o in opinions]))
+        say(tables.hessian_document(result, verify=[dataclasses.asdict(o) for o in opinions]))
     else:
         say(f"{tables.measurements(result)}\n{tables.verification(opinions)}written: {printable(out)}")
     if not all(o.agrees for o in opinions):
@@ -121,5 +118,7 @@ def _print(result: HessianReader, run: Path, out: Path, options: HessianOptions)
     return _code(result)
 
 
-def _code(result: HessianReader) -> int:
-    return 0 if all(map(result.converged, result.steps)) else UNFINISHED
+def _code(result: File) -> int:
+    from landscape.measure.tables import unconverged
+
+    return UNFINISHED if any(unconverged(result).values()) else 0

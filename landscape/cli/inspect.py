@@ -70,7 +70,7 @@ def check(
 
 def _look(path: Path) -> FileState:
     """A file with all that is to be said of what it lacks."""
-    from landscape.files.inspect import inspect, younger
+    from landscape.files.inspect import inspect
     from landscape.measure import fields
     from landscape.progress import clock
     from landscape.training import tables as run
@@ -79,11 +79,5 @@ def _look(path: Path) -> FileState:
         state = inspect(path)
     if state.is_recorded:
         return state
-    if state.kind == "run file":
-        lacks, declared = run.lacks(state), run.declared(state)
-    elif state.kind == "Hessian file":
-        lacks, declared = fields.lacks(state), (fields.ROOT,)
-    else:
-        lacks, declared = [], (fields.GEOMETRY,)
-    notes = (*lacks, *state.notes, *younger(state, declared))
-    return dataclasses.replace(state, notes=notes)
+    lacks = {"run file": run.lacks, "Hessian file": fields.lacks}.get(state.kind, lambda _: [])(state)
+    return dataclasses.replace(state, notes=(*lacks, *state.notes))

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from landscape.text import csv_text, first_few, printable
 
 if TYPE_CHECKING:
-    from landscape.files.hessians import HessianReader
     from landscape.files.inspect import FileState
+    from landscape.files.views import File
     from landscape.jobs.slurm import Submission
     from landscape.jobs.status import SweepStatus
     from landscape.measure.verify import Verification
@@ -25,12 +25,12 @@ _FEW = 20
 """Datasets of a table that are listed by name."""
 
 
-def measurements(result: HessianReader) -> str:
+def measurements(file: File) -> str:
     """The table by step and block, the table by step, and notes."""
     from landscape.measure.tables import by_block, by_step, filled, notes
 
-    shown = align(filled(by_block(result)), keys=2), align(filled(by_step(result)))
-    return "\n\n".join([*shown, "\n".join(notes(result))])
+    shown = align(filled(by_block(file)), keys=2), align(filled(by_step(file)))
+    return "\n\n".join([*shown, "\n".join(notes(file))])
 
 
 def critical_point(status: str, point: dict[str, Any]) -> str:
@@ -177,17 +177,17 @@ def known(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: np.where(x == schema.UNKNOWN, None, x) if name in marked else x for name, x in row.items()}
 
 
-def hessian_document(out: Path, result: HessianReader, **more: Any) -> str:
+def hessian_document(file: File, **more: Any) -> str:
     """The contents of a Hessian file as one JSON document."""
-    from landscape.files.contents import known_attributes
+    from landscape.measure.tables import rows
 
     return document(
         {
-            "file": str(out),
-            "attributes": known_attributes(result.attrs),
-            "blocks": result.blocks,
-            "pairs": result.pairs,
-            "steps": [{"step": step, **known(result.row(step))} for step in result.steps],
+            "file": str(file.path),
+            "attributes": file.attrs,
+            "blocks": file.blocks,
+            "pairs": file.pairs,
+            "steps": [{"step": step, **known(row)} for step, row in rows(file).items()],
             **more,
         }
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import os
 import re
@@ -13,16 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from landscape.errors import ConfigError, FileError, as_landscape_error
-from landscape.files import schema
-from landscape.files.contents import Contents
-from landscape.files.guard import Guard
-from landscape.files.strings import COPY_AGAIN, check_strings
+from landscape.files.hdf5 import KINDS, file_schema
 
 REPLACE = "use --overwrite to replace it, or another --out"
 """The hint for a file that is in the way."""
-KINDS = {schema.RUN: "run file", schema.HESSIAN: "Hessian file", schema.GEOMETRY: "geometry file"}
-_KIND = {kind: f"a {name}" for kind, name in KINDS.items()}
-_MAKER = {schema.RUN: "train", schema.HESSIAN: "hessian", schema.GEOMETRY: "geometry"}
 
 
 def as_path(path: Path | str) -> Path:
@@ -61,77 +54,6 @@ def resolved(path: Path) -> Path:
     return target
 
 
-def open_file(path: Path, wanted: str = "") -> Contents:
-    """Open a file of the schema `wanted`, by default of any, for reading, beside a live writer too.
-
-    Raises FileError for everything else.
-    """
-    guard = _open_hdf5(path)
-    try:
-        found = guard.attribute("schema", str)
-        wanted = wanted or (str(found) if found in _KIND else schema.RUN)
-        if found != wanted:
-            what = _KIND.get(str(found), f"of schema {found!r}" if found else "an HDF5 file of another program")
-            hint = (
-                "name the run it was made from"
-                if found in (schema.HESSIAN, schema.GEOMETRY) and wanted == schema.RUN
-                else f"name a file that `landscape {_MAKER[wanted]}` wrote"
-                + "; of your own training, `landscape import` or landscape.Recorder make one" * (wanted == schema.RUN)
-            )
-            raise FileError(f"{path} is {what}, not {_KIND[wanted]}", hint)
-        version = str(guard.require("schema_version", str))
-        if version != schema.VERSION:
-            raise FileError(
-                f"{path} has schema version {version}; this landscape reads {schema.VERSION}",
-                "read it with the version of landscape that wrote it, or make it anew",
-            )
-        return Contents(guard, wanted)
-    except BaseException:
-        guard.close()
-        raise
-
-
-def file_schema(path: Path) -> str | None:
-    """The schema that a file declares, or None. Raises FileError if it is not an HDF5 file."""
-    with contextlib.closing(_open_hdf5(path)) as guard:
-        found = guard.attribute("schema", str)
-        return None if found is None else str(found)
-
-
-def _open_hdf5(path: Path) -> Guard:
-    if not path.exists():
-        near = sorted(p.name for p in path.parent.glob("*.h5")) if path.parent.is_dir() else []
-        raise FileError(f"{path} does not exist", f"here are: {', '.join(near)}" if near else "check the path")
-    if path.is_dir():
-        raise FileError(f"{path} is a folder", "name the .h5 file in it")
-    if not path.is_file():
-        raise FileError(f"{path} is a device or a pipe", "name an .h5 file")
-    try:
-        check_strings(path)
-        return Guard(path)
-    except OSError as error:
-        if "unable to lock file" in str(error):
-            raise _locked(path, error) from error
-        if known := as_landscape_error(error):
-            raise known from error
-        if "truncated" in str(error):
-            raise FileError(f"{path} is truncated: {error}", "copy it again from its source") from error
-        raise FileError(f"{path} is damaged: {' '.join(str(error).split())}", COPY_AGAIN) from error
-
-
-def _locked(path: Path, error: OSError) -> FileError:
-    """The error of a file that the HDF5 library cannot lock, which says nothing of the file itself."""
-    if error.errno in (errno.EAGAIN, errno.EACCES):
-        return FileError(
-            f"{path} is locked: another program, such as a notebook, has it open for writing",
-            "close it there; HDF5_USE_FILE_LOCKING=FALSE in the environment reads it, perhaps half-written",
-        )
-    return FileError(
-        f"{path} cannot be locked: its file system has no locks ({os.strerror(error.errno or errno.ENOLCK)})",
-        "set HDF5_USE_FILE_LOCKING=FALSE in the environment, or copy the file to a local disk",
-    )
-
-
 def refuse_existing(path: Path, hint: str) -> None:
     """Raise FileError if an output exists, or if its folder is not writable."""
     if path.exists():
@@ -151,7 +73,7 @@ def refuse_foreign(path: Path, kind: str) -> None:
         if error.__cause__ and as_landscape_error(error.__cause__):
             raise
     raise FileError(
-        f"{path} is not {_KIND[kind]}, and nothing else is overwritten", "remove it yourself, or choose another --out"
+        f"{path} is not a {KINDS[kind]}, and nothing else is overwritten", "remove it yourself, or choose another --out"
     )
 
 

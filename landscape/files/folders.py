@@ -170,7 +170,7 @@ def _exchange(new: Path, old: Path) -> None:
         swap = ctypes.CDLL(None).renameat2
         if swap(_HERE, os.fsencode(new), _HERE, os.fsencode(old), _EXCHANGE) == 0:
             return
-    aside = draft_of(old, "old")
+    aside = draft_of(old).with_suffix(".old")
     old.rename(aside)
     new.rename(old)
     aside.rename(new)

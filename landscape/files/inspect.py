@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import xarray
+
 from landscape.errors import FileError, NumericsError
 from landscape.files import schema
-from landscape.files.contents import known_attributes
-from landscape.files.files import KINDS, as_path, open_file, output, run_file
-from landscape.files.making import rewrite
+from landscape.files.files import as_path, output, run_file
+from landscape.files.hdf5 import KINDS
 from landscape.files.runs import RunReader
-from landscape.files.table import TableReader
-from landscape.files.writing import owner, sole_writer
+from landscape.files.views import File
+from landscape.files.writer import Writer
+from landscape.files.writing import is_written, sole_writer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +32,7 @@ class TableState:
 
 @dataclasses.dataclass(frozen=True)
 class FileState:
-    """The state of a file of any kind. writer: the process that is writing it, or empty."""
+    """The state of a file of any kind. writer: "another process" while one is writing it, or empty."""
 
     path: str
     kind: str
@@ -47,7 +48,9 @@ class FileState:
     @property
     def finished(self) -> bool:
         """Whether the file is complete or diverged, and trimmed to its rows."""
-        return self.status in ("complete", "diverged") and all(len(t.committed) == t.room for t in self.tables)
+        return self.status in ("complete", "diverged") and not any(
+            len(t.committed) < t.room for t in self.tables if t.group != "resume"
+        )
 
     @property
     def is_recorded(self) -> bool:
@@ -57,8 +60,7 @@ class FileState:
     @property
     def steps(self) -> tuple[int, ...]:
         """Stored checkpoints of a run file, steps that others measured."""
-        main = schema.MAIN.values()
-        return next(tuple(sorted(t.committed)) for t in self.tables if t.group in main)
+        return next((tuple(sorted(t.committed)) for t in self.tables if t.group in (schema.MAIN, "/")), ())
 
     def holds(self, group: str) -> tuple[str, ...]:
         """The datasets of a group; empty without such a group."""
@@ -66,66 +68,41 @@ class FileState:
 
 
 def inspect(path: Path) -> FileState:
-    """Check every row, shape and attribute of a file. Raises FileError if it is not a file of landscape."""
+    """Check every row and group of a file. Raises FileError if it is not a file of landscape."""
     path = as_path(path)
-    with contextlib.closing(open_file(path)) as file:
-        file.require_described()
-        writer = owner(output(path))
-        tables = tuple(_state(table) for table in file.tables.values())
-        for arrays in file.arrays.values():
-            arrays.read()
-        kind, attributes, config = file.kind, known_attributes(file.attrs), file.config
-    damage = [
-        f"{t.group}: {len(t.damaged)} of {len(t.committed) + len(t.damaged)} rows fail the checksum: {_list(t.damaged)}"
-        for t in tables
-        if t.damaged and t.group != "resume"
-    ]
-    notes = [] if kind == schema.RUN else list(_parent(attributes, path))
-    if config.get("kind") == schema.RECORDED:
-        notes += _not_finite(path)
-    # An interruption can tear one slot; the other is then valid. A live writer may overwrite both while they are read.
-    by_group = {t.group: t for t in tables}
-    stored, resume = by_group.get("checkpoints"), by_group.get("resume")
-    if stored and stored.committed and resume and not resume.committed and not writer:
-        damage.append("resume: no valid slot, so that the run cannot be resumed")
+    writer = "another process" if is_written(output(path)) else ""
+    with File(path) as file:
+        kind, attributes, config = file.kind, file.attrs, file.config
+        state = _of_run(path, writer) if kind == "run" else _of_analysis(file)
     return FileState(
         path=str(path),
-        kind=KINDS[kind],
+        kind=KINDS[f"landscape.{kind}"],
         bytes=path.stat().st_size,
         status=str(attributes["status"]),
         writer=writer,
         attributes=attributes,
         config=config,
-        tables=tables,
-        damage=tuple(damage),
-        notes=tuple(notes),
+        tables=state[0],
+        damage=tuple(state[1]),
+        notes=tuple(state[2]),
     )
 
 
-def younger(state: FileState, tables: Iterable[schema.Table]) -> list[str]:
-    """A note on datasets of these tables that are newer than the file, if any."""
-    parameters = state.holds("checkpoints")
-    absent = [
-        field
-        for table in tables
-        if (held := state.holds(table.group))
-        for field in table.fields
-        if field.name not in held and (not field.needs or field.needs in parameters)
-    ]
-    return [f"no {', '.join(field.name for field in absent)}: younger than the file"] if absent else []
-
-
 def repair(path: Path) -> Path | None:
-    """Trim a file to its committed rows; returns the path of the kept original if rows were damaged.
+    """Trim a run file to its committed rows; returns the path of the kept original if rows were damaged.
 
     A file that was being written, or that loses damaged rows, is interrupted then. Raises FileError while another
-    process is writing the file.
+    process is writing the file, and for a damaged analysis, of which nothing is left to keep.
     """
     # Refuse foreign files before a lock is made beside them.
     inspect(path)
     path = output(path)
     with sole_writer(path):
         state = inspect(path)
+        if state.kind != KINDS[schema.RUN]:
+            if state.damage:
+                raise FileError(f"{path}: {state.damage[0]}", "measure it again, with --overwrite")
+            return None
         if state.finished and not state.damage:
             return None
         kept = path.with_name(path.name + ".damaged") if state.damage else None
@@ -133,8 +110,45 @@ def repair(path: Path) -> Path | None:
             _keep(path, kept)
         # Without rows that it had, a file is not what its command made.
         is_whole = state.status != "running" and not any(t.damaged for t in state.tables if t.group != "resume")
-        rewrite(path, {"status": state.status if is_whole else "interrupted"})
+        Writer.extend(path, {"status": state.status if is_whole else "interrupted"}, {}).close()
     return kept
+
+
+def _of_run(path: Path, writer: str) -> tuple[tuple[TableState, ...], list[str], list[str]]:
+    with RunReader(path) as run:
+        tables = tuple(
+            TableState(t.group, tuple(t.data)[1:], t.room, tuple(t.rows), tuple(t.damaged)) for t in run.tables.values()
+        )
+        damage = [
+            f"{t.group}: {len(t.damaged)} of {len(t.committed) + len(t.damaged)} rows fail the checksum: "
+            f"{_list(t.damaged)}"
+            for t in tables
+            if t.damaged and t.group != "resume"
+        ]
+        for group in run.groups:
+            if group not in run.tables:
+                run.arrays(group)
+        # An interruption can tear one slot; the other is then valid. A live writer may overwrite both meanwhile.
+        slots = run.tables.get("resume")
+        if run.tables[schema.MAIN].rows and slots and not slots.rows and not writer:
+            damage.append("resume: no valid slot, so that the run cannot be resumed")
+        return tables, damage, list(_not_finite(run)) if run.is_recorded else []
+
+
+def _of_analysis(file: File) -> tuple[tuple[TableState, ...], list[str], list[str]]:
+    tables, damage = [], []
+    root: xarray.Dataset | None = None
+    for group in file.groups:
+        try:
+            data = file.to_xarray(group)
+        except FileError as error:
+            damage.append(str(error).removeprefix(f"{file.path}: "))
+            continue
+        root = data if group == "/" else root
+        if schema.STEP in data.dims:
+            steps = tuple(map(int, data[schema.STEP].values))
+            tables.append(TableState(group, tuple(map(str, data.data_vars)), len(steps), steps, ()))
+    return tuple(tables), damage, list(_parent(file, root))
 
 
 def _keep(path: Path, kept: Path) -> None:
@@ -150,42 +164,30 @@ def _keep(path: Path, kept: Path) -> None:
             ) from error
 
 
-def _state(table: TableReader) -> TableState:
-    return TableState(
-        table.table.group,
-        tuple(f.name for f in table.table.fields),
-        table.stored["crc32"].shape[0],
-        tuple(table.rows),
-        tuple(table.damaged),
-    )
-
-
-def _parent(attributes: Mapping[str, Any], path: Path) -> Iterator[str]:
+def _parent(file: File, root: xarray.Dataset | None) -> Iterator[str]:
     """Notes on the run file of a measurement."""
-    parent = run_file(path)
-    if not parent.is_file() or parent == path:
-        yield f"its run file ({attributes['parent_run_id']}) is not beside it"
-        return
-    try:
-        with RunReader(parent) as run, contextlib.closing(open_file(path)) as file:
-            table = file.tables[schema.MAIN[file.kind]]
-            rows = {step: table.row(step) or {} for step in table.rows}
-            records = {step: int(row.get("checkpoint_crc32", -1)) for step, row in rows.items()}
-            wrong = run.disowns(file.attrs, records)
-    except FileError as error:
-        wrong = str(error)
-    if wrong:
-        yield wrong
+    parent = run_file(file.path)
+    if not parent.is_file() or parent == file.path:
+        yield f"its run file ({file.attrs['parent_run_id']}) is not beside it"
+    elif root is not None:
+        try:
+            with RunReader(parent) as run:
+                known = root["checkpoint_crc32"].dropna(schema.STEP)
+                records = dict(zip(known[schema.STEP].values.tolist(), known.values.astype(int).tolist(), strict=True))
+                wrong = run.disowns(file.attrs, records)
+        except FileError as error:
+            wrong = str(error)
+        if wrong:
+            yield wrong
 
 
-def _not_finite(path: Path) -> Iterator[str]:
+def _not_finite(run: RunReader) -> Iterator[str]:
     """The checkpoints that no analysis takes, which `landscape train` never stores."""
-    with RunReader(path) as run:
-        for step in run.steps:
-            try:
-                run.checkpoint(step)
-            except NumericsError as error:
-                yield f"no finite parameters: {str(error).removeprefix(f'{path}: ')}"
+    for step in run.steps:
+        try:
+            run.checkpoint(step)
+        except NumericsError as error:
+            yield f"no finite parameters: {str(error).removeprefix(f'{run.path}: ')}"
 
 
 def _list(labels: tuple[int, ...]) -> str:

@@ -12,8 +12,8 @@ import numpy as np
 
 from landscape.errors import FileError, NumericsError
 from landscape.files import schema
-from landscape.files.files import as_path, open_file
-from landscape.files.table import Row, TableReader, listed, no_step
+from landscape.files.files import as_path
+from landscape.files.rows import Row, Rows, RunTables, listed, no_step
 from landscape.results import Described
 
 Arrays = dict[str, np.ndarray[Any, Any]]
@@ -26,20 +26,15 @@ MEMORISE, GROK = ("train_accuracy", MEMORISED), ("test_accuracy", GROKKED)
 """The events of a run, the memorise step and the grok step: a metric, and the value that it reaches."""
 
 
-class RunReader(Described):
+class RunReader(RunTables, Described):
     """A run file, readable during writing; only committed rows are returned."""
 
     def __init__(self, path: Path | str) -> None:
         """Raises FileError for files that are missing, broken, foreign or too new."""
-        self.path = as_path(path)
-        # The working folder may be another one when it is read again.
-        self._place = self.path.absolute()
-        self._file = open_file(self.path, schema.RUN)
-        self.attrs, self.config, self.tables = self._file.attrs, self._file.config, self._file.tables
-        self.layout, self.scales = self._file.layout, self._file.scales
+        super().__init__(as_path(path))
         self.names: dict[str, str] = {}
         """What a reader of the file calls stored parameters, where that is not their name in the file."""
-        self._beside = [group for group in self._file.by_step if group != "checkpoints"]
+        self._beside = [group for group in self.by_step if group != "checkpoints"]
 
     @property
     def is_recorded(self) -> bool:
@@ -52,7 +47,7 @@ class RunReader(Described):
             model = self.config.get("model") or "files"
             raise FileError(f"{self.path} was recorded from {model}, not written by `landscape train`", hint)
 
-    def table(self, group: str) -> TableReader:
+    def table(self, group: str) -> Rows:
         """A table of the file. Raises FileError for an unknown name."""
         if group not in self.tables:
             raise FileError(f"{self.path} holds no {group}", "name a run that `landscape train` wrote")
@@ -67,7 +62,7 @@ class RunReader(Described):
     @functools.cached_property
     def damage(self) -> str:
         """Rows that fail their checksums, by table and step; empty if none."""
-        found = {group: table.damaged for group, table in self.tables.items() if not table.table.newest}
+        found = {group: table.damaged for group, table in self.tables.items() if not table.newest_by}
         for group in self._beside:
             lacking = self.tables["checkpoints"].rows.keys() - self.tables[group].rows.keys()
             found[group] = sorted(lacking | {*found[group]})
@@ -178,9 +173,9 @@ class RunReader(Described):
 
     def data(self) -> Arrays:
         """The arrays of the group `data` by name. Raises FileError if they fail their checksum."""
-        if "data" not in self._file.arrays:
+        if "data" not in self.groups or "data" in self.tables:
             raise FileError(f"{self.path} holds no data", "name a run that `landscape train` wrote")
-        return self._file.arrays["data"].read()
+        return self.arrays("data")
 
     @property
     def begun(self) -> bool:
@@ -210,11 +205,7 @@ class RunReader(Described):
     def facts(self) -> Iterator[tuple[str, object]]:
         """Path, status, stored steps and groups."""
         yield from {"path": self.path, "status": self.attrs["status"], "steps": np.array(self.steps)}.items()
-        yield "groups", ", ".join(self.layout)
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+        yield "groups", ", ".join(self.groups)
 
     def __enter__(self) -> RunReader:
         return self

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 Scales = Mapping[str, "range | list[str]"]
 """The labels of axes by name: ranges from 0, or words."""
-VERSION = "2.0"
+VERSION = "3.0"
 RUN = "landscape.run"
 HESSIAN = "landscape.hessian"
 GEOMETRY = "landscape.geometry"
-MAIN = {RUN: "checkpoints", HESSIAN: "/", GEOMETRY: "/"}
-"""The main table of each kind of file; its row, committed last, completes a step."""
+MAIN = "checkpoints"
+"""The main table of a run file; its row, committed last, completes a step."""
 OPTIMIZER, PARAMETER = "optimizer", "parameter"
 """Table and axis of what a recorded run's optimiser knew of each parameter."""
 NUMBERS = ("optimizer_lr", "optimizer_beta_2", "optimizer_epsilon", "optimizer_updates")
@@ -25,7 +25,8 @@ STEP = "step"
 """Row axis of all tables with a row per stored or analysed step."""
 PARAM = "param"
 """The run's precision, f4 or f8, in declarations; files name the type."""
-TYPES = ("f4", "f8", "i1", "i4", "i8", "u8")
+NAME = 255
+"""Longest name of a dataset."""
 
 LEVEL: dict[str, object] = {
     "flag_values": [0, 1, 2, 3, 4],
@@ -96,3 +97,31 @@ COMMIT = Field(
     formula="2^32 + CRC-32 of the row's bytes, row label first and then the datasets in the order of the "
     "attribute `fields`; anything below 2^32: not written",
 )
+
+
+def misfit(
+    found: Mapping[str, Table],
+    scales: Scales,
+    wanted: Iterable[Table],
+    lengths: Mapping[str, int],
+    may_lack: bool = False,
+) -> str:
+    """How a file differs from `wanted` tables with axes of these lengths; empty if it does not.
+
+    found and scales: the declarations of the file. With `may_lack` it may lack datasets.
+    """
+    for table in wanted:
+        held = {field.name: field for field in found[table.group].fields} if table.group in found else {}
+        for field in table.fields:
+            where, other = f"{table.group}/{field.name}".removeprefix("//"), held.get(field.name)
+            if other is None:
+                if not may_lack:
+                    return f"{where} is missing"
+            elif (other.dims, other.dtype) != (field.dims, field.dtype):
+                form = " ".join([*other.dims, other.dtype])
+                return f"{where} is {form}, not {' '.join([*field.dims, field.dtype])}"
+            else:
+                for dim in field.dims:
+                    if lengths.get(dim, len(scales[dim])) != len(scales[dim]):
+                        return f"{where} has {len(scales[dim])} along {dim}, not {lengths[dim]}"
+    return ""

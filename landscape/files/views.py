@@ -1,4 +1,4 @@
-"""Files as xarray datasets, read lazily."""
+"""One reader for all files: groups as xarray datasets, tables and a plot."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from xarray.core import indexing
 
 from landscape.errors import FileError
 from landscape.files import schema
-from landscape.files.contents import EVENTS, Contents, known_attributes
-from landscape.files.creating import describe_axis
-from landscape.files.files import as_path, open_file
+from landscape.files.datasets import group_names, read_group
+from landscape.files.files import as_path
 from landscape.files.frames import ARRAYS, tables
+from landscape.files.groups import axes_of, describe_axis, values_of
+from landscape.files.hdf5 import config_of, file_schema, open_hdf5, root_attributes
+from landscape.files.rows import Rows
 from landscape.files.runs import GROK, MEMORISE, RunReader
-from landscape.files.table import TableReader, listed
 from landscape.results import Described, curves
 from landscape.text import first_few
 
@@ -28,12 +29,13 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
+EVENTS = ("memorise_step", "grok_step")
 _SHOWN = 6
 """Datasets of a group that are named in its short form."""
 
 
 class File(Described):
-    """A run, Hessian or geometry file whose groups are lazy xarray datasets of committed rows.
+    """A run, Hessian or geometry file whose groups are xarray datasets of committed rows, lazy ones of a run.
 
     kind: "run", "hessian" or "geometry"; attrs: its root attributes, None where unknown; config: the options that made
     it; groups: the names of its groups; datasets: the groups but the resume slots, by name, read on first use.
@@ -43,41 +45,47 @@ class File(Described):
     """The schema of the file; empty: any."""
 
     def __init__(self, path: Path | str) -> None:
-        """Raises FileError for files that are missing, broken, foreign or too new."""
+        """Raises FileError for files that are missing, broken, foreign or of another version."""
         self.path = as_path(path)
         # The working folder may be another one when it is pickled.
         self._place = self.path.absolute()
-        self._file = open_file(self.path, self.schema)
-        self._file.require_described()
-        self.kind = self._file.kind.removeprefix("landscape.")
-        self.attrs, self.config = known_attributes(self._file.attrs), self._file.config
-        self.groups = (*self._file.tables, *self._file.arrays)
+        self._run: RunReader | None = None
+        if self.schema in ("", schema.RUN) and file_schema(self.path) == schema.RUN:
+            self._run = RunReader(self.path)
+            self._file, attrs, self.groups = self._run.file, self._run.attrs, self._run.groups
+        else:
+            self._file = open_hdf5(self.path, self.schema)
+            attrs, self.groups = root_attributes(self.path, self._file), tuple(group_names(self._file))
+        self.kind = attrs["schema"].removeprefix("landscape.")
+        self.attrs, self.config = known_attributes(attrs), config_of(self.path, attrs)
 
     def __reduce__(self) -> tuple[type[Self], tuple[Path]]:
         """Pickled as its path: another process opens the file anew."""
         return type(self), (self._place,)
 
     def to_xarray(self, *names: str) -> xarray.Dataset:
-        """Some groups as one lazy dataset with named axes; NaN for unknown counts.
-
-        names: by default all groups but resume slots, and of a Hessian file the root.
+        """Some groups as one dataset with named axes; NaN for unknown counts.
 
         It has the rows that all of them have. Every row is first checked against its checksum, which reads the groups
-        once; rows that fail are left out. Raises FileError for a group that the file lacks, and for groups that use one
-        name for different things.
+        once; rows of a run that fail are left out.
+
+        Args:
+            names: by default all groups but resume slots, and of a Hessian file the root.
+
+        Returns:
+            A dataset, lazy of a run.
+
+        Raises:
+            FileError: for a group that the file lacks or that fails its checksum, and for groups that use one name for
+                different things.
         """
-        file = self._file
         names = names or (("/",) if self.kind == "hessian" else tuple(self.datasets))
         for name in names:
             if name not in self.groups:
                 raise FileError(f"{self.path} holds no {name}", f"its groups: {', '.join(self.groups)}")
-        _require_distinct(self.path, [file.layout[name] for name in names])
-        parts = [_table(file, file.tables[name]) for name in names if name in file.tables]
-        for group in (file.arrays[name] for name in names if name in file.arrays):
-            values = group.read()
-            parts.append(_dataset(file, {}, [(f, values[f.name]) for f in group.table.fields]))
-        merged = xarray.merge(parts, join="inner", combine_attrs="override")
-        # Mask unknown counts, also in files of versions without the mark.
+        parts = {name: self._group(name) for name in names}
+        _require_distinct(self.path, parts)
+        merged = xarray.merge(parts.values(), join="inner", combine_attrs="override")
         merged = xarray.decode_cf(merged, decode_times=False, decode_coords=False, decode_timedelta=False)
         # Attributes of a Dataset cannot be None.
         merged.attrs = {n: value for n, value in self.attrs.items() if value is not None}
@@ -86,29 +94,27 @@ class File(Described):
     @functools.cached_property
     def datasets(self) -> Mapping[str, xarray.Dataset]:
         """The groups as lazy datasets by name, "/" for the root; without resume slots."""
-        tables = self._file.tables
-        return _Datasets(self, [n for n in self.groups if n not in tables or not tables[n].table.newest])
+        return _Datasets(self, [name for name in self.groups if name != "resume"])
 
     @property
     def steps(self) -> list[int]:
         """The stored or analysed steps, ascending."""
-        return sorted(set.intersection(*(set(table.rows) for table in self._file.by_step.values())))
+        return self._run.steps if self._run else [int(step) for step in self._labels(schema.STEP)]
 
     @property
     def damage(self) -> str:
-        """Rows that fail their checksums, by group; empty if none."""
-        damaged = {name: table.damaged for name, table in self._file.tables.items() if not table.table.newest}
-        return "; ".join(f"{name}: {listed(steps)}" for name, steps in damaged.items() if steps)
+        """Rows of a run that fail their checksums, by group; empty if none."""
+        return self._run.damage if self._run else ""
 
     @property
     def blocks(self) -> list[str]:
         """The blocks of a Hessian file."""
-        return [str(block) for block in self._file.scales.get("block", ())]
+        return self._labels("block")
 
     @property
     def pairs(self) -> list[str]:
         """The pairs of blocks of a Hessian file."""
-        return [str(pair) for pair in self._file.scales.get("pair", ())]
+        return self._labels("pair")
 
     @property
     def metrics(self) -> xarray.Dataset:
@@ -125,10 +131,9 @@ class File(Described):
         """memorise_step and grok_step, the first recorded steps at these accuracies; None where there is none."""
         if self.kind == "hessian":
             return {name: self.attrs[name] for name in EVENTS}
-        if self.kind != "run":
+        if self._run is None:
             return {}
-        with RunReader(self._place) as run:
-            return {name: run.first_step(*of) for name, of in zip(EVENTS, (MEMORISE, GROK), strict=True)}
+        return {name: self._run.first_step(*of) for name, of in zip(EVENTS, (MEMORISE, GROK), strict=True)}
 
     def to_dataframe(self) -> pd.DataFrame:
         """The main table: a run's metrics, or what belongs to a step, and a block; `to_dataframes` has the others."""
@@ -160,8 +165,9 @@ class File(Described):
         yield "path", self.path
         yield "status", self.attrs["status"]
         for name in self.groups:
-            table = self._file.layout[name]
-            yield name, first_few([f"{f.name} ({', '.join(table.axes(f))})" for f in table.fields], _SHOWN)
+            held = {n: item for n, item in self._file[name].items() if hasattr(item, "shape") and not item.is_scale}
+            axes = {n: axes_of(self.path, item) for n, item in held.items() if n != schema.COMMIT.name}
+            yield name, first_few([f"{n} ({', '.join(of)})" for n, of in axes.items()], _SHOWN)
 
     def close(self) -> None:
         """Close the file, and with it its datasets."""
@@ -172,6 +178,29 @@ class File(Described):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _group(self, name: str) -> xarray.Dataset:
+        """A group as it is stored."""
+        if self._run is None:
+            return read_group(self.path, self._file, name)
+        table, rows = self._run.layout[name], self._run.tables.get(name)
+        values: dict[str, Any]
+        labels: dict[str, Any] = {axis: self._run.scales[axis] for f in table.fields for axis in f.dims}
+        if rows:
+            values = {f.name: indexing.LazilyIndexedArray(_Column(rows, f.name)) for f in table.fields}
+            labels[rows.label] = list(rows.rows)
+        else:
+            values = self._run.arrays(name)
+        variables = {f.name: (table.axes(f), values[f.name], f.description) for f in table.fields}
+        coords = {
+            axis: (axis, np.array(of), describe_axis(axis, isinstance(of, list) and axis != table.row))
+            for axis, of in labels.items()
+        }
+        return xarray.Dataset(variables, coords)
+
+    def _labels(self, axis: str) -> list[Any]:
+        root = {} if self._run else self._file
+        return values_of(self.path, root[axis]).tolist() if axis in root else []
 
 
 class RunFile(File):
@@ -294,28 +323,34 @@ def _plot_geometry(file: File, ax: Axes | None) -> Axes:
 class _Column(BackendArray):
     """The committed rows of one dataset of a table, read on demand."""
 
-    def __init__(self, table: TableReader, name: str) -> None:
-        self.table, self.name = table, name
-        self.shape = (len(table.rows), *table.stored[name].shape[1:])
-        self.dtype = table.stored[name].dtype
+    def __init__(self, rows: Rows, name: str) -> None:
+        self.rows, self.name = rows, name
+        self.shape = (len(rows.rows), *rows.data[name].shape[1:])
+        self.dtype = rows.data[name].dtype
 
     def __getitem__(self, key: indexing.ExplicitIndexer) -> Any:
         return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.BASIC, self._read)
 
     def _read(self, key: tuple[int | slice, ...]) -> np.ndarray[Any, Any]:
-        rows, *rest = key
-        return self.table.column(self.name, rows)[(..., *rest)]
+        at, *rest = key
+        return self.rows.column(self.name, at)[(..., *rest)]
 
 
-def _require_distinct(path: Path, tables: Sequence[schema.Table]) -> None:
+def known_attributes(attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """Root attributes with None for the steps of events that never came, and for a seed that is not known."""
+    marked = (*EVENTS, "seed")
+    return {n: None if n in marked and value == schema.UNKNOWN else value for n, value in attrs.items()}
+
+
+def _require_distinct(path: Path, parts: Mapping[str, xarray.Dataset]) -> None:
     """Raise FileError for groups that cannot be merged, because they use one name for different things."""
-    names = Counter(field.name for table in tables for field in table.fields)
-    axes = {axis for table in tables for field in table.fields for axis in table.axes(field)}
+    names = Counter(str(name) for data in parts.values() for name in data.data_vars)
+    axes = {str(axis) for data in parts.values() for axis in data.dims}
     for name, count in names.items():
         if count > 1 or name in axes:
             raise FileError(
                 f"{path} has {name} in several groups",
-                f"name some of its groups: {', '.join(f'to_xarray({t.group!r})' for t in tables)}",
+                f"name some of its groups: {', '.join(f'to_xarray({group!r})' for group in parts)}",
             )
 
 
@@ -324,17 +359,3 @@ def _table_of(file: File, group: str, name: str) -> pd.DataFrame:
     if (found := tables([(group, file.to_xarray(group).load())]).get(name)) is None:
         raise FileError(f"{file.path} holds no {name}", "to_dataframes() has all of its tables")
     return found
-
-
-def _table(file: Contents, table: TableReader) -> xarray.Dataset:
-    columns = [(f, indexing.LazilyIndexedArray(_Column(table, f.name))) for f in table.table.fields]
-    return _dataset(file, {table.table.row: list(table.rows)}, columns)
-
-
-def _dataset(file: Contents, rows: dict[str, Any], columns: list[tuple[schema.Field, Any]]) -> xarray.Dataset:
-    """A dataset of columns with their descriptions and coordinates."""
-    variables = {f.name: ((*rows, *f.dims), values, f.description) for f, values in columns}
-    scales = {dim: file.scales[dim] for f, _ in columns for dim in f.dims}
-    labels = rows | {dim: np.arange(len(x)) if isinstance(x, range) else x for dim, x in scales.items()}
-    coords = {dim: (dim, x, describe_axis(dim, isinstance(scales.get(dim), list))) for dim, x in labels.items()}
-    return xarray.Dataset(variables, coords)

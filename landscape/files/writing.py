@@ -1,79 +1,55 @@
-"""Make, lock and replace files without losing committed data, whatever happens to the process.
-
-HDF5 makes a file with all its space; `disk` then writes rows at known offsets by plain writes. No metadata changes
-during a run, the library buffers nothing, and a failing disk cannot corrupt the library's state.
-"""
+"""Lock an output, and replace it without losing the former one, whatever happens to the process."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
-import json
 import os
-import platform
 import re
 import shutil
 import stat
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import h5py
+import filelock
 
 from landscape.errors import FileError, mend
-from landscape.files.disk import cannot_write
 from landscape.files.files import require_name
-from landscape.files.handles import Handle, is_marked
-from landscape.files.strings import SIGNATURE
 
 _LIMITS = (errno.EFBIG, errno.EDQUOT)
 """Where a disk with bytes free takes none from this user."""
-_SPARE = 1 << 20
+_PATIENCE = 0.3
+"""Seconds for which a lock is tried: `is_written` holds it for an instant."""
+_SPARE = 1 << 16
 """Bytes of a new file beyond what it is expected to take."""
-_LOCK_TEXT = b'{"pid": '
-"""Prefix of every lock file that is not empty."""
-_FOREIGN_LOCK = "another program or user may have made it: move it away, or choose another place"
-_ELSEWHERE = "a process that opened it under another name, or whose lock file was removed"
 
 
-def draft_of(path: Path, kind: str = "tmp") -> Path:
+def draft_of(path: Path) -> Path:
     """A hidden name beside a file or folder, with the name of the program that its drafts are told from others' by."""
-    return path.with_name(f".{path.name}.{os.getpid()}.landscape.{kind}")
-
-
-def abandoned(path: Path) -> Iterator[Path]:
-    """What bears the name of a draft of `path`, except links."""
-    ours = re.compile(re.escape(f".{path.name}.") + r"\d+\.landscape\.(tmp|old)", re.ASCII)
-    with os.scandir(path.parent) as entries:
-        names = [e.name for e in entries if ours.fullmatch(e.name) and not e.is_symlink()]
-    return (path.with_name(name) for name in names)
+    return path.with_name(f".{path.name}.{os.getpid()}.landscape.tmp")
 
 
 @contextlib.contextmanager
 def temporary_file(path: Path, size: int) -> Iterator[Path]:
     """A path for a new file of about `size` bytes, which becomes `path` when the block ends without an error.
 
-    A full disk is an error before anything is written; at the end of the block all space is allocated and on disk.
-    Owner and permissions of a file that is replaced stay; until then the new one is its maker's alone.
+    A full disk is an error before anything is written. Owner and permissions of a file that is replaced stay.
     """
     size += _SPARE
     temporary, replaced = draft_of(path), path.stat() if path.exists() else None
     try:
         # Anything else there, such as a link, is foreign.
-        made = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-        os.close(os.open(temporary, made, 0o600 if replaced else 0o666))
+        os.close(os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600 if replaced else 0o666))
     except OSError as error:
         raise FileError(f"{temporary} cannot be made: {error.strerror}", mend(error)) from error
     try:
-        _claim(temporary, size)
+        reserve(temporary, size)
         yield temporary
-        _claim(temporary, temporary.stat().st_size)
         if replaced:
             _open_as(temporary, replaced)
-        _sync(temporary)
+        sync(temporary)
         os.replace(temporary, path)
-        _sync(path.parent)
+        sync(path.parent)
     except OSError as error:
         if error.errno == errno.ENOSPC:
             raise _no_room(path, size) from error
@@ -84,23 +60,32 @@ def temporary_file(path: Path, size: int) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-@contextlib.contextmanager
-def create_hdf5(path: Path) -> Iterator[h5py.File]:
-    """A new HDF5 file, readable by any HDF5 of the last fifteen years, moved to `path` when the block ends.
+def _open_as(draft: Path, replaced: os.stat_result) -> None:
+    """Give a draft the owner and the permissions of the file that it replaces, as far as this process may."""
+    mode = stat.S_IMODE(replaced.st_mode)
+    with contextlib.suppress(OSError):
+        os.chown(draft, replaced.st_uid, -1)
+    try:
+        os.chown(draft, -1, replaced.st_gid)
+    except OSError:
+        # The rights were those of another group.
+        mode &= ~stat.S_IRWXG
+    draft.chmod(mode)
 
-    It is made in memory, where unwritten rows take no space, because the library cannot handle a failing disk.
-    """
-    with open(os.memfd_create("landscape"), "w+b", buffering=0) as memory:
-        with h5py.File(memory, "w", libver=("earliest", "v108")) as file:
-            yield file
-        size = memory.seek(0, os.SEEK_END)
-        with path.open("r+b", buffering=0) as target:
-            target.truncate(size)
-            for start, end in _extents(memory.fileno(), size):
-                memory.seek(start)
-                target.seek(start)
-                while start < end:
-                    start += target.write(memory.read(min(end - start, 1 << 22)))
+
+def reserve(path: Path, size: int) -> None:
+    """Make a file at least `size` bytes long, with all its space allocated."""
+    with path.open("r+b") as file:
+        os.posix_fallocate(file.fileno(), 0, size)
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def require_free(path: Path, size: int) -> None:
@@ -109,84 +94,39 @@ def require_free(path: Path, size: int) -> None:
         raise _no_room(path, size)
 
 
-def _no_room(path: Path, size: int) -> FileError:
-    free = shutil.disk_usage(path.parent).free
+def cannot_write(path: Path, error: OSError) -> FileError:
+    """The error of a failing disk: which data are safe, and how to continue."""
     return FileError(
-        f"{path.parent} has {free:,} bytes free; this file needs {size:,}",
-        "free some space, write elsewhere, or store fewer checkpoints",
+        f"{path} cannot be written: {error.strerror or error}",
+        "what was committed is safe: once the disk works, the same command resumes",
     )
-
-
-def _open_as(draft: Path, replaced: os.stat_result) -> None:
-    """Give a draft the owner and the permissions of the file that it replaces, as far as this process may."""
-    made, mode = draft.stat(), stat.S_IMODE(replaced.st_mode)
-    if made.st_uid != replaced.st_uid:
-        with contextlib.suppress(OSError):
-            os.chown(draft, replaced.st_uid, -1)
-    if made.st_gid != replaced.st_gid:
-        try:
-            os.chown(draft, -1, replaced.st_gid)
-        except OSError:
-            # The rights were those of another group.
-            mode &= ~stat.S_IRWXG
-    # Not every file system lets modes be set; there all files have the same.
-    if stat.S_IMODE(made.st_mode) != mode:
-        draft.chmod(mode)
-
-
-def remove_abandoned(path: Path, begins: bytes = SIGNATURE) -> None:
-    """Remove temporary files that killed writers of `path` left, except links. Requires the lock of its writer.
-
-    begins: of our files, with which or with zeros they begin at every moment of their making; a file of another
-    program may bear such a name.
-    """
-    for draft in filter(Path.is_file, abandoned(path)):
-        with contextlib.suppress(OSError):
-            with draft.open("rb") as file:
-                is_ours = file.read(len(begins)) in (b"", bytes(len(begins)), begins)
-            if is_ours:
-                draft.unlink()
 
 
 @contextlib.contextmanager
 def sole_writer(path: Path) -> Iterator[None]:
-    """Lock `path` for writing. The kernel releases the lock of a process that dies, and its children have none.
+    """Lock an output for writing, by a file beside it, and remove what killed writers of it left.
 
-    Raises FileError for a second writer, also of a file that was moved here while its writer goes on, and for a foreign
-    file in the place of the lock file.
+    The system releases the lock of a process that dies. Raises FileError for a second writer.
     """
     # Absolute, because the working folder may be another one at the end.
-    lock = lock_of(path).absolute()
-    while True:
-        handle = Handle(_open_lock(lock, os.O_RDWR | os.O_CREAT))
-        try:
-            _lock(handle.number, path)
-            # The last holder may have removed the lock file, so that this locks nothing.
-            if os.path.samestat(os.fstat(handle.number), lock.lstat()):
-                break
-        except FileNotFoundError:
-            pass
-        except BaseException:
-            handle.close()
-            raise
-        handle.close()
+    place = lock_of(path).absolute()
+    lock: filelock.BaseFileLock = filelock.FileLock(place, timeout=_PATIENCE, thread_local=False)
     try:
-        os.ftruncate(handle.number, 0)
-        os.pwrite(handle.number, json.dumps({"pid": os.getpid(), "host": platform.node()}).encode(), 0)
-        if is_marked(path):
-            raise FileError(f"{path} is being written by {_ELSEWHERE}", "wait for it, or work on a copy")
-        # Here, so that also a command that finds nothing to do removes what a killed one has left.
+        lock.acquire(poll_interval=0.02)
+    except filelock.Timeout as error:
+        raise FileError(f"{path} is being written by another process", "wait for it") from error
+    except OSError as error:
+        hint = mend(error) if error.errno == errno.ENAMETOOLONG else "move it away, or choose another place"
+        raise FileError(f"{place} cannot be used as a lock: {error.strerror}", hint) from error
+    try:
         remove_abandoned(path)
         yield
     finally:
-        try:
-            # Where someone removed the lock file, the one that is there now is of another writer.
-            with contextlib.suppress(FileNotFoundError):
-                if handle.number >= 0 and os.path.samestat(os.fstat(handle.number), lock.lstat()):
-                    lock.unlink()
-        finally:
-            # A process that continues after Ctrl-C, such as a notebook, must not keep the lock.
-            handle.close()
+        # While it is held: who has opened it meanwhile sees that it is gone, and makes a new one.
+        with contextlib.suppress(OSError):
+            if type(lock) is filelock.UnixFileLock and place.is_file() and not place.stat().st_size:
+                place.unlink()
+        lock.release()
 
 
 def lock_of(path: Path) -> Path:
@@ -194,92 +134,38 @@ def lock_of(path: Path) -> Path:
     return require_name(path).with_name(path.name + ".lock")
 
 
-def owner(path: Path) -> str:
-    """Process and host that hold the lock of `path`, or that it is written under another name; empty if neither."""
-    with contextlib.suppress(FileError):
-        handle = _open_lock(lock_of(path), os.O_RDONLY)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return _holder(handle) or "starting"
-        except OSError:
-            pass
-        finally:
-            os.close(handle)
-    return _ELSEWHERE if is_marked(path) else ""
-
-
-def _open_lock(lock: Path, flags: int) -> int:
-    """Open a lock file, without following links, waiting for pipes or touching other files."""
+def is_written(path: Path) -> bool:
+    """Whether a process holds the lock of an output."""
+    place = lock_of(path)
+    if not place.is_file():
+        return False
     try:
-        handle = os.open(lock, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        why = "it is a link" if error.errno == errno.ELOOP else error.strerror
-        hint = mend(error) if error.errno == errno.ENAMETOOLONG else _FOREIGN_LOCK
-        raise FileError(f"{lock} cannot be used as a lock: {why}", hint) from error
-    try:
-        state = os.fstat(handle)
-        if not stat.S_ISREG(state.st_mode) or state.st_nlink > 1:
-            raise FileError(f"{lock} cannot be used as a lock: it is no plain file of its own", _FOREIGN_LOCK)
-        # A kill may have truncated the text.
-        said = os.pread(handle, len(_LOCK_TEXT), 0)
-        if said != _LOCK_TEXT[: len(said)]:
-            raise FileError(f"{lock} cannot be used as a lock: it holds something else", _FOREIGN_LOCK)
-    except BaseException:
-        os.close(handle)
-        raise
-    return handle
+        with filelock.FileLock(place, blocking=False, thread_local=False):
+            return False
+    except filelock.Timeout:
+        return True
+    except OSError:
+        return False
 
 
-def _lock(handle: int, path: Path) -> None:
-    """Take a lock. Raises FileError if another process has it."""
-    for pause in (0.0, 0.01, 0.1):
-        # `owner` holds the lock for an instant only.
-        time.sleep(pause)
-        try:
-            return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            continue
-        except OSError as error:
-            raise FileError(f"{path} cannot be locked: {error.strerror}", mend(error)) from error
-    by = _holder(handle) or "starting"
-    raise FileError(f"{path} is being written by another process ({by})", "wait for it") from None
+def abandoned(path: Path) -> Iterator[Path]:
+    """What bears the name of a draft of `path`, except links."""
+    ours = re.compile(re.escape(f".{path.name}.") + r"\d+\.landscape\.(tmp|old)", re.ASCII)
+    with os.scandir(path.parent) as entries:
+        names = [e.name for e in entries if ours.fullmatch(e.name) and not e.is_symlink()]
+    return (path.with_name(name) for name in names)
 
 
-def _holder(handle: int) -> str:
-    """The holder that a lock file names; empty if it names none."""
-    try:
-        said = json.loads(os.pread(handle, 1024, 0))
-        return json.dumps({"pid": int(said["pid"]), "host": str(said["host"])})
-    except (OSError, ValueError, TypeError, LookupError, RecursionError):
-        return ""
+def remove_abandoned(path: Path) -> None:
+    """Remove temporary files that killed writers of `path` left. Requires the lock of its writer."""
+    for draft in filter(Path.is_file, abandoned(path)):
+        with contextlib.suppress(OSError):
+            draft.unlink()
 
 
-def _claim(path: Path, size: int) -> None:
-    """Make a file at least `size` bytes long, with all its space allocated."""
-    handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
-    try:
-        os.posix_fallocate(handle, 0, size)
-    finally:
-        os.close(handle)
-
-
-def _extents(handle: int, size: int) -> Iterator[tuple[int, int]]:
-    """Where a sparse file has bytes: (start, end), in order."""
-    end = 0
-    while end < size:
-        try:
-            start = os.lseek(handle, end, os.SEEK_DATA)
-        except OSError:
-            return
-        end = os.lseek(handle, start, os.SEEK_HOLE)
-        yield start, end
-
-
-def _sync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+def _no_room(path: Path, size: int) -> FileError:
+    free = shutil.disk_usage(path.parent).free
+    return FileError(
+        f"{path.parent} has {free:,} bytes free; this file needs {size:,}",
+        "free some space, write elsewhere, or store fewer checkpoints",
+    )

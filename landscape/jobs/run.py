@@ -227,7 +227,7 @@ def _check(runs: Sequence[SweepRun], analyses: dict[str, SweepAnalysis]) -> dict
             if settings.problem:
                 held = {name: spec.shape for name, spec in problem.parameters.items()}
                 problem, _ = models.own(settings, held, next(iter(alike)))
-            Measurement(problem, settings)
+            Measurement.of(problem, settings)
             absent = [step for step in analyses[name].named_steps if step not in steps]
             if absent:
                 raise ConfigError(
@@ -288,7 +288,7 @@ def _remove(runs: Sequence[SweepRun], earlier: Mapping[Path, SweepRun]) -> None:
 def _define(path: Path, config: SweepConfig, earlier: SweepConfig | None) -> None:
     """Write the sweep's definition into its folder, replacing that of another sweep."""
     path, text = output(path), _text(config)
-    remove_abandoned(path, b"{")
+    remove_abandoned(path)
     # One that says the same may be the user's own.
     if earlier is None or _text(earlier) != text:
         with temporary_file(path, len(text)) as draft:

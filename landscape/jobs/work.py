@@ -20,11 +20,12 @@ from landscape import models
 from landscape.config import AnalysisConfig, HessianConfig, TrainConfig
 from landscape.errors import FileError, LandscapeError, complain, mend
 from landscape.files.files import REPLACE, output, refuse_existing
-from landscape.files.hessians import HessianReader
 from landscape.files.runs import RETRAIN, RunReader
 from landscape.jobs.plan import SweepAnalysis
+from landscape.measure.analysis import existing
 from landscape.measure.critical import refine
-from landscape.measure.hessian import analyse, choose_steps, existing, make_plan
+from landscape.measure.hessian import analyse
+from landscape.measure.steps import choose_steps
 from landscape.models.choice import in_order
 from landscape.training.loop import train_ensemble
 from landscape.training.member import difference
@@ -221,11 +222,11 @@ def is_analysed(run: Path, config: AnalysisConfig, path: Path, is_trained: bool)
         # A run that `landscape check --repair` trimmed is resumed, and has kept its analyses.
         if not is_trained or found is None or found.attrs["status"] != "complete":
             return False
-        steps = _to_measure(reader, config, found) if isinstance(config, HessianConfig) else []
-    return not make_plan(found, steps, in_order(config.blocks or found.blocks, found.blocks)).todo
+        steps = _to_measure(reader, config, found.steps) if isinstance(config, HessianConfig) else []
+    return not found.lacks(steps, in_order(config.blocks, found.blocks))
 
 
-def _to_measure(reader: RunReader, config: HessianConfig, found: HessianReader) -> list[int]:
+def _to_measure(reader: RunReader, config: HessianConfig, steps: Sequence[int]) -> list[int]:
     """The steps of an analysis, unless it names them and has them: of those the run may have lost checkpoints since."""
-    measured = set(map(str, found.steps))
+    measured = set(map(str, steps))
     return [] if {*config.steps.split(",")} <= measured else choose_steps(reader, config.steps, config.num_steps)

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from landscape.config import AnalysisConfig
 from landscape.curvature.coupling import CouplingResult, coupling, require_convex
 from landscape.curvature.density import Quadrature, quadrature
 from landscape.curvature.eigsh import EigenResult, Method, eigsh, shifted_ends
@@ -37,20 +36,9 @@ from landscape.curvature.operators import (
 from landscape.curvature.rounding import is_rounding_randomly, rounding_change
 from landscape.curvature.vectors import gaussian
 from landscape.errors import NumericsError
-from landscape.models.problem import (
-    Arrays,
-    Pair,
-    Problem,
-    Structure,
-    Training,
-    joint,
-    members,
-    selection,
-    size,
-    tensors,
-    with_state,
-)
-from landscape.models.rows import Selection
+from landscape.measure.measurement import Measurement, Point
+from landscape.models.blocks import Block, Pair
+from landscape.models.problem import Structure, tensors, with_state
 
 SELF_CHECK = 1e-10
 """Relative difference between hand-derived results and automatic differentiation that needs no look at rounding."""
@@ -60,38 +48,28 @@ UNDEFINED = 1e-2
 
 
 class Checkpoint:
-    """A problem at stored parameters, and one AnalysisConfig.
+    """A measurement at one point.
 
-    before: eigenvectors (end, n, k) by block at the previous checkpoint, for tracking and as start vectors.
-    rows: measurements so far by block; products: Hessian-vector products used, by block.
+    rows: measurements so far by block; products: Hessian-vector products used by block. Both go by the block's name.
     """
 
-    rows: dict[str, dict[str, Any]]
-
-    def __init__(
-        self,
-        problem: Problem,
-        config: AnalysisConfig,
-        arrays: Arrays,
-        training: Training | None = None,
-        before: Mapping[str, Tensor] | None = None,
-    ) -> None:
-        self.problem = problem = with_state(problem, arrays)
-        self.config, self.training, self.before = config, training, before or {}
-        self.params = tensors(problem, arrays)
-        self.decay = problem.decay(config.objective)
+    def __init__(self, what: Measurement, point: Point) -> None:
+        self.what, self.config, self.training, self.start = what, what.config, point.training, point.start
+        self.problem = problem = with_state(what.problem, point.parameters)
+        self.params = tensors(problem, point.parameters)
+        self.decay = problem.decay(self.config.objective)
         self.data_loss = problem.objective(0.0).value(self.params)
         self.objective = problem.objective(self.decay)
         self.gradient = self.objective.gradient(self.params)
         self.structure = problem.structure(self.params, self.decay)
-        self.rows = {}
+        self.rows: dict[str, dict[str, Any]] = {}
         self.products: Counter[str] = Counter()
         self._autograd = HessianOperator(self.objective, self.params)
         self._matrices: dict[str, MatrixOperator] = {}
         self._eigen: dict[str, EigenResult] = {}
         self._inertia: dict[str, Inertia] = {}
         self._factored: dict[str, ShiftedLDL] = {}
-        self._couplings: dict[Pair, CouplingResult | None] = {}
+        self._couplings: dict[str, CouplingResult | None] = {}
         self._rules: dict[str, Quadrature] = {}
         self._bounds: dict[str, Mapping[str, float]] = {}
         by_hand = self.structure.operator() if self.structure else None
@@ -108,58 +86,52 @@ class Checkpoint:
         """The size of the whole Hessian."""
         return float((self.hessian @ self._probe).norm())
 
-    def selected(self, block: str) -> Selection:
-        """The entries of a block."""
-        return selection(self.problem, block)
-
-    def is_dense(self, block: str) -> bool:
+    def is_dense(self, block: Block) -> bool:
         """Whether a block is treated as a dense matrix."""
-        return self.config.is_dense(size(self.problem, block))
+        return self.config.is_dense(block.size)
 
-    def is_full(self, block: str) -> bool:
+    def is_full(self, block: Block) -> bool:
         """Whether every eigenvalue of a block is computed."""
-        return self.config.is_full(size(self.problem, block))
+        return self.config.is_full(block.size)
 
-    def block(self, block: str) -> LinearOperator:
+    def block(self, block: Block) -> LinearOperator:
         """A matrix-free block with its exact null vectors projected out."""
         op, null = self.restricted(self.hessian, block), self._null_vectors(block)
         return Deflated(op, null) if null else op
 
-    def matrix(self, block: str) -> MatrixOperator:
+    def matrix(self, block: Block) -> MatrixOperator:
         """A dense block with a bound on its error.
 
         Its last bits do not depend on which other blocks were asked for.
         """
-        if block in self._matrices:
-            return self._matrices[block]
-        found = self._assembled(block, self._autograd)
-        # The couplings need these blocks again, and the gauge-free index the last one.
-        pairs = self.problem.pairs
-        kept = {*map(joint, pairs), *(name for pair in pairs for name in pair)}
-        self._matrices = {name: H for name, H in self._matrices.items() if name in kept} | {block: found}
-        return found
+        if block.name not in self._matrices:
+            found = self._assembled(block, self._autograd)
+            # The couplings need these blocks again, and the gauge-free index the last one.
+            kept = {held.name for pair in self.what.pairs for held in (pair.joint, *pair.both)}
+            self._matrices = {name: H for name, H in self._matrices.items() if name in kept} | {block.name: found}
+        return self._matrices[block.name]
 
-    def gauss_newton(self, block: str) -> LinearOperator:
+    def gauss_newton(self, block: Block) -> LinearOperator:
         """The Gauss-Newton part of a block, dense where that is. Raises ArgumentError unless the loss is convex."""
         if self.is_dense(block):
             return self._assembled(block, self._gauss_newton)
         return self.restricted(self._gauss_newton, block)
 
-    def has_residual(self, block: str) -> bool:
+    def has_residual(self, block: Block) -> bool:
         """Whether a block differs from its Gauss-Newton part; a single layer of a piecewise-linear net does not."""
         rest = self.restricted(HessianOperator(self.objective, self.params, part="residual"), block)
         return bool((rest @ gaussian(rest.shape[1], 1, self.config.seed).to(rest.device, rest.dtype)).any())
 
-    def eigen(self, block: str) -> EigenResult:
+    def eigen(self, block: Block) -> EigenResult:
         """The k eigenpairs at each end of a block."""
-        if block not in self._eigen:
-            self._eigen[block] = self._solved(block)
-            self.products[block] += self._eigen[block].num_products
-        return self._eigen[block]
+        if block.name not in self._eigen:
+            self._eigen[block.name] = self._solved(block)
+            self.products[block.name] += self._eigen[block.name].num_products
+        return self._eigen[block.name]
 
-    def inertia(self, block: str) -> Inertia:
+    def inertia(self, block: Block) -> Inertia:
         """The saddle index of a block: certified if it is dense, else bracketed."""
-        if block not in self._inertia:
+        if block.name not in self._inertia:
             config, eigen, bound = self.config, self.eigen(block), self.bounds(block).get("saddle_rank_bound")
             rank = None if bound is None else int(bound)
             if self.is_full(block):
@@ -169,43 +141,43 @@ class Checkpoint:
             else:
                 op, rule = self.block(block), self.rule(block)
                 found = bracketed(op, eigen, rule, config.rel_tau, config.seed, rank, config.max_hvps)
-            self._inertia[block] = found
-            self.products[block] += found.num_products
-        return self._inertia[block]
+            self._inertia[block.name] = found
+            self.products[block.name] += found.num_products
+        return self._inertia[block.name]
 
-    def factored(self, block: str) -> ShiftedLDL | None:
+    def factored(self, block: Block) -> ShiftedLDL | None:
         """L D L^T of a dense block at -tolerance if its index took one and it was the last that did."""
-        return self._factored.get(block)
+        return self._factored.get(block.name)
 
     def parts(self, pair: Pair) -> tuple[LinearOperator, LinearOperator, LinearOperator]:
         """H_11, H_12, H_22 of a pair, dense where possible."""
-        if self.is_dense(joint(pair)):
-            H = self.matrix(joint(pair))
-            cut, M = size(self.problem, pair[0]), H.matrix
+        if self.is_dense(pair.joint):
+            H = self.matrix(pair.joint)
+            cut, M = pair.first.size, H.matrix
             pieces = (M[:cut, :cut], M[:cut, cut:], M[cut:, cut:])
             a, b, c = (MatrixOperator(piece.contiguous(), H.error) for piece in pieces)
             return a, b, c
         # Systems with the diagonal blocks are solved: small ones are factorised.
         is_exact = self.hessian.dtype == torch.float64
         diagonal: list[LinearOperator] = [
-            self.matrix(name) if self.is_dense(name) and is_exact else self.restricted(self.hessian, name)
-            for name in pair
+            self.matrix(block) if self.is_dense(block) and is_exact else self.restricted(self.hessian, block)
+            for block in pair.both
         ]
-        return diagonal[0], self.restricted(self.hessian, *pair), diagonal[1]
+        return diagonal[0], self.restricted(self.hessian, *pair.both), diagonal[1]
 
     def coupling(self, pair: Pair, tolerance: float) -> CouplingResult | None:
         """The coupling ratios of a pair at the tolerance of its joint block; None where they are undefined."""
-        if pair not in self._couplings:
-            self._couplings[pair] = self.ratios(pair, tolerance, *self.parts(pair))
-        return self._couplings[pair]
+        if pair.name not in self._couplings:
+            self._couplings[pair.name] = self.ratios(pair, tolerance, *self.parts(pair))
+        return self._couplings[pair.name]
 
     def ratios(
         self, pair: Pair, tolerance: float, H_11: LinearOperator, H_12: LinearOperator, H_22: LinearOperator
     ) -> CouplingResult | None:
         """Coupling ratios to the given diagonal blocks; None where they are undefined."""
-        config, is_dense = self.config, self.is_dense(joint(pair))
+        config, is_dense = self.config, self.is_dense(pair.joint)
         method: Method = "dense" if is_dense else "lanczos"
-        lowest = None if is_dense else self.eigen(joint(pair)).vectors[0]
+        lowest = None if is_dense else self.eigen(pair.joint).vectors[0]
         try:
             # A third of the products goes further from these eigenvectors than all of them from random ones.
             most = config.max_hvps // 3
@@ -213,32 +185,31 @@ class Checkpoint:
         except NumericsError:
             return None
 
-    def rule(self, block: str) -> Quadrature:
+    def rule(self, block: Block) -> Quadrature:
         """The stochastic Lanczos quadrature of a matrix-free block."""
-        if block not in self._rules:
+        if block.name not in self._rules:
             config = self.config
-            self._rules[block] = quadrature(self.block(block), config.probes, config.probe_steps, config.seed)
-        return self._rules[block]
+            self._rules[block.name] = quadrature(self.block(block), config.probes, config.probe_steps, config.seed)
+        return self._rules[block.name]
 
-    def bounds(self, block: str) -> Mapping[str, float]:
+    def bounds(self, block: Block) -> Mapping[str, float]:
         """Theoretical bounds of a block."""
-        if block not in self._bounds:
-            names = members(self.problem, block)
-            self._bounds[block] = self.structure.bounds(names) if self.structure else {}
-        return self._bounds[block]
+        if block.name not in self._bounds:
+            self._bounds[block.name] = self.structure.bounds(block.members) if self.structure else {}
+        return self._bounds[block.name]
 
-    def _counted(self, block: str) -> Inertia:
+    def _counted(self, block: Block) -> Inertia:
         """The certified index of a dense block whose spectrum is not computed."""
         H, norm = self.matrix(block), self.eigen(block).operator_norm
         tolerance = absolute(self.config.rel_tau, TAU_DENSE, norm, least(H.matrix, norm, H.error))
-        pair = next((pair for pair in self.problem.pairs if joint(pair) == block), None)
+        pair = next((pair for pair in self.what.pairs if pair.name == block.name), None)
         if pair and norm and (ratios := self.coupling(pair, tolerance)) and ratios.index >= 0:
             # F0: ratios above 1 are counted with all errors.
             return Inertia(ratios.index, -1, -1, ratios.index, ratios.index, tolerance, "certified", H.error)
-        self._factored = {block: ShiftedLDL(H.matrix, -tolerance)}
-        return certified(H.matrix, tolerance, norm, H.error, True, self._factored[block])
+        self._factored = {block.name: ShiftedLDL(H.matrix, -tolerance)}
+        return certified(H.matrix, tolerance, norm, H.error, True, self._factored[block.name])
 
-    def _solved(self, block: str) -> EigenResult:
+    def _solved(self, block: Block) -> EigenResult:
         config = self.config
         if self.is_full(block):
             # Exact null vectors stay: rounding moves their eigenvalues far less than tau.
@@ -252,11 +223,11 @@ class Checkpoint:
             # A matrix of products in float32 is one of float64 with an error.
             op = op if op.dtype == H.dtype else H
             return shifted_ends(op, H, config.k, config.rtol, config.seed, config.max_hvps)
-        chosen, structure = self.selected(block), self.structure
-        starts, spent = structure.starts(chosen.parameters, config.k) if structure else (None, 0)
-        starts = None if starts is None else chosen.of(starts)
-        self.products[block] += spent
-        v0 = self.before.get(block) if starts is None else starts
+        structure = self.structure
+        starts, spent = structure.starts(block.parameters, config.k) if structure else (None, 0)
+        starts = None if starts is None else block.of(starts)
+        self.products[block.name] += spent
+        v0 = self.start.get(block.name) if starts is None else starts
         return eigsh(
             self.block(block),
             config.k,
@@ -272,19 +243,19 @@ class Checkpoint:
         require_convex(self.objective, self.params)
         return HessianOperator(self.objective, self.params, part="gauss_newton")
 
-    def _assembled(self, block: str, whole: HessianOperator) -> MatrixOperator:
+    def _assembled(self, block: Block, whole: HessianOperator) -> MatrixOperator:
         """A diagonal block in closed form, checked, or by products."""
-        op, chosen = self.restricted(whole, block), self.selected(block)
+        op = self.restricted(whole, block)
 
         def closed_form(structure: Structure | None) -> Tensor | None:
-            known = structure.dense(chosen.parameters, whole.part == "gauss_newton") if structure else None
+            known = structure.dense(block.parameters, whole.part == "gauss_newton") if structure else None
             # Symmetric; transposed back, the block of all rows is no copy.
-            return None if known is None else chosen.of(chosen.of(known).T).T.contiguous()
+            return None if known is None else block.of(block.of(known).T).T.contiguous()
 
-        closed = closed_form(self.structure) if self.config.is_dense(chosen.total) else None
+        closed = closed_form(self.structure) if self.config.is_dense(block.total) else None
         if closed is None:
-            self.products[block] += op.shape[0]
-            return op.symmetric().double()
+            self.products[block.name] += op.shape[0]
+            return op.symmetric()
 
         def anew(vectors: Tensor) -> Tensor:
             found = closed_form(self.problem.structure(self.params, self.decay)) if is_rounding_randomly() else closed
@@ -292,22 +263,21 @@ class Checkpoint:
             return found @ vectors
 
         probes = gaussian(len(closed), 4, self.config.seed).to(self.problem.device)
-        difference = _agree(f"block {block}: closed form", anew, op, probes, self._size)
+        difference = _agree(f"block {block.name}: closed form", anew, op, probes, self._size)
         return MatrixOperator(closed, max(difference / probes.shape[1] ** 0.5, UNDERFLOW))
 
-    def restricted(self, whole: BlockOperator, block: str, cols: str | None = None) -> LinearOperator:
+    def restricted(self, whole: BlockOperator, block: Block, cols: Block | None = None) -> LinearOperator:
         """A block, or the one between two blocks, of an operator over all parameters."""
-        rows = self.selected(block)
-        across = rows if cols is None else self.selected(cols)
-        op = whole.block(rows.parameters, across.parameters)
-        if rows.positions is None and across.positions is None:
+        across = block if cols is None else cols
+        op = whole.block(block.parameters, across.parameters)
+        if block.positions is None and across.positions is None:
             return op
-        return Restricted(op, rows.positions, across.positions)
+        return Restricted(op, block.positions, across.positions)
 
-    def _null_vectors(self, block: str) -> Directions | None:
-        chosen = self.selected(block)
-        whole = self.structure and chosen.positions is None
-        return self.structure.null_vectors(chosen.parameters) if whole and self.structure else None
+    def _null_vectors(self, block: Block) -> Directions | None:
+        if self.structure is None or block.positions is not None:
+            return None
+        return self.structure.null_vectors(block.parameters)
 
 
 def _agree(what: str, by_hand: Callable[[Tensor], Tensor], op: LinearOperator, probes: Tensor, whole: float) -> float:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import xarray
 from torch import Tensor
 
 from landscape import models
@@ -19,25 +18,20 @@ from landscape.curvature.critical import CriticalPoint, SearchState, find_critic
 from landscape.curvature.objective import differentiable
 from landscape.curvature.operators import FunctionOperator, LinearOperator
 from landscape.errors import ConfigError, FileError
+from landscape.files import views
 from landscape.files.files import REPLACE, as_path, critical_file, make_folder, output, refuse_existing, unmade
-from landscape.files.hessians import HessianReader
 from landscape.files.runs import RunReader
 from landscape.files.schema import Field
-from landscape.files.writer import Writer
+from landscape.files.views import File
 from landscape.files.writing import sole_writer
+from landscape.measure.analysis import RESUME, Analysis, attributes, existing, is_whole, joined, require_other
+from landscape.measure.datasets import dataset
 from landscape.measure.expected import Blocks
 from landscape.measure.fields import STATUS, critical_table, losses_in, search_table
-from landscape.measure.hessian import (
-    existing,
-    joined,
-    make_plan,
-    open_writer,
-    warn_of_damage,
-    written_attrs,
-)
-from landscape.measure.measurement import Measurement
-from landscape.models.factory import Source
-from landscape.models.problem import Problem, hessian, tensors, with_state
+from landscape.measure.measure import measure
+from landscape.measure.measurement import Measurement, Point
+from landscape.measure.steps import warn_of_damage
+from landscape.models.problem import Arrays, Problem, hessian, tensors, with_state
 from landscape.progress import Bar
 
 _NUMBERS = [f.name for f in dataclasses.fields(SearchState) if f.name != "params"]
@@ -55,20 +49,35 @@ def refine(
     resume: bool = False,
     overwrite: bool = False,
     quiet: bool = False,
-) -> HessianReader:
+) -> File:
     """Search the critical point of the objective nearest to a checkpoint, and measure the Hessian there.
 
-    The file (default RUN.critical-STEP.h5) is a Hessian file of one step; its group `critical_point` has the refined
-    parameters, their gradient norm and the status. Each step of the search is committed, so that `resume` continues
-    after Ctrl-C or a kill: the search bit for bit on as many threads, the measurement from its start. `resume` also
-    continues a search that used up its products, tightens `tol`, and adds blocks. Raises LandscapeError.
+    The file is a Hessian file of one step; its group `critical_point` has the refined parameters, their gradient norm
+    and the status, and `resume` the state of the search after its last step, from which `resume` continues it bit for
+    bit on as many threads, also after Ctrl-C or a kill.
+
+    Args:
+        run: the run file.
+        step: stored step to start from.
+        config: what is measured at the point and how.
+        out: by default RUN.critical-STEP.h5 beside the run.
+        tol: distance to the critical point in units of |theta| up to which a point is critical.
+        max_products: most Hessian-vector products of the search.
+        resume: continue a search of these settings, also one that used up its products, and add blocks.
+        overwrite: replace a file of another search or other settings, which is an error otherwise.
+        quiet: without a progress bar.
+
+    Returns:
+        The finished file.
+
+    Raises:
+        LandscapeError: for what cannot be searched, measured or written.
     """
     run = as_path(run)
     out = output(out or critical_file(run, step))
     if not 0 < tol < 1:
         raise ConfigError(f"tol is {tol}", "--search-tol takes a number between 0 and 1")
-    if out.resolve() == run.resolve():
-        raise FileError(f"{out} is the run file itself", "choose another --out")
+    require_other(out, run)
     with unmade(out.parent), RunReader(run) as reader:
         warn_of_damage(reader)
         make_folder(out.parent)
@@ -76,57 +85,61 @@ def refine(
             if not (resume or overwrite):
                 refuse_existing(out, "use --resume to continue it, --overwrite to replace it, or another --out")
             problem, source = models.opened(reader, config)
-            found = existing(out, reader, config, overwrite, source)
-            if not resume or found and not (found.steps or found.search):
-                found = None
-            if found and found.search.get("step", *found.steps) != step:
+            stored = existing(out, reader, config, overwrite, source)
+            stored = stored if resume else None
+            if stored and step not in (stored.steps or [int(stored.groups[RESUME]["step"])]):
                 raise FileError(f"{out} holds no search from step {step}", REPLACE)
-            refinement = _Refinement(reader, step, problem, source, joined(config, problem, found), out, found)
-            with refinement.closing:
-                refinement.measure(refinement.search(tol, max_products, quiet), quiet)
-    return HessianReader(out)
+            start = reader.checkpoint(step)
+            what = Measurement.of(problem, joined(config, problem, stored))
+            if source:
+                what.require_sound(start)
+            tables, scales = what.layout()
+            scales = {**scales, **_axes(problem)}
+            of_point, of_search = losses_in(critical_table(_fields(problem)), config), search_table(_fields(problem))
+            attrs = attributes(reader, what.config, str(problem.device), source, stored)
+            analysis = Analysis.begun(out, attrs, ([*tables, of_point], scales), stored)
+            search = _Search(with_state(problem, start), config.objective, start)
+
+            def save(state: SearchState) -> None:
+                numbers = {name: getattr(state, name) for name in _NUMBERS}
+                where = {"step": step, "checkpoint_crc32": reader.record(step)}
+                analysis.groups[RESUME] = dataset(of_search, scales, where | numbers | _arrays(state.params))
+                analysis.write("running")
+
+            saved = analysis.groups.get(RESUME)
+            state = None if saved is None else _state(problem, saved)
+            point = search.carried_out(tol, max_products, state, save, quiet)
+            row = search.row(point)
+            rows = analysis.at(step) if step in analysis.steps else {}
+            if not all(np.array_equal(rows["critical_point"][name], row[name]) for name in problem.parameters if rows):
+                rows = {}
+            lacking = not rows or analysis.lacks([step], [])
+            if stored and not lacking and is_whole(stored, attrs) and rows["critical_point"]["status"] == row["status"]:
+                return views.open(out)
+            if lacking:
+                there = Point({**start, **_arrays(point.params)}, problem.training(reader, step))
+                with Blocks(what, [what.config.blocks], quiet) as bar:
+                    rows = measure(what, there, rows or None, bar.show).datasets
+            rows["critical_point"] = dataset(of_point, scales, row)
+            rows["/"]["checkpoint_crc32"].values[...] = reader.record(step)
+            analysis.put(step, rows)
+            analysis.write("complete")
+    return views.open(out)
 
 
-class _Refinement:
-    """One search with its file, which is opened at the first write."""
+class _Search:
+    """A search from a checkpoint."""
 
-    def __init__(
-        self,
-        reader: RunReader,
-        step: int,
-        problem: Problem,
-        source: Source | None,
-        config: AnalysisConfig,
-        out: Path,
-        found: HessianReader | None,
-    ) -> None:
-        self.reader, self.step, self.source = reader, step, source
-        self.config, self.out, self.found = config, out, found
-        self.closing = contextlib.ExitStack()
-        self.start = reader.checkpoint(step)
-        self.problem = with_state(problem, self.start)
-        self.measurement = Measurement(self.problem, config)
-        if source:
-            self.measurement.require_sound(self.start)
-        self.params = tensors(self.problem, self.start)
-        self.decay = self.problem.decay(config.objective)
-        self.objective = self.problem.objective(self.decay)
+    def __init__(self, problem: Problem, objective: str, start: Arrays) -> None:
+        self.problem, self.params = problem, tensors(problem, start)
+        self.decay = problem.decay(objective)
+        self.objective = problem.objective(self.decay)
 
-    @functools.cached_property
-    def writer(self) -> Writer:
-        """The file: a new one, or the existing one extended to hold everything."""
-        specs = self.problem.parameters
-        axes = {axis: n for spec in specs.values() for axis, n in zip(spec.axes, spec.shape, strict=True)}
-        parameters = [Field(name, spec.axes, "f8", spec.meaning or name) for name, spec in specs.items()]
-        tables, scales = self.measurement.layout()
-        tables += [losses_in(critical_table(parameters), self.config), search_table(parameters)]
-        scales = {**scales, **{axis: range(n) for axis, n in axes.items()}}
-        attrs = written_attrs(self.reader, self.config, self.found, str(self.problem.device), self.source)
-        return self.closing.enter_context(open_writer(self.out, attrs, 1, tables, scales, self.found))
-
-    def search(self, tol: float, max_products: int, quiet: bool) -> CriticalPoint:
+    def carried_out(
+        self, tol: float, most: int, state: SearchState | None, save: Callable[[SearchState], None], quiet: bool
+    ) -> CriticalPoint:
         """Search, from the state of an earlier search if there is one."""
-        # Most searches end long before `max_products`, so that the time until then says nothing.
+        # Most searches end long before their products are used up, so that the time until then says nothing.
         with Bar(None, "product", quiet) as bar:
 
             def counted(at: Mapping[str, Tensor]) -> LinearOperator:
@@ -144,63 +157,37 @@ class _Refinement:
                 bar.n = products
                 return False
 
-            state = self._state()
-            return find_critical_point(
-                self.objective, self.params, tol, max_products, progress, counted, state, self._save
-            )
+            return find_critical_point(self.objective, self.params, tol, most, progress, counted, state, save)
 
-    def measure(self, point: CriticalPoint, quiet: bool) -> None:
-        """Measure what the file lacks of the Hessian at the point."""
-        objective = self.objective
-        row = {
+    def row(self, point: CriticalPoint) -> dict[str, Any]:
+        """The point and how it was found."""
+        return {
             **_arrays(point.params),
             "status": ENDS.index(point.status),
             "grad_norm": point.grad_norm,
-            "start_grad_norm": _norm(objective.gradient(self.params)),
-            "loss": objective.value(point.params),
-            "start_loss": objective.value(self.params),
+            "start_grad_norm": _norm(self.objective.gradient(self.params)),
+            "loss": self.objective.value(point.params),
+            "start_loss": self.objective.value(self.params),
             "remaining": point.remaining,
             "flatness": point.flatness,
             "distance": _norm({n: p - self.params[n] for n, p in point.params.items()}),
             "num_products": point.num_products,
         }
-        found = self.found if self.found and self.found.steps else None
-        before = found.critical_point(self.step) if found else {}
-        is_there = bool(before) and all(np.array_equal(before[name], row[name]) for name in self.problem.parameters)
-        is_done = is_there and found is not None and found.attrs["status"] == "complete"
-        if is_done and before["status"] == row["status"] and not make_plan(found, [], self.config.blocks).todo:
-            return
-        writer = self.writer
-        known = HessianReader(self.out).rows(self.step) if is_there else None
-        with Blocks(self.measurement, [self.config.blocks], quiet=quiet) as progress:
-            self.measurement.progress = progress.show
-            there = {**self.start, **_arrays(point.params)}
-            rows = self.measurement.run(there, self.problem.training(self.reader, self.step), known)
-        rows["critical_point"] = row
-        rows["/"] |= {"previous_step": -1, "checkpoint_crc32": self.reader.record(self.step)}
-        # The loss that was recorded is that of the checkpoint, not of this point.
-        rows["/"]["recorded_loss"] = float("nan")
-        (writer.replace if writer.steps else writer.append)(self.step, rows)
-        writer.finish("complete")
 
-    def _state(self) -> SearchState | None:
-        """The state of an earlier search; older versions stored its point only."""
-        if self.found is None:
-            return None
-        saved = self.found.search
-        if not saved:
-            point = self.found.critical_point(self.step)
-            return SearchState.begin(self.objective, self._point(point), int(point["num_products"]))
-        numbers: dict[str, Any] = {name: saved[name].item() for name in _NUMBERS if name in saved}
-        return SearchState(self._point(saved), **numbers)
 
-    def _save(self, state: SearchState) -> None:
-        numbers = {name: getattr(state, name) for name in _NUMBERS}
-        where = {"step": self.step, "checkpoint_crc32": self.reader.record(self.step)}
-        self.writer.save({**where, **numbers, **_arrays(state.params)})
+def _axes(problem: Problem) -> dict[str, range]:
+    return {a: range(n) for spec in problem.parameters.values() for a, n in zip(spec.axes, spec.shape, strict=True)}
 
-    def _point(self, row: Mapping[str, Any]) -> dict[str, Tensor]:
-        return tensors(self.problem, {name: row[name] for name in self.problem.parameters})
+
+def _fields(problem: Problem) -> list[Field]:
+    return [Field(name, spec.axes, "f8", spec.meaning or name) for name, spec in problem.parameters.items()]
+
+
+def _state(problem: Problem, saved: xarray.Dataset) -> SearchState:
+    """The state of an earlier search."""
+    params = tensors(problem, {name: saved[name].values for name in problem.parameters})
+    numbers: dict[str, Any] = {name: saved[name].item() for name in _NUMBERS}
+    return SearchState(params, **numbers)
 
 
 def _arrays(params: Mapping[str, Tensor]) -> dict[str, Any]:

@@ -6,12 +6,10 @@ import dataclasses
 from collections.abc import Iterable
 
 from landscape.config import AnalysisConfig
-from landscape.files.hessians import HessianReader
 from landscape.files.inspect import FileState
-from landscape.files.layout import misfit
 from landscape.files.schema import Field, Table, counted
 from landscape.measure.embeddings import LEVEL, PERMUTATIONS, STATISTICS, Statistic
-from landscape.measure.quantities import QUANTITIES, density
+from landscape.measure.quantities import QUANTITIES, density, tracking
 
 BOOKKEEPING = (
     counted(
@@ -30,7 +28,11 @@ BOOKKEEPING = (
     counted("previous_step", (), "analysed step that the tracking starts from; missing (-1): none"),
     counted("checkpoint_crc32", (), "commit record of the checkpoint; missing (-1): not known"),
 )
-ROOT = Table("/", "step", (*(f for q in QUANTITIES for f in q.fields), *density.FIELDS, *BOOKKEEPING))
+ROOT = Table(
+    "/",
+    "step",
+    (*(f for q in QUANTITIES for f in q.fields), *tracking.FIELDS, *density.FIELDS, *BOOKKEEPING),
+)
 
 
 def losses_in(table: Table, config: AnalysisConfig) -> Table:
@@ -159,14 +161,8 @@ def critical_table(parameters: Iterable[Field]) -> Table:
 
 
 def search_table(parameters: Iterable[Field]) -> Table:
-    """The state of the search in two slots, the newer of which counts (since schema 1.1)."""
-    return Table("resume", "resume_slot", (*parameters, *SEARCH), newest="iterations")
-
-
-def unlike(found: HessianReader) -> str:
-    """How a file contradicts the declarations of the quantities; empty if it does not. It may lack some."""
-    lengths = {axis: len(labels) for axis, labels in ENDS.items()}
-    return misfit(found.layout, found.scales, [ROOT], lengths, may_lack=True)
+    """The state of the search."""
+    return Table("resume", "", (*parameters, *SEARCH))
 
 
 def lacks(state: FileState) -> list[str]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import xarray
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
@@ -15,27 +15,28 @@ from landscape import models
 from landscape.choices.tasks import TASKS, is_prime
 from landscape.errors import ConfigError, DoesNotFitError, FileError
 from landscape.files import schema
-from landscape.files.disk import Disk, TableWriter
+from landscape.files.datasets import read_datasets, write_datasets
 from landscape.files.files import (
     REPLACE,
     as_path,
     geometry_file,
     make_folder,
-    open_file,
     output,
     refuse_foreign,
     require_writable,
     sha256,
 )
-from landscape.files.making import new_file
+from landscape.files.rows import listed
 from landscape.files.runs import RunReader
-from landscape.files.table import listed
+from landscape.files.schema import STEP
 from landscape.files.views import GeometryFile
 from landscape.files.writing import sole_writer
 from landscape.measure import embeddings
+from landscape.measure.analysis import require_other
+from landscape.measure.datasets import dataset
 from landscape.measure.embeddings import FEWEST, Floats, Ints, appears, cyclic_order
 from landscape.measure.fields import GEOMETRY, NUMBERS
-from landscape.measure.hessian import finite_steps, warn_of_damage
+from landscape.measure.steps import finite_steps, warn_of_damage
 from landscape.measure.tables import Table
 from landscape.memory import free_bytes
 from landscape.models.problem import Arrays
@@ -59,8 +60,7 @@ def measure_geometry(
     run = as_path(run)
     out = output(out or geometry_file(run))
     with RunReader(run) as reader:
-        if out.resolve() == run.resolve():
-            raise FileError(f"{out} is the run file itself", "choose another --out")
+        require_other(out, run)
         reader.require_trained("geometry is that of the numbers that `landscape train` embeds")
         problem = models.of_run(reader, device)
         assert isinstance(problem, TrainedProblem)
@@ -84,21 +84,18 @@ def measure_geometry(
                 "config": config,
                 "status": "complete",
             }
-            rooms = [(GEOMETRY, len(steps)), (NUMBERS, 0)]
-            arrays = {NUMBERS.group: {"number": measured.order}}
             require_writable(out)
-            # An earlier file stays until the new one is whole.
-            with (
-                new_file(out, schema.GEOMETRY, attrs, rooms, measured.scales(), arrays) as (temporary, made),
-                Disk(temporary) as disk,
-                Bar(len(steps), "checkpoint", quiet) as bar,
-            ):
-                writer = TableWriter(made.tables[GEOMETRY.group], disk)
-                keys = measured.frequencies_in_use(reader.checkpoint(steps[-1]))
+            keys, scales = measured.frequencies_in_use(reader.checkpoint(steps[-1])), measured.scales()
+            rows = []
+            with Bar(len(steps), "checkpoint", quiet) as bar:
                 for step in steps:
-                    row = measured.row(reader.checkpoint(step), keys)
-                    writer.append(step, {**row, "checkpoint_crc32": records[step]})
+                    row = measured.row(reader.checkpoint(step), keys) | {"checkpoint_crc32": records[step]}
+                    rows.append(dataset(GEOMETRY, scales, row))
                     bar.update()
+            root = xarray.concat(rows, STEP).assign_coords({STEP: np.array(steps, np.int64)})
+            numbers = dataset(NUMBERS, scales, {"number": measured.order})
+            # An earlier file stays until the new one is whole.
+            write_datasets(out, schema.GEOMETRY, attrs, {"/": root, NUMBERS.group: numbers})
     return out
 
 
@@ -109,15 +106,15 @@ def _is_there(out: Path, run_id: str, config: str, records: dict[int, int]) -> b
     """
     if not out.exists():
         return False
-    with contextlib.closing(open_file(out, schema.GEOMETRY)) as file:
-        if (theirs := file.attrs["parent_run_id"]) != run_id:
-            raise FileError(f"{out} is of run {theirs}", REPLACE)
-        table = file.tables[GEOMETRY.group]
-        # Nothing would measure them again.
-        if lost := sorted(table.rows.keys() - records.keys()):
-            raise FileError(f"{out} has measured checkpoints that the run has lost: {listed(lost)}", REPLACE)
-        same = file.attrs["status"] == "complete" and file.attrs["config"] == config
-        return same and {step: int((table.row(step) or {})["checkpoint_crc32"]) for step in table.rows} == records
+    attrs, groups = read_datasets(out, schema.GEOMETRY)
+    if (theirs := attrs["parent_run_id"]) != run_id:
+        raise FileError(f"{out} is of run {theirs}", REPLACE)
+    root = groups["/"]
+    stored = dict(zip(root[STEP].values.tolist(), root["checkpoint_crc32"].values.tolist(), strict=True))
+    # Nothing would measure them again.
+    if lost := sorted(stored.keys() - records.keys()):
+        raise FileError(f"{out} has measured checkpoints that the run has lost: {listed(lost)}", REPLACE)
+    return attrs["status"] == "complete" and attrs["config"] == config and stored == records
 
 
 class _Run:

@@ -14,13 +14,13 @@ from landscape.config import AnalysisConfig, SliceConfig
 from landscape.curvature.eigsh import eigsh
 from landscape.curvature.objective import differentiable
 from landscape.curvature.slices import slice_lines, slice_plane
-from landscape.devices import require_dense
 from landscape.errors import NumericsError
 from landscape.files.files import as_path
 from landscape.files.runs import RunReader
 from landscape.measure.checkpoint import Checkpoint
-from landscape.models.choice import choose, in_order
-from landscape.models.problem import Problem, joint, size
+from landscape.measure.measurement import Measurement, Point
+from landscape.models.choice import in_order
+from landscape.models.problem import Problem, joint
 from landscape.progress import Bar
 from landscape.results import Curve
 
@@ -85,12 +85,11 @@ def _slices(run: Path, step: int, config: SliceConfig, analysis: AnalysisConfig,
     with RunReader(run) as reader:
         problem, source = models.opened(reader, analysis)
         (block,) = in_order([config.block or _default_block(problem)], problem.blocks)
-        problem = choose(problem, [block])
-        n = size(problem, block)
-        if dense := analysis.is_dense(n):
-            require_dense(block, n, problem.device)
-        at = Checkpoint(problem, analysis, reader.checkpoint(step))
-    op = at.matrix(block) if dense else at.restricted(at.hessian, block)
+        what = Measurement.of(problem, dataclasses.replace(analysis, blocks=(block,)))
+        (chosen,) = what.blocks
+        at = Checkpoint(what, Point(reader.checkpoint(step)))
+    dense = at.is_dense(chosen)
+    op = at.matrix(chosen) if dense else at.restricted(at.hessian, chosen)
     eigen = eigsh(
         op,
         config.k,
@@ -104,7 +103,6 @@ def _slices(run: Path, step: int, config: SliceConfig, analysis: AnalysisConfig,
             f"block {block}: {int((~eigen.converged).sum())} of {eigen.converged.size} eigenvectors have not converged",
             "raise --max-hvps, or take fewer with --k",
         )
-    chosen = at.selected(block)
     _next(bar, "lines")
     directions = chosen.within(torch.cat([eigen.vectors[0], eigen.vectors[1].flip(1)], dim=1))
     eigenvalues = np.concatenate([eigen.values[0], eigen.values[1][::-1]])

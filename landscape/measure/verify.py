@@ -17,11 +17,12 @@ from landscape.config import HessianConfig, replace
 from landscape.curvature.objective import differentiable
 from landscape.devices import dense_bytes, free_memory
 from landscape.errors import LandscapeError
-from landscape.files.hessians import HessianReader
 from landscape.files.runs import RunReader
+from landscape.files.views import File
+from landscape.measure.tables import rows
+from landscape.models.blocks import Block
 from landscape.models.choice import choose
-from landscape.models.problem import Plain, selection, with_state
-from landscape.models.rows import Selection
+from landscape.models.problem import Plain, with_state
 from landscape.progress import Bar
 
 AGREEMENT = 1e-9
@@ -50,25 +51,25 @@ class Verification:
 
 
 @differentiable
-def verify(run: Path, result: HessianReader, quiet: bool = True) -> list[Verification]:
+def verify(run: Path, file: File, quiet: bool = True) -> list[Verification]:
     """Compare a Hessian file with PyHessian and a dense Hessian, computed from the run's parameters."""
     try:
         from pyhessian import hessian as pyhessian
     except ImportError as error:
         raise LandscapeError("--verify needs pyhessian, which is not installed", "pip install pyhessian") from error
-    config = replace(HessianConfig(), result.config)
+    config = replace(HessianConfig(), file.config)
     found = []
-    count = len(result.steps) * len(result.blocks)
+    count = len(file.steps) * len(file.blocks)
     with RunReader(run) as reader, Bar(count, "block", quiet, desc="verify") as bar:
-        problem = choose(models.opened(reader, config)[0], result.blocks)
+        problem = models.opened(reader, config)[0]
+        blocks = choose(problem, file.blocks).blocks
         decay = problem.decay(config.objective)
-        for step in result.steps:
-            for i, block in enumerate(result.blocks):
-                arrays, chosen = reader.checkpoint(step), selection(problem, block)
+        for step, row in rows(file).items():
+            for i, chosen in enumerate(blocks):
+                arrays = reader.checkpoint(step)
                 plain = with_state(problem, arrays).plain(arrays)
                 for name, parameter in plain.parameters.items():
                     parameter.requires_grad_(name in chosen.parameters)
-                row = result.row(step)
                 ends = row["eigenvalues"][i]
                 torch.manual_seed(config.seed)
                 top = np.nan
@@ -82,7 +83,7 @@ def verify(run: Path, result: HessianReader, quiet: bool = True) -> list[Verific
                     (top,), _ = solver.eigenvalues(maxIter=200, tol=1e-6, top_n=1)
                 largest, norm = float(max(ends[:, 0], key=abs)), row["operator_norm"][i]
                 apart = _dense_difference(plain, chosen, decay, ends, norm)
-                found.append(Verification(step, block, largest, float(top), apart))
+                found.append(Verification(step, chosen.name, largest, float(top), apart))
                 plain.model.zero_grad()
                 bar.update()
     return found
@@ -94,7 +95,7 @@ def _regularised(plain: Plain, decay: float, outputs: Tensor, targets: Tensor) -
 
 
 def _dense_difference(
-    plain: Plain, chosen: Selection, decay: float, ends: np.ndarray[Any, Any], norm: float
+    plain: Plain, chosen: Block, decay: float, ends: np.ndarray[Any, Any], norm: float
 ) -> float | None:
     """max |lambda - lambda_dense| / |H| over the reported eigenvalues; None where the matrix does not fit."""
     parameters = [plain.parameters[name] for name in chosen.parameters]

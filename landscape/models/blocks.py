@@ -1,17 +1,83 @@
-"""Blocks of parameters and pairs of blocks, as users declare them by names and patterns."""
+"""Blocks of parameters and pairs of blocks: as users declare them by names and patterns, and as code handles them."""
 
 from __future__ import annotations
 
+import dataclasses
 import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from landscape.errors import ArgumentError, suggest
 from landscape.models.problem import joint
-from landscape.models.rows import Shapes, named_rows, shared
+from landscape.models.rows import Shapes, located, named_rows, rows_in, shared
 
 Blocks = Mapping[str, str | Sequence[str]]
 Pairs = Sequence[tuple[str, str]]
+
+
+class Block:
+    """The entries of whole parameters that a block of the Hessian holds.
+
+    name, members: as users know them; parameters: those concerned, whole, in the block's order; owners, sizes: the
+    parameter and the number of entries by member; size: entries of the block; total: entries of the whole parameters;
+    positions (size,): where the block's rows lie among the rows of these, None if it holds all of them in this order.
+    """
+
+    def __init__(self, name: str, members: Sequence[str], shapes: Shapes) -> None:
+        self.name, self.members = name, tuple(members)
+        places = [located(member, shapes) for member in members]
+        self.owners = [parameter for parameter, _ in places]
+        self.parameters = tuple(dict.fromkeys(self.owners))
+        size = {name: torch.Size(shapes[name]).numel() for name in self.parameters}
+        first, total = {}, 0
+        for name in self.parameters:
+            first[name], total = total, total + size[name]
+        pieces = []
+        for name, rows in places:
+            width = size[name] // max(rows_in(shapes[name]), 1)
+            pieces.append(torch.arange(first[name] + rows.start * width, first[name] + rows.stop * width))
+        self.sizes, self.total = [len(piece) for piece in pieces], total
+        self.size = sum(self.sizes)
+        positions = torch.cat(pieces)
+        self.positions = None if torch.equal(positions, torch.arange(total)) else positions
+
+    def of(self, whole: Tensor) -> Tensor:
+        """The block's rows of a tensor (row of the whole parameters, ...)."""
+        return whole if self.positions is None else whole[self.positions.to(whole.device)]
+
+    def flat(self, named: Mapping[str, Tensor]) -> Tensor:
+        """The block's entries of tensors by parameter, (size,)."""
+        return self.of(torch.cat([named[name].reshape(-1) for name in self.parameters]))
+
+    def within(self, vectors: Tensor) -> Tensor:
+        """Vectors (size, m) among the rows of the whole parameters, zero elsewhere."""
+        if self.positions is None:
+            return vectors
+        return vectors.new_zeros(self.total, vectors.shape[1]).index_copy_(
+            0, self.positions.to(vectors.device), vectors
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    """Two blocks whose coupling is measured, and the block that joins them."""
+
+    first: Block
+    second: Block
+    joint: Block
+
+    @property
+    def name(self) -> str:
+        """The name of the pair and of its joint block."""
+        return self.joint.name
+
+    @property
+    def both(self) -> tuple[Block, Block]:
+        """The two blocks."""
+        return self.first, self.second
 
 
 def declared(blocks: Blocks, pairs: Pairs) -> tuple[dict[str, list[str]], list[tuple[str, str]]]:

@@ -2,44 +2,55 @@
 
 from __future__ import annotations
 
-import copy
+import dataclasses
 import difflib
 import fnmatch
 from collections.abc import Collection, Iterable, Sequence
 
 from landscape.errors import ArgumentError, ConfigError
-from landscape.models.problem import Problem, shapes_of
+from landscape.models.blocks import Block, Pair
+from landscape.models.problem import Problem, joint, shapes_of
 from landscape.models.rows import named_rows, shared
 from landscape.text import first_few
 
 _SHOWN = 8
 
 
-def choose(problem: Problem, wanted: Sequence[str]) -> Problem:
-    """The problem with all of `wanted` among its blocks; "a,b" joins two blocks, which are then a pair.
+@dataclasses.dataclass(frozen=True)
+class Chosen:
+    """The blocks that are measured, and every pair of the problem or among them."""
+
+    blocks: tuple[Block, ...]
+    pairs: tuple[Pair, ...]
+
+
+def choose(problem: Problem, wanted: Sequence[str]) -> Chosen:
+    """The blocks of these names; "a,b" joins two blocks, which are then a pair.
 
     Raises ConfigError for what names no parameter, and for pairs that overlap.
     """
-    blocks, pairs, shapes = dict(problem.blocks), list(problem.pairs), shapes_of(problem.parameters)
+    members, pairs, shapes = dict(problem.blocks), list(problem.pairs), shapes_of(problem.parameters)
     for name in wanted:
-        if name in blocks:
+        if name in members:
             continue
         parts = name.split(",")
         if len(parts) > 2:
             raise ConfigError(f"block {name!r} joins {len(parts)} blocks", "join two, as in a,b")
-        members = [_matching(problem, part, name) for part in parts]
-        if common := shared(members[0], members[1], shapes) if len(parts) == 2 else "":
+        held = [_matching(problem, part, name) for part in parts]
+        if common := shared(held[0], held[1], shapes) if len(parts) == 2 else "":
             raise ConfigError(
                 f"block {name!r}: both sides hold {common}", "join blocks without a common parameter or row"
             )
-        for part, found in zip(parts, members, strict=True):
-            blocks.setdefault(part, found)
+        for part, its in zip(parts, held, strict=True):
+            members.setdefault(part, its)
         if len(parts) == 2:
-            blocks[name] = (*members[0], *members[1])
+            members[name] = (*held[0], *held[1])
             pairs.append((parts[0], parts[1]))
-    chosen = copy.copy(problem)
-    chosen.blocks, chosen.pairs = blocks, tuple(pairs)
-    return chosen
+    blocks = {name: Block(name, members[name], shapes) for name in members}
+    return Chosen(
+        tuple(blocks[name] for name in wanted),
+        tuple(Pair(blocks[first], blocks[second], blocks[joint((first, second))]) for first, second in pairs),
+    )
 
 
 def in_order(wanted: Iterable[str], known: Collection[str]) -> list[str]:

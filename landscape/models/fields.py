@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from landscape.choices.tasks import TASKS
 from landscape.config import TrainConfig, replace
 from landscape.errors import FileError, in_file
-from landscape.files.layout import misfit
-from landscape.files.schema import Field, Table
-from landscape.files.strings import COPY_AGAIN
+from landscape.files.hdf5 import COPY_AGAIN
+from landscape.files.schema import Field, Table, misfit
 from landscape.models.embedding_mlp import blocks as embedding_mlp
 from landscape.models.transformer import blocks as transformer
 

@@ -12,12 +12,10 @@ from torch import Tensor, nn
 
 from landscape.curvature.objective import Objective
 from landscape.curvature.operators import BlockOperator, Directions, HessianOperator, Spanned
-from landscape.errors import ConfigError, suggest
 from landscape.files.runs import RunReader
-from landscape.models.rows import Groups, Selection, Shapes
+from landscape.models.rows import Groups, Shapes
 
 Arrays = Mapping[str, NDArray[Any]]
-Pair = tuple[str, str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,29 +144,11 @@ def hessian(problem: Problem, params: Mapping[str, Tensor], decay: float) -> Blo
     return by_hand or HessianOperator(problem.objective(decay), params)
 
 
-def members(problem: Problem, block: str) -> tuple[str, ...]:
-    """The members of a block. Raises ConfigError for an unknown block."""
-    if block not in problem.blocks:
-        hint = suggest(block, problem.blocks)
-        raise ConfigError(f"{problem.name} has no block {block!r}", hint)
-    return problem.blocks[block]
-
-
 def shapes_of(parameters: Mapping[str, ParameterSpec]) -> Shapes:
     """Shape by parameter."""
     return {name: spec.shape for name, spec in parameters.items()}
 
 
-def selection(problem: Problem, block: str) -> Selection:
-    """The entries of a block. Raises ConfigError for an unknown block."""
-    return Selection(members(problem, block), shapes_of(problem.parameters))
-
-
-def size(problem: Problem, block: str) -> int:
-    """Number of entries of a block."""
-    return sum(selection(problem, block).sizes)
-
-
-def joint(pair: Pair) -> str:
+def joint(pair: tuple[str, str]) -> str:
     """The name of a pair and its joint block."""
     return ",".join(pair)

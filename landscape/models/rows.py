@@ -5,9 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-import torch
-from torch import Tensor
-
 from landscape.errors import ArgumentError, suggest
 
 Shapes = Mapping[str, Sequence[int]]
@@ -20,51 +17,10 @@ _MEMBER = re.compile(r"(.+)\[(\d+):(\d+)\]")
 _SPAN = re.compile(r"(\d*):(\d*)")
 
 
-class Selection:
-    """The entries of whole parameters that a block holds.
-
-    parameters: those concerned, whole, in the block's order; positions (row of the block): where the block's rows lie
-    among the rows of these, None if it holds all of them in this order; sizes: entries by member; owners: the
-    parameter by member; total: entries of the whole parameters.
-    """
-
-    def __init__(self, members: Sequence[str], shapes: Shapes) -> None:
-        found = [located(member, shapes) for member in members]
-        self.parameters = tuple(dict.fromkeys(parameter for parameter, _ in found))
-        size = {name: torch.Size(shapes[name]).numel() for name in self.parameters}
-        first, total = {}, 0
-        for name in self.parameters:
-            first[name], total = total, total + size[name]
-        pieces = []
-        for name, rows in found:
-            width = size[name] // max(_length(shapes[name]), 1)
-            pieces.append(torch.arange(first[name] + rows.start * width, first[name] + rows.stop * width))
-        self.sizes, self.total = [len(piece) for piece in pieces], total
-        self.owners = [parameter for parameter, _ in found]
-        positions = torch.cat(pieces)
-        self.positions = None if torch.equal(positions, torch.arange(total)) else positions
-
-    def of(self, whole: Tensor) -> Tensor:
-        """The block's rows of a tensor (row of the whole parameters, ...)."""
-        return whole if self.positions is None else whole[self.positions.to(whole.device)]
-
-    def flat(self, named: Mapping[str, Tensor]) -> Tensor:
-        """The block's entries of tensors by parameter, (row of the block,)."""
-        return self.of(torch.cat([named[name].reshape(-1) for name in self.parameters]))
-
-    def within(self, vectors: Tensor) -> Tensor:
-        """Vectors (row of the block, m) among the rows of the whole parameters, zero elsewhere."""
-        if self.positions is None:
-            return vectors
-        return vectors.new_zeros(self.total, vectors.shape[1]).index_copy_(
-            0, self.positions.to(vectors.device), vectors
-        )
-
-
 def located(member: str, shapes: Shapes) -> tuple[str, range]:
     """The parameter of a block's member, and its rows. Raises ArgumentError for an unknown one."""
     if member in shapes:
-        return member, range(_length(shapes[member]))
+        return member, range(rows_in(shapes[member]))
     match = _MEMBER.fullmatch(member)
     if not match or match[1] not in shapes:
         raise ArgumentError(f"no parameter {member!r}", suggest(member, shapes))
@@ -80,7 +36,7 @@ def named_rows(word: str, shapes: Shapes, groups: Groups) -> str | None:
     if not match or match["parameter"] not in shapes:
         return None
     parameter, rows = match["parameter"], match["rows"]
-    known, length = groups.get(parameter, {}), _length(shapes[parameter])
+    known, length = groups.get(parameter, {}), rows_in(shapes[parameter])
     span = _SPAN.fullmatch(rows)
     if span:
         start, stop = int(span[1] or 0), int(span[2] or length)
@@ -110,9 +66,9 @@ def shared(first: Sequence[str], second: Sequence[str], shapes: Shapes) -> str:
 
 
 def _member(parameter: str, rows: range, shapes: Shapes) -> str:
-    return parameter if len(rows) == _length(shapes[parameter]) else f"{parameter}[{rows.start}:{rows.stop}]"
+    return parameter if len(rows) == rows_in(shapes[parameter]) else f"{parameter}[{rows.start}:{rows.stop}]"
 
 
-def _length(shape: Sequence[int]) -> int:
-    """Rows of a parameter; a number is one."""
+def rows_in(shape: Sequence[int]) -> int:
+    """Rows of a parameter of this shape; a number is one."""
     return shape[0] if len(shape) else 1

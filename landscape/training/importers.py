@@ -21,7 +21,6 @@ from torch import Tensor
 from landscape.curvature.modules import plain_names
 from landscape.errors import ConfigError, FileError
 from landscape.files import schema
-from landscape.files.disk import Disk, TableWriter
 from landscape.files.files import (
     REPLACE,
     as_path,
@@ -29,10 +28,9 @@ from landscape.files.files import (
     output,
     refuse_existing,
     refuse_foreign,
-    require_writable,
 )
-from landscape.files.guard import RATIO, ROOM
-from landscape.files.making import new_file
+from landscape.files.hdf5 import RATIO, ROOM
+from landscape.files.writer import new_run
 from landscape.files.writing import sole_writer
 from landscape.progress import Bar
 from landscape.provenance import provenance
@@ -95,7 +93,6 @@ def import_checkpoints(
     with sole_writer(path):
         if overwrite:
             refuse_foreign(path, schema.RUN)
-            require_writable(path)
         else:
             refuse_existing(path, REPLACE)
         first, aliases = _read(found[0], skip, notes)
@@ -109,11 +106,9 @@ def import_checkpoints(
         attrs |= {"status": "complete", **provenance("cpu")}
         rooms = [(table, 0 if table.group == "metrics" else len(found)) for table in tables(forms, (), held)]
         with (
-            new_file(path, schema.RUN, attrs, rooms, scales(all_forms)) as (temporary, made),
-            Disk(temporary) as disk,
+            new_run(path, attrs, rooms, scales(all_forms)) as writer,
             Bar(len(found), "checkpoint", quiet) as bar,
         ):
-            writers = {name: TableWriter(table, disk) for name, table in made.by_step.items()}
             for checkpoint in found:
                 read = first if checkpoint is found[0] else _read(checkpoint, skip, notes)[0]
                 first = {}
@@ -122,9 +117,9 @@ def import_checkpoints(
                         f"{checkpoint.path} differs from {found[0].path}: {wrong}", "import each model by itself"
                     )
                 rows = {name: array(tensor, all_forms[name]) for name, tensor in read.items()}
-                for writer in writers.values():
-                    writer.append(checkpoint.step, rows)
+                writer.append(checkpoint.step, {"checkpoints": rows, schema.BUFFERS: rows})
                 bar.update()
+    writer.close()
     steps = tuple(checkpoint.step for checkpoint in found)
     return ImportSummary(str(path), steps, len(forms), described["num_parameters"], tuple(notes))
 

@@ -30,8 +30,8 @@ from landscape.errors import (
 )
 from landscape.files import schema
 from landscape.files.files import as_path, make_folder, output, refuse_existing, refuse_foreign
-from landscape.files.making import require_room
 from landscape.files.runs import GROK, MEMORISE, RunReader
+from landscape.files.writer import require_room
 from landscape.files.writing import sole_writer
 from landscape.models.fields import axes, number_of_parameters, parameters
 from landscape.progress import Bar

@@ -15,12 +15,10 @@ import numpy as np
 from landscape.choices.optimizers import OPTIMIZERS
 from landscape.config import TrainConfig, replace, to_json
 from landscape.errors import ConfigError, FileError
-from landscape.files import schema
-from landscape.files.layout import misfit
-from landscape.files.making import Rooms
+from landscape.files.hdf5 import COPY_AGAIN
 from landscape.files.runs import RETRAIN, Arrays, RunReader
-from landscape.files.strings import COPY_AGAIN
-from landscape.files.writer import Writer
+from landscape.files.schema import misfit
+from landscape.files.writer import Rooms, Writer
 from landscape.models import initial, of_config
 from landscape.models.fields import read_problem
 from landscape.models.fit import require_own_data
@@ -129,9 +127,7 @@ class Member:
             more = rows_to_come(self.config, int(state["step"]))
             form = tables(self.config), scales(self.config)
             # In the same instant as the config: a stop that another rule has decided is none of this one.
-            slots = {slot: {"resume": {"stop_step": self.stop_step}} for slot in range(2)}
-            rows = None if self.stop_step == state["stop_step"] else slots
-            self.writer = Writer.extend(self.path, changed, more, *form, rows, fsync)
+            self.writer = Writer.extend(self.path, changed, more, *form, {"stop_step": self.stop_step}, fsync)
             return state
         parameters = initial(self.config)
         if not all(np.isfinite(array).all() for array in parameters.values()):
@@ -144,7 +140,6 @@ class Member:
         data = {f.name: getattr(self.data, f.name) for f in dataclasses.fields(self.data)}
         self.writer = Writer.create(
             self.path,
-            schema.RUN,
             {**of_run, **attrs},
             rooms(self.config),
             scales(self.config),
@@ -188,11 +183,7 @@ class Member:
         if step > self.config.steps:
             raise ConfigError(f"{self.path} is at step {step}, beyond --steps {self.config.steps}", "raise --steps")
         self.lr_ratio, self.count = float(state["lr_ratio"]), state["count"].copy()
-        self.climb = Climb(**{f.name: state[f.name].item() for f in dataclasses.fields(Climb) if f.name in state})
-        if self.config.lr_ratio == "auto" and step and math.isnan(self.climb.initial_loss):
-            raise FileError(
-                f"{self.path} was begun under an earlier rule of --lr-ratio auto", "start another run with --out"
-            )
+        self.climb = Climb(**{f.name: state[f.name].item() for f in dataclasses.fields(Climb)})
         self.stop_step = int(state["stop_step"]) if same_stop else -1
         self.sampler.restore(state)
         return state

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from landscape.errors import ArgumentError
-from landscape.files.layout import NAME
 from landscape.files.runs import RunReader
-from landscape.files.schema import BUFFERS, NUMBERS, PARAMETER, RECORDED, STEP, UNKNOWN, Field, Scales, Table
+from landscape.files.schema import BUFFERS, NAME, NUMBERS, PARAMETER, RECORDED, STEP, UNKNOWN, Field, Scales, Table
 from landscape.models.blocks import Blocks, Pairs, declared, named_blocks
 from landscape.models.problem import plain_axes
 from landscape.models.state import stored_type
@@ -103,7 +102,7 @@ def forms_of(reader: RunReader, group: str = "checkpoints") -> dict[str, Form]:
     """The forms of the parameters, or of the buffers, that a run file holds."""
     if group not in reader.tables:
         return {}
-    stored = reader.tables[group].stored
+    stored = reader.tables[group].data
     return {f.name: Form(stored[f.name].shape[1:], f.dtype) for f in reader.layout[group].fields}
 
 

@@ -20,12 +20,11 @@ from torch import Tensor, nn
 from landscape.curvature.modules import first_names, plain_names
 from landscape.errors import ArgumentError, FileError
 from landscape.files import schema
-from landscape.files.contents import ROWS
 from landscape.files.files import as_path, make_folder, output, refuse_existing, refuse_foreign
-from landscape.files.making import require_room
+from landscape.files.rows import ROWS
 from landscape.files.runs import RunReader
 from landscape.files.schema import BUFFERS, OPTIMIZER, PARAMETER, Scales, Table
-from landscape.files.writer import Writer
+from landscape.files.writer import Writer, require_room
 from landscape.files.writing import sole_writer
 from landscape.models.blocks import Blocks, Pairs
 from landscape.models.state import buffers, every_name
@@ -140,7 +139,7 @@ class Recorder(Shown):
             forms = _forms(parameters)
             if wrong := difference(forms | buffer_forms(held), self._forms | self._buffer_forms):
                 raise ArgumentError(f"the model has changed: {wrong}", "record another model into a file of its own")
-            self._make_room(writer, "checkpoints")
+            writer = self._with_room(writer, "checkpoints")
             rows = {"checkpoints": {name: array(p, forms[name]) for name, p in parameters.items()}}
             rows[BUFFERS] = {name: array(b, self._buffer_forms[name]) for name, b in held.items()}
             rows |= self._state.rows(parameters, self._forms) if self._state else {}
@@ -161,12 +160,12 @@ class Recorder(Shown):
             row = self._numbers({**({} if values is None else values), **more})
             if new := [name for name in row if name not in self._names]:
                 with self._never_raising(f"metric {', '.join(new)}"):
-                    writer.grow({}, self._tables([*self._names, *new]), self._scales())
+                    self._writer = writer = writer.grow({}, self._tables([*self._names, *new]), self._scales())
                     self._names += new
                 row = {name: row[name] for name in row if name in self._names}
             if not row or not self._is_next(writer, "metrics", step):
                 return False
-            self._make_room(writer, "metrics")
+            writer = self._with_room(writer, "metrics")
             writer.append_to("metrics", step, dict.fromkeys(self._names, float("nan")) | row)
             return True
         return False
@@ -190,7 +189,6 @@ class Recorder(Shown):
             if self._writer is not None:
                 writer, self._writer = self._writer, None
                 with self._held:
-                    self._restore(writer)
                     writer.finish(status)
 
     def __enter__(self) -> Self:
@@ -216,10 +214,9 @@ class Recorder(Shown):
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[Writer]:
-        """The open file, for one call at a time; other threads wait. One that was deleted is there again.
+        """The open file, for one call at a time; other threads wait.
 
-        Raises ArgumentError once it is closed, in a child process, and in a signal handler that interrupts a call,
-        FileError where another file has taken its place.
+        Raises ArgumentError once it is closed, in a child process, and in a signal handler that interrupts a call.
         """
         # First, as a child may have been made while another thread held the lock.
         if self._owner != os.getpid():
@@ -233,15 +230,9 @@ class Recorder(Shown):
             self._require_idle()
             self._is_busy = True
             try:
-                self._restore(self._writer)
                 yield self._writer
             finally:
                 self._is_busy = False
-
-    def _restore(self, writer: Writer) -> None:
-        """Make a file that was deleted again. Raises FileError where another file has taken its place."""
-        if writer.restore():
-            self._warn("nothing", "it was deleted while it was being written, and is made again")
 
     def _require_idle(self) -> None:
         """Raise ArgumentError within a call of this thread, which holds the lock."""
@@ -283,7 +274,7 @@ class Recorder(Shown):
         rooms = [(table, self._first_room()[table.group]) for table in self._tables(metrics)]
         require_room(self.path, rooms, self._scales())
         self._names = metrics
-        return Writer.create(self.path, schema.RUN, {**attrs, **self._attrs()}, rooms, self._scales(), fsync=fsync)
+        return Writer.create(self.path, {**attrs, **self._attrs()}, rooms, self._scales(), fsync=fsync)
 
     def _extended(
         self, metrics: list[str], blocks: Blocks | None, pairs: Pairs | None, seed: int | None, fsync: bool
@@ -349,14 +340,16 @@ class Recorder(Shown):
             )
         return False
 
-    def _make_room(self, writer: Writer, group: str) -> None:
+    def _with_room(self, writer: Writer, group: str) -> Writer:
         """Double a table that is full, so that a row is copied about once however many there are."""
         if not writer.room(group):
             held = len(writer.labels(group))
             if held == ROWS:
                 raise FileError(f"{group} holds {ROWS:,} rows, the most of a file", "record fewer steps")
             more = min(held, ROWS - held)
-            writer.grow(dict.fromkeys((group, *_BESIDE) if group == "checkpoints" else (group,), more))
+            groups = (group, *_BESIDE) if group == "checkpoints" else (group,)
+            self._writer = writer = writer.grow(dict.fromkeys(groups, more))
+        return writer
 
 
 _BESIDE = (BUFFERS, OPTIMIZER, "moments")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from landscape.config import TrainConfig
 from landscape.errors import ConfigError
-from landscape.files.contents import ROWS
+from landscape.files.rows import ROWS
 from landscape.options import flag_of
 
 SCHEDULE = ("steps", "metrics_every", "checkpoint_every", "checkpoint_log", "checkpoint_at")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import subprocess
@@ -15,13 +14,11 @@ import pytest
 import torch
 from conftest import TINY
 from helpers.commands import Refusal
+from helpers.hessians import HessianReader
+from helpers.run_files import put
 
 from landscape.cli import main as cli
 from landscape.config import PRESETS, TrainConfig, preset, to_json
-from landscape.files import schema
-from landscape.files.disk import Disk, TableWriter
-from landscape.files.files import open_file
-from landscape.files.hessians import HessianReader
 from landscape.files.runs import RunReader
 from landscape.models.embedding_mlp.networks import MLP
 
@@ -37,13 +34,12 @@ def test_cuda_without_a_device(assert_refused: Refusal, run_file: Path, tmp_path
 
 def put_in_W(run_file: Path, value: float) -> dict[str, np.ndarray]:
     """Write a value into W at step 20, checksum and all; the whole row."""
-    with Disk(run_file) as disk, contextlib.closing(open_file(run_file, schema.RUN)) as file:
-        table = file.tables["checkpoints"]
-        values = table.row(20)
-        assert values is not None
-        values["W"][3, 1] = value
-        TableWriter(table, disk).write(table.rows[20], 20, values)
-    return values
+    with RunReader(run_file) as reader:
+        row = reader.table("checkpoints").row(20)
+        assert row is not None
+    row["W"][3, 1] = value
+    put(run_file, 20, W=row["W"])
+    return row
 
 
 @pytest.mark.parametrize("value", [1e30, -3e38])

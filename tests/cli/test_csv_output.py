@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from helpers.hessians import HessianReader
 
 from landscape import open_geometry
 from landscape.cli import main as cli
-from landscape.files.hessians import HessianReader
 
 Rows = list[dict[str, str]]
 TINY = ["--p", "7", "--embed-dim", "4", "--hidden", "4", "--steps", "4", "--device", "cpu", "--quiet"]

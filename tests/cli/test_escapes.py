@@ -19,12 +19,12 @@ import h5py
 import pandas as pd
 import pytest
 from helpers.fuzz_reader import seal
+from helpers.hessians import HessianReader
 from hypothesis import given
 from hypothesis import strategies as st
 
 from landscape.cli import main as cli
 from landscape.errors import LandscapeError, complain, warn
-from landscape.files.hessians import HessianReader
 from landscape.text import csv_cell, markdown, printable, write_csv
 
 TEXTS = ("landscape_version", "git_commit", "torch_version", "device", "hostname", "created", "run_id", "argv")

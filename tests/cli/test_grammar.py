@@ -12,11 +12,11 @@ from pathlib import Path
 import h5py
 import pytest
 from helpers.commands import SMALL, Refusal
+from helpers.hessians import HessianReader
 
 from landscape.cli import main as cli
 from landscape.cli.main import COMMANDS
 from landscape.config import TrainConfig
-from landscape.files.hessians import HessianReader
 from landscape.models.choice import in_order
 from landscape.training.loop import is_begun, train
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 from helpers import foreign
+from helpers.hessians import HessianReader
 from safetensors.torch import save_model
 
 from landscape.cli import main as cli
-from landscape.files.hessians import HessianReader
 from landscape.files.runs import RunReader
 from landscape.training.importers import import_checkpoints
 

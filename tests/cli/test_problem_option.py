@@ -12,10 +12,10 @@ import pytest
 import torch
 from helpers import foreign
 from helpers.commands import Refusal
+from helpers.hessians import HessianReader
 from torch.nn import functional as F
 
 from landscape.cli import main as cli
-from landscape.files.hessians import HessianReader
 from landscape.files.runs import RunReader
 from landscape.files.schema import LEVELS
 

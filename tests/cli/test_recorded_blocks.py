@@ -8,12 +8,12 @@ from typing import Any
 import h5py
 import pytest
 from helpers import foreign
+from helpers.hessians import HessianReader
 from helpers.spoiling import configure
 
 from landscape import Recorder
 from landscape.cli import main as cli
 from landscape.errors import ArgumentError
-from landscape.files.hessians import HessianReader
 
 DECLARED = ', blocks={"first": ["0.*"], "last": ["2.weight"]}, pairs=[("first", "last")]'
 

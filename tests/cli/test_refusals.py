@@ -11,9 +11,9 @@ from pathlib import Path
 import h5py
 import pytest
 from helpers.commands import HUGE, Refusal
+from helpers.hessians import HessianReader
 
 from landscape.files import schema
-from landscape.files.hessians import HessianReader
 
 LIST = ",".join(map(str, range(1, 30_001)))
 # What is typed; the exit code; words of the error; words of the hint.

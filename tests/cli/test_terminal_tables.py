@@ -6,13 +6,11 @@ import re
 from pathlib import Path
 
 import pytest
+from helpers.hessians import HessianReader, analyse, refine
 
 from landscape.cli import main as cli
 from landscape.cli.tables import measurements
 from landscape.config import AnalysisConfig, HessianConfig
-from landscape.files.hessians import HessianReader
-from landscape.measure.critical import refine
-from landscape.measure.hessian import analyse
 from landscape.measure.tables import by_block, by_step
 
 

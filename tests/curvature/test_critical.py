@@ -13,6 +13,7 @@ import pytest
 import torch
 from conftest import TINY
 from helpers.bilinear import SUBSETS, balanced, bilinear
+from helpers.hessians import HessianReader
 from torch import Tensor
 
 from landscape.cli import main as cli
@@ -20,7 +21,6 @@ from landscape.curvature.critical import find_critical_point
 from landscape.curvature.inertia import saddle_index
 from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator
-from landscape.files.hessians import HessianReader
 from landscape.models.embedding_mlp.problem import plain_model
 from landscape.training.loop import train
 

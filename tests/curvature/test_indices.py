@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers.hessians import analyse
 from helpers.matrices import matrix
 
 from landscape.config import HessianConfig, TrainConfig
@@ -16,7 +17,6 @@ from landscape.curvature.eigsh import eigsh
 from landscape.curvature.inertia import from_spectrum, saddle_index
 from landscape.curvature.operators import MatrixOperator
 from landscape.errors import NumericsError
-from landscape.measure.hessian import analyse
 from landscape.models.embedding_mlp.problem import saddle_bound
 from landscape.training.loop import train
 

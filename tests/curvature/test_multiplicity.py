@@ -12,6 +12,7 @@ import scipy.linalg
 import torch
 from conftest import TINY
 from helpers.draws import drawn, draws
+from helpers.hessians import analyse
 from helpers.matrices import Diagonal
 from numpy.typing import NDArray
 
@@ -24,7 +25,6 @@ from landscape.curvature.inertia import saddle_index
 from landscape.curvature.krylov import RandomRun, kuczynski_wozniakowski, least_component
 from landscape.curvature.operators import LinearOperator, MatrixOperator
 from landscape.files.runs import RunReader
-from landscape.measure.hessian import analyse
 from landscape.models.problem import hessian, tensors
 from landscape.training.loop import train
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import h5py
 import pytest
+from helpers.hessians import HessianReader
 
-from landscape.files.hessians import HessianReader
 from landscape.measure.geometry import measure_geometry
 
 DOCS = Path(__file__).parents[2] / "docs"

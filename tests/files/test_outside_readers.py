@@ -19,9 +19,9 @@ import netCDF4
 import numpy as np
 import pytest
 import xarray
+from helpers.hessians import HessianReader
 
 from landscape.files import schema
-from landscape.files.hessians import HessianReader
 from landscape.files.runs import RunReader
 from landscape.measure.fields import ROOT
 from landscape.training.tables import TABLES

@@ -23,7 +23,7 @@ import numpy as np
 from tqdm import tqdm
 
 from landscape.cli import main as cli
-from landscape.files.hessians import HessianReader
+from landscape.files.hessians import AnalysisWriter, HessianReader
 from landscape.files.writer import Writer
 
 PATIENCE = 180.0
@@ -100,44 +100,36 @@ Runner = Callable[[Path, list[str], Kill | None], Outcome]
 @contextlib.contextmanager
 def acknowledging(tell: Callable[[Path, Label, Row], None]) -> Iterator[None]:
     """Tell of every row, block of a Hessian file and step of a search once the writer's method has returned."""
-    real = {name: getattr(Writer, name) for name in ("append", "flush", "save")}
+    real = {(kind, name): getattr(kind, name) for kind in (Writer, AnalysisWriter) for name in ("append", "save")}
 
-    def measured(self: Writer, step: int, rows: Any) -> None:
+    def measured(self: AnalysisWriter, step: int, rows: Any) -> None:
+        real[AnalysisWriter, "append"](self, step, rows)
         for block, norm in zip(HessianReader(self.path).blocks, rows["/"]["operator_norm"], strict=True):
             if not np.isnan(norm):
                 tell(self.path, (step, block), {})
 
     def append(self: Writer, step: int, rows: Any) -> None:
-        real["append"](self, step, rows)
+        real[Writer, "append"](self, step, rows)
         row = {
-            f"{group}/{name}": np.ascontiguousarray(rows[group][name], dtype=place.dtype).tobytes()
-            for group, table in self._tables.items()
+            f"{group}/{name}": np.ascontiguousarray(rows[group][name], dtype).tobytes()
+            for group, places in self._places.items()
             if group in rows
-            for name, place in table.fields.items()
+            for name, (_, dtype, _) in list(places.of.items())[1:-1]
         }
-        if "operator_norm" in rows.get("/", {}):
-            measured(self, step, rows)
-        else:
-            tell(self.path, step, row)
+        tell(self.path, step, row)
 
-    def flush(self: Writer) -> None:
-        replaced = dict(self._replaced)
-        real["flush"](self)
-        for step, rows in replaced.items():
-            measured(self, step, rows)
-
-    def save(self: Writer, state: Any) -> None:
-        real["save"](self, state)
-        if "iterations" in state:
-            tell(self.path, (int(state["iterations"]), ""), {})
+    def save(self: AnalysisWriter, state: Any) -> None:
+        real[AnalysisWriter, "save"](self, state)
+        tell(self.path, (int(state["iterations"]), ""), {})
 
     try:
-        for name, method in zip(real, (append, flush, save), strict=True):
-            setattr(Writer, name, method)
+        Writer.append, AnalysisWriter.save = append, save  # type: ignore[method-assign]
+        AnalysisWriter.append = AnalysisWriter.replace = measured  # type: ignore[method-assign]
         yield
     finally:
-        for name, method in real.items():
-            setattr(Writer, name, method)
+        for (kind, name), method in real.items():
+            setattr(kind, name, method)
+        AnalysisWriter.replace = AnalysisWriter.append  # type: ignore[method-assign]
 
 
 @contextlib.contextmanager

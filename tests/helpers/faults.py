@@ -15,13 +15,13 @@ from typing import Any
 import h5py
 import numpy as np
 from helpers.apart import PATIENCE, Kill, Outcome, run_apart
+from helpers.hessians import analyse
 from tqdm import tqdm
 
 from landscape.config import HessianConfig, TrainConfig
-from landscape.files.hessians import HessianReader
+from landscape.files.hessians import AnalysisWriter, HessianReader
 from landscape.files.runs import RunReader
 from landscape.files.writer import Writer
-from landscape.measure.hessian import analyse
 from landscape.training.loop import train
 
 PAGE = 4096
@@ -231,6 +231,8 @@ def apply(files: Files, event: tuple[Any, ...], cut: int | None = None) -> None:
 
 def cuts(event: tuple[Any, ...], rng: random.Random) -> list[int]:
     """Where a write can tear: nowhere, at a page of the file, in its middle."""
+    if event[0] == "rename":
+        return [0]
     _, _, at, data = event
     pages = [p - at for p in range((at // PAGE + 1) * PAGE, at + len(data), PAGE)]
     return sorted({len(data), len(data) // 2, *([rng.choice(pages)] if pages else [])})
@@ -250,14 +252,16 @@ def crash_training(folder: Path, truth: Undisturbed, stride: int, resume_every: 
 
 
 def crash_analysis(folder: Path, truth: Undisturbed, stride: int, resume_every: int, seed: int = 0) -> Tally:
-    """The same with `landscape hessian`."""
+    """The same with `landscape hessian`, whose file is replaced whole: a crash leaves half of the next beside it."""
     path = folder / "crashed.hessian.h5"
+    draft = path.with_name(f".{path.name}.1.landscape.tmp")
 
     def is_whole() -> bool:
+        draft.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
         analyse(truth.run, ANALYSIS, path, quiet=True)
-        return served_hessian(path) == truth.rows
+        return served_hessian(path) == truth.rows and not draft.exists()
 
-    log = _log(lambda: analyse(truth.run, ANALYSIS, path, quiet=True), Writer, "append")
+    log = _log(lambda: analyse(truth.run, ANALYSIS, path, quiet=True), AnalysisWriter, "append")
     return _crash(Tally("crash at a write of `landscape hessian`"), path, log, lambda: served_hessian(path),
                   truth.rows, is_whole, stride, resume_every, seed)  # fmt: skip
 
@@ -323,12 +327,12 @@ def _crash(
 ) -> Tally:
     rng, files = random.Random(seed), Files()
     acknowledged: set[int] = set()
-    writes = [i for i, event in enumerate(log) if event[0] == "write" and event[1] == path.name]
+    writes = [i for i, event in enumerate(log) if event[0] != "ack" and event[-1] and event[1] == path.name]
     chosen = set(writes[::stride])
     for i, event in enumerate(tqdm(log, desc=tally.fault, disable=not sys.stderr.isatty(), file=sys.stderr)):
         if i in chosen:
             for cut in cuts(event, rng):
-                disk: Files = {path.name: bytearray(files[path.name])}
+                disk: Files = {path.name: bytearray(files.get(path.name, b""))}
                 apply(disk, event, cut)
                 path.write_bytes(disk[path.name])
                 tally.tried += 1

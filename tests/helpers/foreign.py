@@ -82,7 +82,7 @@ def record(path: Path, checkpoints: Mapping[int, Arrays]) -> Path:
         "status": "running",
     }
     table = Table("checkpoints", "step", tuple(fields))
-    with Writer.create(path, schema.RUN, attrs, [(table, len(checkpoints))], axes) as writer:
+    with Writer.create(path, attrs, [(table, len(checkpoints))], axes) as writer:
         for step, arrays in checkpoints.items():
             writer.append(step, {"checkpoints": arrays})
         writer.finish("complete")

@@ -11,13 +11,11 @@ from __future__ import annotations
 import argparse
 import collections
 import contextlib
-import inspect
 import itertools
 import json
 import math
 import resource
 import signal
-import struct
 import subprocess
 import sys
 import tempfile
@@ -29,15 +27,14 @@ from typing import Any
 import h5py
 import numpy as np
 import xarray
+from helpers.hessians import HessianReader
 from hypothesis import Phase, given, seed, settings
 from hypothesis import strategies as st
 
 import landscape
 from landscape.errors import LandscapeError
 from landscape.files import schema
-from landscape.files.contents import ATTRIBUTES, crc32_of_attributes
-from landscape.files.files import file_schema
-from landscape.files.hessians import HessianReader
+from landscape.files.hdf5 import attributes_crc32, file_schema
 from landscape.files.runs import RunReader
 
 MEMORY, SECONDS = 4 << 30, 10
@@ -200,7 +197,7 @@ TYPES = ["f2", "f4", "f8", ">f8", "i1", "i8", "u8", "c16", "?", "S3", "V5", "O",
 
 
 def mutations(path: Path) -> st.SearchStrategy[list[Mutation]]:
-    """Ways to spoil a file: links, datasets, types, shapes, layouts, attributes, the config, and bare bytes."""
+    """Ways to spoil a file: links, datasets, types, shapes, storage, attributes, the config, and a cut."""
     names: list[str] = ["/"]
     with h5py.File(path) as file:
         file.visit(names.append)
@@ -215,9 +212,7 @@ def mutations(path: Path) -> st.SearchStrategy[list[Mutation]]:
         st.tuples(st.just("dataset"), name, shape, st.sampled_from(TYPES), st.sampled_from(LAYOUTS)),
         st.tuples(st.just("value"), name, st.floats(0, 1), st.integers(-3, 2**62) | st.floats()),
         st.tuples(st.just("attribute"), st.sampled_from([*names[:8], *["/"] * 8]), attribute, VALUES),
-        st.tuples(st.just("layout"), st.floats(0, 1), JSON | st.sampled_from(names)),
         st.tuples(st.just("config"), st.sampled_from(["config", "parent_config"]), st.sampled_from(keys), JSON),
-        st.tuples(st.just("bytes"), st.floats(0, 1), st.binary(min_size=1, max_size=64)),
         st.tuples(st.just("truncate"), st.floats(0, 1)),
     )
     return st.lists(one, min_size=1, max_size=3)
@@ -232,18 +227,14 @@ def spoil(path: Path, steps: list[Mutation]) -> None:
         with contextlib.suppress(Exception):
             seal(file)
     for kind, *args in steps:
-        raw = bytearray(path.read_bytes())
-        at = int(args[0] * len(raw)) if kind in ("bytes", "truncate") else 0
-        if kind == "bytes":
-            raw[at : at + len(args[1])] = args[1][: len(raw) - at]
-        path.write_bytes(raw[:at] if kind == "truncate" else raw)
+        if kind == "truncate":
+            raw = path.read_bytes()
+            path.write_bytes(raw[: int(args[0] * len(raw))])
 
 
 def seal(file: h5py.File) -> None:
     """Give changed attributes a valid checksum, so that it is not what refuses them."""
-    # Files of version 1 declare no layout.
-    names = [name for name in ATTRIBUTES[str(file.attrs["schema"])] if name != "layout" or name in file.attrs]
-    file.attrs["attrs_crc32"] = crc32_of_attributes({name: file.attrs[name] for name in names})
+    file.attrs["attrs_crc32"] = attributes_crc32({n: v for n, v in file.attrs.items() if not n.startswith("_")})
 
 
 def _change(file: h5py.File, kind: str, args: list[Any]) -> None:
@@ -271,28 +262,14 @@ def _change(file: h5py.File, kind: str, args: list[Any]) -> None:
             data[np.unravel_index(int(args[1] * (data.size - 1)), data.shape)] = args[2]
         case "attribute":
             file[name].attrs[args[1]] = args[2]
-        case "layout":
-            found = json.loads(file.attrs["layout"])
-            places = list(_places(found))
-            owner, key = places[int(name * (len(places) - 1))]
-            owner[key] = args[1]
-            file.attrs["layout"] = json.dumps(found)
         case "config":
             file.attrs[name] = json.dumps({**json.loads(file.attrs[name]), args[1]: args[2]})
-
-
-def _places(node: Any) -> Iterator[tuple[Any, Any]]:
-    """Every object and list of a JSON document with each of its keys."""
-    for key, value in node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ():
-        yield node, key
-        yield from _places(value)
 
 
 def is_fair(verdict: str, steps: list[Mutation]) -> bool:
     """Whether a verdict is what a reader may do; attributes with a checksum of their own are the file's word."""
     kinds = {kind for kind, *_ in steps}
     is_given = verdict == "wrong attrs" and bool(kinds & {"attribute", "config"})
-    is_given |= verdict.startswith("wrong ") and "layout" in kinds
     return is_given or verdict == "harmless" or verdict.startswith("named: ")
 
 
@@ -323,42 +300,11 @@ class Campaign:
         attack()
 
 
-def guided(path: Path, seconds: float, corpus: Path | None) -> None:
-    """Change bytes where coverage of the reader leads, by atheris; ends the process. Needs `pip install atheris`.
-
-    corpus: a folder with what led on in earlier runs, and where what does now is added.
-    """
-    import atheris
-
-    whole, original = path.read_bytes(), serve(path, {})
-    victim = path.with_name("victim.h5")
-
-    def attack(data: bytes) -> None:
-        raw = bytearray(whole)
-        for at, value in struct.iter_unpack("<IB", data[: len(data) // 5 * 5]):
-            raw[at % len(raw)] ^= value
-        victim.write_bytes(raw)
-        verdict = judge(serve(victim, original), original)
-        assert verdict == "harmless" or verdict.startswith("named: "), verdict
-
-    for name, module in list(sys.modules.items()):
-        if name.startswith("landscape.files."):
-            kinds = (c for c in vars(module).values() if inspect.isclass(c) and c.__module__ == name)
-            for function in itertools.chain(*(vars(owner).values() for owner in (module, *kinds))):
-                if inspect.isfunction(function) and function.__module__ == name:
-                    atheris.instrument_func(function)
-    limits = [f"-max_total_time={seconds:.0f}", f"-timeout={SECONDS}", f"-rss_limit_mb={MEMORY >> 20}", "-max_len=60"]
-    atheris.Setup([sys.argv[0], *limits, *([str(corpus)] if corpus else [])], attack)
-    atheris.Fuzz()
-
-
 def main() -> None:
     """Spoil files at random for a while; print the counts, and each file that was served wrong or did harm."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--seed", type=int, default=0, help="other seeds spoil otherwise")
-    parser.add_argument("--guided", action="store_true", help="guided by coverage, in this process (needs atheris)")
-    parser.add_argument("--corpus", type=Path, help="folder that a guided search begins from and adds to")
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.serve:
@@ -374,8 +320,6 @@ def main() -> None:
         run = Path(name) / "run.h5"
         train(TINY, run, quiet=True)
         analyse(run, HessianConfig(device="cpu"), quiet=True)
-        if args.guided:
-            guided(run, args.seconds, args.corpus)
         files = [run, run.with_name("run.hessian.h5")]
         campaigns = [Campaign(path, Path(name) / "victim.h5") for path in files]
         for number in itertools.count(10_000 * args.seed):

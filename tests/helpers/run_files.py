@@ -34,11 +34,17 @@ def same_run(left: Path, right: Path, tolerance: float) -> None:
 
 
 def poison(path: Path, step: int) -> None:
-    """Make a checkpoint what older versions stored of a run that had diverged: NaN under a record that fits."""
+    """Make a checkpoint NaN under a record that fits, as a Recorder stores that of a run that has diverged."""
+    put(path, step, W=np.nan)
+
+
+def put(path: Path, step: int, **arrays: Any) -> None:
+    """Change parameters at a step, and commit the row anew."""
     with h5py.File(path, "r+") as file:
         group = file["checkpoints"]
         row = list(group["step"][()]).index(step)
-        group["W"][row] = np.nan
+        for name, array in arrays.items():
+            group[name][row] = array
         crc = zlib.crc32(np.int64(step).tobytes())
         for name in str(group["crc32"].attrs["fields"]).split():
             crc = zlib.crc32(group[name][row].tobytes(), crc)

@@ -25,13 +25,13 @@ import h5py
 import numpy as np
 from helpers.apart import MEMORY, SERVER, Kill, Label, Outcome, Row, Runner, run_apart
 from helpers.faults import Tally
+from helpers.hessians import HessianReader
 
 from landscape.errors import LandscapeError
 from landscape.files import schema
-from landscape.files.files import file_schema
-from landscape.files.hessians import HessianReader
+from landscape.files.hdf5 import file_schema
+from landscape.files.rows import WRITTEN
 from landscape.files.runs import RunReader
-from landscape.files.table import WRITTEN
 
 Choose = Callable[[Sequence[Any]], Any]
 """Takes one of some values: `random.Random.choice`, or a draw of Hypothesis."""
@@ -192,7 +192,7 @@ def served(path: Path, labels: Iterable[Label] | None = None) -> dict[Label, Row
         return {**blocks, **_searched(int(reader.search.get("iterations", -1)))}
     with RunReader(path) as run:
         wanted = set(run.steps if labels is None else labels)
-        tables = {group: table for group, table in run.tables.items() if table.table.row == "step"}
+        tables = {group: table for group, table in run.tables.items() if table.label == "step"}
         rows = {n: {g: table.row(n) for g, table in tables.items()} for n in run.steps if n in wanted}
     return {
         n: {
@@ -228,14 +228,12 @@ def stored(path: Path, labels: Iterable[Label]) -> dict[Label, Row]:
 
 
 def _blocks_stored(file: h5py.File) -> dict[Label, Row]:
-    committed = np.flatnonzero(file["crc32"][()] >= WRITTEN)
     blocks, norms = file["block"].asstr()[()], file["operator_norm"][()]
-    steps = {int(file["step"][i]): norms[i] for i in committed}
+    steps = dict(zip(map(int, file["step"][()]), norms, strict=True))
     found: dict[Label, Row] = {(s, b): {} for s, row in steps.items() for b in blocks[~np.isnan(row)]}
     if "resume" not in file:
         return found
-    made = file["resume/iterations"][()][file["resume/crc32"][()] >= WRITTEN]
-    return {**found, **_searched(max(made, default=-1))}
+    return {**found, **_searched(max(file["resume/iterations"][()], default=-1))}
 
 
 def _searched(steps: int) -> dict[Label, Row]:

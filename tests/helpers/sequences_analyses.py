@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 from helpers.apart import run_apart
+from helpers.hessians import HessianReader
 from helpers.sequences import Choose, Command, Kind, Ledger, register, served
 
 from landscape.config import TrainConfig
 from landscape.files.folders import RECORD
-from landscape.files.hessians import HessianReader
 from landscape.measure.fields import ROOT
 from landscape.training.loop import train
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers import foreign
+from helpers.hessians import HessianReader
 from helpers.marking import cases
 from helpers.ranks import command, started
 
 import landscape
 from landscape.cli import main as cli
-from landscape.files.hessians import HessianReader
 
 FAULTY = (
     foreign.TINY
@@ -23,7 +23,7 @@ import os
 import signal
 import threading
 from pathlib import Path
-from landscape.files.hessians import HessianReader
+from helpers.hessians import HessianReader
 
 
 class Faulty(torch.nn.Sequential):

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.hessians import HessianReader
 
 from landscape.cli import main as cli
-from landscape.files.hessians import HessianReader
 
 TRAIN = {
     "p": 5,

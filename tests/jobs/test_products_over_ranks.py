@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.commands import Refusal
+from helpers.hessians import HessianReader
 from helpers.marking import cases
 from helpers.ranks import command, started
 from numpy.typing import NDArray
@@ -27,7 +28,6 @@ from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator
 from landscape.curvature.part import Part, taking
 from landscape.errors import ArgumentError
-from landscape.files.hessians import HessianReader
 from landscape.ranks import joined, launched
 
 ROOT = Path(__file__).parents[2]

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.faults import served_hessian
+from helpers.hessians import HessianReader
 from helpers.run_files import same_run
 from helpers.sweeps import LONG, SHORT, arguments, files
 
@@ -20,7 +21,6 @@ import landscape.measure.critical
 from landscape.cli import main as cli
 from landscape.config import TrainConfig, to_json
 from landscape.curvature.critical import CriticalPoint, find_critical_point
-from landscape.files.hessians import HessianReader
 from landscape.files.inspect import inspect
 from landscape.files.runs import RunReader
 from landscape.jobs.plan import DEFINITION, SweepConfig, load_sweep, sweep_runs

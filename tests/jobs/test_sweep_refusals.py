@@ -11,15 +11,14 @@ from typing import Any
 import h5py
 import pytest
 from helpers.commands import Refusal
+from helpers.hessians import HessianReader, analyse
 from helpers.sweeps import LONG, SHORT, arguments, files
 
 from landscape.cli import main as cli
 from landscape.config import HessianConfig
 from landscape.errors import UNFINISHED
-from landscape.files.hessians import HessianReader
 from landscape.files.writing import sole_writer
 from landscape.jobs.plan import DEFINITION, SweepConfig, sweep_runs
-from landscape.measure.hessian import analyse
 from landscape.training.loop import train
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.hessians import HessianReader
 
 from landscape.cli import main as cli
-from landscape.files.hessians import HessianReader
 
 TRAIN = {"p": 5, "embed_dim": 4, "heads": 2, "hidden": 6, "steps": 10, "checkpoint_every": 10, "device": "cpu"}
 MINE = f"""

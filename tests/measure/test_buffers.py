@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import foreign
+from helpers.hessians import HessianReader
 from helpers.ranks import command, started
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -19,8 +20,8 @@ from landscape import HessianConfig, ModuleProblem, Recorder, RunReader
 from landscape.cli import main as cli
 from landscape.config import AnalysisConfig, SliceConfig
 from landscape.errors import ArgumentError
-from landscape.files.hessians import HessianReader
-from landscape.measure.measurement import Measurement
+from landscape.measure.measure import measure
+from landscape.measure.measurement import Measurement, Point
 from landscape.measure.slices import slice_checkpoint
 from landscape.models.factory import load
 
@@ -182,10 +183,10 @@ def test_slices_critical_points_and_the_library(mine: None) -> None:
     np.testing.assert_allclose(found.value, loss, rtol=1e-12)
     np.testing.assert_allclose(found.eigenvalues, torch.linalg.eigvalsh(H)[[0, -1]], atol=1e-12)
     problem, _ = load("mine.py:problem")
-    measurement = Measurement(problem, HessianConfig(problem="mine.py:problem"))
+    measurement = Measurement.of(problem, HessianConfig(problem="mine.py:problem"))
     for step, state in states.items():
         with RunReader("run.h5") as reader:
-            row = measurement.run(reader.checkpoint(step), problem.training(reader, step))["/"]
+            row = measure(measurement, Point(reader.checkpoint(step), problem.training(reader, step))).datasets["/"]
         np.testing.assert_allclose(row["train_loss"], truth(state)[0], rtol=1e-12)
 
 

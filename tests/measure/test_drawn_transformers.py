@@ -10,11 +10,11 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from helpers.hessians import analyse
 from helpers.run_files import contents
 from helpers.transformers import dense_hessian, drawn
 
 from landscape.config import HessianConfig, preset
-from landscape.measure.hessian import analyse
 from landscape.training.loop import train, train_ensemble
 
 OPTIONS = (

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import TINY
+from helpers.hessians import HessianReader, analyse
 from helpers.marking import slow
 from torch import Tensor, nn
 
@@ -19,10 +20,9 @@ from landscape.curvature.losses import cross_entropy, mse
 from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator
 from landscape.errors import ArgumentError
-from landscape.files.hessians import HessianReader
 from landscape.measure import tables
-from landscape.measure.hessian import analyse
-from landscape.measure.measurement import Measurement
+from landscape.measure.measure import measure
+from landscape.measure.measurement import Measurement, Point
 from landscape.models.embedding_mlp.closed_form import EmbeddingMLP
 from landscape.models.module import ModuleProblem
 from landscape.models.problem import Training
@@ -67,7 +67,7 @@ def measured(of: ModuleProblem, **settings: Any) -> dict[str, Any]:
     config = HessianConfig(device="cpu", **chosen)
     nowhere = Training(0, dict.fromkeys(of.parameters, float("nan")), None, float("nan"))
     arrays = {n: p.detach().numpy() for n, p in network()[0].named_parameters()}
-    return Measurement(of, config).run(arrays, nowhere)["/"]
+    return measure(Measurement.of(of, config), Point(arrays, nowhere)).datasets["/"]
 
 
 def dense(decay: float = 0.0) -> tuple[Tensor, Tensor]:

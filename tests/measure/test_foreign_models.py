@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import torch
 from helpers import foreign
+from helpers.hessians import HessianReader
 from torch import Tensor
 from torch.nn import functional as F
 
 from landscape.cli import main as cli
-from landscape.files.hessians import HessianReader
 from landscape.files.runs import RunReader
 from landscape.files.schema import LEVELS
 from landscape.models.choice import choose

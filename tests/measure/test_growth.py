@@ -1,18 +1,13 @@
-"""Analyses that grow and searches that are stopped: what was measured stays, and the end is that of a fresh one."""
+"""Analyses that grow and that are killed: what was measured stays, and the end is that of a fresh one."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import os
-import pty
 import signal
 import subprocess
 import sys
-import termios
-import threading
 import time
-from collections.abc import Callable
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +16,16 @@ import numpy as np
 import pytest
 from conftest import TINY
 from helpers.faults import served_hessian
+from helpers.hessians import HessianReader, analyse, refine
 from helpers.recording import move, small
 from helpers.sequences_analyses import TINY as TINIEST
 from helpers.sequences_analyses import everything
 
 from landscape.cli import main as cli
-from landscape.config import HessianConfig
+from landscape.config import AnalysisConfig, HessianConfig
 from landscape.errors import FileError
-from landscape.files.hessians import HessianReader
 from landscape.files.runs import RunReader
-from landscape.files.writer import Writer
-from landscape.measure.hessian import analyse, choose_steps
+from landscape.measure.steps import choose_steps
 from landscape.training.loop import train
 from landscape.training.recorder import Recorder
 
@@ -98,32 +92,15 @@ def test_a_grown_file_is_a_fresh_one(
 
 
 @pytest.mark.slow
-def test_only_what_is_missing_is_measured(small_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A block is measured once at a step, and again only where the next step is tracked from it."""
-    from landscape.measure.checkpoint import Checkpoint
-
-    measured: list[tuple[int, str]] = []
-    original = Checkpoint._solved
-
-    def counting(self: Checkpoint, block: str) -> Any:
-        measured.append(block)
-        return original(self, block)
-
-    monkeypatch.setattr(Checkpoint, "_solved", counting)
-    out = tmp_path / "h.h5"
-    seconds = {}
-    for steps, blocks, expected in (
-        ("0,20", ("E",), ["E", "E"]),
-        ("0,20", ("E",), []),
-        ("20", ("E",), []),
-        ("0,20", ("E", "W"), ["W", "W"]),
-        ("60", ("E",), ["E", "W", "E", "W"]),
-    ):
-        measured.clear()
-        found = analyse(small_run, settings(steps, *blocks), out, quiet=True)
-        assert sorted(measured) == sorted(expected), (steps, blocks)
-        for step in found.steps:
-            assert seconds.setdefault(step, found.row(step)["seconds"][0]) == found.row(step)["seconds"][0]
+def test_what_was_measured_is_not_measured_again(small_run: Path, tmp_path: Path) -> None:
+    """Blocks and steps that a file has keep their wall times, whatever is added around them."""
+    out, seconds = tmp_path / "h.h5", {}
+    for steps, blocks in (("0,20", ("E",)), ("0,20", ("E", "W")), ("60", ("E",)), ("40", ("E,W",))):
+        grown = analyse(small_run, settings(steps, *blocks), out, quiet=True)
+        for step in grown.steps:
+            for block, wall in zip(grown.blocks, grown.row(step)["seconds"], strict=True):
+                assert seconds.setdefault((step, block), wall) == wall
+    assert len(seconds) == 4 * 3
 
 
 @pytest.mark.long
@@ -145,38 +122,6 @@ def test_matrix_free_blocks_grow_too(small_run: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"k": 4}, "it was made with k 3, not 4"),
-        ({"objective": "regularised"}, "it was made with objective data, not regularised"),
-        ({"seed": 5}, "it was made with seed 0, not 5"),
-    ],
-)
-def test_a_refusal_names_the_setting(change: dict[str, Any], message: str, small_run: Path, tmp_path: Path) -> None:
-    """With both values; the file is not touched."""
-    out = tmp_path / "h.h5"
-    analyse(small_run, settings("0", "E"), out, quiet=True)
-    before = out.read_bytes()
-    with pytest.raises(FileError, match=message) as caught:
-        analyse(small_run, dataclasses.replace(settings("0", "E"), **change), out, quiet=True)
-    assert "use --overwrite to replace it" in caught.value.hint
-    assert out.read_bytes() == before
-
-
-@pytest.mark.slow
-def test_another_run_and_another_kind_are_refused(small_run: Path, tmp_path: Path) -> None:
-    """Named by run ids; the analysis of a checkpoint is no search for a critical point."""
-    other, out = tmp_path / "other.h5", tmp_path / "h.h5"
-    train(dataclasses.replace(TINY, steps=20), other, quiet=True)
-    analyse(small_run, settings("0", "E"), out, quiet=True)
-    with pytest.raises(FileError, match="it is of run [0-9a-f]{32}, but .*other.h5 is run [0-9a-f]{32}"):
-        analyse(other, settings("0", "E"), out, quiet=True)
-    argv = ["critical", str(small_run), "--step", "60", "--out", str(out), "--quiet", "--resume"]
-    assert cli.run([*argv, "--objective", "data"]) == 1
-
-
-@pytest.mark.slow
 def test_an_analysis_of_a_run_that_went_on(tmp_path: Path) -> None:
     """The run's file has other bytes then; its id and its checkpoints are the same, and the analysis is resumed."""
     run, out = tmp_path / "run.h5", tmp_path / "h.h5"
@@ -191,59 +136,36 @@ def test_an_analysis_of_a_run_that_went_on(tmp_path: Path) -> None:
     assert everything(out) == everything(tmp_path / "fresh.h5")
 
 
-@pytest.mark.slow
-def test_a_checkpoint_that_is_another(tmp_path: Path) -> None:
-    """A run of the same id whose checkpoint has other numbers is not the run that was analysed."""
-    run, out = tmp_path / "run.h5", tmp_path / "h.h5"
-    train(TINY, run, quiet=True)
-    analyse(run, settings("0,20", "E"), out, quiet=True)
-    with RunReader(run) as reader:
-        index, row = reader.steps.index(20), dict(reader.checkpoint(20))
-    row["V"] = row["V"] + 1
-    writer = Writer(run)
-    writer._tables["checkpoints"].write(index, 20, row)
-    writer.close()
-    with pytest.raises(FileError, match="step 20 was measured at another checkpoint than"):
-        analyse(run, settings("0,20", "E"), out, quiet=True)
+# --- killed and continued ---------------------------------------------------------------------------------------
 
 
-def stopped_at(number: int, method: str, monkeypatch: pytest.MonkeyPatch, work: Callable[[], int]) -> int:
-    """Exit code of some work that gets Ctrl-C within the call of a writer's method with this number."""
-    calls: list[int] = []
-    original = getattr(Writer, method)
-
-    def pressing(self: Writer, *args: Any) -> None:
-        calls.append(1)
-        if len(calls) == number:
-            os.kill(os.getpid(), signal.SIGINT)
-        original(self, *args)
-
-    with monkeypatch.context() as context:
-        context.setattr(Writer, method, pressing)
-        return work()
+def stopped(argv: list[str], out: Path, how: signal.Signals) -> int:
+    """The exit code of a command that gets a signal once its file is there."""
+    with subprocess.Popen([sys.executable, "-m", "landscape", *argv], stderr=subprocess.DEVNULL) as process:
+        while not out.exists():
+            assert process.poll() is None, "it ended without a file"
+            time.sleep(0.005)
+        process.send_signal(how)
+        return process.wait()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("method", "number"), [("append", 1), ("append", 2), ("replace", 1), ("replace", 2)])
-def test_ctrl_c_while_a_file_grows(
-    method: str, number: int, small_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """130; all that the file held is there, and the same command ends where a fresh one does."""
-    out, fresh = tmp_path / "h.h5", tmp_path / "fresh.h5"
-    analyse(small_run, settings("20,60", "E"), out, quiet=True)
-    before = everything(out)
-    argv = ["hessian", str(small_run), "--steps", "0,20,40", "--blocks", "E", "E,W", "--k", "3",
-            "--device", "cpu", "--quiet"]  # fmt: skip
-    assert stopped_at(number, method, monkeypatch, lambda: cli.run([*argv, "--out", str(out)])) == 130
-    after = everything(out)
-    tracked = ("subspace_overlap", "previous_rank", "previous_overlap", "crossings", "previous_step")
-    beside = ("jensen_shannon", "curvature_ratio", "coupling", "eigenvalue", "width", "E_error", "excess", "gauss")
-    for key, value in before.items():
-        if key[2] not in tracked and not key[2].startswith(beside) and key[1] != "density":
-            assert after[key] == value, key
+@pytest.mark.parametrize(("how", "code"), [(signal.SIGKILL, -9), (signal.SIGINT, 130)])
+def test_an_analysis_that_is_killed_continues(how: signal.Signals, code: int, tmp_path: Path) -> None:
+    """Steps that the file has keep their wall times; the end is that of an analysis that nothing stopped."""
+    run, out, fresh = tmp_path / "run.h5", tmp_path / "h.h5", tmp_path / "fresh.h5"
+    train(dataclasses.replace(TINIEST, steps=60, checkpoint_every=1, checkpoint_log=0), run, quiet=True)
+    argv = ["hessian", str(run), "--steps", "all", "--blocks", "E", "E,W", "--k", "3", "--device", "cpu", "--quiet"]
+    assert stopped([*argv, "--out", str(out)], out, how) == code
+    before = HessianReader(out)
+    assert before.attrs["status"] == "running"
+    assert 0 < len(before.steps) < 61
     assert cli.run([*argv, "--out", str(out)]) == 0
-    assert cli.run([*argv, "--out", str(fresh), "--steps", "0,20,40,60"]) == 0
+    assert cli.run([*argv, "--out", str(fresh)]) == 0
+    after = HessianReader(out)
     assert everything(out) == everything(fresh)
+    for step in before.steps:
+        assert before.row(step)["seconds"].tobytes() == after.row(step)["seconds"].tobytes()
 
 
 @pytest.fixture(scope="module")
@@ -258,24 +180,27 @@ def critical(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], dict[
     return argv, served_hessian(out), HessianReader(out).critical_point(400)
 
 
+def same_point(path: Path, point: dict[str, Any]) -> bool:
+    there = HessianReader(path).critical_point(400)
+    return all(np.asarray(there[name]).tobytes() == np.asarray(value).tobytes() for name, value in point.items())
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("method", "number"), [("save", 1), ("save", 4), ("append", 1)])
-def test_a_search_that_is_stopped_is_resumed_bit_for_bit(
-    method: str, number: int, critical: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+@pytest.mark.parametrize(("how", "code"), [(signal.SIGKILL, -9), (signal.SIGINT, 130)])
+def test_a_search_that_is_killed_is_resumed_bit_for_bit(
+    how: signal.Signals, code: int, critical: Any, tmp_path: Path
 ) -> None:
-    """Ctrl-C in the search or while measuring: 130, a file, and the same command ends where nothing had stopped it."""
+    """The same command ends where nothing had stopped it, and then changes nothing."""
     argv, rows, point = critical
     out = tmp_path / "c.h5"
     command = [*argv, "--out", str(out)]
-    assert stopped_at(number, method, monkeypatch, lambda: cli.run(command)) == 130
-    assert "interrupted: the same command resumes" in capsys.readouterr().err
+    assert stopped(command, out, how) == code
     assert HessianReader(out).attrs["status"] == "running"
     assert cli.run(command) == 0
     assert served_hessian(out) == rows
-    found = HessianReader(out).critical_point(400)
-    assert all(np.asarray(found[n]).tobytes() == np.asarray(value).tobytes() for n, value in point.items())
+    assert same_point(out, point)
     before = out.stat().st_mtime_ns
-    assert cli.run([*command, "--resume"]) == 0
+    assert cli.run(command) == 0
     assert out.stat().st_mtime_ns == before
 
 
@@ -285,93 +210,92 @@ def test_a_search_that_spent_its_products_ends_at_the_same_point(critical: Any, 
     argv, rows, point = critical
     command = [*argv, "--out", str(tmp_path / "c.h5")]
     assert cli.run([*command, "--search-hvps", "100"]) == 3
-    assert cli.run([*command, "--search-hvps", "250", "--resume"]) == 3
-    assert cli.run([*command, "--resume"]) == 0
+    assert cli.run([*command, "--search-hvps", "250"]) == 3
+    assert cli.run(command) == 0
     assert served_hessian(tmp_path / "c.h5") == rows
-    found = HessianReader(tmp_path / "c.h5").critical_point(400)
-    assert all(np.asarray(found[n]).tobytes() == np.asarray(value).tobytes() for n, value in point.items())
+    assert same_point(tmp_path / "c.h5", point)
 
 
 @pytest.mark.slow
 def test_blocks_are_added_to_a_critical_point(critical: Any, tmp_path: Path) -> None:
     """The point stays, and what is measured there is that of a search with all blocks."""
-    argv, _, point = critical
+    argv, _, _ = critical
     grown, fresh = tmp_path / "grown.h5", tmp_path / "fresh.h5"
     assert cli.run([*argv, "--out", str(grown)]) == 0
-    more = [*argv, "all"]
-    assert cli.run([*more, "--out", str(grown), "--resume"]) == 0
-    assert cli.run([*more, "--out", str(fresh)]) == 0
+    assert cli.run([*argv, "all", "--out", str(grown)]) == 0
+    assert cli.run([*argv, "all", "--out", str(fresh)]) == 0
     assert everything(grown) == everything(fresh)
-    assert cli.run([*argv, "--out", str(grown), "--rtol", "1e-3"]) == 1
+
+
+# --- refused ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_the_search_shows_its_progress_and_stops_at_once(tmp_path: Path) -> None:
-    """A bar that counts products within the first step, and an end within seconds of Ctrl-C."""
-    run = tmp_path / "run.h5"
-    big = {"p": 23, "hidden": 64, "embed_dim": 16}
-    train(dataclasses.replace(TINIEST, **big, steps=20, checkpoint_every=20), run, quiet=True)
-    argv = [sys.executable, "-m", "landscape", "critical", str(run), "--step", "20"]
-    said = bytearray()
-    terminal, slave = pty.openpty()
-    termios.tcsetwinsize(slave, (24, 200))
-    with subprocess.Popen(argv, stderr=slave, stdout=subprocess.DEVNULL) as process:
-        os.close(slave)
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"k": 4}, "it was made with k 3, not 4"),
+        ({"objective": "regularised"}, "it was made with objective data, not regularised"),
+        ({"seed": 5}, "it was made with seed 0, not 5"),
+        ({"run": "other.h5"}, "it is of run [0-9a-f]{32}, but .*other.h5 is run [0-9a-f]{32}"),
+        ({"run": "changed.h5"}, "step 0 was measured at another checkpoint than"),
+        ({"search": True}, "it is no analysis of a critical point"),
+    ],
+)
+def test_a_file_of_something_else_is_refused(
+    change: dict[str, Any], message: str, small_run: Path, tmp_path: Path
+) -> None:
+    """Naming what differs; the file is not touched."""
+    out, run = tmp_path / "h.h5", tmp_path / change.pop("run", "run.h5")
+    run.write_bytes(small_run.read_bytes())
+    analyse(small_run, settings("0", "E"), out, quiet=True)
+    if run.name == "other.h5":
+        train(dataclasses.replace(TINY, steps=20), run, overwrite=True, quiet=True)
+    elif run.name == "changed.h5":
+        # Of the same id, with other numbers.
+        change_checkpoint(run, 0)
+    before = out.read_bytes()
+    with pytest.raises(FileError, match=message) as caught:
+        again(run, out, **change)
+    assert "use --overwrite to replace it" in caught.value.hint
+    assert out.read_bytes() == before
 
-        def read() -> None:
-            # The end of the process ends its terminal with an error.
-            with contextlib.suppress(OSError):
-                while True:
-                    said.extend(os.read(terminal, 64))
 
-        reader = threading.Thread(target=read)
-        reader.start()
-        while said.count(b"product") < 3:
-            assert process.poll() is None, "a search that shows nothing"
-            time.sleep(0.05)
-        process.send_signal(signal.SIGINT)
-        assert process.wait() == 130
-        reader.join()
-    os.close(terminal)
-    assert b"interrupted: the same command resumes" in said
-    assert HessianReader(run.with_name("run.critical-20.h5")).search["step"] == 20
+def again(run: Path, out: Path, search: bool = False, **change: Any) -> None:
+    """Continue an analysis with other settings, or as a search for a critical point."""
+    if search:
+        refine(run, 0, AnalysisConfig(blocks=("E",), device="cpu", k=3), out, resume=True, quiet=True)
+    else:
+        analyse(run, dataclasses.replace(settings("0", "E"), **change), out, quiet=True)
 
 
-@pytest.mark.parametrize("command", ["train", "hessian", "critical", "sweep"])
+def change_checkpoint(path: Path, row: int) -> None:
+    """Write other numbers as docs/format.md says."""
+    with h5py.File(path, "r+") as file:
+        group = file["checkpoints"]
+        group["V"][row] += 1
+        crc = zlib.crc32(group["step"][row].tobytes())
+        for name in group["crc32"].attrs["fields"].split():
+            crc = zlib.crc32(group[name][row].tobytes(), crc)
+        group["crc32"][row] = 2**32 + crc
+
+
+@pytest.mark.parametrize("command", ["hessian", "critical"])
 @pytest.mark.parametrize("content", [b"", b"notes", "other HDF5"])
 def test_nobody_elses_file_is_overwritten(
     command: str, content: bytes | str, tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """--overwrite replaces a file of the same kind, and nothing else."""
-    out = tmp_path / "sweep" / "base-s0.h5"
-    out.parent.mkdir()
+    out = tmp_path / "mine.h5"
     if isinstance(content, bytes):
         out.write_bytes(content)
     else:
         with h5py.File(out, "w") as file:
             file["mine"] = [1, 2, 3]
-    (tmp_path / "sweep.json").write_text('{"train": {"p": 7, "steps": 1}}')
     before = out.read_bytes()
-    argv = {
-        "train": ["train", "--out", str(out)],
-        "hessian": ["hessian", str(tiny_run), "--out", str(out)],
-        "critical": ["critical", str(tiny_run), "--step", "60", "--out", str(out)],
-        "sweep": ["sweep", "--config", str(tmp_path / "sweep.json"), "--out", str(tmp_path)],
-    }[command]
-    assert cli.run([*argv, "--overwrite", "--quiet"]) == 1
+    step = ["--step", "60"] if command == "critical" else []
+    assert cli.run([command, str(tiny_run), *step, "--out", str(out), "--overwrite", "--quiet"]) == 1
     error, hint = capsys.readouterr().err.strip().splitlines()[-2:]
-    kind = "a run file" if command in ("train", "sweep") else "a Hessian file"
-    assert error == f"error: {out} is not {kind}, and nothing else is overwritten"
+    assert error == f"error: {out} is not a Hessian file, and nothing else is overwritten"
     assert hint == "hint: remove it yourself, or choose another --out"
     assert out.read_bytes() == before
-
-
-def test_a_foreign_definition_of_a_sweep_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A sweep.json in the folder that describes no sweep is somebody's."""
-    (tmp_path / "in.json").write_text('{"train": {"p": 7, "steps": 1}}')
-    mine = tmp_path / "sweep" / "sweep.json"
-    mine.parent.mkdir()
-    mine.write_text('{"mine": 1}')
-    assert cli.run(["sweep", "--config", str(tmp_path / "in.json"), "--out", str(tmp_path), "--quiet"]) == 1
-    assert f"error: {mine} is no sweep" in capsys.readouterr().err
-    assert mine.read_text() == '{"mine": 1}'

@@ -10,18 +10,19 @@ import numpy as np
 import pytest
 import torch
 from conftest import TINY
+from helpers.hessians import analyse
+from helpers.run_files import put
 
 from landscape import models
 from landscape.config import HessianConfig, TrainConfig
 from landscape.curvature.operators import HessianOperator
-from landscape.files.disk import Disk, TableWriter
 from landscape.files.runs import RunReader
 from landscape.files.schema import LEVELS
 from landscape.measure.checkpoint import Checkpoint
-from landscape.measure.hessian import analyse
-from landscape.measure.measurement import Measurement
+from landscape.measure.measure import measure
+from landscape.measure.measurement import Measurement, Point
 from landscape.measure.verify import verify
-from landscape.models.problem import Training, members
+from landscape.models.problem import Training
 from landscape.training.loop import train
 
 MEMORISED = dataclasses.replace(
@@ -58,16 +59,16 @@ def test_closed_forms_hold_at_any_training_loss(memorised: Path, margin: float) 
         params = {n: file["checkpoints"][n][-1].astype(float) for n in ("E", "W", "b1", "V", "b2")}
     params["V"], params["b2"] = margin * params["V"], margin * params["b2"]
     blocks = ("E", "W", "V", "E,W", "all")
-    measurement = Measurement(models.of_config(MEMORISED, data), HessianConfig(blocks=blocks, device="cpu"))
-    found = measurement.run(params, TRAINING)
+    measurement = Measurement.of(models.of_config(MEMORISED, data), HessianConfig(blocks=blocks, device="cpu"))
+    found = measure(measurement, Point(params, TRAINING)).datasets
     row, spectra = found["/"], found["spectrum"]
     assert row["train_loss"] < 1e-4**margin
-    point = Checkpoint(measurement.problem, measurement.config, params)
-    for i, block in enumerate(blocks):
-        H = HessianOperator(point.objective, point.params, members(point.problem, block)).dense()
+    point = Checkpoint(measurement, Point(params))
+    for i, block in enumerate(measurement.blocks):
+        H = HessianOperator(point.objective, point.params, block.members).dense()
         values = np.linalg.eigvalsh(H.numpy())
         assert row["operator_norm"][i] == pytest.approx(np.abs(values).max(), rel=1e-9)
-        assert np.abs(spectra[block] - values).max() <= 1e-9 * np.abs(values).max()
+        assert np.abs(spectra[block.name].values - values).max() <= 1e-9 * np.abs(values).max()
         if LEVELS[row["inertia_level"][i]] == "certified":
             assert row["inertia"][i][0] == int((values < -row["inertia_tolerance"][i]).sum())
 
@@ -87,12 +88,10 @@ def test_second_opinion_holds_at_low_training_loss(memorised: Path, tmp_path: Pa
 
 def sharpen(path: Path, factor: float) -> None:
     """Multiply the output layer of a run's last checkpoint, and commit the row anew."""
-    with Disk(path) as disk, RunReader(path) as reader:
-        table, last = reader.tables["checkpoints"], reader.steps[-1]
-        row = table.row(last)
-        assert row is not None
-        row["V"], row["b2"] = factor * row["V"], factor * row["b2"]
-        TableWriter(table, disk).write(table.rows[last], last, row)
+    with RunReader(path) as reader:
+        last = reader.steps[-1]
+        row = reader.checkpoint(last)
+    put(path, last, V=factor * row["V"], b2=factor * row["b2"])
 
 
 def test_saturated_networks_have_a_finite_hessian(memorised: Path) -> None:
@@ -102,7 +101,9 @@ def test_saturated_networks_have_a_finite_hessian(memorised: Path) -> None:
         params = {n: file["checkpoints"][n][-1].astype(float) for n in ("E", "W", "b1", "V", "b2")}
     params["V"] = 100 * params["V"]
     params["b2"] = 100 * params["b2"]
-    hessian = Checkpoint(models.of_config(MEMORISED, data), HessianConfig(device="cpu"), params).hessian
+    hessian = Checkpoint(
+        Measurement.of(models.of_config(MEMORISED, data), HessianConfig(device="cpu")), Point(params)
+    ).hessian
     assert bool(torch.isfinite(hessian @ torch.ones(hessian.shape[1], dtype=torch.float64)).all())
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import foreign
+from helpers.hessians import HessianReader
 from helpers.ranks import command, started
 
 from landscape import Recorder
 from landscape.cli import main as cli
 from landscape.config import AnalysisConfig, SliceConfig
-from landscape.files.hessians import HessianReader
 from landscape.measure.slices import slice_checkpoint
 from landscape.models.factory import load
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 from helpers import foreign
+from helpers.hessians import HessianReader
 from torch import nn
 
 from landscape import Recorder
 from landscape.cli import main as cli
-from landscape.files.hessians import HessianReader
 
 MINE = foreign.executed(foreign.TINY)
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from conftest import TINY
 from helpers.commands import Refusal
+from helpers.hessians import HessianReader, analyse
 from helpers.marking import slow
 
 from landscape import ModuleProblem, models
@@ -18,10 +19,8 @@ from landscape.cli.tables import verification
 from landscape.config import AnalysisConfig, HessianConfig, SliceConfig, Spectra
 from landscape.curvature.operators import HessianOperator
 from landscape.errors import ArgumentError
-from landscape.files.hessians import HessianReader
 from landscape.files.runs import RunReader
 from landscape.measure import tables
-from landscape.measure.hessian import analyse
 from landscape.measure.measurement import Measurement
 from landscape.measure.slices import slice_checkpoint
 from landscape.measure.verify import AGREEMENT, verify
@@ -245,4 +244,5 @@ def test_memory_is_counted_for_what_is_assembled(limit: int, order: int, four_to
     with RunReader(four_tokens) as reader:
         problem = models.of_run(reader, "cpu")
     wanted = HessianConfig(blocks=("E[operands],W",), dense_limit=limit, device="cpu")
-    assert Measurement(problem, wanted).order("E[operands],W") == order
+    what = Measurement.of(problem, wanted)
+    assert what.order(what.blocks[0]) == order

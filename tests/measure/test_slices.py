@@ -13,6 +13,7 @@ import pytest
 import torch
 from conftest import TINY
 from helpers.commands import Refusal
+from helpers.hessians import HessianReader, analyse
 from torch import Tensor
 
 from landscape import Recorder
@@ -23,8 +24,6 @@ from landscape.curvature.eigsh import eigsh, track
 from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator, MatrixOperator, scaled
 from landscape.curvature.slices import slice_lines, slice_plane
-from landscape.files.hessians import HessianReader
-from landscape.measure.hessian import analyse
 from landscape.measure.slices import slice_checkpoint
 from landscape.training.loop import train
 

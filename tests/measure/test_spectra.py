@@ -8,14 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import TINY
+from helpers.hessians import HessianReader, analyse
 
 from landscape import config
 from landscape.cli import main as cli
 from landscape.config import HessianConfig, Spectra
 from landscape.errors import FileError
-from landscape.files.hessians import HessianReader
 from landscape.measure.checkpoint import Checkpoint
-from landscape.measure.hessian import analyse
 from landscape.training.loop import train
 
 BLOCKS = ("E", "W", "V", "E,W", "W,V", "E,V", "all")

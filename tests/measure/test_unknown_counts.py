@@ -10,12 +10,12 @@ import netCDF4
 import numpy as np
 import pytest
 import xarray
+from helpers.hessians import analyse
 
 import landscape
 from landscape.cli import main as cli
 from landscape.config import HessianConfig
 from landscape.measure.fields import ROOT
-from landscape.measure.hessian import analyse
 
 MARKED = [f.name for f in ROOT.fields if "_FillValue" in f.attrs]
 

@@ -19,7 +19,7 @@ from landscape.curvature.losses import cross_entropy, mse
 from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator
 from landscape.measure.checkpoint import Checkpoint
-from landscape.models.choice import choose
+from landscape.measure.measurement import Measurement, Point
 from landscape.models.embedding_mlp.closed_form import ClosedForm, EmbeddingMLP, TableMLP
 from landscape.models.embedding_mlp.networks import initial
 from landscape.models.embedding_mlp.products import Passes
@@ -60,11 +60,12 @@ def test_closed_form_over_several_chunks(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_bias_alone_is_not_cut_out_of_the_block_of_its_matrix(bias: str) -> None:
     """At the paper's size that of W and b1 has 69 billion entries, that of b1 a quarter of a million."""
     data = vars(make_data(TINY))
-    problem = choose(models.of_config(TINY, data), [bias])
-    point = Checkpoint(problem, HessianConfig(device="cpu"), initial(TINY))
+    problem = models.of_config(TINY, data)
+    what = Measurement.of(problem, HessianConfig(blocks=(bias,), device="cpu"))
+    point = Checkpoint(what, Point(initial(TINY)))
     assert problem.structure(point.params, 0.0).dense([bias]) is None
     expected = HessianOperator(point.objective, point.params, [bias]).dense()
-    assert_close(point.matrix(bias).matrix, expected, 1e-12)
+    assert_close(point.matrix(what.blocks[0]).matrix, expected, 1e-12)
 
 
 @pytest.mark.parametrize("kind", [EmbeddingMLP, TableMLP])

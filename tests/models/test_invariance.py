@@ -17,7 +17,6 @@ from helpers.transformers import at_random, problem_of
 from torch import Tensor, nn
 
 from landscape.config import TrainConfig, preset
-from landscape.models.problem import members
 from landscape.models.transformer import model as module
 from landscape.models.transformer.model import load_model
 from landscape.models.transformer.problem import TransformerProblem
@@ -115,7 +114,7 @@ def test_f17_nothing_else_is_null_wherever_a_block_moves(name: str) -> None:
     """What Hessians of a block at several points annihilate, all else held, has the dimension of its null vectors."""
     problem, params = point(name, 0)
     for block in problem.blocks:
-        names = members(problem, block)
+        names = problem.blocks[block]
         dimension, stacked = checked(problem, params, names), block_of(problem, params, names)
         # At one point more may be null, by its gradient. As many points as a matrix has columns leave none of that.
         for seed in range(1, problem.train.embed_dim + 2):
@@ -133,7 +132,7 @@ def test_f17_at_full_size() -> None:
     config = preset("nanda")
     problem = problem_of(config)
     structure = problem.structure(at_random(config), 0.0)
-    found = {block: structure.null_vectors(members(problem, block)) for block in ("Q", "K", "mlp_in,mlp_out")}
+    found = {block: structure.null_vectors(problem.blocks[block]) for block in ("Q", "K", "mlp_in,mlp_out")}
     sizes = {"Q": 128 * 127, "K": 128 * (128 - 4), "mlp_in,mlp_out": 512 * (128 - 112)}
     assert {block: null and null.dimension for block, null in found.items()} == sizes
 
@@ -154,7 +153,7 @@ def test_f17_at_the_start_on_words_and_with_relu(norm: str, tied: bool, tmp_path
         problem, params = problem_of(config), at_random(config, 1, spread=0.2)
         params = {name: 0 * p if config is started and "shift" in name else p for name, p in params.items()}
         for block in problem.blocks:
-            checked(problem, params, members(problem, block))
+            checked(problem, params, problem.blocks[block])
     names = ["mlp_in.0"]
     assert checked(problem, params, names) == (0 if norm == "none" else started.hidden)
     assert zeros(problem, params, names) == (0 if norm == "none" else started.hidden)
@@ -176,7 +175,7 @@ def test_the_table_of_dimensions_is_measured() -> None:
             if block not in problem.blocks:
                 cells[block] = "–"
                 continue
-            names = members(problem, block)
+            names = problem.blocks[block]
             dimension, found = checked(problem, params, names), zeros(problem, params, names)
             cells[block] = f"{dimension}" if found == dimension else f"{dimension} ({found})"
         columns.append(cells)

@@ -19,7 +19,8 @@ from landscape import models
 from landscape.config import HessianConfig
 from landscape.errors import ArgumentError, ConfigError
 from landscape.files.runs import RunReader
-from landscape.measure.measurement import Measurement
+from landscape.measure.measure import measure
+from landscape.measure.measurement import Measurement, Point
 from landscape.models.embedding_mlp.problem import plain_model
 from landscape.models.module import ModuleProblem
 from landscape.models.problem import Training
@@ -46,10 +47,12 @@ def test_a_module_is_measured_as_the_problem_is(method: Any, tmp_path: Path) -> 
     ours = {name: OURS[name] for name, _ in model.named_parameters()}
     assert foreign.blocks["E,W"] == ("0.weight", "2.weight")
     settings = HessianConfig(blocks=("E", "W", "E,W", "W,V", "all"), method=method, k=3, device="cpu", rel_tau=1e-3)
-    expected = Measurement(by_hand, settings).run(parameters, knows)["/"]
+    expected = measure(Measurement.of(by_hand, settings), Point(parameters, knows)).datasets["/"]
     arrays = {name: parameters[ours[name]] for name in foreign.parameters}
     rates = {name: knows.rates[ours[name]] for name in foreign.parameters}
-    found = Measurement(foreign, settings).run(arrays, Training(60, rates, None, float("nan")))["/"]
+    found = measure(Measurement.of(foreign, settings), Point(arrays, Training(60, rates, None, float("nan")))).datasets[
+        "/"
+    ]
     norm = expected["operator_norm"][:, None, None]
     np.testing.assert_allclose(found["operator_norm"], expected["operator_norm"], rtol=1e-6)
     # Block `all` of the MLP loses its exact null vectors beforehand; those of its ends are not among them.
@@ -124,7 +127,7 @@ def test_a_block_that_is_not_there() -> None:
     model = torch.nn.Linear(2, 2)
     problem = ModuleProblem(model, torch.randn(4, 2), torch.zeros(4, dtype=torch.long), blocks={"w": ["weight"]})
     with pytest.raises(ConfigError, match="the module has no block 'E'") as raised:
-        Measurement(problem, HessianConfig(blocks=("E",), device="cpu"))
+        Measurement.of(problem, HessianConfig(blocks=("E",), device="cpu"))
     assert raised.value.hint == "known: w, all, weight, bias"
 
 

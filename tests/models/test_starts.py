@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.hessians import analyse
 from helpers.networks import embedding_net
 from torch import Tensor
 
@@ -15,7 +16,6 @@ from landscape.config import HessianConfig, TrainConfig
 from landscape.curvature.eigsh import eigsh
 from landscape.curvature.operators import Deflated, MatrixOperator
 from landscape.files.runs import RunReader
-from landscape.measure.hessian import analyse
 from landscape.models.embedding_mlp.gauge import SoftmaxShift
 from landscape.models.embedding_mlp.problem import low_end, saddle_bound
 from landscape.models.embedding_mlp.products import EmbeddingHessian, Passes

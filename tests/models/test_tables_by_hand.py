@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import TINY
+from helpers.hessians import analyse
 from helpers.matrices import assert_close
 from torch import Tensor, nn
 
@@ -20,7 +21,6 @@ from landscape.config import HessianConfig, TrainConfig
 from landscape.curvature.operators import HessianOperator
 from landscape.errors import NumericsError
 from landscape.files.runs import RunReader
-from landscape.measure.hessian import analyse
 from landscape.models.embedding_mlp import closed_form
 from landscape.models.embedding_mlp.networks import MLP
 from landscape.models.problem import Problem, tensors

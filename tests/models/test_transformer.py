@@ -20,8 +20,9 @@ from landscape.config import TrainConfig, preset
 from landscape.curvature.operators import HessianOperator
 from landscape.errors import ConfigError
 from landscape.files.runs import RunReader
+from landscape.models.choice import choose
 from landscape.models.fields import number_of_parameters
-from landscape.models.problem import members, size, tensors
+from landscape.models.problem import tensors
 from landscape.models.transformer import structure as module
 from landscape.models.transformer.model import Transformer, load_model, sinusoids
 from landscape.models.transformer.problem import TransformerProblem
@@ -163,8 +164,8 @@ def test_dense_blocks(config: TrainConfig) -> None:
     rows = {name: torch.arange(a, b) for name, a, b in zip(params, ends[:-1], ends[1:], strict=True)}
     structure = problem.structure(params, 0.0)
     for block in problem.blocks:
-        index = torch.cat([rows[name] for name in members(problem, block)])
-        found = structure.dense(members(problem, block))
+        index = torch.cat([rows[name] for name in problem.blocks[block]])
+        found = structure.dense(problem.blocks[block])
         assert found is not None
         assert torch.equal(found, found.T)
         torch.testing.assert_close(found, whole[index][:, index], rtol=0, atol=1e-12 * float(whole.norm()))
@@ -172,8 +173,8 @@ def test_dense_blocks(config: TrainConfig) -> None:
     found = structure.dense(list(params), gauss_newton=True)
     torch.testing.assert_close(found, gauss_newton, rtol=0, atol=1e-12 * float(whole.norm()))
     # To the last bit whatever was asked for before.
-    alone = problem.structure(params, 0.0).dense(members(problem, "E,mlp_in"))
-    again = structure.dense(members(problem, "E,mlp_in"))
+    alone = problem.structure(params, 0.0).dense(problem.blocks["E,mlp_in"])
+    again = structure.dense(problem.blocks["E,mlp_in"])
     assert alone is not None
     assert again is not None
     assert torch.equal(alone, again)
@@ -234,16 +235,16 @@ def test_null_vectors(name: str, dimension: int) -> None:
 def test_blocks_by_kind_and_by_layer() -> None:
     """A kind holds its matrix of all layers, each of which has a name of its own; pairs are joint blocks."""
     problem = problem_of(variant(layers=2))
-    assert members(problem, "Q") == ("Q.0", "Q.1")
-    assert members(problem, "Q.1") == ("Q.1",)
-    assert members(problem, "E,Q,K") == ("E", "Q.0", "Q.1", "K.0", "K.1")
+    assert problem.blocks["Q"] == ("Q.0", "Q.1")
+    assert problem.blocks["Q.1"] == ("Q.1",)
+    assert problem.blocks["E,Q,K"] == ("E", "Q.0", "Q.1", "K.0", "K.1")
     assert ("E", "Q,K") in problem.pairs
-    assert size(problem, "all") == number_of_parameters(variant(layers=2))
+    assert choose(problem, ["all"]).blocks[0].size == number_of_parameters(variant(layers=2))
     tied = problem_of(variant(tied=True))
     assert "U" not in tied.blocks
     assert ("E", "U") not in tied.pairs
     with pytest.raises(ConfigError, match="the transformer model has no block 'U'"):
-        members(tied, "U")
+        choose(tied, ["U"])
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator
 from landscape.errors import NumericsError
 from landscape.measure.checkpoint import Checkpoint
-from landscape.models.choice import choose
+from landscape.measure.measurement import Measurement, Point
 from landscape.models.embedding_mlp.closed_form import EmbeddingMLP
 from landscape.models.embedding_mlp.networks import initial
 from landscape.models.embedding_mlp.products import EmbeddingHessian, Passes
@@ -141,9 +141,9 @@ def test_closed_form_and_automatic_differentiation_agree(scale: float) -> None:
     params = initial(train)
     params["V"] = params["V"] * scale
     blocks = ("E", "W", "E,W", "W,V", "all")
-    problem = choose(models.of_config(train, vars(make_data(train))), blocks)
-    at = Checkpoint(problem, HessianConfig(device="cpu", blocks=blocks), params)
-    for block in blocks:
+    what = Measurement.of(models.of_config(train, vars(make_data(train))), HessianConfig(device="cpu", blocks=blocks))
+    at = Checkpoint(what, Point(params))
+    for block in what.blocks:
         matrix = at.matrix(block)
         assert matrix.error < 1e-12 * float(matrix.matrix.norm())
 
@@ -158,9 +158,10 @@ def undone(seed: int = 2) -> dict[str, Any]:
 def test_lost_digits_are_no_defect() -> None:
     """Automatic differentiation and the closed form each return their own rounding, whose size is in the error."""
     at = undone()
-    problem = choose(models.of_config(at["train"], vars(make_data(at["train"]))), ("E", "W"))
-    found = Checkpoint(problem, HessianConfig(device="cpu", blocks=("E", "W")), at["params"])
-    for block in ("E", "W"):
+    problem = models.of_config(at["train"], vars(make_data(at["train"])))
+    what = Measurement.of(problem, HessianConfig(device="cpu", blocks=("E", "W")))
+    found = Checkpoint(what, Point(at["params"]))
+    for block in what.blocks:
         assert float(found.matrix(block).matrix.norm()) < 1e-15
 
 
@@ -184,12 +185,13 @@ class Wrong(Structure):
 def test_a_wrong_closed_form_is_a_defect(share: float) -> None:
     """Where digits are left, rounding explains nothing."""
     train = dataclasses.replace(TINY, p=5, embed_dim=2, hidden=4, seed=2)
-    problem = choose(models.of_config(train, vars(make_data(train))), ("E,W",))
+    problem = models.of_config(train, vars(make_data(train)))
     right = problem.structure
     vars(problem)["structure"] = lambda *point: Wrong(right(*point), share)
-    at = Checkpoint(problem, HessianConfig(device="cpu", blocks=("E,W",)), initial(train))
+    what = Measurement.of(problem, HessianConfig(device="cpu", blocks=("E,W",)))
+    at = Checkpoint(what, Point(initial(train)))
     with pytest.raises(NumericsError, match="not by rounding"):
-        at.matrix("E,W")
+        at.matrix(what.blocks[0])
 
 
 def test_a_kink_is_named() -> None:
@@ -199,7 +201,8 @@ def test_a_kink_is_named() -> None:
     # W z + b1 is 0 or some 1e-17, by the order of the sum.
     params["E"] = np.tile([0.1, 0.3], (len(params["E"]), 1))
     params["b1"] = -np.array([math.fsum(row) for row in params["W"] * [0.1, 0.3, 0.1, 0.3]])
-    problem = choose(models.of_config(train, vars(make_data(train))), ("W,V",))
+    problem = models.of_config(train, vars(make_data(train)))
+    what = Measurement.of(problem, HessianConfig(device="cpu", blocks=("W,V",)))
     with pytest.raises(NumericsError, match="of its size with the last places") as error:
-        Checkpoint(problem, HessianConfig(device="cpu", blocks=("W,V",)), params).matrix("W,V")
+        Checkpoint(what, Point(params)).matrix(what.blocks[0])
     assert "smooth activation" in str(error.value.hint)

@@ -22,6 +22,7 @@ import pandas as pd
 import pytest
 import torch
 from helpers.commands import Refusal
+from helpers.hessians import HessianReader
 from pyarrow import parquet
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.util import tensor_util
@@ -30,7 +31,6 @@ from landscape import Recorder
 from landscape.cli import main as cli
 from landscape.errors import ConfigError
 from landscape.exports import FORMS, export
-from landscape.files.hessians import HessianReader
 from landscape.files.runs import RunReader
 from landscape.files.schema import LEVELS
 from landscape.files.views import File

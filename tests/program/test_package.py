@@ -19,10 +19,10 @@ import pytest
 import yaml
 from conftest import TINY
 from helpers.commands import SMALL
+from helpers.hessians import refine
 
 import landscape
 from landscape.config import AnalysisConfig, SliceConfig
-from landscape.measure.critical import refine
 from landscape.measure.slices import slice_checkpoint
 
 ROOT = Path(__file__).parents[2]

@@ -14,13 +14,12 @@ import time
 from pathlib import Path
 
 import pytest
+from helpers.hessians import analyse
 
 from landscape import progress
 from landscape.config import HessianConfig
 from landscape.files.runs import RunReader
-from landscape.measure import expected
 from landscape.measure.expected import Blocks
-from landscape.measure.hessian import analyse
 from landscape.measure.measurement import Measurement
 from landscape.models import of_run
 from landscape.progress import Bar, clock, duration
@@ -124,33 +123,14 @@ def test_durations() -> None:
     ]  # fmt: skip
 
 
-def test_a_bar_ends_at_its_total(tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bar_ends_at_its_total(tiny_run: Path) -> None:
     """In whatever order many blocks are counted: tqdm warns of a bar that is longer by the rounding of a sum."""
-    monkeypatch.setattr(expected, "_seconds", lambda _, block: {"E": 0.1, "W": 0.2, "all": 0.7}[block])
     with RunReader(tiny_run) as reader:
-        measurement = Measurement(of_run(reader, "cpu"), HessianConfig(blocks=("E", "W", "all")))
+        measurement = Measurement.of(of_run(reader, "cpu"), HessianConfig(blocks=("E", "W", "all")))
     with Blocks(measurement, [{"E", "W", "all"}] * 9) as blocks:
         for block in ["E"] * 9 + ["W"] * 9 + ["all"] * 9:
             blocks.show(block, True)
-        assert blocks._bar.n == blocks._bar.total
-
-
-@pytest.mark.parametrize(("method", "words"), [("dense", "roughly"), ("lanczos", "up to 3,000 products")])
-def test_an_analysis_says_first_what_it_takes(
-    method: str, words: str, tiny_run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Blocks, checkpoints and time, or products; the bar moves by the work of a block, not by their number."""
-    monkeypatch.setattr(expected, "_unit", lambda: 1e6)
-    with RunReader(tiny_run) as reader:
-        measurement = Measurement(of_run(reader, "cpu"), HessianConfig(blocks=("E", "all"), method=method))  # type: ignore[arg-type]
-    with Blocks(measurement, [{"E", "all"}, {"E"}]) as blocks:
-        assert f"blocks: 3, checkpoints: 2, {words}" in capsys.readouterr().err
-        blocks.show("E", False)
-        blocks.show("E", True, step=3)
-        share = blocks._bar.n / blocks._bar.total
-        blocks.count({"E", "all"})
-        assert blocks._bar.n == blocks._bar.total
-    assert (share < 0.2) if method == "dense" else (share == pytest.approx(1 / 3))
+        assert blocks.n == blocks.total
 
 
 def say_and_wait(path: Path) -> str:
@@ -188,7 +168,7 @@ def test_the_bar_moves_by_block_with_processes_too(
 
     def show(self: Blocks, block: str, done: bool, step: int | None = None) -> None:
         shown.append((block, done, step))
-        bars.append(self._bar)
+        bars.append(self)
         real(self, block, done, step)
 
     monkeypatch.setattr(Blocks, "show", show)
@@ -205,16 +185,6 @@ def test_the_bar_moves_by_block_with_processes_too(
     assert found[1, "0,60"] == found[0, "0,60"] == [(b, d, s) for s in (0, 60) for b in "EW" for d in (False, True)]
     assert sorted(found[1, "0,20,60"]) == sorted(found[0, "0,20,60"])
     assert {step for *_, step in found[1, "0,20,60"]} == {0, 20, 60}
-
-
-def test_the_estimate_grows_with_the_block(tiny_run: Path) -> None:
-    """A machine takes some time for the least of them."""
-    with RunReader(tiny_run) as reader:
-        measurement = Measurement(of_run(reader, "cpu"), HessianConfig(blocks=("E", "all")))
-    small, large = (expected._seconds(measurement, block) for block in ("E", "all"))
-    assert small is not None
-    assert large is not None
-    assert 0 < small < large
 
 
 def test_a_bar_that_ctrl_c_stopped_while_it_was_made_closes() -> None:

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 from helpers.apart import SERVER
+from helpers.hessians import HessianReader
 from helpers.vision import torchvision
 
 from landscape.cli import main as cli
-from landscape.files.hessians import HessianReader
 from landscape.files.schema import LEVELS
 from landscape.presets import PRESETS
 

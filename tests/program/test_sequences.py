@@ -23,14 +23,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from landscape import models
-from landscape.config import HessianConfig
 from landscape.errors import FileError
-from landscape.files.hessians import HessianReader
 from landscape.files.runs import RunReader
 from landscape.files.writer import Writer
-from landscape.measure.hessian import analyse, open_writer
-from landscape.measure.measurement import Measurement
 from landscape.training.loop import train
 
 SHORT = dataclasses.replace(TINY, steps=110, checkpoint_every=10, checkpoint_log=8, metrics_every=5)
@@ -191,28 +186,3 @@ def test_a_row_beyond_the_room_is_refused_before_a_byte_is_touched(group: str, t
         with pytest.raises(FileError, match="has room for"):
             table.append(10**6, row)
     assert path.read_bytes() == before
-
-
-def test_an_analysis_has_room_for_the_steps_to_come(tiny_run: Path, tmp_path: Path) -> None:
-    """A finished Hessian file takes exactly the rows it was extended for, in every group, and keeps the others."""
-    path = tmp_path / "h.h5"
-    config = HessianConfig(steps="0,20", blocks=("E", "E,W"), eigenvectors=True, device="cpu")
-    analyse(tiny_run, config, path, quiet=True)
-    before = faults.served_hessian(path)
-    found = HessianReader(path)
-    vectors = {name: h5py.File(path)["eigenvectors"][name][0] for name in found.blocks}
-    rows = {"/": found.row(0), "spectrum": found.spectra(0), "density": found.densities(0), "eigenvectors": vectors}
-    with RunReader(tiny_run) as run:
-        layout = Measurement(models.of_run(run, "cpu"), config).layout()
-    with open_writer(path, {**found.attrs, "status": "running"}, 4, *layout, found) as writer:
-        writer.append(40, rows)
-        writer.append(60, rows)
-        bytes_before = path.read_bytes()
-        with pytest.raises(FileError, match="has room for 4 rows, and this is row 5"):
-            writer.append(80, rows)
-        assert path.read_bytes() == bytes_before
-        writer.finish("complete")
-    after = faults.served_hessian(path)
-    assert before.items() <= after.items()
-    assert sorted(after) == [0, 20, 40, 60]
-    assert after[60] == after[40] == before[0]

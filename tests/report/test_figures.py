@@ -14,10 +14,12 @@ import numpy as np
 import pandas as pd
 import pytest
 from conftest import TINY
+from helpers.hessians import analyse
 from helpers.once import made_once
 from matplotlib.colors import to_hex
 
-from landscape import HessianConfig, analyse, measure_geometry, train
+from landscape import HessianConfig, train
+from landscape import geometry as measure_geometry
 from landscape.cli import main as cli
 from landscape.errors import ConfigError, FileError
 from landscape.report.comparison import compared, side_by_side

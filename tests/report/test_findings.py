@@ -14,7 +14,7 @@ import pytest
 import torch
 from conftest import TINY
 
-from landscape import HessianConfig, Recorder, analyse, train
+from landscape import HessianConfig, Recorder, train
 from landscape.cli import main as cli
 from landscape.report.findings import findings
 from landscape.report.numbers import numbers

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from helpers.browser import CHROMIUM, Browser, browser
 
-from landscape import measure_geometry, open_hessian, write_report
+from landscape import geometry as measure_geometry
+from landscape import open_hessian, write_report
 from landscape.report.figures import FIGURES
 
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")

@@ -11,14 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import TINY
+from helpers.hessians import HessianReader, analyse
 from helpers.run_files import poison
 
 from landscape.cli import main as cli
 from landscape.config import HessianConfig
 from landscape.errors import ConfigError, NumericsError
-from landscape.files.hessians import HessianReader
 from landscape.files.runs import RunReader
-from landscape.measure.hessian import analyse
 from landscape.training.loop import summarise, train, train_ensemble
 
 WILD = dataclasses.replace(TINY, lr=1e30, checkpoint_log=8)

@@ -14,7 +14,7 @@ from landscape import models
 from landscape.config import TrainConfig, replace
 from landscape.errors import ConfigError, StepError
 from landscape.files.runs import GROKKED, MEMORISED, RunReader
-from landscape.measure.hessian import choose_steps
+from landscape.measure.steps import choose_steps
 from landscape.models.embedding_mlp.networks import MLP
 from landscape.models.tasks import make_data
 from landscape.training.loop import train

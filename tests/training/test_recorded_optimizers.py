@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import foreign
+from helpers.hessians import HessianReader
 from helpers.recording import move, small
 from helpers.refusals import refused
 from torch import nn
@@ -17,7 +18,6 @@ from torch.nn import functional as F
 
 from landscape import Recorder, RunReader, open_run
 from landscape.cli import main as cli
-from landscape.files.hessians import HessianReader
 
 MINE = foreign.executed(foreign.TINY)
 Make = Callable[[nn.Sequential], torch.optim.Optimizer]

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from torch import nn
 
 from landscape import Recorder, RunReader
 from landscape.cli import main as cli
-from landscape.files.writing import owner
+from landscape.files.writing import is_written
 
 LOOP = """
 import sys, torch
@@ -169,36 +169,14 @@ def test_a_file_that_another_one_has_replaced(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["run.h5"]
 
 
-@pytest.mark.parametrize("lose", [Path.unlink, lambda path: shutil.rmtree(path.parent)], ids=["file", "folder"])
-def test_a_file_that_is_deleted(lose: Callable[[Path], None], tmp_path: Path) -> None:
-    """Noticed at the next row: it is made again with all rows where its folder is there, and the training goes on."""
-    path, model = tmp_path / "runs/run.h5", small()
-    with Recorder(path, model, metrics=["loss"]) as recorder:
-        for step in range(3):
-            move(model, step)
-            recorder.checkpoint(step)
-            recorder.metrics(step, loss=step)
-        lose(path)
-        move(model, 3)
-        if path.parent.exists():
-            with pytest.warns(UserWarning, match="was deleted while it was being written, and is made again"):
-                assert recorder.checkpoint(3)
-            assert recorder.metrics(3, loss=3)
-            path.unlink()
-            assert recorder.metrics(4, loss=4)
-        else:
-            warned(lambda: recorder.checkpoint(3), "No such file", "check the path")
-            path.parent.mkdir()
-            with pytest.warns(UserWarning, match="is made again"):
-                assert recorder.checkpoint(3)
-            assert recorder.metrics(3, loss=3)
-            assert recorder.metrics(4, loss=4)
-    found = states(path)
-    assert {step: float(row["0.weight"][0, 0]) for step, row in found.items()} == {0: 0, 1: 1, 2: 2, 3: 3}
-    with RunReader(path) as reader:
-        assert reader.metrics()["loss"].tolist() == [0, 1, 2, 3, 4]
-        assert reader.attrs["status"] == "complete"
-    assert [p.name for p in path.parent.iterdir()] == ["run.h5"]
+def test_a_file_that_is_deleted(tmp_path: Path) -> None:
+    """Noticed at the next checkpoint: a warning, and the training goes on."""
+    path = tmp_path / "run.h5"
+    with Recorder(path, small(), metrics=["loss"]) as recorder:
+        recorder.checkpoint(0)
+        path.unlink()
+        warned(lambda: recorder.checkpoint(1), "run.h5 was moved, deleted or replaced while it was being written")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_folder_that_cannot_be_written_any_more(tmp_path: Path) -> None:
@@ -218,8 +196,7 @@ def test_a_folder_that_cannot_be_written_any_more(tmp_path: Path) -> None:
         assert recorder.checkpoint(4)
         assert recorder.metrics(4, late=2)
         tmp_path.chmod(0o500)
-        with pytest.warns(UserWarning, match=r"lacks the end of the recording: .*run.h5.lock"):
-            recorder.close()
+        recorder.close()
         tmp_path.chmod(0o700)
     assert states(path).keys() == {0, 1, 4}
     assert cli.run(["check", str(path), "--repair"]) == 3
@@ -241,7 +218,7 @@ def test_a_change_of_the_working_folder_leads_to_no_other_file(tmp_path: Path, m
             recorder.metrics(0, loss=1.0)
             recorder.checkpoint(1)
         assert there.read_bytes() == theirs
-        assert owner(there)
+        assert is_written(there)
         assert [p.name for p in here.parent.iterdir()] == ["run.h5"]
         assert states(here).keys() == {0, 1}
         other.checkpoint(8)

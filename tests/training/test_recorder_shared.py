@@ -19,7 +19,7 @@ from helpers.recording import move, small, states
 
 from landscape import Recorder, RunReader
 from landscape.errors import LandscapeError
-from landscape.files.writing import owner
+from landscape.files.writing import is_written
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_a_recorder_that_was_forgotten_is_opened_again(tmp_path: Path) -> None:
     forgotten = Recorder(path, small())
     forgotten.checkpoint(0)
     del forgotten
-    assert not owner(path)
+    assert not is_written(path)
     with Recorder(path, small(), resume=True) as recorder:
         assert recorder.checkpoint(1)
     assert states(path).keys() == {0, 1}
@@ -118,7 +118,7 @@ def fork(path: Path, pipe: Connection) -> None:
             recorder.close()
         else:
             os.waitpid(child, 0)
-            pipe.send(owner(path))
+            pipe.send(is_written(path))
             recorder.checkpoint(2)
     pipe.send("closed")
 
@@ -134,7 +134,7 @@ def test_a_child_neither_records_nor_closes(tmp_path: Path) -> None:
     process.join()
     assert f"the recorder is that of process {process.pid}, not of its child" in said[0]
     assert said[1] == "closed"
-    assert f'"pid": {process.pid}' in said[2]
+    assert said[2] is True
     assert states(path).keys() == {0, 2}
     assert [p.name for p in tmp_path.iterdir()] == ["run.h5"]
 
@@ -160,7 +160,7 @@ def test_a_child_keeps_no_lock_of_a_dead_parent(tmp_path: Path) -> None:
     theirs.close()
     assert pipe.recv() == "begun"
     process.join()
-    assert not owner(path)
+    assert not is_written(path)
     with Recorder(path, small(), resume=True) as recorder:
         assert recorder.checkpoint(1)
     # Only now the child learns that it may end.

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import TINY
+from helpers.hessians import analyse
 from helpers.run_files import contents
 from scipy.linalg import svd, svdvals
 
@@ -20,7 +21,6 @@ from landscape.cli import main as cli
 from landscape.config import HessianConfig, TrainConfig, replace
 from landscape.errors import ConfigError
 from landscape.files.runs import RunReader
-from landscape.measure.hessian import analyse
 from landscape.models.embedding_mlp.networks import MLP, Networks, initial
 from landscape.models.tasks import make_data
 from landscape.training.loop import train

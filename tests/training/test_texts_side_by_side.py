@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from conftest import TINY
+from helpers.hessians import analyse
 from helpers.run_files import contents, same_run
 
 from landscape.config import HessianConfig, TrainConfig
 from landscape.errors import FileError
-from landscape.measure.hessian import analyse
 from landscape.training import group
 from landscape.training import member as members
 from landscape.training.ensemble import ensemble

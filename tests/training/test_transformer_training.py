@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import SMALL_TRANSFORMER
+from helpers.hessians import analyse
 from helpers.run_files import contents
 from torch import nn
 
@@ -22,7 +23,6 @@ from landscape.cli import main as cli
 from landscape.config import HessianConfig, TrainConfig, preset
 from landscape.errors import ConfigError
 from landscape.files.runs import RunReader
-from landscape.measure.hessian import analyse
 from landscape.models.tasks import TRAIN, make_data
 from landscape.models.transformer.model import Transformer
 from landscape.training.loop import train, train_ensemble

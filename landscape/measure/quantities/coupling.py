@@ -7,18 +7,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from landscape.files.schema import Field, counted
-from landscape.measure.quantities.quantity import Checkpoint, Column, Quantity, Row, count, number, pad
+from landscape.measure.quantities.quantity import Checkpoint, Column, Pair, Quantity, Row, count, number, pad
 
 if TYPE_CHECKING:
     from landscape.curvature.coupling import CouplingResult
-    from landscape.models.problem import Pair
 
 
 def compute(at: Checkpoint, pair: Pair) -> Row:
     """Coupling ratios of a pair with their errors; NaN where a diagonal block has negative curvature."""
-    from landscape.models.problem import joint
-
-    found = at.coupling(pair, at.rows[joint(pair)]["inertia_tolerance"])
+    found = at.coupling(pair, at.rows[pair.name]["inertia_tolerance"])
     return as_row(found, FIELDS, at.config.k)
 
 
@@ -36,8 +33,8 @@ def compute_strength(at: Checkpoint, pair: Pair) -> Row:
 
     first, between, second = at.parts(pair)
     norms = [
-        at.rows[name]["operator_norm"] if name in at.rows else spectral_norm(op)
-        for name, op in zip(pair, (first, second), strict=True)
+        at.rows[block.name]["operator_norm"] if block.name in at.rows else spectral_norm(op)
+        for block, op in zip(pair.both, (first, second), strict=True)
     ]
     return {"coupling_strength": coupling_strength(between, *norms)}
 

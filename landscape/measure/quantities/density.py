@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from landscape.files.schema import Field
 from landscape.measure.quantities.quantity import Checkpoint, Row
-
-if TYPE_CHECKING:
-    from landscape.curvature.density import Smoothed
 
 POINTS = 512
 FINEST = 0.004
@@ -33,37 +30,27 @@ FIELDS = (
 )
 
 
-def compute(
-    at: Checkpoint, spectra: Mapping[str, Any], kept: Collection[str], old: Mapping[str, Row]
-) -> tuple[Row, Row]:
+def compute(at: Checkpoint, spectra: Mapping[str, Any]) -> tuple[Row, Row]:
     """A row of the table of densities, and the distances of the blocks.
 
-    spectra: every eigenvalue of the dense blocks; kept: blocks whose densities are in `old`. The grid follows the
-    largest block: if that changes, all densities are computed again.
+    spectra: every eigenvalue of the dense blocks, by name. The grid follows the largest block.
     """
     from landscape.curvature.density import Smoothed, density_grid, density_of, jensen_shannon, jensen_shannon_error
 
-    blocks, before = at.config.blocks, old["density"]
+    blocks = at.what.blocks
     norm = max(row["operator_norm"] for row in at.rows.values())
     grid, width = density_grid(norm, at.config.bandwidth, POINTS)
-    same = bool(before) and np.array_equal(grid, before["eigenvalue"]) and width == before["width"]
-    held = set(kept) if same else set()
-    new: dict[str, Smoothed] = {}
-    if held != set(blocks):
-        for b in blocks:
-            known = Smoothed.known(density_of(spectra[b], grid, width)) if b in spectra else None
-            new[b] = known or at.rule(b).density(grid, width)
+    smooth = [
+        Smoothed.known(density_of(spectra[block.name], grid, width))
+        if block.name in spectra
+        else at.rule(block).density(grid, width)
+        for block in blocks
+    ]
     row: Row = {"eigenvalue": grid, "width": width}
-    for b in blocks:
-        row[b], row[f"{b}_error"] = (
-            (before[b], before[f"{b}_error"]) if b in held else (new[b].mean, new[b].standard_error)
-        )
+    for block, density in zip(blocks, smooth, strict=True):
+        row |= {block.name: density.mean, f"{block.name}_error": density.standard_error}
     distance, error = (np.zeros((len(blocks), len(blocks))) for _ in range(2))
-    for i in np.ndindex(*distance.shape):
-        a, b = (blocks[j] for j in i)
-        if {a, b} <= held:
-            distance[i], error[i] = (old["/"][name][i] for name in ("jensen_shannon", "jensen_shannon_error"))
-        else:
-            distance[i] = jensen_shannon(new[a].mean, new[b].mean)
-            error[i] = jensen_shannon_error(new[a], new[b])
+    for i, j in np.ndindex(*distance.shape):
+        distance[i, j] = jensen_shannon(smooth[i].mean, smooth[j].mean)
+        error[i, j] = jensen_shannon_error(smooth[i], smooth[j])
     return row, {"jensen_shannon": distance, "jensen_shannon_error": error}

@@ -5,21 +5,20 @@ from __future__ import annotations
 import numpy as np
 
 from landscape.files.schema import Field
-from landscape.measure.quantities.quantity import Checkpoint, Column, Quantity, Row
+from landscape.measure.quantities.quantity import Block, Checkpoint, Column, Quantity, Row
 
 PARTS_SHOWN = 3
 
 
-def compute(at: Checkpoint, block: str) -> Row:
+def compute(at: Checkpoint, block: Block) -> Row:
     """Masses of every eigenvector, and the angles of those below -tolerance, on each part of the problem."""
     import torch
 
     from landscape.curvature.coupling import masses, principal_angles
 
     eigen, k, parts = at.eigen(block), at.config.k, at.problem.parts
-    chosen, labels = at.selected(block), list(parts)
-    sizes = chosen.sizes
-    part = [labels.index(next(p for p, held in parts.items() if n in held)) for n in chosen.owners]
+    labels, sizes = list(parts), block.sizes
+    part = [labels.index(next(p for p, held in parts.items() if n in held)) for n in block.owners]
     shares = np.full((2, k, len(labels)), np.nan)
     found = eigen.vectors.shape[2]
     for end in range(2):

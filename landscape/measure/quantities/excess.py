@@ -10,11 +10,10 @@ import numpy as np
 from landscape.errors import ArgumentError, NumericsError
 from landscape.files.schema import LEVEL, LEVELS, Field, counted
 from landscape.measure.quantities import coupling
-from landscape.measure.quantities.quantity import Checkpoint, Column, Quantity, Row, count
+from landscape.measure.quantities.quantity import Block, Checkpoint, Column, Pair, Quantity, Row, count
 
 if TYPE_CHECKING:
     from landscape.curvature.inertia import Inertia
-    from landscape.models.problem import Pair
 
 
 def compute(at: Checkpoint, pair: Pair) -> Row:
@@ -22,23 +21,22 @@ def compute(at: Checkpoint, pair: Pair) -> Row:
     from landscape.curvature.coupling import combined
     from landscape.curvature.inertia import Inertia, certified
     from landscape.curvature.operators import MatrixOperator
-    from landscape.models.problem import joint
 
     missing: Row = {field.name: 0 if field.dtype == "i1" else np.nan for field in FIELDS}
-    row = at.rows[joint(pair)]
+    row = at.rows[pair.name]
     whole = _known(row)
     first, _, second = at.parts(pair)
     alone = []
-    if at.is_dense(joint(pair)) and at.coupling(pair, whole.tolerance):
+    if at.is_dense(pair.joint) and at.coupling(pair, whole.tolerance):
         # Coupling ratios are defined where both shifted blocks are proved positive definite, errors included.
         alone = [Inertia(0, -1, -1, 0, 0, whole.tolerance, "certified")] * 2
     try:
-        for name, op in () if alone else zip(pair, (first, second), strict=True):
+        for block, op in () if alone else zip(pair.both, (first, second), strict=True):
             if isinstance(op, MatrixOperator):
                 norm = row["operator_norm"]
                 alone.append(certified(op.matrix, whole.tolerance, norm, op.error, negative_only=True))
-            elif name in at.rows:
-                alone.append(_searched(at, name, whole.tolerance))
+            elif block.name in at.rows:
+                alone.append(_searched(at, block, whole.tolerance))
             else:
                 return missing
     except NumericsError:
@@ -57,12 +55,10 @@ def compute(at: Checkpoint, pair: Pair) -> Row:
 
 def compute_gauss_newton(at: Checkpoint, pair: Pair) -> Row:
     """Coupling ratios to the Gauss-Newton diagonal blocks, which are the others' where these are Gauss-Newton alone."""
-    from landscape.models.problem import joint
-
-    tolerance = at.rows[joint(pair)]["inertia_tolerance"]
+    tolerance = at.rows[pair.name]["inertia_tolerance"]
     found = at.coupling(pair, tolerance)
     try:
-        G = [at.gauss_newton(block) for block in pair] if any(map(at.has_residual, pair)) else None
+        G = [at.gauss_newton(block) for block in pair.both] if any(map(at.has_residual, pair.both)) else None
     except ArgumentError:
         # The loss is not convex in the outputs, or has none of its own.
         found = None
@@ -92,18 +88,19 @@ def _known(row: Row) -> Inertia:
     )
 
 
-def _searched(at: Checkpoint, block: str, tolerance: float) -> Inertia:
+def _searched(at: Checkpoint, block: Block, tolerance: float) -> Inertia:
     """The index of a matrix-free block below -tolerance: as in its row where that says it all, else searched for.
 
     An index does not grow with the tolerance, so that the row's upper bound holds for any larger one.
     """
     from landscape.curvature.inertia import bracketed
 
-    known = _known(at.rows[block])
+    row = at.rows[block.name]
+    known = _known(row)
     if tolerance < known.tolerance:
         known = dataclasses.replace(known, level="estimated")
     bound = None if known.level == "estimated" else known.upper
-    lower = int((at.rows[block]["eigenvalues"][0] < -tolerance - known.error).sum())
+    lower = int((row["eigenvalues"][0] < -tolerance - known.error).sum())
     if lower == bound:
         return dataclasses.replace(known, lower=lower, upper=lower, tolerance=tolerance)
     config = at.config

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from landscape.files.schema import LEVEL, LEVELS, Field, counted
-from landscape.measure.quantities.quantity import Checkpoint, Column, Quantity, Row, count, number, star
+from landscape.measure.quantities.quantity import Block, Checkpoint, Column, Quantity, Row, count, number, star
 
 
-def compute(at: Checkpoint, block: str) -> Row:
+def compute(at: Checkpoint, block: Block) -> Row:
     """The index of a block; for a dense one also on the complement of its gauge directions."""
     found = at.inertia(block)
     estimate = found.estimate
@@ -27,12 +29,12 @@ def compute(at: Checkpoint, block: str) -> Row:
     }
 
 
-def _gauge_free(at: Checkpoint, block: str) -> int:
+def _gauge_free(at: Checkpoint, block: Block) -> int:
     from landscape.curvature.inertia import certified_outside
 
-    chosen, gauge = at.selected(block), None
-    if at.structure and at.is_dense(block) and chosen.positions is None:
-        gauge = at.structure.gauge(chosen.parameters)
+    gauge = None
+    if at.structure and at.is_dense(block) and block.positions is None:
+        gauge = at.structure.gauge(block.parameters)
     if gauge is None:
         return -1
     H, norm, tolerance = at.matrix(block), at.eigen(block).operator_norm, at.inertia(block).tolerance
@@ -41,7 +43,9 @@ def _gauge_free(at: Checkpoint, block: str) -> int:
 
 def compute_bounds(at: Checkpoint) -> Row:
     """Theoretical bounds on the saddles."""
-    known = next(filter(None, map(at.bounds, at.problem.blocks)), {})
+    known: Mapping[str, float] = {}
+    if at.structure:
+        known = next(filter(None, map(at.structure.bounds, at.problem.blocks.values())), {})
     missing = {field.name: -1 if field.dtype == "i8" else np.nan for field in BOUNDS}
     return {name: known.get(name, nothing) for name, nothing in missing.items()}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from landscape.files.schema import Field
-from landscape.measure.quantities.quantity import Checkpoint, Column, Quantity, Row, number
+from landscape.measure.quantities.quantity import Block, Checkpoint, Column, Quantity, Row, number
 
 
 def compute(at: Checkpoint) -> Row:
@@ -11,9 +11,9 @@ def compute(at: Checkpoint) -> Row:
     return {"train_loss": at.data_loss}
 
 
-def compute_gradient(at: Checkpoint, block: str) -> Row:
+def compute_gradient(at: Checkpoint, block: Block) -> Row:
     """|gradient| of the objective over the block's parameters."""
-    return {"grad_norm": float(at.selected(block).flat(at.gradient).norm())}
+    return {"grad_norm": float(block.flat(at.gradient).norm())}
 
 
 FIELDS = (Field("train_loss", (), "f8", "data loss on the training set", "nat"),)

@@ -13,9 +13,11 @@ from landscape.files.schema import Field
 
 if TYPE_CHECKING:
     from landscape.measure.checkpoint import Checkpoint as Checkpoint
+    from landscape.models.blocks import Block as Block
+    from landscape.models.blocks import Pair as Pair
 else:
     # Tables and documentation do without torch.
-    Checkpoint = Any
+    Block = Checkpoint = Pair = Any
 
 Row = dict[str, Any]
 
@@ -38,7 +40,7 @@ class Quantity:
     """Datasets of the Hessian file that are computed together.
 
     `compute` takes a Checkpoint and returns one value per field. If the first axis of the fields is `block`, it also
-    takes the block and omits that axis; if it is `pair`, it takes a pair whose joint block is analysed. reads_blocks:
+    takes the Block and omits that axis; if it is `pair`, it takes a Pair whose joint block is analysed. reads_blocks:
     it reads `Checkpoint.rows`, and is computed again when blocks are added. place: sort key of its columns.
     """
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from landscape.files.schema import Field
-from landscape.measure.quantities.quantity import Checkpoint, Column, Quantity, Row, pad, star
+from landscape.measure.quantities.quantity import Block, Checkpoint, Column, Quantity, Row, pad, star
 
 
-def compute(at: Checkpoint, block: str) -> Row:
+def compute(at: Checkpoint, block: Block) -> Row:
     """Ends, residuals and trace of a block."""
     eigen, k = at.eigen(block), at.config.k
     trace, error = (float(at.matrix(block).matrix.trace()), 0.0) if at.is_dense(block) else at.rule(block).trace()
@@ -58,9 +56,8 @@ COLUMNS = (
 
 
 def _hidden(row: Row) -> str:
-    """What may be hidden at either end relative to the norm; a dash where an earlier version measured the block."""
-    hidden = row["hidden"].max()
-    return "-" if np.isnan(hidden) else f"{hidden / (row['operator_norm'] or 1):.1g}"
+    """What may be hidden at either end relative to the norm."""
+    return f"{row['hidden'].max() / (row['operator_norm'] or 1):.1g}"
 
 
 SPECTRUM = Quantity(FIELDS, compute, columns=COLUMNS, place=10)

@@ -1,4 +1,4 @@
-"""Eigenvectors of a block tracked from the previous checkpoint."""
+"""Eigenvectors of a block tracked from the step before, once both steps are measured."""
 
 from __future__ import annotations
 
@@ -7,27 +7,22 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from landscape.files.schema import Field, counted
-from landscape.measure.quantities.quantity import Checkpoint, Quantity, Row
+from landscape.measure.quantities.quantity import Row
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-def compute(at: Checkpoint, block: str) -> Row:
-    """Overlap and crossings of a block's eigenvectors with those at the previous checkpoint."""
-    return tracked(at.before.get(block), at.eigen(block).vectors, at.config.k)
-
-
 def tracked(before: Tensor | None, vectors: Tensor, k: int) -> Row:
-    """The same from the eigenvectors alone; missing without those at the previous checkpoint."""
+    """Overlap and crossings of a block's eigenvectors with those at the step before; missing without any."""
     from landscape.curvature.eigsh import track
 
     rank, overlap = np.full((2, k), -1), np.full((2, k), np.nan)
     row: Row = {"subspace_overlap": [np.nan, np.nan], "crossings": [-1, -1]}
     if before is not None and before.shape == vectors.shape:
-        found = track(before, vectors)
-        rank[:, : vectors.shape[2]], overlap[:, : vectors.shape[2]] = found.previous_rank, found.previous_overlap
-        row = {"subspace_overlap": found.subspace_overlap, "crossings": found.crossings}
+        match = track(before, vectors)
+        rank[:, : vectors.shape[2]], overlap[:, : vectors.shape[2]] = match.previous_rank, match.previous_overlap
+        row = {"subspace_overlap": match.subspace_overlap, "crossings": match.crossings}
     return row | {"previous_rank": rank, "previous_overlap": overlap}
 
 
@@ -49,4 +44,3 @@ FIELDS = (
         "pairs of eigenvectors that changed their order since the row before; missing (-1): none",
     ),
 )
-TRACKING = Quantity(FIELDS, compute)

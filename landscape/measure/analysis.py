@@ -1,0 +1,193 @@
+"""An analysis file: whether it may be continued, and how it is held in memory and written whole."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import xarray
+
+from landscape.config import AnalysisConfig, HessianConfig, replace, to_json
+from landscape.errors import FileError, in_file
+from landscape.files import schema
+from landscape.files.datasets import read_datasets, write_datasets
+from landscape.files.files import REPLACE, refuse_foreign, sha256
+from landscape.files.runs import GROK, MEMORISE, RunReader
+from landscape.files.schema import STEP, Scales, Table
+from landscape.measure import datasets
+from landscape.measure.datasets import Datasets
+from landscape.models.choice import in_order
+from landscape.models.factory import SEED, Source, unlike_problem, unlike_source
+from landscape.models.problem import Problem
+from landscape.provenance import provenance
+
+Config = TypeVar("Config", bound=AnalysisConfig)
+GROWING = {"steps", "num_steps", "blocks", "device", "problem"}
+"""Settings that may change when a file is extended; the source of a problem may not."""
+RESUME = "resume"
+"""Group of the state of a search for a critical point."""
+
+
+@dataclasses.dataclass
+class Analysis:
+    """A Hessian file in memory; its caller holds the lock of the path."""
+
+    path: Path
+    attrs: dict[str, Any]
+    groups: Datasets
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """What a file holds. Raises FileError for one that is damaged or of another kind."""
+        return cls(path, *read_datasets(path, schema.HESSIAN))
+
+    @classmethod
+    def begun(
+        cls, path: Path, attrs: Mapping[str, Any], layout: tuple[Sequence[Table], Scales], stored: Self | None
+    ) -> Self:
+        """A new analysis, or a stored one with room for all blocks and pairs of a layout."""
+        groups = datasets.extended(stored.groups, *layout) if stored else datasets.blank(*layout)
+        return cls(path, dict(attrs), groups)
+
+    @property
+    def root(self) -> xarray.Dataset:
+        """What belongs to steps, blocks and pairs."""
+        return self.groups["/"]
+
+    @property
+    def steps(self) -> list[int]:
+        """The analysed steps, ascending."""
+        return [int(step) for step in self.root[STEP].values]
+
+    @property
+    def blocks(self) -> list[str]:
+        """The blocks that are measured, or will be."""
+        return [str(block) for block in self.root["block"].values]
+
+    @property
+    def is_refined(self) -> bool:
+        """Whether it is the analysis of a critical point."""
+        return "critical_point" in self.groups
+
+    def at(self, step: int) -> Datasets:
+        """The rows of one step."""
+        return datasets.at(self.groups, step)
+
+    def measured(self, step: int) -> list[str]:
+        """The blocks measured at a step."""
+        return datasets.measured(self.root.sel({STEP: step})) if step in self.steps else []
+
+    def lacks(self, steps: Iterable[int], blocks: Iterable[str]) -> bool:
+        """Whether any of these blocks is not measured at its own steps or at these."""
+        wanted = {*self.blocks, *blocks}
+        return any(wanted - {*self.measured(step)} for step in {*steps, *self.steps})
+
+    def numbers(self, name: str) -> dict[int, int]:
+        """An integer of each step."""
+        return dict(zip(self.steps, map(int, self.root[name].values), strict=True))
+
+    def put(self, step: int, rows: Datasets) -> None:
+        """Take the rows of a step, in the place of earlier ones."""
+        self.groups = datasets.put(self.groups, step, rows)
+
+    def write(self, status: str) -> None:
+        """Write the file, or replace it, at once."""
+        self.attrs["status"] = status
+        write_datasets(self.path, schema.HESSIAN, self.attrs, self.groups)
+
+
+def require_other(out: Path, run: Path) -> None:
+    """Raise FileError where an output is the run file."""
+    if out.resolve() == run.resolve():
+        raise FileError(f"{out} is the run file itself", "choose another --out")
+
+
+def existing(
+    out: Path, reader: RunReader, config: AnalysisConfig, overwrite: bool = False, source: Source | None = None
+) -> Analysis | None:
+    """The analysis in `out`, if it is of this run and these settings; None if a new one is to be started.
+
+    Raises FileError for damaged rows and for any other file, except a Hessian file with `overwrite`.
+    """
+    if not out.exists():
+        return None
+    refuse_foreign(out, schema.HESSIAN)
+    try:
+        stored = Analysis.read(out)
+    except FileError:
+        if overwrite:
+            return None
+        raise
+    if wrong := _difference(stored, reader, config, source):
+        if overwrite:
+            return None
+        raise FileError(f"{out}: {wrong}", REPLACE)
+    was = str(stored.attrs.get("problem_checksum", ""))
+    if source and (differs := unlike_problem(was, source.checksum)):
+        if overwrite:
+            return None
+        raise FileError(
+            f"{out}: it was measured on another problem: the {differs} of --problem {source.name} is not the same",
+            f"{SEED}; then --overwrite measures all steps anew",
+        )
+    return stored
+
+
+def joined(config: Config, problem: Problem, stored: Analysis | None) -> Config:
+    """The settings of a stored analysis once it is extended."""
+    held = stored.blocks if stored else []
+    wanted = in_order(config.blocks or problem.default_blocks, {*held, *problem.blocks})
+    config = dataclasses.replace(config, blocks=tuple(dict.fromkeys([*held, *wanted])))
+    if stored and config.spectra == "auto":
+        config = dataclasses.replace(config, spectra=json.loads(stored.attrs["config"])["spectra"])
+    return config
+
+
+def is_whole(stored: Analysis, attrs: Mapping[str, object]) -> bool:
+    """Whether a stored analysis is complete and says the same of the run."""
+    same = all(stored.attrs.get(name) == value for name, value in attrs.items() if name != "config")
+    return same and stored.attrs["status"] == "complete"
+
+
+def attributes(
+    reader: RunReader, config: AnalysisConfig, device: str, source: Source | None, stored: Analysis | None
+) -> dict[str, Any]:
+    """The attributes of an analysis of a run; an extended one keeps its provenance."""
+    events = (reader.first_step(*event) for event in (MEMORISE, GROK))
+    memorised, grokked = (schema.UNKNOWN if step is None else step for step in events)
+    return {
+        **(stored.attrs if stored else provenance(device)),
+        **(source.attrs if source else {}),
+        "parent_run_id": reader.attrs["run_id"],
+        "parent_sha256": sha256(reader.path),
+        "parent_config": reader.attrs["config"],
+        "config": to_json(config),
+        "objective": config.objective,
+        "dtype": config.dtype,
+        "method": config.method,
+        "memorise_step": memorised,
+        "grok_step": grokked,
+    }
+
+
+def _difference(stored: Analysis, reader: RunReader, config: AnalysisConfig, source: Source | None) -> str:
+    """Why an analysis cannot be continued with these settings; empty if it can."""
+    if wrong := reader.disowns(stored.attrs, stored.numbers("checkpoint_crc32")):
+        return wrong
+    if wrong := unlike_source(stored.attrs, source):
+        return wrong
+    if stored.is_refined == isinstance(config, HessianConfig):
+        return f"it is {'the analysis of a critical point' if stored.is_refined else 'no analysis of a critical point'}"
+    with in_file(stored.path, "config"):
+        settings = replace(type(config)(), json.loads(stored.attrs["config"]))
+    was, now = (json.loads(to_json(c)) for c in (settings, config))
+    if config.spectra == "auto":
+        # It follows the file.
+        now["spectra"] = was["spectra"]
+    for name in was.keys() - GROWING:
+        if was[name] != now[name]:
+            return f"it was made with {name} {was[name]}, not {now[name]}"
+    return ""

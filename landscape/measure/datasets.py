@@ -1,0 +1,84 @@
+"""Measurements as xarray datasets by group of their file: made, extended and put together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import xarray
+
+from landscape.files.schema import STEP, UNKNOWN, Field, Scales, Table
+
+Datasets = dict[str, xarray.Dataset]
+"""One dataset a group; "/" is the root. Counts are integers, unmasked."""
+Row = Mapping[str, Any]
+
+
+def dataset(table: Table, scales: Scales, values: Row) -> xarray.Dataset:
+    """One row of a table, without its row axis: values by the names of its fields; those without one are missing."""
+    variables = {}
+    for field in table.fields:
+        value = np.asarray(values[field.name], field.dtype) if field.name in values else missing(field, scales)
+        variables[field.name] = (field.dims, value, field.description)
+    return xarray.Dataset(variables, _labels(table, scales))
+
+
+def blank(tables: Sequence[Table], scales: Scales, steps: Sequence[int] = ()) -> Datasets:
+    """All tables with missing values at these steps."""
+    made: Datasets = {}
+    for table in tables:
+        rows = [(field, np.stack([missing(field, scales)] * (len(steps) + 1))[1:]) for field in table.fields]
+        variables = {field.name: ((STEP, *field.dims), row, field.description) for field, row in rows}
+        made[table.group] = xarray.Dataset(variables, {STEP: np.array(steps, np.int64), **_labels(table, scales)})
+    return made
+
+
+def missing(field: Field, scales: Scales) -> np.ndarray[Any, Any]:
+    """A field of one row without anything: NaN, an unknown count, or the first of some codes."""
+    return np.full([len(scales[dim]) for dim in field.dims], _nothing(field), field.dtype)
+
+
+def extended(stored: Datasets, tables: Sequence[Table], scales: Scales) -> Datasets:
+    """Stored datasets with all blocks, pairs and groups that a measurement has; what they lack is missing."""
+    steps = stored["/"][STEP].values.tolist()
+    made: Datasets = {}
+    for table in tables:
+        all_missing = blank([table], scales, steps)[table.group]
+        old = stored.get(table.group, all_missing)
+        fill = {field.name: _nothing(field) for field in table.fields if field.name in old}
+        labels = {dim: all_missing[dim].values for dim in _labels(table, scales)}
+        old = old.reindex({dim: x for dim, x in labels.items() if dim in old.dims}, fill_value=fill)
+        made[table.group] = all_missing.assign({name: old[name] for name in fill})
+    return {**stored, **made}
+
+
+def put(stored: Datasets, step: int, rows: Datasets) -> Datasets:
+    """Stored datasets with the rows of one step, in the place of others of that step."""
+    made = dict(stored)
+    for group, row in rows.items():
+        others = stored[group].drop_sel({STEP: step}, errors="ignore")
+        both = xarray.concat([others, row.expand_dims({STEP: np.array([step], np.int64)})], STEP, data_vars="all")
+        made[group] = both.sortby(STEP)
+    return made
+
+
+def at(stored: Datasets, step: int) -> Datasets:
+    """The rows of one step."""
+    return {group: data.sel({STEP: step}, drop=True) for group, data in stored.items() if STEP in data.dims}
+
+
+def measured(root: xarray.Dataset) -> list[str]:
+    """The blocks that are measured at a step; fewer than all while an analysis adds blocks."""
+    return [str(block) for block in root["block"].values[~np.isnan(root["operator_norm"].values)]]
+
+
+def _nothing(field: Field) -> Any:
+    flags: Any = field.attrs.get("flag_values")
+    return np.nan if field.dtype == "f8" else flags[0] if flags else UNKNOWN if "_FillValue" in field.attrs else 0
+
+
+def _labels(table: Table, scales: Scales) -> dict[str, np.ndarray[Any, Any]]:
+    """The words that label axes of a table."""
+    dims = {dim for field in table.fields for dim in field.dims}
+    return {dim: np.array(x, str) for dim, x in scales.items() if dim in dims and isinstance(x, list)}
