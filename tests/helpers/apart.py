@@ -30,7 +30,8 @@ PATIENCE = 180.0
 """Seconds for which a command may use no CPU. It has no limit otherwise: a busy machine may starve it for minutes."""
 MEMORY = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
 SERVER = multiprocessing.get_context("forkserver")
-# All but the commands themselves are imported late: by the problem of a run, a report, torch with the first gradient and tyro with the first command line.
+# All but the commands themselves are imported late: by the problem of a run, a report, torch with the first gradient
+# and tyro with the first command line.
 SERVER.set_forkserver_preload(
     [
         "jinja2",
