@@ -118,15 +118,18 @@ def sole_writer(path: Path) -> Iterator[None]:
     except OSError as error:
         hint = mend(error) if error.errno == errno.ENAMETOOLONG else "move it away, or choose another place"
         raise FileError(f"{place} cannot be used as a lock: {error.strerror}", hint) from error
+    holder = os.getpid()
     try:
         remove_abandoned(path)
         yield
     finally:
-        # While it is held: who has opened it meanwhile sees that it is gone, and makes a new one.
-        with contextlib.suppress(OSError):
-            if type(lock) is filelock.UnixFileLock and place.is_file() and not place.stat().st_size:
-                place.unlink()
-        lock.release()
+        # A child made by fork ends with a copy of this block: the lock is its parent's.
+        if os.getpid() == holder:
+            # While it is held: who has opened it meanwhile sees that it is gone, and makes a new one.
+            with contextlib.suppress(OSError):
+                if type(lock) is filelock.UnixFileLock and place.is_file() and not place.stat().st_size:
+                    place.unlink()
+            lock.release()
 
 
 def lock_of(path: Path) -> Path:

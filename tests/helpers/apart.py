@@ -30,11 +30,9 @@ PATIENCE = 180.0
 """Seconds for which a command may use no CPU. It has no limit otherwise: a busy machine may starve it for minutes."""
 MEMORY = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
 SERVER = multiprocessing.get_context("forkserver")
-# isal: Ctrl-C within the import of a compiled module is an ImportError of its own. All but the commands themselves are
-# imported late: by the problem of a run, a report and torch with the first gradient.
+# All but the commands themselves are imported late: by the problem of a run, a report, torch with the first gradient.
 SERVER.set_forkserver_preload(
     [
-        "isal.isal_zlib",
         "jinja2",
         "landscape.cli.main",
         "landscape.measure.critical",

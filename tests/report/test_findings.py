@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 import torch
 from conftest import TINY
+from helpers.hessians import analyse
 
 from landscape import HessianConfig, Recorder, train
 from landscape.cli import main as cli
