@@ -114,11 +114,12 @@ def defaults(app: App, commands: tuple[str, ...], arguments: ArgumentCollection)
     }
     base, out = preset(typed["preset"] or TrainOptions.preset), Path(typed["out"] or TrainOptions.out)
     if typed["resume"] is not None and out.exists():
+        from landscape.files.schema import RECORDED
         from landscape.files.views import open as open_file
 
         file = open_file(out)
         # The options of a recorded run and of other files are not those of `train`, which refuses them in due course.
-        if file.kind == "run" and not file.attrs.get("recorded"):
+        if file.kind == "run" and file.config.get("kind") != RECORDED:
             with in_file(out, "config"):
                 base = replace(TrainConfig(), dict(file.config))
     if typed["config"]:

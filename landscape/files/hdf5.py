@@ -151,13 +151,14 @@ def _open(path: Path) -> h5py.File:
         # Without locks, which would keep out a writer, and which not every file system has.
         return h5py.File(path, "r", locking=False)
     except OSError as error:
+        text = " ".join(str(error).split())
         error.filename = str(path)
-        if known := as_landscape_error(error):
+        if error.errno and (known := as_landscape_error(error)):
             raise known from error
-        if "signature not found" in str(error):
+        if "signature not found" in text:
             raise FileError(f"{path} is not an HDF5 file", "name a file that `landscape` wrote") from error
-        what = "truncated" if "truncated" in str(error) else "damaged"
-        raise FileError(f"{path} is {what}: {' '.join(str(error).split())}", COPY_AGAIN) from error
+        what = "truncated" if "truncated" in text else "damaged"
+        raise FileError(f"{path} is {what}: {text}", COPY_AGAIN) from error
 
 
 def _require_ours(path: Path, file: h5py.File, kind: str) -> None:
@@ -179,7 +180,7 @@ def _require_ours(path: Path, file: h5py.File, kind: str) -> None:
     if version != schema.VERSION:
         raise FileError(
             f"{path} has schema version {version!s:.20}; this landscape reads {schema.VERSION}",
-            "read it with the landscape that wrote it, or make it anew",
+            "read it with the version of landscape that wrote it, or make it anew",
         )
 
 

@@ -23,7 +23,7 @@ from landscape.curvature.eigsh import Cholesky, ConjugateGradients, eigsh
 from landscape.curvature.inertia import saddle_index
 from landscape.curvature.losses import mse
 from landscape.curvature.objective import Objective
-from landscape.curvature.operators import HessianOperator, MatrixOperator, Operator
+from landscape.curvature.operators import HessianOperator, LinearOperator, MatrixOperator
 from landscape.errors import NumericsError
 from landscape.models.embedding_mlp.networks import MLP
 from landscape.models.tasks import TRAIN, make_data
@@ -169,7 +169,7 @@ def test_negative_curvature_that_no_search_meets_is_within_the_bracket(kind: typ
 
 
 @pytest.fixture(scope="module")
-def net() -> tuple[HessianOperator, list[Operator]]:
+def net() -> tuple[HessianOperator, list[LinearOperator]]:
     """The joint block of E and W of a ReLU net at its initialisation, and its three parts."""
     config = TrainConfig(p=7, tokens=2, embed_dim=3, hidden=6, train_fraction=0.6, dtype="float64")
     x, y = (torch.from_numpy(a).long() for a in make_data(config).subset(TRAIN))
@@ -179,7 +179,7 @@ def net() -> tuple[HessianOperator, list[Operator]]:
 
 
 @pytest.mark.slow
-def test_f0_on_a_net_by_products_alone(net: tuple[HessianOperator, list[Operator]]) -> None:
+def test_f0_on_a_net_by_products_alone(net: tuple[HessianOperator, list[LinearOperator]]) -> None:
     """On a ReLU net the matrix-free ratios bound the dense ones, and count as many as the joint block has negatives."""
     H, parts = net
     tau = 1e-2 * float(torch.linalg.matrix_norm(H.dense(), 2))
@@ -263,7 +263,7 @@ def test_solvers_solve_and_bound_from_below() -> None:
 
 
 @pytest.mark.slow
-def test_joint_is_the_assembled_block(net: tuple[HessianOperator, list[Operator]]) -> None:
+def test_joint_is_the_assembled_block(net: tuple[HessianOperator, list[LinearOperator]]) -> None:
     """Products of `joint`, with one vector or several, are those of the joint Hessian block."""
     H, parts = net
     op, V = joint(*parts), draw(H.shape[0], 3, seed=0)
