@@ -159,11 +159,18 @@ def abandoned(path: Path) -> Iterator[Path]:
     return (path.with_name(name) for name in names)
 
 
-def remove_abandoned(path: Path) -> None:
-    """Remove temporary files that killed writers of `path` left. Requires the lock of its writer."""
+def remove_abandoned(path: Path, begins: bytes = b"\x89HDF\r\n\x1a\n") -> None:
+    """Remove temporary files that killed writers of `path` left. Requires the lock of its writer.
+
+    begins: of our files, with which or with zeros they begin at every moment of their making; a file of another
+    program may bear such a name.
+    """
     for draft in filter(Path.is_file, abandoned(path)):
         with contextlib.suppress(OSError):
-            draft.unlink()
+            with draft.open("rb") as file:
+                is_ours = file.read(len(begins)) in (b"", bytes(len(begins)), begins)
+            if is_ours:
+                draft.unlink()
 
 
 def _no_room(path: Path, size: int) -> FileError:

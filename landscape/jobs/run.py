@@ -288,7 +288,7 @@ def _remove(runs: Sequence[SweepRun], earlier: Mapping[Path, SweepRun]) -> None:
 def _define(path: Path, config: SweepConfig, earlier: SweepConfig | None) -> None:
     """Write the sweep's definition into its folder, replacing that of another sweep."""
     path, text = output(path), _text(config)
-    remove_abandoned(path)
+    remove_abandoned(path, b"{")
     # One that says the same may be the user's own.
     if earlier is None or _text(earlier) != text:
         with temporary_file(path, len(text)) as draft:

@@ -70,7 +70,7 @@ def test_a_stopped_geometry(number: signal.Signals, tiny_run: Path, tmp_path: Pa
         whole = file.datasets["/"].load()
     out, stop = tmp_path / "run.geometry.h5", INTERRUPTED if number == signal.SIGINT else -number
     argv = ["geometry", str(run), "--quiet"]
-    for at, earlier in itertools.product((1, 2, 5, 8, 61, 300), (False, True)):
+    for at, earlier in itertools.product((1, 2, 3), (False, True)):
         out.unlink(missing_ok=True)
         if earlier:
             shutil.copy(first, out)
